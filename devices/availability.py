@@ -1,7 +1,7 @@
 """The availability of a device for tasks: the conditions of its owner, and a file that pauses it.
 
 A paused device stays connected, and its status contains the reason. It still performs a task that the
-aggregator sent before it could know of the pause.
+aggregator sent before it received the pause.
 """
 
 import math
@@ -24,7 +24,7 @@ from edgefl.system.files import write_state
 from edgefl.system.host import ROOT
 from edgefl.wire.messages import PAUSED_BY_OPERATOR
 
-UNCHECKED_REASON = "has yet to see whether its data fit the plan"
+UNCHECKED_REASON = "has not yet checked that its data fit the plan"
 CHECK_INTERVAL_S = 2.0
 DRAIN_PERIOD_S = 5.0
 
@@ -45,8 +45,11 @@ def pause_device(state: Path) -> None:
 def resume_device(state: Path) -> None:
     """End the pause of a device, if it is paused.
 
+    Args:
+        state: the state directory.
+
     Raises:
-        StateError: the pause cannot be removed.
+        StateError: the directory does not exist, or the pause cannot be removed.
     """
     _check(state)
     path = DeviceFiles(state).paused
@@ -59,7 +62,11 @@ def resume_device(state: Path) -> None:
 
 
 def is_paused(state: Path) -> bool:
-    """Return whether an operator paused the device of a state directory."""
+    """Return whether an operator paused the device of a state directory.
+
+    Args:
+        state: the state directory.
+    """
     return DeviceFiles(state).paused.exists()
 
 
@@ -145,8 +152,8 @@ class Availability:
     def accepts_tasks(self) -> bool:
         """Return whether the device performs a task that arrives now.
 
-        A device in a pause still does so for DRAIN_PERIOD_S seconds, because the aggregator may have sent the
-        task before it knew of the pause.
+        A device still performs tasks in the first DRAIN_PERIOD_S seconds of a pause. The aggregator may have
+        sent them before it received the pause.
         """
         return not self._reason or self._clock() - self._since < DRAIN_PERIOD_S
 

@@ -33,7 +33,7 @@ class BlobCache:
             StateError: `sha256` is not a digest.
         """
         if not SHA256_PATTERN.fullmatch(sha256):
-            raise StateError(f"blob name {sha256[:80]!r}, expected 64 hex digits")
+            raise StateError(f"a blob is named {sha256[:80]!r}, expected 64 lower case hex digits")
         return self._directory / sha256
 
     def get(self, sha256: str) -> bytes | None:
@@ -59,10 +59,13 @@ class BlobCache:
         return content
 
     def put(self, content: bytes) -> str:
-        """Store a blob and return its sha256.
+        """Store a blob and return its sha256 in hex.
+
+        Args:
+            content: the blob.
 
         Raises:
-            StateError: the disk does not accept it.
+            StateError: the file cannot be written.
         """
         sha256 = hashlib.sha256(content).hexdigest()
         path = self.locate(sha256)

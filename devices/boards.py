@@ -1,9 +1,9 @@
 """Board profiles: the properties of known boards, and the detection of this board.
 
 Memory and cores come from the manufacturers (`source`), for the smallest model of a board. `threads` is half
-the cores, so that a board can do its other work while it trains. It is a choice, not a measurement, and does
-not change the result by a bit. `pyproject.toml` decides the TFLite runtime of a system: ai-edge-litert and
-ai-edge-quantizer exist only for 64 bits, and a 32-bit system has tflite-runtime 2.14.
+the cores, so that a board can do its other work while it trains. This number is a choice, not a measurement.
+Results have the same bits for any number of threads. `pyproject.toml` selects the TFLite runtime of a system:
+ai-edge-litert and ai-edge-quantizer exist only for 64 bits, and a 32-bit system has tflite-runtime 2.14.
 """
 
 import os
@@ -144,19 +144,26 @@ class Machine:
 
 
 def match_board(model: str) -> Board:
-    """Return the profile for a model name of a device tree, or the generic profile."""
+    """Return the profile of a board, or the generic profile if the board is unknown.
+
+    Args:
+        model: model name of the device tree.
+    """
     return next((board for board in BOARDS if re.search(board.pattern, model)), GENERIC_BOARD)
 
 
 def find_board(name: str) -> Board:
     """Return the profile with a name.
 
+    Args:
+        name: name of the profile.
+
     Raises:
         ConfigError: no profile has the name.
     """
     profiles = {board.name: board for board in (*BOARDS, GENERIC_BOARD)}
     if name not in profiles:
-        raise ConfigError(f"no board {name!r}; known are {', '.join(profiles)}")
+        raise ConfigError(f"no board {name!r}, expected one of {', '.join(profiles)}; change --board")
     return profiles[name]
 
 

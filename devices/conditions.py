@@ -31,7 +31,7 @@ class TimeWindow:
 
 @dataclass(frozen=True)
 class Conditions:
-    """Conditions that must all hold before the device accepts a task. Without a condition it accepts always.
+    """Conditions that must all hold before the device accepts a task. Without conditions it accepts any task.
 
     Attributes:
         idle: other processes use less than `MAX_IDLE_LOAD` of each core.
@@ -60,10 +60,13 @@ class HostReadings:
 
 
 def parse_window(text: str) -> TimeWindow:
-    """Parse a time range such as `22:00-06:00`.
+    """Return the window of a time range such as `22:00-06:00`.
+
+    Args:
+        text: the time range.
 
     Raises:
-        ConfigError: the text has another form.
+        ConfigError: the text has another form, or both times are the same.
     """
     match = re.fullmatch(r"([01]?\d|2[0-3]):([0-5]\d)-([01]?\d|2[0-3]):([0-5]\d)", text)
     if not match:
@@ -92,9 +95,12 @@ def is_within(window: TimeWindow, minute: int) -> bool:
 def is_on_mains(supplies: Iterable[PowerSupply]) -> bool:
     """Return whether the board is on external power.
 
-    It is if a supply other than a battery is online, or if no battery of the board discharges. A board
-    without any known supply is therefore on mains. A supply that is offline, such as an unused PoE hat, does
-    not change that.
+    The board is on external power if a supply other than a battery is online, or if no battery of the board
+    discharges. A board without any known supply is therefore on external power. A supply that is offline,
+    such as an unused PoE hat, does not count.
+
+    Args:
+        supplies: the power supplies of the board and of its peripherals.
     """
     board_supplies = [supply for supply in supplies if supply.scope != "Device"]
     fed = any(supply.kind != "Battery" and supply.online for supply in board_supplies)
@@ -110,8 +116,8 @@ def estimate_process_load(before: float, cpu_s: float, elapsed_s: float) -> floa
 
     Args:
         before: the share at the previous estimate.
-        cpu_s: processor seconds that the process has used since then.
-        elapsed_s: seconds since then.
+        cpu_s: processor seconds that the process used since the previous estimate.
+        elapsed_s: seconds since the previous estimate.
     """
     if elapsed_s <= 0:
         return before
@@ -120,9 +126,9 @@ def estimate_process_load(before: float, cpu_s: float, elapsed_s: float) -> floa
 
 
 def find_unmet_condition(conditions: Conditions, seen: HostReadings) -> str:
-    """Return the first condition that does not hold, empty if all hold.
+    """Return the first condition that does not hold, empty if all conditions hold.
 
-    The device publishes the text in its status.
+    The device publishes this text in its status.
 
     Args:
         conditions: the conditions of the owner.

@@ -1,4 +1,4 @@
-"""The export as a child process, so that the system gets the quantizer's memory back when it ends."""
+"""Runs the export in a child process. When it ends, the system can use the memory of the quantizer again."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ EXPORT_TIMEOUT_S = 900.0
 def export_in_child(state: Path, source: DataSource) -> Mapping[str, Any]:
     """Run `edgefl export` for this device's state and return its report.
 
-    The files are written into `state/model`.
+    The export writes its files to `state/model`.
 
     Args:
         state: the state directory of the device.
@@ -38,7 +38,7 @@ def export_in_child(state: Path, source: DataSource) -> Mapping[str, Any]:
         "--json",
     ]
     if source.is_function:
-        # Only the command line of the device may name code to run, not a file
+        # Only the command line of the device may name code to run. A file must not
         command += ["--data", source.data]
     remedy = f"run `edgefl export --state {state} -o model/` to see its whole output"
     try:
@@ -64,6 +64,9 @@ def extract_export_metrics(report: Mapping[str, Any]) -> dict[str, float]:
 
     Args:
         report: the report of `export_in_child`.
+
+    Returns:
+        The accuracy of the int8 model, its size in bytes, and the peak memory of the export in MB.
     """
     return {
         "accuracy_shipped_int8": float(report["accuracy_int8"]),

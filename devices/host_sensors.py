@@ -30,7 +30,11 @@ class PowerSupply:
 
 
 def read_load_average(root: Path = ROOT) -> float:
-    """Return the load average of the last minute, or 0 if /proc does not contain it."""
+    """Return the load average of the last minute, or 0 if /proc does not contain it.
+
+    Args:
+        root: directory that contains `proc` and `sys`. Tests pass another one.
+    """
     fields = read_text(root / "proc/loadavg").split()
     try:
         return float(fields[0])
@@ -39,7 +43,11 @@ def read_load_average(root: Path = ROOT) -> float:
 
 
 def read_power_supplies(root: Path = ROOT) -> tuple[PowerSupply, ...]:
-    """Return the power supplies that the kernel reports. Most boards have none."""
+    """Return the power supplies that the kernel reports. Most boards have no such supply.
+
+    Args:
+        root: directory that contains `proc` and `sys`. Tests pass another one.
+    """
     folders = sorted((root / "sys/class/power_supply").glob("*"))
     rows = [[read_text(folder / key) for key in ("type", "online", "status", "scope")] for folder in folders]
     return tuple(
@@ -50,7 +58,11 @@ def read_power_supplies(root: Path = ROOT) -> tuple[PowerSupply, ...]:
 
 
 def read_temperature_c(root: Path = ROOT) -> float:
-    """Return the temperature of the warmest processor zone in degrees Celsius, NaN without such a zone."""
+    """Return the temperature of the warmest processor zone in degrees Celsius, NaN without such a zone.
+
+    Args:
+        root: directory that contains `proc` and `sys`. Tests pass another one.
+    """
     temperatures = []
     for zone in (root / "sys/class/thermal").glob("thermal_zone*"):
         text = read_text(zone / "temp")

@@ -1,9 +1,9 @@
-"""The identity of a device on the broker: which federation it joins, and that its id is unique.
+"""Finds the federation that a device joins, and checks that its id is unique on the broker.
 
 A starting device asks on `device/{id}/claim` whether another device uses its id. A device with this id
 answers from its network thread with its status. A retained status `online` without an answer comes from a
-slow or a dead device. The new device then waits one and a half keepalive times. A broker publishes the will
-of a dead device within that time.
+slow or a dead device. The new device then waits one and a half keepalive times, because a broker publishes
+the will of a dead device within that time.
 """
 
 import logging
@@ -22,13 +22,13 @@ RETAINED_WAIT_S = 0.5
 
 
 class DuplicateIdError(LinkError):
-    """Another device uses this id, and the status on the broker belongs to it."""
+    """Another device uses this id, and it also owns the status on the broker."""
 
 
 def find_federation(link: Link, timeout_s: float) -> str:
     """Return the name of the only federation on a broker, and wait until one runs.
 
-    A log line names each aggregator that speaks version 1 of the protocol.
+    A log line names each running aggregator that speaks only version 1 of the protocol.
 
     Args:
         link: the connection to the broker.
@@ -65,7 +65,7 @@ def find_federation(link: Link, timeout_s: float) -> str:
             LOGGER.info(f"no federation runs at {link.url} yet; waiting for an aggregator")
         for name in sorted(older - current) if now >= settled else ():
             LOGGER.warning(describe_older_aggregator(name, link.url))
-            current.add(name)  # once
+            current.add(name)  # Logs each name once
         if isinstance(event, Message) and is_version1(event.topic):
             older |= _read_version1_federation(event)
         elif isinstance(event, Message):
@@ -78,7 +78,7 @@ def find_federation(link: Link, timeout_s: float) -> str:
 
 
 def describe_older_aggregator(federation: str, url: str) -> str:
-    """Return the log line about an aggregator that speaks version 1 of the protocol.
+    """Return the log line for an aggregator that speaks only version 1 of the protocol.
 
     Args:
         federation: name of the federation.
@@ -110,7 +110,7 @@ def _read_federation_phase(message: Message) -> tuple[str, str]:
 def check_id_is_free(
     link: Link, topics: FederationTopics, client_id: str, boot_id: str, keepalive_s: float
 ) -> set[str]:
-    """Check that no other device uses an id, and return the boot ids of dead devices with this id.
+    """Check that no other device uses an id.
 
     Args:
         link: the connection to the broker.
@@ -119,8 +119,12 @@ def check_id_is_free(
         boot_id: random id of this start of the device.
         keepalive_s: MQTT keepalive of the devices in seconds.
 
+    Returns:
+        The boot ids of dead devices with this id.
+
     Raises:
         DuplicateIdError: another device answers.
+        LinkError: the link failed.
     """
     link.subscribe(topics.format_device(client_id, "status"))
     link.publish(topics.format_device(client_id, "claim"), encode_json(Claim(boot_id, time.time())))

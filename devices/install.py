@@ -1,4 +1,4 @@
-"""`edgefl device install`: a systemd unit that runs `edgefl device start` with the same options."""
+"""The command `edgefl device install`, which writes a systemd unit that runs `edgefl device start`."""
 
 import getpass
 import json
@@ -65,14 +65,18 @@ INSTALL_OPTIONS = ("out", "user", "board", "as_json")
 
 
 def quote_argument(argument: str) -> str:
-    """Return an argument quoted for ExecStart=, without expansion of specifiers and variables.
+    """Return an argument quoted for ExecStart=. systemd does not expand specifiers and variables in it.
+
+    Args:
+        argument: the argument.
 
     Raises:
         ConfigError: the argument contains a control character.
     """
     if re.search(r"[\x00-\x1f]", argument):
         raise ConfigError(
-            f"{argument!r} has a control character, which a unit cannot contain; rename the file"
+            f"the argument {argument!r} has a control character, which a unit cannot contain; change it, or "
+            "rename the file"
         )
     plain = argument.replace("%", "%%").replace("$", "$$")
     if re.fullmatch(r"[\w@%+=:,./$-]+", plain, re.ASCII):
@@ -191,13 +195,13 @@ def make_install_command(start: click.Command) -> click.Command:
         check_client_id(client_id)
         if options["state"] is None:
             raise ConfigError(
-                "no --state, but a service needs a separate directory; pass one, such as --state "
+                "no --state, expected a directory for this service alone; pass one, such as --state "
                 f"{STATES_DIRECTORY / 'edgefl'}"
             )
         if options["broker"] and parse_url(options["broker"]).password:
             raise ConfigError(
-                "--broker contains a password, which everybody could read in the unit; enrol the board and "
-                "pass --enrol"
+                "--broker contains a password, which all accounts could read in the unit; enrol the board "
+                "and pass --enrol"
             )
         if options["between"]:
             parse_window(options["between"])
@@ -205,8 +209,7 @@ def make_install_command(start: click.Command) -> click.Command:
         state = options["state"].resolve()
         source = parse_source_options(options)
         board = find_board(options["board"]) if options["board"] else machine.board
-        # The memory of this machine, or of the smallest model of another board. A quarter of it stays for the
-        # system.
+        # The memory of this machine, or of the smallest model of another board. The system needs a quarter
         total_mb = (
             machine.memory_mb
             if board == machine.board and math.isfinite(machine.memory_mb)
@@ -222,7 +225,7 @@ def make_install_command(start: click.Command) -> click.Command:
         ]
         user = options["user"] or os.environ.get("SUDO_USER") or getpass.getuser()
         if user == "root":
-            click.echo("it runs as root; pass --user with an account that has fewer rights", err=True)
+            click.echo("the unit runs as root; pass --user with an account that has fewer rights", err=True)
         # Code of the owner is imported from the current directory
         folder = source.folder or (str(Path.cwd()) if options["algorithms"] or options["models"] else "")
         text = render_device_unit(
@@ -276,5 +279,5 @@ def make_install_command(start: click.Command) -> click.Command:
         callback=install,
         params=[*start_options, *install_options],
         help=install.__doc__,
-        short_help="Write a systemd unit that runs it at boot.",
+        short_help="Write a systemd unit that runs the device at boot.",
     )

@@ -1,4 +1,4 @@
-"""Join a federation: find it, check that the client id is free, and connect with a last will."""
+"""Joins a federation: finds it, checks that the client id is free, and connects with a last will."""
 
 import logging
 import secrets
@@ -55,17 +55,18 @@ def join_federation(
     timeout_s: float = CONNECT_TIMEOUT_S,
     make_order: Callable[[str], TaskOrder] = TaskOrder,
 ) -> Session:
-    """Return a connected session that has not published a status yet.
+    """Join a federation, and return a connected session that has not published a status yet.
 
     Args:
         settings: the settings of the device.
         samples: number of samples of the device.
-        paused: reason why this device accepts no task at first, empty if it does.
+        paused: reason why this device accepts no task at first, empty if it accepts tasks.
         timeout_s: seconds that the broker may take to answer.
-        make_order: maps the name of a federation to the order of its tasks.
+        make_order: returns the task order for the name of a federation.
 
     Raises:
-        LinkError: the broker does not answer, or no federation runs.
+        ConfigError: the name of the federation is not valid, or the enrolment cannot be used for TLS.
+        LinkError: the broker does not answer, or not exactly one federation runs.
         DuplicateIdError: another device uses the id.
         StateError: the order of tasks cannot be read or written.
     """
@@ -77,7 +78,7 @@ def join_federation(
     if enrolment and not all(broker.tls for broker in parse_urls(settings.broker)):
         shown = hide_password(settings.broker)
         LOGGER.warning(
-            f"{shown} is not mqtts: others can read the signed messages on the network, and the broker's "
+            f"{shown} is not mqtts: anyone on the network can read the signed messages, and the broker's "
             "certificate is not checked"
         )
     context = make_tls_context(enrolment) if enrolment else None

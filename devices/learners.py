@@ -14,7 +14,7 @@ def _make_litert_learner(plan: Plan, threads: int) -> Learner:
 
 
 def _make_keras_learner(plan: Plan, threads: int) -> Learner:
-    """Return a learner for boards with a GPU. It needs TensorFlow, which chooses its own threads."""
+    """Return a learner for boards with a GPU. It needs TensorFlow, which ignores the number of threads."""
     from edgefl.algorithms.plans import make_keras_learner
 
     return make_keras_learner(plan.spec)
@@ -24,4 +24,4 @@ LEARNERS: dict[str, Callable[[Plan, int], Learner]] = {
     "litert": _make_litert_learner,
     "keras": _make_keras_learner,
 }
-"""Factories of the learners, by name. Arguments: the plan, and the number of threads."""
+"""Functions that make a learner from a plan and a number of threads, by name."""

@@ -1,4 +1,4 @@
-"""The local dataset of a device: read from its source once, then kept in memory."""
+"""The local dataset of a device. It is read from its source once and then stays in memory."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from edgefl.types import Shard
 
 
 class LocalDataset:
-    """The shard of one device. It is read again only for another split seed.
+    """The shard of one device. It is read again only for another seed of the split.
 
     Args:
         source: where the samples are.
@@ -39,18 +39,19 @@ class LocalDataset:
         num_classes: int | None = None,
         input_shape: tuple[int, ...] | None = None,
     ) -> Shard:
-        """Return the shard, split with `seed` and labelled for `num_classes`. None leaves it unchanged.
+        """Return the shard of this device.
 
         Args:
-            seed: seed of the split.
-            num_classes: number of classes of the federation.
-            input_shape: input shape of the federation's model, see `to_input_shape`.
+            seed: seed of the split. None uses the last seed, which is 1 at first.
+            num_classes: number of classes of the federation. None counts the classes of the samples.
+            input_shape: input shape of the federation's model, see `to_input_shape`. None does not change the
+                shape of the samples.
 
         Raises:
-            DataError: a label is out of range.
+            DataError: a label is out of range, or the samples cannot be read again.
         """
         if seed is not None and seed != self._seed:
-            del self._shard  # frees the memory before the next shard is read
+            del self._shard  # Frees the memory before the next shard is read
             self._shard = self._read(seed)
         largest = int(max(self._shard.y_train.max(), self._shard.y_test.max()))
         try:
@@ -71,7 +72,7 @@ class LocalDataset:
         )
 
     def describe_shape_change(self, input_shape: tuple[int, ...]) -> str:
-        """Return a sentence about how samples get a model's input shape, empty if they have it.
+        """Return a sentence on how samples are reshaped for a model, empty if they have the input shape.
 
         Args:
             input_shape: input shape of the model.

@@ -1,10 +1,11 @@
 """The sender of updates in masked rounds.
 
-A masked round never sends the trained update itself, only the messages of
-`edgefl.security.secagg.participant`. The device draws new keys for each attempt at a round. It stores them in
-memory until the next attempt, so that a repeated step gets the same bytes. Each attempt over other clients
-gives another sum, and the difference of two sums reveals an update. Therefore a device sends no keys after
-MAX_ATTEMPTS attempts at one round.
+In a masked round, a device never sends the trained update itself. It sends only the messages of
+`edgefl.security.secagg.participant`. The device draws new keys for each attempt at a round, and stores them
+in memory until the next attempt, so that a repeated step gets the same bytes.
+
+Attempts with different clients give different sums, whose difference may reveal an update. Therefore a device
+takes part in at most MAX_ATTEMPTS attempts at one round.
 """
 
 import logging
@@ -35,7 +36,7 @@ SHARED_METRICS = ("loss", *DEVICE_METRICS)
 
 
 class CannotMaskError(ConfigError):
-    """This device lacks the package that masks updates."""
+    """A device without the package that masks updates."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,15 @@ class MaskedAttempt:
 def filter_masked_metrics(metrics: Mapping[str, float], requires_masks: bool = False) -> Mapping[str, float]:
     """Return the metrics of a masked update that may be published.
 
-    They are few, because other metrics may reveal which model was trained. A device that requires masks does
-    not publish `loss` either. The plan computes the loss, and a hostile plan may return any function of a
-    sample.
+    Other metrics may reveal which model was trained. A device that requires masks does not publish `loss`
+    either. The plan computes the loss, and a hostile plan may return any function of a sample.
 
     Args:
         metrics: metrics of the update.
         requires_masks: whether the owner allows masked updates only, see `SharingRules`.
+
+    Returns:
+        The metrics of `SHARED_METRICS` or, with `requires_masks`, of `DEVICE_METRICS`.
     """
     names = DEVICE_METRICS if requires_masks else SHARED_METRICS
     return {key: value for key, value in metrics.items() if key in names}
@@ -76,7 +79,7 @@ class MaskedSender:
     Args:
         client_id: id of the device.
         authority: certificate authority of the enrolment in PEM, empty without an enrolment.
-        sharing: rules of the owner on what the device may send.
+        sharing: the owner's rules about the data that the device may send.
     """
 
     def __init__(self, client_id: str, authority: str, sharing: SharingRules) -> None:
@@ -88,7 +91,7 @@ class MaskedSender:
         self._attempts: tuple[str, int, int] = "", 0, 0  # session, round, number of attempts
 
     def send(self, session: Session, task: Task, progress: FinishedRound, blob: bytes) -> Receipt:
-        """Take part in a masked round, and return the final receipt: ok, or rejected with a reason.
+        """Take part in a masked round and return the last receipt.
 
         Args:
             session: the session of the device.
@@ -96,10 +99,13 @@ class MaskedSender:
             progress: the finished round that answers the task.
             blob: the trained update, encoded. It is not sent.
 
+        Returns:
+            The receipt, whose outcome is ok or rejected. A rejected receipt has a reason.
+
         Raises:
             Superseded: the aggregator no longer waits for the answer.
-            CannotMaskError: this device lacks a package.
-            DataError: the plan shares no model.
+            CannotMaskError: this device lacks the package cryptography.
+            DataError: the plan trains no shared model.
             LinkError: the link failed.
         """
         attempt = self._attempt
@@ -114,16 +120,16 @@ class MaskedSender:
                 return self._send_answer(session, task, b"")
             self._attempts = task.session, task.round, count
             attempt = self._attempt = self._begin_attempt(session, task, progress, blob)
-            self._answered = session.steps_received  # a step of an earlier attempt is over
+            self._answered = session.steps_received  # Ignores steps of an earlier attempt
         receipt = self._send_answer(session, task, attempt.participant.advertise(), {}, progress.num_samples)
         while receipt.outcome == "ok":
             step = self._wait_for_step(session, task)
             receipt = self._answer(session, step)
             if step.phase == UNMASK_STEP:
-                # Enough other clients may have answered before, so a rejection is no problem
+                # A rejection is harmless: enough other clients may have answered before this client
                 return replace(receipt, outcome="ok", reason="")
             if step.phase == AGREE_STEP:
-                receipt = replace(receipt, outcome="ok", reason="")  # as above
+                receipt = replace(receipt, outcome="ok", reason="")  # A rejection is harmless here, too
         return receipt
 
     def answer(self, session: Session) -> None:
@@ -133,13 +139,19 @@ class MaskedSender:
 
         Args:
             session: the session of the device.
+
+        Raises:
+            LinkError: the link failed.
         """
         if session.step and session.steps_received != self._answered:
             step = session.step
             try:
                 self._answer(session, step)
             except Superseded:
-                LOGGER.info(f"round {step.round}: stopped, it is over", extra={"round": step.round})
+                LOGGER.info(
+                    f"round {step.round}: no answer was sent, because the aggregator no longer waits for it",
+                    extra={"round": step.round},
+                )
 
     def _begin_attempt(
         self, session: Session, task: Task, progress: FinishedRound, blob: bytes
@@ -149,9 +161,8 @@ class MaskedSender:
             from edgefl.security.secagg.vectors import encode_deltas, list_shapes
         except ImportError as error:
             raise CannotMaskError(
-                f"round {task.round} is masked, which needs the package cryptography, and it cannot be "
-                f"loaded ({error}); pip install 'cryptography>=44', or remove secure_aggregation from the "
-                "federation"
+                f"round {task.round} is masked, and the package cryptography that it needs cannot be loaded "
+                f"({error}); pip install 'cryptography>=44', or remove secure_aggregation from the federation"
             ) from error
         deltas: dict[str, dict[str, Array]] = {}
         for name, array in load(blob).items():
@@ -193,8 +204,8 @@ class MaskedSender:
             # The keys of this attempt were lost with the previous process. An empty answer tells the
             # aggregator not to wait for this device.
             LOGGER.warning(
-                f"round {step.round}: the keys of this attempt are gone; the other clients remove this "
-                "device's masks",
+                f"round {step.round}: this device has no keys of the attempt, perhaps after a restart; the "
+                "other clients remove its masks",
                 extra={"round": step.round},
             )
             return self._send_answer(session, step, b"")

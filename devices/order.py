@@ -1,8 +1,9 @@
 """The rules by which a device accepts tasks: no task of an earlier round, and no task that its owner forbids.
 
-A task is signed, but a recording of it is signed too. The order of tasks is (`started`, `round`): `started`
-is larger in each later run of the aggregator, and no run sends a round again after a later one. The device
-keeps the newest pair in its state directory, so that it refuses a replayed task after a restart as well.
+A signature does not protect from replay, because a recording of a signed task is also signed. Therefore tasks
+have an order, (`started`, `round`). A later run of the aggregator has a larger `started`, and no run sends a
+round again after a later round. The device stores the newest pair in its state directory, so it also refuses
+a replayed task after a restart.
 """
 
 import logging
@@ -30,8 +31,8 @@ class SharingRules:
 
     Attributes:
         masked_only: whether the device trains only for tasks whose updates are masked.
-        least_clients: smallest number of clients of a masked round that the device takes part in. More than 0
-            implies masked rounds only.
+        least_clients: minimum number of clients in a masked round. A number above 0 implies masked rounds
+            only.
     """
 
     masked_only: bool = False
@@ -43,7 +44,11 @@ class SharingRules:
         return self.masked_only or self.least_clients > 0
 
     def combine(self, other: "SharingRules") -> "SharingRules":
-        """Return the stricter of both rules."""
+        """Return rules that are as strict as both rules together.
+
+        Args:
+            other: the other rules.
+        """
         return SharingRules(
             self.masked_only or other.masked_only, max(self.least_clients, other.least_clients)
         )
@@ -67,12 +72,19 @@ class NewestRound:
 
 
 def is_unmasked_update(task: Task) -> bool:
-    """Return whether the answer to a task is an update without masks."""
+    """Return whether the answer to a task is an update without masks.
+
+    Args:
+        task: the task.
+    """
     return task.codec != MASKED_CODEC and task.phase != PHASE_PERSONALIZE and task.phase not in SECAGG_STEPS
 
 
 def check_masked_task(task: Task) -> None:
-    """Check that a task is possible in a masked round.
+    """Check that the phase of a task fits its codec and its models.
+
+    Args:
+        task: the task.
 
     Raises:
         WireError: the task is a masked task to personalize, or a step without exactly one blob.
@@ -80,11 +92,12 @@ def check_masked_task(task: Task) -> None:
     if task.codec == MASKED_CODEC and task.phase == PHASE_PERSONALIZE:
         raise WireError(
             f"a task of round {task.round} to {PHASE_PERSONALIZE} has the codec {MASKED_CODEC}, expected "
-            "a codec without masks"
+            "a codec without masks; update the aggregator"
         )
     if task.phase in SECAGG_STEPS and len(task.models) != 1:
         raise WireError(
-            f"a task of round {task.round} to {task.phase} names {len(task.models)} blobs, expected 1"
+            f"a task of round {task.round} to {task.phase} names {len(task.models)} blobs, expected 1; "
+            "update the aggregator"
         )
 
 
@@ -99,12 +112,16 @@ class TaskOrder:
 
     Args:
         federation: name of the federation. Each federation has its own order.
-        directory: the state directory. None keeps the order in memory only: without signatures, anyone can
-            forge the newest run, and a file would then lock the device out for good.
-        sharing: rules of the owner on what the device may send.
+        directory: the state directory. None stores the order in memory only, for a device without
+            enrolment. Without signatures, anyone can forge the newest run, and with a file the device would
+            then refuse all later tasks.
+        sharing: the owner's rules about the data that the device may send.
+
+    Attributes:
+        pause_reason: why the device accepts no task of the current run, empty if it accepts tasks.
 
     Raises:
-        StateError: the file is damaged, or the disk does not accept it.
+        StateError: the file is damaged or cannot be read.
     """
 
     def __init__(
@@ -118,7 +135,6 @@ class TaskOrder:
         self._newest = self._load()
         self._logged: set[tuple[int, str, int, bool]] = set()
         self.pause_reason = ""
-        """Why the device accepts no task of the current run, empty if it accepts tasks."""
 
     def _load(self) -> NewestRound | None:
         try:
@@ -127,12 +143,12 @@ class TaskOrder:
             return None
         except (OSError, WireError) as error:
             raise StateError(
-                f"cannot read {self._path}: {error}; remove it, and the device accepts the next task that it "
-                "sees"
+                f"cannot read {self._path}: {error}; remove it, and the device then accepts the next task "
+                "that arrives"
             ) from error
 
     def accepts(self, message: Task | State) -> bool:
-        """Return whether a message counts, and store its run and round.
+        """Return whether the device accepts a message, and store its run and round.
 
         A refused message is logged once.
 
@@ -140,7 +156,7 @@ class TaskOrder:
             message: a task or state whose signature was checked.
 
         Raises:
-            StateError: the disk does not accept the file.
+            StateError: the file cannot be written.
         """
         reason = self._explain_stale(message)
         if not reason:
@@ -170,16 +186,16 @@ class TaskOrder:
             return ""
         if message.started < newest.started or message.session != newest.session:
             older_s = (newest.started - message.started) / 1000
-            forget = f"remove {self._path} and restart this device" if self._path else "restart this device"
+            reset = f"remove {self._path} and restart this device" if self._path else "restart this device"
             return (
-                f"its aggregator started {older_s:.0f} s before the newest one that this device knows. "
-                "Either somebody replays a recording, or the aggregator's clock was set back: then set the "
-                f"clock. Or the aggregator's clock was years ahead: then {forget}"
+                f"its aggregator started {older_s:.0f} s before the newest aggregator that this device "
+                "accepted. If nobody replays a recording, the aggregator's clock was set back or was years "
+                f"ahead before; if it was set back, set the clock; if it was ahead, {reset}"
             )
         if isinstance(message, Task) and message.round < newest.round:
             return (
-                f"this device knows round {newest.round} of it already. Either somebody replays a recording, "
-                "or the aggregator was restored from a backup while it ran: then restart the aggregator"
+                f"this device already accepted round {newest.round} of this session. If nobody replays a "
+                "recording, the aggregator was restored from a backup while it ran; restart the aggregator"
             )
         return ""
 
@@ -212,8 +228,8 @@ class TaskOrder:
             )
         if newest.masked:
             return (
-                "it asks for an update that is not masked, and this session was masked before. Somebody "
-                "with the aggregator's key tries to read this device's update; look at the aggregator"
+                "it asks for an update that is not masked, and this session was masked before. Somebody with "
+                "the aggregator's key may try to read this device's update; look at the aggregator"
             )
         return ""
 
@@ -225,7 +241,11 @@ class TaskOrder:
             write_state(self._path, encode_json(newest))
 
     def should_withhold(self, task: Task) -> bool:
-        """Return whether the answer to a task must not leave the device, because it has to be masked."""
+        """Return whether the answer to a task must not leave the device, because it is not masked.
+
+        Args:
+            task: the task.
+        """
         newest = self._newest
         was_masked = newest is not None and newest.masked and newest.session == task.session
         return is_unmasked_update(task) and (self._sharing.requires_masks or was_masked)

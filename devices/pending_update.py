@@ -1,9 +1,9 @@
-"""The task of a pending update: trained, but not acknowledged yet. A restarted device sends the update."""
+"""Stores the task of a pending update, so that a restarted device can still send the update."""
 
 from pathlib import Path
 
 from devices.store import FinishedRound
-from edgefl.errors import WireError
+from edgefl.errors import StateError, WireError
 from edgefl.storage.device_directory import DeviceFiles
 from edgefl.system.files import SECRET_MODE, write_state
 from edgefl.wire.messages import Task
@@ -21,7 +21,10 @@ class PendingUpdate:
         self._path = DeviceFiles(directory).pending_task
 
     def store(self, task: Task) -> None:
-        """Store a task before training starts.
+        """Store a task before training starts, if it accepts a late answer.
+
+        Args:
+            task: the task.
 
         Raises:
             StateError: the file cannot be written.
@@ -30,7 +33,7 @@ class PendingUpdate:
             write_state(self._path, encode_json(task), SECRET_MODE)
 
     def find_earlier_task(self, task: Task, progress: FinishedRound | None) -> Task | None:
-        """Return the stored task if it is an earlier task of the same session with a trained update.
+        """Return the stored task if it is an earlier task of the same session whose update is trained.
 
         Args:
             task: the new task.
@@ -42,11 +45,20 @@ class PendingUpdate:
         try:
             stored = decode_json(Task, self._path.read_bytes())
         except (OSError, WireError):
-            # Missing, or damaged by a power cut: its round ends without this device
+            # Missing, or damaged by a power cut. The round of a damaged task ends without this device
             return None
         done = progress is not None and (progress.session, progress.round) == (stored.session, stored.round)
         return stored if done and stored.session == task.session and stored.round < task.round else None
 
     def forget(self) -> None:
-        """Remove the task after the aggregator accepted or rejected its update."""
-        self._path.unlink(missing_ok=True)
+        """Remove the task after the aggregator accepted or rejected its update.
+
+        Raises:
+            StateError: the file cannot be removed.
+        """
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StateError(
+                f"cannot remove {self._path}: {error.strerror}; let this account write to the state directory"
+            ) from error

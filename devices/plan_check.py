@@ -1,7 +1,7 @@
-"""The checks of a plan before a device runs it: its names, then one run of its program in a child process.
+"""Checks a plan before a device runs it: first its names, then one run of its program in a child process.
 
-A plan comes from the network. It may name any Python module, and its program may crash the TFLite runtime,
-whose parser does not expect hostile bytes. A refused plan pauses the device but does not end it.
+A plan comes from the network. It may name any Python module. Its program may crash the TFLite runtime, whose
+parser does not expect hostile bytes. A refused plan pauses the device but does not end it.
 """
 
 import faulthandler
@@ -42,7 +42,7 @@ class AllowedCode:
 
 
 def check_names(spec: PlanSpec, learner: str, allowed: AllowedCode) -> None:
-    """Check that a plan names only registered or allowed code, without importing any.
+    """Check that a plan names only registered or allowed code. This function imports no such code.
 
     Args:
         spec: the spec of the plan.
@@ -61,14 +61,14 @@ def check_names(spec: PlanSpec, learner: str, allowed: AllowedCode) -> None:
     if spec.algorithm not in (*REGISTRY, *allowed.algorithms):
         raise PlanError(
             f"the plan names the algorithm {str(spec.algorithm)[:100]!r}, expected a name of `edgefl "
-            "algorithms`; if that code is yours and on this device, start the device with --algorithm and "
-            "this name"
+            "algorithms`; if the algorithm is your own code on this device, start the device with "
+            "--algorithm and this name"
         )
     if learner != "keras":
-        return  # other learners run the compiled program and load no model by name
+        return  # Other learners run the compiled program and load no model by name
     from edgefl.models import list_models
 
-    # An option may also name a model, such as the gate's
+    # An option may also name a model, such as the model of a gate
     options = [
         value
         for value in spec.options.values()
@@ -78,16 +78,16 @@ def check_names(spec: PlanSpec, learner: str, allowed: AllowedCode) -> None:
         if name not in (*list_models(), *allowed.models):
             raise PlanError(
                 f"the plan names the model {str(name)[:100]!r}, expected a name of `edgefl models`; "
-                "if that code is yours and on this device, start the device with --model and this name"
+                "if the model is your own code on this device, start the device with --model and this name"
             )
 
 
 class PlanTrials:
     """Runs each new plan once in a child process, and stores the outcome by the plan's sha256.
 
-    It also records which plan this process runs and catches fatal signals. A plan that passes its trial but
-    crashes this process is refused from the next start on. Otherwise a service manager would restart the
-    crash forever.
+    It also records which plan this process runs, and catches fatal signals. A plan that passes its trial but
+    crashes this process is refused after the next start. Otherwise a service manager would restart the crash
+    forever.
 
     Args:
         directory: the state directory of the device.
@@ -120,7 +120,7 @@ class PlanTrials:
             ) from error
         if not faulthandler.is_enabled():
             faulthandler.enable(self._crash, all_threads=False)
-        if open_plan:  # a crash before this process opens a plan is not caused by a plan
+        if open_plan:  # No plan causes a crash before this process opens a plan
             self.record_open_plan("")
         if not report or not open_plan:
             return ""
@@ -148,7 +148,7 @@ class PlanTrials:
             self._write({**content, "open": sha256})
 
     def check(self, sha256: str, blob: Path) -> None:
-        """Check that a plan runs, with a trial if this runtime has not tried the plan before.
+        """Check that a plan runs. A plan that this version of the runtime has not tried before gets a trial.
 
         Args:
             sha256: digest of the plan in hex.
@@ -186,7 +186,7 @@ class PlanTrials:
         try:
             content = json.loads(self._path.read_bytes())
         except (OSError, ValueError):
-            return {}  # missing, or truncated by a power cut: plans are tried again
+            return {}  # Missing, or truncated by a power cut. Plans are then tried again
         return content if isinstance(content, dict) else {}
 
     def _write(self, content: Mapping[str, Any]) -> None:
@@ -194,7 +194,11 @@ class PlanTrials:
 
 
 def choose_trial_limit_mb() -> int:
-    """Return the memory limit of a trial in MB of 2^20 bytes: half of the machine's memory."""
+    """Return the memory limit of a trial in MB of 2^20 bytes.
+
+    Returns:
+        Half of the machine's memory, at least `MIN_TRIAL_MB`.
+    """
     memory = detect_machine().memory_mb
     return max(MIN_TRIAL_MB, int(memory / 2 / 1.048576)) if math.isfinite(memory) else MIN_TRIAL_MB
 

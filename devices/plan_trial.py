@@ -1,7 +1,7 @@
-"""The child process that tries a plan: `python -m devices.plan_trial BLOB LIMIT_MB`, see `plan_check`.
+"""Tries a plan in a child process of `plan_check`: `python -m devices.plan_trial BLOB LIMIT_MB`.
 
-It runs every signature once on noise. It imports no algorithm and no TensorFlow, and has limits on memory and
-processor time.
+The process runs each signature once on noise. It imports no algorithm and no TensorFlow, and has limits on
+memory and processor time.
 """
 
 import contextlib
@@ -27,11 +27,11 @@ def draw_noise_arguments(signature: SignatureSpec, num_classes: int) -> dict[str
 
     Args:
         signature: the signature.
-        num_classes: number of classes. Labels run through all classes.
+        num_classes: number of classes. The labels are 0, 1 and so on, and start again after the last class.
 
     Returns:
-        Arrays with the shapes and dtypes of the signature, by argument name. Data and weights are uniform in
-            [0, 1), and optimizer slots are 0.
+        Arrays with the shapes and dtypes of the signature, by argument name. Data, weights and noise are
+        uniform in [0, 1), and optimizer slots are 0.
     """
     rng = np.random.default_rng(0)
     arguments = {f"d_{spec.name}": rng.random(spec.shape).astype(spec.dtype) for spec in signature.data}
@@ -49,6 +49,9 @@ def draw_noise_arguments(signature: SignatureSpec, num_classes: int) -> dict[str
 
 def run_once(plan: Plan) -> None:
     """Run each signature of a plan once.
+
+    Args:
+        plan: the plan.
 
     Raises:
         PlanError: the plan cannot be run. The TFLite runtime may raise other errors.
@@ -68,16 +71,19 @@ def set_limits(limit_mb: int) -> None:
     most = int(size) * 1024 + limit_mb * 2**20
     for kind, value in ((resource.RLIMIT_AS, most), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0)):
         resource.setrlimit(kind, (value, value))
-    # The soft limit is below the hard limit, because its signal names the reason. SIGKILL does not.
+    # The soft limit is below the hard limit. Its signal SIGXCPU names the reason, and SIGKILL does not
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_LIMIT_S, CPU_LIMIT_S + KILL_AFTER_S))
 
 
 def main(blob: str, limit_mb: str) -> int:
-    """Try a plan and return the exit code. The last line of standard error names the problem.
+    """Try a plan. The last line of standard error names the problem.
 
     Args:
         blob: path of the plan.
         limit_mb: memory limit in MB of 2^20 bytes.
+
+    Returns:
+        The exit code: 0 if the plan runs, otherwise 1.
     """
     content = Path(blob).read_bytes()
     with contextlib.suppress(EdgeflError):
@@ -90,7 +96,7 @@ def main(blob: str, limit_mb: str) -> int:
         print(f"its program needs more than {limit_mb} MB", file=sys.stderr)
     except EdgeflError as error:
         print(str(error), file=sys.stderr)
-    except Exception as error:  # a program that does not fit its spec fails in many ways
+    except Exception as error:  # A program that does not fit its spec can raise any error
         print(f"its program does not run: {error!r}".replace("\n", " "), file=sys.stderr)
     else:
         return 0

@@ -1,4 +1,4 @@
-"""Conversion of sensor messages to windows of consecutive readings. Nothing here uses the network."""
+"""Converts sensor messages to windows of consecutive readings. This module does not use the network."""
 
 import json
 import math
@@ -23,21 +23,25 @@ MAX_LABEL_NUMBER = 999_999
 def parse_reading(payload: bytes, channels: tuple[str, ...]) -> dict[str, float]:
     """Return the channels of a reading with their values.
 
-    A number is the channel `value`. A list has the channels `0`, `1` and so on. An object has one channel per
-    field.
+    A number is the channel `value`. A list has the channels `0`, `1` and so on. An object has one channel for
+    each field.
 
     Args:
         payload: the message, JSON.
-        channels: names of the channels to return. Empty returns all.
+        channels: names of the channels to return. Empty returns all channels.
+
+    Returns:
+        The value by name of the channel.
 
     Raises:
-        DataError: the payload is not JSON, contains anything but finite numbers, or lacks a channel.
+        DataError: the payload is not JSON, contains other values than finite numbers, lacks a channel, or has
+            no values or too many.
     """
     try:
         raw = json.loads(payload, parse_constant=lambda _: None)
     except (ValueError, RecursionError) as error:
         raise DataError(f"not JSON, expected a number, a list or an object: {str(error)[:80]}") from error
-    # Sorted, because the fields of an object have no order, and boards must agree on one
+    # Sorted, because the fields of an object have no order, and all boards must use the same order
     items = (
         sorted(raw.items())
         if isinstance(raw, dict)
@@ -66,7 +70,7 @@ def parse_label(payload: bytes, classes: tuple[str, ...]) -> int:
     """Return the class number of a label.
 
     Args:
-        payload: the message: the name of a class, or a whole number if classes have no names.
+        payload: the message. It is the name of a class, or a whole number if classes have no names.
         classes: names of the classes. Empty if classes have no names.
 
     Raises:
@@ -105,8 +109,8 @@ class SensorTopics:
         for topic in filter(None, (self.readings, self.labels)):
             if not re.fullmatch(r"(\+|[^+#\0/]*)(/(\+|[^+#\0/]*))*(/#)?|#", topic):
                 raise ConfigError(
-                    f"the topic {topic!r} is not an MQTT filter, expected one such as a/+/accel; + stands "
-                    "for one whole level, # for all levels at the end"
+                    f"the topic {topic!r} is not an MQTT filter, expected a filter such as a/+/accel; use + "
+                    "for one whole level, and # for all levels at the end"
                 )
         wild = [sum(topic.count(mark) for mark in "+#") for topic in (self.readings, self.labels)]
         if self.labels and wild[1] not in (0, wild[0]):
@@ -116,13 +120,14 @@ class SensorTopics:
             )
 
     def match(self, topic: str) -> tuple[str, tuple[str, ...]] | None:
-        """Return the kind of a topic and the values of the wildcards, or None for another topic.
+        """Return the kind of a topic and the values of its wildcards.
 
         Args:
             topic: topic of a message.
 
         Returns:
-            `labels` or `readings`, and the part of the topic for each wildcard. `labels` if both fit.
+            `labels` or `readings`, and the part of the topic for each wildcard. If both filters match, the
+            kind is `labels`. None if no filter matches.
         """
         for kind, pattern in (("labels", self.labels), ("readings", self.readings)):
             if pattern and (wildcards := _match_filter(pattern, topic)) is not None:
@@ -138,10 +143,10 @@ def _match_filter(pattern: str, topic: str) -> tuple[str, ...] | None:
 
 @dataclass
 class Sensor:
-    """The newest consecutive readings of one sensor, at most `window`.
+    """The newest consecutive readings of one sensor, at most as many as a window has.
 
     Attributes:
-        rows: readings with their labels. A reading has shape (channels,), float32.
+        rows: the readings with their labels. A reading has shape (channels,), float32.
         recording: number of the recording.
         seen: number of readings in the recording.
     """
@@ -158,7 +163,7 @@ class SensorWindow:
     Attributes:
         values: readings, shape (window, channels), float32.
         label: number of the class.
-        recording: number of the recording. A sensor begins another recording after a gap.
+        recording: number of the recording. After a gap, a sensor begins a new recording.
         first_row: index of the window's first reading in the recording.
     """
 
@@ -172,19 +177,20 @@ class SensorWindow:
 class WindowCutter:
     """Cuts the readings of each sensor into windows, one reading at a time.
 
-    The windows are the same as those of `edgefl.data.sources.windows.cut_windows`. A reading before the first
-    label is only counted. A gap restarts the window, because the rows of a window must be consecutive.
+    The function `edgefl.data.sources.windows.cut_windows` cuts the same windows. Readings before the first
+    label are counted and ignored. After a gap, windows start again, because the rows of a window must be
+    consecutive.
 
     Attributes:
         topics: topics of the readings and labels.
         window: number of readings per window.
         step: number of readings between the starts of two windows.
         on_window: receives each window.
-        channels: names of the channels to use. Empty uses all.
+        channels: names of the channels to use. Empty uses all channels.
         classes: names of the classes. Empty if classes have no names.
         label: number of the class of all readings. None uses the labels of the label topic.
-        channel_names: channels of the first reading, which all other readings must have.
-        readings: number of readings.
+        channel_names: channels of the first reading. All other readings must have the same channels.
+        readings: number of readings so far.
         unlabelled: number of readings before the first label.
     """
 
@@ -205,7 +211,7 @@ class WindowCutter:
     def take(self, topic: str, payload: bytes, retained: bool = False) -> None:
         """Process one message.
 
-        A retained reading is ignored, because it may be old. A retained label counts.
+        A retained reading is ignored, because it may be old. A retained label is used.
 
         Args:
             topic: topic of the message.
@@ -213,13 +219,16 @@ class WindowCutter:
             retained: whether the broker retained the message.
 
         Raises:
-            DataError: the message cannot be used. It has no other effect.
+            DataError: the message cannot be used. It does not change any window.
         """
         kind, wildcards = self.topics.match(topic) or ("", ())
         if kind == "labels":
             number = parse_label(payload, self.classes)
             if len(self._labels) >= MAX_SENSORS and wildcards not in self._labels:
-                raise DataError(f"labels of more than {MAX_SENSORS} sensors; use a narrower --label-topic")
+                raise DataError(
+                    f"more than {MAX_SENSORS} sensors have labels, expected at most {MAX_SENSORS}; use a "
+                    "narrower --label-topic"
+                )
             self._labels[wildcards] = number
         elif kind == "readings" and not retained:
             self._take_reading(topic, wildcards, parse_reading(payload, self.channels))
@@ -228,7 +237,8 @@ class WindowCutter:
         self.channel_names = self.channel_names or tuple(reading)
         if tuple(reading) != self.channel_names:
             raise DataError(
-                f"channels {', '.join(reading)[:80]}, expected {', '.join(self.channel_names)[:80]} as before"
+                f"the channels are {', '.join(reading)[:80]}, expected the channels of the first reading, "
+                f"{', '.join(self.channel_names)[:80]}"
             )
         self.readings += 1
         label = self.label if self.label is not None else self._labels.get(wildcards, self._labels.get(()))
@@ -236,7 +246,10 @@ class WindowCutter:
             self.unlabelled += 1
             return
         if len(self._sensors) >= MAX_SENSORS and topic not in self._sensors:
-            raise DataError(f"readings of more than {MAX_SENSORS} sensors; use a narrower --topic")
+            raise DataError(
+                f"more than {MAX_SENSORS} sensors have readings, expected at most {MAX_SENSORS}; use a "
+                "narrower --topic"
+            )
         if topic not in self._sensors:
             self._sensors[topic] = Sensor(deque(maxlen=self.window), self._recordings)
             self._recordings += 1
@@ -251,10 +264,14 @@ class WindowCutter:
             )
 
     def restart_windows(self) -> None:
-        """Restart all windows, because messages may have been missed."""
+        """Start all windows again. Call it when messages may have been lost."""
         self._sensors.clear()
 
 
 def format_counts(counts: Mapping[str, Any]) -> str:
-    """Return counts as text, without the counts that are 0."""
+    """Return counts as text, without the counts that are 0.
+
+    Args:
+        counts: the count by name.
+    """
     return ", ".join(f"{value} {key}" for key, value in counts.items() if value)

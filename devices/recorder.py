@@ -1,4 +1,4 @@
-"""The recorder of sensor topics, which writes a ring of windows. It publishes nothing."""
+"""Records sensor topics to a ring of windows in a file. The recorder publishes nothing."""
 
 import contextlib
 import logging
@@ -31,7 +31,7 @@ class RecordSettings:
         capacity: number of windows in the file.
         out: the file.
         label: label of all windows. None uses the label topic.
-        channels: names of the channels to record. Empty records all.
+        channels: names of the channels to record. Empty records all channels.
         classes: names of the classes. Empty if classes have no names.
         save_s: seconds between writes of the file.
         count: number of new windows after which to stop. 0 records until a signal.
@@ -62,7 +62,7 @@ class Recorder:
 
     def __init__(self, settings: RecordSettings) -> None:
         self._settings = settings
-        # Checked now, not only at the first window
+        # Checked before the recording starts, not at its first window
         check_ring_size(settings.capacity, settings.window, max(1, len(settings.channels)))
         self._ring: Ring | None = None
         self._recordings: dict[int, int] = {}  # number in the cutter -> number in the ring
@@ -81,14 +81,15 @@ class Recorder:
         )
 
     def run(self) -> dict[str, Any]:
-        """Record until `count` windows or a stop signal.
+        """Record until `count` new windows or a stop signal.
 
         Returns:
-            Number of windows and messages by kind, and the path of the file.
+            The number of windows in the file, the number of new windows and of messages by kind, and the path
+            of the file.
 
         Raises:
-            LinkError: the broker does not answer.
-            StateError: the recording cannot be read or written.
+            LinkError: the broker does not answer, or the link failed.
+            StateError: the recording cannot be read or written, or another recorder uses it.
             DataError: the existing recording does not fit the settings.
         """
         settings = self._settings
@@ -125,7 +126,7 @@ class Recorder:
                     f"{', '.join(settings.channels)}; pass the same channels, or another -o"
                 )
             self._cutter.channel_names = self._ring.channels
-            LOGGER.info(f"{settings.out} holds {len(self._ring)} windows; continuing")
+            LOGGER.info(f"{settings.out} contains {len(self._ring)} windows; continuing")
 
     def _add_window(self, window: SensorWindow) -> None:
         if self._ring is None:
@@ -175,7 +176,7 @@ class Recorder:
     def _take(self, message: Message) -> None:
         try:
             if message.oversize:
-                raise DataError(f"{message.oversize} bytes, expected one reading")
+                raise DataError(f"the message has {message.oversize} bytes, expected one reading")
             self._cutter.take(message.topic, message.payload, message.retained)
         except DataError as error:
             self._malformed += 1

@@ -1,4 +1,4 @@
-"""The device service: joins a federation, trains, personalizes and exports as the aggregator asks."""
+"""The device service: joins a federation, and trains, personalizes and exports as the aggregator asks."""
 
 import contextlib
 import logging
@@ -47,7 +47,7 @@ LOGGER = logging.getLogger("edgefl.device")
 MAX_PLAN_BYTES = 64 * 1024 * 1024
 FIRST_RETRY_S = 5.0
 LONGEST_RETRY_S = 300.0
-"""Range of the pause after a refused task. The pause doubles each time, until a task succeeds."""
+"""Range of the pause after a refused task, in seconds. The pause doubles each time, until a task succeeds."""
 MAX_REASON_LENGTH = 300
 
 
@@ -77,7 +77,7 @@ class DeviceSettings:
         enrolment: the keys of the device. None connects without a client certificate and signatures.
         conditions: conditions under which the device accepts tasks.
         allowed: names that a plan may use in addition to the registered ones.
-        sharing: rules of the owner on what the device may send.
+        sharing: the owner's rules about the data that the device may send.
     """
 
     broker: str
@@ -97,9 +97,9 @@ class DeviceSettings:
 
 
 def should_mask(task: Task, progress: FinishedRound | None) -> bool:
-    """Return whether a task asks for a plain update although this device masked one of the same session.
+    """Return whether a task asks for a plain update in a session for which this device masked an update.
 
-    Sessions between the two do not matter.
+    It does not matter whether the device took part in other sessions meanwhile.
 
     Args:
         task: the new task.
@@ -115,10 +115,11 @@ def run_device(settings: DeviceSettings) -> dict[str, Any]:
         settings: the options of `edgefl device start`.
 
     Returns:
-        The id, the path of the int8 model (None without an export), and the metrics of the personalization.
+        `id`, `model`, which is the path of the int8 model or None without an export, and `metrics` of the
+        personalization.
 
     Raises:
-        ConfigError: the client id or the name of the federation is not valid.
+        ConfigError: the client id or the name of the federation is not valid, or an option cannot be used.
         DataError: the samples cannot be read or do not fit the plan, or the last task failed.
         DuplicateIdError: another device uses the id.
         ExportError: the int8 model cannot be made. The federation has ended.
@@ -140,7 +141,8 @@ def run_device(settings: DeviceSettings) -> dict[str, Any]:
             LOGGER.warning(store.recovered)
         if crashed := trials.start():
             LOGGER.error(
-                f"the plan {crashed[:8]} crashed this device's last process; this plan is refused from now on"
+                f"the plan {crashed[:8]} crashed the last process of this device; the device now refuses "
+                "this plan"
             )
         availability = Availability(settings.conditions, settings.state, detect_machine().cores)
         availability.unchecked = store.read_progress() is None
@@ -175,10 +177,10 @@ class DeviceService:
     Args:
         settings: the options of `edgefl device start`.
         samples: the samples of this device.
-        store: what this device stores between rounds.
-        trials: the plans that crashed this device.
-        availability: whether this device accepts tasks now.
-        session: the connection to the federation.
+        store: the files of this device.
+        trials: runs each new plan once before the device uses it.
+        availability: decides whether this device accepts tasks now.
+        session: the session on the broker.
     """
 
     def __init__(
@@ -232,8 +234,7 @@ class DeviceService:
             self._update_availability(at_work=False)
             state = session.state
             task = session.task
-            # A task that arrives again after its answer was received is answered again, because the
-            # aggregator has lost the answer
+            # A task that arrives again is answered again, because the aggregator has lost the answer
             is_new = task and session.tasks_received != self._answered and session.is_current(task)
             if task and is_new and task.plan != self._refused_plan and self._availability.accepts_tasks():
                 try:
@@ -276,14 +277,14 @@ class DeviceService:
                 )
 
     def _refuse_plan(self, sha256: str, reason: str) -> None:
-        """Accept no task with this plan. The device stays connected, and tries another plan."""
+        """Refuse all tasks with this plan. The device stays connected and accepts tasks with another plan."""
         self._refused_plan = sha256
-        LOGGER.error(f"the plan is refused, and this device waits for another plan: {reason}")
+        LOGGER.error(f"the plan is refused; this device waits for another plan: {reason}")
         self._availability.refuse(f"{REFUSAL_PREFIX}the plan: {reason}"[:MAX_REASON_LENGTH])
         self._update_availability(at_work=False)
 
     def _wait_for_package(self, reason: str) -> None:
-        """Skip this task and pause. Somebody may install the package meanwhile."""
+        """Skip this task and pause. Somebody may install the missing package in this time."""
         self._answered = self._session.tasks_received
         LOGGER.warning(f"{reason}. This device tries another task in {self._retry_s:g} s")
         self._pause_for_a_while(f"masked rounds: {reason}")
@@ -300,8 +301,8 @@ class DeviceService:
         self._failed_task = reason
         LOGGER.warning(
             f"round {task.round}: the task is refused: {reason}; this device tries another task in "
-            f"{self._retry_s:g} s. If every round does so, look at the aggregator's log and start it with an "
-            "earlier state or --fresh",
+            f"{self._retry_s:g} s. If this happens in every round, look at the aggregator's log, and start "
+            "the aggregator with an earlier state or --fresh",
             extra={"round": task.round},
         )
         self._pause_for_a_while(f"round {task.round}: {kind}{reason}")
@@ -337,12 +338,12 @@ class DeviceService:
         if progress is None or (progress.session, progress.phase) != (session, PHASE_PERSONALIZE):
             if self._failed_task:
                 raise DataError(
-                    f"the federation ended, and this device has no model: its last task failed: "
+                    "the federation ended, and this device has no model, because its last task failed: "
                     f"{self._failed_task}"
                 )
             raise LinkError(
-                "the federation ended while this device was away, so it has no model; restart with "
-                "`edgefl aggregator start --fresh`"
+                "the federation ended while this device was away, so this device has no model; restart the "
+                "federation with `edgefl aggregator start --fresh`"
             )
         row = judge_federation([{**progress.metrics, "id": self._settings.client_id}]).rows[0]
         for line in render_device_lines(row):
@@ -379,9 +380,9 @@ class DeviceService:
             progress = self._compute(task, federation)
         if task.codec == MASKED_CODEC:
             progress = self._store.mark_masked(progress)
-        # Before the update, so that the aggregator knows of a pause when it draws the next cohort
+        # Before the update, so that the aggregator receives a pause before it draws the next cohort
         self._update_availability(at_work=True)
-        if self._session.order.should_withhold(task):  # a masked task of this session has arrived meanwhile
+        if self._session.order.should_withhold(task):  # A masked task of this session arrived meanwhile
             raise Superseded
         try:
             self._send(task, progress)
@@ -417,7 +418,7 @@ class DeviceService:
         except (DataError, WireError, PlanError) as error:
             # The samples were checked before, so the models are at fault
             raise TaskRefusedError(str(error)) from error
-        except (LookupError, TypeError, ValueError, ArithmeticError) as error:  # such as a missing model
+        except (LookupError, TypeError, ValueError, ArithmeticError) as error:  # For example a missing model
             raise TaskRefusedError(f"its models do not fit the plan: {error!r}") from error
 
     def _send(self, task: Task, progress: FinishedRound) -> None:
@@ -449,9 +450,7 @@ class DeviceService:
         publish_telemetry(session, settings.client_id, task.round, figures)
 
     def _check_data(self, state: State) -> None:
-        """Check the shard against the plan before the first task arrives.
-
-        A shard that does not fit ends this device at once.
+        """Check that the shard fits the plan, before the first task arrives. Otherwise this device stops.
 
         Raises:
             DataError: the plan cannot be trained on the shard.
@@ -487,7 +486,7 @@ class DeviceService:
             settings = self._settings
             plan = self._load_plan(task.plan, lambda: self._session.is_current(task))
             self._trials.record_open_plan(task.plan)
-            self._runner = None  # frees its shard before the next one is read
+            self._runner = None  # Frees its shard before the next shard is read
             self._runner = open_runner(
                 plan,
                 self._samples,
@@ -528,7 +527,8 @@ class DeviceService:
         began = time.monotonic()
         link = self._session.link
         LOGGER.info(
-            f"round {task.round}: personalizing" + (", and an int8 model" if self._settings.export else ""),
+            f"round {task.round}: personalizing"
+            + (", and exporting an int8 model" if self._settings.export else ""),
             extra={"round": task.round, "phase": task.phase},
         )
         client_id = self._settings.client_id

@@ -25,11 +25,11 @@ from edgefl.wire.version1 import is_version1
 LOGGER = logging.getLogger("edgefl.device")
 BLOB_REQUEST_TIMEOUT_S = 2.0
 UNCOUNTED_BYTES = 20 * CHUNK_BYTES
-"""The most bytes that a broker has in flight to a device at QoS 1: mosquitto and paho allow 20 messages."""
+"""Maximum number of bytes in flight to a device at QoS 1: mosquitto and paho allow 20 messages."""
 
 
 class Superseded(Exception):
-    """The current work is obsolete, because another task arrived or the federation ended."""
+    """Work that is obsolete, because another task arrived or the federation ended."""
 
 
 def _select_state_change(state: State) -> tuple[str, int, str, str]:
@@ -37,7 +37,27 @@ def _select_state_change(state: State) -> tuple[str, int, str, str]:
 
 
 class Session:
-    """One device on one broker. Raises DuplicateIdError when an earlier device of the same id shows up."""
+    """The session of one device on one broker.
+
+    Args:
+        link: the connection to the broker.
+        topics: topics of the federation.
+        status: the status that the device publishes.
+        trust: checks and signs messages.
+        order: decides which tasks the device accepts.
+
+    Attributes:
+        state: the newest accepted state of the federation, or None before the first.
+        task: the newest accepted task that is not a step of a masked round, or None before the first.
+        tasks_received: number of such tasks, with repeated tasks.
+        step: the newest accepted step of a masked round, or None before the first.
+        steps_received: number of such steps, with repeated steps.
+        receipts: the newest receipt by the sha256 of the update.
+        assemblers: the blobs that `fetch` is fetching, by sha256. None before a manifest arrived.
+        limits: maximum size of these blobs in bytes, by sha256.
+        early_chunks: chunks that arrived before their manifest, by sha256 and index.
+        progressed_at: time of the last manifest or chunk, on the monotonic clock in seconds.
+    """
 
     def __init__(
         self,
@@ -75,9 +95,9 @@ class Session:
         link = self.link
         client_id = self._status.client_id
         link.answer_on_network(device(client_id, "claim"), self._answer_claim)
-        # A task may follow the status at once, so the task topics are subscribed first. The status topic is
-        # subscribed afterwards, because until then it retains the status of an earlier boot. QoS 1 would not
-        # outlast the connection, and lost messages are sent again.
+        # A task may follow the status at once, so the task topics are subscribed first. The status topic
+        # retains the status of an earlier boot until this device publishes its own, so it is subscribed last.
+        # QoS 0 is enough: QoS 1 would not outlast the connection, and lost messages are sent again
         device_topics = (device(client_id, leaf) for leaf in ("claim", "task", "receipt"))
         link.subscribe(
             *device_topics, self.topics.state, version1.format_state_topic(self.topics.federation), qos=0
@@ -95,7 +115,7 @@ class Session:
         """Publish the retained status of this device.
 
         Args:
-            online: False if the device ends.
+            online: False if the device stops.
         """
         status = replace(self._status, online=online, ts=time.time())
         self.link.publish(
@@ -103,11 +123,11 @@ class Session:
         )
 
     def publish_pause(self, reason: str, *, draining: bool) -> None:
-        """Publish the pause of this device if it changed.
+        """Publish the pause of this device, if it changed.
 
         Args:
             reason: why the device accepts no task, empty if it accepts tasks.
-            draining: whether the device still finishes its current task.
+            draining: whether the device still performs its current task.
         """
         if (reason, draining) != (self._status.paused, self._status.draining):
             self._status = replace(self._status, paused=reason, draining=draining)
@@ -117,11 +137,12 @@ class Session:
         """Process one event of the link, if one arrives in time. A malformed message is logged and ignored.
 
         Args:
-            timeout_s: the longest wait in seconds.
+            timeout_s: maximum time to wait for an event, in seconds.
 
         Raises:
-            DuplicateIdError: an earlier device with the same id appeared.
+            DuplicateIdError: an earlier device with the same id is online.
             LinkError: the link failed.
+            StateError: the order of tasks cannot be written.
         """
         event = self.link.get(timeout_s)
         if isinstance(event, Connected):
@@ -141,7 +162,7 @@ class Session:
             and time.monotonic() - self._older_since > BLOB_REQUEST_TIMEOUT_S
         ):
             LOGGER.warning(describe_older_aggregator(self.topics.federation, self.link.url))
-            self._older_since = math.inf  # once
+            self._older_since = math.inf  # Logs the line once
 
     def _handle_message(self, message: Message) -> None:
         address = parse_topic(message.topic)
@@ -151,7 +172,7 @@ class Session:
             case "state":
                 state = decode_json(State, message.payload)
                 current = self.state
-                # Most states only announce the next round, as the task does. They are not checked.
+                # Most states only announce the next round, as the task also does. They are not checked
                 if current is None or _select_state_change(state) != _select_state_change(current):
                     self.trust.check(state, message.payload)
                     self.state = state if self.order.accepts(state) else current
@@ -201,8 +222,8 @@ class Session:
 
     def _on_status(self, other: Status) -> None:
         if other.boot_id == self._status.boot_id:
-            # A cluster of brokers may publish the will of a broken connection after this device is connected
-            # to another of its machines
+            # A cluster of brokers may publish the will of a broken connection after this device connected to
+            # another machine of the cluster
             if not other.online:
                 self.publish_status()
             return
@@ -214,7 +235,7 @@ class Session:
         """Return whether the aggregator still accepts the answer to a task.
 
         A task is current until a later task arrives or the federation ends. A task of a masked round is
-        current until a task of another attempt arrives. A task whose answer must not leave the device is
+        current until a task of another attempt arrives. A task whose answer must not leave this device is
         never current.
 
         Args:
@@ -245,14 +266,15 @@ class Session:
         The device requests blobs that the broker does not retain, and requests missing chunks again.
 
         Args:
-            is_needed: whether the blobs are still needed. Called about twice per second.
-            limits: largest size in bytes of each blob, by sha256.
+            is_needed: returns whether the blobs are still needed. It is called at least twice per second.
+            limits: maximum size of each blob in bytes, by sha256.
 
         Returns:
             The blobs by sha256.
 
         Raises:
             Superseded: `is_needed` returned False.
+            DuplicateIdError: an earlier device with the same id is online.
             LinkError: the link failed.
         """
         blobs: dict[str, bytes] = {}
@@ -260,9 +282,9 @@ class Session:
         self.limits = limits
         self.assemblers = dict.fromkeys(limits)
         self.early_chunks = {}
-        # The broker processes messages of one client in their order, so the subscription is in place before
+        # The broker processes messages of one client in their order, so the subscription takes effect before
         # an answer arrives. QoS 1 limits the broker's queue for a slow device. It has no other use in a
-        # session that ends with its connection.
+        # session that ends with its connection
         self.link.subscribe(*filters, qos=int(sum(limits.values()) > UNCOUNTED_BYTES), timeout_s=0.0)
         patience = BLOB_REQUEST_TIMEOUT_S
         asked = time.monotonic()

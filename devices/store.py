@@ -2,8 +2,8 @@
 
 The files of a round are written under new names first. `progress.json` names them and is written last.
 
-The files of the previous round stay too. A memory card that lost power may lack data that it acknowledged.
-The device then trains the last round again, with the same result bit for bit.
+The files of the previous round also stay, because a memory card that lost power may lack data that it
+acknowledged. The device then trains the last round again. The result has the same bits.
 """
 
 import fcntl
@@ -57,13 +57,16 @@ class FinishedRound:
     def is_answer_to(self, task: Task) -> bool:
         """Return whether this round answers a task.
 
-        One round may have a task to train and a task to personalize.
+        The phase is compared too, because a round may have a task to train and a task to personalize.
+
+        Args:
+            task: the task.
         """
         return (self.session, self.round, self.phase) == (task.session, task.round, task.phase)
 
 
 def _try_lock(lock: int, kind: int) -> bool:
-    # `device status` may hold the lock for an instant, so try twice
+    # Tried twice, because `device status` may hold the lock for an instant
     for wait_s in (0.1, 0.0):
         try:
             fcntl.flock(lock, kind | fcntl.LOCK_NB)
@@ -74,7 +77,10 @@ def _try_lock(lock: int, kind: int) -> bool:
 
 
 def is_in_use(directory: Path) -> bool:
-    """Return whether a device runs with this state directory.
+    """Return whether a device runs with a state directory.
+
+    Args:
+        directory: the state directory.
 
     Raises:
         StateError: this account may not read the lock file.
@@ -95,7 +101,10 @@ def is_in_use(directory: Path) -> bool:
 
 
 def read_last_round(directory: Path) -> FinishedRound | None:
-    """Return the last finished round of the device with this state directory, or None before the first.
+    """Return the last round that the device of a state directory finished, or None before the first.
+
+    Args:
+        directory: the state directory.
 
     Raises:
         StateError: the file is damaged or cannot be read.
@@ -108,7 +117,9 @@ def _read_progress(path: Path) -> FinishedRound | None:
     try:
         return None if content is None else decode_json(FinishedRound, content)
     except WireError as error:
-        raise StateError(f"{path} is damaged: {error}; remove {path.parent} to start afresh") from error
+        raise StateError(
+            f"{path} is damaged: {error}; remove {path.parent} to start with an empty state"
+        ) from error
 
 
 def _read(path: Path) -> bytes | None:
@@ -129,7 +140,7 @@ def _write_named(path_of: Callable[..., Path], content: bytes) -> str:
 
 
 class DeviceStore:
-    """The files of one device in its state directory, which it locks.
+    """The files of one device in its state directory. The directory is locked until `close`.
 
     Args:
         directory: the state directory. It is created if it does not exist.
@@ -180,7 +191,7 @@ class DeviceStore:
         except StateError as error:
             damage = error
         before = _read(self._files.progress_before)
-        if before is None:  # it was the first round
+        if before is None:  # The damaged round was the first
             path.replace(self._files.progress_damaged)
             return (
                 f"{path.name} of the first round is damaged, as after a power cut; this device starts again"
@@ -213,13 +224,14 @@ class DeviceStore:
         try:
             return decode_note(_read(self._files.note) or b"{}")
         except ValueError:
-            return {}  # damaged, as after a power cut; it is written again with the next round
+            return {}  # Damaged, as after a power cut. The next round writes it again
 
     def save_note(self, note: Mapping[str, Any]) -> None:
         """Write device.json if its content changed.
 
         Args:
-            note: id, federation, seed and data source of the device, for the export.
+            note: id, federation, seed and data source of the device, and whether its updates are masked. The
+                export reads it.
 
         Raises:
             StateError: the file cannot be written.
@@ -238,6 +250,9 @@ class DeviceStore:
     def read_update(self, progress: FinishedRound) -> bytes:
         """Return the encoded update of a finished round.
 
+        Args:
+            progress: the finished round.
+
         Raises:
             StateError: the file is missing or damaged.
         """
@@ -245,6 +260,9 @@ class DeviceStore:
 
     def read_client_state(self, session: str) -> ClientState:
         """Return the client state of a session. A new session has an empty state.
+
+        Args:
+            session: id of the session.
 
         Raises:
             StateError: the file is missing or damaged.
@@ -258,7 +276,9 @@ class DeviceStore:
         path = self._files.root / name
         content = _read(path)
         if content is None or hashlib.sha256(content).hexdigest() != name.rpartition("-")[2]:
-            raise StateError(f"{path} is missing or damaged; remove {path.parent} to start afresh")
+            raise StateError(
+                f"{path} is missing or damaged; remove {path.parent} to start with an empty state"
+            )
         return content
 
     def finish_round(
@@ -310,9 +330,14 @@ class DeviceStore:
         return progress
 
     def mark_masked(self, progress: FinishedRound) -> FinishedRound:
-        """Record that this device masked an update of a session, and return the new progress.
+        """Record that this device masked an update of a session. It then sends no plain update of the
+        session.
 
-        From then on, the device sends no plain update of the session.
+        Args:
+            progress: the finished round whose update is masked.
+
+        Returns:
+            The finished round with its session in `masked_sessions`.
 
         Raises:
             StateError: the file cannot be written.
@@ -326,6 +351,10 @@ class DeviceStore:
 
     def save_personal(self, plan: Plan, mixture: Mixture) -> None:
         """Write the plan and the mixture for the export on this device.
+
+        Args:
+            plan: the plan.
+            mixture: the personal model.
 
         Raises:
             StateError: a file cannot be written.

@@ -1,6 +1,6 @@
 """The metrics that a device publishes after its part of a round.
 
-They are only for people and programs that watch. No result depends on them.
+They are only for watchers. No result depends on them.
 """
 
 import json
@@ -22,14 +22,15 @@ METRIC_NAME_PATTERN = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
 def make_telemetry(client_id: str, round: int, metrics: Mapping[str, float]) -> Metrics:
-    """Return the message with at most 32 metrics of the round and four figures of the board.
+    """Return the message with the metrics of a round, at most 32, and the state of the board.
 
-    The message cannot contain an array.
+    The message contains only numbers.
 
     Args:
         client_id: id of the device.
         round: number of the round.
-        metrics: metrics of the round. `seconds` is the duration of the device's part.
+        metrics: metrics of the round. `seconds` is the duration of the device's part. Names of more than 64
+            characters, or with other characters than letters, digits, `_`, `.`, `:` and `-`, are left out.
     """
     valid = {key: float(value) for key, value in metrics.items() if METRIC_NAME_PATTERN.fullmatch(key)}
     values = dict(list(valid.items())[:MAX_METRICS])
@@ -38,7 +39,7 @@ def make_telemetry(client_id: str, round: int, metrics: Mapping[str, float]) -> 
 
 
 def publish_telemetry(session: Session, client_id: str, round: int, metrics: Mapping[str, float]) -> None:
-    """Publish metrics on `device/{id}/metrics` at QoS 0. A lost message is not sent again.
+    """Publish metrics on `device/{id}/metrics` with QoS 0. A lost message is not sent again.
 
     Args:
         session: the session of the device.

@@ -1,4 +1,4 @@
-"""The computations of a device for a task. Nothing here uses the network."""
+"""The computations of a device for a task. This module does not use the network."""
 
 import logging
 from collections.abc import Mapping
@@ -23,6 +23,10 @@ LOGGER = logging.getLogger("edgefl.device")
 def check_shard(shard: Shard, plan: Plan) -> None:
     """Check that a plan can be trained on a shard.
 
+    Args:
+        shard: the samples of this device.
+        plan: the plan.
+
     Raises:
         DataError: the samples do not have the input shape of the plan.
     """
@@ -30,8 +34,8 @@ def check_shard(shard: Shard, plan: Plan) -> None:
     if shard.x_train.shape[1:] != tuple(expected):
         raise DataError(
             f"a sample of this device has the shape {shard.x_train.shape[1:]}, the plan expects "
-            f"{tuple(expected)}; "
-            "reshape the shard, or build the plan with this input_shape"
+            f"{tuple(expected)}; reshape the shard, or build the plan with the shape of the samples as "
+            "input_shape"
         )
 
 
@@ -54,15 +58,15 @@ def make_work_item(
 ) -> WorkItem:
     """Return the work item of a task for the client runner.
 
-    An accuracy or a score has no mask. A device with masked updates therefore measures neither, even if the
-    task asks for it.
+    Masks do not hide an accuracy or a score. A device with masked updates therefore measures neither, even if
+    the task asks for it.
 
     Args:
         task: the task.
         models: weights of the task's models, by name.
         state: the client state after the previous round.
         client_id: the client of this device.
-        epochs: number of epochs to train, or None for the algorithm's option.
+        epochs: number of epochs to train. None uses the option of the algorithm.
     """
     scalars = task.scalars
     if task.codec == MASKED_CODEC:
@@ -73,7 +77,12 @@ def make_work_item(
 
 
 def measure_gate(runner: ClientRunner, mixture: Mixture, client_id: str) -> dict[str, float]:
-    """Return the mean gate weights of a mixture on the client's held-out samples.
+    """Return the mean gate weights of a mixture on the client's test samples.
+
+    Args:
+        runner: the client runner.
+        mixture: the mixture of the client.
+        client_id: the client.
 
     Returns:
         The metrics `gate_0`, `gate_1` and so on, see `measure_gate_utilization`.
@@ -84,12 +93,13 @@ def measure_gate(runner: ClientRunner, mixture: Mixture, client_id: str) -> dict
 def was_masked(task: Task, note: Mapping[str, Any]) -> bool:
     """Return whether a federation masks its updates.
 
-    Such a device does not publish how much it uses each expert. A task to personalize is never masked, so
-    the device's note decides: it says whether an earlier task was masked.
+    In such a federation, a device does not publish how much it uses each expert. A task to personalize is
+    never masked. For such a task the note of the device decides, which records whether an earlier task was
+    masked.
 
     Args:
         task: the task.
-        note: content of the device's device.json, see `DeviceStore.read_note`.
+        note: content of device.json, see `DeviceStore.read_note`.
     """
     return task.codec == MASKED_CODEC or (task.phase == PHASE_PERSONALIZE and note.get("masked") is True)
 

@@ -1,4 +1,4 @@
-"""Upload of an update: announce it, then send missing chunks until the aggregator accepts or rejects it."""
+"""Uploads an update: announces it, then sends missing chunks until the aggregator accepts or rejects it."""
 
 import hashlib
 import random
@@ -25,7 +25,7 @@ def send_update(
     metrics: Mapping[str, float],
     num_samples: int,
 ) -> Receipt:
-    """Send the answer to a task, and return the final receipt: ok, or rejected with a reason.
+    """Send the answer to a task and return the last receipt.
 
     Args:
         session: the session of the device.
@@ -33,7 +33,10 @@ def send_update(
         task: the task.
         blob: the answer in the codec of the task.
         metrics: metrics of the answer.
-        num_samples: number of samples that weigh the answer.
+        num_samples: weight of the answer.
+
+    Returns:
+        The receipt, whose outcome is ok or rejected. A rejected receipt has a reason.
 
     Raises:
         Superseded: the aggregator no longer waits for the answer.
@@ -57,11 +60,11 @@ def send_update(
 
 
 def upload_update(session: Session, task: Task, begin: Begin, blob: bytes) -> Receipt:
-    """Upload an update and return the final receipt: ok, or rejected with a reason.
+    """Upload an update and return the last receipt.
 
-    The device repeats the announcement until the aggregator answers with the state of the upload. It also
-    repeats the announcement when a task arrives, because a round is open then. The task says whether the
-    aggregator accepts an update of an earlier round.
+    The device repeats the announcement until the aggregator answers. It also repeats the announcement when
+    another task arrives, because a round is then open. An update may answer an earlier round by at most the
+    `max_staleness` of its task.
 
     Args:
         session: the session of the device.
@@ -69,8 +72,11 @@ def upload_update(session: Session, task: Task, begin: Begin, blob: bytes) -> Re
         begin: the announcement of the update.
         blob: the encoded update.
 
+    Returns:
+        The receipt, whose outcome is ok or rejected. A rejected receipt has a reason.
+
     Raises:
-        Superseded: another task replaced the task of this update.
+        Superseded: the aggregator no longer waits for the update.
         LinkError: the link failed.
     """
     topics = session.topics
@@ -88,7 +94,7 @@ def upload_update(session: Session, task: Task, begin: Begin, blob: bytes) -> Re
             link.publish(topics.format_upload(begin.client_id, begin.sha256, "begin"), announcement, qos=0)
             if granted:
                 _send(session, task, begin, blob, ((0, begin.count),))
-            granted = False  # a receipt names the chunks that were lost
+            granted = False  # A receipt names the chunks that were lost
             until = time.monotonic() + patience
             patience = min(QUEUED_TIMEOUT_S, patience * random.uniform(1.4, 1.8))
         session.pump(min(0.5, max(0.0, until - time.monotonic())))
@@ -114,7 +120,7 @@ def _send(session: Session, task: Task, begin: Begin, blob: bytes, missing: Rang
     topics = session.topics
     for low, high in missing:
         for index in range(max(0, low), min(high, begin.count)):
-            # Few at a time, because on a slow link a heartbeat must not wait behind a whole update
+            # Few at a time. Otherwise, a heartbeat on a slow link would wait behind a whole update
             if not link.wait_in_flight(MAX_UPLOAD_CHUNKS_IN_FLIGHT, ACK_TIMEOUT_S):
                 return
             link.publish(

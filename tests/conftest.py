@@ -1,5 +1,5 @@
-"""What all tests share: quiet TensorFlow, property tests that draw the same examples on every run, a second
-TFLite runtime.
+"""Settings and fixtures of all tests: quiet TensorFlow, property tests with the same examples in every run,
+and a second TFLite runtime.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ settings.load_profile("edgefl")
 
 @pytest.fixture(scope="session")
 def pip() -> Callable[..., None]:
-    """Install, or skip the test with pip's last words when the registry cannot be reached."""
+    """A function that installs packages. It skips the test with pip's last line if pip fails."""
 
     def install(*arguments: str, python: str = sys.executable) -> None:
         command = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *arguments]
@@ -40,14 +40,15 @@ def pip() -> Callable[..., None]:
 
 @pytest.fixture
 def without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Processes that are started after this call cannot import the package."""
+    """A function that hides a package from processes that are started later."""
 
     def hide(package: str) -> None:
-        place = tmp_path / "shadow" / package
-        place.mkdir(parents=True)
-        (place / "__init__.py").write_text("raise ImportError('not here')\n")
+        folder = tmp_path / "shadow" / package
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").write_text("raise ImportError('not here')\n")
         monkeypatch.setenv(
-            "PYTHONPATH", os.pathsep.join(filter(None, [str(place.parent), os.environ.get("PYTHONPATH", "")]))
+            "PYTHONPATH",
+            os.pathsep.join(filter(None, [str(folder.parent), os.environ.get("PYTHONPATH", "")])),
         )
 
     return hide
@@ -55,13 +56,13 @@ def without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
 
 @pytest.fixture(scope="session")
 def packages(request: pytest.FixtureRequest) -> Path:
-    """A directory that outlives the run, for the runtimes that the tests install."""
+    """A directory for the runtimes that the tests install. It remains after the run."""
     return Path(request.config.cache.mkdir("runtimes")).resolve()
 
 
 @pytest.fixture(scope="session")
-def alone(packages: Path) -> Callable[[], AbstractContextManager[None]]:
-    """Only one of the processes that run tests side by side installs into `packages`."""
+def lock_installation(packages: Path) -> Callable[[], AbstractContextManager[None]]:
+    """A lock so that only one of several test processes installs into `packages`."""
 
     @contextmanager
     def locked() -> Iterator[None]:
@@ -74,14 +75,14 @@ def alone(packages: Path) -> Callable[[], AbstractContextManager[None]]:
 
 @pytest.fixture(scope="session")
 def other_python(
-    packages: Path, pip: Callable[..., None], alone: Callable[[], AbstractContextManager[None]]
+    packages: Path, pip: Callable[..., None], lock_installation: Callable[[], AbstractContextManager[None]]
 ) -> str:
     """The Python of an environment with tflite-runtime 2.14 and numpy 1, as on a 32-bit board."""
     if sys.version_info >= (3, 12):
         pytest.skip("tflite-runtime 2.14 ends at Python 3.11")
     home = packages / "tflite-runtime-2.14"
     python = str(home / "bin" / "python")
-    with alone():
+    with lock_installation():
         if not (home / "ready-2").exists():
             subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True)
             pip("numpy<2", "safetensors", "tflite-runtime==2.14.0", python=python)

@@ -1,4 +1,4 @@
-"""The test vectors of the protocol, made by the project's own code. `python -m tests.protocol_vectors` writes
+"""The test vectors of the protocol, made by the project's code. `python -m tests.protocol_vectors` writes
 them into docs/.
 """
 
@@ -36,7 +36,7 @@ from edgefl.wire.verdict_message import make_verdict_message
 
 PAGE = Path(__file__).parents[1] / "docs" / "protocol-vectors.md"
 KEY = base64.b64encode(bytes(range(32))).decode()
-"""A private Ed25519 key that everybody knows."""
+"""A private Ed25519 key, which is public because it only serves tests."""
 SHA = "ab" * 32
 STATE = State(
     "kitchen", "0123456789abcdef", "federate", 1, 20, 2, 60.0, SHA, 1700000000.25, started=1700000000000
@@ -81,8 +81,8 @@ DELTA: dict[str, Array] = {
 CODECS = ("fp32", "fp16", "int8", "top-50", "int8+deflate")
 
 
-def signatures() -> list[tuple[str, str]]:
-    """Return messages as they are published, with their signatures."""
+def make_signatures() -> list[tuple[str, str]]:
+    """Return messages with the bytes that are signed, and their signatures."""
     rows = [("private key, base64", KEY), ("public key, base64", derive_public_key(KEY))]
     for message, client_id in ((STATE, ""), (TASK, "pi-1"), (BEGIN, "pi-1"), (RECEIPT, "pi-1")):
         kind = type(message).__name__
@@ -101,7 +101,7 @@ def signatures() -> list[tuple[str, str]]:
     return rows
 
 
-def blobs() -> list[tuple[str, str]]:
+def make_blobs() -> list[tuple[str, str]]:
     """Return a model and an update in several codecs, in hex."""
     rows = [("model", encode_weights(DELTA).hex()), ("its sha256", sha256(encode_weights(DELTA)).hexdigest())]
     rows += [
@@ -113,8 +113,8 @@ def blobs() -> list[tuple[str, str]]:
     return [*rows, ("largest size of such an update, bytes", json.dumps(limits))]
 
 
-def codecs() -> list[tuple[str, str]]:
-    """Return how single values are packed."""
+def make_codecs() -> list[tuple[str, str]]:
+    """Return packed values of each codec."""
     kernel = DELTA["fc/kernel"]
     int8 = pack_array("int8", kernel)
     top = pack_array("top-50", kernel)
@@ -131,7 +131,7 @@ def codecs() -> list[tuple[str, str]]:
     ]
 
 
-def chunks() -> list[tuple[str, str]]:
+def make_chunks() -> list[tuple[str, str]]:
     """Return topics and chunk counts."""
     topics = FederationTopics("kitchen")
     return [
@@ -145,12 +145,12 @@ def chunks() -> list[tuple[str, str]]:
     ]
 
 
-def clients() -> dict[str, tuple[Secrets, PublicKeys]]:
-    """Return three clients whose secrets everybody knows."""
+def make_clients() -> dict[str, tuple[Secrets, PublicKeys]]:
+    """Return secrets and public keys of three clients, made from fixed bytes."""
     made = {}
-    for place, client_id in enumerate(("a", "b", "c"), 1):
-        seal, agree = (X25519PrivateKey.from_private_bytes(bytes([16 * place + i] * 32)) for i in (1, 2))
-        seed = bytes([16 * place + 3] * 32)
+    for position, client_id in enumerate(("a", "b", "c"), 1):
+        seal, agree = (X25519PrivateKey.from_private_bytes(bytes([16 * position + i] * 32)) for i in (1, 2))
+        seed = bytes([16 * position + 3] * 32)
         keys = PublicKeys(
             seal.public_key().public_bytes_raw(), agree.public_key().public_bytes_raw(), sha256(seed).digest()
         )
@@ -158,14 +158,17 @@ def clients() -> dict[str, tuple[Secrets, PublicKeys]]:
     return made
 
 
-def masked() -> list[tuple[str, str]]:
+def make_masked_sum() -> list[tuple[str, str]]:
     """Return each step of a masked sum of three clients."""
-    told = clients()
+    secrets_and_keys = make_clients()
     context = hash_context("kitchen", TASK)
-    public = {client_id: keys for client_id, (_, keys) in told.items()}
-    elements = to_vector(np.array([0.5, -0.25], np.float64), 3)
+    public = {client_id: keys for client_id, (_, keys) in secrets_and_keys.items()}
+    vector = to_vector(np.array([0.5, -0.25], np.float64), 3)
     keys = encode_keys(
-        [Introduced(to_advertised(each, client_id, context)) for client_id, each in public.items()]
+        [
+            Introduced(to_advertised(keys_of_client, client_id, context))
+            for client_id, keys_of_client in public.items()
+        ]
     )
     binding = hash_binding(context, keys)
     rows = [
@@ -173,38 +176,38 @@ def masked() -> list[tuple[str, str]]:
         *(
             (
                 f"secrets of {client_id}: seal, mask, seed",
-                f"{own.seal.hex()} {own.mask.hex()} {own.self_seed.hex()}",
+                f"{secrets.seal.hex()} {secrets.mask.hex()} {secrets.self_seed.hex()}",
             )
-            for client_id, (own, _) in told.items()
+            for client_id, (secrets, _) in secrets_and_keys.items()
         ),
         *(
             (
                 f"public keys of {client_id}: seal, mask, seed",
-                f"{each.seal.hex()} {each.mask.hex()} {each.seed.hex()}",
+                f"{keys_of_client.seal.hex()} {keys_of_client.mask.hex()} {keys_of_client.seed.hex()}",
             )
-            for client_id, each in public.items()
+            for client_id, keys_of_client in public.items()
         ),
         ("key list of a, b and c, not enrolled", keys.decode().replace("\t", "\\t").replace("\n", "\\n")),
         ("binding, of that context and list", binding),
-        ("elements of the deltas .5, -.25 at 3 samples, as u64", json.dumps(elements.tolist())),
+        ("elements of the deltas .5, -.25 at 3 samples, as u64", json.dumps(vector.tolist())),
         (
             "mask of a's seed, 3 elements as bytes",
-            expand_mask(told["a"][0].self_seed, 3).astype("<u8").tobytes().hex(),
+            expand_mask(secrets_and_keys["a"][0].self_seed, 3).astype("<u8").tobytes().hex(),
         ),
     ]
     total = np.zeros(3, np.uint64)
-    for client_id, (own, _) in told.items():
-        hidden = mask_vector(own, client_id, public, public, elements, binding)
-        rows.append((f"masked elements of {client_id}", hidden.astype("<u8").tobytes().hex()))
-        total += hidden
+    for client_id, (secrets, _) in secrets_and_keys.items():
+        masked_vector = mask_vector(secrets, client_id, public, public, vector, binding)
+        rows.append((f"masked elements of {client_id}", masked_vector.astype("<u8").tobytes().hex()))
+        total += masked_vector
     rows.append(("their sum", total.astype("<u8").tobytes().hex()))
-    # f(p) = secret + 5 p, so threshold 2
-    secret = int.from_bytes(told["a"][0].self_seed)
-    shares = {place: (secret + 5 * place) % PRIME for place in (1, 3)}
-    assert combine_shares(shares, 2, 32) == told["a"][0].self_seed
+    # The polynomial is f(p) = secret + 5 p, so the threshold is 2
+    secret = int.from_bytes(secrets_and_keys["a"][0].self_seed)
+    shares = {position: (secret + 5 * position) % PRIME for position in (1, 3)}
+    assert combine_shares(shares, 2, 32) == secrets_and_keys["a"][0].self_seed
     rows += [
-        (f"share of a's seed at place {place}, polynomial seed + 5 p", share.to_bytes(66).hex())
-        for place, share in shares.items()
+        (f"share of a's seed at place {position}, polynomial seed + 5 p", share.to_bytes(66).hex())
+        for position, share in shares.items()
     ]
     digest = sha256(f"{binding}\na\nc\n".encode() + shares[3].to_bytes(66)).hexdigest()
     rows.append(("digest of the share at place 3, of a for c", digest))
@@ -216,7 +219,7 @@ def masked() -> list[tuple[str, str]]:
     return rows
 
 
-def draws() -> list[tuple[str, str]]:
+def make_draws() -> list[tuple[str, str]]:
     """Return the first draws of a client in a round."""
     return [
         (
@@ -226,8 +229,8 @@ def draws() -> list[tuple[str, str]]:
     ]
 
 
-def verdicts() -> list[tuple[str, str]]:
-    """Return the verdict on two devices as it travels; the second one reports no counts."""
+def make_verdicts() -> list[tuple[str, str]]:
+    """Return the message of a verdict on two devices. The second device reports no counts."""
     figures = {"accuracy_local": 0.75, "accuracy_federated": 0.625, "accuracy_shipped": 0.875}
     rows = [
         {"id": "pi-1", **figures, "shipped": 2.0, "test_gained": 5.0, "test_lost": 0.0},
@@ -238,13 +241,13 @@ def verdicts() -> list[tuple[str, str]]:
 
 
 SECTIONS = {
-    "Topics and chunks": chunks,
-    "Signatures": signatures,
-    "Blobs": blobs,
-    "Codecs": codecs,
-    "Verdict": verdicts,
-    "Secure aggregation": masked,
-    "Draws": draws,
+    "Topics and chunks": make_chunks,
+    "Signatures": make_signatures,
+    "Blobs": make_blobs,
+    "Codecs": make_codecs,
+    "Verdict": make_verdicts,
+    "Secure aggregation": make_masked_sum,
+    "Draws": make_draws,
 }
 HEAD = """# Test vectors
 

@@ -1,5 +1,6 @@
-"""A device is the base install and nothing more: such an environment is built, and a federation runs in
-it. The base install of other machines consists of wheels.
+"""A device needs only the base install. These tests build such an environment and run a federation in it.
+
+The base install of other machines consists of wheels.
 """
 
 import fcntl
@@ -51,14 +52,14 @@ gate_epochs = 2
 
 
 GLIBC_MINORS = range(17, 37)
-"""glibc 2.17 is the oldest that wheels name (manylinux2014). Raspberry Pi OS 12 has glibc 2.36."""
+"""glibc 2.17 is the oldest version that wheels support (manylinux2014). Raspberry Pi OS 12 has glibc 2.36."""
 ONLY_ON_PIWHEELS = frozenset({"cffi", "numpy"})
 """PyPI has no armv7l wheels of these packages. piwheels.org has them, and Raspberry Pi OS adds it to pip's
 indexes.
 """
 
 
-def pip(python: Path, *arguments: str) -> str:
+def install_with_pip(python: Path, *arguments: str) -> str:
     ran = subprocess.run(
         [str(python), "-m", "pip", "install", "-q", *arguments], capture_output=True, text=True, timeout=280
     )
@@ -72,7 +73,7 @@ def resolve_wheels(machine: str, python: str, missing: Set[str] = frozenset()) -
     """Return package -> wheel file of the base install on another machine, without the packages in `missing`.
 
     pip evaluates markers for the interpreter that runs it. This function evaluates them for the other
-    machine, and asks pip again until the wheels meet each other's requirements.
+    machine, and calls pip again until the wheels satisfy each other's requirements.
     """
     environment = {
         **default_environment(),
@@ -102,7 +103,7 @@ def resolve_wheels(machine: str, python: str, missing: Set[str] = frozenset()) -
     requirements: list[str] = []
     while unmet:
         requirements += [f"{requirement.name}{requirement.specifier}" for requirement in unmet]
-        report = json.loads(pip(Path(sys.executable), *options, *requirements))["install"]
+        report = json.loads(install_with_pip(Path(sys.executable), *options, *requirements))["install"]
         wheels = {canonicalize_name(item["metadata"]["name"]): item for item in report}
         unmet = [
             requirement
@@ -118,8 +119,8 @@ def resolve_wheels(machine: str, python: str, missing: Set[str] = frozenset()) -
 def device_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The python of an environment with the base install only.
 
-    What it depends on is kept from run to run, by the hash of pyproject.toml; the project itself is installed
-    anew.
+    The dependencies are cached between runs under the hash of pyproject.toml. The project is installed again
+    in each run.
     """
     key = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + sys.version.encode()).hexdigest()[:12]
     base = Path(tempfile.gettempdir()) / f"edgefl-device-environment-{os.getuid()}-{key}"
@@ -132,15 +133,15 @@ def device_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         if not (base / "complete").exists():
             shutil.rmtree(base / "venv", ignore_errors=True)
             subprocess.run([sys.executable, "-m", "venv", str(base / "venv")], check=True, timeout=120)
-            pip(python, str(source))
+            install_with_pip(python, str(source))
             (base / "complete").touch()
         else:
-            pip(python, "--no-deps", "--force-reinstall", str(source))
+            install_with_pip(python, "--no-deps", "--force-reinstall", str(source))
         yield python
 
 
-def run(python: Path, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    # -P: nothing of the checkout may be found by way of the working directory
+def run_python(python: Path, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    # -P: Python must not find the checkout through the working directory
     return subprocess.run(
         [str(python), "-P", *arguments], capture_output=True, text=True, timeout=120, cwd=cwd
     )
@@ -152,7 +153,7 @@ def test_the_base_install_is_small(device_python: Path, tmp_path: Path) -> None:
         "print(json.dumps([[d.metadata['Name'].lower() for d in m.distributions()], [n for n in "
         "('tensorflow', 'keras', 'tf_keras', 'sklearn', 'amqtt', 'torch') if u.find_spec(n)]]))"
     )
-    names, heavy = json.loads(run(device_python, "-c", code, cwd=tmp_path).stdout)
+    names, heavy = json.loads(run_python(device_python, "-c", code, cwd=tmp_path).stdout)
     assert heavy == []
     assert {"edgefl-tinyml", "numpy", "click", "paho-mqtt", "safetensors"} <= set(names)
     assert not [name for name in names if "tensorflow" in name]
@@ -175,20 +176,20 @@ def test_a_32_bit_board_installs_wheels_and_needs_piwheels_for_two() -> None:
     assert not wheels.keys() & {"ai-edge-litert", "ai-edge-quantizer", "pynacl", "scipy"}
 
 
-def test_the_wheel_holds_the_packages_alone(device_python: Path, tmp_path: Path) -> None:
+def test_wheel_contains_only_the_packages(device_python: Path, tmp_path: Path) -> None:
     code = (
         "import importlib.metadata as m, json; "
         "print(json.dumps([str(path) for path in m.files('edgefl-tinyml')]))"
     )
-    files = [Path(name) for name in json.loads(run(device_python, "-c", code, cwd=tmp_path).stdout)]
+    files = [Path(name) for name in json.loads(run_python(device_python, "-c", code, cwd=tmp_path).stdout)]
     installed = {path for path in files if path.parts[0] in PACKAGES and path.suffix == ".py"}
     assert installed == {path.relative_to(ROOT) for top in PACKAGES for path in (ROOT / top).rglob("*.py")}
     others = {path.parts[0] for path in files} - {*PACKAGES, ".."}  # "..": the command in bin/
     assert [name for name in others if not name.endswith(".dist-info")] == []
 
 
-def test_what_needs_an_extra_says_which(device_python: Path, tmp_path: Path) -> None:
-    built = run(
+def test_error_names_the_missing_extra(device_python: Path, tmp_path: Path) -> None:
+    built = run_python(
         device_python,
         "-m",
         "edgefl",
@@ -205,7 +206,7 @@ def test_what_needs_an_extra_says_which(device_python: Path, tmp_path: Path) -> 
     assert built.returncode == 1
     assert "Traceback" not in built.stderr
     assert "[aggregator]" in built.stderr
-    demo = run(device_python, "-m", "edgefl", "demo", cwd=tmp_path)
+    demo = run_python(device_python, "-m", "edgefl", "demo", cwd=tmp_path)
     assert demo.returncode == 1
     assert "[aggregator]" in demo.stderr
 
@@ -220,11 +221,11 @@ def test_a_device_without_tensorflow_joins_trains_personalizes_and_exports(
         save_shard(tmp_path / f"{name}.npz", shard)
     config = tmp_path / "federation.toml"
     config.write_text(CONFIG)
-    boards = Children(tmp_path / "logs", lambda line: None, (str(device_python), "-P", "-m", "edgefl"))
-    with Children(tmp_path / "logs", lambda line: None) as here, boards:
-        broker, lines = here.start("broker", "broker", "start", "--port", "0", "--json")
-        url = json.loads(here.wait_for_line(broker, lines, "mqtt://", 30))["url"]
-        aggregator, _ = here.start(
+    devices = Children(tmp_path / "logs", lambda line: None, (str(device_python), "-P", "-m", "edgefl"))
+    with Children(tmp_path / "logs", lambda line: None) as services, devices:
+        broker, lines = services.start("broker", "broker", "start", "--port", "0", "--json")
+        url = json.loads(services.wait_for_line(broker, lines, "mqtt://", 30))["url"]
+        aggregator, _ = services.start(
             "aggregator",
             "aggregator",
             "start",
@@ -235,13 +236,13 @@ def test_a_device_without_tensorflow_joins_trains_personalizes_and_exports(
             "--out",
             str(tmp_path / "out"),
         )
-        said = []
+        started = []
         for name in ids:
-            place = ("--id", name, "--data", str(tmp_path / f"{name}.npz"), "--state", str(tmp_path / name))
-            said.append(boards.start(name, "device", "start", "--broker", url, *place, "--json"))
+            options = ("--id", name, "--data", str(tmp_path / f"{name}.npz"), "--state", str(tmp_path / name))
+            started.append(devices.start(name, "device", "start", "--broker", url, *options, "--json"))
         assert aggregator.process.wait(240) == 0, aggregator.read_log_tail()
-        for child, _ in said:
-            assert child.process.wait(60) == 0, child.last_words()
+        for child, _ in started:
+            assert child.process.wait(60) == 0, child.read_log_tail()
 
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert [client["id"] for client in result["clients"]] == ids
@@ -252,7 +253,7 @@ def test_a_device_without_tensorflow_joins_trains_personalizes_and_exports(
         assert (tmp_path / name / "mixture.safetensors").exists()
         model = tmp_path / name / "model" / "model.tflite"
         data = str(tmp_path / f"{name}.npz")
-        again = run(
+        again = run_python(
             device_python,
             "-m",
             "edgefl",
@@ -265,7 +266,7 @@ def test_a_device_without_tensorflow_joins_trains_personalizes_and_exports(
         )
         assert again.returncode == 0, again.stderr
         assert (tmp_path / "again" / "model.tflite").read_bytes() == model.read_bytes()
-        inferred = run(
+        inferred = run_python(
             device_python, "-m", "edgefl", "infer", str(model), "--data", data, "--json", cwd=tmp_path
         )
         assert inferred.returncode == 0, inferred.stderr

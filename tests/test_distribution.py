@@ -17,7 +17,7 @@ from tests.support.project_copy import copy_project
 from tests.support.rooms import PACKAGES, ROOT
 
 LIMIT_S = 120
-# Dockerfiles and the compose example are for a clone.
+# Dockerfiles and the compose example are only in a clone.
 ONLY_IN_A_CLONE = ("*/Dockerfile*", "mqtt_broker/compose/*")
 IMPORTS = """
 import importlib, sys
@@ -34,10 +34,10 @@ class Distributions(NamedTuple):
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    """Run a command that sees nothing of the checkout, and return its output."""
+    """Run a command without the checkout on its Python path, and return its output."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     ran = subprocess.run(
-        [str(word) for word in command],
+        [str(argument) for argument in command],
         cwd=cwd,
         env=environment,
         capture_output=True,
@@ -64,19 +64,19 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
     return Distributions(source, sdist, wheel, wheel_of_sdist)
 
 
-def digests(wheel: Path) -> dict[str, str]:
+def compute_digests(wheel: Path) -> dict[str, str]:
     """Return the SHA-256 of each file in a wheel."""
     with zipfile.ZipFile(wheel) as archive:
         return {name: hashlib.sha256(archive.read(name)).hexdigest() for name in archive.namelist()}
 
 
-def test_twine_accepts_both(built: Distributions, tmp_path: Path) -> None:
+def test_twine_accepts_sdist_and_wheel(built: Distributions, tmp_path: Path) -> None:
     output = run(sys.executable, "-m", "twine", "check", "--strict", built.sdist, built.wheel, cwd=tmp_path)
     assert output.count("PASSED") == 2
 
 
 def test_the_sdist_builds_the_same_wheel(built: Distributions) -> None:
-    assert digests(built.wheel_of_sdist) == digests(built.wheel)
+    assert compute_digests(built.wheel_of_sdist) == compute_digests(built.wheel)
 
 
 def test_the_wheel_holds_the_data_of_the_packages(built: Distributions) -> None:
@@ -98,11 +98,11 @@ def test_the_wheel_holds_the_data_of_the_packages(built: Distributions) -> None:
         "firmware_export/templates/project/CMakeLists.txt.in",
         "firmware_export/templates/ota/ota.c",
     } <= data
-    assert data - digests(built.wheel).keys() == set()
+    assert data - compute_digests(built.wheel).keys() == set()
 
 
 def test_the_wheel_holds_the_packages_and_no_tests(built: Distributions) -> None:
-    names = digests(built.wheel).keys()
+    names = compute_digests(built.wheel).keys()
     metadata = f"edgefl_tinyml-{__version__}.dist-info"
     assert {name.partition("/")[0] for name in names} == {*PACKAGES, metadata}
     assert [name for name in names if re.search(r"(^|/)(tests?/|test_|conftest)", name)] == []
@@ -116,9 +116,9 @@ def test_the_sdist_holds_the_changelog_and_no_tests(built: Distributions) -> Non
 
 
 def test_a_new_environment_runs_the_wheel(built: Distributions, tmp_path: Path) -> None:
-    """The dependencies are those of the environment that runs the tests.
+    """The new environment uses the dependencies of the environment that runs the tests.
 
-    tests/test_device_environment.py installs the dependencies anew.
+    tests/test_device_environment.py tests the installation of the dependencies.
     """
     environment = tmp_path / "environment"
     run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=tmp_path)

@@ -1,5 +1,5 @@
-"""Every documented example runs: Python blocks one after the other, configurations parse, commands take the
-options that are shown.
+"""Every documented example is valid: Python blocks run in sequence, configurations parse, and commands have
+the documented options.
 """
 
 import re
@@ -18,15 +18,15 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 INDENTED = re.compile(r"^(?: {4}.*\n?)+", re.MULTILINE)
-PLACE = re.compile(r"`((?:edgefl(?!/v[12]/?)|devices|mqtt_broker|firmware_export|tests|docs)/[\w./-]*)`")
+PATH = re.compile(r"`((?:edgefl(?!/v[12]/?)|devices|mqtt_broker|firmware_export|tests|docs)/[\w./-]*)`")
 
 
-def blocks(page: Path, language: str) -> list[str]:
-    return [body for found, body in FENCE.findall(page.read_text()) if found == language]
+def list_blocks(page: Path, language: str) -> list[str]:
+    return [body for name, body in FENCE.findall(page.read_text()) if name == language]
 
 
-def commands() -> list[str]:
-    fenced = [body for page in PAGES for body in blocks(page, "sh")]
+def list_commands() -> list[str]:
+    fenced = [body for page in PAGES for body in list_blocks(page, "sh")]
     indented = [
         body
         for page in PAGES
@@ -41,43 +41,45 @@ def commands() -> list[str]:
     )
 
 
-@pytest.mark.parametrize("line", commands())
-def test_commands_take_what_is_shown(line: str) -> None:
+@pytest.mark.parametrize("line", list_commands())
+def test_documented_options_exist(line: str) -> None:
     command: click.Command = benchmarks if line.startswith(COMMAND) else cli.cli
-    words = shlex.split(line.removeprefix(COMMAND).removeprefix("edgefl"), comments=True)
+    arguments = shlex.split(line.removeprefix(COMMAND).removeprefix("edgefl"), comments=True)
     context = click.Context(command)
-    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
-        found = command.get_command(context, words.pop(0))
-        assert found is not None, line
-        command = found
-        context = click.Context(found, parent=context)
+    while isinstance(command, click.Group) and arguments and not arguments[0].startswith("-"):
+        subcommand = command.get_command(context, arguments.pop(0))
+        assert subcommand is not None, line
+        command = subcommand
+        context = click.Context(subcommand, parent=context)
     if isinstance(command, click.Group) and not command.invoke_without_command:
-        assert words, f"{line} names a group only"
-    known = {option for parameter in command.params for option in parameter.opts} | {
+        assert arguments, f"{line} names a group only"
+    options = {option for parameter in command.params for option in parameter.opts} | {
         "--help",
         "-h",
         "--version",
     }
-    assert {word for word in words if re.match(r"--?[a-z]", word)} <= known
+    assert {argument for argument in arguments if re.match(r"--?[a-z]", argument)} <= options
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "toml")], ids=lambda page: page.name)
-def test_configurations_parse(page: Path) -> None:
-    for text in blocks(page, "toml"):
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if list_blocks(page, "toml")], ids=lambda page: page.name
+)
+def test_documented_configurations_parse(page: Path) -> None:
+    for text in list_blocks(page, "toml"):
         parse_config(text)
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name
+    "page", [page for page in PAGES if list_blocks(page, "python")], ids=lambda page: page.name
 )
-def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorflow")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     names: dict[str, object] = {}
-    for number, text in enumerate(blocks(page, "python"), 1):
+    for number, text in enumerate(list_blocks(page, "python"), 1):
         if saved := re.match(r"# (\w+\.py)\n", text):
-            Path(saved[1]).write_text(text)  # the page says: save this as ...
+            Path(saved[1]).write_text(text)  # the page asks to save this block as a file
         exec(compile(text, f"{page.name} block {number}", "exec"), names)
 
 
@@ -85,5 +87,5 @@ def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_links_and_paths_exist(page: Path) -> None:
     for link in LINK.findall(page.read_text()):
         assert (page.parent / link).exists(), f"{page.name} links to {link}"
-    for place in PLACE.findall(page.read_text()):
-        assert (ROOT / place).exists(), f"{page.name} speaks of {place}"
+    for path in PATH.findall(page.read_text()):
+        assert (ROOT / path).exists(), f"{page.name} speaks of {path}"

@@ -1,5 +1,5 @@
-"""What pages say of the code is so: options of the algorithms, links with their anchors as GitHub makes
-them.
+"""Pages match the code: options of the algorithms and of the configuration, and links with anchors as GitHub
+makes them.
 """
 
 import dataclasses
@@ -31,17 +31,18 @@ ROW = re.compile(r"^\| `(\w+)` \| `(.*?)` \|", re.MULTILINE)
 FACT = re.compile(r"^\| \[(`\[privacy\]`|late updates)\]\([^)]*\) \| (yes|no) \|", re.MULTILINE)
 
 
-def slug(heading: str) -> str:
-    """Return a heading's anchor: GitHub and mkdocs agree on headings of letters, digits, blanks and
-    hyphens.
+def make_slug(heading: str) -> str:
+    """Return a heading's anchor.
+
+    GitHub and mkdocs make the same anchors for headings of letters, digits, blanks and hyphens.
     """
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").strip().lower()
     return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
 
 
-def anchors(page: Path) -> set[str]:
+def list_anchors(page: Path) -> set[str]:
     return {
-        slug(line.lstrip("#"))
+        make_slug(line.lstrip("#"))
         for line in FENCED.sub("", page.read_text()).splitlines()
         if re.match(r"#+ ", line)
     }
@@ -50,50 +51,50 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_and_anchors_resolve(page: Path) -> None:
     for link in LINK.findall(FENCED.sub("", page.read_text())):
-        place, _, anchor = link.partition("#")
-        if re.match(r"[a-z]+:", place):
-            assert place.startswith("https://"), link
+        path, _, anchor = link.partition("#")
+        if re.match(r"[a-z]+:", path):
+            assert path.startswith("https://"), link
             continue
-        target = (page.parent / place).resolve() if place else page
+        target = (page.parent / path).resolve() if path else page
         assert target.exists(), f"{page.name} links to {link}"
         if anchor:
-            assert anchor in anchors(target), (
-                f"{page.name} links to {link}, {target.name} has {', '.join(sorted(anchors(target)))}"
+            assert anchor in list_anchors(target), (
+                f"{page.name} links to {link}, {target.name} has {', '.join(sorted(list_anchors(target)))}"
             )
 
 
-def options() -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = {}
+def read_options() -> dict[str, dict[str, str]]:
+    options: dict[str, dict[str, str]] = {}
     for page in ALGORITHMS:
         for names, body in TABLE.findall(page.read_text()):
             rows = dict(ROW.findall(body))
             if "all options of [`fedavg`]" in body:
                 rows = {key: json.dumps(value) for key, value in REGISTRY["fedavg"].defaults.items()} | rows
             for name in re.findall(r"`([\w-]+)`", names):
-                found[name] = rows
-    return found
+                options[name] = rows
+    return options
 
 
-def test_every_algorithm_has_its_options() -> None:
-    assert options().keys() == REGISTRY.keys()
+def test_every_algorithm_has_documented_options() -> None:
+    assert read_options().keys() == REGISTRY.keys()
 
 
 @pytest.mark.parametrize("name", sorted(REGISTRY))
-def test_options_are_those_of_the_factory(name: str) -> None:
-    told = {key: json.loads(value) for key, value in options()[name].items()}
-    assert told == json.loads(json.dumps(dict(REGISTRY[name].defaults)))
+def test_documented_options_equal_those_of_the_registry(name: str) -> None:
+    documented = {key: json.loads(value) for key, value in read_options()[name].items()}
+    assert documented == json.loads(json.dumps(dict(REGISTRY[name].defaults)))
 
 
 @pytest.mark.parametrize("page", ALGORITHMS, ids=lambda page: page.stem)
-def test_privacy_and_late_updates_are_as_the_records_say(page: Path) -> None:
-    told = {(kind, word) for kind, word in FACT.findall(page.read_text())}
+def test_documented_privacy_and_late_updates_match_the_algorithms(page: Path) -> None:
+    documented = {(kind, answer) for kind, answer in FACT.findall(page.read_text())}
     names = [
         name for names, _ in TABLE.findall(page.read_text()) for name in re.findall(r"`([\w-]+)`", names)
     ]
     made = [make_algorithm(name, None, {}) for name in names]
-    word = {True: "yes", False: "no"}
-    assert told == {("`[privacy]`", word[each.by_sums]) for each in made} | {
-        ("late updates", word[each.takes_late]) for each in made
+    answers = {True: "yes", False: "no"}
+    assert documented == {("`[privacy]`", answers[algorithm.by_sums]) for algorithm in made} | {
+        ("late updates", answers[algorithm.takes_late]) for algorithm in made
     }
 
 

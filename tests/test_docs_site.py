@@ -1,5 +1,5 @@
-"""The site: mkdocs has nothing to warn of, pages fetch nothing from elsewhere, and each equation became
-MathML.
+"""The documentation site: mkdocs gives no warnings, pages fetch nothing from other sites, and each equation
+is MathML.
 """
 
 import os
@@ -18,15 +18,15 @@ ROOT = Path(__file__).parents[1]
 FETCHED = {("script", "src"), ("img", "src"), ("iframe", "src"), ("link", "href"), ("source", "src")}
 
 
-class Fetched(HTMLParser):
-    """Addresses that a browser fetches with the page."""
+class FetchedAddresses(HTMLParser):
+    """Collects the addresses that a browser fetches with the page."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.addresses: list[str] = []
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.found += [value or "" for name, value in attributes if (tag, name) in FETCHED]
+        self.addresses += [value or "" for name, value in attributes if (tag, name) in FETCHED]
 
 
 @pytest.fixture(scope="module")
@@ -65,16 +65,16 @@ def test_every_page_is_in_the_menu(site: Path) -> None:
         assert f'href="{address.removeprefix("./")}"' in home or str(page) == "index.md", page
 
 
-def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
+def test_pages_fetch_nothing_from_other_sites(site: Path) -> None:
     for page in site.rglob("*.html"):
-        parser = Fetched()
+        parser = FetchedAddresses()
         parser.feed(page.read_text())
-        assert not [address for address in parser.found if re.match(r"(https?:)?//", address)], page
+        assert not [address for address in parser.addresses if re.match(r"(https?:)?//", address)], page
     for sheet in site.rglob("*.css"):
         assert not re.search(r"url\(['\"]?(https?:)?//|@import", sheet.read_text()), sheet
 
 
-def test_equations_are_mathml(site: Path) -> None:
+def test_equations_become_mathml(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert not [page for page in pages if "arithmatex" in page.read_text()]
     assert "<math" in (site / "algorithms" / "fedavg" / "index.html").read_text()

@@ -1,5 +1,5 @@
-"""Every error names the remedy, as far as a program can see it: what was expected, what to do, or what the
-cause itself says.
+"""Every error names a remedy, as far as a program can check: the expected value, an action, or the message of
+the cause.
 """
 
 import ast
@@ -18,10 +18,11 @@ KINDS = {name for name in dir(errors) if name.endswith("Error")} | {
     "BadParameter",
     "ClickException",
 }
-# A remedy stands after a semicolon, or says what is expected, to give, or to look at; or the message ends
-# with the cause's own words.
+# A remedy follows a semicolon, or names an expected value, an option to give, or a log to read. Or the error
+# ends with the message of its cause.
 REMEDY = re.compile(r"; |\bexpected\b|\b(give|pass)\b|\bits log\b|: \{\}$|:\n\{\}$")
-# Said to nobody but a log: what a stranger's message was counted as. Or the remedy is in what is filled in.
+# Errors that only a log shows, such as the kind of a foreign message, and errors whose remedy is in a
+# filled-in value.
 EXEMPT = {
     "edgefl/monitor/view.py",
     "edgefl/monitor/message_lines.py",
@@ -32,42 +33,42 @@ EXEMPT = {
 }
 
 
-def text(node: ast.expr) -> str | None:
-    """The message of a raise with {} for what is filled in, None for what is no literal."""
+def get_message(node: ast.expr) -> str | None:
+    """Return the message of a raise with {} for filled-in values, or None if it is no literal."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
         return "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        left = text(node.left)
-        right = text(node.right)
+        left = get_message(node.left)
+        right = get_message(node.right)
         return None if left is None or right is None else left + right
     return None
 
 
-def messages() -> Iterator[tuple[str, str]]:
+def list_messages() -> Iterator[tuple[str, str]]:
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
                     name = ast.unparse(node.exc.func).rpartition(".")[2]
-                    said = text(node.exc.args[0]) if name in KINDS else None
-                    if said is not None:
-                        yield f"{path.relative_to(ROOT)}:{node.lineno}", said
+                    message = get_message(node.exc.args[0]) if name in KINDS else None
+                    if message is not None:
+                        yield f"{path.relative_to(ROOT)}:{node.lineno}", message
 
 
-def test_each_error_names_the_remedy() -> None:
-    found = list(messages())
-    assert len(found) > 500
+def test_every_error_names_a_remedy() -> None:
+    messages = list(list_messages())
+    assert len(messages) > 500
     assert [
-        f"{place} {said}"
-        for place, said in found
-        if place.partition(":")[0] not in EXEMPT and not REMEDY.search(said)
+        f"{location} {message}"
+        for location, message in messages
+        if location.partition(":")[0] not in EXEMPT and not REMEDY.search(message)
     ] == []
 
 
 @pytest.mark.parametrize(
-    ("said", "good"),
+    ("message", "is_good"),
     [
         ("x is 3, expected 4", True),
         ("no shard at {}; write it", True),
@@ -76,5 +77,5 @@ def test_each_error_names_the_remedy() -> None:
         ("{} failed", False),
     ],
 )
-def test_the_rule_by_hand(said: str, good: bool) -> None:
-    assert bool(REMEDY.search(said)) == good
+def test_remedy_pattern_matches_examples(message: str, is_good: bool) -> None:
+    assert bool(REMEDY.search(message)) == is_good

@@ -1,4 +1,4 @@
-"""Laws for every command: help, exit codes, only JSON on standard output, errors without a traceback."""
+"""Rules for every command: help, exit codes, only JSON on standard output, errors without a traceback."""
 
 import contextlib
 import json
@@ -80,23 +80,23 @@ TABLES = [
 
 
 def walk(
-    command: click.Command, words: tuple[str, ...] = (), parent: click.Context | None = None
+    command: click.Command, arguments: tuple[str, ...] = (), parent: click.Context | None = None
 ) -> Iterator[tuple[str, click.Context]]:
     context = click.Context(
         command,
-        info_name=words[-1] if words else "edgefl",
+        info_name=arguments[-1] if arguments else "edgefl",
         parent=parent,
         terminal_width=WIDTH,
         max_content_width=WIDTH,
     )
-    yield " ".join(words), context
+    yield " ".join(arguments), context
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
-            found = command.get_command(context, name)
-            assert found is not None
-            if found.hidden:  # an old name, which names the new one
+            subcommand = command.get_command(context, name)
+            assert subcommand is not None
+            if subcommand.hidden:  # an old name of a command, which points to the new name
                 continue
-            yield from walk(found, (*words, name), context)
+            yield from walk(subcommand, (*arguments, name), context)
 
 
 COMMANDS = dict(walk(cli.cli))
@@ -117,7 +117,7 @@ def test_help_fits_and_has_an_example(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_option_says_what_it_means(name: str) -> None:
+def test_every_option_has_a_help_text(name: str) -> None:
     options = [
         option
         for option in COMMANDS[name].command.params
@@ -128,40 +128,40 @@ def test_each_option_says_what_it_means(name: str) -> None:
     ] == []
 
 
-def test_what_prints_tables_takes_json() -> None:
-    without = {
+def test_commands_without_json_are_listed() -> None:
+    commands = {
         name
         for name in LEAVES
         if not any("--json" in option.opts for option in COMMANDS[name].command.params)
     }
-    assert without == WITHOUT_JSON
+    assert commands == WITHOUT_JSON
 
 
-@pytest.mark.parametrize("words", TABLES)
-def test_json_is_alone_on_standard_output(
-    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("arguments", TABLES)
+def test_json_output_has_no_other_text_on_standard_output(
+    arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    if "show" in words:
+    if "show" in arguments:
         pytest.importorskip("sklearn")
     monkeypatch.chdir(tmp_path)
     with contextlib.suppress(SystemExit):  # doctor exits this way when a check fails
-        assert cli.run_command(words.split()) == 0
+        assert cli.run_command(arguments.split()) == 0
     assert json.loads(capfd.readouterr().out)
 
 
 @pytest.mark.parametrize("name", LEAVES)
-def test_a_wrong_option_is_2(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_option_exits_with_2(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run_command([*name.split(), "--no-such-option"]) == 2
     out, err = capsys.readouterr()
     assert (out, "no such option" in err.lower(), "Traceback" in err) == ("", True, False)
 
 
-def test_each_command_that_reads_a_file_is_asked_for_one_that_is_not_there() -> None:
-    def reads(option: click.Parameter) -> bool:
+def test_every_command_that_reads_files_has_a_missing_file_test() -> None:
+    def reads_file(option: click.Parameter) -> bool:
         return isinstance(option.type, click.Path) and not {"--out", "--keep", "--output"} & set(option.opts)
 
-    reading = {name for name in LEAVES if any(reads(option) for option in COMMANDS[name].command.params)}
-    makes = {
+    readers = {name for name in LEAVES if any(reads_file(option) for option in COMMANDS[name].command.params)}
+    writers = {
         "broker examples",
         "broker init",
         "broker watcher",
@@ -170,11 +170,11 @@ def test_each_command_that_reads_a_file_is_asked_for_one_that_is_not_there() -> 
         "dashboard",
         "export key",
     }
-    assert reading - makes <= set(MISSING)
+    assert readers - writers <= set(MISSING)
 
 
 @pytest.mark.parametrize("name", MISSING)
-def test_a_missing_file_is_1_with_a_message(
+def test_missing_file_exits_with_1_and_a_message(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -189,10 +189,12 @@ def test_a_missing_file_is_1_with_a_message(
     assert name == "device status" or out == ""
 
 
-@pytest.mark.parametrize("words", ["", "--help", "algorithms", "models --json", "doctor", "completion bash"])
-def test_a_full_disk_under_standard_output(words: str) -> None:
+@pytest.mark.parametrize(
+    "arguments", ["", "--help", "algorithms", "models --json", "doctor", "completion bash"]
+)
+def test_full_disk_on_standard_output_gives_one_error_line(arguments: str) -> None:
     with open("/dev/full", "w") as full:
-        command = [sys.executable, "-m", "edgefl", *words.split()]
+        command = [sys.executable, "-m", "edgefl", *arguments.split()]
         ran = subprocess.run(
             command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False
         )
@@ -205,25 +207,25 @@ def test_a_full_disk_under_standard_output(words: str) -> None:
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
     """Mount a full file system of 16 KB."""
-    place = tmp_path / "full"
-    place.mkdir()
+    folder = tmp_path / "full"
+    folder.mkdir()
     if (
         os.geteuid()
         or subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", place], check=False, capture_output=True
+            ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", folder], check=False, capture_output=True
         ).returncode
     ):
         pytest.skip("mounting a full disk needs root")
     try:
         with contextlib.suppress(OSError):
-            (place / "fill").write_bytes(bytes(16384))
-        yield place
+            (folder / "fill").write_bytes(bytes(16384))
+        yield folder
     finally:
-        subprocess.run(["umount", place], check=True)
+        subprocess.run(["umount", folder], check=True)
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         "init --yes --input-shape 8 --num-classes 2 FULL/x.toml",
         "broker init FULL/b --host h",
@@ -232,11 +234,11 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
         "demo --out FULL/d",
     ],
 )
-def test_a_full_disk_names_the_file_and_the_remedy(
-    words: str, full_disk: Path, capsys: pytest.CaptureFixture[str]
+def test_full_disk_error_names_file_and_remedy(
+    arguments: str, full_disk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("sklearn")
-    assert cli.run_command([word.replace("FULL", str(full_disk)) for word in words.split()]) == 1
+    assert cli.run_command([argument.replace("FULL", str(full_disk)) for argument in arguments.split()]) == 1
     err = capsys.readouterr().err
     assert "Traceback" not in err
     assert str(full_disk) in err
@@ -244,7 +246,7 @@ def test_a_full_disk_names_the_file_and_the_remedy(
 
 
 @pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {}])
-def test_colours_are_left_out_where_they_are_not_wanted(
+def test_colours_are_off_with_no_color_or_dumb_terminal(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for key in ("NO_COLOR", "TERM"):
@@ -258,8 +260,8 @@ def test_colours_are_left_out_where_they_are_not_wanted(
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
-def test_a_service_that_is_ended(number: int, code: int, tmp_path: Path) -> None:
-    """Ctrl-C exits with 130, and reaches all processes of a terminal.
+def test_stopped_service_exits_with_the_expected_code(number: int, code: int, tmp_path: Path) -> None:
+    """Ctrl-C reaches all processes of a terminal, and the exit code is 130.
 
     SIGTERM is not a failure, because a service manager uses it to stop a service.
     """
@@ -281,6 +283,6 @@ def test_a_service_that_is_ended(number: int, code: int, tmp_path: Path) -> None
         assert process.stderr is not None
         assert "building the plan" in process.stderr.readline()
         os.killpg(process.pid, number)
-        said = process.stderr.read()
-        assert (process.wait(60), "Traceback" in said) == (code, False), said
-    assert "stopped\n" in said
+        output = process.stderr.read()
+        assert (process.wait(60), "Traceback" in output) == (code, False), output
+    assert "stopped\n" in output

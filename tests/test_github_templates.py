@@ -1,4 +1,4 @@
-"""The templates of issues and pull requests: fields that GitHub reads, and commands that exist."""
+"""The templates of issues and pull requests have the fields that GitHub reads, and name existing commands."""
 
 import re
 import shlex
@@ -30,8 +30,8 @@ def test_an_issue_template_has_the_fields_of_github(path: Path) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_of_a_template_exists(command: str) -> None:
-    words = shlex.split(command)[1:]
-    assert CliRunner().invoke(cli, [*words, "--help"]).exit_code == 0
+    arguments = shlex.split(command)[1:]
+    assert CliRunner().invoke(cli, [*arguments, "--help"]).exit_code == 0
 
 
 def test_a_make_target_of_a_template_exists() -> None:

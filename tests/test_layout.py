@@ -1,4 +1,7 @@
-"""The house: what lies where, who may import whom, and that a device never meets TensorFlow."""
+"""The layout of the project: its folders, the allowed imports, and that a device does not import TensorFlow.
+
+A room is a module or subpackage at the top of a package, see tests/support/rooms.py.
+"""
 
 import ast
 import re
@@ -52,8 +55,7 @@ HEAVY = {
     "mlflow",
     "prometheus_client",
 }
-# Rooms that run where TensorFlow is installed may import it as they load; nothing that a device imports loads
-# them.
+# Rooms that only run with TensorFlow may import it when they are loaded. A device loads none of them.
 TENSORFLOW = ("edgefl/models/", "edgefl/compiler/", "edgefl/learner/keras.py")
 PAHO = ("edgefl/transport/",)
 FLATBUFFERS = "edgefl/plan/tflite.py"
@@ -94,19 +96,16 @@ DEVICE_ROOMS = (
 )
 
 
-def all_sources() -> list[Path]:
+def list_sources() -> list[Path]:
     return [path for package in PACKAGES for path in sources(package)]
 
 
-def test_sources() -> list[Path]:
+def list_test_sources() -> list[Path]:
     return sorted((ROOT / "tests").rglob("*.py"))
 
 
-test_sources.__test__ = False  # type: ignore[attr-defined]
-
-
-def at_module_level(module: ast.Module) -> Iterator[ast.AST]:
-    """Every statement that runs on import: function bodies and `if TYPE_CHECKING` are left out."""
+def walk_import_time_nodes(module: ast.Module) -> Iterator[ast.AST]:
+    """Yield the syntax nodes that run on import, without function bodies and `if TYPE_CHECKING`."""
     todo: list[ast.AST] = [module]
     while todo:
         node = todo.pop()
@@ -119,11 +118,11 @@ def at_module_level(module: ast.Module) -> Iterator[ast.AST]:
         todo.extend(ast.iter_child_nodes(node))
 
 
-def relative(path: Path) -> str:
+def get_relative_path(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def test_top_level() -> None:
+def test_repository_root_has_only_listed_entries() -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
     listed = subprocess.run(
@@ -132,61 +131,66 @@ def test_top_level() -> None:
     assert {name.partition("/")[0] for name in listed if name} <= TOP
 
 
-@pytest.mark.parametrize("path", all_sources(), ids=relative)
-def test_imports_run_one_way(path: Path) -> None:
-    own = path.relative_to(ROOT).parts[0]
+@pytest.mark.parametrize("path", list_sources(), ids=get_relative_path)
+def test_packages_import_only_allowed_packages(path: Path) -> None:
+    package = path.relative_to(ROOT).parts[0]
     for name in imported(list(ast.walk(parse(path)))):
         top = name.partition(".")[0]
-        assert top not in PACKAGES or top in MAY_IMPORT[own], f"{relative(path)} imports {name}"
+        assert top not in PACKAGES or top in MAY_IMPORT[package], f"{get_relative_path(path)} imports {name}"
         assert top not in {"pickle", "cPickle", "dill", "joblib", "marshal", "shelve"}, (
-            f"{relative(path)} imports {name}"
+            f"{get_relative_path(path)} imports {name}"
         )
-        assert top != "paho" or relative(path).startswith(PAHO), (
-            f"{relative(path)} imports {name}, which is for {PAHO}"
+        assert top != "paho" or get_relative_path(path).startswith(PAHO), (
+            f"{get_relative_path(path)} imports {name}, which is for {PAHO}"
         )
         if name.startswith(("flatbuffers", "ai_edge_litert.schema")):
-            assert relative(path) == FLATBUFFERS, (
-                f"{relative(path)} imports {name}, which is for {FLATBUFFERS}"
+            assert get_relative_path(path) == FLATBUFFERS, (
+                f"{get_relative_path(path)} imports {name}, which is for {FLATBUFFERS}"
             )
 
 
 @pytest.mark.parametrize("package", ROOMS)
-def test_every_room_has_its_place(package: str) -> None:
+def test_every_room_is_in_the_reading_order(package: str) -> None:
     assert rooms_of(package) == set(ROOMS[package])
 
 
-@pytest.mark.parametrize("path", all_sources(), ids=relative)
-def test_a_room_imports_rooms_before_it(path: Path) -> None:
+@pytest.mark.parametrize("path", list_sources(), ids=get_relative_path)
+def test_rooms_import_only_earlier_rooms(path: Path) -> None:
     package, room = path.relative_to(ROOT).with_suffix("").parts[:2]
     order = ROOMS[package]
     for owner, other, name in imports_of(path):
         if owner == package:
             assert order.index(other) <= order.index(room), (
-                f"{relative(path)} imports {name}, whose room comes later"
+                f"{get_relative_path(path)} imports {name}, whose room comes later"
             )
 
 
-def test_the_picture_of_the_rooms_is_that_of_the_imports() -> None:
+def test_picture_of_the_rooms_is_up_to_date() -> None:
     assert PICTURE.read_text() == draw(), "draw it anew: python tests/support/rooms.py"
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in all_sources() if not relative(p).startswith(TENSORFLOW)], ids=relative
+    "path",
+    [p for p in list_sources() if not get_relative_path(p).startswith(TENSORFLOW)],
+    ids=get_relative_path,
 )
-def test_nothing_heavy_at_import(path: Path) -> None:
-    heavy = {name for name in imported(at_module_level(parse(path))) if name.partition(".")[0] in HEAVY}
+def test_modules_load_no_heavy_package_on_import(path: Path) -> None:
+    heavy = {
+        name for name in imported(walk_import_time_nodes(parse(path))) if name.partition(".")[0] in HEAVY
+    }
     assert not heavy, (
-        f"{relative(path)} imports {heavy} when it is imported; import it in the function that needs it"
+        f"{get_relative_path(path)} imports {heavy} when it is imported; import it in the "
+        "function that needs it"
     )
 
 
-@pytest.mark.parametrize("path", all_sources() + test_sources(), ids=relative)
+@pytest.mark.parametrize("path", list_sources() + list_test_sources(), ids=get_relative_path)
 def test_the_formatter_is_never_switched_off(path: Path) -> None:
     assert not re.search(r"# fmt: ?(skip|off)", path.read_text())
 
 
-@pytest.mark.parametrize("path", all_sources() + test_sources(), ids=relative)
-def test_names(path: Path) -> None:
+@pytest.mark.parametrize("path", list_sources() + list_test_sources(), ids=get_relative_path)
+def test_names_avoid_vague_words(path: Path) -> None:
     defined = [
         node.name
         for node in ast.walk(parse(path))
@@ -195,7 +199,7 @@ def test_names(path: Path) -> None:
     assert not [name for name in [path.stem, path.parent.name, *defined] if UNWANTED.search(name)]
 
 
-def test_a_device_imports_without_tensorflow() -> None:
+def test_device_modules_import_without_tensorflow() -> None:
     ran = subprocess.run(
         [sys.executable, "-c", DEVICE_IMPORTS, *DEVICE_ROOMS],
         cwd=ROOT,

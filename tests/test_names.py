@@ -22,9 +22,9 @@ told said tell tells telling say says saying found given taken wanted known kept
 word words there here likeness crew deal deals dealt allotment allotments light place places
 """
 FORBIDDEN = frozenset(FORBIDDEN_WORDS.split())
-# Names of the field, and of Python itself.
+# Established technical terms, and names of Python.
 ALLOWED = re.compile(r"known_hosts|held_out|not_?found", re.IGNORECASE)
-# Names that users or other programs read.
+# Names in JSON that users or other programs read.
 WRITTEN = {
     "edgefl/doctor/check_result.py": {"found"},  # `edgefl doctor --json`
     "edgefl/cli/commands/doctor.py": {"found"},
@@ -130,7 +130,7 @@ def test_verbs_and_exceptions_are_used(definitions: list[Definition]) -> None:
         assert any(pattern.fullmatch(key) for key in keys), reason
 
 
-def test_a_name_has_one_meaning(definitions: list[Definition]) -> None:
+def test_shared_names_have_one_documented_role(definitions: list[Definition]) -> None:
     modules: dict[str, set[str]] = defaultdict(set)
     for definition in definitions:
         if definition.kind != "method" and not definition.name.startswith("_") and not is_command(definition):

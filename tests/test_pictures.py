@@ -1,4 +1,4 @@
-"""The terminal of the README shows the text of the demo and fetches nothing."""
+"""The picture of a terminal in the README shows the output of the demo and fetches nothing."""
 
 import re
 from pathlib import Path
@@ -12,12 +12,12 @@ OUTPUT = (Path(__file__).parent / "support" / "demo_output.txt").read_text()
 ASSETS = Path(__file__).parents[1] / "docs" / "assets"
 
 
-def text_of(svg: str) -> str:
+def extract_text(svg: str) -> str:
     lines = re.findall(r"<text[^>]*>(.*?)</text>", svg)
     return re.sub(r"&#160;", " ", "\n".join(lines)).replace("&#x27;", "'")
 
 
-def test_single_reports_and_middle_rounds_are_left_out() -> None:
+def test_shortened_output_omits_single_reports_and_middle_rounds() -> None:
     lines = shorten("[##--] progress\r" + OUTPUT)
     assert len(lines) < 40
     assert [line.split()[1] for line in lines if re.match(r"round \d", line)] == [
@@ -29,7 +29,7 @@ def test_single_reports_and_middle_rounds_are_left_out() -> None:
 
 def test_the_terminal_shows_the_text_and_fetches_nothing() -> None:
     svg = draw_terminal("edgefl demo", shorten(OUTPUT))
-    text = text_of(svg)
+    text = extract_text(svg)
     assert "edgefl demo" in text
     assert "round 20/20" in text
     assert "mean             87.8%" in text
@@ -38,7 +38,7 @@ def test_the_terminal_shows_the_text_and_fetches_nothing() -> None:
 
 def test_the_picture_of_the_readme_fetches_nothing() -> None:
     svg = (ASSETS / "demo.svg").read_text()
-    assert "round 20/20" in text_of(svg)
+    assert "round 20/20" in extract_text(svg)
     assert_fetches_nothing(svg)
 
 

@@ -1,4 +1,4 @@
-"""The hooks of .pre-commit-config.yaml run the commands of `make lint`, which exist, and download nothing."""
+"""The hooks of .pre-commit-config.yaml run the commands of `make lint` and download nothing."""
 
 import os
 import shlex
@@ -30,10 +30,10 @@ def test_the_hooks_are_local(hooks: list[dict[str, Any]]) -> None:
         assert hook["pass_filenames"] is False, "the command names its files itself, as in `make lint`"
 
 
-def test_the_hooks_run_what_make_lint_runs(hooks: list[dict[str, Any]]) -> None:
+def test_hooks_run_the_commands_of_make_lint(hooks: list[dict[str, Any]]) -> None:
     if shutil.which("make") is None:
         pytest.skip("make is not installed")
-    # -o: the environment counts as installed
+    # -o: make treats the environment as installed
     command = ["make", "--no-print-directory", "-n", "-o", ".venv/.installed", "VENV=.venv", "lint"]
     environment = {name: value for name, value in os.environ.items() if name not in {"MAKEFLAGS", "MFLAGS"}}
     printed = subprocess.run(
@@ -46,13 +46,13 @@ def test_the_commands_of_the_hooks_exist(hooks: list[dict[str, Any]]) -> None:
     for hook in hooks:
         program = Path(shlex.split(hook["entry"])[0])
         assert program.parent == Path(".venv/bin")
-        # .venv is the environment of the tests, which may have another path.
+        # The tests may run in an environment with another path than .venv
         installed = Path(sys.executable).parent / program.name
         assert os.access(installed, os.X_OK), f"{installed} is missing; say make install"
 
 
 def test_codespell_reports_a_misspelling(tmp_path: Path) -> None:
-    """The configuration leaves neither pages nor hidden folders out."""
+    """The configuration includes pages and hidden folders."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     for name in ("docs/page.md", "edgefl/module.py", ".github/template.md"):
         (tmp_path / name).parent.mkdir()

@@ -1,4 +1,4 @@
-"""The prose of pages, docstrings, help texts and errors keeps the measurable rules of the style."""
+"""The prose of pages, docstrings, help texts and errors follows the measurable rules of the style."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from tests.support.prose import Text, check_text, main, read_all, read_module, read_page
 
 
-def find(kind: str, text: str) -> list[str]:
+def find_problems(kind: str, text: str) -> list[str]:
     return [problem.phrase for problem in check_text(Text(Path("x.py"), 1, kind, text))]
 
 
@@ -28,24 +28,24 @@ def test_all_prose_is_plain() -> None:
         ("All but for the last round.", "but for"),
     ],
 )
-def test_a_foreign_phrase_is_found(text: str, phrase: str) -> None:
-    assert find("docstring", text) == [phrase]
-    assert find("error", text) == [phrase]
+def test_awkward_phrases_are_reported(text: str, phrase: str) -> None:
+    assert find_problems("docstring", text) == [phrase]
+    assert find_problems("error", text) == [phrase]
 
 
-def test_semicolons_are_for_errors() -> None:
-    assert find("page", "The round is open; devices train.")
-    assert find("error", "no such file; pass another path") == []
+def test_semicolons_are_allowed_only_in_errors() -> None:
+    assert find_problems("page", "The round is open; devices train.")
+    assert find_problems("error", "no such file; pass another path") == []
 
 
-def test_sentences_have_a_limit() -> None:
-    assert find("page", " ".join(["word"] * 32) + ".") == []
-    assert find("page", " ".join(["word"] * 33) + ".") == ["word word word word word word ..."]
-    assert find("page", " ".join(["word"] * 20) + ". " + " ".join(["word"] * 20) + ".") == []
+def test_long_sentences_are_reported() -> None:
+    assert find_problems("page", " ".join(["word"] * 32) + ".") == []
+    assert find_problems("page", " ".join(["word"] * 33) + ".") == ["word word word word word word ..."]
+    assert find_problems("page", " ".join(["word"] * 20) + ". " + " ".join(["word"] * 20) + ".") == []
 
 
 def test_code_links_and_quotations_are_not_prose() -> None:
-    assert find("page", 'Run `a; b`, read [it](x;y.md) and answer "go on".') == []
+    assert find_problems("page", 'Run `a; b`, read [it](x;y.md) and answer "go on".') == []
 
 
 def test_all_kinds_of_text_are_read(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_all_kinds_of_text_are_read(tmp_path: Path) -> None:
     ]
 
 
-def test_the_command_lists_problems_and_fails(tmp_path: Path) -> None:
+def test_check_command_lists_problems_and_fails(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("A client goes on.\n")
     ran = CliRunner().invoke(main, ["check", str(page)])
@@ -82,7 +82,7 @@ def test_the_command_lists_problems_and_fails(tmp_path: Path) -> None:
     assert CliRunner().invoke(main, ["check", str(page)]).exit_code == 0
 
 
-def test_the_command_samples_by_seed() -> None:
+def test_sample_command_is_reproducible_by_seed() -> None:
     first, second, other = (
         CliRunner().invoke(main, ["sample", "--seed", seed]).output for seed in ("1", "1", "2")
     )

@@ -1,5 +1,5 @@
-"""The page of test vectors: what the code makes today, and right by a second implementation that imports
-nothing of edgefl.
+"""The page of test vectors equals the output of the code, and agrees with a second implementation that
+imports nothing of edgefl.
 """
 
 import base64
@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 TESTS = Path(__file__).parent
 
 
-def load(path: Path) -> ModuleType:
+def load_module(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"edgefl_tests_{path.stem}", path)
     assert spec
     assert spec.loader
@@ -30,28 +30,28 @@ def load(path: Path) -> ModuleType:
     return module
 
 
-foreign = load(TESTS / "mqtt_broker" / "foreign_device.py")
+foreign = load_module(TESTS / "mqtt_broker" / "foreign_device.py")
 TEXT = (TESTS.parent / "docs" / "protocol-vectors.md").read_text()
 VECTORS = dict(re.findall(r"^(\S.*)\n\n    (.*)$", TEXT, re.MULTILINE))
 DELTA = {"fc/bias": [0.5, -0.25, 0.0], "fc/kernel": [1.0, -3.0, 0.1, 0.001, 2.0, -0.7]}
 
 
-def test_the_page_is_what_the_code_makes() -> None:
-    made = load(TESTS / "protocol_vectors.py").render()
+def test_page_equals_the_generated_vectors() -> None:
+    made = load_module(TESTS / "protocol_vectors.py").render()
     assert made == TEXT, "run python -m tests.protocol_vectors, and say in protocol.md what changed"
 
 
 @pytest.mark.parametrize("kind", ["State", "Task", "Begin", "Receipt"])
-def test_signatures(kind: str) -> None:
-    said = VECTORS[f"{kind}: what is signed"].replace("\\n{", "\n{", 1)
+def test_signatures_are_valid(kind: str) -> None:
+    signed_text = VECTORS[f"{kind}: what is signed"].replace("\\n{", "\n{", 1)
     key = Ed25519PublicKey.from_public_bytes(base64.b64decode(VECTORS["public key, base64"]))
-    key.verify(base64.b64decode(VECTORS[f"{kind}: signature"]), said.encode())
-    head, _, body = said.partition("\n")
-    assert foreign.signed_bytes(kind, json.loads(body), "kitchen", head.split(" ")[3]) == said.encode()
+    key.verify(base64.b64decode(VECTORS[f"{kind}: signature"]), signed_text.encode())
+    head, _, body = signed_text.partition("\n")
+    assert foreign.signed_bytes(kind, json.loads(body), "kitchen", head.split(" ")[3]) == signed_text.encode()
 
 
-def test_a_verdict() -> None:
-    """Its fields are those of the page, and the counts decide what is better."""
+def test_verdict_has_the_documented_fields() -> None:
+    """The fields are those that protocol.md lists, and the counts decide which model is better."""
     message = json.loads(VECTORS["Verdict"])
     assert VECTORS["topic"] == "edgefl/v2/kitchen/verdict"
     section = (TESTS.parent / "docs" / "protocol.md").read_text().partition("### Verdict\n")[2]
@@ -65,34 +65,36 @@ def test_a_verdict() -> None:
     assert sum(1 for ways in range(2**5) if ways.bit_count() >= 5) / 2**5 <= 0.05
 
 
-def test_a_model_and_its_update() -> None:
+def test_model_and_update_decode_to_the_delta() -> None:
     for name, prefix in (("model", ""), ("update in fp32", "global/")):
-        found = foreign.safetensors(bytes.fromhex(VECTORS[name]))
+        tensors = foreign.safetensors(bytes.fromhex(VECTORS[name]))
         assert {
-            key: list(struct.unpack(f"<{len(part) // 4}f", part)) for key, (_, _, part) in found.items()
+            key: list(struct.unpack(f"<{len(part) // 4}f", part)) for key, (_, _, part) in tensors.items()
         } == pytest.approx({prefix + key: pytest.approx(values) for key, values in DELTA.items()})
     assert foreign.hashlib.sha256(bytes.fromhex(VECTORS["model"])).hexdigest() == VECTORS["its sha256"]
 
 
-def test_packed_updates() -> None:
+def test_packed_updates_match_the_second_implementation() -> None:
     for name, values in DELTA.items():
         single = list(struct.unpack(f"<{len(values)}f", struct.pack(f"<{len(values)}f", *values)))
-        found = foreign.safetensors(bytes.fromhex(VECTORS["update in int8"]))
+        tensors = foreign.safetensors(bytes.fromhex(VECTORS["update in int8"]))
         scale, packed = foreign.int8_of(single)
-        assert found[f"global/{name}"][2] == packed
-        assert found[f"global/{name}#scale"][2] == struct.pack("<f", scale)
-        found = foreign.safetensors(bytes.fromhex(VECTORS["update in fp16"]))
-        assert found[f"global/{name}"][2] == struct.pack(f"<{len(values)}e", *values)
-        found = foreign.safetensors(bytes.fromhex(VECTORS["update in top-50"]))
-        places = sorted(
+        assert tensors[f"global/{name}"][2] == packed
+        assert tensors[f"global/{name}#scale"][2] == struct.pack("<f", scale)
+        tensors = foreign.safetensors(bytes.fromhex(VECTORS["update in fp16"]))
+        assert tensors[f"global/{name}"][2] == struct.pack(f"<{len(values)}e", *values)
+        tensors = foreign.safetensors(bytes.fromhex(VECTORS["update in top-50"]))
+        positions = sorted(
             sorted(range(len(values)), key=lambda i: (-abs(single[i]), i))[: -(-len(values) // 2)]
         )
-        assert found[f"global/{name}#place"] == (
+        assert tensors[f"global/{name}#place"] == (
             "U32",
-            [len(places)],
-            struct.pack(f"<{len(places)}I", *places),
+            [len(positions)],
+            struct.pack(f"<{len(positions)}I", *positions),
         )
-        assert found[f"global/{name}"][2] == struct.pack(f"<{len(places)}f", *(single[i] for i in places))
+        assert tensors[f"global/{name}"][2] == struct.pack(
+            f"<{len(positions)}f", *(single[i] for i in positions)
+        )
 
 
 def test_deflate_unpacks_to_the_plain_bytes() -> None:
@@ -106,62 +108,69 @@ def test_deflate_unpacks_to_the_plain_bytes() -> None:
     )
 
 
-def keystream(seed: bytes) -> list[int]:
+def compute_keystream(seed: bytes) -> list[int]:
     stream = Cipher(ChaCha20(seed, bytes(16)), mode=None).encryptor().update(bytes(24))
     return list(struct.unpack("<3Q", stream))
 
 
-def test_masked_words() -> None:
+def test_masked_vectors_match_the_second_implementation() -> None:
     context = VECTORS["context, of the Task above"]
     clients = ("a", "b", "c")
-    words = json.loads(VECTORS["words of the deltas .5, -.25 at 3 samples, as u64"])
-    assert words == [3 * 2**23, 2**64 - 3 * 2**22, 3]
+    vector = json.loads(VECTORS["words of the deltas .5, -.25 at 3 samples, as u64"])
+    assert vector == [3 * 2**23, 2**64 - 3 * 2**22, 3]
     secret = {
-        each: [bytes.fromhex(part) for part in VECTORS[f"secrets of {each}: seal, mask, seed"].split()]
-        for each in clients
+        client: [bytes.fromhex(part) for part in VECTORS[f"secrets of {client}: seal, mask, seed"].split()]
+        for client in clients
     }
     keys = {
-        each: [bytes.fromhex(part) for part in VECTORS[f"public keys of {each}: seal, mask, seed"].split()]
-        for each in clients
+        client: [
+            bytes.fromhex(part) for part in VECTORS[f"public keys of {client}: seal, mask, seed"].split()
+        ]
+        for client in clients
     }
-    public = {each: keys[each][1] for each in clients}
-    assert all(foreign.hashlib.sha256(secret[each][2]).digest() == keys[each][2] for each in clients)
+    public = {client: keys[client][1] for client in clients}
+    assert all(foreign.hashlib.sha256(secret[client][2]).digest() == keys[client][2] for client in clients)
     lines = VECTORS["key list of a, b and c, not enrolled"].replace("\\t", "\t").replace("\\n", "\n")
-    for each, line in zip(clients, lines.split("\n"), strict=True):
+    for client, line in zip(clients, lines.split("\n"), strict=True):
         names = ("client_id", "context", "seal", "mask", "seed", "signature")
-        values = (each, context, *(base64.b64encode(key).decode() for key in keys[each]), "")
+        values = (client, context, *(base64.b64encode(key).decode() for key in keys[client]), "")
         assert line == json.dumps(dict(zip(names, values, strict=True)), separators=(",", ":")) + "\t\t"
     binding = foreign.hashlib.sha256(f"{context}\n{lines}".encode()).hexdigest()
     assert binding == VECTORS["binding, of that context and list"]
     total = [0, 0, 0]
     for u in clients:
-        hidden = [x + m for x, m in zip(words, keystream(secret[u][2]), strict=True)]
+        masked = [x + m for x, m in zip(vector, compute_keystream(secret[u][2]), strict=True)]
         for v in clients:
             if v != u:
                 shared = X25519PrivateKey.from_private_bytes(secret[u][1]).exchange(
                     X25519PublicKey.from_public_bytes(public[v])
                 )
                 seed = HKDF(SHA256(), 32, None, f"{binding} mask".encode()).derive(shared)
-                hidden = [x + (m if v > u else -m) for x, m in zip(hidden, keystream(seed), strict=True)]
-        hidden = [x % 2**64 for x in hidden]
-        assert struct.pack("<3Q", *hidden).hex() == VECTORS[f"masked words of {u}"]
-        total = [(x + y) % 2**64 for x, y in zip(total, hidden, strict=True)]
+                masked = [
+                    x + (m if v > u else -m) for x, m in zip(masked, compute_keystream(seed), strict=True)
+                ]
+        masked = [x % 2**64 for x in masked]
+        assert struct.pack("<3Q", *masked).hex() == VECTORS[f"masked words of {u}"]
+        total = [(x + y) % 2**64 for x, y in zip(total, masked, strict=True)]
     assert struct.pack("<3Q", *total).hex() == VECTORS["their sum"]
-    for each in clients:  # with the own masks off, the sum is three times the words
-        total = [(x - m) % 2**64 for x, m in zip(total, keystream(secret[each][2]), strict=True)]
-    assert total == [3 * x % 2**64 for x in words]
+    for client in clients:  # without the self masks, the sum is three times the vector
+        total = [(x - m) % 2**64 for x, m in zip(total, compute_keystream(secret[client][2]), strict=True)]
+    assert total == [3 * x % 2**64 for x in vector]
 
 
-def test_shares() -> None:
+def test_shares_recover_the_secret_seed() -> None:
     prime = 2**521 - 1
-    at = {
-        place: int(VECTORS[f"share of a's seed at place {place}, polynomial seed + 5 p"], 16)
-        for place in (1, 3)
+    shares = {
+        position: int(VECTORS[f"share of a's seed at place {position}, polynomial seed + 5 p"], 16)
+        for position in (1, 3)
     }
-    secret = (at[1] * 3 * pow(2, -1, prime) - at[3] * pow(2, -1, prime)) % prime
+    secret = (shares[1] * 3 * pow(2, -1, prime) - shares[3] * pow(2, -1, prime)) % prime
     assert secret.to_bytes(32).hex() == VECTORS["secrets of a: seal, mask, seed"].split()[2]
-    said = VECTORS["binding, of that context and list"].encode() + b"\na\nc\n" + at[3].to_bytes(66)
-    assert foreign.hashlib.sha256(said).hexdigest() == VECTORS["digest of the share at place 3, of a for c"]
+    signed_text = VECTORS["binding, of that context and list"].encode() + b"\na\nc\n" + shares[3].to_bytes(66)
+    assert (
+        foreign.hashlib.sha256(signed_text).hexdigest()
+        == VECTORS["digest of the share at place 3, of a for c"]
+    )
 
 
 def test_complaints_have_no_multiple_of_8_bytes() -> None:
@@ -169,9 +178,9 @@ def test_complaints_have_no_multiple_of_8_bytes() -> None:
     assert bytes.fromhex(VECTORS["complaint about a12 and bcde"]) == b"a12 bcde\n"
 
 
-def test_the_context_and_draws() -> None:
+def test_context_and_random_draws_match_the_second_implementation() -> None:
     task = json.loads(VECTORS["Task: what is signed"].partition("\\n")[2])
-    told = [
+    fields = [
         "kitchen",
         task["session"],
         task["round"],
@@ -182,12 +191,12 @@ def test_the_context_and_draws() -> None:
         sorted(map(list, task["scalars"].items())),
         task["seed"],
     ]
-    text = json.dumps(told)
+    text = json.dumps(fields)
     assert foreign.hashlib.sha256(text.encode()).hexdigest() == VECTORS["context, of the Task above"]
     import numpy as np
 
     entropy = struct.unpack("<4I", foreign.hashlib.sha256(b"pi-1").digest()[:16])
-    drawn = np.random.Generator(np.random.PCG64(np.random.SeedSequence([7, 1, *entropy]))).integers(
+    draws = np.random.Generator(np.random.PCG64(np.random.SeedSequence([7, 1, *entropy]))).integers(
         0, 2**64, 2, np.uint64
     )
-    assert drawn.tolist() == json.loads(VECTORS["seed 7, round 1, client pi-1: two u64"])
+    assert draws.tolist() == json.loads(VECTORS["seed 7, round 1, client pi-1: two u64"])

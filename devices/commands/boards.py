@@ -16,7 +16,7 @@ STATE_OPTION = click.option(
 @click.command(short_help="List the board profiles.")
 @click.option("--json", "as_json", is_flag=True, help="Print the profiles as JSON.")
 def boards(as_json: bool) -> None:
-    """List the board profiles with memory, cores, threads and TFLite runtime, and mark this board.
+    """List the board profiles with memory, cores, threads and TFLite runtime. A star marks this machine.
 
     Example: edgefl device boards
     """
@@ -45,8 +45,8 @@ def boards(as_json: bool) -> None:
     memory = f", {machine.memory_mb:,.0f} MB" if math.isfinite(machine.memory_mb) else ""
     export = "yes" if machine.can_quantize else "no, export on a 64-bit machine"
     click.echo(
-        f"* here: {machine.model or 'no device tree'}{memory}, {machine.cores} cores, {machine.bits}-bit, "
-        f"{machine.runtime}, int8 export: {export}"
+        f"* this machine: {machine.model or 'no device tree'}{memory}, {machine.cores} cores, "
+        f"{machine.bits}-bit, {machine.runtime}, int8 export: {export}"
     )
 
 
@@ -63,20 +63,20 @@ def pause(state: Path) -> None:
     from devices.availability import pause_device as pause_device
 
     pause_device(state)
-    click.echo(f"paused; accept tasks again with: edgefl device resume --state {state}")
+    click.echo(f"paused; resume with: edgefl device resume --state {state}")
 
 
 @click.command(short_help="End the pause of a device.")
 @STATE_OPTION
 def resume(state: Path) -> None:
-    """End the pause of `edgefl device pause`.
+    """End a pause that `edgefl device pause` began.
 
     Example: edgefl device resume --state state
     """
     from devices.availability import resume_device as resume_device
 
     resume_device(state)
-    click.echo("accepts tasks again, if the conditions of its start hold")
+    click.echo("the device accepts tasks again, if the conditions of `edgefl device start` hold")
 
 
 @click.command(short_help="Show whether a device runs.")
@@ -85,7 +85,7 @@ def resume(state: Path) -> None:
 def status(state: Path, as_json: bool) -> None:
     """Show whether a device runs with this state directory, its pause and its last finished round.
 
-    The exit code is 1 if no device runs, so this can be a health check.
+    The exit code is 1 if no device runs, so this command can be a health check.
 
     Example: edgefl device status --state state
     """

@@ -38,7 +38,7 @@ def add_sharing_options(where: str) -> Callable[[Callable[..., Any]], Callable[.
     """Return the options that limit what a device may send.
 
     Args:
-        where: text that ends the help of each option.
+        where: text at the end of the help of each option.
     """
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -59,7 +59,7 @@ def add_sharing_options(where: str) -> Callable[[Callable[..., Any]], Callable[.
 
 @click.group(short_help="Run and manage the service of this board.")
 def device() -> None:
-    """Take part in a federation.
+    """Run a device of a federation, and manage its keys.
 
     Example: edgefl device start --broker mqtt://192.168.1.10:1883 --id pi-1 --data shard.npz --state
     /var/lib/edgefl
@@ -167,13 +167,13 @@ def start(
 
     Another start with the same --state continues where the device stopped.
 
-    --data accepts an .npz file with x and y, such as the file of `edgefl device record`. It also accepts a
-    folder of DIR/CLASS/FILE with .npy, .png, .jpg or .wav files. It also accepts a .csv file with a header,
-    or a folder of them, with --window and --label. The last form is a function MODULE:NAME that returns
-    (x, y).
+    --data has four forms. The first is an .npz file with x and y, such as the file of `edgefl device record`.
+    The second is a folder DIR/CLASS/FILE with .npy, .png, .jpg or .wav files. The third is a .csv file with a
+    header, or a folder of such files, with --window and --label. The fourth is a function MODULE:NAME that
+    returns (x, y).
 
-    Named classes are numbered in the order of their names. If a board may lack a class, put the same
-    classes.txt with one name per line into the folder on every board.
+    Classes with names are numbered in the order of their names. If a board may lack a class, put the same
+    classes.txt into the folder on every board, with one name per line.
 
     Example: edgefl device start --broker mqtt://192.168.1.10:1883 --id pi-1 --data shard.npz --state
     /var/lib/edgefl
@@ -190,8 +190,8 @@ def start(
     enrolment = load_enrolment(enrol) if enrol else None
     if enrolment and client_id not in (None, enrolment.client_id):
         raise ConfigError(
-            f"{enrol} belongs to {enrolment.client_id!r}, --id is {client_id!r}; omit --id, or enrol "
-            f"{client_id!r}"
+            f"--id is {client_id!r}, expected {enrolment.client_id!r}, the id in {enrol}; omit --id, or "
+            f"enrol {client_id!r}"
         )
     broker, client_id = (
         (broker or enrolment.broker, enrolment.client_id) if enrolment else (broker, client_id)
@@ -231,7 +231,7 @@ def start(
             made = run_device(settings)
         except Stopped as stopped:
             LOGGER.info("stopped")
-            if stopped.is_interrupt:  # SIGTERM of a service manager is not a failure
+            if stopped.is_interrupt:  # The SIGTERM of a service manager is not a failure
                 raise click.Abort from None
             return
     if as_json:
@@ -260,7 +260,7 @@ device.add_command(record)
     help="Number of days that the certificate is valid.",
 )
 @CA_OPTION
-@add_sharing_options(", whatever the board's command line says")
+@add_sharing_options(", whatever options the board starts with")
 def enrol_device(
     client_id: str,
     security: Path,
@@ -282,10 +282,12 @@ def enrol_device(
 
     out = out or Path(f"{client_id}.enrol")
     if out.exists():
-        raise ConfigError(f"{out} already exists; pass another -o, or remove it")
+        raise ConfigError(f"{out} already exists; pass another -o, or remove {out}")
     made = create_enrolment(security, client_id, days, ca)
     save_enrolment(replace(made, masked_only=masked_only, least_clients=least_clients), out)
-    click.echo(f"made {out}: it identifies {client_id}; copy it to the board and remove it here")
+    click.echo(
+        f"made {out}: it identifies {client_id}; copy it to the board, and remove it from this machine"
+    )
     click.echo(f"  scp {out} {client_id}.local:")
     click.echo(f"  edgefl device start --enrol {out.name} --data shard.npz --state state      (on the board)")
 
@@ -295,7 +297,7 @@ def enrol_device(
 @SECURITY_OPTION
 @CA_OPTION
 def revoke_device(client_id: str, security: Path, ca: Path | None) -> None:
-    """Put a board's certificate on the revocation list. A running aggregator ignores the board from then on.
+    """Put a board's certificate on the revocation list. A running aggregator then ignores the board.
 
     The broker reads the list only for new connections. Restart the broker to end the board's current
     connection.
@@ -305,7 +307,7 @@ def revoke_device(client_id: str, security: Path, ca: Path | None) -> None:
     from edgefl.security.authority import revoke_enrolment
 
     revoke_enrolment(security, client_id, ca)
-    click.echo(f"revoked {client_id}: a running aggregator ignores it from now on")
+    click.echo(f"revoked {client_id}: a running aggregator now ignores it")
     click.echo(
         "  systemctl restart edgefl-broker      (ends its connection; all other devices reconnect by "
         "themselves)"

@@ -23,7 +23,7 @@ from edgefl.system.signals import raise_on_signal
     default="",
     help="Topic of the labels. Its wildcards name the sensor. Without wildcards it labels all sensors.",
 )
-@click.option("--label", help="Label of all windows, instead of --label-topic.")
+@click.option("--label", help="Label of all windows, in place of --label-topic.")
 @click.option(
     "--classes",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -87,7 +87,7 @@ def record(
 ) -> None:
     """Record sensor messages with labels as training data for `edgefl device start --data`.
 
-    A reading is JSON: a number, a list of numbers with one per channel, or an object of numbers. Readings
+    A reading is JSON: a number, a list with one number for each channel, or an object of numbers. Readings
     stay on this board. Another start with the same -o continues the recording.
 
     Example: edgefl device record --broker mqtt://localhost:1883 --topic 'sensors/+/accel' --label-topic
@@ -98,9 +98,11 @@ def record(
     from edgefl.data.sources.classes import read_class_list
 
     if (label is None) == (not label_topic):
-        raise ConfigError("a window needs a label; pass either --label-topic or --label")
+        raise ConfigError(
+            "--label-topic and --label are both given or both missing, expected one of them; pass one"
+        )
     if out.suffix != ".npz":
-        raise ConfigError(f"-o is {out}, expected a name that ends in .npz")
+        raise ConfigError(f"-o is {out}, expected a name that ends in .npz; change it")
     settings = RecordSettings(
         broker,
         SensorTopics(topic, label_topic),

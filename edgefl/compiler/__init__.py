@@ -1,1 +1,1 @@
-"""Compiles a Keras model and the objectives of an algorithm into a plan. Needs TensorFlow."""
+"""Compiles a Keras model and the objectives of an algorithm into a plan. It imports TensorFlow."""

@@ -31,16 +31,16 @@ def compile_plan(
 
     Args:
         config: names the model, the seed and the algorithm.
-        options: all options of the algorithm, which the plan records.
+        options: all options of the algorithm. The plan contains them.
         make_objectives: returns the objectives of the algorithm for a network.
         num_draws: number of further draws of the model's initial weights.
 
     Returns:
-        The plan, its initial weights, and the further draws by index from 1 on.
+        The plan, its initial weights by name, and the further draws by index from 1.
 
     Raises:
         ConfigError: the model or one of its options does not exist.
-        PlanError: a layer cannot be compiled.
+        PlanError: a layer or an objective cannot be compiled.
     """
     network = make_network(config)
     objectives = make_objectives(network)
@@ -81,7 +81,8 @@ def _build_templates(
 ) -> tuple[bytes, tuple[Binding, ...], bytes, tuple[Binding, ...]]:
     """Return the templates of the mixture and of one model, each with its bindings.
 
-    The second is empty where the mixture is one model too, and where the algorithm has no mixture.
+    The second template is empty if the mixture is one model, and both are empty if the algorithm has no
+    mixture.
     """
     named = {objective.name: objective for objective in objectives}
     if PREDICT_MIXTURE not in named:
@@ -97,14 +98,27 @@ def _build_templates(
 
 
 def make_network(config: FederationConfig) -> Network:
-    """Return the configuration's model with weights drawn from its seed. A `.keras` file keeps its own."""
+    """Return the model of a configuration.
+
+    Its weights are drawn from the seed of the configuration. A `.keras` file contains its weights.
+
+    Args:
+        config: names the model and the seed.
+
+    Raises:
+        ConfigError: the model or one of its options does not exist.
+        PlanError: a layer of the model cannot be compiled.
+    """
     keras.utils.set_random_seed(config.seed)
     model: Any = build_model(config.model)
     return Network(model)
 
 
 def rebuild_network(spec: PlanSpec) -> Network:
-    """Build the model of a plan again, from the name and options in its spec.
+    """Return the model of a plan, built from the name and options in its spec.
+
+    Args:
+        spec: the plan's specification.
 
     Raises:
         PlanError: the model has other weights than the plan.
@@ -115,7 +129,7 @@ def rebuild_network(spec: PlanSpec) -> Network:
     )
     if network.specs != spec.weights[: len(network.specs)]:
         raise PlanError(
-            f"the model {spec.model!r} of this machine has other weights than the plan; install the "
-            "aggregator's version"
+            f"the model {spec.model!r} on this machine has other weights than the plan; install the version "
+            "of the aggregator"
         )
     return network

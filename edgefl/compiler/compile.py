@@ -1,4 +1,4 @@
-"""Objectives -> one `.tflite` program of builtin ops, one signature each."""
+"""Compiles objectives into one `.tflite` program of builtin ops. Each objective becomes one signature."""
 
 import contextlib
 import logging
@@ -16,17 +16,24 @@ from edgefl.plan.spec import SignatureSpec
 
 
 def compile_program(objectives: Sequence[Objective]) -> tuple[bytes, tuple[SignatureSpec, ...]]:
-    """Return the program and its signatures, in the objectives' order.
+    """Return the program of objectives. It uses only builtin ops of TFLite, and batches of static size.
 
-    Batches are static, ops are TFLite builtins only. Raises PlanError that names layer, op and remedy when
-    something cannot compile.
+    Args:
+        objectives: the objectives, with different names.
+
+    Returns:
+        The `.tflite` file, and the signatures in the order of the objectives.
+
+    Raises:
+        PlanError: an objective cannot be compiled, which the error explains by layer and op, or two
+            objectives have the same name.
     """
     signatures = tuple(make_signature(objective) for objective in objectives)
     names = [signature.name for signature in signatures]
     if len(set(names)) < len(names) or not names:
         raise PlanError(
-            f"objectives are named {', '.join(names) or 'nothing'}; a plan needs at least one, each with a "
-            "name of its own"
+            f"the objectives are {', '.join(names) or 'missing'}, expected at least one, each with a "
+            "different name; rename them"
         )
     traced = {o.name: _trace(o, s) for o, s in zip(objectives, signatures, strict=True)}
     with tempfile.TemporaryDirectory(prefix="edgefl-plan-") as directory, _hide_gradient_warnings():
@@ -37,16 +44,14 @@ def compile_program(objectives: Sequence[Objective]) -> tuple[bytes, tuple[Signa
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
         try:
             program = converter.convert()
-        except Exception as error:  # the converter raises a type of its own, which is no public name
+        except Exception as error:  # The converter raises its own type, which has no public name
             raise PlanError(_explain(str(error))) from error
     return bytes(program), signatures
 
 
 @contextlib.contextmanager
 def _hide_gradient_warnings() -> Iterator[None]:
-    """Suppress TensorFlow's warnings about custom gradients that are not saved. The export does not need
-    them.
-    """
+    """Hide TensorFlow's warnings about unsaved custom gradients, which the program does not need."""
 
     def is_relevant(record: logging.LogRecord) -> bool:
         return "unsaved custom gradients" not in record.getMessage()
@@ -71,9 +76,9 @@ def _trace(objective: Objective, signature: SignatureSpec) -> Any:
 
 
 def _explain(message: str) -> str:
-    """Name the layers whose ops, or whose gradients' ops, the converter refused.
+    """Return an error text that names the layers whose ops, or ops of gradients, the converter refused.
 
-    Each is on a line with its place in the graph.
+    The message of the converter has a line for each op, with the path of the op in the graph.
     """
     problems = []
     for line in message.splitlines():
@@ -84,5 +89,5 @@ def _explain(message: str) -> str:
             problems.append(f"layer {layer} needs {refused[1]}")
     if not problems:
         return f"the program cannot be converted to TFLite: {message.strip()[:500]}"
-    remedy = "replace the layer by one that `edgefl plan build --help` lists"
-    return f"{'; '.join(dict.fromkeys(problems))}: TFLite has no builtin op for it; {remedy}"
+    remedy = "replace the layer with a layer that `edgefl plan build --help` lists"
+    return f"{'; '.join(dict.fromkeys(problems))}: TFLite has no such builtin op; {remedy}"

@@ -1,13 +1,13 @@
 """Convolutions and their gradients in builtin ops that are fast in TFLite runtimes.
 
 A TFLite runtime multiplies matrices far faster than it convolves with a filter that is an argument. XNNPACK
-takes BATCH_MATMUL, and leaves CONV_2D to kernels for any processor. A convolution and its gradients are
-therefore matrix products.
+computes BATCH_MATMUL, but it leaves such a CONV_2D to slow generic kernels. Therefore this module computes a
+convolution and its gradients as matrix products.
 
-Batch and channels of images are swapped: float32[channels, rows, columns, batch]. An element of a window
-then sees long runs of memory with all samples of a pixel side by side, and a product puts channels first
-again without a transposition. The columns of the windows are gathered into `wide`, float32[window columns *
-c_in, rows, out_columns, batch]. For their rows there are two forms:
+Batch and channels of images are swapped: float32[channels, rows, columns, batch]. The values of a window
+element then lie in long runs of memory, with all samples of a pixel side by side, and a product has channels
+first again without a transposition. The columns of the windows are gathered into `wide`, float32[window
+columns * c_in, rows, out_columns, batch]. The rows are computed in one of two forms:
 
     patches, one product over all rows of a window:
         out = filter^T @ patches(wide)
@@ -19,9 +19,11 @@ c_in, rows, out_columns, batch]. For their rows there are two forms:
         d wide = sum over k of filter_k @ scatter_k(dy)
 
 Patches copy `wide` once for each row of the filter. Shifts copy the output instead. The form with fewer
-copied channels is used. A sum over k is one product, with its parts stacked. A matrix product must be
-written with three axes. With two axes and a transposed argument the converter makes FULLY_CONNECTED, which
-takes three times as long. An index that drops an axis is a slow copy, and a reshape is not.
+copied channels is used. A sum over k is one product of stacked parts.
+
+Two rules make the program fast. Matrix products have three axes. With two axes and a transposed argument, the
+converter makes FULLY_CONNECTED, which takes three times as long. An axis is dropped by a reshape, because
+dropping it by an index is a slow copy.
 """
 
 from collections.abc import Callable
@@ -48,17 +50,23 @@ from edgefl.errors import PlanError
 Tensor = Any
 
 TRACING_PROGRAM: ContextVar[bool] = ContextVar("BUILTIN", default=False)
-"""Whether what is traced is for a program: `convolve` stands in for TensorFlow's convolution then."""
+"""Whether the graph that is traced now is a program, in which `convolve` replaces TensorFlow's
+convolution.
+"""
 
 MAX_PATCHES_BYTES = 16 << 20
-"""Bytes of what is gathered or shifted above which a convolution stays CONV_2D: a device has little
-memory.
+"""Maximum size of the gathered or shifted values of a convolution. A larger convolution stays CONV_2D,
+because a device has little memory.
 """
 
 
 def swap_batch_channels(image: Tensor) -> Tensor:
-    """Swap batch and channels, the last and the first axis. If the image is already swapped, return its
-    original.
+    """Return the image with batch and channels swapped, which are its first and its last axis.
+
+    If the image is the result of a swap, return the image before that swap.
+
+    Args:
+        image: float32[batch, ..., channels] or float32[channels, ..., batch].
     """
     order = [len(image.shape) - 1, *range(1, len(image.shape) - 1), 0]
     before = find_swap_input(image)
@@ -66,7 +74,11 @@ def swap_batch_channels(image: Tensor) -> Tensor:
 
 
 def find_swap_input(image: Tensor) -> Tensor | None:
-    """Return the image before the swap, or None if it was not swapped."""
+    """Return the image before a swap, or None if the image is not the result of a swap.
+
+    Args:
+        image: any tensor.
+    """
     op = getattr(image, "op", None)
     if op is None or op.type != "Transpose":
         return None
@@ -76,9 +88,15 @@ def find_swap_input(image: Tensor) -> Tensor | None:
 
 
 def convolve(image: Tensor, kernel: Tensor, geometry: Geometry) -> Tensor:
-    """Return the convolution of a turned image: float32[c_out, out_rows, out_columns, batch].
+    """Return the convolution of an image, with its own gradient.
 
-    kernel: float32[rows, columns, c_in, c_out].
+    Args:
+        image: float32[c_in, rows, columns, batch], with batch and channels swapped.
+        kernel: the filter, float32[window rows, window columns, c_in, c_out].
+        geometry: the windows.
+
+    Returns:
+        float32[c_out, out_rows, out_columns, batch].
     """
     by_patches = _should_use_patches(kernel, geometry)
     shape = kernel.shape.as_list()
@@ -117,7 +135,13 @@ def convolve(image: Tensor, kernel: Tensor, geometry: Geometry) -> Tensor:
 
 
 def is_within_limit(batch: int, kernel: Tensor, geometry: Geometry) -> bool:
-    """Whether what a convolution gathers or shifts stays under the limit."""
+    """Return whether the gathered or shifted values of a convolution fit into `MAX_PATCHES_BYTES`.
+
+    Args:
+        batch: number of samples.
+        kernel: the filter, float32[window rows, window columns, c_in, c_out].
+        geometry: the windows.
+    """
     rows, columns, c_in, c_out = kernel.shape.as_list()
     over_patches = rows * columns * c_in * geometry.rows.out
     over_shifts = max(columns * c_in, rows * c_out) * geometry.rows.size
@@ -130,16 +154,21 @@ def is_within_limit(batch: int, kernel: Tensor, geometry: Geometry) -> bool:
 
 
 def differentiate_conv2d(op: Any, gradient: Tensor) -> list[Tensor]:
-    """Return the gradients of Conv2D by its image and by its filter float32[rows, columns, c_in, c_out].
+    """Return the gradients of Conv2D with respect to its image and its filter.
+
+    Args:
+        op: the op, whose filter is float32[window rows, window columns, c_in, c_out].
+        gradient: the gradient of its output, float32[batch, out_rows, out_columns, c_out].
 
     Raises:
-        PlanError: the convolution is grouped.
+        PlanError: the convolution is grouped, or its layout is not NHWC.
     """
     image, kernel = op.inputs
     _check_layout(op)
     if image.shape[-1] != kernel.shape[2]:
         raise PlanError(
-            f"{op.name}: a grouped convolution has no builtin gradient; use DepthwiseConv2D or groups=1"
+            f"{op.name} is a grouped convolution, which has no builtin gradient; use DepthwiseConv2D or "
+            "groups=1"
         )
     geometry = read_geometry(op, kernel.shape.as_list()[:2])
     stack = _stack(swap_batch_channels(gradient), geometry)
@@ -160,8 +189,9 @@ def _gather_columns(image: Tensor, geometry: Geometry) -> Tensor:
 
 
 def _stack(gradient: Tensor, geometry: Geometry) -> Tensor:
-    """Put the gradient where each row of the filter saw it: float32[window rows * c_out, rows, out_columns,
-    batch].
+    """Return the gradient at the pixels of each row of the filter, stacked.
+
+    The result is float32[window rows * c_out, rows, out_columns, batch].
     """
     return concat([scatter_tap(gradient, geometry.rows, k) for k in range(geometry.rows.window)], 0)
 
@@ -180,15 +210,21 @@ def _differentiate_kernel(wide: Tensor, stack: Tensor, shape: list[int]) -> Tens
 
 
 def _flatten_kernel(kernel: Tensor) -> Tensor:
-    """The filter as float32[1, columns * c_in, rows * c_out]."""
+    """Return the filter as float32[1, columns * c_in, rows * c_out]."""
     rows, columns, c_in, c_out = kernel.shape.as_list()
     ordered = tf.transpose(kernel, (1, 2, 0, 3)) if rows > 1 else kernel
     return tf.reshape(ordered, (1, columns * c_in, rows * c_out))
 
 
 def differentiate_depthwise(op: Any, gradient: Tensor) -> list[Tensor]:
-    """Return the gradients of DepthwiseConv2dNative by its image and by its filter float32[rows, columns,
-    channels, multiplier].
+    """Return the gradients of DepthwiseConv2dNative with respect to its image and its filter.
+
+    Args:
+        op: the op, whose filter is float32[window rows, window columns, channels, multiplier].
+        gradient: the gradient of its output, float32[batch, out_rows, out_columns, channels * multiplier].
+
+    Raises:
+        PlanError: the layout is not NHWC.
     """
     image, kernel = op.inputs
     _check_layout(op)
@@ -216,8 +252,8 @@ def differentiate_depthwise(op: Any, gradient: Tensor) -> list[Tensor]:
 def _check_layout(op: Any) -> None:
     if op.get_attr("data_format") != b"NHWC":
         raise PlanError(
-            f"{op.name}: data_format channels_first cannot compile for TFLite; build the model with "
-            "channels_last"
+            f"{op.name} has the data_format channels_first, expected channels_last for TFLite; build the "
+            "model with channels_last"
         )
 
 

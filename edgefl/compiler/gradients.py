@@ -1,6 +1,6 @@
-"""Gradients made of TFLite's builtin ops only, for the TensorFlow ops whose own gradients have none.
+"""Gradients that use only builtin ops of TFLite, for TensorFlow ops whose usual gradients use other ops.
 
-They are applied while the forward pass is traced, so any Keras model of these ops compiles unchanged.
+They are selected while the forward pass is traced, so any Keras model of these ops compiles without changes.
 """
 
 import contextlib
@@ -58,7 +58,10 @@ def _differentiate_softplus(op: Any, gradient: Tensor) -> Tensor:
 
 
 def _differentiate_matmul(op: Any, gradient: Tensor) -> list[Tensor]:
-    """As in `convolution`: with three axes, so that the converter makes BATCH_MATMUL of it."""
+    """Return the gradients of a matrix product.
+
+    The products have three axes, so that the converter makes BATCH_MATMUL, see `convolution`.
+    """
     first, second = (tf.expand_dims(tensor, 0) for tensor in op.inputs)
     upstream = tf.expand_dims(gradient, 0)
     if op.get_attr("transpose_a") or op.get_attr("transpose_b"):
@@ -77,9 +80,9 @@ def _differentiate_softsign(op: Any, gradient: Tensor) -> Tensor:
 
 
 def _differentiate_strided_slice(op: Any, gradient: Tensor) -> list[Tensor | None]:
-    """Zeros around what was cut out.
+    """Return the gradient of a slice, padded with zeros to the shape of the input.
 
-    Slices in steps, with new axes or of sizes known late keep TensorFlow's gradient.
+    Slices in steps, with new axes or with dynamic sizes use the gradient of TensorFlow.
     """
     first, last, steps = (tf.get_static_value(tensor) for tensor in op.inputs[1:])
     sizes = op.inputs[0].shape.as_list()
@@ -118,7 +121,10 @@ def _differentiate_strided_slice(op: Any, gradient: Tensor) -> list[Tensor | Non
 
 
 def _differentiate_tile(op: Any, gradient: Tensor) -> list[Tensor | None]:
-    """The sum over the copies, one axis after the other on three axes: XNNPACK refuses a sum over more."""
+    """Return the gradient of a tile, which is the sum over the copies.
+
+    The sum takes one axis after the other in a tensor of three axes. XNNPACK does not compute other sums.
+    """
     sizes = op.inputs[0].shape.as_list()
     shape = op.outputs[0].shape.as_list()
     if None in sizes or None in shape:
@@ -160,8 +166,9 @@ for _type, _gradient in GRADIENTS.items():
 
 @contextlib.contextmanager
 def use_builtin_gradients() -> Iterator[None]:
-    """Within, what is traced into the current graph has gradients of builtin ops, and convolutions are matrix
-    products.
+    """Trace with gradients of builtin ops, and with convolutions as matrix products.
+
+    This context applies to the current graph.
     """
     graph = tf.compat.v1.get_default_graph()
     token = TRACING_PROGRAM.set(True)

@@ -1,7 +1,7 @@
-"""Which layer made a symbolic tensor: the only place that knows private names of Keras.
+"""Finds the layer that made a symbolic tensor. Only this module uses private names of Keras.
 
-Keras 3 has no public name for it. Where the private one is missing, layers are searched for the one whose
-output the tensor is, which does not find layers that were called several times.
+Keras 3 has no public name for that layer. Without the private name, this module searches for a layer whose
+output is the tensor. The search does not find layers that were called several times.
 """
 
 from typing import Any
@@ -10,11 +10,11 @@ from edgefl.errors import PlanError
 
 
 def find_producer(functional: Any, tensor: Any) -> tuple[Any, Any]:
-    """Return the layer that made a symbolic tensor, and the symbolic tensor that went into it.
+    """Return the layer that made a symbolic tensor, and the symbolic input of that layer.
 
     Args:
-        functional: the model that the tensor belongs to.
-        tensor: one of the model's outputs, or of the tensors inside it.
+        functional: the model of the tensor.
+        tensor: an output of the model, or an output of one of its layers.
 
     Raises:
         PlanError: the layer was not found.
@@ -27,7 +27,11 @@ def find_producer(functional: Any, tensor: Any) -> tuple[Any, Any]:
 
 
 def find_producer_by_output(functional: Any, tensor: Any) -> tuple[Any, Any]:
-    """Return a tensor's layer and the input of that layer, by public attributes of Keras.
+    """Return the same as `find_producer`, found by public attributes of Keras.
+
+    Args:
+        functional: the model of the tensor.
+        tensor: an output of one of the model's layers.
 
     Raises:
         PlanError: no layer makes the tensor.
@@ -36,6 +40,6 @@ def find_producer_by_output(functional: Any, tensor: Any) -> tuple[Any, Any]:
         if layer.output is tensor:
             return layer, layer.input
     raise PlanError(
-        f"no layer of the model {functional.name} makes {tensor.name!r}; end the model with layers that are "
-        "called once"
+        f"no layer of the model {functional.name} has the output {tensor.name!r}; end the model with layers "
+        "that are called once"
     )

@@ -1,5 +1,5 @@
-"""Layers in forms other than Keras's own: for a program those that it runs faster, for export those that can
-become int8.
+"""Other implementations of Keras layers: faster ones for a program, and ones that can become int8 for an
+export.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,26 +27,28 @@ from edgefl.compiler.windows import make_geometry
 
 Tensor = Any
 ReadVariable = Callable[[Any], Tensor]
-"""A layer's variable -> its value in this application."""
+"""Returns the current value of a layer's variable."""
 LayerResult = tuple[Tensor, Sequence[tuple[Any, Tensor]]]
 """A layer's output, and the new values of the variables that it assigns."""
 
 TRACING_EXPORT: ContextVar[bool] = ContextVar("EXPORTED", default=False)
-"""Whether what is traced is the graph that devices quantize."""
-
+"""Whether the graph that is traced now is the export graph, which devices quantize."""
 
 CONSTANT_LAYERS = (keras.layers.Normalization,)
-"""Layers whose variables are constants of the plan: they are adapted before the federation and never
-trained.
+"""Layers whose variables are constants of the plan. They are adapted before the federation and never trained.
 """
 
 
 def normalize(layer: Any, x: Tensor) -> Tensor:
     """Apply a Normalization layer, with its mean and variance folded into one factor and one offset.
 
-    In the exported graph a factor per channel is a depthwise convolution. Its int8 weights have a scale per
-    channel. The constants of a multiplication have only one scale, so that small factors would round to
-    zero.
+    In the export graph, a factor for each channel becomes a depthwise convolution, whose int8 weights have a
+    scale for each channel. The constants of a multiplication have only one scale, so small factors would
+    become zero.
+
+    Args:
+        layer: the layer.
+        x: float32[batch, ...].
     """
     mean = np.asarray(layer.mean, np.float64)
     spread = np.sqrt(np.asarray(layer.variance, np.float64))
@@ -70,9 +72,16 @@ def normalize(layer: Any, x: Tensor) -> Tensor:
 
 
 def call_layer(layer: Any, read: ReadVariable, x: Tensor, training: bool) -> LayerResult | None:
-    """Apply the layer to x: float32[batch, ...].
+    """Apply the implementation that this module has for a layer.
 
-    None for a layer that has no form of its own here, which Keras calls then.
+    Args:
+        layer: the layer.
+        read: returns the value of a variable of the layer.
+        x: input of the layer, float32[batch, ...], or a list of inputs.
+        training: whether the layer runs in training mode.
+
+    Returns:
+        The result, or None if the caller must use the implementation of Keras.
     """
     forms = PROGRAM_FORMS if TRACING_PROGRAM.get() else EXPORT_FORMS if TRACING_EXPORT.get() else {}
     form = forms.get(type(layer))
@@ -100,7 +109,7 @@ def _call_convolution(layer: Any, read: ReadVariable, x: Tensor, training: bool)
     geometry = make_geometry(size, filters.shape[:2], strides, dilations, layer.padding.upper())
     if not is_within_limit(x.shape[0], filters, geometry):
         return None
-    # A product already, turning gains nothing
+    # A 1x1 convolution is a matrix product without a swap of the axes
     if find_swap_input(x) is None and filters.shape[:2] == (1, 1) and set(strides) == {1}:
         out = tf.reshape(x, (1, -1, x.shape[-1])) @ tf.reshape(kernel, (1, *filters.shape[2:]))
         out = tf.reshape(out, (*x.shape[:-1], filters.shape[3]))
@@ -116,8 +125,9 @@ def _call_convolution(layer: Any, read: ReadVariable, x: Tensor, training: bool)
 
 
 def _call_layout_free(layer: Any, read: ReadVariable, x: Tensor, training: bool) -> LayerResult | None:
-    """Apply a layer that treats batch and channels alike to swapped images, or return None if the images are
-    not swapped.
+    """Apply a layer to images whose batch and channels are swapped, or return None for other images.
+
+    The layer must give the same result for swapped axes.
     """
     del read, training
     inputs = x if isinstance(x, list) else [x]
@@ -130,7 +140,7 @@ def _call_layout_free(layer: Any, read: ReadVariable, x: Tensor, training: bool)
 
 
 def _call_batch_norm(layer: Any, read: ReadVariable, x: Tensor, training: bool) -> LayerResult | None:
-    """Apply a batch norm with the statistics of the batch. With moving statistics, use the layer of Keras."""
+    """Apply a batch norm with the statistics of the batch, or return None if it uses moving statistics."""
     if not training or not layer.trainable or layer.renorm or layer.synchronized:
         return None
     out, mean, variance = apply_batch_norm(x, *_read_affine(layer, read, x), layer.epsilon)
@@ -169,7 +179,7 @@ ELEMENTWISE_ACTIVATIONS = tuple(
     getattr(keras.activations, name)
     for name in ("linear", "relu", "relu6", "leaky_relu", "elu", "sigmoid", "tanh", "softplus", "silu")
 )
-"""Activations that take each value by itself."""
+"""Activations that compute each value separately."""
 
 _LAYOUT_FREE_LAYERS = tuple(
     getattr(keras.layers, name)

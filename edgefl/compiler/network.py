@@ -1,9 +1,9 @@
 """A Keras 3 model as pure functions of its weights, and its split into trunk and head.
 
 Layers are called one by one through `stateless_call`, so that weights, moving statistics and dropout noise
-are arguments. The head is the trailing chain of Dense, Dropout and activation layers from its first Dense
-layer on. The trunk is everything before it. The functions return logits: a softmax at the end of the model
-is cut off, because loss and mixing need its input.
+are arguments. A model ends with a chain of Dense, Dropout and activation layers. The head starts at the first
+Dense layer of this chain, and the trunk is everything before it. The functions return logits: a softmax at
+the end of the model is left out, because loss and mixing need its input.
 """
 
 import inspect
@@ -46,7 +46,16 @@ _TRACING_ERRORS = (
 
 @dataclass
 class _Run:
-    """One application: what the layers read, what they leave, and which noise was asked for."""
+    """One call of the network: the inputs of its layers, their new values, and the noise that they need.
+
+    Attributes:
+        weights: the weights by name.
+        noise: the noise by name. None creates placeholders.
+        training: whether layers run in training mode.
+        updates: new values of assigned weights by name.
+        noise_specs: specs of the noise by name.
+        hidden: input of the last dense layer so far.
+    """
 
     weights: Tensors
     noise: Tensors | None
@@ -59,21 +68,28 @@ class _Run:
 class Network:
     """A model as pure functions.
 
-    Weights are named `layer/variable`, trainable weights first, each in the order of the model.
+    Weights are named `layer/variable`. The trainable weights come first. Both groups have the order of the
+    model.
+
+    Args:
+        model: the Keras model.
 
     Attributes:
-        specs: all weights.
+        input_shape: shape of one sample.
+        num_classes: number of outputs.
+        specs: specs of all weights.
         trainable: names of the weights that gradients train.
         statistics: names of the weights that a training step assigns, which are moving means and variances.
         trunk_names: names of the weights of the trunk.
         head_names: names of the weights of the head.
         features_shape: shape of one sample between trunk and head.
         hidden_width: input size of the last dense layer.
+        recurrent: name of the layer and the recurrent layer itself, for each recurrent layer.
         epsilons: epsilon of each batch norm layer by name.
 
     Raises:
-        PlanError: the model has several inputs or outputs, no dense classifier, or a layer that draws
-            random numbers.
+        PlanError: the model has several inputs or outputs, does not end in a dense classifier, or has two
+            weights of the same name. Also raised for a layer that cannot be traced.
     """
 
     def __init__(self, model: Any) -> None:
@@ -93,7 +109,7 @@ class Network:
         self._names: dict[int, str] = {}
         self._name_weights(functional.layers, "")
         trainable = {id(v) for v in functional.trainable_variables}
-        weights = [v for v in functional.weights if id(v) in self._names]  # without constants
+        weights = [v for v in functional.weights if id(v) in self._names]  # Without constants
         variables = [v for v in weights if id(v) in trainable] + [
             v for v in weights if id(v) not in trainable
         ]
@@ -121,12 +137,17 @@ class Network:
         }
 
     def read_weights(self) -> dict[str, Any]:
-        """Return the model's present weights: float32 arrays by name."""
+        """Return the current weights of the model: float32 arrays by name."""
         return {name: variable.numpy().astype("float32") for name, variable in self._variables.items()}
 
     def draw_head(self, rng: np.random.Generator) -> dict[str, Any]:
-        """Return new first weights of the head, kernels and biases, from its layers' initializers: float32
-        arrays by name.
+        """Return new initial kernels and biases of the head, from the initializers of its layers.
+
+        Args:
+            rng: draws the seeds of the initializers.
+
+        Returns:
+            float32 arrays by name.
         """
         weights = {}
         for layer in self._head:
@@ -140,23 +161,43 @@ class Network:
         return weights
 
     def select(self, names: Sequence[str]) -> tuple[TensorSpec, ...]:
-        """Return the specs of these weights, in the network's order."""
+        """Return the specs of some weights, in the network's order.
+
+        Args:
+            names: names of the weights.
+        """
         return tuple(spec for spec in self.specs if spec.name in names)
 
     def list_noise(self, batch_size: int) -> tuple[TensorSpec, ...]:
-        """Return the uniform [0, 1) tensors that a training pass takes: one for each dropout."""
+        """Return the specs of the noise of a training pass, with values from [0, 1). Each dropout has one.
+
+        Args:
+            batch_size: number of samples.
+        """
         return tuple(self._trace_training(batch_size).noise_specs.values())
 
     def list_head_noise(self, batch_size: int) -> tuple[TensorSpec, ...]:
-        """Return the noise that the head alone takes."""
+        """Return the specs of the noise of the head.
+
+        Args:
+            batch_size: number of samples.
+        """
         head = {layer.name for layer in self._head}
         return tuple(spec for spec in self.list_noise(batch_size) if spec.name in head)
 
     def apply(
         self, weights: Tensors, x: Tensor, *, training: bool = False, noise: Tensors | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return (logits float32[batch, classes], the new moving statistics by name) for x: float32[batch,
-        *input_shape].
+        """Return the logits of samples, and the new moving statistics.
+
+        Args:
+            weights: the weights by name.
+            x: the samples, float32[batch, *input_shape].
+            training: whether layers run in training mode.
+            noise: the noise of `list_noise` by name, for training.
+
+        Returns:
+            The logits, float32[batch, classes], and the assigned weights by name.
         """
         run = _Run(weights, noise, training)
         return self._run_head(self._run_trunk(x, run), run), run.updates
@@ -164,23 +205,48 @@ class Network:
     def apply_hidden(
         self, weights: Tensors, x: Tensor, *, training: bool = False, noise: Tensors | None = None
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return the logits and, in the middle, the input of the last dense layer, float32[batch,
-        hidden_width].
+        """Return the logits of samples, the input of the last dense layer, and the new moving statistics.
 
-        The other results are those of `apply`.
+        Args:
+            weights: the weights by name.
+            x: the samples, float32[batch, *input_shape].
+            training: whether layers run in training mode.
+            noise: the noise of `list_noise` by name, for training.
+
+        Returns:
+            The logits, float32[batch, classes], the input of the last dense layer, float32[batch,
+            hidden_width], and the assigned weights by name.
         """
         run = _Run(weights, noise, training)
         logits = self._run_head(self._run_trunk(x, run), run)
         return logits, run.hidden, run.updates
 
     def apply_trunk(self, weights: Tensors, x: Tensor) -> Tensor:
-        """Return the features float32[batch, *features_shape] of x, as at inference."""
+        """Return the features of samples. Layers run in inference mode.
+
+        Args:
+            weights: the weights of the trunk by name.
+            x: the samples, float32[batch, *input_shape].
+
+        Returns:
+            float32[batch, *features_shape].
+        """
         return self._run_trunk(x, _Run(weights, None, False))
 
     def apply_head(
         self, weights: Tensors, features: Tensor, *, training: bool = False, noise: Tensors | None = None
     ) -> Tensor:
-        """Return the logits float32[batch, classes] of features."""
+        """Return the logits of features.
+
+        Args:
+            weights: the weights of the head by name.
+            features: float32[batch, *features_shape].
+            training: whether layers run in training mode.
+            noise: the noise of `list_head_noise` by name, for training.
+
+        Returns:
+            float32[batch, classes].
+        """
         return self._run_head(features, _Run(weights, noise, training))
 
     def _name_weights(self, layers: Sequence[Any], prefix: str) -> None:
@@ -192,12 +258,12 @@ class Network:
                 name = f"{prefix}{layer.name}/{variable.path.split(f'{layer.name}/', 1)[-1]}"
                 if name in self._names.values() and self._names.get(id(variable)) != name:
                     raise PlanError(
-                        f"two weights of the model are named {name}; give its layers different names"
+                        f"two weights of the model are named {name}, expected different names; rename a layer"
                     )
                 self._names[id(variable)] = name
 
     def _trace_training(self, batch_size: int) -> _Run:
-        """Trace a training pass on placeholders: it tells the noise's shapes and which weights it assigns."""
+        """Trace a training pass on placeholders, to find the shapes of the noise and the assigned weights."""
         with tf.Graph().as_default():
             run = _Run(
                 {s.name: tf.compat.v1.placeholder(tf.float32, s.shape) for s in self.specs}, None, True
@@ -233,8 +299,8 @@ class Network:
         except _TRACING_ERRORS as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise PlanError(
-                f"layer {layer.name} ({type(layer).__name__}) cannot become a part of a plan: {reason}; "
-                "replace it by a layer that `edgefl plan build --help` lists"
+                f"layer {layer.name} ({type(layer).__name__}) cannot be compiled: {reason}; replace it with "
+                "a layer that `edgefl plan build --help` lists"
             ) from error
 
     def _call_layer(self, layer: Any, run: _Run, *args: Any, **kwargs: Any) -> Tensor:
@@ -262,8 +328,8 @@ class Network:
             isinstance(part, keras.random.SeedGenerator) for part in vars(layer).values()
         ):
             raise PlanError(
-                f"layer {layer.name} ({type(layer).__name__}) draws its own random numbers; use Dropout, the "
-                "only one that a plan knows"
+                f"layer {layer.name} ({type(layer).__name__}) draws random numbers, which only Dropout can "
+                "do in a plan; use Dropout"
             )
         values = {id(v): self._read(v, run) for v in layer.weights}
         trained = [values[id(v)] for v in layer.trainable_variables]
@@ -285,7 +351,7 @@ class Network:
 
 
 def _draw_again(initializer: Any, shape: tuple[int, ...], seed: int) -> Array:
-    """Return a Keras initializer's draw with this seed, whatever seed it was made with: float32[shape]."""
+    """Return a draw of a Keras initializer, float32[shape], with this seed instead of its own."""
     if hasattr(initializer, "get_config"):
         config = initializer.get_config()
         if "seed" in config:
@@ -313,31 +379,36 @@ def _check_recurrent(layer: Any) -> None:
         kind = type(part).__name__
         if isinstance(part, _CONVOLUTIONAL_RNNS):
             raise PlanError(
-                f"layer {layer.name} ({kind}) has no form that a device can run; use LSTM(unroll=True), or "
-                "Conv layers over time"
+                f"layer {layer.name} ({kind}) cannot run on a device; use LSTM(unroll=True), or Conv layers "
+                "over time"
             )
         if not part.unroll:
             raise PlanError(
-                f"layer {layer.name} ({kind}) loops over time, which a device's program cannot; give it "
-                "unroll=True (LSTM and SimpleRNN compile then, GRU does not)"
+                f"layer {layer.name} ({kind}) loops over time, which a compiled program cannot do; set "
+                "unroll=True (LSTM and SimpleRNN then compile, GRU does not)"
             )
         cells = getattr(part.cell, "cells", (part.cell,))
         if any(getattr(cell, name, 0) for cell in cells for name in ("dropout", "recurrent_dropout")):
             raise PlanError(
-                f"layer {layer.name} ({kind}) draws its own random numbers; leave out its dropout, and put a "
-                "Dropout layer before it"
+                f"layer {layer.name} ({kind}) has its own dropout, which only a Dropout layer can do in a "
+                "plan; remove it, and put a Dropout layer before the layer"
             )
 
 
 def check_exportable(network: Network) -> None:
-    """Raise PlanError for a layer that trains on a device but whose weights cannot be filled into the
-    exported model.
+    """Check that a device can write its weights into the exported model. Some layers can only be trained.
+
+    Args:
+        network: the model.
+
+    Raises:
+        PlanError: the model has a GRU layer.
     """
     for name, part in network.recurrent:
         if any(isinstance(cell, keras.layers.GRUCell) for cell in getattr(part.cell, "cells", (part.cell,))):
             raise PlanError(
-                f"layer {name} (GRU) cannot be exported: the converter cuts its weights into pieces that a "
-                "device cannot fill in; use LSTM(unroll=True) or SimpleRNN(unroll=True)"
+                f"layer {name} (GRU) cannot be exported, because the converter splits its weights; use "
+                "LSTM(unroll=True) or SimpleRNN(unroll=True)"
             )
 
 
@@ -356,9 +427,7 @@ def _apply_dropout(layer: Any, run: _Run, x: Tensor) -> Tensor:
 
 
 def _split(functional: Any) -> tuple[list[Any], Any]:
-    """Return the head's layers, first to last, without a last softmax, and the symbolic tensor that goes into
-    them.
-    """
+    """Return the layers of the head in order, without a softmax at the end, and their symbolic input."""
     tensor = functional.outputs[0]
     chain: list[Any] = []
     inputs: list[Any] = []
@@ -372,8 +441,8 @@ def _split(functional: Any) -> tuple[list[Any], Any]:
     start = next((i for i, layer in enumerate(chain) if isinstance(layer, keras.layers.Dense)), None)
     if start is None:
         raise PlanError(
-            f"model {functional.name} does not end in a Dense classifier; put a Dense layer with one output "
-            "a class at its end"
+            f"model {functional.name} does not end in a Dense classifier; end it with a Dense layer that has "
+            "one output for each class"
         )
     head = chain[start:]
     while isinstance(head[-1], keras.layers.Softmax) or (
@@ -384,7 +453,7 @@ def _split(functional: Any) -> tuple[list[Any], Any]:
     activation = getattr(last, "activation", keras.activations.linear)
     if isinstance(last, keras.layers.Dense) and activation.__name__ not in _LINEAR_ACTIVATIONS:
         raise PlanError(
-            f"layer {last.name} ends the model with {activation.__name__}; logits are expected, use "
+            f"layer {last.name} ends the model with {activation.__name__}, expected logits; use "
             "activation=None or softmax"
         )
     return head, inputs[start]

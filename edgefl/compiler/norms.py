@@ -1,9 +1,9 @@
-"""Batch norm and group norm with their gradients in closed form, in builtin ops.
+"""Batch norm and group norm with gradients in closed form, in builtin ops.
 
-By the chain rule each gradient needs some forty ops over the whole image. In closed form there are six
+By the chain rule, each gradient needs about forty ops over the whole image. In closed form there are six
 forward ops and seven backward ops. Let z = (x - mean) / s, s = sqrt(variance + epsilon), y = gamma z + beta
-and g = gamma dy. Here mean(.) is over the values that are normalized together. For batch norm that is a
-channel of the batch. For group norm that is a group of a sample's channels.
+and g = gamma dy. The function mean(.) averages the values that are normalized together: one channel of the
+batch for batch norm, and one group of a sample's channels for group norm.
 
     d beta = sum dy,    d gamma = sum dy z,    dx = (g - mean(g) - z mean(g z)) / s
 
@@ -20,17 +20,35 @@ TensorTriple = tuple[Tensor, Tensor, Tensor]
 
 
 def apply_batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> TensorTriple:
-    """Return y, like x float32[..., channels], and the batch's mean and variance float32[channels].
+    """Return the batch norm of a tensor, and the mean and variance of its channels.
 
-    Gamma, beta: float32[channels].
+    Args:
+        x: float32[..., channels].
+        gamma: float32[channels].
+        beta: float32[channels].
+        epsilon: added to the variance.
+
+    Returns:
+        The normalized tensor, float32[..., channels], the mean, float32[channels], and the variance,
+        float32[channels].
     """
     y, mean, variance = _normalize(tf.reshape(x, (1, -1, x.shape[-1])), gamma, beta, epsilon, x.shape[-1])
     return tf.reshape(y, x.shape), tf.reshape(mean, (-1,)), tf.reshape(variance, (-1,))
 
 
 def apply_group_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, groups: int) -> Tensor:
-    """Return y, like x float32[batch, ..., channels]: each sample is normalized over its places and the
-    channels of a group.
+    """Return the group norm of a tensor. Each sample is normalized over its pixels and the channels of a
+    group.
+
+    Args:
+        x: float32[batch, ..., channels].
+        gamma: float32[channels].
+        beta: float32[channels].
+        epsilon: added to the variance.
+        groups: number of groups.
+
+    Returns:
+        float32[batch, ..., channels].
     """
     return tf.reshape(
         _normalize(tf.reshape(x, (x.shape[0], -1, x.shape[-1])), gamma, beta, epsilon, groups)[0], x.shape
@@ -40,8 +58,19 @@ def apply_group_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, gro
 def apply_group_norm_for_export(
     x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, groups: int
 ) -> Tensor:
-    """Return the result of `apply_group_norm`, with ops that have an int8 form on four axes: no SUM,
-    SQUARED_DIFFERENCE or NEG.
+    """Return the same as `apply_group_norm`, computed with ops that have an int8 form.
+
+    On four axes, SUM, SQUARED_DIFFERENCE and NEG have no int8 form.
+
+    Args:
+        x: float32[batch, ..., channels].
+        gamma: float32[channels].
+        beta: float32[channels].
+        epsilon: added to the variance.
+        groups: number of groups.
+
+    Returns:
+        float32[batch, ..., channels].
     """
     affine_shape = (1, 1, groups, x.shape[-1] // groups)
     return _normalize_for_export(
@@ -56,7 +85,21 @@ def apply_group_norm_for_export(
 
 
 def apply_layer_norm_for_export(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
-    """Normalize each place over its channels (Ba et al., arXiv:1607.06450), in the same ops."""
+    """Return the layer norm of a tensor, computed with ops that have an int8 form.
+
+    Each pixel is normalized over its channels.
+
+    Args:
+        x: float32[batch, ..., channels].
+        gamma: float32[channels].
+        beta: float32[channels].
+        epsilon: added to the variance.
+
+    Returns:
+        float32[batch, ..., channels].
+
+    Source: Ba et al., arXiv:1607.06450.
+    """
     affine_shape = (1, 1, 1, x.shape[-1])
     return _normalize_for_export(
         tf.reshape(x, (1, -1, 1, x.shape[-1])), (3,), affine_shape, gamma, beta, epsilon, x.shape
@@ -80,15 +123,18 @@ def _normalize_for_export(
 
 
 def _normalize(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, groups: int) -> TensorTriple:
-    """x: float32[n, places, channels].
+    """Return the norm, the mean and the variance of x, float32[n, positions, channels].
 
-    Mean and variance come back as float32[n, 1, channels], equal within a group.
+    Mean and variance are float32[n, 1, channels], equal within a group.
     """
     count, positions, channels = x.shape
     share = groups / (positions * channels)
 
     def average_sums(sums: Tensor) -> Tensor:
-        """Sums over places float32[n, 1, channels] -> means over places and a group's channels."""
+        """Return means over positions and the channels of a group, from sums over positions.
+
+        Both are float32[n, 1, channels].
+        """
         if groups == channels:
             return sums * share
         grouped = (

@@ -1,7 +1,7 @@
-"""An objective: the pure function that becomes one signature of the program, and ready ones for a classifier.
+"""Objectives: pure functions of which each becomes one signature of the program.
 
-An algorithm's own file builds its objectives from these, or makes an `Objective` of its own: a dozen lines
-for a gate.
+This module defines `Objective` and the objectives of a classifier. An algorithm uses these, or makes an
+`Objective` of its own. For a gate, that takes a dozen lines.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,17 +17,17 @@ from edgefl.plan.spec import SignatureSpec, TensorSpec
 
 Tensor = Any
 Tensors = Mapping[str, Tensor]
-PREDICT_BATCH = 16  # of LeNet-5 at 64 the tensors alone take 7 MB more
+PREDICT_BATCH = 16  # With 64, the tensors of LeNet-5 alone take 7 MB more
 GATE_BATCH = 64
 LossPerSample = Callable[[Tensors, Tensors, Tensors], tuple[Tensor, dict[str, Tensor]]]
 
 
 def _raise_no_loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
-    raise PlanError("this objective trains but has no loss_per_sample; give it one")
+    raise PlanError("an objective of kind train has no loss_per_sample, expected a function; set it")
 
 
 def _raise_no_out(weights: Tensors, data: Tensors) -> Tensor:
-    raise PlanError("this objective predicts but has no out; give it one")
+    raise PlanError("an objective of kind predict has no out, expected a function; set it")
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,15 @@ class Objective:
     """A function that becomes one signature of the plan.
 
     Attributes:
+        name: name of the signature.
         kind: `train` or `predict`.
         batch_size: number of samples per call. Data specs have the batch as their first axis.
         data: specs of the data tensors, without the labels `y`.
         trained: specs of the weights that a training step changes.
         frozen: specs of the other weights. A call receives trained and frozen weights by name.
         noise: specs of the random tensors of a training step.
-        assigned: names of the trained weights that the pass itself sets, such as moving statistics. The
-            gradient changes the others.
+        assigned: names of the trained weights to which the forward pass assigns new values, such as moving
+            statistics. The optimizer changes the other trained weights.
         initial: initial values, float32 arrays, of weights that are not part of the network. The plan's
             initial weights contain them too.
         optimizer: the optimizer of `train`.
@@ -69,12 +70,19 @@ class Objective:
 
     @property
     def optimized(self) -> tuple[TensorSpec, ...]:
-        """The trained weights that the gradient moves."""
+        """The trained weights that the optimizer changes."""
         return tuple(spec for spec in self.trained if spec.name not in self.assigned)
 
 
 def make_signature(objective: Objective) -> SignatureSpec:
-    """Return the plan's specification of this objective."""
+    """Return the plan's specification of an objective.
+
+    Args:
+        objective: the objective.
+
+    Raises:
+        PlanError: the objective has no optimizer or no `out`, or a layer cannot be traced.
+    """
     o = objective
     if o.kind == "predict":
         shape = tuple(int(size) for size in _trace_out(o).shape)
@@ -96,9 +104,19 @@ def make_signature(objective: Objective) -> SignatureSpec:
 
 
 def run_signature(objective: Objective, signature: SignatureSpec, args: Tensors) -> dict[str, Tensor]:
-    """Run the signature on tensors named as in `SignatureSpec`: one training step, or one prediction.
+    """Return the results of one training step or one prediction. Call it while a graph is traced.
 
-    To be traced in a graph.
+    Args:
+        objective: the objective.
+        signature: its specification.
+        args: the tensors by their names in the program, see `list_arguments`.
+
+    Returns:
+        For `predict` the tensor `out`. For `train` the trained weights `t_0`, `t_1` and so on, the slots
+        `s_0`, `s_1` and so on, and the `loss`.
+
+    Raises:
+        PlanError: the objective lacks a function, or a layer cannot be traced.
     """
     data = {spec.name: args[f"d_{spec.name}"] for spec in signature.data}
     weights = _name_tensors("f", signature.frozen, args) | _name_tensors("t", signature.trained, args)
@@ -126,7 +144,12 @@ def run_signature(objective: Objective, signature: SignatureSpec, args: Tensors)
 
 
 def list_arguments(signature: SignatureSpec) -> dict[str, TensorSpec]:
-    """Return the arguments of a signature: name in the program -> spec."""
+    """Return the arguments of a signature: the spec by the name in the program.
+
+    Args:
+        signature: the signature. The prefixes of the names are d for data, t for trained weights, f for
+            frozen weights, s for slots, n for noise and h for hyper-parameters.
+    """
     specs_by_name = {f"d_{spec.name}": spec for spec in signature.data}
     if signature.kind == "train":
         specs_by_name["d_y"] = TensorSpec("y", (signature.batch_size,), "int32")
@@ -142,22 +165,47 @@ def list_arguments(signature: SignatureSpec) -> dict[str, TensorSpec]:
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Return the loss of each sample, float32[batch]: logits float32[batch, classes], y int32[batch]."""
+    """Return the cross-entropy of each sample.
+
+    Args:
+        logits: float32[batch, classes].
+        y: the labels, int32[batch].
+
+    Returns:
+        float32[batch].
+    """
     return -tf.reduce_sum(tf.one_hot(y, int(logits.shape[-1])) * tf.nn.log_softmax(logits), axis=-1)
 
 
 def make_input_spec(network: Network, batch_size: int) -> TensorSpec:
-    """Return the spec of the data tensor `x`: a batch of the model's input."""
+    """Return the spec of the data tensor `x`, a batch of inputs of the model.
+
+    Args:
+        network: the model.
+        batch_size: number of samples.
+    """
     return TensorSpec("x", (batch_size, *network.input_shape))
 
 
 def make_features_spec(network: Network, batch_size: int) -> TensorSpec:
-    """Return the spec of the data tensor `features`: a batch of what the trunk gives."""
+    """Return the spec of the data tensor `features`, a batch of outputs of the trunk.
+
+    Args:
+        network: the model.
+        batch_size: number of samples.
+    """
     return TensorSpec("features", (batch_size, *network.features_shape))
 
 
 def classify(network: Network, batch_size: int, optimizer: Optimizer, name: str = "train") -> Objective:
-    """Train the whole model on cross-entropy."""
+    """Return an objective that trains the whole model on cross-entropy.
+
+    Args:
+        network: the model.
+        batch_size: number of samples per call.
+        optimizer: the optimizer.
+        name: name of the signature.
+    """
 
     def measure_loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
         logits, updates = network.apply(weights, data["x"], training=True, noise=noise)
@@ -180,7 +228,13 @@ def classify(network: Network, batch_size: int, optimizer: Optimizer, name: str 
 
 
 def predict_logits(network: Network, batch_size: int, name: str = "predict") -> Objective:
-    """Give the logits of the whole model: float32[batch, classes]."""
+    """Return an objective that predicts the logits of the whole model, float32[batch, classes].
+
+    Args:
+        network: the model.
+        batch_size: number of samples per call.
+        name: name of the signature.
+    """
     return Objective(
         name,
         "predict",
@@ -192,7 +246,13 @@ def predict_logits(network: Network, batch_size: int, name: str = "predict") -> 
 
 
 def extract_features(network: Network, batch_size: int, name: str = "features") -> Objective:
-    """Give the trunk's features: float32[batch, *features_shape]."""
+    """Return an objective that computes the features of the trunk, float32[batch, *features_shape].
+
+    Args:
+        network: the model.
+        batch_size: number of samples per call.
+        name: name of the signature.
+    """
     return Objective(
         name,
         "predict",
@@ -206,7 +266,14 @@ def extract_features(network: Network, batch_size: int, name: str = "features") 
 def train_head(
     network: Network, batch_size: int, optimizer: Optimizer, name: str = "train_head"
 ) -> Objective:
-    """Train the head alone on features that were computed once."""
+    """Return an objective that trains only the head, on features that the trunk computed before.
+
+    Args:
+        network: the model.
+        batch_size: number of samples per call.
+        optimizer: the optimizer.
+        name: name of the signature.
+    """
 
     def measure_loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
         return cross_entropy(
@@ -230,7 +297,13 @@ def train_head(
 
 
 def predict_head(network: Network, batch_size: int, name: str = "predict_head") -> Objective:
-    """Give the logits of the head on features: float32[batch, classes]."""
+    """Return an objective that predicts the logits of the head from features, float32[batch, classes].
+
+    Args:
+        network: the model.
+        batch_size: number of samples per call.
+        name: name of the signature.
+    """
     return Objective(
         name,
         "predict",
@@ -243,7 +316,10 @@ def predict_head(network: Network, batch_size: int, name: str = "predict_head") 
 
 def _require_optimizer(objective: Objective) -> Optimizer:
     if objective.optimizer is None:
-        raise PlanError(f"objective {objective.name} trains but has no optimizer; give it one such as sgd()")
+        raise PlanError(
+            f"the objective {objective.name} has the kind train and no optimizer; set an optimizer, such as "
+            "sgd()"
+        )
     return objective.optimizer
 
 

@@ -1,8 +1,10 @@
-"""Optimizers as pure functions with the semantics of Keras 3 (https://keras.io/api/optimizers/).
+"""Optimizers as pure functions that compute the same as those of Keras 3.
 
-Hyper-parameters are inputs of the program, with defaults. A hyper-parameter that is zero at compile time
-costs nothing, because its ops are left out. Weight decay is decoupled, as in Keras: `w <- w - w *
+Hyper-parameters are inputs of the program, with defaults. The ops of a momentum or weight decay that is zero
+at compile time are left out of the program. Weight decay is decoupled, as in Keras: `w <- w - w *
 weight_decay * learning_rate` before the update.
+
+Source: https://keras.io/api/optimizers/.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,9 +20,14 @@ UpdateFunction = Callable[[Tensors, Tensors, Tensors, Tensors], tuple[dict[str, 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """`update(weights, gradients, slots, hyper) -> (weights, slots)`, all by name.
+    """An optimizer.
 
-    `slots` gives the specs of its state, zero at first.
+    Attributes:
+        name: name of the optimizer.
+        hyper: default value of each hyper-parameter by name.
+        make_slots: returns the specs of the optimizer's state for some weights. The state is zero at first.
+        update: maps (weights, gradients, slots, hyper-parameters), each by name, to the new weights and
+            slots.
     """
 
     name: str
@@ -32,9 +39,15 @@ class Optimizer:
 def sgd(
     learning_rate: float = 0.01, *, momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0
 ) -> Optimizer:
-    """Return keras.optimizers.SGD: `m <- momentum m - lr g; w <- w + m`.
+    """Return keras.optimizers.SGD: `m <- momentum m - lr g` and `w <- w + m`.
 
-    With nesterov it is `w <- w + momentum m - lr g`. With momentum 0 it has no slots.
+    With `nesterov` the second step is `w <- w + momentum m - lr g`. With momentum 0 there are no slots.
+
+    Args:
+        learning_rate: lr.
+        momentum: share of the last step that is added to the next.
+        nesterov: whether to use Nesterov momentum.
+        weight_decay: decoupled weight decay.
     """
     hyper = {"learning_rate": learning_rate} | _drop_zeros(momentum=momentum, weight_decay=weight_decay)
 
@@ -68,7 +81,17 @@ def adam(
     epsilon: float = 1e-7,
     weight_decay: float = 0.0,
 ) -> Optimizer:
-    """Return keras.optimizers.Adam (Kingma and Ba, arXiv:1412.6980). The step count is a slot."""
+    """Return keras.optimizers.Adam. The number of steps is a slot.
+
+    Args:
+        learning_rate: step size.
+        beta_1: decay of the mean of gradients.
+        beta_2: decay of the mean of squared gradients.
+        epsilon: added to the denominator.
+        weight_decay: decoupled weight decay.
+
+    Source: Kingma and Ba, arXiv:1412.6980.
+    """
     hyper = {"learning_rate": learning_rate} | _drop_zeros(weight_decay=weight_decay)
 
     def make_slots(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
@@ -106,7 +129,17 @@ def adamw(
     beta_2: float = 0.999,
     epsilon: float = 1e-7,
 ) -> Optimizer:
-    """Return keras.optimizers.AdamW (Loshchilov and Hutter, arXiv:1711.05101)."""
+    """Return keras.optimizers.AdamW.
+
+    Args:
+        learning_rate: step size.
+        weight_decay: decoupled weight decay.
+        beta_1: decay of the mean of gradients.
+        beta_2: decay of the mean of squared gradients.
+        epsilon: added to the denominator.
+
+    Source: Loshchilov and Hutter, arXiv:1711.05101.
+    """
     base = adam(learning_rate, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon, weight_decay=weight_decay)
     return Optimizer("adamw", base.hyper, base.make_slots, base.update)
 

@@ -1,5 +1,6 @@
-"""Gradients of max and average pooling in builtin ops, equal to TensorFlow's own: of several maxima in a
-window the first one counts.
+"""Gradients of max and average pooling in builtin ops.
+
+They equal the gradients of TensorFlow. If a window has several maxima, the first one gets the gradient.
 """
 
 from typing import Any
@@ -15,10 +16,14 @@ _LOWEST = float(np.finfo(np.float32).min)
 
 
 def differentiate_max_pool(op: Any, gradient: Tensor) -> Tensor:
-    """Return the gradient of MaxPool by its input.
+    """Return the gradient of MaxPool with respect to its input.
 
-    `sign(y - x)` is 0 where x is the maximum: cheaper in TFLite than EQUAL with CAST or WHERE. What no
-    element before took goes to the last one.
+    `sign(y - x)` is 0 where x is the maximum. In TFLite it is cheaper than EQUAL with CAST or WHERE. The last
+    element of a window gets the gradient that no earlier element took.
+
+    Args:
+        op: the op in NHWC layout.
+        gradient: the gradient of its output, float32[batch, rows, columns, channels].
     """
     geometry = read_geometry(op, op.get_attr("ksize")[1:3])
     image = pad_image(op.inputs[0], geometry, _LOWEST)
@@ -40,7 +45,12 @@ def differentiate_max_pool(op: Any, gradient: Tensor) -> Tensor:
 
 
 def differentiate_average_pool(op: Any, gradient: Tensor) -> Tensor:
-    """Return the gradient of AvgPool by its input. Padded samples do not count in the mean."""
+    """Return the gradient of AvgPool with respect to its input. Padding does not count in the mean.
+
+    Args:
+        op: the op in NHWC layout.
+        gradient: the gradient of its output, float32[batch, rows, columns, channels].
+    """
     geometry = read_geometry(op, op.get_attr("ksize")[1:3])
     counts = np.ones((1, 1, 1, 1), np.float32)
     for axis in (geometry.rows, geometry.columns):

@@ -1,8 +1,10 @@
-"""The mixture's inference graph as a float .tflite of batch 1, and where each weight sits in it.
+"""Builds the template: the mixture's inference graph as a float `.tflite` file, with the position of each
+weight.
 
-Each weight is traced as a constant of values that occur nowhere else, so after the conversion every constant
-tells which weight it is and how it was transposed. Batch norms get the values that make them the identity:
-what the converter folds into the layer before is then still recognised, and the device repeats the folding.
+Each weight is traced as a constant whose values occur nowhere else. After the conversion, the values of a
+constant therefore show which weight it is and how it was transposed. Batch norms get values that make them
+the identity. The converter folds a batch norm into the layer before it. With these values the constants of
+that layer are still recognized, and the device repeats the folding with its own weights.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,14 +19,13 @@ from edgefl.plan.spec import Binding, TensorSpec
 from edgefl.plan.tflite import read_float_constants, read_subgraph
 from edgefl.types import Array, Weights
 
-FIRST_PLACEHOLDER_BITS = (
-    0x53800001  # the bits of a float32 near 2^40: no model holds such constants of its own
-)
+FIRST_PLACEHOLDER_BITS = 0x53800001
+"""Bits of the first placeholder value, a float32 near 2^40. No model contains such constants."""
 TOLERANCE = 1e-5
 
 
 class Inference(Protocol):
-    """A predict objective: `out(weights, data)` in TensorFlow."""
+    """The attributes of a predict objective that a template needs, see `edgefl.compiler.objective`."""
 
     @property
     def data(self) -> tuple[TensorSpec, ...]: ...
@@ -65,8 +66,8 @@ def _set_identity_norms(values: dict[str, Array], epsilons: Mapping[str, float])
 def _find_unit_variance(norm: str, epsilon: float, count: int) -> Array:
     """Return variances, float32[count], for which TensorFlow on this processor divides by exactly 1.
 
-    That is, 1 / sqrt(v + epsilon) is exactly 1. With AVX-512 the result for 1 is 1 - 2^-23, except in the
-    last incomplete group of eight values.
+    For such a variance v, 1 / sqrt(v + epsilon) is exactly 1. With AVX-512, v + epsilon = 1 gives 1 - 2^-23,
+    except in the last incomplete group of eight values.
     """
     import tensorflow as tf
 
@@ -87,14 +88,19 @@ def _find_unit_variance(norm: str, epsilon: float, count: int) -> Array:
 
 def _predict(objective: Inference, weights: Mapping[str, Any], x: Any) -> Any:
     if objective.out is None:
-        raise PlanError("the mixture's objective is one of training, expected kind predict; give its `out`")
+        raise PlanError("the objective of the mixture has no `out`, expected the kind predict; set `out`")
     return objective.out(weights, {"x": x})
 
 
 def convert_objective(objective: Inference, values: Weights) -> bytes:
-    """Return the objective at batch 1 with these weights as constants, a float .tflite of builtin ops.
+    """Return an objective as a float `.tflite` file of builtin ops, with batch size 1.
 
-    Raises PlanError.
+    Args:
+        objective: the objective, with one data tensor.
+        values: the weights by name, float32. They become constants of the file.
+
+    Raises:
+        PlanError: the objective has no `out`, or a layer cannot be converted.
     """
     import tensorflow as tf
 
@@ -116,10 +122,10 @@ def convert_objective(objective: Inference, values: Weights) -> bytes:
         return bytes(converter.convert())
     except PlanError:
         raise
-    except Exception as error:  # the converter raises several types, none of its own
+    except Exception as error:  # The converter raises several types without a common base class
         raise PlanError(
-            f"the mixture cannot be converted: {str(error).splitlines()[0]}; use layers that `edgefl plan` "
-            "lists"
+            f"the mixture cannot be converted: {str(error).splitlines()[0]}; use layers that `edgefl plan "
+            "build --help` lists"
         ) from error
     finally:
         TRACING_EXPORT.reset(token)
@@ -128,7 +134,7 @@ def convert_objective(objective: Inference, values: Weights) -> bytes:
 def _match(
     constant: Array, specs: Sequence[TensorSpec], starts: Mapping[str, int]
 ) -> tuple[str, tuple[int, ...]] | None:
-    """Return weight and permutation of a constant that holds one, None for any other constant."""
+    """Return the name and the permutation of the weight in a constant, or None for any other constant."""
     serial = np.ascontiguousarray(constant).view(np.uint32).ravel().astype(np.int64) - FIRST_PLACEHOLDER_BITS
     for spec in specs:
         count = int(np.prod(spec.shape, dtype=int))
@@ -162,13 +168,13 @@ def _find_norm_epsilons(specs: Sequence[TensorSpec], epsilons: Mapping[str, floa
             norm = spec.name.removesuffix("/moving_mean")
             layer = norm if norm in epsilons else norm.rsplit("/", 1)[-1]
             if layer not in epsilons:
-                raise PlanError(f"the epsilon of the batch norm {norm} is not known; pass it in `epsilons`")
+                raise PlanError(f"`epsilons` lacks the epsilon of the batch norm {norm}; add it")
             norm_epsilons[norm] = epsilons[layer]
     return norm_epsilons
 
 
 def _fold(model: bytes, bindings: dict[int, Binding], names: set[str], norms: Mapping[str, float]) -> None:
-    """Turn the bindings of the layers before batch norms into derived ones, in place."""
+    """Replace the bindings of the layers before batch norms by derived bindings, in place."""
     operators = read_subgraph(model).operators
     for norm, epsilon in norms.items():
         beta = f"{norm}/beta" if f"{norm}/beta" in names else ""
@@ -181,8 +187,8 @@ def _fold(model: bytes, bindings: dict[int, Binding], names: set[str], norms: Ma
         ]
         if tensor_index is None or len(before) != 1:
             raise PlanError(
-                f"the batch norm {norm} is not right behind a convolution or dense layer, so it cannot be "
-                "folded for export; move it there (the activation after it) or use GroupNormalization"
+                f"the batch norm {norm} is not directly after a convolution or dense layer, so it cannot be "
+                "folded for export; move it there, before the activation, or use GroupNormalization"
             )
         (layer,) = before
         kernel = bindings[layer.inputs[1]]
@@ -209,7 +215,7 @@ def _fold(model: bytes, bindings: dict[int, Binding], names: set[str], norms: Ma
 def _check(
     objective: Inference, template: bytes, bindings: Sequence[Binding], norms: Mapping[str, float]
 ) -> None:
-    """Fill the template with random weights and compare with the objective itself."""
+    """Check that the template with random weights computes the same as the objective."""
     import tensorflow as tf
 
     from edgefl.plan.runtime import load_interpreter
@@ -235,8 +241,8 @@ def _check(
     error = float(np.abs(received - expected).max() / max(1.0, float(np.abs(expected).max())))
     if received.shape != expected.shape or not error <= TOLERANCE:
         raise PlanError(
-            f"the mixture's template differs by {error:.1e} from Keras, expected at most {TOLERANCE}; please "
-            "report the model"
+            f"the mixture's template differs by {error:.1e} from Keras, expected at most {TOLERANCE}; report "
+            "the model as a bug"
         )
 
 
@@ -256,8 +262,8 @@ def build_template(
     specs = objective.frozen
     if [spec.name for spec in objective.data] != ["x"]:
         raise PlanError(
-            f"the mixture takes {', '.join(s.name for s in objective.data)}, expected x alone; a device has "
-            "nothing else"
+            f"the mixture has the inputs {', '.join(s.name for s in objective.data)}, expected only x; "
+            "change `data` of the objective"
         )
     norms = _find_norm_epsilons(specs, epsilons or {})
     values, starts = _make_placeholders(specs)
@@ -266,7 +272,8 @@ def build_template(
     bindings = _bind(template, specs, starts)
     layer_specs = tuple(spec for spec in specs if not any(spec.name.startswith(f"{norm}/") for norm in norms))
     hidden = {spec.name for spec in layer_specs} - {b.weight for b in bindings.values()}
-    if norms and hidden:  # biases that were added to a norm's shift: the shift shows once they are zero
+    # The converter added these biases to the shift of a norm. With zeros, the shift is recognized
+    if norms and hidden:
         template = convert_objective(
             objective, {n: np.zeros_like(v) if n in hidden else v for n, v in values.items()}
         )
@@ -277,7 +284,7 @@ def build_template(
     if lost:
         raise PlanError(
             f"the converter merged {', '.join(lost)} into other constants, so a device cannot fill them in; "
-            "two layers without an activation between them are one: put a ReLU between, or drop one"
+            "put a ReLU between layers that have no activation between them, or remove one of these layers"
         )
     ordered = tuple(bindings[index] for index in sorted(bindings))
     _check(objective, template, ordered, norms)

@@ -1,4 +1,6 @@
-"""Further draws of a model's first weights, for algorithms with several models. Imports TensorFlow."""
+"""Draws further initial weights of a model, for algorithms with several models. This module imports
+TensorFlow.
+"""
 
 from collections.abc import Callable
 
@@ -14,17 +16,20 @@ MAX_SEED = 1 << 31
 def draw_weights(
     initial: Weights, count: int, seed: int, make_network: Callable[[int], Network]
 ) -> dict[int, dict[str, Array]]:
-    """Return `count` further draws of a model's initial weights, by index from 1 on.
+    """Return further draws of a model's initial weights.
 
-    A weight that is the same in another build of the model was not drawn. It comes from a file or starts as
-    a constant. If the whole head is the same, the model is pretrained: a draw keeps its trunk, and the
-    head's initializers draw kernels and biases again.
+    A weight that is equal in two builds of the model is not random: it comes from a file or starts as a
+    constant. If the whole head is equal, the model is pretrained. A draw then has the trunk of the model, and
+    the initializers of the head draw its kernels and biases again.
 
     Args:
-        initial: the model's own initial weights.
+        initial: the model's initial weights by name, float32.
         count: number of draws.
         seed: the configuration's seed.
         make_network: builds the model with a random seed.
+
+    Returns:
+        The weights by name, float32, by index of the draw from 1.
     """
     draws: dict[int, dict[str, Array]] = {}
     pretrained: Network | None = None
@@ -33,7 +38,7 @@ def draw_weights(
         network = pretrained or make_network(int(rng.integers(MAX_SEED)))
         weights = {name: array for name, array in network.read_weights().items() if name in initial}
         if pretrained is None and all(np.array_equal(weights[name], initial[name]) for name in weights):
-            pretrained = network  # every build gives these weights: one is enough
+            pretrained = network  # Every build has these weights, so no other build is needed
         if all(np.array_equal(weights[name], initial[name]) for name in network.head_names):
             weights |= network.draw_head(rng)
         draws[index] = weights

@@ -1,9 +1,9 @@
-"""Windows over images as slices, concatenations and pads: what convolutions and the gradients of poolings are
-made of.
+"""Windows over images, made of slices, concatenations and pads.
 
-TFLite has no builtin op for these gradients, so they are written with ops that every runtime has. All works
-one axis after the other: a 5x5 window costs ten slices, not 25. Shapes are static: float32[batch, rows,
-columns, channels] throughout.
+Convolutions and the gradients of poolings are built from these windows. TFLite has no builtin op for these
+gradients, so this module uses ops that every runtime has. It processes one axis after the other: a 5x5 window
+costs ten slices, not 25. All shapes are static. Images are float32[batch, rows, columns, channels], or
+float32[channels, rows, columns, batch] where batch and channels are swapped.
 """
 
 import math
@@ -20,10 +20,17 @@ Tensor = Any
 
 @dataclass(frozen=True)
 class Axis:
-    """One spatial axis of a windowed op. Sizes are in samples.
+    """One spatial axis of a windowed op. All sizes are numbers of pixels.
 
     Attributes:
-        position: index of the axis in the tensor. before, after: the padding.
+        index: index of the axis in the tensor.
+        size: size of the image.
+        window: number of elements of a window.
+        stride: distance between two windows.
+        dilation: distance between two elements of a window.
+        out: number of windows.
+        before: padding before the image.
+        after: padding after the image.
     """
 
     index: int
@@ -37,7 +44,7 @@ class Axis:
 
     @property
     def reach(self) -> int:
-        """How many samples lie between the first and the last window's start, both counted."""
+        """Number of pixels from the start of the first window to the start of the last, both included."""
         return (self.out - 1) * self.stride + 1
 
     @property
@@ -62,11 +69,15 @@ def make_geometry(
     padding: str,
     explicit: Sequence[tuple[int, int]] = ((0, 0), (0, 0)),
 ) -> Geometry:
-    """Return the axes of an op's windows. Each argument has one entry for rows and one for columns.
+    """Return the axes of an op's windows. Each sequence has one entry for rows and one for columns.
 
     Args:
+        size: size of the image.
+        window: number of elements of a window.
+        strides: distance between two windows.
+        dilations: distance between two elements of a window.
         padding: SAME, VALID or EXPLICIT.
-        explicit: the padding before and after, for EXPLICIT.
+        explicit: the padding before and after the image, for EXPLICIT.
     """
     axes = []
     for i in (0, 1):
@@ -83,7 +94,12 @@ def make_geometry(
 
 
 def read_geometry(op: Any, window: Sequence[int]) -> Geometry:
-    """Read strides, dilations and padding off a TensorFlow op (NHWC) whose first input is the image."""
+    """Return the axes of a TensorFlow op, from its strides, dilations and padding.
+
+    Args:
+        op: the op, whose first input is an image in NHWC layout.
+        window: number of elements of a window, for rows and columns.
+    """
     attributes = op.node_def.attr
     dilations = list(op.get_attr("dilations"))[1:3] if "dilations" in attributes else [1, 1]
     explicit = list(op.get_attr("explicit_paddings")) if "explicit_paddings" in attributes else []
@@ -95,7 +111,13 @@ def read_geometry(op: Any, window: Sequence[int]) -> Geometry:
 
 
 def pad_image(image: Tensor, geometry: Geometry, value: float = 0.0) -> Tensor:
-    """Return the image with the op's padding around it."""
+    """Return the image with the op's padding around it.
+
+    Args:
+        image: float32[batch, rows, columns, channels].
+        geometry: the axes of the op.
+        value: the value of the padding.
+    """
     rows = geometry.rows
     columns = geometry.columns
     margins = [[0, 0], [rows.before, rows.after], [columns.before, columns.after], [0, 0]]
@@ -103,15 +125,27 @@ def pad_image(image: Tensor, geometry: Geometry, value: float = 0.0) -> Tensor:
 
 
 def pad_axis(image: Tensor, axis: Axis) -> Tensor:
-    """Return the image with the op's padding on one axis."""
+    """Return the image with the op's padding on one axis, which is zeros.
+
+    Args:
+        image: a tensor of four axes.
+        axis: the axis.
+    """
     return _fit(image, axis.index, axis.before, axis.after)
 
 
 def gather_taps(padded: Tensor, axis: Axis) -> list[Tensor]:
-    """Return for each window element along the axis what every window sees there: `out` long on that axis.
+    """Return the values of each window element in all windows along an axis.
 
-    With strides, samples that lie a stride apart are first put side by side: a slice in steps is thirty times
-    slower in TFLite.
+    With a stride, the function first reshapes the pixels of one stride into one group. A slice in steps is
+    thirty times slower in TFLite.
+
+    Args:
+        padded: the image with padding on this axis.
+        axis: the axis.
+
+    Returns:
+        One tensor for each window element. On the axis, its size is `axis.out`.
     """
     index = axis.index
     stride = axis.stride
@@ -134,16 +168,27 @@ def gather_taps(padded: Tensor, axis: Axis) -> list[Tensor]:
 
 
 def has_samples(axis: Axis, k: int) -> bool:
-    """Whether any window sees a sample at its element k: on small images elements may see padding only."""
+    """Return whether element k of any window is a pixel of the image. On small images it may be only padding.
+
+    Args:
+        axis: the axis.
+        k: index of the window element.
+    """
     start = k * axis.dilation - axis.before
     return start < axis.size and start + axis.reach > 0
 
 
 def gather_tap(image: Tensor, axis: Axis, k: int, first: int, count: int) -> Tensor:
-    """Return the values that element k of every window sees, in channels `first` to `first + count`.
+    """Return the values of element k of all windows, in the channels from `first`.
 
-    The image is swapped and has no padding. The stride is 1. It is one slice, and a pad if windows reach
-    over the edge.
+    The result is one slice, and a pad if windows reach over the edge.
+
+    Args:
+        image: float32[channels, rows, columns, batch], without padding.
+        axis: the axis, whose stride must be 1.
+        k: index of the window element.
+        first: the first channel.
+        count: number of channels.
     """
     start = k * axis.dilation - axis.before
     low = max(start, 0)
@@ -154,8 +199,14 @@ def gather_tap(image: Tensor, axis: Axis, k: int, first: int, count: int) -> Ten
 
 
 def scatter_tap(values: Tensor, axis: Axis, k: int) -> Tensor:
-    """The adjoint of a tap: put what every window gives for its element k where that element lies in the
-    image, zero elsewhere.
+    """Return an image with the values of element k of all windows at their pixels, and zeros elsewhere.
+
+    This function is the adjoint of `gather_tap`.
+
+    Args:
+        values: one value for each window on the axis.
+        axis: the axis.
+        k: index of the window element.
     """
     if not has_samples(axis, k):
         shape = values.shape.as_list()
@@ -166,25 +217,41 @@ def scatter_tap(values: Tensor, axis: Axis, k: int) -> Tensor:
 
 
 def scatter_taps(values: Sequence[Tensor], axis: Axis) -> Tensor:
-    """Return the image of `size` elements along the axis, summed where windows overlap.
+    """Return the image of the windows' values, summed where windows overlap.
 
-    It is the adjoint of `pad` and `gather_taps`.
+    This function is the adjoint of `pad_axis` followed by `gather_taps`.
+
+    Args:
+        values: for each window element, its values in all windows.
+        axis: the axis.
+
+    Returns:
+        The image without padding, whose size on the axis is `axis.size`.
     """
     if axis.is_tiling:
         whole = _interleave(values, axis.index)
         return _fit(whole, axis.index, -axis.before, axis.size + axis.before - axis.out * axis.window)
-    # On a very small image every element may see padding only. Element 0 then gives zeros.
+    # On a very small image all elements may be padding. Element 0 then gives zeros.
     seen = [k for k in range(len(values)) if has_samples(axis, k)] or [0]
     return add_tensors([scatter_tap(values[k], axis, k) for k in seen])
 
 
 def add_tensors(values: Sequence[Tensor]) -> Tensor:
-    """Add tensors one after the other: TFLite's ADD_N is not among the ops that runtimes do fast."""
+    """Return the sum of tensors, added one after the other. TFLite runtimes do not compute ADD_N fast.
+
+    Args:
+        values: one or more tensors of the same shape.
+    """
     return reduce(add, values)
 
 
 def concat(values: Sequence[Tensor], axis: int) -> Tensor:
-    """Join tensors. A single tensor is returned unchanged."""
+    """Join tensors along an axis. A single tensor is returned unchanged.
+
+    Args:
+        values: the tensors.
+        axis: index of the axis.
+    """
     return values[0] if len(values) == 1 else tf.concat(values, axis)
 
 
@@ -197,10 +264,10 @@ def _cut(image: Tensor, axis: int, start: int, length: int) -> Tensor:
 
 
 def _fit(image: Tensor, axis: int, before: int, after: int) -> Tensor:
-    """Pad the axis with zeros. Negative counts cut.
+    """Pad an axis with zeros. A negative count removes elements instead.
 
-    The tensor is padded with two axes. With four axes XNNPACK copies run by run along the last axis, which
-    takes three times as long.
+    The tensor is reshaped to two axes for the pad. With four axes, XNNPACK copies each run along the last
+    axis separately, which takes three times as long.
     """
     image = _cut(image, axis, max(-before, 0), image.shape[axis] + min(before, 0) + min(after, 0))
     before = max(before, 0)
@@ -219,14 +286,14 @@ def _dilate(image: Tensor, axis: Axis) -> Tensor:
         return image
     shape = image.shape.as_list()
     inner = math.prod(shape[axis.index + 1 :])
-    # Zeros put between would stand in the plan
+    # A pad, because constant zeros between the values would take space in the plan
     padded = tf.pad(tf.reshape(image, (-1, inner)), [[0, 0], [0, (axis.stride - 1) * inner]])
     shape[axis.index] *= axis.stride
     return _cut(tf.reshape(padded, shape), axis.index, 0, axis.reach)
 
 
 def _interleave(values: Sequence[Tensor], axis: int) -> Tensor:
-    """Deal the tensors out along the axis: the first of each, then the second of each, and so on."""
+    """Join tensors along an axis in turn: the first element of each, then the second of each, and so on."""
     shape = values[0].shape.as_list()
     shape[axis] *= len(values)
     return tf.reshape(concat(values, axis + 1), shape)

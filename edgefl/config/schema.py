@@ -304,7 +304,8 @@ class FederationConfig:
     below as comments above the keys. Raises ConfigError if values are out of range or do not fit together.
 
     Attributes:
-        name: name of the federation, part of each MQTT topic. Lower case letters, digits and dashes.
+        name: name of the federation, part of each MQTT topic: 1 to 64 of a-z, 0-9, -, _ and ., starting with
+            a letter or digit.
         seed: random seed. The same seed gives the same bits.
         rounds: number of training rounds.
         clients_per_round: number of online devices that train in a round. 0 means all.
@@ -375,8 +376,8 @@ class FederationConfig:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]{0,63}", self.name):
             raise ConfigError(
-                f"federation name {self.name!r}: expected lower case letters, digits and dashes; it is part "
-                "of each topic"
+                f"federation name {self.name!r}: expected 1 to 64 of a-z, 0-9, -, _ and ., starting with a "
+                "letter or digit; change name of [federation]"
             )
         for key, low in (
             ("rounds", 1),

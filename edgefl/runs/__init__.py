@@ -1,1 +1,1 @@
-"""Simulated federations on disk: run, resume, summarize, compare."""
+"""Runs, resumes, summarizes and compares simulated federations on disk."""

@@ -1,6 +1,6 @@
-"""The state of each simulated client as `edgefl export --state` reads it: a device directory in the run.
+"""Writes a device directory for each simulated client, which `edgefl export --state` reads.
 
-Its plan is a link to the run's plan. The mixture is written last.
+The plan in the device directory is a link to the run's plan.
 """
 
 from functools import cache
@@ -22,18 +22,18 @@ from edgefl.types import Mixture, Shard
 def save_client_state(
     run: RunFiles, plan: Plan, config: FederationConfig, client_id: str, mixture: Mixture, shard: Shard
 ) -> Path:
-    """Write one client's state and return its directory.
+    """Write the device directory of one client and return its path. The mixture is written last.
 
     Args:
-        run: The files of the run, which hold the plan.
-        plan: The run's plan.
-        config: The federation's configuration.
-        client_id: Names the directory.
-        mixture: What the client takes away.
-        shard: Its samples, with those held out.
+        run: the files of the run, which include the plan.
+        plan: the plan of the run.
+        config: the configuration of the federation.
+        client_id: the client, which names the directory.
+        mixture: the client's mixture.
+        shard: the client's samples, including its test samples.
 
     Raises:
-        StateError: The disk does not take a file.
+        StateError: a file cannot be written.
     """
     state = DeviceFiles(run.mixture(client=client_id))
     note = {"data": state.shard.name, "id": client_id, "federation": config.name, "seed": config.seed}
@@ -50,10 +50,19 @@ def save_client_state(
 def make_state_writer(
     run: RunDirectory, config: FederationConfig, partitioned: PartitionedDataset
 ) -> KeepResult:
-    """Return a function that writes the state of each client, and returns its result without the mixture."""
+    """Return a function that writes a client's device directory and drops the mixture from its result.
+
+    Args:
+        run: the directory of the run. Its plan is read when the first client ends.
+        config: the configuration of the federation.
+        partitioned: the data set and its client partitions.
+
+    Raises:
+        StateError: raised by the function if a file cannot be written.
+    """
 
     @cache
-    def read_plan() -> Plan:  # it is built once the rounds begin
+    def read_plan() -> Plan:  # the plan is built only when the rounds begin
         plan_and_weights = run.read_plan()
         assert plan_and_weights is not None
         return plan_and_weights[0]

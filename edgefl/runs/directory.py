@@ -1,4 +1,4 @@
-"""Opens the directory of a run: its plan, a checkpoint after each round, one line a round, and its result."""
+"""Opens the directory of a run, with its plan, checkpoints, one line per round, and the result."""
 
 import json
 import math
@@ -23,14 +23,28 @@ from edgefl.system.host import describe_machine, read_versions
 from edgefl.types import ServerState, Weights
 
 CHECKPOINT_INTERVAL_S = 2.0
+"""Minimum time between two checkpoints. The last round always writes a checkpoint."""
 
 
 class RunDirectory:
     """Opens a new directory, or the directory of an interrupted run.
 
+    Args:
+        path: the directory. A missing directory is created.
+        config: the configuration of the run. An interrupted run must have the same, except for `rounds`.
+        command: the command line, for run.json.
+        resume: whether the directory may contain a run, which is then continued.
+
     Raises:
-        ConfigError: the directory contains other files, or a run with another configuration.
-        StateError: the directory is damaged, or the disk is full.
+        ConfigError: the directory contains other files, a run that `resume` does not allow, or a run with
+            another configuration.
+        StateError: a file is damaged or cannot be written.
+
+    Attributes:
+        files: the files of the run.
+        state: the server state of the last checkpoint when the directory was opened, or None.
+        states: client states by client id.
+        sent_models: sha256 of the models that each client received, see `CommunicationCost`.
     """
 
     def __init__(self, path: Path, config: FederationConfig, command: str, *, resume: bool) -> None:
@@ -40,7 +54,7 @@ class RunDirectory:
             self._check(config_values, resume)
         elif path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise ConfigError(
-                f"{path} is in use, expected a new or empty directory; give another --out, or remove it"
+                f"{path} is in use, expected a new or empty directory; pass another --out, or remove it"
             )
         else:
             path.mkdir(parents=True, exist_ok=True)
@@ -67,43 +81,61 @@ class RunDirectory:
     def _check(self, config_values: Mapping[str, Any], resume: bool) -> None:
         if not resume:
             raise ConfigError(
-                f"{self.files.root} contains a run; continue it with --resume, pass another --out, or "
-                f"remove it"
+                f"{self.files.root} contains a run, expected a new or empty directory; continue the run with "
+                f"--resume, pass another --out, or remove it"
             )
         before = self.read_note()["config"]
         if not isinstance(before, dict):
             raise StateError(
-                f"{self.files.note} holds no configuration; give another --out, or remove {self.files.root}"
+                f"{self.files.note} has no configuration; pass another --out, or remove {self.files.root}"
             )
-        # an older version did not know all keys, and did what their defaults say
+        # An older version did not write all keys, and behaved like their defaults.
         before = {**json.loads(json.dumps(asdict(FederationConfig()))), **before}
         other = [key for key in config_values if config_values[key] != before.get(key) and key != "rounds"]
         if other:
             raise ConfigError(
-                f"{self.files.root} holds a run with another {other[0]} ({before.get(other[0])}); give "
+                f"{self.files.root} contains a run with another {other[0]} ({before.get(other[0])}); pass "
                 "another --out"
             )
 
     def read_note(self) -> dict[str, Any]:
-        """Return the note of the run with config, command, versions and machine, or None if it is missing."""
+        """Return the content of run.json.
+
+        Returns:
+            The JSON object. `config`, `command`, `versions`, `machine` and `started` are None if the file
+                lacks them.
+
+
+        Raises:
+            StateError: the file is missing or damaged.
+        """
         return {
             "config": None,
             "command": None,
             "versions": None,
             "machine": None,
+            "started": None,
             **read_json(self.files.note),
         }
 
     def write(self, path: Path, text: str) -> None:
         """Write a text file of the run.
 
+        Args:
+            path: the file.
+            text: its new content.
+
         Raises:
-            StateError: the disk does not accept it.
+            StateError: the file cannot be written.
         """
         write_state(path, text.encode(), remedy=RUN_SPACE_REMEDY)
 
     def load_state(self) -> ServerState | None:
-        """Return the state of the last checkpoint, or None before the first."""
+        """Return the server state of the last checkpoint, or None before the first checkpoint.
+
+        Raises:
+            StateError: the file is damaged.
+        """
         path = self.files.server_state
         if not path.exists():
             return None
@@ -113,7 +145,12 @@ class RunDirectory:
             raise StateError(f"{path}: {error}") from error
 
     def read_plan(self) -> tuple[Plan, Weights] | None:
-        """Return the run's plan and initial weights, or None before they are built."""
+        """Return the run's plan and initial weights, or None before they are built.
+
+        Raises:
+            PlanError: a file of the plan is missing or damaged.
+            WireError: the initial weights do not match the plan.
+        """
         initial = self.files.plan / INITIAL_FILE
         if not initial.exists():
             return None
@@ -124,26 +161,26 @@ class RunDirectory:
         return plan, decode_initial_weights(initial.read_bytes(), plan.spec, str(initial))
 
     def read_records(self) -> list[dict[str, Any]]:
-        """Return one record a round, first to last."""
+        """Return the record of each round as a JSON object, from the first round to the last."""
         path = self.files.rounds
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def _trim(self) -> None:
-        """Drop the lines of rounds after the checkpoint: they are played again, to the same end."""
+        """Remove the lines of rounds after the checkpoint, which the run repeats with the same results."""
         path = self.files.rounds
         lines = path.read_text(errors="replace").splitlines(keepends=True) if path.exists() else []
         try:
             rounds = [int(json.loads(line)["round"]) for line in lines if line.endswith("\n")]
         except (ValueError, KeyError, TypeError) as error:
             raise StateError(
-                f"{path} is damaged: {error!r}; give another --out, or remove {self.files.root}"
+                f"{path} is damaged: {error!r}; pass another --out, or remove {self.files.root}"
             ) from error
         remaining = [round for round in rounds if round <= self._last]
         if remaining != list(range(self._last - len(remaining) + 1, self._last + 1)) or (
             self._last and not remaining
         ):
             raise StateError(
-                f"{path} lacks rounds, expected all to {self._last}; give another --out, or remove "
+                f"{path} lacks rounds, expected all up to round {self._last}; pass another --out, or remove "
                 f"{self.files.root}"
             )
         if len(remaining) < len(lines):
@@ -152,8 +189,18 @@ class RunDirectory:
     def save_round(
         self, state: ServerState, record: Record, sent_models: Mapping[str, list[str]], *, last: bool
     ) -> None:
-        """Append the round's line and, every two seconds and at the last round, write a checkpoint. held: see
-        `Traffic`.
+        """Append the line of a round to rounds.jsonl, and write a checkpoint if one is due.
+
+        A checkpoint is due in the last round, and `CHECKPOINT_INTERVAL_S` seconds after the previous one.
+
+        Args:
+            state: the server state after the round.
+            record: the record of the round.
+            sent_models: sha256 of the models that each client received, see `CommunicationCost.sent_models`.
+            last: whether this is the last round.
+
+        Raises:
+            StateError: a file cannot be written.
         """
         line = {
             name: value
@@ -168,11 +215,11 @@ class RunDirectory:
         path = self.files.rounds
         with write_errors(path, RUN_SPACE_REMEDY), path.open("a") as file:
             file.write(json.dumps(line, allow_nan=True) + "\n")
-            if due:  # a checkpoint must not outlive the lines of its rounds
+            if due:  # the lines must be on the disk before the checkpoint that needs them
                 file.flush()
                 os.fsync(file.fileno())
         if due:
-            # before the state, which it belongs to
+            # These models belong to the server state, and must exist when it is written.
             self.write(self.files.client_models(round=record.round), json.dumps(sent_models))
             write_state(self.files.server_state, encode_server_state(state), remedy=RUN_SPACE_REMEDY)
             self.states.commit()
@@ -182,22 +229,26 @@ class RunDirectory:
         self.states.set_round(state.round)
 
     def count_free_bytes(self) -> int:
-        """Return the free bytes of its disk."""
+        """Return the number of free bytes on the disk of the run."""
         return shutil.disk_usage(self.files.root).free
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
+    """Read a file with a JSON object.
+
+    Args:
+        path: the file.
 
     Raises:
-        StateError: the file is missing or damaged.
+        StateError: the file is missing, damaged, or not a JSON object.
     """
     try:
         value = parse_json(path.read_text())
     except (OSError, ValueError) as error:
-        raise StateError(f"cannot read {path}: {error}; is this the directory of a run?") from error
+        raise StateError(f"cannot read {path}: {error}; check that this is the right directory") from error
     if not isinstance(value, dict):
         raise StateError(
-            f"{path} holds a {type(value).__name__}, expected an object; is this the directory of a run?"
+            f"{path} contains a {type(value).__name__}, expected an object; check that this is the right "
+            "directory"
         )
     return value

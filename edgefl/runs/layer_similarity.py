@@ -1,8 +1,9 @@
-"""How alike clients' layers are after each epoch of training alone, from the same weights: what a clustering
-would have to go by.
+"""Measures the similarity of clients' layers after each epoch, when every client trains alone.
 
-Filippakopoulos et al., Personalization in Distributed tinyML Applications via Adaptive Clustered Federated
-Learning, figures 3 and 4.
+All clients start from the same weights. The similarities show what a clustering of these clients can use.
+
+Source: Filippakopoulos et al., Personalization in Distributed tinyML Applications via Adaptive Clustered
+Federated Learning, figures 3 and 4.
 """
 
 from collections.abc import Mapping
@@ -35,24 +36,31 @@ WHOLE_MODEL_ALGORITHMS = {
     "pfl-mf",
     "pfl-mfe",
 }
-"""Algorithms whose clients train the whole model on their samples, by the plan's signature `train`."""
+"""Algorithms whose clients train the whole model with the plan's signature `train`."""
 SIMILARITY_DIGITS = 5
-"""Weights that were the same not long ago differ in the fourth."""
+"""Decimals of a similarity. Models that have trained for a few steps differ in the fourth decimal."""
 _HYPERPARAMETERS = ("learning_rate", "momentum", "weight_decay")
 
 
 def check_layers(algorithm: str, clients: int) -> None:
-    """Raise ConfigError where `layers_over` cannot be asked for."""
+    """Check that a run can measure the similarity of layers, for `--layers-over`.
+
+    Args:
+        algorithm: the algorithm of the run.
+        clients: number of clients.
+
+    Raises:
+        ConfigError: clients of the algorithm do not train the whole model, or there are too many clients.
+    """
     if algorithm not in WHOLE_MODEL_ALGORITHMS:
         raise ConfigError(
-            f"--layers-over trains whole models, {algorithm} does not; take one of "
-            f"{', '.join(sorted(WHOLE_MODEL_ALGORITHMS))}"
+            f"--layers-over needs clients that train the whole model, which {algorithm} does not do; use one "
+            f"of {', '.join(sorted(WHOLE_MODEL_ALGORITHMS))}"
         )
     if clients > MAX_COMPARED_CLIENTS:
         raise ConfigError(
-            f"--layers-over of {clients} clients, expected {MAX_COMPARED_CLIENTS} at most: it compares "
-            f"each two of "
-            "them"
+            f"--layers-over would compare each pair of {clients} clients, expected at most "
+            f"{MAX_COMPARED_CLIENTS}; lower num_clients of [partition]"
         )
 
 
@@ -66,10 +74,28 @@ def compare_layers(
 ) -> dict[str, Any]:
     """Return the content of layers.json.
 
+    Args:
+        learner: runs the plan.
+        initial: the weights from which all clients start.
+        shards: samples by client id.
+        epochs: number of epochs.
+        truth: true cluster by client id. Clients that are missing get -1.
+        seed: random seed of the order of the samples.
+
     Returns:
-        Epochs, clients, their true clusters, and the cosine similarity of each two clients after each
-        epoch: `layers` by layer, and `compared` for the dense layers together, or for the algorithm's
-        option `layers`.
+        A JSON object:
+
+            epochs: numbers of the epochs, from 1.
+            clients: client ids, sorted.
+            truth: true cluster of each client.
+            layers: cosine similarities by layer, shape (epochs, clients, clients).
+            dense: names of the compared layers. These are the dense layers, or the algorithm's option
+                `layers`.
+            compared: cosine similarities over all compared layers, shape (epochs, clients, clients).
+
+    Raises:
+        ConfigError: the model has no layer to compare.
+        DivergedError: the loss of a client is not finite.
     """
     options = complete_algorithm_options(learner.spec.algorithm, learner.spec.options)
     hyper = {name: options[name] for name in _HYPERPARAMETERS if name in options}

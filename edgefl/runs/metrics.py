@@ -1,4 +1,4 @@
-"""How a personalized federation is measured: over clients and over classes. Pure functions."""
+"""Summarizes the figures of a personalized federation over clients and classes. Pure functions."""
 
 from dataclasses import dataclass
 
@@ -10,8 +10,14 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class FigureSummary:
-    """One figure over clients: plain mean, mean weighted by size, standard deviation over clients, 10th
-    percentile.
+    """The distribution of one figure over clients.
+
+    Attributes:
+        mean: mean over clients.
+        weighted: mean weighted by the clients' sizes.
+        std: standard deviation over clients.
+        p10: 10th percentile over clients.
+        count: number of clients that have the figure.
     """
 
     mean: float
@@ -24,12 +30,15 @@ class FigureSummary:
 def summarize_figure(values: ArrayLike, sizes: ArrayLike) -> FigureSummary:
     """Return the distribution of a figure over clients.
 
-    NaN values are left out. The standard deviation is the one of the population. All results are NaN if no
-    value is a number.
+    NaN and infinite values are left out. The standard deviation divides by the number of clients.
 
     Args:
-        values: float[clients].
-        sizes: weights of the clients, float[clients], above 0.
+        values: the figure of each client, shape (clients,).
+        sizes: weight of each client, shape (clients,), 0 or more.
+
+    Returns:
+        The distribution. All statistics are NaN if no value is finite. The weighted mean is NaN if no weight
+            is above 0.
     """
     finite_values = np.asarray(values, np.float64)
     weights = np.asarray(sizes, np.float64)
@@ -49,9 +58,16 @@ def summarize_figure(values: ArrayLike, sizes: ArrayLike) -> FigureSummary:
 
 
 def compute_cdf(values: ArrayLike) -> tuple[Vector, Vector]:
-    """Return (sorted values, share of clients with at most that value), both float64[clients].
+    """Return the empirical cumulative distribution of a figure over clients.
 
-    NaN values are left out.
+    NaN and infinite values are left out.
+
+    Args:
+        values: the figure of each client, shape (clients,).
+
+    Returns:
+        The sorted values, and for each of them the share of clients with at most this value. Both have one
+            element per finite value, float64.
     """
     sorted_values = np.sort(np.asarray(values, np.float64))
     sorted_values = sorted_values[np.isfinite(sorted_values)]
@@ -59,10 +75,16 @@ def compute_cdf(values: ArrayLike) -> tuple[Vector, Vector]:
 
 
 def estimate_local_accuracy(by_class: ArrayLike, class_share: ArrayLike) -> float:
-    """Return the expected accuracy on a client's own classes: the sum over classes of accuracy times share.
+    """Return the expected accuracy on a client's mix of classes: the sum of accuracy times share.
 
-    A class that the client has and the test set lacks is left out, and the other shares are rescaled to a
-    sum of one. The result is NaN if no class remains. Both arguments are float[classes].
+    A class that the test set lacks is left out, and the other shares are rescaled to a sum of one.
+
+    Args:
+        by_class: accuracy of each class on the test set, shape (classes,). NaN for a class without samples.
+        class_share: share of each class in the client's samples, shape (classes,).
+
+    Returns:
+        The accuracy, NaN if no class remains.
 
     Source: PFL-MoE (Guo et al. 2020), section V.
     """
@@ -77,5 +99,13 @@ def estimate_local_accuracy(by_class: ArrayLike, class_share: ArrayLike) -> floa
 
 
 def estimate_global_accuracy(by_class: ArrayLike, counts: ArrayLike) -> float:
-    """Return the plain accuracy on a test set with `counts` samples of each class."""
+    """Return the accuracy on a test set from the accuracies by class.
+
+    Args:
+        by_class: accuracy of each class, shape (classes,). NaN for a class without samples.
+        counts: number of test samples of each class, shape (classes,).
+
+    Returns:
+        The accuracy, NaN if no class has samples.
+    """
     return estimate_local_accuracy(by_class, counts)

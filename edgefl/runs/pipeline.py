@@ -1,4 +1,4 @@
-"""A configuration becomes a run: data, partition, plan, rounds, client results."""
+"""Runs a simulated federation from its configuration: data, partition, plan, rounds, client results."""
 
 import logging
 import math
@@ -44,9 +44,12 @@ LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PartitionedDataset:
-    """A data set as it was shared out.
+    """A data set that is divided among clients.
 
-    `shards` read it from a directory that lives as long as the context.
+    Attributes:
+        shards: samples by client id, read from a temporary directory. They can be used only while the
+            context of `open_partitioned_dataset` is open.
+        client_partitions: client partitions by client id.
     """
 
     shards: MappedShards
@@ -54,7 +57,7 @@ class PartitionedDataset:
 
     @property
     def test_counts(self) -> NDArray[np.int64]:
-        """Number of test samples by class, int64[classes]."""
+        """Number of test samples of each class, shape (classes,), int64."""
         return np.bincount(self.shards.dataset.y_test, minlength=self.shards.dataset.num_classes)
 
 
@@ -62,9 +65,12 @@ class PartitionedDataset:
 def open_partitioned_dataset(config: FederationConfig) -> Iterator[PartitionedDataset]:
     """Load the data set of a configuration, partition it, and map it into memory.
 
+    Args:
+        config: the configuration of the federation.
+
     Raises:
-        DataError: the data set cannot be read or partitioned.
-        ConfigError: an option of the configuration is wrong.
+        DataError: the data set cannot be read or partitioned, or the disk is full.
+        ConfigError: the partition or an option is unknown, or an option has the wrong type.
     """
     from edgefl.data import load_data
     from edgefl.data.partitions.registry import make_client_partitions
@@ -77,9 +83,18 @@ def open_partitioned_dataset(config: FederationConfig) -> Iterator[PartitionedDa
 
 @contextmanager
 def open_dataset_with_progress(config: FederationConfig, progress: Progress) -> Iterator[PartitionedDataset]:
-    """Call `open_partitioned_dataset` and show progress meanwhile."""
+    """Call `open_partitioned_dataset` and show this step as progress.
+
+    Args:
+        config: the configuration of the federation.
+        progress: shows the progress.
+
+    Raises:
+        DataError: as in `open_partitioned_dataset`.
+        ConfigError: as in `open_partitioned_dataset`.
+    """
     progress.update_live(
-        f"reading {config.data.name}, sharing it out to {config.partition.num_clients} clients"
+        f"loading {config.data.name} and dividing it among {config.partition.num_clients} clients"
     )
     with open_partitioned_dataset(config) as partitioned:
         yield partitioned
@@ -93,9 +108,18 @@ def _build(config: FederationConfig) -> tuple[Plan, Weights]:
 
 
 def build_plan_in_subprocess(config: FederationConfig) -> tuple[Plan, Weights]:
-    """Build the plan in a process of its own: this one never holds TensorFlow.
+    """Build the plan in another process, so that this process never loads TensorFlow.
 
-    Raises what `build_plan` raises, and EdgeflError when that process is killed.
+    Args:
+        config: the configuration of the federation.
+
+    Returns:
+        The plan and its initial weights.
+
+    Raises:
+        ConfigError: the model or an option does not exist.
+        PlanError: a layer cannot be compiled.
+        EdgeflError: the other process was killed.
     """
     with ProcessPoolExecutor(1, get_context("spawn")) as pool, terminate_children():
         try:
@@ -104,17 +128,26 @@ def build_plan_in_subprocess(config: FederationConfig) -> tuple[Plan, Weights]:
             return building.result()
         except BrokenProcessPool as error:
             raise EdgeflError(
-                "the process that compiles the plan was killed, most often for want of memory; free some"
+                "the process that compiles the plan was killed, probably because memory ran out; free memory"
             ) from error
 
 
 def load_or_build_plan(run: RunDirectory, config: FederationConfig) -> tuple[Plan, Weights]:
-    """Return the run's plan, built if it is not there yet.
+    """Return the run's plan and initial weights. Build and save them if the run has no plan yet.
 
-    The plan's options hold from then on, whatever the configuration says.
+    An existing plan keeps its options, even if the configuration has other options.
+
+    Args:
+        run: the directory of the run.
+        config: the configuration of the federation.
 
     Raises:
-        PlanError: another version of edgefl began the run, with options that this one does not know.
+        PlanError: the plan is damaged, a layer cannot be compiled, or another version of edgefl built the
+            plan with an option that this version does not have.
+        WireError: the initial weights do not match the plan.
+        ConfigError: the model or an option does not exist.
+        EdgeflError: the process that builds the plan was killed.
+        OSError: the plan cannot be written.
     """
     plan_and_weights = run.read_plan()
     if plan_and_weights is not None:
@@ -143,18 +176,33 @@ def play_run(
     log: Write | None = None,
     without_rounds: Collection[str] = (),
 ) -> Simulation:
-    """Play a run to its end, or continue it. Each round is written to the directory when it ends.
+    """Run a federation to its end, from its last checkpoint if it has one.
+
+    Each round is written to the directory when it ends.
 
     Args:
         run: the directory of the run.
-        config: configuration of the federation.
-        partitioned: the data set and its client partitions. processes, open_engine, keep_result,
-        evaluate_every,
-            without_rounds: see `simulate`.
-        measure_test: measure every mixture also on the test samples of the data set.
-        progress: receives completed rounds and clients. start, states: the end of another run.
-            Personalization starts from it instead of this run's checkpoint.
-        log: receives the scalars of each round.
+        config: the configuration of the federation.
+        partitioned: the data set and its client partitions.
+        processes: number of processes that run clients.
+        measure_test: whether every mixture is also measured on the test samples of the data set.
+        open_engine: opens the engine that runs clients, see `simulate`.
+        progress: receives completed rounds and clients.
+        keep_result: called with each client result, see `simulate`.
+        start: server state to start from instead of this run's checkpoint, such as the last state of another
+            run.
+        states: client states that belong to `start`. None uses the states of this run.
+        evaluate_every: number of rounds between evaluations, see `simulate`.
+        log: receives the number and the scalars of each round.
+        without_rounds: ids of clients that are only personalized.
+
+    Returns:
+        The last server state and the client results.
+
+    Raises:
+        PlanError: as in `load_or_build_plan`.
+        StateError: a file of the run is damaged or cannot be written.
+        EdgeflError: any other error of `load_or_build_plan` or `simulate`.
     """
     plan, initial = load_or_build_plan(run, config)
     dataset = partitioned.shards.dataset
@@ -209,14 +257,27 @@ def play_fleet(
     keep_result: KeepResult = drop_mixture,
     log: Write | None = None,
 ) -> tuple[Simulation, FleetFigures]:
-    """Play a run in virtual time. It cannot be continued. See `edgefl.simulation.virtual_time`.
+    """Run a federation in virtual time, see `edgefl.simulation.virtual_time`.
+
+    It always starts with round 1, so an interrupted run cannot be continued.
 
     Args:
         run: the directory of the run.
-        config: configuration of the federation, with `[fleet]`.
-        partitioned: the data set and its client partitions. processes, open_engine, keep_result: see
-        `simulate`. progress: receives completed rounds and clients.
-        log: receives the scalars of each round.
+        config: the configuration of the federation, with the table `[fleet]`.
+        partitioned: the data set and its client partitions.
+        processes: number of processes that run clients.
+        open_engine: opens the engine that runs clients. None runs them on this machine.
+        progress: receives completed rounds and clients.
+        keep_result: called with each client result, see `simulate`.
+        log: receives the number and the scalars of each round.
+
+    Returns:
+        The last server state with the client results, and the events of the fleet.
+
+    Raises:
+        PlanError: as in `load_or_build_plan`.
+        StateError: a file of the run cannot be written.
+        EdgeflError: any other error of `load_or_build_plan` or `simulate_fleet`.
     """
     plan, initial = load_or_build_plan(run, config)
     dataset = partitioned.shards.dataset

@@ -1,4 +1,4 @@
-"""What a long run tells of its rounds."""
+"""Reports the progress of a run: its rounds and the personalization."""
 
 import math
 import time
@@ -11,7 +11,13 @@ from edgefl.types import ServerState
 
 
 class RoundProgress:
-    """Tells of rounds and of clients that end, with the time that is left."""
+    """Reports completed rounds and clients, with an estimate of the remaining time.
+
+    Args:
+        rounds: number of rounds of the federation.
+        progress: shows the progress.
+        label: text before each line.
+    """
 
     def __init__(self, rounds: int, progress: Progress, label: str = "") -> None:
         self._label = label
@@ -21,13 +27,22 @@ class RoundProgress:
         self._began = 0.0
 
     def begin(self, done: int) -> None:
-        """Set the number of rounds that are complete before this run continues."""
+        """Show the round with which the run begins or continues.
+
+        Args:
+            done: number of complete rounds.
+        """
         self._progress.update_live(
             f"{self._label}round {min(done + 1, self._rounds)}/{self._rounds}", done, self._rounds
         )
 
     def __call__(self, state: ServerState, record: Record) -> None:
-        """Take the round that is over."""
+        """Report a completed round.
+
+        Args:
+            state: the server state after the round. Unused, because a `RoundCallback` receives it.
+            record: the record of the round.
+        """
         self._seconds = record.seconds if not self._seconds else 0.8 * self._seconds + 0.2 * record.seconds
         left = self._seconds * max(0, self._rounds - record.round)
         phase = "" if record.phase == "federate" else f" {record.phase}"
@@ -44,7 +59,12 @@ class RoundProgress:
         self._progress.update(f"{self._label}{position}: {details}", record.round, self._rounds)
 
     def report_client(self, done: int, clients: int) -> None:
-        """Take a client that has ended."""
+        """Report a client that is personalized.
+
+        Args:
+            done: number of personalized clients, this one included.
+            clients: number of all clients.
+        """
         now = time.monotonic()
         if done == 1:
             self._began = now

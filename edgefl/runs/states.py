@@ -1,4 +1,4 @@
-"""What clients keep between rounds, on disk, so that memory does not grow with the number of clients."""
+"""Stores client states on disk, so that memory does not grow with the number of clients."""
 
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
@@ -19,8 +19,11 @@ class FileStates(MutableMapping[str, ClientState]):
     """A mapping from client ids to client states in files.
 
     A new state is written next to the state of the last checkpoint. `commit` makes the newest states the
-    checkpoint. After a crash, `FileStates(files, round)` discards the states after that round. A client
-    with an empty state has no file.
+    checkpoint. A client whose state was always empty has no file.
+
+    Args:
+        files: the files of the run.
+        round: round of the last checkpoint, 0 before the first. States of later rounds are deleted.
     """
 
     def __init__(self, files: RunFiles, round: int) -> None:
@@ -31,7 +34,7 @@ class FileStates(MutableMapping[str, ClientState]):
         for path in sorted(files.clients.glob("*.safetensors*")):
             client_id, written = _split_name(path)
             if path.name.startswith(".") or (written.isdecimal() and int(written) > round):
-                path.unlink()  # of after the checkpoint, or half written
+                path.unlink()  # written after the checkpoint, or incomplete
             elif written.isdecimal():
                 self._committed[client_id] = max(int(written), self._committed.get(client_id, 0))
         for path in files.clients.glob("*.safetensors"):
@@ -43,11 +46,15 @@ class FileStates(MutableMapping[str, ClientState]):
         return self._files.client_state(client=client_id, round=round)
 
     def set_round(self, round: int) -> None:
-        """Say which round's states are written from now on."""
+        """Set the round under which states are written from now on.
+
+        Args:
+            round: number of the round.
+        """
         self._round = round
 
     def commit(self) -> None:
-        """Remove what the checkpoint that was just written does not need."""
+        """Make the newest states the checkpoint, and remove the states of the previous checkpoint."""
         for client_id, round in self._uncommitted.items():
             before = self._committed.get(client_id)
             if before is not None and before != round:
@@ -56,7 +63,12 @@ class FileStates(MutableMapping[str, ClientState]):
         self._uncommitted.clear()
 
     def __getitem__(self, client_id: str) -> ClientState:
-        """Read one client's newest state."""
+        """Return the newest state of a client.
+
+        Raises:
+            KeyError: the client has no state.
+            StateError: the file is damaged.
+        """
         round = self._uncommitted.get(client_id, self._committed.get(client_id))
         if round is None:
             raise KeyError(client_id)
@@ -67,7 +79,11 @@ class FileStates(MutableMapping[str, ClientState]):
             raise StateError(f"{path}: {error}") from error
 
     def __setitem__(self, client_id: str, state: ClientState) -> None:
-        """Write one client's state of this round."""
+        """Write the state of a client after the current round.
+
+        Raises:
+            StateError: the file cannot be written.
+        """
         if not state.arrays and not state.scalars and client_id not in self:
             return
         before = self._uncommitted.get(client_id)
@@ -78,7 +94,11 @@ class FileStates(MutableMapping[str, ClientState]):
         self._uncommitted[client_id] = self._round
 
     def __delitem__(self, client_id: str) -> None:
-        """Forget a client."""
+        """Delete the states of a client.
+
+        Raises:
+            KeyError: the client has no state.
+        """
         rounds = {self._uncommitted.pop(client_id, None), self._committed.pop(client_id, None)} - {None}
         if not rounds:
             raise KeyError(client_id)
@@ -86,9 +106,9 @@ class FileStates(MutableMapping[str, ClientState]):
             self._locate(client_id, round or 0).unlink(missing_ok=True)
 
     def __iter__(self) -> Iterator[str]:
-        """Clients that keep something."""
+        """Iterate over the ids of the clients that have a state, sorted."""
         return iter(sorted({**self._committed, **self._uncommitted}))
 
     def __len__(self) -> int:
-        """Return how many clients keep something."""
+        """Return the number of clients that have a state."""
         return len({**self._committed, **self._uncommitted})

@@ -1,4 +1,4 @@
-"""The result of a run: one row a client, and how each figure is spread over clients."""
+"""Makes and reads the summary of a run: one row per client, and the distribution of each figure."""
 
 import json
 import math
@@ -35,16 +35,24 @@ FIGURE_DESCRIPTIONS = {
     "global": "global test: accuracy on the common test set",
     "balanced": "own held-out samples, mean over classes",
 }
-"""What the first part of a figure's name says; the second names the model: mixture, federated, local, ..."""
+"""Descriptions by the first part of a figure's name. The second part is the model, such as `mixture`."""
 
 ACCURACY_STEPS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
+"""Accuracies for which `summarize_fleet` reports the virtual time until they were reached."""
 _KEYS = ("algorithm", "data", "figures", "clients", "rounds", "seconds", "bytes_up", "bytes_down")
 
 
 def make_client_row(client_id: str, result: ClientResult, test_counts: np.ndarray) -> dict[str, Any]:
-    """Return one client's figures.
+    """Return one client's row of summary.json.
 
-    `test_counts` is the number of common test samples by class, int[classes].
+    Args:
+        client_id: the client.
+        result: the client result.
+        test_counts: number of common test samples of each class, shape (classes,), int64.
+
+    Returns:
+        `id`, the metrics of the personalization, and `expected_MODEL` and `global_MODEL` for each model in
+            `test_accuracies`, see `FIGURE_DESCRIPTIONS`.
     """
     row: dict[str, Any] = {"id": client_id, **result.metrics}
     for name, by_class in result.test_accuracies.items():
@@ -54,8 +62,13 @@ def make_client_row(client_id: str, result: ClientResult, test_counts: np.ndarra
 
 
 def summarize_figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Return mean, size-weighted mean, standard deviation, 10th percentile and count of each figure over
-    clients.
+    """Return the distribution of each figure over clients, see `FigureSummary`.
+
+    Args:
+        rows: one row per client, with `n_train` as its size, see `make_client_row`.
+
+    Returns:
+        The fields of `FigureSummary` by the figure's name.
     """
     keys = dict.fromkeys(key for row in rows for key in row if key.partition("_")[0] in FIGURE_DESCRIPTIONS)
     sizes = [row["n_train"] for row in rows]
@@ -63,10 +76,13 @@ def summarize_figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, 
 
 
 def find_clusters(simulation: Simulation) -> dict[str, int]:
-    """Return the cluster of each client: the server's assignment, else the expert that the client's gate
-    prefers.
+    """Return the cluster of each client by client id.
 
-    Clients without a cluster are left out.
+    The clusters are the assignments of the server. Without assignments, a client's cluster is the expert in
+    the diagnostic `assignment` of its mixture. Clients without a cluster are left out.
+
+    Args:
+        simulation: the result of the federation.
     """
     assigned = read_assignments(simulation.state)
     preferred = {
@@ -84,7 +100,18 @@ def summarize_run(
     client_partitions: Mapping[str, ClientPartition],
     test_counts: np.ndarray,
 ) -> dict[str, Any]:
-    """Return the content of summary.json. Figures that are not numbers become None."""
+    """Return the content of summary.json. Numbers that are not finite become None.
+
+    Args:
+        config: the configuration of the federation.
+        simulation: the result of the federation.
+        records: the record of each round, see `RunDirectory.read_records`.
+        client_partitions: client partitions by client id.
+        test_counts: number of common test samples of each class, shape (classes,), int64.
+
+    Raises:
+        ModuleNotFoundError: `[privacy]` is on, and the extra `dp` is not installed.
+    """
     clusters = find_clusters(simulation)
     rows = []
     for client_id, result in simulation.results.items():
@@ -137,15 +164,15 @@ def summarize_run(
 
 
 def summarize_fleet(fleet: FleetFigures, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the content of summary.json for a simulation in virtual time.
+    """Return the content of `fleet` in summary.json, for a simulation in virtual time.
 
     Args:
-        fleet: events of the fleet.
-        records: the rounds.
+        fleet: the events of the fleet.
+        records: the record of each round, see `RunDirectory.read_records`.
 
     Returns:
-        The fields of `fleet`, and `hours_to_accuracy`: for each of `ACCURACY_STEPS` that the mean accuracy
-        of the clients reached, the virtual hours until it did.
+        The fields of `fleet`, and `hours_to_accuracy`. This maps each of `ACCURACY_STEPS` that the mean
+            accuracy of the clients reached to the virtual hours until the first such round.
     """
     reached: dict[str, float] = {}
     for record in records:
@@ -157,8 +184,12 @@ def summarize_fleet(fleet: FleetFigures, records: Sequence[Mapping[str, Any]]) -
 
 
 def encode_confusions(simulation: Simulation) -> str:
-    """Return the content of confusion.json: by client, rows [true class, predicted class, count] of held-out
-    samples.
+    """Return the content of confusion.json.
+
+    It maps each client id to rows of true class, predicted class and number of test samples.
+
+    Args:
+        simulation: the result of the federation.
     """
     return (
         json.dumps({client_id: result.confusion.tolist() for client_id, result in simulation.results.items()})
@@ -167,8 +198,13 @@ def encode_confusions(simulation: Simulation) -> str:
 
 
 def encode_gates(simulation: Simulation) -> str:
-    """Return the content of gates.json: by client, a row [class, samples, weight of each expert] per held-out
-    class.
+    """Return the content of gates.json.
+
+    It maps each client id to one row per class of its test samples. A row holds the class, the number of
+    samples, and the mean gate weight of each expert. Clients without a gate have no rows.
+
+    Args:
+        simulation: the result of the federation.
     """
     return (
         json.dumps(
@@ -181,6 +217,9 @@ def encode_gates(simulation: Simulation) -> str:
 def read_summary(run: Path) -> dict[str, Any]:
     """Read the summary of a run.
 
+    Args:
+        run: the directory of the run.
+
     Raises:
         StateError: the file is missing, damaged, or not a summary.
     """
@@ -189,7 +228,8 @@ def read_summary(run: Path) -> dict[str, Any]:
     lacking = [key for key in _KEYS if key not in summary]
     if lacking:
         raise StateError(
-            f"{path} lacks {lacking[0]!r}; is it the summary of a run? Make it again with --resume"
+            f"{path} lacks {lacking[0]!r}, expected the summary of a run; run `edgefl simulate --resume` to "
+            "write it again"
         )
     spreads = summary["figures"]
     parts = {field.name for field in fields(FigureSummary)}
@@ -197,6 +237,7 @@ def read_summary(run: Path) -> dict[str, Any]:
         not isinstance(figure, dict) or not parts <= set(figure) for figure in spreads.values()
     ):
         raise StateError(
-            f"{path} holds other figures than {', '.join(sorted(parts))} of each; make it again with --resume"
+            f"{path} has incomplete figures, expected {', '.join(sorted(parts))} for each; run `edgefl "
+            "simulate --resume` to write it again"
         )
     return summary

@@ -1,4 +1,4 @@
-"""Runs as text: figures over clients, one run or several side by side."""
+"""Formats the summary of a run as text, and compares several runs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +12,11 @@ _ORDER = ("mixture", "federated", "local")
 
 
 def list_figures(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the figures of all runs: by kind, the mixture first."""
+    """Return the names of the figures of all runs, sorted by kind and model. The mixture comes first.
+
+    Args:
+        summaries: the summary of each run, see `summarize_run`.
+    """
     keys = dict.fromkeys(key for summary in summaries for key in summary["figures"])
 
     def rank_figure(key: str) -> tuple[int, int, str]:
@@ -27,7 +31,11 @@ def list_figures(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def format_result(summary: Mapping[str, Any]) -> str:
-    """Return one line a figure, in per cent, then the verdict."""
+    """Return the result of a run as text: one line per figure in per cent, details, and the verdict.
+
+    Args:
+        summary: the summary of the run, see `summarize_run`.
+    """
     rows: list[tuple[str, ...]] = [("per cent", "mean", "weighted", "std", "p10", "clients")]
     for key in list_figures([summary]):
         figure = summary["figures"][key]
@@ -64,7 +72,11 @@ def format_result(summary: Mapping[str, Any]) -> str:
 
 
 def format_fleet(fleet: Mapping[str, Any]) -> str:
-    """Return a sentence on the events of a simulated fleet, see `summarize_fleet`."""
+    """Return the events of a simulated fleet as three lines of text.
+
+    Args:
+        fleet: the events, see `summarize_fleet`.
+    """
     reached = ", ".join(
         f"{format_percent(float(step), 0)} after {hours:g} h"
         for step, hours in fleet["hours_to_accuracy"].items()
@@ -79,8 +91,13 @@ def format_fleet(fleet: Mapping[str, Any]) -> str:
 
 
 def format_comparison(names: Sequence[str], summaries: Sequence[Mapping[str, Any]]) -> str:
-    """Return runs side by side: mean, standard deviation and 10th percentile of each figure, bytes and
-    seconds.
+    """Return a table with one column per run.
+
+    The rows are mean, standard deviation and 10th percentile of each figure, then bytes, rounds and seconds.
+
+    Args:
+        names: the name of each run.
+        summaries: the summary of each run, in the same order.
     """
     rows: list[tuple[str, ...]] = [("per cent", *names)]
     for key in list_figures(summaries):

@@ -1,1 +1,1 @@
-"""Runs a federation in one process, in several, or on a Ray cluster, with the same bits as over MQTT."""
+"""Simulates a federation in processes or on a Ray cluster, with the same results as over MQTT."""

@@ -1,7 +1,7 @@
-"""The clients of a simulation: what each process holds, and what it runs for one client.
+"""The clients of a simulation: the data of each process, and the functions that it runs for one client.
 
-The client runner trains and personalizes, as on a device. The functions here add the measurements that only a
-simulation can make: it sees every client's samples and a test set that stands for all clients.
+The client runner trains and personalizes, as on a device. This module adds the measurements that only a
+simulation can make. It has the samples of all clients, and a test set that represents all clients.
 """
 
 import hashlib
@@ -36,19 +36,19 @@ from edgefl.types import (
 ClassAccuracies = NDArray[np.float64]
 T = TypeVar("T")
 _MAX_MEASURED_MODELS = 16
-"""Models whose accuracy on the common test set a process remembers."""
+"""Maximum number of models whose accuracy on the common test set a process caches."""
 
 
 @dataclass(frozen=True)
 class SimulatedFederation:
-    """What every process of a simulation holds.
+    """The data that every process of a simulation needs.
 
-    Args:
+    Attributes:
         plan: the plan of the federation.
         seed: the seed of the federation.
         shards: samples by client id.
-        test: samples that stand for all clients, float32[n, *input_shape] and int64[n]. Each mixture is
-            measured on them too.
+        test: common test samples, which represent all clients. Samples of shape (n, *input_shape), float32,
+            and labels of shape (n,), int64. None measures no model on common samples.
         open_learner: makes the learner of each process.
     """
 
@@ -61,17 +61,17 @@ class SimulatedFederation:
 
 @dataclass(frozen=True)
 class ClientResult:
-    """What personalization returns for a client.
+    """The mixture and the measurements that personalization returns for a client.
 
-    Args:
+    Attributes:
         mixture: the client's personal model.
-        metrics: see `edgefl.client.personalization`. `balanced_shipped` is the mean over the classes of the
-            client's test samples.
-        class_share: share of each class in the client's training samples, float64[classes].
-        test_accuracies: accuracy by class on the federation's test samples, float64[classes], for `mixture`
-            and each peer. NaN for a class without samples.
-        confusion: see `count_confusions`, on the held-out split.
-        gates: see `measure_gate_by_class`, on the held-out split.
+        metrics: see `edgefl.client.personalization`. `balanced_shipped` is the mean of the accuracies by
+            class on the client's test samples.
+        class_share: share of each class in the client's training samples, shape (classes,), float64.
+        test_accuracies: accuracy by class on the common test samples, shape (classes,), float64, for the
+            mixture (`shipped`) and each peer. NaN for a class without samples. Empty without common samples.
+        confusion: confusions on the client's test samples, see `count_confusions`.
+        gates: mean gate weights on the client's test samples, see `measure_gate_by_class`.
     """
 
     mixture: Mixture
@@ -87,7 +87,11 @@ class OpenFederation:
 
     Args:
         federation: the federation.
-        learner: runs the plan. None opens the learner of the federation.
+        learner: runs the plan. None calls `open_learner` of the federation.
+
+    Attributes:
+        runner: trains and personalizes clients.
+        test: the common test samples, or None.
     """
 
     def __init__(self, federation: SimulatedFederation, learner: Learner | None = None) -> None:
@@ -97,13 +101,22 @@ class OpenFederation:
         self._measured: dict[str, ClassAccuracies] = {}
 
     def evaluate_on_test(self, mixture: Mixture, num_classes: int) -> dict[str, ClassAccuracies]:
-        """Return the accuracy by class of a mixture and its peers on the federation's test samples."""
+        """Return the accuracy by class of a mixture and its peers on the common test samples.
+
+        Args:
+            mixture: the mixture.
+            num_classes: number of classes.
+
+        Returns:
+            Accuracies of shape (num_classes,), float64, by `shipped` for the mixture and by each peer's name.
+            Empty without common test samples.
+        """
         if self.test is None:
             return {}
         x, y = self.test
         accuracies = {}
         for name, peer in {"shipped": Peer(mixture.signature, mixture.weights), **mixture.peers}.items():
-            # the same model, such as the global one, comes with many clients
+            # Many clients share a model, such as the global model. It is measured only once.
             key = _digest(peer.signature, peer.weights)
             if key not in self._measured:
                 while len(self._measured) >= _MAX_MEASURED_MODELS:
@@ -115,7 +128,7 @@ class OpenFederation:
 
 
 ClientFunction = Callable[[OpenFederation, WorkItem], T]
-"""What an engine runs for a work item: `train_client`, `personalize_client` or `evaluate_client`."""
+"""A function that an engine runs for a work item, such as `train_client` or `personalize_client`."""
 
 
 def make_work_items(
@@ -127,19 +140,52 @@ def make_work_items(
     *,
     evaluate: bool = False,
 ) -> Iterator[WorkItem]:
-    """Yield the work item of each client, in the order of the clients."""
+    """Yield the work item of each client, in the order of the clients.
+
+    Args:
+        algorithm: makes the broadcasts.
+        state: the server state.
+        clients: client ids.
+        states: client states by client id. A client that is missing has an empty state.
+        codec: codec of the updates, see `edgefl.wire.codecs`.
+        evaluate: whether updates report the accuracy on the client's validation samples.
+    """
     for client_id in clients:
         broadcast = algorithm.broadcast(state, client_id)
         yield WorkItem(broadcast, states.get(client_id, ClientState()), client_id, codec, evaluate=evaluate)
 
 
 def train_client(federation: OpenFederation, item: WorkItem) -> tuple[Update, ClientState]:
-    """Train one client. See `ClientRunner.update`."""
+    """Train one client, see `ClientRunner.update`.
+
+    Args:
+        federation: the open federation.
+        item: the work of the client.
+
+    Returns:
+        The update and the client's new state.
+
+    Raises:
+        DataError: the client cannot be trained. The error names client and round.
+        DivergedError: the loss is not finite. The error names client and round.
+    """
     return federation.runner.update(item)
 
 
 def personalize_client(federation: OpenFederation, item: WorkItem) -> tuple[ClientResult, ClientState]:
-    """Make one client's mixture and measure it on its held-out split and on the federation's test samples."""
+    """Make one client's mixture, and measure it on the client's test samples and the common test samples.
+
+    Args:
+        federation: the open federation.
+        item: the work of the client.
+
+    Returns:
+        The client result and the client's new state.
+
+    Raises:
+        DataError: the client cannot be personalized. The error names the client.
+        DivergedError: no model could be made. The error names the client.
+    """
     runner = federation.runner
     shard = runner.shards[item.client_id]
     mixture, state, metrics = runner.personalize(item)
@@ -160,11 +206,22 @@ def personalize_client(federation: OpenFederation, item: WorkItem) -> tuple[Clie
 
 
 def evaluate_client(federation: OpenFederation, item: WorkItem) -> Scalars:
-    """Return accuracy and loss, on the client's held-out split, of the mixture that the client would make now
-    and of the federated model.
+    """Return accuracy and loss of a client's current mixture and of the federated model.
 
-    The names are accuracy_mixture, loss_mixture, accuracy_federated, loss_federated. They are NaN for an
-    empty split. The client's state does not change.
+    The current mixture is the mixture that the client would make with this broadcast. The client's state does
+    not change.
+
+    Args:
+        federation: the open federation.
+        item: the work of the client.
+
+    Returns:
+        `accuracy_mixture` and `loss_mixture` on the client's test samples, NaN without test samples. If the
+            mixture has a federated model as a peer, also `accuracy_federated` and `loss_federated`.
+
+    Raises:
+        DataError: the client cannot be personalized. The error names client and round.
+        DivergedError: the loss is not finite. The error names client and round.
     """
     runner = federation.runner
     rng = derive_client_rng(runner.seed, item.broadcast, item.client_id)
@@ -181,12 +238,25 @@ def evaluate_client(federation: OpenFederation, item: WorkItem) -> Scalars:
 
 
 def drop_mixture(client_id: str, result: ClientResult) -> ClientResult:
-    """Return a client result without the mixture's arrays: a thousand mixtures do not fit into memory."""
+    """Return a client result whose mixture keeps only its diagnostics, to save memory.
+
+    Args:
+        client_id: the client. Unused, because a `KeepResult` receives it.
+        result: the client result.
+    """
     return replace(result, mixture=Mixture({}, {}, result.mixture.diagnostics))
 
 
 def count_confusions(true: Labels, predicted: Labels) -> NDArray[np.int64]:
-    """Return (true, predicted, count) of the pairs that occur, int64[n, 3], sorted."""
+    """Return the number of samples for each pair of true and predicted class that occurs.
+
+    Args:
+        true: true classes, shape (n,), int64.
+        predicted: predicted classes, shape (n,), int64.
+
+    Returns:
+        Rows of true class, predicted class and count, sorted, shape (pairs, 3), int64.
+    """
     pairs, counts = np.unique(np.stack([true, predicted], axis=1), axis=0, return_counts=True)
     return np.column_stack([pairs, counts]).astype(np.int64).reshape(-1, 3)
 

@@ -1,6 +1,4 @@
-"""What a broadcast and an update weigh on the wire: the same encoders as over MQTT, counted instead of
-sent.
-"""
+"""Counts the bytes of broadcasts and updates on the wire, with the encoders that are used over MQTT."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -14,19 +12,23 @@ from edgefl.wire.tensors import encode_models, encode_weights
 _SHA256 = "0" * 64
 _SESSION = "0" * 16
 _TS = 1763737200.1234567
-"""When every message is sent: the digits of a time must not differ from run to run. A real one has as many,
-or a few less.
+"""The time of every message. It is fixed, because the number of its digits would change the byte count.
+
+A real time has the same number of digits, or a few less.
 """
 _STARTED = 1763737200123
 
 
 class CommunicationCost:
-    """Payload bytes of a federation after the plan. A device requests only models that it lacks.
+    """Counts the payload bytes of a federation, without the plan.
+
+    A device requests only models that it lacks.
 
     Args:
-        sent_models: sha256 of the models that each client received in an earlier part of the run.
-        codec: the codec of updates.
-        settings: the settings of each task, see `FederationConfig`.
+        sent_models: sha256 of the models that each client received in an earlier part of the run, by client
+            id.
+        codec: codec of the updates, see `edgefl.wire.codecs`.
+        settings: settings of each task, see `FederationConfig.task_settings`.
     """
 
     def __init__(
@@ -38,12 +40,12 @@ class CommunicationCost:
         self._codec = codec
         self._settings = settings
         self._sent_models = {client_id: set(models) for client_id, models in sent_models.items()}
-        # the weights are kept beside their hash: an id is only unique while its object lives
+        # The weights are stored with their hash, because an id is unique only while its object exists.
         self._encoded: dict[int, tuple[Weights, str, int]] = {}
 
     @property
     def sent_models(self) -> dict[str, list[str]]:
-        """The state that a continued run passes as `sent_models`, for JSON."""
+        """sha256 of the models that each client has, for JSON. A resumed run passes it as `sent_models`."""
         return {client_id: sorted(models) for client_id, models in sorted(self._sent_models.items())}
 
     def _measure_weights(self, weights: Weights) -> tuple[str, int]:
@@ -53,7 +55,14 @@ class CommunicationCost:
         return self._encoded[id(weights)][1:]
 
     def count_bytes_down(self, broadcast: Broadcast, client_id: str) -> int:
-        """Return the bytes of a task and of the models that this client lacks."""
+        """Return the bytes of a task and of the models that a client lacks.
+
+        The client has these models from then on.
+
+        Args:
+            broadcast: the content of the task.
+            client_id: the client.
+        """
         blobs = {name: self._measure_weights(weights) for name, weights in broadcast.models.items()}
         hashes = {name: sha256 for name, (sha256, _) in blobs.items()}
         sent = self._sent_models.get(client_id, set())
@@ -80,9 +89,13 @@ class CommunicationCost:
         return len(encode_json(task)) + sum(lacking.values())
 
     def count_bytes_up(self, update: Update) -> int:
-        """Return the bytes of an update: its tensors in one blob, and the message that announces it.
+        """Return the bytes of an update: the blob of its tensors, and its announcement.
 
-        A device also tells its seconds and its memory there, in some 55 bytes that depend on the device.
+        A device also reports its training time and memory in the announcement. These 55 bytes or so differ
+        between devices and are not counted.
+
+        Args:
+            update: the update.
         """
         size = len(encode_models(update.deltas, self._codec))
         begin = Begin(
@@ -103,8 +116,10 @@ class CommunicationCost:
         return size + len(encode_json(begin))
 
     def close_round(self, models: Mapping[str, Weights]) -> None:
-        """Forget the models of this round but those that the next one has too: `models` of the server
-        state.
+        """Forget the models of this round that the next round does not use.
+
+        Args:
+            models: the models of the server state after the round, by name.
         """
         self._encoded.clear()
         live = {self._measure_weights(weights)[0] for weights in models.values()}

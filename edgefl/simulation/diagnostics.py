@@ -1,9 +1,14 @@
-"""Round diagnostics: figures of a simulated round that no aggregator could measure.
+"""Round diagnostics: measurements of a simulated round that an aggregator could not make.
 
-They change no bit of a run. `divergence` is the divergence of each model's deltas. `clusters` are the
-clusters of all clients in a round that clusters them. `q` is FedMix's q(expert given the label). `models`
-and `clients` are evaluations. All of them go into rounds.jsonl. The similarity of clients goes into
-clusters.json.
+They do not change the results of a run. These keys are written to rounds.jsonl:
+
+- `divergence`: divergence of the clients' deltas, by model.
+- `clusters`: cluster of each client, in the round that clusters the clients.
+- `q`: FedMix's q(expert given label).
+- `models`: accuracy and loss of the server's models, see `evaluate_models`.
+- `clients`: accuracy and loss of the clients' models, see `evaluate_clients`.
+
+The similarity of clients is written to clusters.json.
 
 Source: Reisser et al., arXiv:2107.06724, appendix D, for the divergence.
 """
@@ -29,7 +34,12 @@ from edgefl.types import Array, ClientState, Labels, ServerState, Update
 
 
 class RoundDiagnostics:
-    """Watches one round's updates on their way to the aggregation."""
+    """Measures the updates of one round before they are aggregated.
+
+    Args:
+        plan: the plan of the federation.
+        state: the server state before the round.
+    """
 
     def __init__(self, plan: Plan, state: ServerState) -> None:
         self._state = state
@@ -42,14 +52,25 @@ class RoundDiagnostics:
         self._divergence = GradientDivergence()
 
     def add(self, update: Update) -> None:
-        """Measure an update without storing it."""
+        """Measure an update without storing it.
+
+        Args:
+            update: the update of a client.
+        """
         for model, delta in update.deltas.items():
             if model == GLOBAL or model.startswith(EXPERT_PREFIX):
                 share = update.metrics.get(f"q/{model.removeprefix(EXPERT_PREFIX)}", 1.0)
                 self._divergence.add(model, delta, update.num_samples * share)
 
     def summarize(self, after: ServerState) -> dict[str, Any]:
-        """Return the diagnostics of the round."""
+        """Return the diagnostics of the round, ready for JSON.
+
+        Args:
+            after: the server state after the round.
+
+        Returns:
+            `divergence`, `clusters` and `q`, each only if the round has it.
+        """
         measurements: dict[str, Any] = {}
         if divergence := self._divergence.compute():
             measurements["divergence"] = {name: round(value, 6) for name, value in divergence.items()}
@@ -61,7 +82,11 @@ class RoundDiagnostics:
         return measurements
 
     def measure_similarity(self, after: ServerState) -> dict[str, Any] | None:
-        """Return the similarity of the clients in a round that clusters them, or None in any other round."""
+        """Return the similarity of the clients in a round that clusters them, or None in any other round.
+
+        Args:
+            after: the server state after the round.
+        """
         return (
             make_cluster_report(self._algorithm, self._options, after)
             if self._state.phase == PHASE_CLUSTER
@@ -77,10 +102,24 @@ def evaluate_clients(
     clients: Iterable[str],
     codec: str,
 ) -> dict[str, dict[str, float]]:
-    """Return accuracy and loss of each client's own model on its held-out samples, as if the federation ended
-    with this state.
+    """Return accuracy and loss of each client's models, as if the federation ended with this state.
 
-    The states of the clients do not change. Clients train no baseline.
+    The states of the clients do not change. No local or fine-tuned model is trained for comparison.
+
+    Args:
+        engine: runs the clients.
+        algorithm: makes the broadcasts.
+        state: the server state.
+        states: client states by client id.
+        clients: client ids.
+        codec: codec of the updates, see `edgefl.wire.codecs`.
+
+    Returns:
+        The metrics of `evaluate_client` that are finite, by client id.
+
+    Raises:
+        DataError: a client cannot be personalized. The error names client and round.
+        EdgeflError: a process of the engine was killed.
     """
     ids = sorted(clients)
     items = make_work_items(algorithm, replace(state, phase=PHASE_PERSONALIZE), ids, states, codec)
@@ -93,11 +132,19 @@ def evaluate_clients(
 def evaluate_models(
     plan: Plan, learner: Learner, state: ServerState, x: Array, y: Labels
 ) -> dict[str, dict[str, float]]:
-    """Return accuracy and loss of each complete model of the server on common samples, by name.
+    """Return accuracy and loss of each complete model of the server on common test samples.
+
+    A model is complete if it has all weights of the signature `predict`.
 
     Args:
-        x: samples, float32[n, ...].
-        y: labels, int64[n].
+        plan: the plan of the federation.
+        learner: runs the plan.
+        state: the server state.
+        x: samples, shape (n, *input_shape), float32.
+        y: labels, shape (n,), int64.
+
+    Returns:
+        `accuracy` and `loss` by the model's name. Models that only store a start are left out.
     """
     names = {spec.name for spec in plan.spec.find_signature("predict").frozen}
     metrics = {}

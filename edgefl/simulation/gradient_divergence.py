@@ -1,6 +1,6 @@
-"""How far the clients' deltas of a round point apart.
+"""Measures how much the directions of the clients' deltas differ in a round.
 
-Reisser et al., Federated Mixture of Experts, arXiv:2107.06724, appendix D, equations 16 and 17.
+Source: Reisser et al., Federated Mixture of Experts, arXiv:2107.06724, appendix D, equations 16 and 17.
 """
 
 from collections.abc import Mapping
@@ -11,14 +11,15 @@ from edgefl.types import Array, Weights
 
 
 class GradientDivergence:
-    """Divergence of deltas that come one at a time. It keeps one sum of directions a model.
+    """Computes the divergence of deltas that are added one at a time. It stores one sum per model.
 
-    It is sum_ij p_i p_j (1 - cos(delta_i, delta_j)) / 2, summed over the tensors, where p_i is p(s|k) of a
-    client, scaled to one. It is 0 for aligned deltas, and at most 1 a tensor. A delta that is zero in a
-    tensor points nowhere: its cosine with any other is zero, with itself one.
+    The divergence of a tensor is sum_ij p_i p_j (1 - cos(delta_i, delta_j)) / 2, where p_i is the weight of
+    client i, p(s|k), and all p_i sum to one. The divergence of a model is the sum over its tensors. It is 0
+    for aligned deltas, and at most 1/2 per tensor. The cosine of a zero tensor with another tensor counts as
+    0, and with itself as 1.
 
-    The double sum over pairs is the square of one: sum_ij p_i p_j (1 - u_i u_j) / 2 = (1 - |sum_i p_i u_i|^2)
-    / 2 for unit vectors u.
+    With unit vectors u_i, the double sum equals (1 - |sum_i p_i u_i|^2) / 2. It therefore needs only the
+    weighted sum of the directions.
     """
 
     def __init__(self) -> None:
@@ -30,7 +31,10 @@ class GradientDivergence:
         """Add the delta of a client.
 
         Args:
-            weight: p(s|k) of the client or N_s, up to a factor.
+            model: name of the model.
+            delta: the delta of the model, float32 arrays by name.
+            weight: p_i up to a common factor, such as the client's number of samples. A delta whose weight is
+                not above 0 is ignored.
         """
         if weight <= 0:
             return
@@ -42,12 +46,12 @@ class GradientDivergence:
             if length > 0:
                 direction = np.asarray(array, np.float32) * np.float32(weight / length)
                 sums[name] = sums[name] + direction if name in sums else direction
-            else:  # it points nowhere: like itself alone
+            else:  # a zero tensor has no direction, and counts as similar only to itself
                 sums.setdefault(name, np.zeros_like(array, np.float32))
                 still[name] = still.get(name, 0.0) + weight**2
 
     def compute(self) -> Mapping[str, float]:
-        """Return the divergence of each model that had a delta."""
+        """Return the divergence of each model that has a delta, by the model's name."""
         divergences = {}
         for model, sums in self._sums.items():
             total = self._weights[model] ** 2

@@ -1,4 +1,4 @@
-"""What a round server asks to store, in memory: the storage of simulated federations."""
+"""The storage of a simulated federation: performs the storage actions of a round server in memory."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,19 +27,19 @@ RoundKey = tuple[int, str]
 
 
 class InMemoryStore:
-    """Stores what the actions of a round server say.
+    """Performs the storage actions of a round server in memory.
 
-    As on a disk, a state is saved while the next round begins. It is saved before an update of that round is
-    committed.
+    The aggregator saves a state to its disk while the next round begins. This store also saves a state late:
+    when the next round commits its first updates or closes, or when the federation finishes.
 
     Args:
         state: the server state at the start.
 
     Attributes:
-        state: the server state after the last aggregated round.
-        opened: each round that was opened.
+        state: the last saved server state.
+        opened: the opened rounds by number and phase.
         accepted: the announcements of the updates that each round accepted, by client and answered round.
-        losses: the mean loss of each closed round.
+        losses: the mean loss of each closed round, without the personalization.
     """
 
     def __init__(self, state: ServerState) -> None:
@@ -53,7 +53,11 @@ class InMemoryStore:
         self._committed: dict[tuple[str, int], StoreUpdate] = {}
 
     def apply(self, action: Action) -> None:
-        """Perform a storage action. Other actions are ignored."""
+        """Perform a storage action. Ignore other actions.
+
+        Args:
+            action: an action of the round server.
+        """
         match action:
             case OpenRound(opened):
                 self.opened[opened.number, opened.phase] = opened
@@ -88,19 +92,23 @@ class InMemoryStore:
             self._committed.clear()
 
     def iterate_updates(self) -> Iterator[Update]:
-        """Yield the committed updates of the open round, sorted by client and answered round."""
+        """Yield the committed updates of the current round, sorted by client and answered round."""
         for key in sorted(self._committed):
             stored = self._committed[key]
             begin = stored.begin
             yield Update(begin.client_id, begin.round, begin.num_samples, stored.deltas, begin.metrics)
 
     def crash(self) -> None:
-        """Lose what was not committed, and a state that is not saved yet."""
+        """Simulate a crash: lose the updates that are not committed and the state that is not saved."""
         self._stored.clear()
         self._unsaved = None
 
     def resume(self, config: FederationConfig) -> Resume:
-        """Return the state that a round server needs to continue."""
+        """Return the stored data with which a new round server continues the federation.
+
+        Args:
+            config: the federation.
+        """
         state = self.state
         phase = choose_phase(config, state)
         opened = self.opened.get((state.round, phase))

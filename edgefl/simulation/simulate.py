@@ -1,5 +1,6 @@
-"""The federation on one machine, in one process or N, or on a Ray cluster, with the same bits as over
-MQTT.
+"""Simulates a federation in one process, in several processes, or on a Ray cluster.
+
+The results are the same, bit for bit, as in a federation over MQTT.
 """
 
 import logging
@@ -49,20 +50,20 @@ __all__ = ["ClientResult", "Record", "Simulation", "simulate"]
 class Record:
     """The record of one round.
 
-    Args:
-        round: the number of the round, from 1.
-        phase: the phase of the round.
-        loss: mean training loss over samples.
-        seconds: wall-clock time, or virtual time in a simulation with a clock.
-        bytes_up: payload bytes from the clients, as they would cross MQTT.
-        bytes_down: payload bytes to the clients.
-        updates: number of samples and metrics by client id.
-        accuracy_mean: mean of the accuracies that clients report, NaN if no client reports one.
-        accuracy_p10: the 10th percentile over clients.
-        accuracy_p90: the 90th percentile over clients.
-        measured: see `edgefl.simulation.diagnostics`.
-        similarity: see `edgefl.simulation.diagnostics`.
-        hours: virtual time of the end of the round in hours, NaN in a simulation without a clock.
+    Attributes:
+        round: number of the round, from 1.
+        phase: phase of the round.
+        loss: mean training loss, weighted by the clients' samples. NaN without updates.
+        seconds: duration of the round in seconds: wall-clock time, or virtual time for a fleet.
+        bytes_up: payload bytes that the clients would send over MQTT. For a fleet, accepted updates only.
+        bytes_down: payload bytes that the clients would receive over MQTT. For a fleet, models only.
+        updates: number of samples (`num_samples`) and metrics by client id.
+        accuracy_mean: mean accuracy over clients. NaN if no client reports an accuracy.
+        accuracy_p10: 10th percentile of the accuracy over clients.
+        accuracy_p90: 90th percentile of the accuracy over clients.
+        measured: diagnostics of the round, see `edgefl.simulation.diagnostics`.
+        similarity: similarity of the clients, see `RoundDiagnostics.measure_similarity`.
+        hours: virtual time at the end of the round in hours. NaN in a simulation without virtual time.
     """
 
     round: int
@@ -82,12 +83,12 @@ class Record:
 
 @dataclass(frozen=True)
 class Simulation:
-    """The end of a simulated federation.
+    """The result of a simulated federation.
 
-    Args:
-        state: the last state of the server.
-        results: what personalization returned, by client id.
-        bytes_down: payload bytes to the clients for the personalization, after all rounds.
+    Attributes:
+        state: the last server state.
+        results: client results by client id.
+        bytes_down: payload bytes that the clients received for the personalization.
     """
 
     state: ServerState
@@ -96,17 +97,19 @@ class Simulation:
 
     @property
     def mixtures(self) -> Mapping[str, Mixture]:
-        """Each client's mixture."""
+        """The mixtures by client id."""
         return {client_id: result.mixture for client_id, result in self.results.items()}
 
     @property
     def metrics(self) -> Mapping[str, Scalars]:
-        """Each client's metrics."""
+        """The metrics of the personalization by client id."""
         return {client_id: result.metrics for client_id, result in self.results.items()}
 
 
 RoundCallback = Callable[[ServerState, Record], None]
+"""Receives the server state after a round, and the record of the round."""
 KeepResult = Callable[[str, ClientResult], ClientResult]
+"""Receives a client id and its client result. Returns the result to keep, perhaps a smaller one."""
 ClientStates = MutableMapping[str, ClientState]
 
 
@@ -130,10 +133,10 @@ def simulate(
     losses: Sequence[float | None] = (),
     without_rounds: Collection[str] = (),
 ) -> Simulation:
-    """Run the rounds of a federation and the personalization of all clients.
+    """Run the rounds of a federation, and personalize all clients.
 
-    The result depends neither on `processes` nor on `open_engine`. `over_selection`, `late` and `budget_s`
-    of the configuration are about devices of different speed, and change nothing here.
+    The results depend neither on `processes` nor on `open_engine`. `over_selection`, `late` and `budget_s`
+    of the configuration have no effect, because no simulated client is slower than another.
 
     Args:
         plan: the plan of the federation.
@@ -142,27 +145,33 @@ def simulate(
         config: the configuration of the federation.
         processes: number of processes that run clients.
         learner: runs the plan, with one process only. None makes a LiteRTLearner in each process.
-        open_engine: makes another engine than those of this machine.
-        test: samples that represent all clients. Every mixture is measured on them too.
-        start: state to continue from. A state after the last round is only personalized.
+        open_engine: opens the engine that runs clients. None runs them on this machine.
+        test: common test samples: samples of shape (n, *input_shape), float32, and labels of shape (n,),
+            int64. Every mixture is measured on them too. None measures nothing on common samples.
+        start: server state to continue from. After the last round, clients are only personalized. None
+            starts with round 1.
         states: client states by client id, updated in place.
         traffic: communication cost up to `start`, updated in place.
         progress: called after each round with the new state and the record of the round.
-        keep_result: called with each client's result. Returns the result to keep, perhaps a smaller one,
-            see `drop_mixture`.
+        keep_result: called with each client result, see `drop_mixture`. Its return value is kept.
         noise_key: 32 bytes from which the noise and the cohorts of `[privacy]` are drawn. None derives them
-            from the seed, and anyone with the seed can then remove the noise.
-        evaluate_every: evaluate every client and the server's models after this number of rounds and after
+            from the seed. Anyone with the seed can then remove the noise.
+        evaluate_every: evaluate every client and the server's models after every so many rounds, and after
             the last round. 0 never evaluates.
-        losses: mean training loss of each round before `start`, None or NaN for a round without a loss.
+        losses: mean training loss of each round before `start`. None or NaN for a round without a loss.
         without_rounds: ids of clients that take part in no round and are only personalized.
+
+    Returns:
+        The last server state and the client results.
 
     Raises:
         FederationDivergedError: training diverged, see `edgefl.server.divergence`.
-        ConfigError: there is no client, the mode is async, or the algorithm cannot be masked or made
-            private.
+        ConfigError: there is no client, the mode is async, the number of processes is below 1, or a learner
+            is passed for several processes. Also if `[privacy]` does not fit the algorithm or the clients.
+        ModuleNotFoundError: `max_epsilon` is set, and the extra `dp` is not installed.
         DataError: a client cannot train. The error names client and round.
-        EdgeflError: a process was killed.
+        DivergedError: the loss of a client is not finite. The error names client and round.
+        EdgeflError: a process that runs clients was killed, or Ray cannot be reached.
     """
     _check(config, len(shards), processes, learner)
     if config.privacy.max_epsilon:
@@ -221,27 +230,34 @@ def simulate(
 
 
 def check_simulated(config: FederationConfig) -> None:
-    """Raise ConfigError when the simulator cannot play a configuration."""
+    """Check that the simulator can run a configuration.
+
+    Args:
+        config: the configuration of the federation.
+
+    Raises:
+        ConfigError: the mode is async and there is no table `[fleet]`.
+    """
     if config.mode == "async" and config.fleet is None:
         raise ConfigError(
-            "mode 'async' needs a clock; add the table [fleet] to simulate it in virtual time, or run it "
-            "over MQTT"
+            "mode 'async' needs a clock, which this simulation lacks; add the table [fleet] to simulate in "
+            "virtual time, or run the federation over MQTT"
         )
 
 
 def _check(config: FederationConfig, clients: int, processes: int, learner: Learner | None) -> None:
-    """Raise ConfigError when a federation cannot be simulated in this way."""
+    """Raise ConfigError if a federation cannot be simulated with these arguments."""
     if not clients:
-        raise ConfigError("no shards to simulate, expected one a client; give at least one")
+        raise ConfigError("there are no shards to simulate, expected one for each client; pass at least one")
     check_simulated(replace(config, fleet=None))
     if processes < 1:
-        raise ConfigError(f"{processes} processes, expected at least 1")
+        raise ConfigError(f"the number of processes is {processes}, expected at least 1")
     if learner is not None and processes != 1:
-        raise ConfigError(f"a learner cannot be shared by {processes} processes; leave one of the two out")
+        raise ConfigError(f"{processes} processes cannot share a learner; pass processes = 1, or no learner")
     if config.privacy.is_on and config.privacy.population != clients:
         raise ConfigError(
-            f"[privacy] population is {config.privacy.population}, expected {clients}, as many as there are "
-            "clients"
+            f"[privacy] population is {config.privacy.population}, expected {clients}, the number of "
+            "clients; change it"
         )
 
 
@@ -266,7 +282,10 @@ def _play_round(
     traffic: CommunicationCost,
     diagnostics: RoundDiagnostics,
 ) -> tuple[ServerState, Record]:
-    """Play one round. Updates are aggregated as they arrive, so that memory does not grow with the cohort."""
+    """Run one round.
+
+    Updates are aggregated as they arrive, so that memory does not grow with the cohort.
+    """
     bytes_up, bytes_down = count_secagg_bytes(config, algorithm, state, cohort)
     start = time.perf_counter()
     figures: dict[str, dict[str, float]] = {}
@@ -326,7 +345,7 @@ def _personalize_all(
     """Personalize every client.
 
     Returns:
-        The results that `keep_result` returns, and the bytes that were sent to the clients.
+        The results that `keep_result` returned, and the number of bytes that were sent to the clients.
     """
     results = {}
     bytes_down = 0

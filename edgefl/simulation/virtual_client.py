@@ -1,7 +1,7 @@
 """The protocol of one client, without I/O and without a clock.
 
-It does what the device service does: it answers a task with an update, announces an update until it has a
-receipt, and sends the chunks that the server lacks. `docs/protocol.md` describes the messages.
+The client behaves like the device service. It answers a task with an update, announces the update until it
+gets a receipt, and sends the chunks that the server lacks. `docs/protocol.md` describes the messages.
 """
 
 import hashlib
@@ -14,19 +14,19 @@ from edgefl.wire.chunks import count_chunks, slice_chunk
 from edgefl.wire.messages import Begin, Ranges, Receipt, Status, Task
 
 ANNOUNCE_REPEAT_S = 4.0
-"""An announcement without an answer is repeated after so many seconds."""
+"""Seconds after which an announcement without an answer is repeated."""
 QUEUE_REPEAT_S = 20.0
-"""A client that waits for an upload slot announces its update again after so many seconds."""
+"""Seconds after which a client that waits for an upload slot announces its update again."""
 
 
 @dataclass(frozen=True)
 class TrainedUpdate:
-    """What a client sends as its answer to a task.
+    """The update with which a client answers a task.
 
     Attributes:
         blob: the encoded tensors.
-        num_samples: how many samples they count for.
-        metrics: what the client measured.
+        num_samples: number of samples that the client trained on.
+        metrics: metrics of the client, by name.
     """
 
     blob: bytes
@@ -44,17 +44,18 @@ class _Upload:
 class VirtualClient:
     """One client of a simulated fleet.
 
-    Each method returns the events that the round server shall receive. The caller trains when
-    `training_task` is not None, and calls `finish_training` when the training is complete.
+    Methods return events that the caller passes to the round server. When `training_task` is not None, the
+    caller trains for this task, and then calls `finish_training`.
 
     Args:
         client_id: the client.
         num_samples: number of its training samples.
 
     Attributes:
+        client_id: the client.
         is_online: whether the client is connected.
-        wants_training: the task that the client is to train for, None when it has none.
-        done: the nonce of the last task whose update the server accepted or rejected.
+        training_task: the task that the client trains for, or None.
+        done_nonce: the nonce of the last task whose update the server accepted or rejected. Empty before.
     """
 
     def __init__(self, client_id: str, num_samples: int) -> None:
@@ -70,7 +71,11 @@ class VirtualClient:
         self._announce_at = math.inf
 
     def connect(self, now: float) -> list[Event]:
-        """Come online."""
+        """Connect to the broker and publish the status.
+
+        Args:
+            now: the time in seconds.
+        """
         self._boots += 1
         self.is_online = True
         if self._upload:
@@ -78,13 +83,13 @@ class VirtualClient:
         return [self._make_status()]
 
     def disconnect(self) -> list[Event]:
-        """Go offline. The broker publishes the client's last will."""
+        """Disconnect from the broker, which publishes the client's last will."""
         self.is_online = False
         self._announce_at = math.inf
         return [self._make_status()]
 
     def restart(self) -> None:
-        """Lose everything that is in memory: the task, and an update that was not acknowledged."""
+        """Simulate a restart: lose the tasks and all updates in memory, acknowledged or not."""
         self.training_task = None
         self._upload = None
         self._answer = None
@@ -99,8 +104,12 @@ class VirtualClient:
     def receive_task(self, task: Task, now: float) -> list[Event]:
         """Receive a task.
 
-        A repeated task is answered again. A client that is training finishes the training before it
-        performs another task.
+        A repeated task is answered again. A client that is training finishes the training before it begins
+        another task.
+
+        Args:
+            task: the task.
+            now: the time in seconds.
         """
         upload = self._upload
         if upload and upload.task.nonce == task.nonce:
@@ -121,7 +130,17 @@ class VirtualClient:
         return self._announce(now, follows=task.granted)
 
     def finish_training(self, update: TrainedUpdate, now: float) -> list[Event]:
-        """Announce the update of the task in `training_task`, unless it is not wanted any more."""
+        """Announce the update for `training_task`, unless a newer task has made it invalid.
+
+        An invalid update is dropped, and `training_task` is then the newer task.
+
+        Args:
+            update: the trained update.
+            now: the time in seconds.
+
+        Raises:
+            AssertionError: `training_task` is None.
+        """
         task = self.training_task
         assert task is not None, "no task asked for training"
         self.training_task = None
@@ -164,7 +183,15 @@ class VirtualClient:
                 yield ChunkReceived(self.client_id, begin.sha256, index, payload)
 
     def receive_receipt(self, receipt: Receipt, now: float) -> Sequence[Event]:
-        """Take the server's answer to the update."""
+        """Receive the server's answer to the update. A receipt for another update is ignored.
+
+        Args:
+            receipt: the receipt.
+            now: the time in seconds.
+
+        Returns:
+            The missing chunks and the end of the upload if the server asks for chunks, else nothing.
+        """
         upload = self._upload
         if upload is None or receipt.sha256 != upload.begin.sha256 or not self.is_online:
             return []
@@ -184,24 +211,28 @@ class VirtualClient:
         return []
 
     def forget_answer(self) -> None:
-        """Free the memory of an acknowledged update. Another task for it trains again."""
+        """Free the memory of an acknowledged update. If its task is repeated, the client trains again."""
         if self._upload is None:
             self._answer = None
 
     def skip_task(self) -> None:
-        """Leave the task in `training_task`: its models are not on offer any more."""
+        """Drop the task in `training_task`, because its models are not available any more."""
         self.training_task, self._next_task = self._next_task, None
 
     def handle_timer(self, now: float) -> list[Event]:
-        """Repeat an announcement that is due."""
+        """Repeat the announcement if it is due.
+
+        Args:
+            now: the time in seconds.
+        """
         return self._announce(now, follows=False) if now >= self._announce_at else []
 
     def get_timer(self) -> float:
-        """Return the time at which `handle_timer` is due, or infinity."""
+        """Return the time in seconds at which `handle_timer` is due, or infinity."""
         return self._announce_at
 
 
 def _is_still_valid(before: Task, after: Task) -> bool:
-    """Return whether an update that answers a task still counts when a later task is out."""
+    """Return whether an update for the task `before` still counts after the task `after` was sent."""
     same = (before.session, before.phase) == (after.session, after.phase)
     return same and 0 <= after.round - before.round <= before.max_staleness

@@ -1,11 +1,11 @@
-"""Simulation in virtual time: the round server leads a fleet whose devices are slow, away or lost.
+"""Simulates a federation in virtual time, with devices that are slow, offline or lost.
 
-The clients train as on a device, and the round server decides as over MQTT. Only time is simulated: how long
-a client trains, when it is online, how long a message takes, and which messages are lost. The table `[fleet]`
-says how. Without delays and losses the result has the bits of `edgefl.simulation.simulate`.
+Clients train as on a device, and the round server decides as over MQTT. The table `[fleet]` defines what is
+simulated: how long a client trains, when it is online, how long a message takes, and which messages are lost.
+Without delays and losses, the result equals that of `edgefl.simulation.simulate` bit for bit.
 
 A status, a chunk and a blob are never lost, because MQTT delivers them at least once. A task, an announcement
-and a receipt are sent at most once, and may be lost.
+and a receipt are sent at most once, so they can be lost.
 """
 
 import heapq
@@ -55,23 +55,23 @@ from edgefl.wire.topics import parse_topic
 DAY_S = 86_400.0
 HOUR_S = 3600.0
 MAX_BATCH_CLIENTS = 64
-"""At most so many clients are trained at once, so that memory does not grow with the fleet."""
+"""Maximum number of clients that are trained together, so that memory does not grow with the fleet."""
 
 
 @dataclass
 class FleetFigures:
-    """What happened in a fleet.
+    """The number of events in a fleet.
 
     Attributes:
-        hours: the virtual time of the whole federation, in hours.
-        acknowledged: number of updates whose client has received an ok.
-        accepted: number of updates that the server committed.
-        late: how many of them answer an earlier round.
-        dropped: number of times that a round closed without a client of its cohort.
+        hours: virtual time at the end of the last closed round, in hours.
+        acknowledged: number of updates for which the client received the outcome `ok`.
+        accepted: number of updates that closed rounds accepted.
+        late: number of accepted updates that answer an earlier round.
+        dropped: number of updates that were missing when their round closed.
         trained: number of times that a client trained.
         lost_messages: number of messages that were lost.
-        outages: number of times that a client went offline.
-        lost_clients: number of clients that went away for good.
+        outages: number of times that a client went offline, at the end of its daily hours too.
+        lost_clients: number of clients that left for good.
         events: number of events that the server handled.
     """
 
@@ -89,7 +89,13 @@ class FleetFigures:
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """The training of one client for one task."""
+    """The training of one client for one task.
+
+    Attributes:
+        client_id: the client.
+        task: the task.
+        models: the models of the task by name.
+    """
 
     client_id: str
     task: Task
@@ -100,16 +106,32 @@ class Trainer(Protocol):
     """Trains the clients of a simulation."""
 
     def count_samples(self, client_id: str) -> int:
-        """Return the number of a client's training samples."""
+        """Return the number of training samples of a client.
+
+        Args:
+            client_id: the client.
+        """
 
     def count_samples_seen(self, job: TrainingJob) -> float:
-        """Return how many samples a client passes over in a job: samples times epochs."""
+        """Return how many samples a client processes in a job: its training samples times the epochs.
+
+        Args:
+            job: the training.
+        """
 
     def run(self, jobs: Sequence[TrainingJob]) -> Iterator[TrainedUpdate]:
-        """Yield the update of each job, in order."""
+        """Yield the update of each job, in order.
+
+        Args:
+            jobs: the trainings. No client occurs twice.
+        """
 
     def complete(self, client_id: str) -> None:
-        """Note that a client has finished its last job: what it keeps for itself is stored now."""
+        """Store the state of a client that has finished its last job.
+
+        Args:
+            client_id: the client.
+        """
 
 
 class EngineTrainer:
@@ -119,11 +141,11 @@ class EngineTrainer:
         plan: the plan of the federation.
         engine: runs the client functions.
         num_samples: number of training samples by client id.
-        keep_result: maps the result of a personalization to the result to keep.
+        keep_result: called with each client result. Its return value is kept.
 
     Attributes:
-        states: the client states.
-        results: the results of the personalization by client id.
+        states: client states by client id.
+        results: client results by client id.
     """
 
     def __init__(
@@ -196,31 +218,34 @@ def simulate_fleet(
     log: Callable[[float, str], None] = lambda hours, line: None,
     progress: RoundCallback = lambda state, record: None,
 ) -> tuple[ServerState, FleetFigures]:
-    """Play a federation in virtual time.
+    """Simulate a federation in virtual time.
 
     Args:
-        plan: the plan.
-        initial: the first weights.
-        config: the federation, with `[fleet]`.
+        plan: the plan of the federation.
+        initial: the plan's initial weights.
+        config: the configuration of the federation, with the table `[fleet]`.
         client_ids: the clients of the fleet.
         trainer: trains the clients.
-        log: receives each line of the round server's log, with the virtual time in hours.
-        progress: receives the state after each round, and its record. The seconds of a record are virtual.
+        log: receives the virtual time in hours and a line of the round server's log.
+        progress: receives the state after each round and the record of the round. Its seconds are virtual.
 
     Returns:
-        The last state of the server, and what happened in the fleet.
+        The last server state, and the events of the fleet.
 
     Raises:
-        ConfigError: the configuration cannot be played in virtual time.
-        RoundError: a round missed its quorum for good, or the federation did not end in `max_days`.
-        FederationDivergedError: training diverged.
+        ConfigError: there is no table `[fleet]`, or `[privacy]` or `budget_s` is set.
+        RoundError: no device came online in time, a round missed its quorum too often, all devices are lost,
+            or the federation did not end within `max_days`.
+        FederationDivergedError: training diverged, see `edgefl.server.divergence`.
+        DataError: a client cannot train. The error names client and round.
+        EdgeflError: a process that runs clients was killed.
     """
     if config.fleet is None:
-        raise ConfigError("a simulation in virtual time needs the table [fleet]; add it to the configuration")
+        raise ConfigError("virtual time needs the table [fleet]; add it to the configuration")
     if config.privacy.is_on or config.privacy.secure_aggregation:
-        raise ConfigError("virtual time does not play [privacy]; leave [fleet] or [privacy] out")
+        raise ConfigError("virtual time does not support [privacy]; remove [fleet] or [privacy]")
     if config.budget_s:
-        raise ConfigError("virtual time does not play budget_s; leave [fleet] or budget_s out")
+        raise ConfigError("virtual time does not support budget_s; remove [fleet] or budget_s")
     clients = sorted(client_ids)
     return _VirtualFleet(plan, initial, config, config.fleet, clients, trainer, log, progress).run()
 
@@ -285,7 +310,7 @@ class _VirtualFleet:
         return self._now / HOUR_S
 
     def run(self) -> tuple[ServerState, FleetFigures]:
-        """Play the federation to its end."""
+        """Run the federation to its end."""
         self._apply_actions(self._server.start(self._now))
         for client_id in self._clients:
             self._plan_availability(client_id)
@@ -299,16 +324,16 @@ class _VirtualFleet:
                 self._handle(TimePassed())
             else:
                 raise RoundError(
-                    f"nothing happens any more after {self._hours:.1f} virtual hours: every device is lost; "
+                    f"all devices are lost after {self._hours:.1f} virtual hours, and no update can arrive; "
                     "lower lost_per_day of [fleet]"
                 )
             if self._now > self._fleet.max_days * DAY_S:
                 raise RoundError(
-                    f"the federation did not end in {self._fleet.max_days:g} virtual days; raise max_days of "
-                    "[fleet], or hours_per_day"
+                    f"the federation did not end within {self._fleet.max_days:g} virtual days; raise "
+                    "max_days or hours_per_day of [fleet]"
                 )
         last_s = self._now + self._compute_travel_s(0)
-        while self._heap and self._heap[0][0] <= last_s:  # The last receipts are on their way
+        while self._heap and self._heap[0][0] <= last_s:  # The last receipts are still in transit.
             self._now, _, callback = heapq.heappop(self._heap)
             callback()
         return self._store.state, self._figures
@@ -316,7 +341,7 @@ class _VirtualFleet:
     def _schedule(self, seconds: float, callback: Callable[[], None]) -> None:
         heapq.heappush(self._heap, (self._now + seconds, next(self._order), callback))
 
-    # Devices come and go
+    # Devices go online and offline
 
     def _plan_availability(self, client_id: str) -> None:
         online_s = self._fleet.hours_per_day * HOUR_S
@@ -326,13 +351,13 @@ class _VirtualFleet:
         if online_s >= DAY_S:
             self._connect(client_id, math.inf)
             return
-        # A device that is online at midnight has begun before
+        # A device that is online at time 0 may have gone online up to online_s earlier.
         begin_s = self._rng.uniform(-online_s, DAY_S - online_s)
         first_s = online_s + min(begin_s, 0.0)
         self._schedule(max(begin_s, 0.0), lambda: self._connect(client_id, first_s))
 
     def _connect(self, client_id: str, online_s: float) -> None:
-        """Bring a device online for so many seconds, outages included."""
+        """Connect a device. It leaves after `online_s` seconds, outages included."""
         client = self._clients[client_id]
         if client_id in self._lost:
             return
@@ -353,7 +378,7 @@ class _VirtualFleet:
             self._schedule(online_s, lambda: self._disconnect(client_id, day_s, next_s))
 
     def _disconnect(self, client_id: str, away_s: float, online_s: float) -> None:
-        """Take a device offline, and bring it back after so many seconds."""
+        """Disconnect a device for `away_s` seconds. `online_s` is the rest of its online time after that."""
         if client_id in self._lost:
             return
         self._figures.outages += 1
@@ -361,7 +386,7 @@ class _VirtualFleet:
         if online_s > 0:
             self._schedule(away_s, lambda: self._connect(client_id, online_s))
             return
-        # The outage lasts beyond the hours of this day
+        # The outage ends after the daily hours.
         rest_s = max(0.0, DAY_S - self._fleet.hours_per_day * HOUR_S + online_s)
         full_s = self._fleet.hours_per_day * HOUR_S
         self._schedule(away_s + rest_s, lambda: self._connect(client_id, full_s))
@@ -377,7 +402,7 @@ class _VirtualFleet:
     # Messages
 
     def _send(self, client_id: str, events: Sequence[Event]) -> None:
-        """Send a client's messages to the server, and see what the client does next."""
+        """Send a client's messages to the server, then start its training and its timer."""
         for event in events:
             if isinstance(event, BeginReceived) and self._is_message_lost():
                 continue
@@ -427,7 +452,7 @@ class _VirtualFleet:
         self._figures.late += sum(begin.round < number for begin in begins)
         self._figures.dropped += len(action.dropped)
         self._figures.hours = self._hours
-        for begin in begins:  # This server is never restarted, so it does not ask for an update again
+        for begin in begins:  # This server never restarts, so it does not request an update again.
             self._clients[begin.client_id].forget_answer()
         self._record = Record(
             number,
@@ -482,10 +507,10 @@ class _VirtualFleet:
             self._figures.acknowledged += receipt.outcome == "ok" and client.done_nonce != before
             self._send(client_id, events)
 
-    # Clients train
+    # Training
 
     def _look_after(self, client_id: str) -> None:
-        """Begin the training that a client wants, and wake it when its next announcement is due."""
+        """Start the training of a client that has a task, and set the timer of its next announcement."""
         client = self._clients[client_id]
         task = client.training_task
         job = self._jobs.get(client_id)
@@ -501,7 +526,7 @@ class _VirtualFleet:
             self._send(client_id, client.handle_timer(self._now))
 
     def _take_chunk(self, sha256: str, index: int, content: bytes) -> None:
-        """Keep a chunk, and begin the trainings that waited for it."""
+        """Store a chunk. If its blob is complete, start the trainings that waited for it."""
         self._chunks.setdefault(sha256, {})[index] = content
         if self._is_complete(sha256):
             for client_id in self._waiting.pop(sha256, ()):
@@ -513,7 +538,7 @@ class _VirtualFleet:
     def _begin(self, client_id: str, task: Task) -> None:
         client = self._clients[client_id]
         if any(sha256 not in self._manifests for sha256 in task.models.values()):
-            client.skip_task()  # Its round is over
+            client.skip_task()  # The round of the task is over.
             self._look_after(client_id)
             return
         missing = [sha256 for sha256 in task.models.values() if not self._is_complete(sha256)]
@@ -537,9 +562,9 @@ class _VirtualFleet:
         return self._decoded[sha256]
 
     def _finish(self, job: TrainingJob) -> None:
-        """Let a client complete its training. Clients that train at the same time are computed together."""
+        """Complete the training of a client. Clients that train at the same time are computed together."""
         if self._jobs.get(job.client_id) is not job:
-            return  # The client was lost
+            return  # The client was lost.
         if job.client_id not in self._trained:
             waiting = [batch_job for name, batch_job in self._jobs.items() if name not in self._trained]
             waiting.remove(job)

@@ -1,5 +1,6 @@
-"""Plans of many configurations, compiled in one process of their own, one for all that differ in what a
-program takes as input.
+"""Compiles the plans of many configurations in one other process.
+
+Configurations share a compiled plan if they differ only in numbers that the program takes as inputs.
 """
 
 import json
@@ -40,9 +41,15 @@ BuiltPlan = tuple[Plan, Weights]
 
 
 def describe_structure(config: FederationConfig) -> str:
-    """Return the inputs of a compiled program as text.
+    """Return the part of a configuration that determines its compiled program, as JSON text.
 
-    Counts of AEM and IFCA are no inputs. A rate is an input only by whether it is zero.
+    Counts of AEM and IFCA, such as epochs, are left out. A rate counts only as zero or not zero.
+
+    Args:
+        config: the configuration.
+
+    Raises:
+        ConfigError: an option of the algorithm is unknown, or has the wrong type.
     """
     options = resolve_algorithm_options(with_simulated_clients(config))
     options = {
@@ -62,11 +69,15 @@ def _build(config: FederationConfig) -> BuiltPlan:
 
 @contextmanager
 def open_plan_builder() -> Iterator[Callable[[FederationConfig], BuiltPlan]]:
-    """Give a function from a configuration to a plan of its structure, the same one for all of it.
+    """Yield a function that returns a plan with the structure of a configuration, and its initial weights.
 
-    See `apply_options`.
+    Configurations with the same structure get the same plan, see `describe_structure`. `apply_options` then
+    sets the options.
 
-    It raises what `build_plan` raises, and EdgeflError when its process is killed.
+    Raises:
+        ConfigError: raised by the function if the model or an option does not exist.
+        PlanError: raised by the function if a layer cannot be compiled.
+        EdgeflError: raised by the function if the other process was killed.
     """
     built: dict[str, BuiltPlan] = {}
     with ProcessPoolExecutor(1, get_context("spawn")) as pool, terminate_children():
@@ -80,7 +91,8 @@ def open_plan_builder() -> Iterator[Callable[[FederationConfig], BuiltPlan]]:
                     built[key] = building.result()
                 except BrokenProcessPool as error:
                     raise EdgeflError(
-                        "the process that compiles plans was killed, most often for want of memory; free some"
+                        "the process that compiles plans was killed, probably because memory ran out; free "
+                        "memory"
                     ) from error
             return built[key]
 
@@ -88,9 +100,14 @@ def open_plan_builder() -> Iterator[Callable[[FederationConfig], BuiltPlan]]:
 
 
 def apply_options(built: BuiltPlan, config: FederationConfig) -> BuiltPlan:
-    """Return a plan of the configuration's structure with the configuration's options.
+    """Return the plan with the options of a configuration, and the initial weights.
 
-    Its clients ship their mixtures: a search measures the algorithm and not a choice between models.
+    Clients with this plan always ship their mixture. A search measures the algorithm, not a choice between
+    models.
+
+    Args:
+        built: a plan with the structure of the configuration, and its initial weights.
+        config: the configuration.
     """
     plan, initial = built
     options = resolve_algorithm_options(with_simulated_clients(config))

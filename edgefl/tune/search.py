@@ -1,8 +1,7 @@
-"""Runs the trials of one stage with Ray Tune, all to their end or with ASHA.
+"""Runs the trials of one stage with Ray Tune, either all to their end or with ASHA.
 
-Ray Tune starts trials, and stops trials that fall behind. The points are drawn before, so that they depend
-only on the seed. Which trials ASHA stops depends on the order in which they report, and so on the number of
-processes.
+ASHA stops trials with low scores early. The points are drawn before the trials, so they depend only on the
+seed. The trials that ASHA stops depend on the order of their reports, and so on the number of processes.
 
 Source: Liaw et al., arXiv:1807.05118 (Ray Tune); Li et al., arXiv:1810.05934 (ASHA).
 """
@@ -33,9 +32,15 @@ TRIAL_DIVERGED = "diverged"
 
 @dataclass(frozen=True)
 class TrialOutcome:
-    """How a trial ended: its score at its last look, after `step` of the stage's steps.
+    """The outcome of a trial.
 
-    A trial that diverged has the score 0.
+    Attributes:
+        trial: number of the trial, from 0.
+        options: options of the trial.
+        score: mean accuracy at its last report, from 0 to 1. 0 if the trial diverged.
+        step: number of steps until its last report.
+        seconds: duration in seconds.
+        ended: `full`, `stopped` by ASHA, or `diverged`.
     """
 
     trial: int
@@ -48,7 +53,13 @@ class TrialOutcome:
 
 @dataclass(frozen=True)
 class TrialCandidate:
-    """A point of the space, the configuration that it makes, and a plan of its structure."""
+    """A point of the search space.
+
+    Attributes:
+        options: the options of the point.
+        config: the configuration with these options.
+        built: a plan with the structure of the configuration, and its initial weights.
+    """
 
     options: TrialOptions
     config: FederationConfig
@@ -63,7 +74,7 @@ def _play(
     shards: Any,
     start: Any,
 ) -> None:
-    """Run in a process of Ray's: plans, shards and start lie in its object store."""
+    """Run a trial in a process of Ray. Plans, shards and start are in Ray's object store."""
     config = configs[choice["trial"]]
     plan, initial = apply_options(ray.get(plans[choice["trial"]]), config)
     trial = Trial(stage, config, plan, initial, ray.get(shards), ray.get(start))
@@ -78,13 +89,13 @@ def _ignore() -> None:
 
 
 class _TrialCallback(tune.Callback):  # type: ignore[misc]
-    """Tells of each trial that is over."""
+    """Calls a function when a trial ends."""
 
     def __init__(self, on_trial: Callable[[], None]) -> None:
         self._on_trial = on_trial
 
     def __reduce__(self) -> tuple[type["_TrialCallback"], tuple[Callable[[], None]]]:
-        # Ray stores the state of a search, callbacks with it; one that is read back has nobody to tell
+        # Ray stores the callbacks of a search. A restored callback cannot call the original function.
         return _TrialCallback, (_ignore,)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -103,16 +114,25 @@ def run_trials(
 ) -> tuple[TrialOutcome, ...]:
     """Run the trials of the candidates in the connected Ray.
 
+    A trial that raises DataError, such as for a loss that is not finite, counts as diverged.
+
     Args:
-        processes: number of trials at a time.
+        stage: the stage.
+        candidates: the points to try. At least one.
+        shards: samples by client id.
+        start: state with the cluster models that all trials start from. None if the stage needs none.
+        processes: number of trials that run at the same time.
         asha: whether ASHA stops trials.
         on_trial: called when a trial ends.
 
+    Returns:
+        The outcome of each trial, in the order of the candidates.
+
     Raises:
-        EdgeflError: a trial failed, other than by a loss that is not a number.
+        EdgeflError: a trial failed.
     """
     steps = stage.count_steps(candidates[0].config)
-    # no boxes on standard output, and not the same figures for TensorBoard and as CSV
+    # Ray Tune must not draw tables on standard output, or write logs for TensorBoard and as CSV.
     os.environ.update({"RAY_AIR_NEW_OUTPUT": "0", "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1"})
     from ray.tune.schedulers import ASHAScheduler
 
@@ -163,8 +183,8 @@ def _read_outcome(
 ) -> TrialOutcome:
     metrics = result.metrics or {}
     if result.error is not None or "score" not in metrics:
-        # The cause without Ray's traceback
-        reason = getattr(result.error, "cause", None) or result.error or "it told of no score"
+        # `cause` is the error without Ray's traceback.
+        reason = getattr(result.error, "cause", None) or result.error or "it reported no score"
         raise EdgeflError(f"a trial of stage {stage.number} ({stage.name}) failed: {reason}")
     trial = metrics["config"]["trial"]
     step = int(metrics["step"])
@@ -175,14 +195,21 @@ def _read_outcome(
 
 
 def choose_best(stage: TuneStage, outcomes: Sequence[TrialOutcome]) -> TrialOutcome:
-    """Return the outcome of the highest score among the trials that ran to their end, the first of several.
+    """Return the outcome with the highest score among the trials that ran to their end.
 
-    Raises DataError when all diverged.
+    The first trial wins a tie.
+
+    Args:
+        stage: the stage, for the error.
+        outcomes: the outcomes of the stage.
+
+    Raises:
+        DataError: no trial ran to its end.
     """
     whole = [outcome for outcome in outcomes if outcome.ended == TRIAL_FULL]
     if not whole:
         raise DataError(
-            f"no trial of stage {stage.number} ({stage.name}) came to its end with a loss; give more "
+            f"no trial of stage {stage.number} ({stage.name}) ran to its end with a finite loss; raise "
             "--samples"
         )
     return max(whole, key=lambda outcome: (outcome.score, -outcome.trial))

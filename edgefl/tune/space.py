@@ -1,6 +1,6 @@
-"""What a stage of the search may choose, and draws from it: pure functions of a generator.
+"""The search space of a stage, and random points of it. Pure functions of a random generator.
 
-An option is named as in federation.toml: `learning_rate`, `local_options.hidden`, `model.filters1`.
+Options are named as in federation.toml, such as `learning_rate`, `local_options.hidden` or `model.filters1`.
 """
 
 from collections.abc import Mapping
@@ -18,15 +18,25 @@ TrialOptions = Mapping[str, Any]
 
 
 class Domain(Protocol):
-    """The values of one option."""
+    """The possible values of one option."""
 
     def pick(self, position: float) -> Any:
-        """Return the value at a place from 0 to 1, 1 left out."""
+        """Return the value at a position of the domain.
+
+        Args:
+            position: from 0 to below 1.
+        """
 
 
 @dataclass(frozen=True)
 class NumberRange:
-    """A range of numbers with three digits, uniform or, with `log`, uniform in the logarithm."""
+    """A range of numbers, rounded to three significant digits.
+
+    Attributes:
+        low: the lowest number.
+        high: the highest number.
+        log: whether numbers are uniform in the logarithm.
+    """
 
     low: float
     high: float
@@ -41,7 +51,11 @@ class NumberRange:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of several values, each alike."""
+    """One of several values with equal probability.
+
+    Attributes:
+        values: the values.
+    """
 
     values: tuple[Any, ...]
 
@@ -54,10 +68,17 @@ SearchSpace = Mapping[str, Domain]
 
 
 def draw_points(space: SearchSpace, count: int, rng: np.random.Generator) -> tuple[dict[str, Any], ...]:
-    """Return `count` points of the space.
+    """Return random points of a search space.
 
-    A Latin hypercube (McKay, Beckman and Conover, 1979): each option's range is cut into `count` equal parts,
-    and each part is drawn from once, so that few points cover each option.
+    The points are a Latin hypercube. The domain of each option is divided into `count` equal parts, and each
+    part contains one point. Few points therefore cover each option.
+
+    Args:
+        space: the domain of each option.
+        count: number of points.
+        rng: random generator.
+
+    Source: McKay, Beckman and Conover, Technometrics 21(2), 1979.
     """
     positions = {name: (rng.permutation(count) + rng.random(count)) / count for name in space}
     return tuple(
@@ -66,7 +87,12 @@ def draw_points(space: SearchSpace, count: int, rng: np.random.Generator) -> tup
 
 
 def with_options(config: FederationConfig, options: TrialOptions) -> FederationConfig:
-    """Return the configuration with these options in place of its own."""
+    """Return the configuration with these options changed.
+
+    Args:
+        config: the configuration.
+        options: new values by the option's name, such as `epsilon` or `model.hidden`.
+    """
     model = dict(config.model.options)
     algorithm = dict(config.options)
     for name, value in options.items():
@@ -81,9 +107,15 @@ def with_options(config: FederationConfig, options: TrialOptions) -> FederationC
 
 
 def make_cluster_space(config: FederationConfig) -> SearchSpace:
-    """Return the search space of a cluster model: rate, decay and epochs.
+    """Return the search space of a cluster model: learning rate, weight decay and epochs.
 
-    For the paper's network it has the sizes of the layers too.
+    For the paper's network, the space also has the sizes of the layers and the dropout.
+
+    Args:
+        config: the configuration, with the model.
+
+    Source: Isaksson et al., Adaptive Expert Models for Personalization in Federated Learning, 2022, section
+    4.4.
     """
     sizes = (
         _make_size_domains("model.", (16, 32, 64, 128), (128, 256, 512, 1024))
@@ -98,9 +130,13 @@ def make_cluster_space(config: FederationConfig) -> SearchSpace:
 
 
 def make_local_space(config: FederationConfig) -> SearchSpace:
-    """Return the search space of a local model: rate and decay of AdamW.
+    """Return the search space of a local model: learning rate and weight decay of AdamW.
 
-    If `local_model` of [algorithm] is the paper's network, it has the sizes of the layers too.
+    If `local_model` of [algorithm] is the paper's network, the space also has the sizes of the layers and the
+    dropout.
+
+    Args:
+        config: the configuration, with the options of the algorithm.
     """
     sizes = (
         _make_size_domains("local_options.", (8, 16, 32, 64, 128, 256), (32, 64, 128, 256))
@@ -115,9 +151,13 @@ def make_local_space(config: FederationConfig) -> SearchSpace:
 
 
 def make_gate_space(config: FederationConfig) -> SearchSpace:
-    """Return the search space of a gate: rate and decay of AdamW.
+    """Return the search space of a gate: learning rate and weight decay of AdamW.
 
-    If `gate` of [algorithm] is the paper's network, it has the sizes of the layers too.
+    If `gate` of [algorithm] is a convolutional network, the space also has the sizes of the layers and the
+    dropout.
+
+    Args:
+        config: the configuration, with the options of the algorithm.
     """
     sizes = (
         _make_size_domains("gate_options.", (4, 8, 12, 16), (4, 8, 16, 32))
@@ -132,7 +172,11 @@ def make_gate_space(config: FederationConfig) -> SearchSpace:
 
 
 def make_exploration_space(config: FederationConfig) -> SearchSpace:
-    """Return the search space of epsilon."""
+    """Return the search space of epsilon, from 0 to 1.
+
+    Args:
+        config: unused, because all stages call their space with the configuration.
+    """
     return {"epsilon": NumberRange(0.0, 1.0)}
 
 

@@ -1,8 +1,8 @@
 """The four stages of the search, in the order of the paper.
 
-First come a single global model and a local model. Then comes the gate with their results. Last comes
-epsilon with two cluster models. All are in the IID setting. The paper does not state the number of cluster
-models for the gate. Here it is `num_experts` of the configuration.
+Stages 1 and 2 tune a single cluster model and the local model. Stage 3 tunes the gate with their options.
+Stage 4 tunes epsilon with two cluster models. All stages partition the data evenly (IID). The paper does not
+state the number of cluster models in stage 3. Here it is `num_experts` of the configuration.
 
 Source: Isaksson et al., Adaptive Expert Models for Personalization in Federated Learning, 2022, section
 4.4.
@@ -26,12 +26,18 @@ from edgefl.tune.space import (
 
 @dataclass(frozen=True)
 class TuneStage:
-    """`setting` makes of the configuration what a trial plays.
+    """One stage of the search.
 
-    `metric` is the clients' figure whose mean is the score.
-
-    federates: a trial plays the rounds, else it only personalizes. experts: it begins with cluster models
-    that were trained once. by_round: its score is taken after rounds, else after clients.
+    Attributes:
+        number: number of the stage, from 1.
+        name: name of the stage.
+        description: the tuned part, for messages.
+        space: returns the search space for a configuration.
+        configure: returns the configuration of a trial.
+        metric: the metric of the clients whose mean is the score of a trial.
+        federates: whether a trial runs the rounds. Otherwise it only personalizes.
+        experts: whether all trials start from the same trained cluster models.
+        by_round: whether a trial reports its score after rounds. Otherwise it reports after clients.
     """
 
     number: int
@@ -45,7 +51,11 @@ class TuneStage:
     by_round: bool = False
 
     def count_steps(self, config: FederationConfig) -> int:
-        """Return after how many rounds or clients a trial is over."""
+        """Return the number of rounds or clients of a complete trial.
+
+        Args:
+            config: the configuration of the trial.
+        """
         return config.rounds if self.by_round else config.partition.num_clients
 
 
@@ -56,7 +66,10 @@ def _configure_cluster(config: FederationConfig) -> FederationConfig:
 
 
 def _configure_local(config: FederationConfig) -> FederationConfig:
-    """The gate and the cluster model are untrained company: as small as they can be."""
+    """Return the configuration of a trial that measures only the local model.
+
+    The gate and the cluster model do not affect the score, so they are as small as possible.
+    """
     options = {
         "num_experts": 1,
         "gate": "pixels",
@@ -77,9 +90,12 @@ def _configure_exploration(config: FederationConfig) -> FederationConfig:
 
 
 def configure_experts(config: FederationConfig) -> FederationConfig:
-    """Return the configuration that trains the cluster models which the trials of the gate share.
+    """Return the configuration that trains the cluster models for all trials of the gate.
 
-    Its personalization is not used, and is short.
+    Only the rounds matter, so the personalization is as short as possible.
+
+    Args:
+        config: the configuration with the options of the earlier stages.
     """
     return with_options(config, {"baselines": False, "local_epochs": 1, "gate_epochs": 1})
 
@@ -118,9 +134,13 @@ TUNE_STAGES = (
 
 
 def parse_stages(text: str) -> tuple[TuneStage, ...]:
-    """Return the stages of `all` or of numbers such as `1,2`, in their order.
+    """Return the stages of the option `--stages`, sorted by number.
 
-    ConfigError for what is no stage.
+    Args:
+        text: `all`, or numbers such as `1,2`.
+
+    Raises:
+        ConfigError: a part of the text is not the number of a stage.
     """
     if text == "all":
         return TUNE_STAGES
@@ -128,5 +148,5 @@ def parse_stages(text: str) -> tuple[TuneStage, ...]:
     asked = {part.strip() for part in text.split(",")}
     if not asked <= set(by_number):
         listed = ", ".join(f"{stage.number} ({stage.name})" for stage in TUNE_STAGES)
-        raise ConfigError(f"--stages is {text!r}, expected all, or numbers such as 1,2; there are {listed}")
+        raise ConfigError(f"--stages is {text!r}, expected all, or numbers such as 1,2; choose from {listed}")
     return tuple(stage for number, stage in by_number.items() if number in asked)

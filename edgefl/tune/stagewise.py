@@ -1,6 +1,6 @@
-"""A whole search: stage by stage, each with what the former found.
+"""Searches all stages in order. Each stage uses the best options of the stages before it.
 
-A stage that is done is not searched again.
+A completed stage is not searched again.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,17 +41,31 @@ def tune_federation(
     asha: bool = True,
     report: ReportLine = lambda text: None,
 ) -> tuple[list[TuneResult], Path]:
-    """Search the stages with `samples` trials each.
+    """Search for the best options of some stages.
 
-    The first trial of a stage is the unchanged configuration. The best trial is therefore never worse on
-    the held-out samples.
+    The first trial of a stage only uses the best options of the earlier stages. If ASHA does not stop it, the
+    best trial is at least as good on the held-out samples.
+
+    Args:
+        config: the configuration of the federation, with the algorithm AEM.
+        out: the directory of the search. An existing search is continued.
+        stages: the stages, in their order.
+        samples: number of trials per stage.
+        processes: number of trials that run at the same time.
+        asha: whether ASHA stops trials with low scores early.
+        report: receives lines about the progress.
 
     Returns:
-        The result of each stage, and the path of the best configuration.
+        The result of each stage, and the path of federation.toml with the best options.
 
     Raises:
-        ConfigError: the algorithm is not AEM, or the directory contains another search.
-        DataError: the data cannot be partitioned.
+        ConfigError: the algorithm is not AEM, the directory contains other files or another search, or a
+            completed stage used other options of the earlier stages.
+        DataError: the data cannot be loaded or partitioned, a client has too few samples, or no trial of a
+            stage ran to its end.
+        PlanError: a layer cannot be compiled.
+        StateError: a file of the search is damaged or cannot be written.
+        EdgeflError: a trial failed, a process was killed, or Ray cannot be reached.
     """
     if config.algorithm != "aem":
         raise ConfigError(
@@ -77,11 +91,11 @@ def tune_federation(
                 directory.save_result(stage, done)
             elif done.given != directory.read_earlier_options(stage):
                 raise ConfigError(
-                    f"stage {stage.number} in {out} was searched with other options of the stages before; "
-                    "remove its file"
+                    f"stage {stage.number} in {out} was searched with other options of the earlier stages; "
+                    "remove its file to search it again"
                 )
             else:
-                report(f"stage {stage.number}, {stage.description}: done before")
+                report(f"stage {stage.number}, {stage.description}: already complete")
             results.append(done)
     best = {
         name: value
@@ -127,7 +141,7 @@ def _search_stage(
         start,
         processes=processes,
         asha=asha,
-        on_trial=lambda: report(f"  {next(counter)} of {samples} trials are over"),
+        on_trial=lambda: report(f"  {next(counter)} of {samples} trials are complete"),
     )
     best = choose_best(stage, outcomes)
     return TuneResult(
@@ -149,11 +163,11 @@ def _load_or_train_experts(
     processes: int,
     report: ReportLine,
 ) -> ServerState:
-    """Return the cluster models that gates are tried on, trained if they are not there yet."""
+    """Return the cluster models for the trials of the gate. Train and save them if they are missing."""
     experts = directory.load_experts(earlier_options)
     if experts is None:
         config = configure_experts(base)
-        report(f"  training {config.rounds} rounds of cluster models for the gates")
+        report(f"  training the cluster models for the gate in {config.rounds} rounds")
         plan, initial = apply_options(build(config), config)
         end = simulate(
             plan, initial, shards, config, open_engine=lambda federation: RayEngine(federation, processes)

@@ -1,4 +1,4 @@
-"""One point of a search space, played and measured on the samples that were held back from training."""
+"""Runs one trial of a search, and measures it on samples that are held out from training."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -18,16 +18,24 @@ from edgefl.tune.stages import TuneStage
 from edgefl.types import ServerState, Shard, Weights
 
 REDUCTION_FACTOR = 3
-"""How many times the steps of one look are those of the look before; of the trials that come to a look a
-third go on.
+"""Ratio of the steps before a report to the steps before the previous report.
+
+At each report, ASHA continues one of this many trials.
 """
 ReportScore = Callable[[int, float], None]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """All that a trial needs. start: the state with the trained cluster models, for a stage that begins with
-    them.
+    """The input of a trial.
+
+    Attributes:
+        stage: the stage.
+        config: the configuration of the trial.
+        plan: the plan of the configuration.
+        initial: the plan's initial weights.
+        shards: samples by client id, with held-out training samples as test samples.
+        start: state with the trained cluster models. None if the stage does not need them.
     """
 
     stage: TuneStage
@@ -39,14 +47,21 @@ class Trial:
 
 
 def find_first_report(steps: int) -> int:
-    """Return after how many of a trial's steps it is looked at first: a ninth, at least one."""
+    """Return the number of steps before the first report: a ninth of all steps, at least 1.
+
+    Args:
+        steps: number of steps of a complete trial.
+    """
     return max(1, steps // REDUCTION_FACTOR**2)
 
 
 def list_report_steps(steps: int) -> tuple[int, ...]:
-    """Return the steps after which a trial reports its score.
+    """Return the numbers of steps after which a trial reports its score.
 
-    Each report comes after three times as many steps as the report before. The last comes after all steps.
+    Each number is three times the number before it. The last is `steps`.
+
+    Args:
+        steps: number of steps of a complete trial.
     """
     report_steps = []
     step = find_first_report(steps)
@@ -57,11 +72,18 @@ def list_report_steps(steps: int) -> tuple[int, ...]:
 
 
 def run_trial(trial: Trial, report: ReportScore) -> None:
-    """Play a trial.
+    """Run a trial.
 
-    `report(step, score)` is called at each look with the mean accuracy over the clients so far.
+    Args:
+        trial: the trial.
+        report: receives the number of steps and the score at each report. In a stage that is measured by
+            round, the score is the mean accuracy over all clients. Otherwise it is the mean of the stage's
+            metric over the clients that are personalized so far.
 
-    Raises DataError when a loss is no number.
+    Raises:
+        DataError: a client cannot train. The error names the client.
+        DivergedError: the loss of a client is not finite, or training diverged.
+        EdgeflError: any other error of `simulate`.
     """
     steps = trial.stage.count_steps(trial.config)
     report_steps = list_report_steps(steps)
@@ -103,9 +125,12 @@ def run_trial(trial: Trial, report: ReportScore) -> None:
 
 
 def make_start_state(trial: Trial) -> ServerState | None:
-    """Return the state that a trial begins with, None for one that federates from the first round on.
+    """Return the server state that a trial starts from, or None if it starts with round 1.
 
-    Local model and gate start from the trial's own plan: another trial's have other sizes.
+    The local model and the gate start from the trial's plan, because their sizes differ between trials.
+
+    Args:
+        trial: the trial.
     """
     if trial.stage.federates:
         return None

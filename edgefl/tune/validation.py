@@ -1,4 +1,4 @@
-"""What a search measures on: training samples held back from each client. No test sample is read."""
+"""Holds out training samples of each client, on which a search measures. It uses no test sample."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,11 +13,17 @@ from edgefl.rng import derive_rng
 from edgefl.types import Labels
 
 VALIDATION_SHARE = 0.2
+"""Share of a client's training samples that is held out."""
 
 
 def make_iid_partition(partition: PartitionConfig, num_classes: int) -> PartitionConfig:
-    """Return the partition that the paper tunes in: IID, that is p = 2 / num_classes where two classes make
-    the fraction p.
+    """Return the IID partition in which the paper tunes.
+
+    A `p-majority` partition keeps its name and gets p = 2 / num_classes, with which it is IID.
+
+    Args:
+        partition: the table `[partition]`.
+        num_classes: number of classes.
     """
     if partition.name == "p-majority":
         return replace(partition, options={**partition.options, "p": 2 / num_classes})
@@ -32,23 +38,25 @@ def hold_back(
     labels: Labels,
     recordings: Labels | None = None,
 ) -> ClientPartition:
-    """Return an allotment whose test part is a share of the training samples, at least one.
+    """Return a client partition whose test samples are held out from its training samples.
 
-    The rest is left to train on. A recording is never divided.
+    At least one sample is held out, and the other samples remain for training. A recording is never divided.
 
     Args:
-        client_partition: the client's part of the data set.
-        client_id: names the draw.
-        share: share of the training samples to hold out.
-        seed: seeds the draw.
-        labels: int64[n], labels of the data set's training part.
-        recordings: int64[n], recordings of the data set's training part, where they are known.
+        client_partition: the client partition.
+        client_id: the client. The random draw depends on it.
+        share: share of the training samples to hold out, above 0 and below 1.
+        seed: random seed.
+        labels: labels of the data set's training part, shape (n,), int64.
+        recordings: recordings of the data set's training part, shape (n,), int64. None if samples are
+            independent.
 
     Returns:
-        The allotment. Its test indices are into the training part.
+        The client partition. Its test indices also refer to the data set's training part.
 
     Raises:
-        DataError: the client has fewer than two samples, or one recording only.
+        DataError: the client has fewer than two training samples or recordings, or the share is out of
+            range.
     """
     train = client_partition.train
     fit, test = hold_out(
@@ -62,7 +70,7 @@ def hold_back(
             f"{len(train)} samples" if recordings is None else f"samples of {min(1, len(train))} recordings"
         )
         raise DataError(
-            f"{client_id} has {what}, expected 2 or more: one to train on and one to be measured on"
+            f"{client_id} has {what}, expected 2 or more, for training and measuring; lower num_clients"
         )
     turns = client_partition.turns_train
     return replace(
@@ -80,9 +88,18 @@ def make_validation_shards(
     seed: int,
     share: float = VALIDATION_SHARE,
 ) -> ResidentShards:
-    """Return shards whose held-out split is taken from the training samples.
+    """Return shards whose test samples are held out from the training samples.
 
-    The data set's own test part is not in them.
+    They do not contain samples of the data set's test part.
+
+    Args:
+        dataset: the data set.
+        client_partitions: client partitions by client id.
+        seed: random seed.
+        share: share of the training samples to hold out, above 0 and below 1.
+
+    Raises:
+        DataError: a client has fewer than two training samples or recordings, or the share is out of range.
     """
     trained = replace(dataset, x_test=dataset.x_train, y_test=dataset.y_train, group_test=dataset.group_train)
     return ResidentShards(
@@ -97,5 +114,9 @@ def make_validation_shards(
 
 
 def with_iid_partition(config: FederationConfig) -> FederationConfig:
-    """Return the configuration in the IID setting."""
+    """Return the configuration with an IID partition, see `make_iid_partition`.
+
+    Args:
+        config: the configuration.
+    """
     return replace(config, partition=make_iid_partition(config.partition, config.model.num_classes))

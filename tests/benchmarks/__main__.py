@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks ...`: edgefl beside named peers, each pair measured in one run."""
+"""`python -m tests.benchmarks ...`: edgefl compared with named peers, each pair in one run."""
 
 import json
 import sys
@@ -46,7 +46,7 @@ def _outputs(command: F) -> F:
 
 @click.group()
 def benchmarks() -> None:
-    """Measure edgefl beside a named peer. Run this in the root of a clone.
+    """Measure edgefl and compare it with a named peer. Run this in the root of a clone.
 
     Example: python -m tests.benchmarks fleet --quick
     """
@@ -66,15 +66,15 @@ def benchmarks() -> None:
 )
 @_outputs
 def simulate(repeats: int, torch_python: str | None, out: Path | None, as_json: bool) -> None:
-    """Client steps a second beside PyTorch, Keras fit and tf.function, one core each; then one process
-    against two, and memory.
+    """Client steps a second, compared with PyTorch, Keras fit and tf.function on one core each. Then one
+    process compared with two, and memory.
 
     \b
     Example:
       python -m tests.benchmarks simulate --repeats 5 --torch-python ~/torch/bin/python
     """
-    with Progress() as tell:
-        result = run_simulate_bench(repeats, torch_python, tell)
+    with Progress() as progress:
+        result = run_simulate_bench(repeats, torch_python, progress)
     print_result(result, render_simulate, out, as_json)
 
 
@@ -93,21 +93,21 @@ def simulate(repeats: int, torch_python: str | None, out: Path | None, as_json: 
 )
 @_outputs
 def fleet(quick: bool, repeats: int, flwr_python: str | None, out: Path | None, as_json: bool) -> None:
-    """Seconds a round, the aggregator's memory and lost messages with 10, 100 and 500 stub clients; beside
-    bare paho, and Flower.
+    """Seconds a round, the aggregator's memory and lost messages with 10, 100 and 500 stub clients, compared
+    with bare paho and Flower.
 
-    A stub client has a connection, a certificate and keys of its own and speaks the device's protocol; its
-    update is noise.
+    Each stub client has a separate connection, certificate and keys. It speaks the device's protocol and
+    sends noise as its update.
 
     \b
     Example:
       python -m tests.benchmarks fleet --repeats 3 --flwr-python ~/flwr/bin/python
     """
     flower = f" --flwr-python {flwr_python}" if flwr_python else ""
-    given = f"{' --quick' * quick} --repeats {repeats}{flower}"
+    options = f"{' --quick' * quick} --repeats {repeats}{flower}"
     sizes = Sizes(loads=()) if quick else Sizes()
-    with Progress() as tell:
-        result = run_fleet_bench(sizes, repeats, flwr_python, f"{COMMAND} fleet{given}", tell)
+    with Progress() as progress:
+        result = run_fleet_bench(sizes, repeats, flwr_python, f"{COMMAND} fleet{options}", progress)
     print_result(result, render_fleet, out, as_json)
 
 
@@ -129,8 +129,8 @@ def fleet(quick: bool, repeats: int, flwr_python: str | None, out: Path | None, 
 )
 @_outputs
 def fleet_training(epochs: tuple[int, ...], repeats: int, out: Path | None, as_json: bool) -> None:
-    """Seconds of a round in which ten devices train LeNet-5 on 600 samples of Fashion-MNIST each, beside the
-    same training without MQTT and a round of bare paho.
+    """Seconds of a round in which ten devices train LeNet-5 on 600 samples of Fashion-MNIST each, compared
+    with the same training without MQTT and with a round of bare paho.
 
     \b
     Example:
@@ -158,7 +158,7 @@ def fleet_training(epochs: tuple[int, ...], repeats: int, out: Path | None, as_j
 )
 @_outputs
 def accuracy(flwr_python: str, seeds: int, out: Path | None, as_json: bool) -> None:
-    """Accuracy of FedAvg and FedProx beside Flower's, on the same partition of Fashion-MNIST over eight
+    """Accuracy of FedAvg and FedProx, compared with Flower on the same partition of Fashion-MNIST over eight
     clients.
 
     An algorithm has the same accuracy within seeds if the mean difference between edgefl and Flower, paired
@@ -169,8 +169,8 @@ def accuracy(flwr_python: str, seeds: int, out: Path | None, as_json: bool) -> N
       python -m tests.benchmarks accuracy --flwr-python ~/flwr/bin/python --seeds 3
     """
     command = f"{COMMAND} accuracy --flwr-python {flwr_python} --seeds {seeds}"
-    with Progress() as tell:
-        result = run_accuracy_bench(flwr_python, seeds, command, tell)
+    with Progress() as progress:
+        result = run_accuracy_bench(flwr_python, seeds, command, progress)
     print_result(result, render_accuracy, out, as_json)
 
 
@@ -201,16 +201,16 @@ def accuracy(flwr_python: str, seeds: int, out: Path | None, as_json: bool) -> N
 def firmware(
     samples: int, data: str, cmsis_nn: Path | None, keep: Path | None, out: Path | None, as_json: bool
 ) -> None:
-    """Flash, RAM and instructions of two mixtures' C on Cortex-M3, M4 and M7, beside TensorFlow Lite Micro's
-    arena and CMSIS-NN's kernels.
+    """Flash, RAM and instructions of two mixtures' C on Cortex-M3, M4 and M7, compared with TensorFlow Lite
+    Micro's arena and CMSIS-NN's kernels.
 
     \b
     Example:
       python -m tests.benchmarks firmware --cmsis-nn CMSIS_5
     """
-    given = f"--samples {samples} --data {data}" + (" --cmsis-nn PATH" if cmsis_nn else "")
-    with Progress() as tell:
-        result = run_firmware_bench(samples, data, cmsis_nn, keep, f"{COMMAND} firmware {given}", tell)
+    options = f"--samples {samples} --data {data}" + (" --cmsis-nn PATH" if cmsis_nn else "")
+    with Progress() as progress:
+        result = run_firmware_bench(samples, data, cmsis_nn, keep, f"{COMMAND} firmware {options}", progress)
     print_result(result, render_firmware, out, as_json)
 
 
@@ -256,14 +256,14 @@ def int8(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Accuracy of every client's mixture in float and in int8: by the device route, and by TensorFlow's
+    """Accuracy of every client's mixture in float and in int8, by the device route and by TensorFlow's
     converter.
 
-    A run that was interrupted goes on: a federation that is in --out is not played again.
+    An interrupted run continues. Federations that are already in --out are not run again.
     """
-    with Progress() as tell:
+    with Progress() as progress:
         result = run_int8_bench(
-            kinds or KINDS, data or tuple(MODELS), clients, rounds, int(weights), out, tell
+            kinds or KINDS, data or tuple(MODELS), clients, rounds, int(weights), out, progress
         )
     print_result(result, render_int8, out / "int8.json", as_json)
 
@@ -286,7 +286,7 @@ def evaluation(samples: int, repeats: int) -> None:
 @click.option("--samples", type=click.IntRange(10), default=250, show_default=True, help="Of the client.")
 @click.option("--rounds", type=click.IntRange(1), default=20, show_default=True)
 def selection(samples: int, rounds: int) -> None:
-    """Processor time of a LeNet-5 client's personalization, and what the choice of a model takes of it, as
+    """Processor time of a LeNet-5 client's personalization, and the share of the choice of a model in it, as
     JSON.
 
     \b
@@ -330,31 +330,31 @@ def _simulated_devices(command: F) -> F:
 @benchmarks.command()
 @_simulated_devices
 def monitor(devices: int, period: float, seconds: float, out: Path | None, as_json: bool) -> None:
-    """Processor time and memory of `edgefl monitor` while hundreds of devices speak.
+    """Processor time and memory of `edgefl monitor` while hundreds of devices publish.
 
     \b
     Example:
       python -m tests.benchmarks monitor --devices 500 --seconds 60
     """
-    given = f"{COMMAND} monitor --devices {devices} --period {period:g} --seconds {seconds:g}"
-    with Progress() as tell:
-        result = run_monitor_bench(Fleet(devices=devices, period_s=period), seconds, given, tell)
+    command = f"{COMMAND} monitor --devices {devices} --period {period:g} --seconds {seconds:g}"
+    with Progress() as progress:
+        result = run_monitor_bench(Fleet(devices=devices, period_s=period), seconds, command, progress)
     print_result(result, render_monitor, out, as_json)
 
 
 @benchmarks.command()
 @_simulated_devices
 def dashboard(devices: int, period: float, seconds: float, out: Path | None, as_json: bool) -> None:
-    """Processor time and memory of `edgefl dashboard` while hundreds of devices speak and one browser's
-    stream is read.
+    """Processor time and memory of `edgefl dashboard` while hundreds of devices publish and one browser reads
+    its stream.
 
     \b
     Example:
       python -m tests.benchmarks dashboard --devices 500 --seconds 60
     """
-    given = f"{COMMAND} dashboard --devices {devices} --period {period:g} --seconds {seconds:g}"
-    with Progress() as tell:
-        result = run_dashboard_bench(Fleet(devices=devices, period_s=period), seconds, given, tell)
+    command = f"{COMMAND} dashboard --devices {devices} --period {period:g} --seconds {seconds:g}"
+    with Progress() as progress:
+        result = run_dashboard_bench(Fleet(devices=devices, period_s=period), seconds, command, progress)
     print_result(result, render_dashboard, out, as_json)
 
 
@@ -362,8 +362,8 @@ def dashboard(devices: int, period: float, seconds: float, out: Path | None, as_
 @click.option("--since", metavar="COMMIT", help="Also count the statements of this commit.")
 @_outputs
 def calls(since: str | None, out: Path | None, as_json: bool) -> None:
-    """Files that a reader must enter, and enter again, to follow a device's task, a round of the round server
-    and a simulated update through their calls; and the statements of the packages.
+    """Files that a reader enters and returns to while following the calls of a device's task, a round of the
+    round server and a simulated update. Then the number of statements of the packages.
 
     \b
     Example:

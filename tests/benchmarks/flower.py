@@ -1,7 +1,7 @@
 """Flower on its deployment runtime, without TLS: one SuperLink, and one SuperNode for each client.
 
-Flower lives in a virtual environment of its own, because its dependencies are not those of edgefl. Each
-SuperNode is a process, as each board has a device service.
+Flower needs its own virtual environment, because its dependencies differ from those of edgefl. Each SuperNode
+is a process, as each board has a device service.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from typing import Any
 
 from edgefl.errors import ConfigError, EdgeflError
 from mqtt_broker.broker.dev_broker import LOOPBACK_HOST
-from tests.benchmarks.process import running
+from tests.benchmarks.process import start_program
 from tests.support.ports import choose_port
 
 FLOWER = "flwr"
@@ -116,7 +116,7 @@ class Deployment:
         return json.loads(result.read_text())
 
 
-def package_versions(python: str, packages: Sequence[str]) -> dict[str, str]:
+def read_package_versions(python: str, packages: Sequence[str]) -> dict[str, str]:
     """Return the versions of packages in another Python.
 
     Raises:
@@ -164,7 +164,7 @@ def write_app(directory: Path, client: str, server: str, config: RunConfig) -> P
 
 
 @contextmanager
-def deployment(directory: Path, python: str, nodes: Sequence[NodeConfig]) -> Iterator[Deployment]:
+def start_deployment(directory: Path, python: str, nodes: Sequence[NodeConfig]) -> Iterator[Deployment]:
     """Start a SuperLink and its SuperNodes, and stop them at the end of the block.
 
     Args:
@@ -191,11 +191,20 @@ def deployment(directory: Path, python: str, nodes: Sequence[NodeConfig]) -> Ite
     link = [str(programs / "flower-superlink"), "--insecure", "--disable-runtime-dependency-installation"]
     node = [str(programs / "flower-supernode"), "--insecure", "--superlink", f"{LOOPBACK_HOST}:{port}"]
     with ExitStack() as stack:
-        stack.enter_context(running([*link, "--host", LOOPBACK_HOST, "--port", str(port)], log, env=env))
+        stack.enter_context(
+            start_program([*link, "--host", LOOPBACK_HOST, "--port", str(port)], log, env=env)
+        )
         processes = [
             stack.enter_context(
-                running(
-                    [*node, "--host", LOOPBACK_HOST, "--port", str(choose_port()), *_node_config(config)],
+                start_program(
+                    [
+                        *node,
+                        "--host",
+                        LOOPBACK_HOST,
+                        "--port",
+                        str(choose_port()),
+                        *_format_node_config(config),
+                    ],
                     log,
                     env=env,
                 )
@@ -205,6 +214,6 @@ def deployment(directory: Path, python: str, nodes: Sequence[NodeConfig]) -> Ite
         yield Deployment(programs, env, log, tuple(process.pid for process in processes))
 
 
-def _node_config(config: NodeConfig) -> list[str]:
+def _format_node_config(config: NodeConfig) -> list[str]:
     pairs = [f"{key}={json.dumps(value)}" for key, value in config.items()]
     return ["--node-config", " ".join(pairs)] if pairs else []

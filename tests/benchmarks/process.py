@@ -1,4 +1,4 @@
-"""Programs that run beside a measurement, and what /proc says that they take."""
+"""Programs that run during a measurement, and their processor time and memory."""
 
 import contextlib
 import subprocess
@@ -16,24 +16,23 @@ ALONE = 10
 TOGETHER = 125
 
 
-def clients_a_process(count: int) -> int:
-    """Return how many of so many MQTT clients share a process: each of a few has its own, as boards have, and
-    no lock in common.
+def count_clients_per_process(count: int) -> int:
+    """Return how many of `count` MQTT clients share a process.
+
+    A few clients have a process each, as boards have, so that they share no lock.
     """
     return 1 if count <= ALONE else TOGETHER
 
 
 @contextmanager
-def running(
-    command: Sequence[str], log: Path | None = None, **given: Any
+def start_program(
+    command: Sequence[str], log: Path | None = None, **options: Any
 ) -> Iterator["subprocess.Popen[str]"]:
-    """Run a program, and end it with the block. Its words go to the log; without one to where this process's
-    go.
-    """
+    """Run a program until the end of the block. Without a log it prints to this process's output."""
     file = log.open("a") if log else None
     try:
         process = subprocess.Popen(
-            command, text=True, **{"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file, **given}
+            command, text=True, **{"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file, **options}
         )
     finally:
         if file:
@@ -51,33 +50,34 @@ def running(
             process.stdout.close()
 
 
-def children(pid: int) -> list[int]:
-    """Return the processes that a process has started and that still run; none of one that has ended."""
-    found = list[int]()
+def list_children(pid: int) -> list[int]:
+    """Return the ids of a process's running children. The list is empty for a process that has ended."""
+    pids = list[int]()
     for thread in Path(f"/proc/{pid}/task").glob("*"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
-            found += map(int, (thread / "children").read_text().split())
-    return sorted(found)
+        with contextlib.suppress(OSError):  # the process has ended
+            pids += map(int, (thread / "children").read_text().split())
+    return sorted(pids)
 
 
-def cpu_s(pid: int) -> float:
-    """Return the processor time a process has had, in seconds; 0 when it has ended."""
+def read_cpu_s(pid: int) -> float:
+    """Return the processor time of a process in seconds, or 0 if it has ended."""
     try:
-        # Linux's clock of that process, to the nanosecond: /proc counts ticks of 10 ms
+        # Linux's clock of that process has nanoseconds. /proc counts ticks of 10 ms
         return time.clock_gettime((~pid << 3) | 2)
     except OSError:
         return 0.0
 
 
-def measured(pid: int, seconds: float, note: Callable[[str], None]) -> dict[str, float]:
-    """Return a process's share of one core in per cent over so many seconds, once it had ten to settle, and
-    its memory in MB.
+def measure_process(pid: int, seconds: float, progress: Callable[[str], None]) -> dict[str, float]:
+    """Return a process's share of one core in per cent, and its memory in MB.
+
+    The measurement takes `seconds`. It starts after `SETTLE_S`.
     """
     time.sleep(SETTLE_S)
-    before = cpu_s(pid)
+    before = read_cpu_s(pid)
     began = time.monotonic()
-    note(f"measuring for {seconds:g} s")
+    progress(f"measuring for {seconds:g} s")
     time.sleep(seconds)
-    share = 100 * (cpu_s(pid) - before) / (time.monotonic() - began)
-    now, most = read_rss_mb(pid)
-    return {"core_percent": round(share, 2), "rss_mb": round(now, 1), "peak_rss_mb": round(most, 1)}
+    share = 100 * (read_cpu_s(pid) - before) / (time.monotonic() - began)
+    now, peak = read_rss_mb(pid)
+    return {"core_percent": round(share, 2), "rss_mb": round(now, 1), "peak_rss_mb": round(peak, 1)}

@@ -1,4 +1,4 @@
-"""The accuracy benchmark: the rule by hand, one client's training beside edgefl's, and a small run."""
+"""The accuracy benchmark: its rule computed by hand, the training of one client, and a small run."""
 
 import json
 import os
@@ -19,15 +19,21 @@ from edgefl.runs.pipeline import open_partitioned_dataset
 from edgefl.simulation.simulate import simulate
 from tests.benchmarks.__main__ import benchmarks
 from tests.benchmarks.accuracy import comparison, keras_trainer
-from tests.benchmarks.accuracy.comparison import agreement, benchmark_config, build, render, save_model
-from tests.benchmarks.flower import package_versions, write_app
+from tests.benchmarks.accuracy.comparison import (
+    build,
+    compute_agreement,
+    make_benchmark_config,
+    render,
+    save_model,
+)
+from tests.benchmarks.flower import read_package_versions, write_app
 
 FLWR_PYTHON = os.environ.get("EDGEFL_FLWR_PYTHON", "")
 
 
-def small_config(algorithm: str, seed: int) -> FederationConfig:
+def make_small_config(algorithm: str, seed: int) -> FederationConfig:
     return replace(
-        benchmark_config(algorithm, seed),
+        make_benchmark_config(algorithm, seed),
         rounds=2,
         model=ModelConfig("softmax", (28, 28, 1), 10),
         data=DataConfig("digits"),
@@ -35,21 +41,21 @@ def small_config(algorithm: str, seed: int) -> FederationConfig:
     )
 
 
-def test_the_rule_by_hand():
+def test_agreement_rule_matches_hand_computed_values():
     # differences 1, 0, 2: mean 1, standard deviation 1, standard error 1 / sqrt(3)
-    same = agreement([80.0, 82.0, 84.0], [79.0, 82.0, 82.0])
+    same = compute_agreement([80.0, 82.0, 84.0], [79.0, 82.0, 82.0])
     assert (same.edgefl, same.flower, same.difference) == (82.0, 81.0, 1.0)
     assert same.standard_error == pytest.approx(0.57735, abs=1e-5)
     assert same.is_same
     # differences -3, -5: mean -4, standard error sqrt(2) / sqrt(2)
-    other = agreement([80.0, 80.0], [83.0, 85.0])
+    other = compute_agreement([80.0, 80.0], [83.0, 85.0])
     assert (other.difference, other.standard_error) == (-4.0, pytest.approx(1.0))
     assert not other.is_same
-    assert agreement([80.0, 81.0], [80.0, 81.0]).is_same
+    assert compute_agreement([80.0, 81.0], [80.0, 81.0]).is_same
 
 
-def test_the_table_and_the_sentences():
-    def rows(algorithm, pairs):
+def test_report_has_a_table_and_a_sentence_per_algorithm():
+    def make_rows(algorithm, pairs):
         return [
             {"algorithm": algorithm, "seed": seed, "edgefl": ours, "flower": theirs}
             for seed, (ours, theirs) in enumerate(pairs, 1)
@@ -61,10 +67,11 @@ def test_the_table_and_the_sentences():
         "versions": {"numpy": "2"},
         "flower_versions": {"flwr": "1"},
         "federation": "f",
-        "rows": rows("fedavg", [(80, 79), (82, 82), (84, 82)]) + rows("fedprox", [(80, 83), (80, 85)]),
+        "rows": make_rows("fedavg", [(80, 79), (82, 82), (84, 82)])
+        + make_rows("fedprox", [(80, 83), (80, 85)]),
         "agreement": {
-            "fedavg": vars(agreement([80, 82, 84], [79, 82, 82])),
-            "fedprox": vars(agreement([80, 80], [83, 85])),
+            "fedavg": vars(compute_agreement([80, 82, 84], [79, 82, 82])),
+            "fedprox": vars(compute_agreement([80, 80], [83, 85])),
         },
     }
     lines = render(result).splitlines()
@@ -95,8 +102,8 @@ def test_a_python_without_a_package_is_an_error_with_a_remedy(tmp_path):
         with pytest.raises(ConfigError, match=r"has no flwr, tensorflow, .*; give --flwr-python a Python"):
             comparison.run_accuracy_bench(str(python), 2, "command", lambda line: None)
     with pytest.raises(ConfigError, match=r"has no no-such-package; .*\(pip install no-such-package\)"):
-        package_versions(sys.executable, ["numpy", "no-such-package"])
-    assert package_versions(sys.executable, ["numpy"]) == {"numpy": np.__version__}
+        read_package_versions(sys.executable, ["numpy", "no-such-package"])
+    assert read_package_versions(sys.executable, ["numpy"]) == {"numpy": np.__version__}
 
 
 def test_the_command_without_flower_ends_without_a_traceback(tmp_path):
@@ -108,7 +115,7 @@ def test_the_command_without_flower_ends_without_a_traceback(tmp_path):
     assert CliRunner().invoke(benchmarks, ["accuracy"]).exit_code == 2
 
 
-def test_an_app_reads_its_configuration(tmp_path):
+def test_written_flower_app_contains_its_configuration(tmp_path):
     app = write_app(tmp_path / "app", "client", "server", {"out": 'a "b"', "rounds": 3, "rate": 0.5})
     project = tomllib.loads((app / "pyproject.toml").read_text())
     assert project["tool"]["flwr"]["app"]["config"] == {"out": 'a "b"', "rounds": 3, "rate": 0.5}
@@ -116,9 +123,9 @@ def test_an_app_reads_its_configuration(tmp_path):
 
 
 @pytest.mark.parametrize(("algorithm", "mu"), [("fedavg", 0.0), ("fedprox", 0.5)])
-def test_a_client_of_flower_trains_as_one_of_edgefl(tmp_path, algorithm, mu):
+def test_flower_client_trains_the_same_weights_as_edgefl(tmp_path, algorithm, mu):
     pytest.importorskip("tensorflow", reason="the aggregator extra is not installed")
-    config = replace(benchmark_config(algorithm, 1), options={"mu": mu} if mu else {})
+    config = replace(make_benchmark_config(algorithm, 1), options={"mu": mu} if mu else {})
     plan, initial = build(config)
     options = plan.spec.options
     model = tmp_path / "model.keras"
@@ -139,8 +146,8 @@ def test_a_client_of_flower_trains_as_one_of_edgefl(tmp_path, algorithm, mu):
     orders = [rng.permutation(samples) for _ in range(3)]
     training = keras_trainer.Training(str(model), options["learning_rate"], options["momentum"], mu)
     for _ in range(2):  # momentum starts at zero again
-        trained, their_loss = training.fit(initial, x, y, orders, options["batch_size"])
-        assert their_loss == pytest.approx(loss, abs=1e-5)
+        trained, flower_loss = training.fit(initial, x, y, orders, options["batch_size"])
+        assert flower_loss == pytest.approx(loss, abs=1e-5)
         assert trained.keys() == expected.keys()
         for name, value in trained.items():
             np.testing.assert_allclose(value, expected[name], atol=1e-5)
@@ -148,17 +155,17 @@ def test_a_client_of_flower_trains_as_one_of_edgefl(tmp_path, algorithm, mu):
     assert moved > 1e-3
 
 
-def test_both_are_measured_in_the_same_way():
+def test_both_accuracy_measurements_agree():
     pytest.importorskip("tensorflow", reason="the aggregator extra is not installed")
-    config = small_config("fedavg", 1)
+    config = make_small_config("fedavg", 1)
     with open_partitioned_dataset(config) as shared:
         plan, initial = build(config)
         simulation = simulate(plan, initial, shared.shards, config)
         model = simulation.state.models[GLOBAL]
-        assert comparison.measured_accuracy(plan, model, shared.shards) == pytest.approx(
-            comparison.mean_accuracy(simulation), abs=1e-12
+        assert comparison.measure_accuracy(plan, model, shared.shards) == pytest.approx(
+            comparison.compute_mean_accuracy(simulation), abs=1e-12
         )
-        assert comparison.measured_accuracy(plan, initial, shared.shards) < comparison.mean_accuracy(
+        assert comparison.measure_accuracy(plan, initial, shared.shards) < comparison.compute_mean_accuracy(
             simulation
         )
     for metrics in simulation.metrics.values():
@@ -167,8 +174,8 @@ def test_both_are_measured_in_the_same_way():
 
 @pytest.mark.skipif(not FLWR_PYTHON, reason="EDGEFL_FLWR_PYTHON names no Python with flwr and tensorflow")
 @pytest.mark.timeout(900)
-def test_a_small_run_beside_flower(monkeypatch, tmp_path):
-    monkeypatch.setattr(comparison, "benchmark_config", small_config)
+def test_small_accuracy_benchmark_with_flower_succeeds(monkeypatch, tmp_path):
+    monkeypatch.setattr(comparison, "make_benchmark_config", make_small_config)
     out = tmp_path / "accuracy.json"
     ran = CliRunner().invoke(
         benchmarks,

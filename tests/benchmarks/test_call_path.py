@@ -1,4 +1,4 @@
-"""The figures of a reader who follows calls, worked by hand; and those of a real federation."""
+"""The figures of call paths, compared with values computed by hand, and for a real federation."""
 
 import json
 
@@ -8,12 +8,12 @@ from click.testing import CliRunner
 from edgefl.errors import ConfigError
 from mqtt_broker.broker.dev_broker import find_mosquitto
 from tests.benchmarks.__main__ import benchmarks
-from tests.benchmarks.structure.call_path import ROOT, CallGraph, CallPath, Function, call_path
+from tests.benchmarks.structure.call_path import ROOT, CallGraph, CallPath, Function, compute_call_path
 from tests.benchmarks.structure.statements import (
     FORMER_TRANSPORT,
-    by_package,
+    count_by_package,
     count_statements,
-    files_of_commit,
+    read_commit,
 )
 
 FIRST = """
@@ -42,15 +42,15 @@ def f(x):
 '''
 
 
-def test_a_reader_of_a_hand_worked_graph():
+def test_call_path_of_a_graph_matches_hand_computed_figures():
     a, b, c, d = (Function(file, name) for file, name in (("1", "a"), ("2", "b"), ("1", "c"), ("3", "d")))
-    # the reader is in the files 1 2 3 2 1 1 1: d is read only once, c is in the file of a
+    # The reader visits the files 1 2 3 2 1 1 1. d is read only once, and c is in the file of a
     calls = {a: [b, c], b: [d], c: [d]}
-    assert call_path(calls, a) == CallPath(functions=4, files=3, visits=5, returns=2)
-    assert call_path({}, a) == CallPath(functions=1, files=1, visits=1, returns=0)
+    assert compute_call_path(calls, a) == CallPath(functions=4, files=3, visits=5, returns=2)
+    assert compute_call_path({}, a) == CallPath(functions=1, files=1, visits=1, returns=0)
 
 
-def test_calls_of_a_run_by_hand():
+def test_recorded_calls_match_a_hand_traced_run():
     names = {}
     for path, source in (("edgefl/first.py", FIRST), ("devices/second.py", SECOND)):
         exec(compile(source, str(ROOT / path), "exec"), names)
@@ -61,19 +61,21 @@ def test_calls_of_a_run_by_hand():
         Function(first, "root"): [
             Function(second, "start"),
             Function(second, "pass_on"),
-            Function(first, "end"),  # by the library's `sorted`
+            Function(first, "end"),  # called by `sorted`
         ],
         Function(second, "pass_on"): [Function(first, "end")],
     }
     # first second first second first second first
-    assert graph.path() == CallPath(functions=4, files=2, visits=7, returns=5)
+    assert graph.compute_path() == CallPath(functions=4, files=2, visits=7, returns=5)
     # first second first
-    assert graph.path(of_argument=True) == CallPath(functions=2, files=2, visits=3, returns=1)
+    assert graph.compute_path(of_argument=True) == CallPath(functions=2, files=2, visits=3, returns=1)
 
 
-def test_statements_by_hand():
+def test_statement_counts_match_hand_counts():
     assert count_statements(PROGRAM) == 5
-    counts = by_package([("edgefl/server/a.py", PROGRAM), ("edgefl/b.py", PROGRAM), ("tests/c.py", PROGRAM)])
+    counts = count_by_package(
+        [("edgefl/server/a.py", PROGRAM), ("edgefl/b.py", PROGRAM), ("tests/c.py", PROGRAM)]
+    )
     assert counts["edgefl/server"] == {"files": 1, "statements": 5}
     assert counts["edgefl"] == {"files": 2, "statements": 10}
     assert counts["devices"] == {"files": 0, "statements": 0}
@@ -81,11 +83,11 @@ def test_statements_by_hand():
 
 def test_an_unknown_commit_is_an_error_with_a_remedy():
     with pytest.raises(ConfigError, match=r"no commit 'nothing'.*git log"):
-        list(files_of_commit("nothing"))
+        list(read_commit("nothing"))
 
 
 @pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
-def test_the_calls_of_a_federation(tmp_path):
+def test_calls_benchmark_reports_consistent_figures(tmp_path):
     pytest.importorskip("tensorflow")
     out = tmp_path / "calls.json"
     ran = CliRunner().invoke(benchmarks, ["calls", "--out", str(out)], catch_exceptions=False)
@@ -95,7 +97,7 @@ def test_the_calls_of_a_federation(tmp_path):
     for path in (task, of_task, server, simulated):
         assert path["visits"] == path["files"] + path["returns"]
         assert path["functions"] >= path["files"] > 1
-    # the device trains by the simulator's client runner, and does more
+    # The device uses the simulator's client runner and calls more functions
     assert task["functions"] > simulated["functions"] > 10
     assert task["functions"] > of_task["functions"]
     assert server["functions"] > 10

@@ -1,12 +1,12 @@
-"""The firmware benchmark's peer, and how its rows are put together."""
+"""The peer of the firmware benchmark, and the rows of its table."""
 
 import pytest
 
 from edgefl.errors import EdgeflError, ExportError
 from firmware_export.firmware.targets import TARGETS
 from firmware_export.tflite.quantized_model import read_quantized_model
-from tests.benchmarks.firmware.cmsis_nn import _calls, measure
-from tests.benchmarks.firmware.comparison import CORES, GRAPHS, _row, render
+from tests.benchmarks.firmware.cmsis_nn import _generate_calls, measure
+from tests.benchmarks.firmware.comparison import CORES, GRAPHS, _make_row, render
 
 CERTIFICATE = {
     "golden": {"samples": 7},
@@ -28,8 +28,8 @@ CERTIFICATE = {
 }
 
 
-def test_ratios_are_of_the_peers() -> None:
-    row = _row(GRAPHS[0], CERTIFICATE, {core: {"instructions": 6000} for core in CORES})
+def test_ratios_compare_with_tflm_and_cmsis_nn() -> None:
+    row = _make_row(GRAPHS[0], CERTIFICATE, {core: {"instructions": 6000} for core in CORES})
     assert (row["ram_over_arena"], row["flash_over_image"], row["macs"]) == (0.25, 0.1, 123)
     assert row["cores"]["cortex-m4"]["instructions_over_cmsis_nn"] == 0.5
     text = render(
@@ -43,18 +43,20 @@ def test_ratios_are_of_the_peers() -> None:
     assert "0.50" in text and "0.25 of it, target .4" in text and "here; gcc 1" in text
 
 
-def test_without_a_peer_or_a_core_it_says_so() -> None:
-    text = render({"command": "", "machine": "", "versions": {}, "rows": [_row(GRAPHS[0], CERTIFICATE, {})]})
+def test_missing_peer_is_shown_and_missing_core_is_an_error() -> None:
+    text = render(
+        {"command": "", "machine": "", "versions": {}, "rows": [_make_row(GRAPHS[0], CERTIFICATE, {})]}
+    )
     assert "not measured" in text and "--cmsis-nn PATH" in text
     absent = [
         {"place": core, "status": "not run", "reason": "qemu-system-arm is not installed"} for core in CORES
     ]
     with pytest.raises(EdgeflError, match="cortex-m3: qemu-system-arm is not installed"):
-        _row(GRAPHS[0], CERTIFICATE | {"cost": [], "parity": absent}, {})
+        _make_row(GRAPHS[0], CERTIFICATE | {"cost": [], "parity": absent}, {})
 
 
-def test_kernels_are_called_in_the_graphs_order(bundle) -> None:
-    calls = list(_calls(read_quantized_model((bundle / "model.tflite").read_bytes())))
+def test_kernels_are_called_in_graph_order(bundle) -> None:
+    calls = list(_generate_calls(read_quantized_model((bundle / "model.tflite").read_bytes())))
     kinds = [
         "convolve" if "arm_convolve" in call else "pool" if "pool" in call else "dense" for call in calls
     ]

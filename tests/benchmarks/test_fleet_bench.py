@@ -1,4 +1,4 @@
-"""The fleet benchmark runs, small: real processes, a broker with certificates, updates accepted once."""
+"""A small run of the fleet benchmark with real processes and a broker with certificates."""
 
 import json
 
@@ -13,8 +13,8 @@ from tests.benchmarks.fleet import comparison, training
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
 
 
-def test_a_small_fleet_beside_the_floor(monkeypatch, tmp_path):
-    # sixty: tasks go out fifty at a time
+def test_small_fleet_benchmark_accepts_every_update_once(monkeypatch, tmp_path):
+    # Sixty clients, because tasks are sent fifty at a time
     small = comparison.Sizes(pair=3, pair_rounds=3, loads=((60, 2),), model_bytes=(20_000,))
     monkeypatch.setattr("tests.benchmarks.__main__.Sizes", lambda: small)
     out = tmp_path / "fleet.json"
@@ -37,8 +37,8 @@ def test_a_small_fleet_beside_the_floor(monkeypatch, tmp_path):
         assert load["bytes_a_round"]["up"] > load["model_bytes"] > 19_000
         assert load["aggregator_mb"] > 20 and load["round_s"] > 0 and load["first_round_s"] > 0
         assert load["aggregator_cpu_s"] > 0
-    for told in ("paho, QoS 1, TLS", "edgefl, TLS, signed", "9 of 9", "120 of 120", result["machine"]):
-        assert told in ran.stdout
+    for text in ("paho, QoS 1, TLS", "edgefl, TLS, signed", "9 of 9", "120 of 120", result["machine"]):
+        assert text in ran.stdout
 
 
 def test_a_python_without_flower_is_an_error_with_a_remedy(tmp_path):
@@ -52,7 +52,7 @@ def test_a_python_without_flower_is_an_error_with_a_remedy(tmp_path):
         )
 
 
-def test_a_small_fleet_that_trains_beside_the_training_alone(monkeypatch, tmp_path):
+def test_training_benchmark_compares_a_fleet_with_local_training(monkeypatch, tmp_path):
     pytest.importorskip("tensorflow")
     pytest.importorskip("sklearn")
     small = training.TrainingSizes(data="digits", clients=2, samples=30, rounds=3)
@@ -67,15 +67,15 @@ def test_a_small_fleet_that_trains_beside_the_training_alone(monkeypatch, tmp_pa
     assert row["epochs"] == 2 and row["model_bytes"] == 4 * 61_706
     assert seconds["training"] > 0 and seconds["paho"] > 0
     assert row["ratio"] == pytest.approx(seconds["edgefl"] / (seconds["training"] + seconds["paho"]))
-    # the devices do what the training alone does, and more
-    (devices,), (alone,) = row["runs"]["edgefl"], row["runs"]["training"]
-    assert devices["cpu_s"]["clients"] > alone["cpu_s"]["clients"] > 0
+    # The devices do all work of the local training, and more
+    (devices,), (local,) = row["runs"]["edgefl"], row["runs"]["training"]
+    assert devices["cpu_s"]["clients"] > local["cpu_s"]["clients"] > 0
     assert devices["cpu_s"]["aggregator"] > 0 and devices["cpu_s"]["broker"] > 0
-    assert row["cpu_ratio"] == pytest.approx(sum(devices["cpu_s"].values()) / alone["cpu_s"]["clients"])
+    assert row["cpu_ratio"] == pytest.approx(sum(devices["cpu_s"].values()) / local["cpu_s"]["clients"])
     assert "2 clients, LeNet-5, 30 samples each" in ran.stdout and result["machine"] in ran.stdout
 
 
-def test_a_training_process_that_fails_is_named(tmp_path):
+def test_error_of_a_failed_training_process_names_its_cause(tmp_path):
     plan = tmp_path / "no-plan"
     with pytest.raises(EdgeflError, match=r"a training process ended: .*no-plan"):
         training.run_local_training(training.TrainingSizes(clients=1), plan, tmp_path, tmp_path)

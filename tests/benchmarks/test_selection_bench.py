@@ -1,15 +1,15 @@
-"""What the choice of a model costs, with few samples and rounds."""
+"""The cost of choosing a model, measured with few samples and rounds."""
 
 import pytest
 
 
-def test_the_parts_of_a_personalization_are_measured():
+def test_time_of_each_personalization_part_is_measured():
     pytest.importorskip("keras", reason="the aggregator extra is not installed")
     from tests.benchmarks.simulate.selection import measure
 
-    found = measure("fedavg", 30, 1)
-    total = found["first_s"] + found["comparison_s"] + found["finishing_s"]
-    assert found["first_share"] == pytest.approx(found["first_s"] / total, abs=0.05)
-    # the second time there are more samples, and a comparison is a forward pass of six of them
-    assert 0 < found["comparison_s"] < found["first_s"]
-    assert 0.2 < found["first_share"] < 0.8
+    figures = measure("fedavg", 30, 1)
+    total = figures["first_s"] + figures["comparison_s"] + figures["finishing_s"]
+    assert figures["first_share"] == pytest.approx(figures["first_s"] / total, abs=0.05)
+    # The models are finished on more samples. The comparison is a forward pass of six samples
+    assert 0 < figures["comparison_s"] < figures["first_s"]
+    assert 0.2 < figures["first_share"] < 0.8

@@ -1,4 +1,4 @@
-"""The simulate benchmark runs, small; what it measures stands in docs/results, not here."""
+"""A small run of the simulate benchmark. Its real measurements are in docs/results."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from tests.benchmarks.simulate import scale, steps
 pytest.importorskip("tensorflow", reason="the aggregator extra is not installed")
 
 
-def test_every_peer_starts_at_the_same_loss_and_all_is_told(monkeypatch, tmp_path):
+def test_all_peers_start_at_the_same_loss_and_are_reported(monkeypatch, tmp_path):
     monkeypatch.setattr(steps, "STEPS", 4)
     monkeypatch.setattr(steps, "EPOCHS", 1)
     monkeypatch.setattr(scale, "SPEED", {"clients": 2, "cohort": 2, "samples": 10, "rounds": 2})
@@ -34,11 +34,11 @@ def test_every_peer_starts_at_the_same_loss_and_all_is_told(monkeypatch, tmp_pat
         < 1e-3
     )
     assert result["scaling"]["steps_per_second_2"] > 0 and result["memory"]["few_mb"] > 30
-    for told in (*peers, "client steps/s", "peak memory", result["machine"]):
-        assert told in ran.stdout
+    for text in (*peers, "client steps/s", "peak memory", result["machine"]):
+        assert text in ran.stdout
 
 
-def test_peers_that_differ_are_an_error(monkeypatch, tmp_path):
+def test_peers_with_different_losses_are_an_error(monkeypatch, tmp_path):
     losses = iter([2.3, 2.4, 2.3])
     monkeypatch.setattr(
         steps,
@@ -53,6 +53,6 @@ def test_a_python_without_torch_is_an_error_with_a_remedy(tmp_path):
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
     bare.chmod(0o755)
-    for given in (bare, tmp_path / "nothing"):
+    for python in (bare, tmp_path / "nothing"):
         with pytest.raises(PlanError, match="cannot import torch and numpy; give --torch-python"):
-            steps.find_torch(str(given))
+            steps.find_torch(str(python))

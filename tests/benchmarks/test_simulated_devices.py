@@ -1,4 +1,4 @@
-"""The made-up fleet speaks the protocol: a view takes all of it, and every state is there."""
+"""The simulated devices follow the protocol: a view accepts all messages, and every device state occurs."""
 
 from collections import Counter
 
@@ -6,15 +6,15 @@ from click.testing import CliRunner
 
 from edgefl.monitor.view import FederationView, snapshot
 from tests.benchmarks.__main__ import benchmarks
-from tests.benchmarks.watching.simulated_devices import Fleet, round_messages
+from tests.benchmarks.watching.simulated_devices import Fleet, list_round_messages
 
 
-def test_two_rounds_of_a_fleet_are_of_the_protocol():
+def test_simulated_rounds_follow_the_protocol():
     view = FederationView("fleet")
     fleet = Fleet(devices=100, period_s=5.0, round_s=20.0)
     for number in (1, 2):
         opened = 1000.0 + 20.0 * (number - 1)
-        messages = round_messages(fleet, "s", number, opened)
+        messages = list_round_messages(fleet, "s", number, opened)
         assert [due for due, *_ in messages] == sorted(due for due, *_ in messages)
         for due, topic, payload, _ in messages:
             view.take(topic, payload, opened + due)

@@ -1,6 +1,4 @@
-"""The stub clients of the fleet benchmark: one of their processes that fails or is killed ends them all, at
-once and with an error.
-"""
+"""The stub clients of the fleet benchmark. If one process fails or is killed, all stop at once."""
 
 import os
 import signal
@@ -35,41 +33,41 @@ def start_stubs(secured_broker, tmp_path):
         process.communicate(timeout=DEADLINE_S)
 
 
-def children(pid):
-    """The processes of a process; none once it has ended."""
+def list_children(pid):
+    """Return the children of a process. The list is empty after the process has ended."""
     try:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except FileNotFoundError:
         return []
 
 
-def is_there(pid):
-    return Path(f"/proc/{pid}/exe").exists()  # a zombie has none
+def is_running(pid):
+    return Path(f"/proc/{pid}/exe").exists()  # a zombie has no exe
 
 
-def test_one_that_is_killed_ends_all(start_stubs):
+def test_killed_stub_process_stops_the_others(start_stubs):
     process = start_stubs()
-    until = time.monotonic() + DEADLINE_S
-    while len(each := children(process.pid)) < 2:
-        assert time.monotonic() < until
-    os.kill(each[1], signal.SIGKILL)
+    deadline = time.monotonic() + DEADLINE_S
+    while len(pids := list_children(process.pid)) < 2:
+        assert time.monotonic() < deadline
+    os.kill(pids[1], signal.SIGKILL)
     assert process.wait(DEADLINE_S) == 1
     assert "was killed; run them again" in process.stderr.read()
-    assert not is_there(each[0])
+    assert not is_running(pids[0])
 
 
-def test_one_that_fails_says_why(start_stubs, secured_broker):
+def test_failed_stub_process_reports_the_cause(start_stubs, secured_broker):
     secured_broker.stop()
     process = start_stubs()
     assert process.wait(DEADLINE_S) == 1
     assert "no broker at mqtts://localhost:" in process.stderr.read()
 
 
-def test_ended_they_leave_no_process(start_stubs):
+def test_terminated_stub_clients_leave_no_process(start_stubs):
     process = start_stubs()
-    until = time.monotonic() + DEADLINE_S
-    while len(each := children(process.pid)) < 2:
-        assert time.monotonic() < until
+    deadline = time.monotonic() + DEADLINE_S
+    while len(pids := list_children(process.pid)) < 2:
+        assert time.monotonic() < deadline
     process.terminate()
     assert process.wait(DEADLINE_S) == 1
-    assert not any(map(is_there, each))
+    assert not any(map(is_running, pids))

@@ -1,6 +1,4 @@
-"""The brokers and processes of `tests/mqtt_broker`, and an aggregator whose every message the test writes
-itself.
-"""
+"""The brokers and processes of `tests/mqtt_broker`, and an aggregator whose messages the test sends."""
 
 import hashlib
 import importlib.util
@@ -37,8 +35,8 @@ programs_spec.loader.exec_module(programs_module)
 KINDS = {"status": Status, "want": Want, "begin": Begin, "state": State}
 
 
-class Lead:
-    """An aggregator without a will of its own, for one device."""
+class FakeAggregator:
+    """An aggregator whose messages the test sends, for one device."""
 
     def __init__(self, federation, client_id):
         self.topics = federation.topics
@@ -53,19 +51,19 @@ class Lead:
             f"{self.topics.root}/device/{client_id}/up/+/+",
         )
         self.blobs = {}
-        self.plan = self.offer(encode_plan(federation.plan))
-        self.model = self.offer(encode_weights(_shared.processes.toy_weights()))
-        self.say("joining", 0)
+        self.plan = self.offer_blob(encode_plan(federation.plan))
+        self.model = self.offer_blob(encode_weights(_shared.processes.make_toy_weights()))
+        self.send_state("joining", 0)
 
-    def offer(self, content):
+    def offer_blob(self, content):
         sha256 = hashlib.sha256(content).hexdigest()
         self.blobs[sha256] = content
         manifest = Manifest(sha256, len(content), count_chunks(len(content)), CHUNK_BYTES, time.time())
         self.link.publish(self.topics.format_manifest(sha256), encode_json(manifest), retain=True)
         return sha256
 
-    def keep(self, content):
-        """Leave a blob with the broker, its size last; a want of it is not answered."""
+    def retain_blob(self, content):
+        """Publish a blob as retained messages, its manifest last. Requests for it are not answered."""
         sha256 = hashlib.sha256(content).hexdigest()
         count = count_chunks(len(content))
         for index in range(count):
@@ -76,7 +74,7 @@ class Lead:
         self.link.publish(self.topics.format_manifest(sha256), encode_json(manifest), retain=True)
         return sha256
 
-    def say(self, phase, round):
+    def send_state(self, phase, round):
         state = State(
             self.topics.federation,
             self.session,
@@ -91,7 +89,7 @@ class Lead:
         )
         self.link.publish(self.topics.state, encode_json(state), retain=True)
 
-    def task(self, round, phase="federate", nonce="n1", **changes):
+    def send_task(self, round, phase="federate", nonce="n1", **changes):
         models = (
             {"global": self.model, "initial": self.model}
             if phase == "personalize"
@@ -117,13 +115,13 @@ class Lead:
                 if index not in lose:
                     self.link.publish(self.topics.format_blob(want.sha256, index), slice_chunk(blob, index))
 
-    def receipt(self, begin, outcome, missing=(), reason=""):
+    def send_receipt(self, begin, outcome, missing=(), reason=""):
         receipt = Receipt(begin.round, begin.sha256, outcome, missing, reason, begin.nonce, time.time())
         self.link.publish(self.topics.format_device(self.client_id, "receipt"), encode_json(receipt))
 
     def next(self, *kinds, serve=True):
-        """Return the next (kind, message) of these kinds; blobs that are wanted meanwhile are served. A chunk
-        is (index, bytes).
+        """Return the next message of these kinds and serve blobs that the device requests meanwhile. A chunk
+        is returned as (index, bytes).
         """
         deadline = time.monotonic() + 40
         while time.monotonic() < deadline:
@@ -142,37 +140,37 @@ class Lead:
                 return message
         raise AssertionError(f"none of {kinds} came")
 
-    def take(self, begin):
-        """Have an announced update sent, and say ok; returns its bytes."""
-        self.receipt(begin, "missing", ((0, begin.count),))
+    def accept_update(self, begin):
+        """Request an announced update, acknowledge it and return its bytes."""
+        self.send_receipt(begin, "missing", ((0, begin.count),))
         parts = dict(self.next("chunk") for _ in range(begin.count))
-        self.receipt(begin, "ok")
+        self.send_receipt(begin, "ok")
         return b"".join(parts[index] for index in sorted(parts))
 
 
 @pytest.fixture
-def lead():
+def fake_aggregator():
     made = []
 
     def make(federation, client_id="pi-1"):
-        made.append(Lead(federation, client_id))
+        made.append(FakeAggregator(federation, client_id))
         return made[-1]
 
     yield make
-    for each in made:
-        each.link.close()
+    for aggregator in made:
+        aggregator.link.close()
 
 
-def progress_of(federation, client_id="pi-1"):
+def load_progress(federation, client_id="pi-1"):
     return json.loads((federation.directory / f"state-{client_id}" / "progress.json").read_text())
 
 
 @pytest.fixture
 def program():
-    """Makes TFLite programs without TensorFlow, see `programs`."""
-    return programs_module.program
+    """Returns the function that makes TFLite programs without TensorFlow, see `programs`."""
+    return programs_module.make_program
 
 
 @pytest.fixture
-def progress():
-    return progress_of
+def read_progress():
+    return load_progress

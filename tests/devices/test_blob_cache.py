@@ -1,4 +1,4 @@
-"""The blob cache: named by content, bounded, and a file damaged on disk is as good as absent."""
+"""The blob cache: it is named by content and bounded, and it treats a damaged file as absent."""
 
 import hashlib
 import os
@@ -9,7 +9,7 @@ from devices.blob_cache import BlobCache
 from edgefl.errors import StateError
 
 
-def test_what_is_put_is_found_by_its_hash(tmp_path):
+def test_cached_blob_is_found_by_its_hash(tmp_path):
     cache = BlobCache(tmp_path / "blobs")
     sha256 = cache.put(b"expert")
     assert sha256 == hashlib.sha256(b"expert").hexdigest()
@@ -17,7 +17,7 @@ def test_what_is_put_is_found_by_its_hash(tmp_path):
     assert cache.get("0" * 64) is None
 
 
-def test_a_truncated_file_is_fetched_again(tmp_path):
+def test_truncated_file_is_removed_from_cache(tmp_path):
     cache = BlobCache(tmp_path)
     sha256 = cache.put(b"expert")
     (tmp_path / sha256).write_bytes(b"exp")
@@ -25,7 +25,7 @@ def test_a_truncated_file_is_fetched_again(tmp_path):
     assert not (tmp_path / sha256).exists()
 
 
-def test_the_longest_unused_goes_first_and_the_newest_stays_even_when_it_is_too_large(tmp_path):
+def test_cache_evicts_least_recently_used_and_stores_oversized_blob(tmp_path):
     cache = BlobCache(tmp_path, limit_bytes=250)
     names = [cache.put(bytes([i]) * 100) for i in range(2)]
     for age, name in enumerate(names):
@@ -39,6 +39,6 @@ def test_the_longest_unused_goes_first_and_the_newest_stays_even_when_it_is_too_
     assert cache.get(names[0]) is None
 
 
-def test_a_name_that_is_no_hash_is_refused(tmp_path):
-    with pytest.raises(StateError, match="64 hex digits"):
+def test_name_other_than_hash_is_rejected(tmp_path):
+    with pytest.raises(StateError, match="64 lower case hex digits"):
         BlobCache(tmp_path).get("../../etc/passwd")

@@ -1,4 +1,4 @@
-"""When a device takes up tasks: conditions by hand, as properties, and as files under a root."""
+"""When a device accepts tasks: conditions with known values, as properties, and from files under a root."""
 
 import math
 
@@ -34,7 +34,7 @@ BATTERY = PowerSupply("Battery", False, "Discharging")
 MINUTES = st.integers(0, 24 * 60 - 1)
 
 
-def test_windows_by_hand():
+def test_time_window_within_day_and_across_midnight():
     assert parse_window("22:00-06:00") == NIGHT
     assert str(parse_window("9:05-17:30")) == "09:05-17:30"
     assert [
@@ -54,7 +54,7 @@ def test_windows_by_hand():
 
 
 @given(MINUTES, MINUTES, MINUTES)
-def test_a_window_and_the_rest_of_the_day_are_the_day(start, end, minute):
+def test_time_window_and_its_complement_cover_the_day(start, end, minute):
     if start != end:
         assert is_within(TimeWindow(start, end), minute) != is_within(TimeWindow(end, start), minute)
         assert parse_window(str(TimeWindow(start, end))) == TimeWindow(start, end)
@@ -64,7 +64,7 @@ def test_a_window_and_the_rest_of_the_day_are_the_day(start, end, minute):
     "text",
     ["", "22:00", "22-6", "24:00-06:00", "22:60-06:00", "22:00-06:00 ", "22:00-06:00-08:00", "-1:00-06:00"],
 )
-def test_a_window_that_cannot_be_read(text):
+def test_invalid_time_window_is_rejected(text):
     with pytest.raises(ConfigError, match=r"expected two times of day such as 22:00-06:00"):
         parse_window(text)
     with pytest.raises(ConfigError, match="both times are the same"):
@@ -72,7 +72,7 @@ def test_a_window_that_cannot_be_read(text):
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("supplies", "expected"),
     [
         ([], True),
         ([MAINS], True),
@@ -87,11 +87,11 @@ def test_a_window_that_cannot_be_read(text):
         ([PowerSupply("USB", True, "", "Device"), BATTERY], False),
     ],
 )
-def test_mains(found, expected):
-    assert is_on_mains(found) is expected
+def test_mains_power_is_detected(supplies, expected):
+    assert is_on_mains(supplies) is expected
 
 
-def test_reasons_by_hand_and_their_order():
+def test_unmet_conditions_are_reported_in_order():
     everything = Conditions(idle=True, mains=True, between=NIGHT)
     assert find_unmet_condition(everything, HostReadings(0.0, True, 0)) == ""
     assert find_unmet_condition(everything, HostReadings(9.0, False, NOON)) == "outside 22:00-06:00"
@@ -101,43 +101,43 @@ def test_reasons_by_hand_and_their_order():
 
 
 @given(st.floats(0, 100), st.booleans(), MINUTES, st.booleans(), st.booleans())
-def test_fewer_conditions_hold_more_often(load, mains, minute, idle, wants_mains):
-    seen = HostReadings(load, mains, minute)
-    if find_unmet_condition(Conditions(True, True, NIGHT), seen) == "":
-        assert find_unmet_condition(Conditions(idle, wants_mains), seen) == ""
+def test_fewer_conditions_never_pause_an_available_device(load, mains, minute, idle, wants_mains):
+    readings = HostReadings(load, mains, minute)
+    if find_unmet_condition(Conditions(True, True, NIGHT), readings) == "":
+        assert find_unmet_condition(Conditions(idle, wants_mains), readings) == ""
 
 
-def test_own_work_is_no_load_of_others():
-    """Four threads for ten minutes: the kernel's average and the device's own account of it agree, and decay
-    alike.
+def test_process_load_matches_the_kernels_average():
+    """Four threads run for ten minutes. The estimate agrees with the kernel's load average, and both decay at
+    the same rate.
     """
-    own = estimate_process_load(0.0, cpu_s=4 * 600.0, elapsed_s=600.0)
-    assert own == pytest.approx(4.0, abs=1e-3)
-    assert estimate_process_load(own, 0.0, 60.0) == pytest.approx(4 / math.e, abs=1e-3)
+    process_load = estimate_process_load(0.0, cpu_s=4 * 600.0, elapsed_s=600.0)
+    assert process_load == pytest.approx(4.0, abs=1e-3)
+    assert estimate_process_load(process_load, 0.0, 60.0) == pytest.approx(4 / math.e, abs=1e-3)
     assert estimate_process_load(1.5, 3.0, 0.0) == 1.5
 
 
 @given(st.floats(0, 64), st.lists(st.tuples(st.floats(0, 8), st.floats(0.1, 500)), max_size=6))
-def test_own_load_lies_between_what_it_was_and_what_is_used(before, looks):
-    own = before
-    for rate, elapsed in looks:
-        low, high = sorted((own, rate))
-        own = estimate_process_load(own, rate * elapsed, elapsed)
-        assert low - 1e-9 <= own <= high + 1e-9
+def test_process_load_lies_between_previous_load_and_current_rate(initial_load, samples):
+    process_load = initial_load
+    for rate, elapsed in samples:
+        low, high = sorted((process_load, rate))
+        process_load = estimate_process_load(process_load, rate * elapsed, elapsed)
+        assert low - 1e-9 <= process_load <= high + 1e-9
 
 
-def fill(root, files):
+def write_files(root, files):
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
 
 
-def test_what_the_kernel_says(tmp_path):
+def test_kernel_files_are_read(tmp_path):
     assert (read_load_average(tmp_path), read_power_supplies(tmp_path)) == (0.0, ())
     assert math.isnan(read_temperature_c(tmp_path))
     thermal = "sys/class/thermal/thermal_zone"
     power = "sys/class/power_supply"
-    fill(
+    write_files(
         tmp_path,
         {
             "proc/loadavg": "1.25 0.80 0.60 2/345 6789\n",
@@ -167,16 +167,16 @@ class Clock:
         return self.now
 
 
-def test_pause_resume_and_what_is_still_done(tmp_path):
+def test_paused_device_accepts_tasks_during_drain_period(tmp_path):
     clock = Clock()
     available = Availability(Conditions(), tmp_path, 4, root=tmp_path, clock=clock)
     assert (available.find_pause_reason(), available.accepts_tasks()) == ("", True)
     pause_device(tmp_path)
     assert is_paused(tmp_path)
-    assert available.find_pause_reason() == ""  # not looked yet
+    assert available.find_pause_reason() == ""  # the interval between checks has not passed
     clock.now += CHECK_INTERVAL_S
     assert available.find_pause_reason() == "operator"
-    assert available.accepts_tasks()  # the aggregator may have sent a task before it heard
+    assert available.accepts_tasks()  # the aggregator may have sent a task before it received the pause
     clock.now += DRAIN_PERIOD_S
     assert not available.accepts_tasks()
     resume_device(tmp_path)
@@ -185,22 +185,22 @@ def test_pause_resume_and_what_is_still_done(tmp_path):
     resume_device(tmp_path)
     pause_device(tmp_path)
     again = Availability(Conditions(), tmp_path, 4, root=tmp_path, clock=clock)
-    # After a restart nothing can be under way
+    # After a restart no task can be under way
     assert (again.find_pause_reason(), again.accepts_tasks()) == ("operator", False)
 
 
-def test_conditions_are_seen_under_the_root(tmp_path):
-    """Two of four cores are busy with others: .5 a core is not idle any more; half of it is."""
+def test_availability_reads_sensors_under_root(tmp_path):
+    """Others keep two of four cores busy: 0.5 per core is not idle, half of that is."""
     clock = Clock()
     available = Availability(
         Conditions(idle=True, mains=True), tmp_path / "state", 4, root=tmp_path, clock=clock
     )
-    fill(tmp_path, {"proc/loadavg": "2.1 0 0 1/1 1"})
-    clock.now += 1e6  # what this process itself uses counts nothing over so long a time
+    write_files(tmp_path, {"proc/loadavg": "2.1 0 0 1/1 1"})
+    clock.now += 1e6  # after so long a time the load of this process itself has no effect
     assert available.find_pause_reason() == "busy"
-    fill(tmp_path, {"proc/loadavg": "1.0 0 0 1/1 1"})
+    write_files(tmp_path, {"proc/loadavg": "1.0 0 0 1/1 1"})
     assert available.find_pause_reason(refresh=True) == ""
-    fill(
+    write_files(
         tmp_path,
         {"sys/class/power_supply/BAT0/type": "Battery", "sys/class/power_supply/BAT0/status": "Discharging"},
     )
@@ -208,7 +208,7 @@ def test_conditions_are_seen_under_the_root(tmp_path):
     assert available.find_pause_reason() == "on battery"
 
 
-def test_a_directory_that_is_not_there(tmp_path):
+def test_pausing_without_state_directory_is_an_error(tmp_path):
     for change in (pause_device, resume_device):
         with pytest.raises(StateError, match="pass the --state"):
             change(tmp_path / "none")

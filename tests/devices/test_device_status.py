@@ -1,4 +1,4 @@
-"""`edgefl device status` beside a device that runs, and the lock that it looks at."""
+"""`edgefl device status` while a device runs, and the lock that it reads."""
 
 import fcntl
 import json
@@ -15,27 +15,27 @@ from edgefl.errors import StateError
 from edgefl.types import ClientState
 
 
-def test_status_of_a_board_says_whether_it_runs(federate, mosquitto_url, toys):
+def test_status_reports_running_and_paused_device(federate, mosquitto_url, toys):
     federation = federate(mosquitto_url)
     state = federation.directory / "state-pi-1"
 
-    def ask():
-        ran = CliRunner().invoke(device_command, ["status", "--state", str(state), "--json"])
-        return ran.exit_code, json.loads(ran.stdout)
+    def read_status():
+        result = CliRunner().invoke(device_command, ["status", "--state", str(state), "--json"])
+        return result.exit_code, json.loads(result.stdout)
 
-    assert ask() == (1, {"running": False, "paused": False, "last": None})
+    assert read_status() == (1, {"running": False, "paused": False, "last": None})
     device = federation.device("pi-1", toys.shard(1))
     device.wait_for("pi-1 joined")
-    assert ask() == (0, {"running": True, "paused": False, "last": None})
+    assert read_status() == (0, {"running": True, "paused": False, "last": None})
     pause_device(state)
     device.wait_for("paused: operator")
-    assert ask() == (0, {"running": True, "paused": True, "last": None})
+    assert read_status() == (0, {"running": True, "paused": True, "last": None})
     device.popen.terminate()
     device.end()
-    assert ask()[0] == 1
+    assert read_status()[0] == 1
 
 
-def test_the_lock_and_the_last_round(tmp_path):
+def test_directory_in_use_and_last_round_are_reported(tmp_path):
     assert (is_in_use(tmp_path), read_last_round(tmp_path)) == (False, None)
     store = DeviceStore(tmp_path, "pi-1")
     assert is_in_use(tmp_path)
@@ -48,11 +48,11 @@ def test_the_lock_and_the_last_round(tmp_path):
         read_last_round(tmp_path)
 
 
-def test_a_look_at_the_lock_keeps_no_device_from_starting(tmp_path):
+def test_checking_the_lock_does_not_block_device_start(tmp_path):
     DeviceStore(tmp_path, "pi-1").close()
-    looking = os.open(tmp_path / "lock", os.O_RDONLY)
-    fcntl.flock(looking, fcntl.LOCK_SH)
-    done = threading.Timer(0.02, os.close, (looking,))
-    done.start()
+    lock_file = os.open(tmp_path / "lock", os.O_RDONLY)
+    fcntl.flock(lock_file, fcntl.LOCK_SH)
+    release = threading.Timer(0.02, os.close, (lock_file,))
+    release.start()
     DeviceStore(tmp_path, "pi-1").close()
-    done.join()
+    release.join()

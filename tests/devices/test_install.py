@@ -1,5 +1,5 @@
-"""The unit of `edgefl device install`: by hand, as properties, and by systemd's own parser where there is
-one.
+"""The unit of `edgefl device install`: with known values, as properties, and checked by systemd's own parser
+where it is installed.
 """
 
 import configparser
@@ -20,7 +20,7 @@ from devices.commands.device import device, start
 from devices.install import quote_argument, render_device_unit
 from edgefl.errors import ConfigError
 
-HERE = ("--broker", "mqtt://broker.local:1883", "--id", "pi-7")
+REQUIRED_OPTIONS = ("--broker", "mqtt://broker.local:1883", "--id", "pi-7")
 
 
 def install(*arguments):
@@ -30,20 +30,20 @@ def install(*arguments):
     return ran
 
 
-def made(*arguments):
-    return json.loads(install(*HERE, *arguments, "--user", "pi", "--json").stdout)
+def install_as_json(*arguments):
+    return json.loads(install(*REQUIRED_OPTIONS, *arguments, "--user", "pi", "--json").stdout)
 
 
-def settings_of(text):
+def parse_unit(text):
     parser = configparser.ConfigParser(strict=False, interpolation=None, comment_prefixes=("#",))
     parser.optionxform = str
     parser.read_string(text)
     return parser
 
 
-def test_a_unit_by_hand(tmp_path, monkeypatch):
+def test_unit_contains_command_and_hardening(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    told = made(
+    result = install_as_json(
         "--data",
         "shard.npz",
         "--state",
@@ -54,12 +54,12 @@ def test_a_unit_by_hand(tmp_path, monkeypatch):
         "idle",
         "--no-export",
     )
-    unit = settings_of(told["unit"])
+    unit = parse_unit(result["unit"])
     service = unit["Service"]
-    words = shlex.split(service["ExecStart"])
-    assert words[1:5] == ["-m", "edgefl", "device", "start"]
-    assert words[5:] == [
-        *HERE,
+    arguments = shlex.split(service["ExecStart"])
+    assert arguments[1:5] == ["-m", "edgefl", "device", "start"]
+    assert arguments[5:] == [
+        *REQUIRED_OPTIONS,
         "--data",
         str(tmp_path / "shard.npz"),
         "--state",
@@ -91,24 +91,26 @@ def test_a_unit_by_hand(tmp_path, monkeypatch):
     # the trial of a plan that takes too much memory must not end the device
     assert service.get("OOMPolicy") == "continue"
     assert unit["Install"]["WantedBy"] == "multi-user.target"
-    assert told["path"] is None
-    assert told["commands"][-1] == "sudo systemctl enable --now edgefl-pi-7.service"
-    assert len(told["commands"]) == 3
+    assert result["path"] is None
+    assert result["commands"][-1] == "sudo systemctl enable --now edgefl-pi-7.service"
+    assert len(result["commands"]) == 3
 
 
-def test_another_board_and_a_state_of_ones_own(tmp_path):
-    told = made("--data", tmp_path / "x.npz", "--state", tmp_path / "my state", "--board", "pi-zero-2-w")
-    service = settings_of(told["unit"])["Service"]
+def test_unit_uses_memory_of_given_board_and_custom_state_directory(tmp_path):
+    result = install_as_json(
+        "--data", tmp_path / "x.npz", "--state", tmp_path / "my state", "--board", "pi-zero-2-w"
+    )
+    service = parse_unit(result["unit"])["Service"]
     assert (service["MemoryMax"], service["ReadWritePaths"]) == ("384M", f'"{tmp_path}/my state"')
     assert "StateDirectory" not in service
-    assert told["commands"][0].startswith("mkdir -p ")
+    assert result["commands"][0].startswith("mkdir -p ")
     assert "MemoryMax" not in render_device_unit("pi-7", ["true"], Path("/var/lib/e"), "pi", "any", 0)
 
 
-def test_the_command_line_of_a_unit_is_one_that_start_takes(tmp_path):
-    """What install was given comes out of start's own parser again."""
-    given = [
-        *HERE,
+def test_start_parses_the_command_line_of_the_unit(tmp_path):
+    """The options of install are the options that start's own parser reads from the unit."""
+    options = [
+        *REQUIRED_OPTIONS,
         "--data",
         str(tmp_path / "a $b %c.npz"),
         "--state",
@@ -127,9 +129,9 @@ def test_the_command_line_of_a_unit_is_one_that_start_takes(tmp_path):
         "keras",
         "--json",
     ]
-    line = settings_of(json.loads(install(*given).stdout)["unit"])["Service"]["ExecStart"]
-    words = shlex.split(line.replace("%%", "%").replace("$$", "$"))[5:]
-    parsed = start.make_context("start", words).params
+    line = parse_unit(json.loads(install(*options).stdout)["unit"])["Service"]["ExecStart"]
+    arguments = shlex.split(line.replace("%%", "%").replace("$$", "$"))[5:]
+    parsed = start.make_context("start", arguments).params
     assert (parsed["threads"], parsed["wait_s"], parsed["only_when"], parsed["learner"]) == (
         2,
         5.0,
@@ -137,15 +139,13 @@ def test_the_command_line_of_a_unit_is_one_that_start_takes(tmp_path):
         "keras",
     )
     assert parsed["data"] == str(tmp_path / "a $b %c.npz")
-    assert not parsed["as_json"]  # --json is install's own
+    assert not parsed["as_json"]  # --json applies to install only
 
 
-def test_names_that_a_plan_may_use_stand_in_the_unit_and_are_looked_for_where_install_was_called(
-    tmp_path, monkeypatch
-):
+def test_unit_passes_allowed_names_and_sets_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    given = (
-        *HERE,
+    options = (
+        *REQUIRED_OPTIONS,
         "--data",
         "x.npz",
         "--state",
@@ -156,29 +156,29 @@ def test_names_that_a_plan_may_use_stand_in_the_unit_and_are_looked_for_where_in
         "mine:net",
         "--json",
     )
-    service = settings_of(json.loads(install(*given).stdout)["unit"])["Service"]
+    service = parse_unit(json.loads(install(*options).stdout)["unit"])["Service"]
     assert service["WorkingDirectory"] == str(tmp_path)
     assert "--algorithm mine:rounds --model mine:net" in service["ExecStart"]
 
 
-def test_samples_of_a_function_are_looked_for_where_install_was_called(tmp_path, monkeypatch):
+def test_data_function_sets_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    unit = settings_of(
-        json.loads(install(*HERE, "--data", "mine:load", "--state", "/var/lib/edgefl", "--json").stdout)[
-            "unit"
-        ]
+    unit = parse_unit(
+        json.loads(
+            install(*REQUIRED_OPTIONS, "--data", "mine:load", "--state", "/var/lib/edgefl", "--json").stdout
+        )["unit"]
     )
     assert unit["Service"]["WorkingDirectory"] == str(tmp_path)
     assert "--data mine:load " in unit["Service"]["ExecStart"]
 
 
 @given(st.text(st.characters(min_codepoint=32, exclude_characters="\x7f"), min_size=1))
-def test_a_word_of_a_command_line_is_the_same_word_to_a_reader_of_units(word):
+def test_quoted_argument_stays_one_word_with_escaped_specifiers(word):
     assert shlex.split(quote_argument(word)) == [word.replace("%", "%%").replace("$", "$$")]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "error"),
     [
         (("--broker", "mqtt://h"), "no --id"),
         (("--broker", "mqtts://pi-7:secret@h", "--id", "pi-7"), "contains a password"),
@@ -187,21 +187,21 @@ def test_a_word_of_a_command_line_is_the_same_word_to_a_reader_of_units(word):
         (("--broker", "mqtt://h", "--id", "pi-7", "--between", "22-6"), "expected two times of day"),
     ],
 )
-def test_what_cannot_be_installed_says_why(arguments, says):
-    with pytest.raises(ConfigError, match=says) as caught:
+def test_invalid_install_options_are_rejected(arguments, error):
+    with pytest.raises(ConfigError, match=error) as caught:
         install(*arguments, "--data", "x.npz", "--state", "/var/lib/edgefl")
     assert "secret" not in str(caught.value)
     with pytest.raises(ConfigError, match="control character"):
         quote_argument("a\nExecStartPre=/bin/sh")
 
 
-def test_nothing_is_written_unless_asked_and_then_where_asked(tmp_path, monkeypatch):
+def test_install_writes_the_unit_only_when_asked(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    shown = install(*HERE, "--data", "x.npz", "--state", "/var/lib/edgefl")
+    shown = install(*REQUIRED_OPTIONS, "--data", "x.npz", "--state", "/var/lib/edgefl")
     assert list(tmp_path.iterdir()) == []
     assert shown.stdout.startswith("# ")
     assert "sudo systemctl enable --now edgefl-pi-7.service" in shown.stderr
-    wrote = install(*HERE, "--data", "x.npz", "--state", "/var/lib/edgefl", "-o", "units")
+    wrote = install(*REQUIRED_OPTIONS, "--data", "x.npz", "--state", "/var/lib/edgefl", "-o", "units")
     path = tmp_path / "units" / "edgefl-pi-7.service"
     assert path.read_text() == shown.stdout.rstrip("\n") + "\n"
     assert path.stat().st_mode & 0o777 == 0o644
@@ -210,23 +210,31 @@ def test_nothing_is_written_unless_asked_and_then_where_asked(tmp_path, monkeypa
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 @pytest.mark.parametrize("state", ["/var/lib/edgefl", "/srv/my edgefl%"])
-def test_systemd_takes_the_unit_without_a_word(tmp_path, state):
+def test_systemd_verifies_the_unit_without_warnings(tmp_path, state):
     install(
-        *HERE, "--data", tmp_path / "x.npz", "--state", state, "--user", getpass.getuser(), "-o", tmp_path
+        *REQUIRED_OPTIONS,
+        "--data",
+        tmp_path / "x.npz",
+        "--state",
+        state,
+        "--user",
+        getpass.getuser(),
+        "-o",
+        tmp_path,
     )
-    asked = subprocess.run(
+    verified = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(tmp_path / "edgefl-pi-7.service")],
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert (asked.returncode, asked.stderr) == (0, "")
+    assert (verified.returncode, verified.stderr) == (0, "")
 
 
-def test_an_id_is_enough_as_for_start(tmp_path):
+def test_install_uses_the_local_broker_by_default(tmp_path):
     """`edgefl device start` takes the broker of this machine by default, so its unit does too."""
     (tmp_path / "x.npz").write_bytes(b"")
-    words = (
+    arguments = (
         "--id",
         "pi-7",
         "--data",
@@ -237,6 +245,6 @@ def test_an_id_is_enough_as_for_start(tmp_path):
         "pi",
         "--json",
     )
-    done = install(*words)
+    done = install(*arguments)
     assert done.exit_code == 0, done.output
     assert "--id pi-7" in json.loads(done.stdout)["unit"]

@@ -1,4 +1,4 @@
-"""The order of tasks by hand, and what an owner lets a device send."""
+"""The order of tasks with known values, and what the owner allows a device to send."""
 
 from itertools import product
 
@@ -12,122 +12,125 @@ from edgefl.wire.masked import MASKED_CODEC
 from edgefl.wire.messages import State, Task
 
 
-def task(started, round, session="", codec="fp32", phase="federate"):
+def make_task(started, round, session="", codec="fp32", phase="federate"):
     return Task(
         session or f"s{started}", round, phase, "p", {}, {}, 1, 30.0, codec, 0, 0.0, "n", 0.0, started=started
     )
 
 
-def state(started, session="", phase="joining"):
+def make_state(started, session="", phase="joining"):
     return State("f", session or f"s{started}", phase, 0, 3, 0, 30.0, "p", 0.0, started=started)
 
 
-def test_what_is_accepted_by_hand(tmp_path, caplog):
-    """In this order: the same task again, a later round, a restart of the aggregator, and a later federation
-    are accepted.
+def test_order_accepts_repeated_and_newer_tasks_only(tmp_path, caplog):
+    """The order accepts the same task again, a later round, a restart of the aggregator and a later
+    federation.
     """
     order = TaskOrder("f", tmp_path)
     accepted = [
-        (task(1000, 1), True),
-        (task(1000, 1), True),
-        (task(1000, 3), True),
-        (task(1000, 2), False),
-        (task(999, 4), False),
-        (task(1001, 2, "s1000"), True),  # the aggregator was started again, from a backup of round 1
-        (task(1000, 5), False),
-        (state(2000), True),
-        (task(1001, 3, "s1000"), False),
-        (state(1000, phase="done"), False),
-        (task(2000, 1, "another"), False),
-        (task(2000, 1), True),
+        (make_task(1000, 1), True),
+        (make_task(1000, 1), True),
+        (make_task(1000, 3), True),
+        (make_task(1000, 2), False),
+        (make_task(999, 4), False),
+        (make_task(1001, 2, "s1000"), True),  # the aggregator was restarted from a backup of round 1
+        (make_task(1000, 5), False),
+        (make_state(2000), True),
+        (make_task(1001, 3, "s1000"), False),
+        (make_state(1000, phase="done"), False),
+        (make_task(2000, 1, "another"), False),
+        (make_task(2000, 1), True),
     ]
-    for message, wanted in accepted:
-        assert order.accepts(message) is wanted, message
+    for message, expected in accepted:
+        assert order.accepts(message) is expected, message
     assert len(caplog.messages) == 6
     assert all("remove" in line or "restart the aggregator" in line for line in caplog.messages)
-    # the same after a restart of the device, and not for another federation
-    again = TaskOrder("f", tmp_path)
-    assert [again.accepts(each) for each in (task(1001, 9, "s1000"), task(2000, 1))] == [False, True]
-    assert TaskOrder("g", tmp_path).accepts(task(1, 1))
+    # the same holds after a restart of the device, but not for another federation
+    restarted = TaskOrder("f", tmp_path)
+    assert [restarted.accepts(each) for each in (make_task(1001, 9, "s1000"), make_task(2000, 1))] == [
+        False,
+        True,
+    ]
+    assert TaskOrder("g", tmp_path).accepts(make_task(1, 1))
 
 
-def test_a_refused_task_is_logged_once(caplog):
+def test_refused_task_is_logged_once(caplog):
     order = TaskOrder("f")
-    order.accepts(task(5, 1))
+    order.accepts(make_task(5, 1))
     for _ in range(3):
-        order.accepts(task(4, 1))
+        order.accepts(make_task(4, 1))
     assert len(caplog.messages) == 1
     for started in range(-500, 4):
-        order.accepts(task(started, 1))
+        order.accepts(make_task(started, 1))
     assert len(caplog.messages) == 100, "a flood of recordings must not fill the disk"
 
 
-def test_a_masked_session_stays_masked(tmp_path):
+def test_masked_session_stays_masked(tmp_path):
     order = TaskOrder("f", tmp_path)
-    assert order.accepts(task(1, 1))
-    assert order.accepts(task(1, 1, codec=MASKED_CODEC))
+    assert order.accepts(make_task(1, 1))
+    assert order.accepts(make_task(1, 1, codec=MASKED_CODEC))
     for each in (order, TaskOrder("f", tmp_path)):
-        assert not each.accepts(task(1, 1))
-        assert not each.accepts(task(2, 1, "s1")), "nor after a restart of the aggregator"
-        assert each.should_withhold(task(1, 1))
-        assert each.accepts(task(2, 2, "s1", phase="personalize")), "its answer holds no tensor"
-        assert each.accepts(task(2, 2, "s1", phase="unmask"))
+        assert not each.accepts(make_task(1, 1))
+        assert not each.accepts(make_task(2, 1, "s1")), "nor after a restart of the aggregator"
+        assert each.should_withhold(make_task(1, 1))
+        assert each.accepts(make_task(2, 2, "s1", phase="personalize")), "its answer holds no tensor"
+        assert each.accepts(make_task(2, 2, "s1", phase="unmask"))
         assert each.pause_reason == ""
-    assert order.accepts(task(3, 1)), "another session may be unmasked, unless the owner says otherwise"
+    assert order.accepts(make_task(3, 1)), "another session may be unmasked, unless the owner says otherwise"
 
 
-def test_masked_only_pauses_until_a_masked_task_or_another_run():
-    for cure in (task(1, 1, codec=MASKED_CODEC), state(2)):
+def test_masked_only_device_pauses_until_masked_task_or_new_federation():
+    for solution in (make_task(1, 1, codec=MASKED_CODEC), make_state(2)):
         order = TaskOrder("f", sharing=SharingRules(masked_only=True))
-        assert not order.accepts(task(1, 1))
+        assert not order.accepts(make_task(1, 1))
         assert order.pause_reason == MASKED_ONLY_REASON
-        assert order.accepts(state(1))
+        assert order.accepts(make_state(1))
         assert order.pause_reason == MASKED_ONLY_REASON
-        assert order.accepts(cure)
+        assert order.accepts(solution)
         assert order.pause_reason == ""
 
 
-def test_the_command_line_makes_an_enrolment_stricter_and_never_looser():
+def test_combined_sharing_rules_are_the_stricter_of_both():
     for (a, b), (m, n) in product(product((False, True), repeat=2), product((0, 4, 9), repeat=2)):
         assert SharingRules(a, m).combine(SharingRules(b, n)) == SharingRules(a or b, max(m, n))
 
 
-def test_a_least_number_of_clients_implies_masked_only(caplog):
+def test_least_clients_implies_masked_only(caplog):
     order = TaskOrder("f", sharing=SharingRules(least_clients=4))
-    assert not order.accepts(task(1, 1)), "a plain update is the sum of one client"
+    assert not order.accepts(make_task(1, 1)), "a plain update is the sum of one client"
     assert order.pause_reason == MASKED_ONLY_REASON
-    assert order.should_withhold(task(1, 1))
+    assert order.should_withhold(make_task(1, 1))
     assert "--least-clients 4" in caplog.messages[0]
-    assert order.accepts(task(1, 1, codec=MASKED_CODEC))
+    assert order.accepts(make_task(1, 1, codec=MASKED_CODEC))
 
 
-def test_a_refusal_names_both_clocks_that_may_be_wrong(tmp_path, caplog):
+def test_refusal_after_future_state_names_clock_and_remedy(tmp_path, caplog):
     for directory, remedy in (
         (tmp_path, f"remove {tmp_path / 'order-f.json'}"),
         (None, "restart this device"),
     ):
         caplog.clear()
         order = TaskOrder("f", directory)
-        order.accepts(state(2**60))
-        assert not order.accepts(task(1, 1))
+        order.accepts(make_state(2**60))
+        assert not order.accepts(make_task(1, 1))
         [line] = caplog.messages
         assert "set the clock" in line and "years ahead" in line and remedy in line
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=12))
 @settings(deadline=None)
-def test_what_is_accepted_never_goes_back(pairs):
+def test_accepted_tasks_never_go_backwards(pairs):
     order = TaskOrder("f")
     accepted = []
     for started, round in pairs:
-        if order.accepts(task(started, round)):
+        if order.accepts(make_task(started, round)):
             accepted.append((started, round))
     assert accepted == sorted(accepted)
     assert not pairs or accepted[0] == pairs[0]
     assert max(accepted, default=None) == max(pairs[:1] + accepted, default=None)
 
 
-def test_a_damaged_file_is_an_error_with_the_remedy(tmp_path):
+def test_damaged_order_file_is_an_error_with_remedy(tmp_path):
     (tmp_path / "order-f.json").write_bytes(b'{"session":"s"')
     with pytest.raises(StateError, match="remove it"):
         TaskOrder("f", tmp_path)

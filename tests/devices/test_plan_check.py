@@ -1,6 +1,4 @@
-"""What a device checks of a plan before it runs it: the names in it, by hand, and its program in a child
-process.
-"""
+"""The checks of a plan before a device runs it: the names in it, and its program in a child process."""
 
 import json
 import signal
@@ -18,14 +16,14 @@ SHA256 = "ab" * 32
 
 
 @pytest.mark.parametrize(
-    ("changes", "learner", "allowed", "says"),
+    ("changes", "learner", "allowed", "error"),
     [
         ({}, "litert", AllowedCode(), ""),
         ({"algorithm": "mine:name"}, "litert", AllowedCode(), "algorithm 'mine:name'"),
         ({"algorithm": "mine:name"}, "litert", AllowedCode(("other:name",)), "algorithm 'mine:name'"),
         ({"algorithm": "mine:name"}, "litert", AllowedCode(("mine:name",)), ""),
         ({"algorithm": 3}, "litert", AllowedCode(), "algorithm '3'"),
-        ({"model": "os:system"}, "litert", AllowedCode(), ""),  # a label only: no model is built
+        ({"model": "os:system"}, "litert", AllowedCode(), ""),  # only a label, because no model is built
         ({"model": "os:system"}, "keras", AllowedCode(), "model 'os:system'"),
         ({"model": "os:system"}, "keras", AllowedCode(("os:system",)), "model 'os:system'"),
         ({"model": "mine:net"}, "keras", AllowedCode((), ("mine:net",)), ""),
@@ -36,12 +34,12 @@ SHA256 = "ab" * 32
         ({"input_shape": (4, 0)}, "litert", AllowedCode(), "input_shape"),
     ],
 )
-def test_which_names_a_plan_may_say(toys, changes, learner, allowed, says):
+def test_plan_may_use_only_allowed_names(toys, changes, learner, allowed, error):
     spec = replace(toys.plan(algorithm="fedavg").spec, **changes)
-    if not says:
+    if not error:
         check_names(spec, learner, allowed)
         return
-    with pytest.raises(PlanError, match=says):
+    with pytest.raises(PlanError, match=error):
         check_names(spec, learner, allowed)
 
 
@@ -56,21 +54,21 @@ def blob(toys, program, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "limit_mb", "says"),
+    ("kind", "limit_mb", "error"),
     [({}, 256, ""), ({"huge": True}, 256, "does not run"), ({"crashes": True}, 256, None)],
     ids=["good", "more memory than the limit", "crash"],
 )
-def test_a_trial_in_a_child(blob, kind, limit_mb, says):
+def test_plan_trial_reports_failing_and_crashing_programs(blob, kind, limit_mb, error):
     done = subprocess.run(
         [sys.executable, "-m", "devices.plan_trial", blob(**kind), str(limit_mb)],
         capture_output=True,
         text=True,
     )
-    assert done.returncode == (-signal.SIGSEGV if says is None else int(bool(says))), done.stderr
-    assert (says or "") in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == (-signal.SIGSEGV if error is None else int(bool(error))), done.stderr
+    assert (error or "") in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_trial_loads_no_tensorflow_and_no_algorithm(blob):
+def test_plan_trial_loads_no_tensorflow_and_no_algorithm(blob):
     code = (
         "import sys; from devices.plan_trial import main; code = main(*sys.argv[1:]); sys.exit(code or "
         "any(name in sys.modules for name in ('tensorflow', 'keras', 'edgefl.algorithms', 'paho')))"
@@ -78,23 +76,25 @@ def test_a_trial_loads_no_tensorflow_and_no_algorithm(blob):
     assert subprocess.run([sys.executable, "-c", code, blob(), "256"], check=False).returncode == 0
 
 
-def test_what_a_trial_that_ends_otherwise_says(tmp_path):
-    def trial(code):
+def test_trial_result_describes_how_the_process_ended(tmp_path):
+    def run_trial(code):
         return try_in_child(tmp_path, (sys.executable, "-c", code))
 
-    assert trial("import os, signal; os.kill(os.getpid(), signal.SIGBUS)") == (
+    assert run_trial("import os, signal; os.kill(os.getpid(), signal.SIGBUS)") == (
         "its program crashed the TFLite runtime (SIGBUS)",
         True,
     )
-    reason, is_final = trial("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    # Perhaps the kernel had no memory left: it is tried again
+    reason, is_final = run_trial("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    # The kernel may have run out of memory, so the trial is repeated
     assert "SIGKILL" in reason and "memory" in reason and not is_final
-    assert trial("import sys; print('why', file=sys.stderr); sys.exit(1)") == ("why", True)
+    assert run_trial("import sys; print('why', file=sys.stderr); sys.exit(1)") == ("why", True)
     assert try_in_child(tmp_path, ("/no/such/program",))[1] is False
 
 
-def test_a_trial_that_uses_up_its_processor_time_is_reported_as_slow_and_not_as_a_crash(tmp_path):
-    code = "import devices.plan_trial as trial; trial.CPU_S = 1; trial.set_limits(256)\nwhile True: pass"
+def test_trial_that_exceeds_processor_time_is_slow_and_not_crashed(tmp_path):
+    code = (
+        "import devices.plan_trial as trial; trial.CPU_LIMIT_S = 1; trial.set_limits(256)\nwhile True: pass"
+    )
     reason, is_final = try_in_child(tmp_path, (sys.executable, "-c", code))
     assert "processor time" in reason and "crashed" not in reason, reason
     assert not is_final
@@ -111,9 +111,9 @@ os.kill(os.getpid(), signal.{signal})
 """
 
 
-def test_a_plan_that_crashes_the_device_in_spite_of_its_trial_is_refused_from_the_next_start_on(tmp_path):
-    """So a service manager that starts the device again does not run the plan again. A kill is not the plan's
-    doing.
+def test_plan_that_crashed_the_device_is_refused_after_restart(tmp_path):
+    """A service manager that restarts the device does not run the plan again. The plan is not blamed for a
+    kill.
     """
 
     def run(name):
@@ -128,7 +128,7 @@ def test_a_plan_that_crashes_the_device_in_spite_of_its_trial_is_refused_from_th
     assert trials.start() == SHA256
     trials.close()
     trials = PlanTrials(tmp_path)
-    assert trials.start() == ""  # a later process is not blamed for it once more
+    assert trials.start() == ""  # the plan is blamed only once
     trials.close()
     with pytest.raises(
         PlanError, match=r"crashed this device's process \(Fatal Python error: Segmentation fault\)"
@@ -136,18 +136,18 @@ def test_a_plan_that_crashes_the_device_in_spite_of_its_trial_is_refused_from_th
         trials.check(SHA256, tmp_path / "not read")
 
 
-def test_verdicts_are_kept_by_runtime_and_bounded(blob, tmp_path, monkeypatch):
+def test_verdicts_are_stored_by_runtime_version_and_bounded(blob, tmp_path, monkeypatch):
     trials = PlanTrials(tmp_path)
     path = blob(crashes=True)
     with pytest.raises(PlanError, match="SIGSEGV"):
         trials.check(SHA256, path)
     with pytest.raises(PlanError, match="SIGSEGV"):
-        trials.check(SHA256, tmp_path / "not read")  # from the file
+        trials.check(SHA256, tmp_path / "not read")  # the verdict comes from the file
     monkeypatch.setattr("devices.plan_check.RUNTIME_VERSION", "a newer one")
     trials.check(SHA256, blob())
     trials.check(SHA256, tmp_path / "not read")
     for i in range(40):
         trials._store_verdict(f"{i:064}", "")
     assert len(json.loads((tmp_path / "plans.json").read_text())["verdicts"]) == 32
-    (tmp_path / "plans.json").write_text("{")  # cut short by a power cut: tried again
+    (tmp_path / "plans.json").write_text("{")  # a truncated file: the trial is repeated
     trials.check(SHA256, blob())

@@ -1,4 +1,4 @@
-"""What sensor messages say: readings, labels, which sensor, and all that is none."""
+"""Sensor messages: readings, labels, their sensor, and invalid messages."""
 
 import json
 import math
@@ -30,11 +30,11 @@ from edgefl.errors import ConfigError, DataError
         (b"[7, 8, 9]", ("2", "0"), {"2": 9.0, "0": 7.0}),
     ],
 )
-def test_a_reading(payload, channels, expected):
+def test_reading_is_parsed_into_channels(payload, channels, expected):
     assert list(parse_reading(payload, channels).items()) == list(expected.items())
 
 
-BAD = [
+INVALID_READINGS = [
     (b"", (), "not JSON"),
     (b"\xff\x00", (), "not JSON"),
     (b"{", (), "not JSON"),
@@ -55,9 +55,9 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("payload", "channels", "says"), BAD, ids=range(len(BAD)))
-def test_what_is_no_reading(payload, channels, says):
-    with pytest.raises(DataError, match=says):
+@pytest.mark.parametrize(("payload", "channels", "error"), INVALID_READINGS, ids=range(len(INVALID_READINGS)))
+def test_invalid_reading_is_rejected(payload, channels, error):
+    with pytest.raises(DataError, match=error):
         parse_reading(payload, channels)
 
 
@@ -69,7 +69,7 @@ def test_what_is_no_reading(payload, channels, says):
         ),
     )
 )
-def test_any_bytes_are_finite_numbers_or_refused(payload):
+def test_any_payload_gives_finite_numbers_or_an_error(payload):
     try:
         values = parse_reading(payload, ()).values()
     except DataError:
@@ -77,10 +77,10 @@ def test_any_bytes_are_finite_numbers_or_refused(payload):
     assert all(math.isfinite(np.float32(value)) for value in values)
 
 
-def test_labels():
+def test_label_is_parsed_or_rejected():
     assert parse_label(b" 7\n", ()) == 7
     assert parse_label(b'"run"', ("walk", "run")) == 1
-    for payload, classes, says in [
+    for payload, classes, error in [
         (b"walk", (), "is not a whole number .* --classes FILE"),
         (b"-1", (), "is not a whole number"),
         (b"99999999", (), "is not a whole number"),
@@ -88,20 +88,20 @@ def test_labels():
         (b"wlak", ("walk", "run"), "no class 'wlak'; did you mean 'walk'"),
         (b"\xff", (), "is not a whole number"),
     ]:
-        with pytest.raises(DataError, match=says):
+        with pytest.raises(DataError, match=error):
             parse_label(payload, classes)
 
 
-def test_which_sensor_a_topic_is_of():
+def test_topic_gives_kind_and_sensor():
     topics = SensorTopics("home/+/accel/#", "home/+/label/#")
     assert topics.match("home/pi/accel/left/x") == ("readings", ("pi", "left/x"))
     assert topics.match("home/pi/label/left/x") == ("labels", ("pi", "left/x"))
     assert topics.match("home/pi/other") is None
     assert SensorTopics("#", "label").match("label") == ("labels", ())
     assert SensorTopics("a.c/+").match("abc/d") is None
-    for bad in ("a/#/b", "a+/b", "#a", "a/b#", "a\0"):
+    for topic_filter in ("a/#/b", "a+/b", "#a", "a/b#", "a\0"):
         with pytest.raises(ConfigError, match="is not an MQTT filter"):
-            SensorTopics(bad)
+            SensorTopics(topic_filter)
     with pytest.raises(ConfigError, match="has 1 wildcards, --topic 'a' 0"):
         SensorTopics("a", "label/+")
 
@@ -109,40 +109,42 @@ def test_which_sensor_a_topic_is_of():
 SENSORS = SensorTopics("s/+", "label/+")
 
 
-class Heard:
+class WindowCollector:
     def __init__(self, topics=SENSORS, window=2, **options):
         self.windows = []
-        self.cutter = WindowCutter(topics, window, options.pop("step", window), self.keep, **options)
+        self.cutter = WindowCutter(topics, window, options.pop("step", window), self.collect, **options)
 
-        self.places = []
+        self.positions = []
 
-    def keep(self, window):
+    def collect(self, window):
         self.windows.append((window.values.tolist(), window.label))
-        self.places.append((window.recording, window.first_row))
+        self.positions.append((window.recording, window.first_row))
 
-    def say(self, *messages):
+    def send(self, *messages):
         for topic, payload in messages:
             self.cutter.take(topic, payload.encode())
 
 
-def test_each_sensor_has_windows_and_a_label_of_its_own():
-    heard = Heard()
-    heard.say(("label/a", "1"), ("label/b", "2"), ("s/a", "10"), ("s/b", "20"), ("s/a", "11"), ("s/b", "21"))
-    assert heard.windows == [([[10.0], [11.0]], 1), ([[20.0], [21.0]], 2)]
-    assert heard.places == [(0, 0), (1, 0)]
+def test_sensors_have_separate_windows_and_labels():
+    collector = WindowCollector()
+    collector.send(
+        ("label/a", "1"), ("label/b", "2"), ("s/a", "10"), ("s/b", "20"), ("s/a", "11"), ("s/b", "21")
+    )
+    assert collector.windows == [([[10.0], [11.0]], 1), ([[20.0], [21.0]], 2)]
+    assert collector.positions == [(0, 0), (1, 0)]
 
 
-def test_windows_know_their_place_in_a_recording_and_a_gap_begins_another():
-    heard = Heard(window=2, step=1, label=1)
-    heard.say(*(("s/a", str(value)) for value in range(4)))
-    heard.cutter.restart_windows()
-    heard.say(*(("s/a", str(value)) for value in range(3)))
-    assert heard.places == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
+def test_windows_store_their_position_and_gap_starts_new_recording():
+    collector = WindowCollector(window=2, step=1, label=1)
+    collector.send(*(("s/a", str(value)) for value in range(4)))
+    collector.cutter.restart_windows()
+    collector.send(*(("s/a", str(value)) for value in range(3)))
+    assert collector.positions == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
 
 
-def test_a_label_without_wildcards_is_of_all_sensors():
-    heard = Heard(SensorTopics("s/+", "label"))
-    heard.say(
+def test_label_topic_without_wildcards_applies_to_all_sensors():
+    collector = WindowCollector(SensorTopics("s/+", "label"))
+    collector.send(
         ("label", "1"),
         ("s/a", "10"),
         ("s/b", "20"),
@@ -151,47 +153,48 @@ def test_a_label_without_wildcards_is_of_all_sensors():
         ("label", "3"),
         ("s/b", "21"),
     )
-    assert heard.windows == [([[10.0], [11.0]], 0), ([[20.0], [21.0]], 1)]  # half each: the smaller
+    # a tie of labels: the smaller one is used
+    assert collector.windows == [([[10.0], [11.0]], 0), ([[20.0], [21.0]], 1)]
 
 
-def test_rows_of_a_window_follow_on_one_another():
-    heard = Heard()
-    heard.say(("s/a", "9"), ("label/a", "1"), ("s/a", "10"))
-    assert (heard.cutter.unlabelled, heard.windows) == (1, [])
-    heard.cutter.restart_windows()
-    heard.say(("s/a", "11"))
-    assert heard.windows == []
-    heard.say(("s/a", "12"))
-    assert heard.windows == [([[11.0], [12.0]], 1)]
+def test_window_has_only_consecutive_labelled_rows():
+    collector = WindowCollector()
+    collector.send(("s/a", "9"), ("label/a", "1"), ("s/a", "10"))
+    assert (collector.cutter.unlabelled, collector.windows) == (1, [])
+    collector.cutter.restart_windows()
+    collector.send(("s/a", "11"))
+    assert collector.windows == []
+    collector.send(("s/a", "12"))
+    assert collector.windows == [([[11.0], [12.0]], 1)]
 
 
-def test_a_retained_reading_is_of_an_earlier_time_but_a_retained_label_counts():
-    heard = Heard(label=None)
-    heard.cutter.take("label/a", b"4", retained=True)
-    heard.cutter.take("s/a", b"8", retained=True)
-    heard.say(("s/a", "10"), ("s/a", "11"))
-    assert heard.windows == [([[10.0], [11.0]], 4)]
+def test_retained_reading_is_ignored_and_retained_label_counts():
+    collector = WindowCollector(label=None)
+    collector.cutter.take("label/a", b"4", retained=True)
+    collector.cutter.take("s/a", b"8", retained=True)
+    collector.send(("s/a", "10"), ("s/a", "11"))
+    assert collector.windows == [([[10.0], [11.0]], 4)]
 
 
-def test_a_reading_of_another_form_is_refused_and_disturbs_nothing():
-    heard = Heard(SensorTopics("s"), label=5)
-    heard.say(("s", '{"x": 1, "y": 2}'))
+def test_reading_with_other_channels_is_rejected_and_changes_nothing():
+    collector = WindowCollector(SensorTopics("s"), label=5)
+    collector.send(("s", '{"x": 1, "y": 2}'))
     for payload in ("[1, 2]", '{"x": 1}', '{"x": 1, "y": 2, "z": 3}', "oops"):
         with pytest.raises(DataError):
-            heard.say(("s", payload))
-    heard.say(("s", '{"y": 4, "x": 3}'))
-    assert heard.windows == [([[1.0, 2.0], [3.0, 4.0]], 5)]
-    assert heard.cutter.readings == 2
+            collector.send(("s", payload))
+    collector.send(("s", '{"y": 4, "x": 3}'))
+    assert collector.windows == [([[1.0, 2.0], [3.0, 4.0]], 5)]
+    assert collector.cutter.readings == 2
 
 
-def test_sensors_are_limited():
-    heard = Heard(SensorTopics("s/+"), label=0)
+def test_number_of_sensors_is_limited():
+    collector = WindowCollector(SensorTopics("s/+"), label=0)
     for index in range(MAX_SENSORS):
-        heard.say((f"s/{index}", "1"))
+        collector.send((f"s/{index}", "1"))
     with pytest.raises(DataError, match="narrower --topic"):
-        heard.say(("s/more", "1"))
-    labels = Heard()
+        collector.send(("s/more", "1"))
+    labels = WindowCollector()
     for index in range(MAX_SENSORS):
-        labels.say((f"label/{index}", "1"))
+        labels.send((f"label/{index}", "1"))
     with pytest.raises(DataError, match="narrower --label-topic"):
-        labels.say(("label/more", "1"))
+        labels.send(("label/more", "1"))

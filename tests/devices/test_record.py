@@ -1,4 +1,4 @@
-"""`edgefl device record` over a real mosquitto: killed, started again, and what it writes is a shard."""
+"""`edgefl device record` over a real mosquitto: it is killed and restarted, and its file is a shard."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from tests.support.ports import choose_port
 
 
 @pytest.fixture
-def home(tmp_path):
+def topic_root(tmp_path):
     return f"home{os.getpid()}/{tmp_path.name}"
 
 
@@ -29,7 +29,7 @@ def sensor(mosquitto_url):
 
 
 @pytest.fixture
-def record(start, mosquitto_url, home, tmp_path):
+def record(start, mosquitto_url, topic_root, tmp_path):
     def make(*more, out=tmp_path / "ring.npz", listening=True, window=2, capacity=5):
         process = start(
             "device",
@@ -37,7 +37,7 @@ def record(start, mosquitto_url, home, tmp_path):
             "--broker",
             mosquitto_url,
             "--topic",
-            f"{home}/+/accel",
+            f"{topic_root}/+/accel",
             "--window",
             window,
             "--capacity",
@@ -47,7 +47,7 @@ def record(start, mosquitto_url, home, tmp_path):
             "--json",
             "-o",
             out,
-            *(more or ("--label-topic", f"{home}/+/label")),
+            *(more or ("--label-topic", f"{topic_root}/+/label")),
         )
         if listening:
             process.wait_for("listening on")
@@ -56,23 +56,23 @@ def record(start, mosquitto_url, home, tmp_path):
     return make
 
 
-def say(sensor, home, first, count, name="pi"):
-    """Say so many readings; each two are a window, whose label is its number modulo 3."""
+def publish_readings(sensor, topic_root, first, count, name="pi"):
+    """Publish readings. Two readings are a window, whose label is its number modulo 3."""
     for index in range(first, first + count):
-        sensor.publish(f"{home}/{name}/label", str(index // 2 % 3).encode())
-        sensor.publish(f"{home}/{name}/accel", json.dumps({"y": -index, "x": index}).encode())
+        sensor.publish(f"{topic_root}/{name}/label", str(index // 2 % 3).encode())
+        sensor.publish(f"{topic_root}/{name}/accel", json.dumps({"y": -index, "x": index}).encode())
     assert sensor.wait_in_flight(1, 20)
 
 
-def test_it_goes_on_after_a_kill_within_its_capacity_and_says_nothing_on_any_topic(
-    record, sensor, home, listen, mosquitto_url, tmp_path
+def test_recorder_resumes_after_kill_and_publishes_nothing(
+    record, sensor, topic_root, listen, mosquitto_url, tmp_path
 ):
-    class Everywhere:
+    class AnyTopic:
         url = mosquitto_url
 
-    ear = listen(Everywhere, f"{home}/#")
+    listener = listen(AnyTopic, f"{topic_root}/#")
     first = record()
-    say(sensor, home, 0, 7)
+    publish_readings(sensor, topic_root, 0, 7)
     first.wait_for("3 windows in")
     os.kill(first.popen.pid, signal.SIGKILL)
     first.popen.wait(20)
@@ -80,38 +80,38 @@ def test_it_goes_on_after_a_kill_within_its_capacity_and_says_nothing_on_any_top
         assert file["y"].tolist() == [0, 1, 2]
 
     (tmp_path / ".ring.npz.half").write_text("what a kill in the midst of a write leaves")
-    again = record()
-    again.wait_for("holds 3 windows; continuing")
-    say(sensor, home, 8, 8)
-    again.wait_for("4 new")
-    again.popen.terminate()
-    assert again.end() == 0
-    counts = json.loads(again.out)
+    restarted = record()
+    restarted.wait_for("contains 3 windows; continuing")
+    publish_readings(sensor, topic_root, 8, 8)
+    restarted.wait_for("4 new")
+    restarted.popen.terminate()
+    assert restarted.end() == 0
+    counts = json.loads(restarted.out)
     assert (counts["windows"], counts["new"], counts["readings"], counts["malformed"]) == (5, 4, 8, 0)
     with np.load(tmp_path / "ring.npz") as file:
         order = np.argsort(file["window_number"])
         assert file["window_number"][order].tolist() == [2, 3, 4, 5, 6]
-        # of each window the first reading's x; the reading 6 had no second before the kill
+        # the first reading of each window; reading 6 had no second one before the kill
         assert file["x"][order][:, 0].tolist() == [[4, -4], [8, -8], [10, -10], [12, -12], [14, -14]]
         assert file["y"][order].tolist() == [2, 1, 2, 0, 1]
         assert file["channel_names"].tolist() == ["x", "y"]
         assert file["recording"][order].tolist() == [0, 3, 3, 3, 3]
         assert file["first_row"][order].tolist() == [4, 0, 2, 4, 6]
     shard = load_shard(tmp_path / "ring.npz")
-    assert sorted([len(shard.y_train), len(shard.y_test)]) == [1, 4]  # a recording is on one side
+    assert sorted([len(shard.y_train), len(shard.y_test)]) == [1, 4]  # a recording is entirely in one part
     assert {path.name for path in tmp_path.iterdir()} == {"ring.npz", "ring.npz.lock"}
     assert (tmp_path / "ring.npz").stat().st_mode & 0o777 == 0o600
 
-    sensor.publish(f"{home}/end", b"end")
-    heard = ear.until("end")
-    assert len(heard) == 2 * 7 + 2 * 8 + 1  # nothing but what the sensor said
+    sensor.publish(f"{topic_root}/end", b"end")
+    messages = listener.wait_for_topic("end")
+    assert len(messages) == 2 * 7 + 2 * 8 + 1  # only the messages of the sensor
 
 
-def test_malformed_messages_are_counted_and_told(record, sensor, home, tmp_path):
+def test_malformed_messages_are_counted_and_logged(record, sensor, topic_root, tmp_path):
     process = record("--label", "1", "--count", "2")
     for payload in (b"oops", b"[1]", b"[NaN]", b"[1, 2]", b"x" * 100_000, b"[2]", b"", b"[3]", b"[4]"):
-        sensor.publish(f"{home}/pi/accel", payload)
-    process.wait_for(f"last: {home}/pi/accel: not JSON")
+        sensor.publish(f"{topic_root}/pi/accel", payload)
+    process.wait_for(f"last: {topic_root}/pi/accel: not JSON")
     assert process.end() == 0
     counts = json.loads(process.out)
     assert counts == {
@@ -125,69 +125,71 @@ def test_malformed_messages_are_counted_and_told(record, sensor, home, tmp_path)
     }
 
 
-def test_readings_before_a_label_are_told(record, sensor, home, tmp_path):
+def test_readings_before_a_label_are_logged_as_unlabelled(record, sensor, topic_root, tmp_path):
     process = record()
     for _ in range(4):
-        sensor.publish(f"{home}/pi/accel", b"1")
+        sensor.publish(f"{topic_root}/pi/accel", b"1")
     process.wait_for("unlabelled; last: no label has arrived yet")
     process.popen.send_signal(signal.SIGINT)
     assert process.end() == 0
     assert not (tmp_path / "ring.npz").exists()
 
 
-def test_names_of_classes(record, sensor, home, tmp_path):
+def test_class_names_are_stored_as_numbers(record, sensor, topic_root, tmp_path):
     (tmp_path / "classes.txt").write_text("stand\nwalk\n")
-    process = record("--label-topic", f"{home}/label", "--classes", tmp_path / "classes.txt", "--count", "2")
+    process = record(
+        "--label-topic", f"{topic_root}/label", "--classes", tmp_path / "classes.txt", "--count", "2"
+    )
     for label in ("walk", "run", "stand"):
-        sensor.publish(f"{home}/label", label.encode())
+        sensor.publish(f"{topic_root}/label", label.encode())
         for _ in range(2 if label != "run" else 0):
-            sensor.publish(f"{home}/pi/accel", b"1")
+            sensor.publish(f"{topic_root}/pi/accel", b"1")
     assert process.end() == 0
     assert json.loads(process.out)["malformed"] == 1
     with np.load(tmp_path / "ring.npz") as file:
         assert (file["y"].tolist(), file["class_names"].tolist()) == ([1, 0], ["stand", "walk"])
 
 
-def test_one_recorder_a_file(record, tmp_path):
+def test_second_recorder_of_a_file_is_refused(record, tmp_path):
     record("--label", "1")
     second = record("--label", "1", listening=False)
     assert second.end() == 1
-    assert "another recorder writes" in second.said
+    assert "another recorder writes" in second.err
 
 
-def test_a_ring_of_another_form_is_left_alone(record, sensor, home, tmp_path):
+def test_ring_with_other_windows_or_channels_stays_unchanged(record, sensor, topic_root, tmp_path):
     process = record("--label", "1", "--count", "1")
-    say(sensor, home, 0, 2)
+    publish_readings(sensor, topic_root, 0, 2)
     assert process.end() == 0
     before = (tmp_path / "ring.npz").read_bytes()
-    for more, options, says in [
+    for more, options, error in [
         ((), {"window": 3}, "holds windows of 2 rows"),
         (("--label", "1", "--channels", "x"), {}, "has the channels x, y, --channels is x"),
     ]:
         process = record(*more, listening=False, **options)
         assert process.end() == 1
-        assert says in process.said
+        assert error in process.err
     assert (tmp_path / "ring.npz").read_bytes() == before
 
 
-def test_a_second_start_takes_readings_of_the_first_ones_form_only(record, sensor, home, tmp_path):
+def test_restarted_recorder_rejects_readings_with_other_channels(record, sensor, topic_root, tmp_path):
     process = record("--label", "1", "--count", "1")
-    say(sensor, home, 0, 2)
+    publish_readings(sensor, topic_root, 0, 2)
     assert process.end() == 0
     process = record("--label", "1", "--count", "1")
     for payload in (b"[5]", b"[5, 6]", b'{"x": 7, "y": 8}', b'{"x": 9, "y": 10}'):
-        sensor.publish(f"{home}/pi/accel", payload)
+        sensor.publish(f"{topic_root}/pi/accel", payload)
     assert process.end() == 0
     assert json.loads(process.out)["malformed"] == 2
     with np.load(tmp_path / "ring.npz") as file:
         assert file["x"].tolist() == [[[0, 0], [1, -1]], [[7, 8], [9, 10]]]
 
 
-def test_no_window_spans_a_time_without_a_broker(start, tmp_path):
+def test_no_window_spans_a_broker_outage(start, tmp_path):
     port = choose_port()
     url = f"mqtt://{LOOPBACK_HOST}:{port}"
 
-    def say_numbers(*numbers):
+    def publish_numbers(*numbers):
         link = Link(url, "sensor")
         for number in numbers:
             link.publish("s", str(number).encode())
@@ -215,18 +217,18 @@ def test_no_window_spans_a_time_without_a_broker(start, tmp_path):
             tmp_path / "r.npz",
         )
         process.wait_for("listening on")
-        say_numbers(0, 1, 2)
+        publish_numbers(0, 1, 2)
         process.wait_for("1 new")
     with mosquitto(port):
         process.wait_for("the link to the broker is up again")
-        say_numbers(3, 4)
+        publish_numbers(3, 4)
         assert process.end() == 0
     with np.load(tmp_path / "r.npz") as file:
         assert file["x"].tolist() == [[[0], [1]], [[3], [4]]]
 
 
 @pytest.mark.parametrize(
-    ("more", "says"),
+    ("more", "error"),
     [
         ((), "pass either --label-topic or --label"),
         (("--label", "1", "--label-topic", "l"), "pass either"),
@@ -238,7 +240,7 @@ def test_no_window_spans_a_time_without_a_broker(start, tmp_path):
         (("--label", "1", "--capacity", "999999999"), "exceed the limit"),
     ],
 )
-def test_what_cannot_be_recorded_is_said_at_once(tmp_path, more, says):
+def test_invalid_record_options_are_rejected(tmp_path, more, error):
     command = [
         sys.executable,
         "-m",
@@ -259,5 +261,5 @@ def test_what_cannot_be_recorded_is_said_at_once(tmp_path, more, says):
     ]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 1
-    assert says in done.stderr
+    assert error in done.stderr
     assert "Traceback" not in done.stderr

@@ -1,5 +1,5 @@
-"""A plan or a model that a device cannot use, or that would harm it: the device pauses, says why, and takes
-part in the next good one.
+"""A plan or model that a device cannot use or that would harm it: the device pauses, reports the reason, and
+joins the next good round.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from edgefl.plan.spec import Plan, encode_plan
 
 DEADLINE_S = 60.0
 
-OWN = """
+CUSTOM_ALGORITHM = """
 from edgefl.algorithms.papers.fedavg import ENTRIES as FEDAVG
 
 print("imported own_rounds", flush=True)
@@ -23,169 +23,169 @@ ENTRIES = {"mine": FEDAVG["fedavg"]}
 """
 
 
-def until_online(aggregator, device):
+def wait_until_online(aggregator, device):
     deadline = time.monotonic() + DEADLINE_S
     while not aggregator.next("status").online:
-        assert time.monotonic() < deadline and device.popen.poll() is None, device.said
+        assert time.monotonic() < deadline and device.popen.poll() is None, device.err
 
 
-def until_paused(aggregator, device, about=""):
-    """Wait until the device's status says that it is paused, not because it just started, with a reason about
-    this; return the reason.
+def wait_until_paused(aggregator, device, subject=""):
+    """Wait until the status reports a pause whose reason contains the subject, other than the pause after a
+    start. Return the reason.
     """
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
         status = aggregator.next("status")
-        if not status.online:  # its last word, or what the broker keeps of the process before it
+        if not status.online:  # its last status, or the retained status of the process before it
             with contextlib.suppress(subprocess.TimeoutExpired):
                 device.popen.wait(2.0)
             assert device.popen.poll() is None, (
-                f"the device is gone with exit code {device.popen.poll()}: {device.said[-2000:]}"
+                f"the device is gone with exit code {device.popen.poll()}: {device.err[-2000:]}"
             )
             continue
-        if status.paused and "has yet to see" not in status.paused and about in status.paused:
+        if status.paused and "has not yet checked" not in status.paused and subject in status.paused:
             return status.paused
-    raise AssertionError(device.said)
+    raise AssertionError(device.err)
 
 
-def end(device):
+def stop_device(device):
     device.popen.terminate()
-    assert device.end() == 0, device.said
+    assert device.end() == 0, device.err
 
 
-def takes_part(aggregator, device):
-    """See the device through a round of this aggregator's."""
-    aggregator.say("federate", 1)
-    aggregator.task(1)
+def play_round(aggregator, device):
+    """Play a round of this aggregator with the device."""
+    aggregator.send_state("federate", 1)
+    aggregator.send_task(1)
     begin = aggregator.next("begin")
-    assert begin.session == aggregator.session, device.said
-    aggregator.take(begin)
+    assert begin.session == aggregator.session, device.err
+    aggregator.accept_update(begin)
 
 
-def lead_with(lead, federation, plan):
+def offer_plan(fake_aggregator, federation, plan):
     """Return an aggregator whose federation runs this plan."""
-    aggregator = lead(federation)
-    aggregator.plan = aggregator.offer(encode_plan(plan))
-    aggregator.say("federate", 1)
+    aggregator = fake_aggregator(federation)
+    aggregator.plan = aggregator.offer_blob(encode_plan(plan))
+    aggregator.send_state("federate", 1)
     return aggregator
 
 
-def test_a_plan_cannot_make_a_device_import_a_module(
-    federate, mosquitto_url, toys, lead, tmp_path, monkeypatch
+def test_plan_cannot_make_a_device_import_a_module(
+    federate, mosquitto_url, toys, fake_aggregator, tmp_path, monkeypatch
 ):
-    """One device sees one bad plan after another, and then a good one."""
-    (tmp_path / "own_rounds.py").write_text(OWN)
+    """The device sees one bad plan after another, and then a good one."""
+    (tmp_path / "own_rounds.py").write_text(CUSTOM_ALGORITHM)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     federation = federate(mosquitto_url, algorithm="fedavg")
     device = None
     for algorithm in ("this:x", "pip.__main__:x", "no-such-algorithm", "own_rounds:mine"):
-        hostile = lead_with(
-            lead,
+        hostile = offer_plan(
+            fake_aggregator,
             federation,
             replace(federation.plan, spec=replace(federation.plan.spec, algorithm=algorithm)),
         )
         device = device or federation.device("pi-1", toys.shard(1))
-        until_online(hostile, device)
-        hostile.task(1)
-        reason = until_paused(hostile, device, algorithm)
+        wait_until_online(hostile, device)
+        hostile.send_task(1)
+        reason = wait_until_paused(hostile, device, algorithm)
         assert "refuses the plan" in reason and algorithm in reason
-        hostile.say("done", 2)  # a federation that it took no part in does not end it
-    takes_part(lead(federation), device)
-    end(device)
+        hostile.send_state("done", 2)  # a federation that the device did not join does not end it
+    play_round(fake_aggregator(federation), device)
+    stop_device(device)
     assert "Beautiful is better than ugly" not in device.out and "imported own_rounds" not in device.out
-    assert device.said.count("the plan is refused") == 4 and "--algorithm" in device.said
+    assert device.err.count("the plan is refused") == 4 and "--algorithm" in device.err
 
 
-def test_an_algorithm_of_the_owners_runs_when_it_was_named_at_the_start(
-    federate, mosquitto_url, toys, lead, tmp_path, monkeypatch
+def test_custom_algorithm_runs_when_allowed_at_start(
+    federate, mosquitto_url, toys, fake_aggregator, tmp_path, monkeypatch
 ):
-    (tmp_path / "own_rounds.py").write_text(OWN)
+    (tmp_path / "own_rounds.py").write_text(CUSTOM_ALGORITHM)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     federation = federate(mosquitto_url, algorithm="fedavg")
-    aggregator = lead_with(
-        lead,
+    aggregator = offer_plan(
+        fake_aggregator,
         federation,
         replace(federation.plan, spec=replace(federation.plan.spec, algorithm="own_rounds:mine")),
     )
     device = federation.device("pi-1", toys.shard(1), "--algorithm", "own_rounds:mine")
     aggregator.next("status")
-    takes_part(aggregator, device)
-    end(device)
+    play_round(aggregator, device)
+    stop_device(device)
     assert "imported own_rounds" in device.out
 
 
-def test_a_program_that_crashes_the_runtime_pauses_the_device_once_and_for_all(
-    federate, mosquitto_url, toys, lead, program
+def test_crashing_plan_pauses_the_device_also_after_restart(
+    federate, mosquitto_url, toys, fake_aggregator, program
 ):
     federation = federate(mosquitto_url, algorithm="fedavg")
     spec = federation.plan.spec
     crashing = Plan(spec, program(spec, crashes=True), b"")
     good = Plan(spec, program(spec), b"")
-    hostile = lead_with(lead, federation, crashing)
+    hostile = offer_plan(fake_aggregator, federation, crashing)
     device = federation.device("pi-1", toys.shard(1), "--learner", "litert")
     assert hostile.next("status").online
-    hostile.task(1)
-    reason = until_paused(hostile, device)
+    hostile.send_task(1)
+    reason = wait_until_paused(hostile, device)
     assert "crashed the TFLite runtime (SIGSEGV)" in reason
-    takes_part(lead_with(lead, federation, good), device)
-    end(device)
+    play_round(offer_plan(fake_aggregator, federation, good), device)
+    stop_device(device)
     state = federation.directory / "state-pi-1"
     verdicts = json.loads((state / "plans.json").read_text())["verdicts"]
     assert {key: bool(verdict["reason"]) for key, verdict in verdicts.items()} == {
         crashing.id: True,
         good.id: False,
     }
-    # started again, as a service manager does, it goes by the verdicts
-    again = lead_with(lead, federation, crashing)
+    # after a restart by a service manager, the device applies the stored verdicts
+    again = offer_plan(fake_aggregator, federation, crashing)
     device = federation.device("pi-1", None, "--learner", "litert")
-    assert "SIGSEGV" in until_paused(again, device)
-    end(device)
+    assert "SIGSEGV" in wait_until_paused(again, device)
+    stop_device(device)
     assert json.loads((state / "plans.json").read_text())["verdicts"] == verdicts
 
 
-def test_a_device_that_receives_what_it_cannot_use_says_so_and_takes_part_in_the_next_round(
-    federate, mosquitto_url, toys, lead
+def test_device_refuses_unusable_plan_or_model_and_joins_next_round(
+    federate, mosquitto_url, toys, fake_aggregator
 ):
     federation = federate(mosquitto_url)
-    aggregator = lead(federation)
+    aggregator = fake_aggregator(federation)
 
-    def model(changes):
-        return {"models": {"global": aggregator.offer(model_of(toys, changes))}}
+    def make_model_task(changes):
+        return {"models": {"global": aggregator.offer_blob(encode_changed_weights(toys, changes))}}
 
     cases = [
-        ({"plan": aggregator.offer(b"no plan at all")}, "is not a plan"),
+        ({"plan": aggregator.offer_blob(b"no plan at all")}, "is not a plan"),
         (
-            {"models": {"global": aggregator.offer(b"no tensors, but of a size that fits the plan")}},
+            {"models": {"global": aggregator.offer_blob(b"no tensors, but of a size that fits the plan")}},
             "sent bytes that are not safetensors",
         ),
-        (model({"head/bias": [0, np.nan, 0]}), "1 NaN or infinite values"),
-        (model({"head/bias": [0, np.inf, 0]}), "1 NaN or infinite values"),
-        (model({"head/bias": [0, 0]}), "head/bias"),
-        (model({"head/kernel": [[3e38] * 3] * 4}), "the loss is"),
+        (make_model_task({"head/bias": [0, np.nan, 0]}), "1 NaN or infinite values"),
+        (make_model_task({"head/bias": [0, np.inf, 0]}), "1 NaN or infinite values"),
+        (make_model_task({"head/bias": [0, 0]}), "head/bias"),
+        (make_model_task({"head/kernel": [[3e38] * 3] * 4}), "the loss is"),
         ({"models": {}}, "do not fit the plan"),
     ]
     device = federation.device("pi-1", toys.shard(1))
-    until_online(aggregator, device)
-    for number, (damage, says) in enumerate(cases):
+    wait_until_online(aggregator, device)
+    for number, (damage, error) in enumerate(cases):
         bad = 2 * number + 1
         good = 2 * number + 2
-        aggregator.task(bad, **damage)
-        reason = until_paused(
+        aggregator.send_task(bad, **damage)
+        reason = wait_until_paused(
             aggregator, device, "refuses the plan" if "plan" in damage else f"refuses round {bad}:"
         )
-        assert says in reason
-        aggregator.task(good)
+        assert error in reason
+        aggregator.send_task(good)
         begin = aggregator.next("begin")
         assert (begin.round, begin.session) == (good, aggregator.session)
-        aggregator.take(begin)
+        aggregator.accept_update(begin)
         while aggregator.next("status").paused:
             pass
-    end(device)
-    assert (device.said.count("the plan is refused"), device.said.count("the task is refused")) == (1, 6)
+    stop_device(device)
+    assert (device.err.count("the plan is refused"), device.err.count("the task is refused")) == (1, 6)
 
 
-def model_of(toys, changes):
-    """Return the toy's weights as they travel, with some changed."""
+def encode_changed_weights(toys, changes):
+    """Return the encoded toy weights, with some changed."""
     return save(
         {**toys.weights(), **{name: np.array(values, np.float32) for name, values in changes.items()}}
     )

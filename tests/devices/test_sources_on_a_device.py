@@ -1,4 +1,6 @@
-"""A device whose samples are no .npz: it trains on the same bits, and its note opens them again."""
+"""A device whose samples are not in an .npz file: the update has the same bits, and the note names the
+source.
+"""
 
 import json
 import subprocess
@@ -19,54 +21,54 @@ def load():
 """
 
 
-def all_of(shard):
-    """Return a shard's samples, and its classes."""
+def join_samples(shard):
+    """Return all samples of a shard, and their classes."""
     return np.concatenate([shard.x_train, shard.x_test]), np.concatenate([shard.y_train, shard.y_test])
 
 
-def by_class(x, y, folder, names):
+def save_by_class(x, y, folder, names):
     for index, (values, label) in enumerate(zip(x, y, strict=True)):
         (folder / names[label]).mkdir(parents=True, exist_ok=True)
         np.save(folder / names[label] / f"{index:03}.npy", values)
 
 
 @pytest.fixture
-def trained(federate, mosquitto_url, lead):
-    """Have one device train one round; returns the update's sha256, how many samples it told of, and its
-    note.
+def train_once(federate, mosquitto_url, fake_aggregator):
+    """Return a function that trains one round on a device. It returns the sha256 of the update, its number of
+    samples, and the device's note.
     """
 
     def run(*more):
         federation = federate(mosquitto_url)
-        aggregator = lead(federation)
+        aggregator = fake_aggregator(federation)
         device = federation.device("pi-1", None, *more)
-        assert aggregator.next("status").online, device.said
-        aggregator.task(1)
+        assert aggregator.next("status").online, device.err
+        aggregator.send_task(1)
         begin = aggregator.next("begin")
-        aggregator.take(begin)
+        aggregator.accept_update(begin)
         device.popen.terminate()
-        assert device.end() == 0, device.said
+        assert device.end() == 0, device.err
         note = json.loads((federation.directory / "state-pi-1" / "device.json").read_text())
         return begin.sha256, begin.num_samples, note
 
     return run
 
 
-def test_a_folder_and_a_function_train_to_the_bits_of_the_npz(trained, toys, tmp_path, monkeypatch):
+def test_folder_function_and_npz_give_the_same_update(train_once, toys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    x, y = all_of(toys.shard(1))
+    x, y = join_samples(toys.shard(1))
     order = np.argsort(y, kind="stable")
     x = x[order]
     y = y[order]
-    by_class(x, y, tmp_path / "samples", ["ant", "bee", "cat"])
+    save_by_class(x, y, tmp_path / "samples", ["ant", "bee", "cat"])
     np.savez(tmp_path / "same.npz", x=x, y=y)
     np.save(tmp_path / "values.npy", x)
     np.save(tmp_path / "labels.npy", y)
     (tmp_path / "own_board.py").write_text(FUNCTION)
-    shas, counts, notes = zip(
-        *(trained("--data", data) for data in ("same.npz", "samples", "own_board:load")), strict=True
+    hashes, counts, notes = zip(
+        *(train_once("--data", data) for data in ("same.npz", "samples", "own_board:load")), strict=True
     )
-    assert len(set(shas)) == 1
+    assert len(set(hashes)) == 1
     assert counts == (32, 32, 32)
     shards = [load_source(parse_source(note), seed=note["seed"]) for note in notes]
     for shard in shards[1:]:
@@ -74,48 +76,48 @@ def test_a_folder_and_a_function_train_to_the_bits_of_the_npz(trained, toys, tmp
     assert notes[2]["source"] == {"folder": str(tmp_path)}
 
 
-def test_a_device_trains_on_the_samples_that_a_simulation_gives_its_client(trained, toys, tmp_path):
-    """The second file names the test samples that the simulation holds out of the first one."""
-    x, y = all_of(toys.shard(1))
+def test_device_and_simulation_split_samples_alike(train_once, toys, tmp_path):
+    """The second file contains the test samples that the simulation holds out of the first file."""
+    x, y = join_samples(toys.shard(1))
     np.savez(tmp_path / "own.npz", x=x, y=y, group=np.arange(len(y)) // 3)
-    by_rule = trained("--data", str(tmp_path / "own.npz"))
-    seed = by_rule[2]["seed"]
+    split_by_group = train_once("--data", str(tmp_path / "own.npz"))
+    seed = split_by_group[2]["seed"]
     dataset = load_data(DataConfig(f"npz:{tmp_path / 'own.npz'},{tmp_path / 'own.npz'}"), seed)
     simulated = make_shards(dataset, PartitionConfig("group", 2), seed)["client-000"]
-    assert simulated.group_train is not None and len(simulated.y_test) == len(y) - by_rule[1]
+    assert simulated.group_train is not None and len(simulated.y_test) == len(y) - split_by_group[1]
     save_shard(tmp_path / "simulated.npz", simulated)
-    assert trained("--data", str(tmp_path / "simulated.npz"))[:2] == by_rule[:2]
+    assert train_once("--data", str(tmp_path / "simulated.npz"))[:2] == split_by_group[:2]
     np.savez(tmp_path / "other.npz", x=x, y=y)
-    assert trained("--data", str(tmp_path / "other.npz"))[0] != by_rule[0]
+    assert train_once("--data", str(tmp_path / "other.npz"))[0] != split_by_group[0]
 
 
-def test_one_hot_labels_train_to_the_bits_of_class_numbers(trained, toys, tmp_path):
-    x, y = all_of(toys.shard(1))
+def test_one_hot_labels_and_class_numbers_give_the_same_update(train_once, toys, tmp_path):
+    x, y = join_samples(toys.shard(1))
     np.savez(tmp_path / "numbers.npz", x=x, y=y)
     np.savez(tmp_path / "one-hot.npz", x=x, y=np.eye(3)[y])
-    shas = [trained("--data", tmp_path / f"{name}.npz")[0] for name in ("numbers", "one-hot")]
-    assert shas[0] == shas[1]
+    hashes = [train_once("--data", tmp_path / f"{name}.npz")[0] for name in ("numbers", "one-hot")]
+    assert hashes[0] == hashes[1]
 
 
-def test_a_folder_that_lacks_a_class_ends_the_device_with_the_remedy(
-    federate, mosquitto_url, toys, lead, tmp_path
+def test_folder_without_a_class_ends_the_device_with_remedy(
+    federate, mosquitto_url, toys, fake_aggregator, tmp_path
 ):
     federation = federate(mosquitto_url)
-    aggregator = lead(federation)
-    x, y = all_of(toys.shard(1))
-    by_class(x[y != 1], y[y != 1], tmp_path / "samples", ["ant", "bee", "cat"])
+    aggregator = fake_aggregator(federation)
+    x, y = join_samples(toys.shard(1))
+    save_by_class(x[y != 1], y[y != 1], tmp_path / "samples", ["ant", "bee", "cat"])
     device = federation.device("pi-1", None, "--data", tmp_path / "samples")
     assert aggregator.next("status").online
     while aggregator.next("status").online:
         pass
     assert device.end() == 1
-    assert "this board has 2 classes (ant, cat), the federation has 3" in device.said
-    assert "classes.txt" in device.said
+    assert "this board has 2 classes (ant, cat), the federation has 3" in device.err
+    assert "classes.txt" in device.err
 
 
-def test_windows_that_do_not_fit_the_plan(federate, mosquitto_url, lead, tmp_path):
+def test_windows_that_do_not_fit_the_plan_end_the_device(federate, mosquitto_url, fake_aggregator, tmp_path):
     federation = federate(mosquitto_url)
-    aggregator = lead(federation)
+    aggregator = fake_aggregator(federation)
     (tmp_path / "a.csv").write_text("x,label\n" + "".join(f"{i},{i // 4 % 3}\n" for i in range(60)))
     device = federation.device(
         "pi-1", None, "--data", tmp_path / "a.csv", "--window", "4", "--label", "label"
@@ -124,18 +126,18 @@ def test_windows_that_do_not_fit_the_plan(federate, mosquitto_url, lead, tmp_pat
     while aggregator.next("status").online:
         pass
     assert device.end() == 1
-    assert "a sample of this device has the shape (4, 1), the plan expects (4,)" in device.said
+    assert "a sample of this device has the shape (4, 1), the plan expects (4,)" in device.err
 
 
 @pytest.mark.parametrize(
-    ("more", "says"),
+    ("more", "error"),
     [
         (("--data", "none.npz"), "no shard at"),
         (("--data", "none.csv"), "add --window ROWS and --label COLUMN"),
         (("--data", "no_module_of_this_name:load"), "importing no_module_of_this_name failed"),
     ],
 )
-def test_sources_that_are_not_there(tmp_path, more, says):
+def test_missing_data_source_is_an_error(tmp_path, more, error):
     command = [
         "device",
         "start",
@@ -151,5 +153,5 @@ def test_sources_that_are_not_there(tmp_path, more, says):
         [sys.executable, "-m", "edgefl", *command], capture_output=True, text=True, cwd=tmp_path, check=False
     )
     assert done.returncode == 1
-    assert says in done.stderr
+    assert error in done.stderr
     assert "Traceback" not in done.stderr

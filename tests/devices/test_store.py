@@ -1,4 +1,4 @@
-"""A device's state directory: what was finished last is there whole, whatever was cut off."""
+"""The state directory of a device: the last finished round is complete after any interruption."""
 
 import json
 
@@ -7,6 +7,7 @@ import pytest
 
 from devices.export import export_in_child, extract_export_metrics
 from devices.identity import should_yield
+from devices.pending_update import PendingUpdate
 from devices.store import DeviceStore
 from edgefl.data.sources import DataSource
 from edgefl.errors import ExportError, StateError
@@ -17,56 +18,56 @@ from edgefl.wire.messages import Status
 STATE = ClientState({"gate/kernel": np.float32([1, 2])}, {"beta": 0.25})
 
 
-def finish(store, round=1, session="s", update=b"update", state=STATE):
+def finish_round(store, round=1, session="s", update=b"update", state=STATE):
     return store.finish_round(session, round, "federate", 5, {"loss": 0.5}, update, state)
 
 
-def test_a_finished_round_survives_a_restart(tmp_path):
+def test_finished_round_survives_a_restart(tmp_path):
     store = DeviceStore(tmp_path / "a" / "b", "pi-1")
     assert store.read_progress() is None
     assert store.read_client_state("s") == ClientState()
-    finish(store, 1)
-    progress = finish(store, 2, update=b"second")
+    finish_round(store, 1)
+    progress = finish_round(store, 2, update=b"second")
     store.close()
-    again = DeviceStore(tmp_path / "a" / "b", "pi-1")
-    assert again.read_progress() == progress
-    assert again.read_update(progress) == b"second"
-    state = again.read_client_state("s")
+    reopened = DeviceStore(tmp_path / "a" / "b", "pi-1")
+    assert reopened.read_progress() == progress
+    assert reopened.read_update(progress) == b"second"
+    state = reopened.read_client_state("s")
     assert state.arrays["gate/kernel"].tobytes() == STATE.arrays["gate/kernel"].tobytes()
     assert state.scalars == {"beta": 0.25}
-    assert again.read_client_state("another session") == ClientState()
-    finish(again, 3, update=b"third")
-    assert len(list((tmp_path / "a" / "b").glob("update-*"))) == 2  # the last and the one before
+    assert reopened.read_client_state("another session") == ClientState()
+    finish_round(reopened, 3, update=b"third")
+    assert len(list((tmp_path / "a" / "b").glob("update-*"))) == 2  # the last two rounds
 
 
-def test_a_progress_of_an_older_version_is_read_and_masked_sessions_outlive_other_sessions(tmp_path):
+def test_older_progress_is_read_and_masked_sessions_are_remembered(tmp_path):
     store = DeviceStore(tmp_path, "pi-1")
-    store.mark_masked(finish(store, 1, "masked"))
+    store.mark_masked(finish_round(store, 1, "masked"))
     old = json.loads((tmp_path / "progress.json").read_text())
     assert old.pop("masked_sessions") == ["masked"]
-    finish(store, 1, "another")
-    progress = finish(store, 1, "masked")
+    finish_round(store, 1, "another")
+    progress = finish_round(store, 1, "masked")
     assert progress.masked_sessions == ("masked",)
     assert store.mark_masked(progress) == progress
     for number in range(70):
-        progress = store.mark_masked(finish(store, 1, f"s{number}"))
+        progress = store.mark_masked(finish_round(store, 1, f"s{number}"))
     assert progress.masked_sessions == tuple(f"s{number}" for number in range(6, 70))
     (tmp_path / "progress.json").write_text(json.dumps(old))
     assert store.read_progress().masked_sessions == ()
 
 
-def test_a_power_cut_before_the_last_step_leaves_the_round_before(tmp_path, monkeypatch):
+def test_power_cut_while_saving_leaves_the_previous_round(tmp_path, monkeypatch):
     store = DeviceStore(tmp_path, "pi-1")
-    before = finish(store, 1)
+    before = finish_round(store, 1)
 
-    def cut(path, content, mode):
+    def fail_on_progress(path, content, mode):
         if path.name == "progress.json":
             raise StateError("power cut")
         write_state(path, content, mode)
 
-    monkeypatch.setattr("devices.store.write_state", cut)
+    monkeypatch.setattr("devices.store.write_state", fail_on_progress)
     with pytest.raises(StateError):
-        finish(store, 2, update=b"half", state=ClientState())
+        finish_round(store, 2, update=b"half", state=ClientState())
     monkeypatch.undo()
     assert store.read_progress() == before
     assert store.read_update(before) == b"update"
@@ -74,62 +75,71 @@ def test_a_power_cut_before_the_last_step_leaves_the_round_before(tmp_path, monk
 
 
 @pytest.mark.parametrize("name", ["progress.json", "update-", "client_state-"])
-def test_damage_is_named_with_a_remedy(tmp_path, name):
+def test_damaged_file_is_named_with_a_remedy(tmp_path, name):
     store = DeviceStore(tmp_path, "pi-1")
-    progress = finish(store)
+    progress = finish_round(store)
     path = next(tmp_path.glob(f"{name}*"))
     path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(StateError, match=f"{path.name[:12]}.*damaged.*start afresh"):
+    with pytest.raises(StateError, match=f"{path.name[:12]}.*damaged.*start with an empty state"):
         store.read_progress()
         store.read_update(progress)
         store.read_client_state("s")
 
 
 @pytest.mark.parametrize("name", ["progress.json", "update-", "client_state-"])
-@pytest.mark.parametrize("left", [0, 3])
-def test_after_a_power_cut_that_took_the_last_files_it_goes_on_from_the_round_before(tmp_path, name, left):
+@pytest.mark.parametrize("remaining_bytes", [0, 3])
+def test_store_resumes_from_previous_round_when_last_files_are_damaged(tmp_path, name, remaining_bytes):
     store = DeviceStore(tmp_path, "pi-1")
-    before = finish(store, 1)
-    last = finish(store, 2, update=b"second", state=ClientState({}, {"beta": 0.5}))
+    before = finish_round(store, 1)
+    last = finish_round(store, 2, update=b"second", state=ClientState({}, {"beta": 0.5}))
     assert store.recovered == ""
     store.close()
     path = (
         tmp_path / {"progress.json": name, "update-": last.update, "client_state-": last.client_state}[name]
     )
-    path.write_bytes(path.read_bytes()[:left])
-    again = DeviceStore(tmp_path, "pi-1")
-    assert "from the previous round" in again.recovered
-    assert again.read_progress() == before
-    assert again.read_update(before) == b"update"
-    assert again.read_client_state("s").scalars == {"beta": 0.25}
-    assert finish(again, 2, update=b"second").round == 2
+    path.write_bytes(path.read_bytes()[:remaining_bytes])
+    reopened = DeviceStore(tmp_path, "pi-1")
+    assert "from the previous round" in reopened.recovered
+    assert reopened.read_progress() == before
+    assert reopened.read_update(before) == b"update"
+    assert reopened.read_client_state("s").scalars == {"beta": 0.25}
+    assert finish_round(reopened, 2, update=b"second").round == 2
 
 
-def test_after_a_power_cut_in_the_first_round_it_begins_again_and_keeps_what_is_damaged(tmp_path):
+def test_damaged_first_round_starts_again_and_keeps_the_file(tmp_path):
     store = DeviceStore(tmp_path, "pi-1")
     store.save_note({"id": "pi-1"})
-    finish(store)
+    finish_round(store)
     store.close()
     for path in (tmp_path / "progress.json", tmp_path / "device.json"):
         path.write_bytes(path.read_bytes()[:-9])
-    again = DeviceStore(tmp_path, "pi-1")
-    assert "starts again" in again.recovered
-    assert again.read_progress() is None
+    reopened = DeviceStore(tmp_path, "pi-1")
+    assert "starts again" in reopened.recovered
+    assert reopened.read_progress() is None
     assert (tmp_path / "progress.json.damaged").exists()
 
 
-def test_when_both_rounds_are_damaged_that_is_an_error(tmp_path):
+def test_damage_of_both_rounds_is_an_error(tmp_path):
     store = DeviceStore(tmp_path, "pi-1")
-    finish(store, 1)
-    finish(store, 2)
+    finish_round(store, 1)
+    finish_round(store, 2)
     store.close()
     for path in tmp_path.glob("progress*"):
         path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(StateError, match=r"progress.json.*damaged.*start afresh"):
+    with pytest.raises(StateError, match=r"progress.json.*damaged.*start with an empty state"):
         DeviceStore(tmp_path, "pi-1")
 
 
-def test_a_directory_has_one_owner_at_a_time_and_one_id_for_ever(tmp_path):
+def test_pending_task_that_cannot_be_removed_is_named(tmp_path):
+    pending = PendingUpdate(tmp_path)
+    pending.forget()  # a task that was never stored is no error
+    path = tmp_path / "unsent.json"
+    (path / "child").mkdir(parents=True)
+    with pytest.raises(StateError, match=rf"cannot remove {path}: .*; let this account write"):
+        pending.forget()
+
+
+def test_directory_has_one_user_at_a_time_and_one_fixed_id(tmp_path):
     store = DeviceStore(tmp_path, "pi-1")
     with pytest.raises(StateError, match="another device uses"):
         DeviceStore(tmp_path, "pi-1")
@@ -140,13 +150,13 @@ def test_a_directory_has_one_owner_at_a_time_and_one_id_for_ever(tmp_path):
     DeviceStore(tmp_path, "pi-1").close()
 
 
-def test_a_place_that_is_no_directory(tmp_path):
+def test_state_path_must_be_a_directory(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StateError, match="pass a directory"):
         DeviceStore(tmp_path / "file", "pi-1")
 
 
-def test_the_export_runs_in_a_child_and_its_last_words_are_the_error(tmp_path):
+def test_export_error_and_metrics_come_from_the_child_process(tmp_path):
     with pytest.raises(ExportError, match=r"the export failed: .*run `edgefl export --state"):
         export_in_child(tmp_path, DataSource(str(tmp_path)))
     assert extract_export_metrics(
@@ -158,20 +168,20 @@ def test_the_export_runs_in_a_child_and_its_last_words_are_the_error(tmp_path):
     }
 
 
-def test_of_two_boots_of_one_id_the_earlier_stays_whoever_looks():
-    def boot(boot_id, born):
+def test_later_boot_of_the_same_id_yields_to_the_earlier():
+    def make_status(boot_id, born):
         return Status("pi-1", boot_id, True, born, 1, "0", 0.0)
 
-    for one, two in [
-        (boot("a", 1.0), boot("b", 2.0)),
-        (boot("b", 1.0), boot("a", 2.0)),
-        (boot("a", 1.0), boot("b", 1.0)),
+    for earlier, later in [
+        (make_status("a", 1.0), make_status("b", 2.0)),
+        (make_status("b", 1.0), make_status("a", 2.0)),
+        (make_status("a", 1.0), make_status("b", 1.0)),
     ]:
-        assert not should_yield(one, two)
-        assert should_yield(two, one)
+        assert not should_yield(earlier, later)
+        assert should_yield(later, earlier)
 
 
-def test_note_is_json_that_a_person_reads(tmp_path):
+def test_device_note_is_json(tmp_path):
     store = DeviceStore(tmp_path, "pi-1")
     store.save_note({"id": "pi-1", "data": "x.npz", "seed": 1, "federation": "home"})
     assert json.loads((tmp_path / "device.json").read_text())["federation"] == "home"

@@ -1,6 +1,4 @@
-"""Two small federations: blobs for the numpy learner, and real 8x8 digits with a network that is compiled
-once.
-"""
+"""Two small federations: random points for the numpy learner, and 8x8 digits with a network compiled once."""
 
 import time
 
@@ -11,7 +9,7 @@ from edgefl.config import FederationConfig, ModelConfig
 from edgefl.types import Shard
 
 
-def blobs(seed: int, count: int, classes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+def draw_blobs(seed: int, count: int, classes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     centres = np.array([[2.0, 0.0, 0.0, 1.0], [0.0, 2.0, 0.0, -1.0], [0.0, 0.0, 2.0, 0.0]])
     y = rng.choice(classes, count)
@@ -20,7 +18,7 @@ def blobs(seed: int, count: int, classes: tuple[int, ...]) -> tuple[np.ndarray, 
 
 @pytest.fixture
 def until():
-    """Return a function: the first event of a link that is wanted."""
+    """Return a function that waits for the first event of a link that satisfies a condition."""
 
     def wait(link, wanted, timeout_s=40.0):
         deadline = time.monotonic() + timeout_s
@@ -36,19 +34,19 @@ def until():
 @pytest.fixture
 def shards() -> dict[str, Shard]:
     kinds = {"pi-1": (0, 1), "pi-2": (1, 2), "pi-3": (0, 1, 2)}
-    made = {}
+    shards_by_client = {}
     for i, (client_id, classes) in enumerate(kinds.items()):
-        x, y = blobs(i, 45 + 10 * i, classes)
-        x_test, y_test = blobs(100 + i, 30, classes)
-        made[client_id] = Shard(x, y, x_test, y_test, 3)
-    return made
+        x, y = draw_blobs(i, 45 + 10 * i, classes)
+        x_test, y_test = draw_blobs(100 + i, 30, classes)
+        shards_by_client[client_id] = Shard(x, y, x_test, y_test, 3)
+    return shards_by_client
 
 
 @pytest.fixture(scope="session")
 def tiny_config(tmp_path_factory):
     keras = pytest.importorskip("keras", reason="the aggregator extra is not installed")
     layers = keras.layers
-    # Near a kink of a ReLU two runtimes may part, and that must not depend on the day
+    # A fixed seed: near the kink of a ReLU, two runtimes may give different results.
     keras.utils.set_random_seed(1)
     model = keras.Sequential(
         [

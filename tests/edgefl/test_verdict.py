@@ -1,4 +1,4 @@
-"""The verdict on a federation: McNemar's exact values by hand, a worked federation, and laws of both."""
+"""The verdict on a federation: McNemar's test by hand, a federation by hand, and properties of both."""
 
 import json
 import math
@@ -24,18 +24,20 @@ from edgefl.verdict import (
 )
 
 
-def row(client_id, local=None, federated=None, shipped=None, int8=None, kind=None, gained=None, lost=None):
+def make_row(
+    client_id, local=None, federated=None, shipped=None, int8=None, kind=None, gained=None, lost=None
+):
     names = ("accuracy_local", "accuracy_federated", "accuracy_shipped", "accuracy_shipped_int8", "shipped")
     device = dict(zip(names, (local, federated, shipped, int8, kind), strict=True))
     device |= {"test_gained": gained, "test_lost": lost, "n_test": 40.0}
     return {"id": client_id, **{key: value for key, value in device.items() if value is not None}}
 
 
-FOUR = [
-    row("pi-2", 0.80, 0.70, 0.925, 0.90, 3.0, 6.0, 1.0),
-    row("pi-1", 0.75, 0.60, 0.875, 0.875, 2.0, 5.0, 0.0),
-    row("pi-3", 0.90, 0.50, 0.90, 0.85, 0.0, 0.0, 0.0),
-    row("pi-4", 0.95, 0.80, 0.80, 0.80, 1.0, 1.0, 7.0),
+FOUR_ROWS = [
+    make_row("pi-2", 0.80, 0.70, 0.925, 0.90, 3.0, 6.0, 1.0),
+    make_row("pi-1", 0.75, 0.60, 0.875, 0.875, 2.0, 5.0, 0.0),
+    make_row("pi-3", 0.90, 0.50, 0.90, 0.85, 0.0, 0.0, 0.0),
+    make_row("pi-4", 0.95, 0.80, 0.80, 0.80, 1.0, 1.0, 7.0),
 ]
 
 
@@ -55,7 +57,7 @@ FOUR = [
         (2, 9, 2**11 - 1 - 11, 11),
     ],
 )
-def test_exact_values_by_hand(gained, lost, numerator, samples):
+def test_exact_sign_test_by_hand(gained, lost, numerator, samples):
     """P(X >= gained) is a sum of binomial coefficients over 2^n."""
     assert sign_test(gained, lost) == numerator / 2**samples
 
@@ -80,20 +82,20 @@ def test_comparisons_by_hand(gained, lost, comparison):
 
 
 @pytest.mark.parametrize("lost", [400, 450, 470, 480, 500, 520, 600])
-def test_the_approximation_joins_the_exact_values(lost):
+def test_approximation_is_close_to_exact_values(lost):
     """1,000 discordant samples use the exact value, 1,001 the approximation. Both values are close."""
     exact = sum(math.comb(1001, k) for k in range(1001 - lost, 1002)) / 2**1001
     assert sign_test(1001 - lost, lost) == pytest.approx(exact, rel=0.02, abs=1e-6)
 
 
-def test_a_hostile_count_takes_no_time():
-    (device,) = judge_federation([row("a", 0.5, 0.5, 0.6, 0.6, 3.0, 2.0**52, 0.0)]).rows
+def test_huge_counts_are_judged_without_delay():
+    (device,) = judge_federation([make_row("a", 0.5, 0.5, 0.6, 0.6, 3.0, 2.0**52, 0.0)]).rows
     assert device.comparison == "better"
-    assert judge_federation([row("a", 0.5, 0.5, 0.6, 0.6, 3.0, 1e300, 0.0)]).rows[0].comparison == ""
+    assert judge_federation([make_row("a", 0.5, 0.5, 0.6, 0.6, 3.0, 1e300, 0.0)]).rows[0].comparison == ""
 
 
-def test_a_federation_by_hand():
-    verdict = judge_federation(FOUR)
+def test_verdict_on_a_federation_by_hand():
+    verdict = judge_federation(FOUR_ROWS)
     assert [item.id for item in verdict.rows] == ["pi-1", "pi-2", "pi-3", "pi-4"]
     assert [item.comparison for item in verdict.rows] == ["better", "as good", "as good", "worse"]
     assert (verdict.devices, verdict.better, verdict.as_good, verdict.worse) == (4, 1, 2, 1)
@@ -144,21 +146,21 @@ def test_rows_without_a_selection_show_the_mixture_as_the_shipped_model():
     )
 
 
-def test_the_mixture_of_a_device_that_ships_another_model_is_not_its_int8_figure():
+def test_int8_accuracy_of_mixture_is_not_used_for_another_model():
     verdict = judge_federation(
         [{"id": "a", "accuracy_shipped": 0.9, "accuracy_mixture": 0.5, "accuracy_mixture_int8": 0.4}]
     )
     assert (verdict.rows[0].shipped, verdict.rows[0].int8) == (0.9, None)
 
 
-def test_another_measure():
+def test_verdict_uses_the_chosen_measure():
     (device,) = judge_federation(
         [{"id": "a", "auc_shipped": 0.9, "accuracy_shipped": 0.1}], measure="auc"
     ).rows
     assert device.shipped == 0.9
 
 
-ALIKE = [row(f"d-{i}", 0.9, 0.6, 0.9, 0.9, 0.0, 0.0, 0.0) for i in range(3)]
+EQUAL_ROWS = [make_row(f"d-{i}", 0.9, 0.6, 0.9, 0.9, 0.0, 0.0, 0.0) for i in range(3)]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +169,7 @@ ALIKE = [row(f"d-{i}", 0.9, 0.6, 0.9, 0.9, 0.0, 0.0, 0.0) for i in range(3)]
         ([], {}, "No device reported figures", "was worth it."),
         ([{"id": "a", "accuracy_local": 0.5}], {}, "No device reported its accuracy both", "was worth it."),
         (
-            ALIKE,
+            EQUAL_ROWS,
             {"algorithm": "pfl-mfe"},
             "The federation was worth it for none of 3 devices: no model is better than training alone "
             "beyond chance (as good for 3, worse for none). On average accuracy stays the same. ",
@@ -175,42 +177,45 @@ ALIKE = [row(f"d-{i}", 0.9, 0.6, 0.9, 0.9, 0.0, 0.0, 0.0) for i in range(3)]
             'the algorithm "clustered", or more rounds.',
         ),
         (
-            [row("a", 0.6, 0.12, 0.6, 0.6, 0.0, 0.0, 0.0)],
+            [make_row("a", 0.6, 0.12, 0.6, 0.6, 0.0, 0.0, 0.0)],
             {"num_classes": 10},
             "The federation was worth it for none of 1 device: no model is better than",
             "The federated model is at chance (12.0% with 10 classes): try a smaller learning_rate, or more "
             "rounds.",
         ),
         (
-            [row("a", 0.9, 0.7, 0.6, 0.6, 3.0, 0.0, 12.0)],
+            [make_row("a", 0.9, 0.7, 0.6, 0.6, 3.0, 0.0, 12.0)],
             {"select": False},
             "The federation was worth it for none of 1 device: no model is better than training alone beyond "
             "chance (as good for none, worse for 1). On average accuracy falls by 30.0 points. ",
             "Set select = true in [personalization], so that a device can keep its local model.",
         ),
         (
-            # The devices do choose, and all of them chose the mixture.
-            [row("a", 0.9, 0.7, 0.6, 0.6, 3.0, 0.0, 12.0), row("b", 0.9, 0.7, 0.9, 0.9, 3.0, 0.0, 0.0)],
+            # The devices choose a model, and all of them chose the mixture.
+            [
+                make_row("a", 0.9, 0.7, 0.6, 0.6, 3.0, 0.0, 12.0),
+                make_row("b", 0.9, 0.7, 0.9, 0.9, 3.0, 0.0, 0.0),
+            ],
             {},
             "The federation was worth it for none of 2 devices: ",
             "The federated model is 20.0 points below training alone: try more rounds, or the algorithm "
             '"clustered" or "pfl-mfe".',
         ),
         (
-            [row("a", 0.5, 0.7, 0.75, 0.7, 3.0, 10.0, 0.0)],
+            [make_row("a", 0.5, 0.7, 0.75, 0.7, 3.0, 10.0, 0.0)],
             {"num_classes": 10},
             "The federation was worth it for 1 of 1 device: its model is better than training alone (as ",
             "good for none, worse for none). On average accuracy rises by 25.0 points.",
         ),
         (
-            [row(f"d-{i}", 0.8, 0.9, 0.9, 0.9, 1.0, 4.0, 0.0) for i in range(4)],
+            [make_row(f"d-{i}", 0.8, 0.9, 0.9, 0.9, 1.0, 4.0, 0.0) for i in range(4)],
             {},
             "The federation was worth it for the 4 devices together: over all test samples their models are "
             "better than training alone (as good for 4, worse for none by their own). ",
             "On average accuracy rises by 10.0 points.",
         ),
         (
-            [row("a", 0.1, 0.1, 0.15, 0.1, 3.0, 6.0, 0.0)],
+            [make_row("a", 0.1, 0.1, 0.15, 0.1, 3.0, 6.0, 0.0)],
             {"num_classes": 10},
             "The federation was worth it for 1 of 1 device: ",
             "The models are at chance (15.0% with 10 classes): look at the labels, then try a smaller "
@@ -218,14 +223,14 @@ ALIKE = [row(f"d-{i}", 0.9, 0.6, 0.9, 0.9, 0.0, 0.0, 0.0) for i in range(3)]
         ),
     ],
 )
-def test_sentences(rows, options, begins, ends):
+def test_sentence_describes_the_verdict(rows, options, begins, ends):
     sentence = judge_federation(rows, **options).sentence
     assert sentence.startswith(begins)
     assert sentence.endswith(ends)
 
 
 def test_the_sentence_counts_devices_that_could_be_compared():
-    sentence = judge_federation([FOUR[1], {**FOUR[0], "test_lost": None}]).sentence
+    sentence = judge_federation([FOUR_ROWS[1], {**FOUR_ROWS[0], "test_lost": None}]).sentence
     assert sentence.startswith(
         "The federation was worth it for 1 of the 1 device that could be compared: its"
     )
@@ -242,13 +247,13 @@ def test_the_sentence_counts_devices_that_could_be_compared():
         ({"accuracy_shipped": None, "shipped": None}, "pi-1 ships its model; its accuracy was not measured."),
     ],
 )
-def test_the_sentence_about_a_device(change, phrase):
-    (device,) = judge_federation([{**FOUR[0], "id": "pi-1", **change}]).rows
+def test_sentence_about_a_device_has_accuracy_and_comparison(change, phrase):
+    (device,) = judge_federation([{**FOUR_ROWS[0], "id": "pi-1", **change}]).rows
     assert phrase in describe_device_verdict(device)
 
 
-def test_the_lines_of_a_device():
-    (device,) = judge_federation([FOUR[0]]).rows
+def test_lines_of_a_device_are_table_and_sentence():
+    (device,) = judge_federation([FOUR_ROWS[0]]).rows
     assert render_device_lines(device) == [
         "device  local  federated  shipped   int8  model    against local",
         "pi-2    80.0%      70.0%    92.5%  90.0%  mixture  as good",
@@ -257,14 +262,14 @@ def test_the_lines_of_a_device():
     ]
 
 
-def test_a_verdict_survives_json():
-    verdict = judge_federation(FOUR)
+def test_verdict_survives_a_round_trip_through_json():
+    verdict = judge_federation(FOUR_ROWS)
     assert from_dict(json.loads(json.dumps(as_dict(verdict)))) == verdict
 
 
 def test_a_long_table_shows_the_devices_that_gained_least():
-    rows = [row(f"d-{i:02}", 0.5, 0.5, 0.5 + i / 100, 0.5) for i in range(10)]
-    verdict = judge_federation([*rows, row("lost")])
+    rows = [make_row(f"d-{i:02}", 0.5, 0.5, 0.5 + i / 100, 0.5) for i in range(10)]
+    verdict = judge_federation([*rows, make_row("lost")])
     assert [item.id for item in select_least_gained(verdict.rows, 3)] == ["d-00", "d-01", "d-02"]
     cells = [item[0] for item in make_table_rows(verdict, 3)]
     assert cells == ["device", "d-00", "d-01", "d-02", "(8 more)", "mean", "worst"]
@@ -295,7 +300,7 @@ clients = st.lists(
 
 @settings(deadline=None)
 @given(clients, st.integers(0, 20))
-def test_any_rows_have_a_verdict(rows, num_classes):
+def test_any_rows_give_a_consistent_verdict(rows, num_classes):
     verdict = judge_federation(rows, num_classes=num_classes)
     assert verdict.devices == len(verdict.rows) == len(rows)
     assert verdict.better + verdict.as_good + verdict.worse == sum(
@@ -317,7 +322,7 @@ def test_any_rows_have_a_verdict(rows, num_classes):
 
 @settings(deadline=None)
 @given(st.integers(0, 700), st.integers(0, 700))
-def test_the_laws_of_the_test(gained, lost):
+def test_sign_test_is_symmetric_and_monotone(gained, lost):
     exchanged: dict[str, str] = {"better": "worse", "worse": "better", "as good": "as good"}
     assert compare_with_local(lost, gained) == exchanged[compare_with_local(gained, lost)]
     assert sign_test(gained + 1, lost) <= sign_test(gained, lost)
@@ -329,7 +334,7 @@ def test_the_laws_of_the_test(gained, lost):
 
 def test_at_most_five_of_a_hundred_equal_models_are_called_better():
     """Over all outcomes of 12 discordant samples, which are equally likely under the null hypothesis."""
-    called = sum(
+    better_count = sum(
         compare_with_local(sum(ways), 12 - sum(ways)) == "better" for ways in product((0, 1), repeat=12)
     )
-    assert 0 < called / 2**12 <= 0.05
+    assert 0 < better_count / 2**12 <= 0.05

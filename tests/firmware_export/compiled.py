@@ -39,7 +39,7 @@ int main(void)
 """
 
 
-def write(source: CSource, directory: Path) -> list[Path]:
+def write_files(source: CSource, directory: Path) -> list[Path]:
     """Write the files, and return those to compile."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in source.files.items():
@@ -49,7 +49,7 @@ def write(source: CSource, directory: Path) -> list[Path]:
 
 def build(source: CSource, directory: Path, *flags: str, main: str = MAIN) -> Path:
     """Compile with strict warnings as errors, and return the program."""
-    files = write(source, directory)
+    files = write_files(source, directory)
     (directory / "main.c").write_text(main)
     program = directory / "program"
     command = ["gcc", *STRICT, "-O2", *flags, "-o", str(program), str(directory / "main.c"), *map(str, files)]
@@ -69,7 +69,7 @@ def run(program: Path, samples: Any, out_bytes: int) -> tuple[Any, bytes]:
     return np.frombuffer(ran.stdout, np.int8).reshape(len(samples), out_bytes), ran.stderr
 
 
-def micro(model: bytes, samples: Any) -> Any:
+def run_micro(model: bytes, samples: Any) -> Any:
     """Return tflite-micro's outputs, shape (n, ...), int8."""
     from tflite_micro.python.tflite_micro import runtime
 
@@ -82,10 +82,10 @@ def micro(model: bytes, samples: Any) -> Any:
     return np.stack(rows)
 
 
-def check(model: bytes, x: Any, directory: Path) -> None:
+def check_against_micro(model: bytes, x: Any, directory: Path) -> None:
     """Check that the C of a model gives tflite-micro's bytes for samples x, shape (n, ...), float32."""
     samples = quantize_input(load_tflite(model, reference=True), x)
-    expected = micro(model, samples)
+    expected = run_micro(model, samples)
     np.testing.assert_array_equal(
         run(build(generate_c(model), directory), samples, expected.shape[1])[0], expected
     )

@@ -29,7 +29,7 @@ from edgefl.types import Broadcast, ClientState, Mixture, Shard, Weights
 ROOT = Path(__file__).parents[2]
 
 
-def load(name):
+def load_module(name):
     """Import a module from the folder of this file."""
     key = f"edgefl_export_tests_{name}"
     if key not in sys.modules:
@@ -39,15 +39,15 @@ def load(name):
     return sys.modules[key]
 
 
-mixtures = load("mixtures")
-hand_model = load("hand_model")
+mixtures = load_module("mixtures")
+hand_model = load_module("hand_model")
 
 
 @pytest.fixture(scope="session")
 def hand():
     """A handwritten model with the interface of model.h.
 
-    It has FILES, and expected(inputs) in numpy.
+    It has FILES, and compute_outputs(inputs) in numpy.
     """
     return hand_model
 
@@ -55,24 +55,24 @@ def hand():
 @pytest.fixture(scope="session")
 def compiled():
     """The module compiled.py, for generated C on the host and tflite-micro."""
-    return load("compiled")
+    return load_module("compiled")
 
 
 @pytest.fixture(scope="session")
 def graphs():
     """The module graphs.py, for models with a few operators."""
-    return load("graphs")
+    return load_module("graphs")
 
 
 @pytest.fixture(scope="session")
 def random_models():
     """The module random_models.py, for models with every kernel."""
-    return load("random_models")
+    return load_module("random_models")
 
 
 @pytest.fixture(scope="session")
 def mixture_of():
-    """A function that maps a kind and a data set to a `mixtures.Made`.
+    """A function that returns the `mixtures.Made` of a kind and a data set.
 
     Kinds are in `mixtures.KINDS`, data sets in `mixtures.DATA`.
     """
@@ -167,17 +167,17 @@ def bundle(digits, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def copy(bundle, tmp_path) -> Path:
-    """A copy of that export, for damage."""
+    """A copy of that export, which a test may damage."""
     return Path(shutil.copytree(bundle, tmp_path / "copy"))
 
 
 @pytest.fixture(scope="session")
 def micro_environment(
-    packages: Path, pip: Callable[..., None], alone: Callable[[], AbstractContextManager[None]]
+    packages: Path, pip: Callable[..., None], lock_installation: Callable[[], AbstractContextManager[None]]
 ) -> dict[str, str]:
     """Environment variables with which this Python finds tflite-micro."""
     home = packages / "tflite-micro"
-    with alone():
+    with lock_installation():
         if not (home / "ready").exists():
             pip("--pre", "--no-deps", "--upgrade", "--target", str(home), "tflite-micro")
             (home / "ready").touch()

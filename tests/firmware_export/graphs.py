@@ -1,6 +1,6 @@
 """int8 .tflite files with one or a few operators, written with the schema.
 
-They serve as oracles of single kernels and as damaged input.
+They serve as test models of single kernels and as damaged input.
 """
 
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ class Op:
     """An operator.
 
     Attributes:
-        options_class: class of the options without its ending.
+        options_class: class of the options, without its suffix `OptionsT`.
         options: members of the options.
     """
 
@@ -45,7 +45,7 @@ class Op:
     version: int = 1
 
 
-def model_of(
+def make_tflite(
     tensors: list[T],
     operators: list[Op],
     inputs: tuple[int, ...] = (0,),

@@ -55,7 +55,7 @@ CONSTANTS = (
 FILES = {"model.h": HEADER, "model.c": SOURCE, "model_weights.c": CONSTANTS}
 
 
-def expected(inputs: np.ndarray) -> np.ndarray:
+def compute_outputs(inputs: np.ndarray) -> np.ndarray:
     """Return the outputs, shape (n, 2), int8, of inputs, shape (n, 3), int8.
 
     C's division rounds towards zero.

@@ -46,12 +46,12 @@ OPTIONS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "single": ("fedavg", {"epochs": 2, **_STEP}),
     "pfl-ft": ("pfl-ft", _PERSONAL),
 }
-"""Algorithm and options of each kind. aem has three experts: two of the clusters and the local one, under a
-convolutional gate.
+"""Algorithm and options of each kind. aem has a convolutional gate and three experts: two of the clusters,
+and the local one.
 """
 ROUNDS = {("aem", "fashion-mnist"): 3, ("fedmix", "uci-har"): 4}
-"""Rounds of a kind on a data set, 2 for the others: until it has learnt, and its softmax is not too steep for
-int8 to agree.
+"""Rounds of a kind on a data set, by default 2. The mixture learns enough, and its softmax does not become
+too steep for int8.
 """
 KINDS = tuple(OPTIONS)
 
@@ -77,7 +77,7 @@ class Made:
 
 
 @cache
-def dataset(data: str) -> Dataset:
+def load_dataset(data: str) -> Dataset:
     """Return up to 1,600 training and 2,400 test samples.
 
     Raises:
@@ -87,7 +87,7 @@ def dataset(data: str) -> Dataset:
 
 
 @cache
-def ended(kind: str, data: str) -> tuple[Plan, Mixture, Shard]:
+def federate(kind: str, data: str) -> tuple[Plan, Mixture, Shard]:
     """Return plan, mixture and shard of the first of two clients after a few rounds."""
     from edgefl.algorithms.plans import build_plan
 
@@ -100,7 +100,7 @@ def ended(kind: str, data: str) -> tuple[Plan, Mixture, Shard]:
         model=MODELS[data],
         personalization=MIXTURE_ONLY,
     )
-    shards = list(make_shards(dataset(data), PartitionConfig("dirichlet", 2), 1).values())
+    shards = list(make_shards(load_dataset(data), PartitionConfig("dirichlet", 2), 1).values())
     plan, initial = build_plan(config)
     made = simulate(plan, initial, {f"client{i}": shard for i, shard in enumerate(shards)}, config)
     return plan, made.mixtures["client0"], shards[0]
@@ -111,7 +111,7 @@ def make(kind: str, data: str) -> Made:
     """Return the mixture with its int8 model."""
     from firmware_export.quantize.quantize import export_mixture
 
-    plan, mixture, shard = ended("aem" if kind == "ensemble" else kind, data)
+    plan, mixture, shard = federate("aem" if kind == "ensemble" else kind, data)
     if kind == "ensemble":
         mixture = Mixture(mixture.peers["ensemble"].weights)
     with tempfile.TemporaryDirectory() as out:

@@ -18,8 +18,9 @@ class Graph:
 
     Attributes:
         graphs: the module graphs.py.
-        tip: the last activation.
-        shape: shape of the last activation.
+        rng: draws the kernels, scales and zero points.
+        tensors: tensors so far.
+        operators: operators so far.
     """
 
     graphs: Any
@@ -27,7 +28,7 @@ class Graph:
     tensors: list[Any] = field(default_factory=list)
     operators: list[Any] = field(default_factory=list)
 
-    def tensor(
+    def add_tensor(
         self, shape: tuple[int, ...], scale: float | None = None, zero: int | None = None, **values: Any
     ) -> int:
         """Add a tensor. Its quantization is random unless it is passed."""
@@ -36,12 +37,12 @@ class Graph:
         self.tensors.append(self.graphs.T(shape, scale, zero, **values))
         return len(self.tensors) - 1
 
-    def constant(self, data: Any, scales: Any = 0.05, axis: int = 0) -> int:
+    def add_constant(self, data: Any, scales: Any = 0.05, axis: int = 0) -> int:
         """Add a constant."""
         self.tensors.append(self.graphs.T(np.shape(data), scales, 0, data, axis))
         return len(self.tensors) - 1
 
-    def add(
+    def add_operator(
         self,
         name: str,
         inputs: tuple[int, ...],
@@ -53,23 +54,24 @@ class Graph:
         self.operators.append(self.graphs.Op(name, inputs, outputs, options, options_class))
         return outputs[0]
 
-    def shape(self, index: int) -> tuple[int, ...]:
+    def get_shape(self, index: int) -> tuple[int, ...]:
         """Return a tensor's shape."""
         shape: tuple[int, ...] = self.tensors[index].shape
         return shape
 
-    def weights(self, *shape: int) -> Any:
+    def draw_weights(self, *shape: int) -> Any:
         """Return int8 weights: uniform values, or only the two extremes."""
         if self.rng.random() < 0.2:
             return self.rng.choice(np.array([-128, 127], np.int8), shape)
         return self.rng.integers(-128, 128, shape).astype(np.int8)
 
-    def kernel(
+    def add_kernel(
         self, source: int, weights: Any, channels: int, axis: int
     ) -> tuple[tuple[int, int, int], float]:
-        """Return activation, weights with a scale per channel, and bias.
+        """Add weights with a scale per channel, and a bias.
 
-        The last value is a scale that spreads the outputs over int8.
+        Returns:
+            The indices of activation, weights and bias, and a scale that spreads the outputs over int8.
         """
         scales = [float(np.float32(2.0 ** self.rng.uniform(-8, -6))) for _ in range(channels)]
         reach = 5400 * (weights.size / channels) ** 0.5
@@ -77,15 +79,15 @@ class Graph:
         input_scale = float(np.float32(self.tensors[source].scales))
         inputs = (
             source,
-            self.constant(weights, scales, axis),
-            self.constant(bias, [input_scale * scale for scale in scales]),
+            self.add_constant(weights, scales, axis),
+            self.add_constant(bias, [input_scale * scale for scale in scales]),
         )
         return inputs, input_scale * 2.0**-7 * reach / float(self.rng.uniform(15, 200))
 
-    def convolution(self, source: int, *, depthwise: bool = False) -> int:
+    def add_convolution(self, source: int, *, depthwise: bool = False) -> int:
         """Add CONV_2D or DEPTHWISE_CONV_2D with random kernel, stride, padding, dilation and activation."""
         rng = self.rng
-        _, height, width, channels = self.shape(source)
+        _, height, width, channels = self.get_shape(source)
         kernel = [int(v) for v in rng.integers(1, 5, 2)]
         stride = [int(v) for v in rng.integers(1, 3, 2)]
         dilation = [2, 2] if rng.random() < 0.15 else [1, 1]
@@ -97,7 +99,9 @@ class Graph:
         ]
         multiple = int(rng.integers(1, 4))
         out = channels * multiple if depthwise else int(rng.integers(1, 12))
-        weights = self.weights(1, *kernel, out) if depthwise else self.weights(out, *kernel, channels)
+        weights = (
+            self.draw_weights(1, *kernel, out) if depthwise else self.draw_weights(out, *kernel, channels)
+        )
         options = {
             "padding": 0 if same else 1,
             "strideH": stride[0],
@@ -108,30 +112,37 @@ class Graph:
         }
         if depthwise:
             options["depthMultiplier"] = multiple
-        inputs, scale = self.kernel(source, weights, out, 3 if depthwise else 0)
+        inputs, scale = self.add_kernel(source, weights, out, 3 if depthwise else 0)
         name, options_class = ("DEPTHWISE_CONV_2D", "DepthwiseConv2D") if depthwise else ("CONV_2D", "Conv2D")
-        return self.add(name, inputs, (self.tensor((1, *size, out), scale),), options, options_class)
+        return self.add_operator(
+            name, inputs, (self.add_tensor((1, *size, out), scale),), options, options_class
+        )
 
-    def dense(
-        self, source: int, outputs: int, scale: float | None = None, zero: int | None = None, few: float = 0.3
+    def add_dense(
+        self,
+        source: int,
+        outputs: int,
+        scale: float | None = None,
+        zero: int | None = None,
+        few_values_share: float = 0.3,
     ) -> int:
         """Add FULLY_CONNECTED.
 
         Some kernels have so few values that the C packs them into three or four bits.
         """
-        inputs = self.shape(source)[-1]
-        weights = self.weights(outputs, inputs)
-        if self.rng.random() < few:
-            weights = self.rng.choice(self.weights(int(self.rng.choice([8, 16]))), weights.shape)
+        inputs = self.get_shape(source)[-1]
+        weights = self.draw_weights(outputs, inputs)
+        if self.rng.random() < few_values_share:
+            weights = self.rng.choice(self.draw_weights(int(self.rng.choice([8, 16]))), weights.shape)
         options = {"fusedActivationFunction": int(self.rng.integers(2))}
-        operands, fitting = self.kernel(source, weights, outputs, 0)
-        output = self.tensor((*self.shape(source)[:-1], outputs), scale or fitting, zero)
-        return self.add("FULLY_CONNECTED", operands, (output,), options, "FullyConnected")
+        operands, fitting = self.add_kernel(source, weights, outputs, 0)
+        output = self.add_tensor((*self.get_shape(source)[:-1], outputs), scale or fitting, zero)
+        return self.add_operator("FULLY_CONNECTED", operands, (output,), options, "FullyConnected")
 
-    def pool(self, source: int, name: str = "", chosen: tuple[int, ...] = ()) -> int:
+    def add_pool(self, source: int, name: str = "", chosen: tuple[int, ...] = ()) -> int:
         """Add MAX_POOL_2D or AVERAGE_POOL_2D."""
         rng = self.rng
-        _, height, width, channels = self.shape(source)
+        _, height, width, channels = self.get_shape(source)
         name = name or str(rng.choice(["MAX_POOL_2D", "AVERAGE_POOL_2D"]))
         window = chosen or tuple(int(v) for v in rng.integers(1, 4, 2))
         stride = list(window) if chosen or rng.random() < 0.6 else [int(v) for v in rng.integers(1, 4, 2)]
@@ -149,27 +160,27 @@ class Graph:
             "fusedActivationFunction": int(rng.integers(2)),
         }
         tensor = self.tensors[source]
-        output = self.tensor((1, *size, channels), tensor.scales, tensor.zero)
-        return self.add(name, (source,), (output,), options, "Pool2D")
+        output = self.add_tensor((1, *size, channels), tensor.scales, tensor.zero)
+        return self.add_operator(name, (source,), (output,), options, "Pool2D")
 
-    def table(self, source: int) -> int:
+    def add_table(self, source: int) -> int:
         """Add an operator that the C computes with a table."""
         name = str(self.rng.choice(["LOGISTIC", "TANH", "LEAKY_RELU", "RELU", "QUANTIZE"]))
         scale, zero = {"LOGISTIC": (1 / 256, -128), "TANH": (1 / 128, 0)}.get(name, (None, None))
         options, options_class = ({"alpha": 0.3}, "LeakyRelu") if name == "LEAKY_RELU" else ({}, "")
-        return self.add(
-            name, (source,), (self.tensor(self.shape(source), scale, zero),), options, options_class
+        return self.add_operator(
+            name, (source,), (self.add_tensor(self.get_shape(source), scale, zero),), options, options_class
         )
 
-    def binary(self, first: int, second: int, name: str = "") -> int:
+    def add_binary(self, first: int, second: int, name: str = "") -> int:
         """Add ADD, SUB or MUL of two activations, or of an activation and a constant if `second` is -1."""
         name = name or str(self.rng.choice(["ADD", "SUB", "MUL"]))
         if second < 0:
-            second = self.constant(self.weights(self.shape(first)[-1]), 2.0**-5)
+            second = self.add_constant(self.draw_weights(self.get_shape(first)[-1]), 2.0**-5)
         a, b = (float(np.float32(self.tensors[i].scales)) for i in (first, second))
         scale = float(np.float32(a * b * 50 if name == "MUL" else max(a, b) * self.rng.uniform(0.6, 3)))
-        output = self.tensor(np.broadcast_shapes(self.shape(first), self.shape(second)), scale)
-        return self.add(
+        output = self.add_tensor(np.broadcast_shapes(self.get_shape(first), self.get_shape(second)), scale)
+        return self.add_operator(
             name,
             (first, second),
             (output,),
@@ -177,166 +188,187 @@ class Graph:
             name.capitalize(),
         )
 
-    def larger(self, source: int, name: str) -> int:
+    def add_maximum_or_minimum(self, source: int, name: str) -> int:
         """Add MAXIMUM or MINIMUM of an activation and a constant for each channel."""
         tensor = self.tensors[source]
-        shape = self.shape(source)
-        self.tensors.append(self.graphs.T(shape[-1:], tensor.scales, tensor.zero, self.weights(shape[-1])))
+        shape = self.get_shape(source)
+        self.tensors.append(
+            self.graphs.T(shape[-1:], tensor.scales, tensor.zero, self.draw_weights(shape[-1]))
+        )
         other = len(self.tensors) - 1
-        return self.add(
-            name, (source, other), (self.tensor(shape, tensor.scales, tensor.zero),), {}, "MaximumMinimum"
+        return self.add_operator(
+            name, (source, other), (self.add_tensor(shape, tensor.scales, tensor.zero),), {}, "MaximumMinimum"
         )
 
-    def mean(
+    def add_mean(
         self, source: int, axes: tuple[int, ...], scale: float | None = None, zero: int | None = None
     ) -> int:
         """Add MEAN over axes, which remain with length one."""
-        shape = tuple(1 if i in axes else n for i, n in enumerate(self.shape(source)))
-        output = self.tensor(shape, scale, zero)
-        return self.add(
+        shape = tuple(1 if i in axes else n for i, n in enumerate(self.get_shape(source)))
+        output = self.add_tensor(shape, scale, zero)
+        return self.add_operator(
             "MEAN",
-            (source, self.constant(np.array(axes, np.int32))),
+            (source, self.add_constant(np.array(axes, np.int32))),
             (output,),
             {"keepDims": True},
             "Reducer",
         )
 
-    def norm(self, source: int) -> int:
+    def add_norm(self, source: int) -> int:
         """Add a layer normalization.
 
         It computes x - mean, the mean of its square, the reciprocal root and the product.
         """
-        axes = (len(self.shape(source)) - 1,)
-        centred = self.binary(source, self.mean(source, axes), "SUB")
-        square = self.binary(centred, centred, "MUL")
-        variance = self.mean(square, axes, zero=-128)
-        root = self.add("RSQRT", (variance,), (self.tensor(self.shape(variance), zero=-128),), {}, "")
-        return self.binary(centred, root, "MUL")
+        axes = (len(self.get_shape(source)) - 1,)
+        centred = self.add_binary(source, self.add_mean(source, axes), "SUB")
+        square = self.add_binary(centred, centred, "MUL")
+        variance = self.add_mean(square, axes, zero=-128)
+        root = self.add_operator(
+            "RSQRT", (variance,), (self.add_tensor(self.get_shape(variance), zero=-128),), {}, ""
+        )
+        return self.add_binary(centred, root, "MUL")
 
-    def reshape(self, source: int, shape: tuple[int, ...]) -> int:
+    def add_reshape(self, source: int, shape: tuple[int, ...]) -> int:
         """Add RESHAPE."""
         tensor = self.tensors[source]
-        output = self.tensor(shape, tensor.scales, tensor.zero)
-        return self.add(
+        output = self.add_tensor(shape, tensor.scales, tensor.zero)
+        return self.add_operator(
             "RESHAPE",
-            (source, self.constant(np.array(shape, np.int32))),
+            (source, self.add_constant(np.array(shape, np.int32))),
             (output,),
             {"newShape": list(shape)},
             "Reshape",
         )
 
-    def flat(self, source: int) -> int:
+    def flatten(self, source: int) -> int:
         """Return the activation with shape (1, n)."""
-        shape = self.shape(source)
-        return source if len(shape) == 2 else self.reshape(source, (1, int(np.prod(shape))))
+        shape = self.get_shape(source)
+        return source if len(shape) == 2 else self.add_reshape(source, (1, int(np.prod(shape))))
 
-    def movement(self, source: int, which: int = -1) -> int:
+    def add_movement(self, source: int, kind: int = -1) -> int:
         """Add PAD, TRANSPOSE, or SPLIT and CONCATENATION in another order."""
         tensor = self.tensors[source]
-        shape = self.shape(source)
-        which = int(self.rng.integers(3)) if which < 0 else which
-        if which == 0:
+        shape = self.get_shape(source)
+        kind = int(self.rng.integers(3)) if kind < 0 else kind
+        if kind == 0:
             around = self.rng.integers(0, 3, (4, 2)).astype(np.int32) * np.array(
                 [[0], [1], [1], [0]], np.int32
             )
-            output = self.tensor(
+            output = self.add_tensor(
                 tuple(int(n) for n in np.array(shape) + around.sum(axis=1)), tensor.scales, tensor.zero
             )
-            return self.add("PAD", (source, self.constant(around)), (output,), {}, "Pad")
-        if which == 1:
+            return self.add_operator("PAD", (source, self.add_constant(around)), (output,), {}, "Pad")
+        if kind == 1:
             order = (0, *(int(axis) for axis in self.rng.permutation([1, 2, 3])))
-            output = self.tensor(tuple(shape[axis] for axis in order), tensor.scales, tensor.zero)
-            return self.add(
-                "TRANSPOSE", (source, self.constant(np.array(order, np.int32))), (output,), {}, "Transpose"
+            output = self.add_tensor(tuple(shape[axis] for axis in order), tensor.scales, tensor.zero)
+            return self.add_operator(
+                "TRANSPOSE",
+                (source, self.add_constant(np.array(order, np.int32))),
+                (output,),
+                {},
+                "Transpose",
             )
         axis = int(self.rng.choice([1, 2, 3]))
         if shape[axis] % 2:
             return source
         half = tuple(n // 2 if i == axis else n for i, n in enumerate(shape))
-        halves = tuple(self.tensor(half, tensor.scales, tensor.zero) for _ in range(2))
-        self.add(
-            "SPLIT", (self.constant(np.array(axis, np.int32)), source), halves, {"numSplits": 2}, "Split"
+        halves = tuple(self.add_tensor(half, tensor.scales, tensor.zero) for _ in range(2))
+        self.add_operator(
+            "SPLIT", (self.add_constant(np.array(axis, np.int32)), source), halves, {"numSplits": 2}, "Split"
         )
-        output = self.tensor(shape, tensor.scales, tensor.zero)
-        return self.add("CONCATENATION", halves[::-1], (output,), {"axis": axis}, "Concatenation")
+        output = self.add_tensor(shape, tensor.scales, tensor.zero)
+        return self.add_operator("CONCATENATION", halves[::-1], (output,), {"axis": axis}, "Concatenation")
 
-    def softmax(self, source: int) -> int:
+    def add_softmax(self, source: int) -> int:
         """Add SOFTMAX."""
-        output = self.tensor(self.shape(source), 1 / 256, -128)
-        return self.add(
+        output = self.add_tensor(self.get_shape(source), 1 / 256, -128)
+        return self.add_operator(
             "SOFTMAX", (source,), (output,), {"beta": float(self.rng.choice([1.0, 0.5]))}, "Softmax"
         )
 
-    def mixture(self, trunk: int, experts: int, classes: int) -> int:
+    def add_mixture(self, trunk: int, experts: int, classes: int) -> int:
         """Add experts and their gate behind a trunk of two axes, and the weighted sum."""
         outputs = [
-            self.dense(self.dense(trunk, 7) if self.rng.integers(2) else trunk, classes)
+            self.add_dense(self.add_dense(trunk, 7) if self.rng.integers(2) else trunk, classes)
             for _ in range(experts)
         ]
-        gate = self.softmax(self.dense(trunk, experts, 0.3, 0))
-        values = tuple(self.tensor((1, 1), 1 / 256, -128) for _ in range(experts))
-        self.add(
-            "SPLIT", (self.constant(np.array(1, np.int32)), gate), values, {"numSplits": experts}, "Split"
+        gate = self.add_softmax(self.add_dense(trunk, experts, 0.3, 0))
+        values = tuple(self.add_tensor((1, 1), 1 / 256, -128) for _ in range(experts))
+        self.add_operator(
+            "SPLIT", (self.add_constant(np.array(1, np.int32)), gate), values, {"numSplits": experts}, "Split"
         )
-        products = [self.binary(output, value, "MUL") for output, value in zip(outputs, values, strict=True)]
+        products = [
+            self.add_binary(output, value, "MUL") for output, value in zip(outputs, values, strict=True)
+        ]
         total = products[0]
         for product in products[1:]:
-            total = self.binary(total, product, "ADD")
+            total = self.add_binary(total, product, "ADD")
         return total
 
 
-def random_model(graphs: Any, seed: int) -> tuple[str, bytes]:
+def make_random_model(graphs: Any, seed: int) -> tuple[str, bytes]:
     """Return the kind and the file of the model with this seed.
 
-    The kinds take turns. The same seed gives the same bytes.
+    Successive seeds go through the kinds. The same seed gives the same bytes.
     """
     rng = np.random.default_rng(seed)
     kind = KINDS[seed % len(KINDS)]
     made = Graph(graphs, rng)
-    tip = made.tensor((1, *(int(v) for v in rng.integers(4, 11, 2)), int(rng.integers(1, 7))))
+    tip = made.add_tensor((1, *(int(v) for v in rng.integers(4, 11, 2)), int(rng.integers(1, 7))))
     for _ in range(int(rng.integers(1, 4))):
-        tip = _block(made, kind, tip)
-    tip = made.mean(tip, (1, 2), *_of(made, tip)) if len(made.shape(tip)) == 4 and rng.random() < 0.3 else tip
-    tip = made.flat(tip)
+        tip = _add_block(made, kind, tip)
+    tip = (
+        made.add_mean(tip, (1, 2), *_get_quantization(made, tip))
+        if len(made.get_shape(tip)) == 4 and rng.random() < 0.3
+        else tip
+    )
+    tip = made.flatten(tip)
     classes = int(rng.choice([2, 3, 4, 5, 10]))
     tip = (
-        made.mixture(tip, int(rng.integers(2, 5)), classes) if kind == "mixture" else made.dense(tip, classes)
+        made.add_mixture(tip, int(rng.integers(2, 5)), classes)
+        if kind == "mixture"
+        else made.add_dense(tip, classes)
     )
-    tip = made.softmax(made.dense(tip, classes, 0.1)) if rng.random() < 0.25 else tip
-    model: bytes = graphs.model_of(made.tensors, made.operators, outputs=(tip,))
+    tip = made.add_softmax(made.add_dense(tip, classes, 0.1)) if rng.random() < 0.25 else tip
+    model: bytes = graphs.make_tflite(made.tensors, made.operators, outputs=(tip,))
     return kind, model
 
 
-def every_kernel(graphs: Any) -> bytes:
-    """Return a model with every kernel of the generated C: two experts behind a trunk of all others."""
+def make_every_kernel_model(graphs: Any) -> bytes:
+    """Return a model with every kernel of the generated C.
+
+    It has two experts. Their trunk has all other kernels.
+    """
     made = Graph(graphs, np.random.default_rng(34))  # its outputs differ from input to input
-    tip = made.convolution(made.tensor((1, 12, 10, 3), 0.05, 3))
-    tip = made.pool(made.convolution(tip), "MAX_POOL_2D", (2, 2))
-    tip = made.table(made.convolution(tip, depthwise=True))
-    tip = made.larger(made.binary(tip, made.table(tip), "ADD"), "MAXIMUM")
-    tip = made.pool(made.pool(tip, "MAX_POOL_2D", (3, 1)), "AVERAGE_POOL_2D", (1, 2))
-    tip = made.movement(made.movement(made.norm(tip), 1), 0)
-    tip = made.dense(made.dense(made.flat(tip), 40, few=1), 24, few=0)
-    tip = made.mixture(tip, 2, 5)
-    model: bytes = graphs.model_of(made.tensors, made.operators, outputs=(tip,))
+    tip = made.add_convolution(made.add_tensor((1, 12, 10, 3), 0.05, 3))
+    tip = made.add_pool(made.add_convolution(tip), "MAX_POOL_2D", (2, 2))
+    tip = made.add_table(made.add_convolution(tip, depthwise=True))
+    tip = made.add_maximum_or_minimum(made.add_binary(tip, made.add_table(tip), "ADD"), "MAXIMUM")
+    tip = made.add_pool(made.add_pool(tip, "MAX_POOL_2D", (3, 1)), "AVERAGE_POOL_2D", (1, 2))
+    tip = made.add_movement(made.add_movement(made.add_norm(tip), 1), 0)
+    tip = made.add_dense(made.add_dense(made.flatten(tip), 40, few_values_share=1), 24, few_values_share=0)
+    tip = made.add_mixture(tip, 2, 5)
+    model: bytes = graphs.make_tflite(made.tensors, made.operators, outputs=(tip,))
     return model
 
 
-def _of(made: Graph, tensor: int) -> tuple[float, int]:
+def _get_quantization(made: Graph, tensor: int) -> tuple[float, int]:
     return made.tensors[tensor].scales, made.tensors[tensor].zero
 
 
-def _block(made: Graph, kind: str, tip: int) -> int:
+def _add_block(made: Graph, kind: str, tip: int) -> int:
     if kind == "depthwise":
-        return made.convolution(made.convolution(tip, depthwise=True))
+        return made.add_convolution(made.add_convolution(tip, depthwise=True))
     if kind == "pooling":
-        return made.pool(made.convolution(tip))
+        return made.add_pool(made.add_convolution(tip))
     if kind == "residual":
-        return made.larger(made.binary(tip, made.table(tip)), str(made.rng.choice(["MAXIMUM", "MINIMUM"])))
+        return made.add_maximum_or_minimum(
+            made.add_binary(tip, made.add_table(tip)), str(made.rng.choice(["MAXIMUM", "MINIMUM"]))
+        )
     if kind == "norms":
-        return made.binary(made.norm(made.convolution(tip)), -1)
+        return made.add_binary(made.add_norm(made.add_convolution(tip)), -1)
     if kind == "movement":
-        return made.movement(made.convolution(tip))
+        return made.add_movement(made.add_convolution(tip))
     if kind == "dense":
-        return made.dense(made.flat(tip), int(made.rng.choice([9, 40, 300])))
-    return made.table(made.convolution(tip)) if made.rng.integers(2) else made.convolution(tip)
+        return made.add_dense(made.flatten(tip), int(made.rng.choice([9, 40, 300])))
+    return made.add_table(made.add_convolution(tip)) if made.rng.integers(2) else made.add_convolution(tip)

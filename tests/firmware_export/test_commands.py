@@ -70,14 +70,14 @@ def test_export_and_infer_agree(model, state) -> None:
     assert 0 < figures["latency_ms_median"] <= figures["latency_ms_p90"]
 
 
-def test_text_for_people(model, state, tmp_path) -> None:
+def test_export_and_infer_print_readable_text(model, state, tmp_path) -> None:
     exported = run("export", "--state", state, "-o", tmp_path)
     assert exported.returncode == 0 and "int8" in exported.stdout and "recipe" in exported.stdout
     shown = run("infer", model.parent / "model_float.tflite", "--data", state / "shard.npz", "--split", "all")
     assert shown.returncode == 0 and "float32" in shown.stdout and "runtime ai-edge-litert" in shown.stdout
 
 
-def test_infer_in_tflite_micro(model, state, micro_environment) -> None:
+def test_infer_runs_in_tflite_micro(model, state, micro_environment) -> None:
     done = run(
         "infer",
         model,
@@ -103,7 +103,7 @@ def test_infer_in_tflite_micro(model, state, micro_environment) -> None:
     assert done.returncode == 1 and "rejects this model" in done.stderr
 
 
-def refused(done: subprocess.CompletedProcess[str], *texts: str) -> None:
+def assert_refused(done: subprocess.CompletedProcess[str], *texts: str) -> None:
     assert done.returncode == 1, done.stdout
     assert "Traceback" not in done.stderr
     assert all(text in done.stderr for text in texts), done.stderr
@@ -116,27 +116,27 @@ def test_infer_explains_errors(model, state, digits, tmp_path) -> None:
         ((content[:1000], "rejects"), (b"not a model at all", "TFL3"), (b"", "TFL3"))
     ):
         (tmp_path / f"{number}.tflite").write_bytes(blob)
-        refused(run("infer", tmp_path / f"{number}.tflite", "--data", data), text)
-    refused(run("infer", tmp_path / "none.tflite", "--data", data), "cannot read", "edgefl export")
-    refused(run("infer", state / "plan" / "plan.tflite", "--data", data), "one each", "plan")
-    refused(run("infer", model, "--data", tmp_path / "none.npz"), "no shard")
+        assert_refused(run("infer", tmp_path / f"{number}.tflite", "--data", data), text)
+    assert_refused(run("infer", tmp_path / "none.tflite", "--data", data), "cannot read", "edgefl export")
+    assert_refused(run("infer", state / "plan" / "plan.tflite", "--data", data), "one each", "plan")
+    assert_refused(run("infer", model, "--data", tmp_path / "none.npz"), "no shard")
     np.savez(tmp_path / "small.npz", x=np.random.default_rng(0).random((10, 8, 8)), y=np.arange(10))
-    refused(run("infer", model, "--data", tmp_path / "small.npz"), "(8, 8)", "(28, 28, 1)")
+    assert_refused(run("infer", model, "--data", tmp_path / "small.npz"), "(8, 8)", "(28, 28, 1)")
 
 
 def test_export_explains_errors(state, tmp_path) -> None:
-    refused(run("export", "--state", tmp_path / "none", "-o", tmp_path), "no state directory")
-    refused(run("export", "--state", tmp_path, "-o", tmp_path), "not a device's state")
+    assert_refused(run("export", "--state", tmp_path / "none", "-o", tmp_path), "no state directory")
+    assert_refused(run("export", "--state", tmp_path, "-o", tmp_path), "not a device's state")
     (tmp_path / "device.json").write_text('{"data": 1}')
-    refused(run("export", "--state", tmp_path, "-o", tmp_path), "damaged")
+    assert_refused(run("export", "--state", tmp_path, "-o", tmp_path), "damaged")
     (tmp_path / "device.json").write_bytes((state / "device.json").read_bytes())
-    refused(run("export", "--state", tmp_path, "-o", tmp_path), "no mixture yet")
+    assert_refused(run("export", "--state", tmp_path, "-o", tmp_path), "no mixture yet")
     (tmp_path / "mixture.safetensors").write_bytes(b"\0" * 40)
-    refused(run("export", "--state", tmp_path, "-o", tmp_path), "mixture.safetensors")
+    assert_refused(run("export", "--state", tmp_path, "-o", tmp_path), "mixture.safetensors")
     (tmp_path / "mixture.safetensors").write_bytes((state / "mixture.safetensors").read_bytes())
-    refused(run("export", "--state", tmp_path, "-o", tmp_path), "no plan")
+    assert_refused(run("export", "--state", tmp_path, "-o", tmp_path), "no plan")
     (tmp_path / "file").write_text("")
-    refused(run("export", "--state", state, "-o", tmp_path / "file"), "cannot write")
+    assert_refused(run("export", "--state", state, "-o", tmp_path / "file"), "cannot write")
 
 
 @pytest.mark.parametrize("command", ["export", "infer"])

@@ -1,4 +1,4 @@
-"""A damaged state file gives one clear error that names the file, and is never exported silently."""
+"""A damaged state file gives one clear error that names the file. It is never exported silently."""
 
 import json
 import os
@@ -23,15 +23,15 @@ CLASSES = 4
 FILES = ("mixture.safetensors", "plan/plan.json", "plan/plan.tflite", "plan/template.tflite", "device.json")
 
 
-def edgefl(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
+def run_edgefl(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "edgefl", *map(str, arguments)]
     return subprocess.run(
         command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, **env}, timeout=600, check=False
     )
 
 
-def plan_and_weights(graphs, rng) -> tuple[Plan, dict[str, np.ndarray]]:
-    """Return two dense layers whose kernels are the mixture's."""
+def make_plan_and_weights(graphs, rng) -> tuple[Plan, dict[str, np.ndarray]]:
+    """Return a plan of two dense layers, and the mixture's kernels for them."""
     t = graphs.T
     op = graphs.Op
     first, second = (
@@ -55,14 +55,14 @@ def plan_and_weights(graphs, rng) -> tuple[Plan, dict[str, np.ndarray]]:
     ]
     bindings = (Binding("first", 1, (0, 1), (UNITS, INPUTS)), Binding("second", 4, (0, 1), (CLASSES, UNITS)))
     spec = PlanSpec("dense", "fedavg", {}, (INPUTS,), CLASSES, (), (), bindings)
-    return Plan(spec, bytes(4000), graphs.model_of(tensors, operators)), weights
+    return Plan(spec, bytes(4000), graphs.make_tflite(tensors, operators)), weights
 
 
 @pytest.fixture
 def state(graphs, tmp_path) -> Path:
     """The device service's state after a finished federation."""
     rng = np.random.default_rng(4)
-    plan, weights = plan_and_weights(graphs, rng)
+    plan, weights = make_plan_and_weights(graphs, rng)
     x = rng.normal(size=(300, INPUTS)).astype(np.float32)
     y = (np.maximum(x @ weights["first"].T, 0) @ weights["second"].T).argmax(axis=1).astype(np.int64)
     save_shard(tmp_path / "shard.npz", Shard(x[:200], y[:200], x[200:], y[200:], CLASSES))
@@ -73,7 +73,7 @@ def state(graphs, tmp_path) -> Path:
     return tmp_path / "state"
 
 
-def without_digests(state: Path) -> None:
+def remove_digests(state: Path) -> None:
     """Rewrite the state as an older edgefl wrote it."""
     tensors = load((state / "mixture.safetensors").read_bytes())
     tensors["note.json"] = np.frombuffer(json.dumps({"kind": "mixture"}).encode(), np.uint8)
@@ -83,21 +83,21 @@ def without_digests(state: Path) -> None:
     (state / "device.json").write_text(json.dumps(note))
 
 
-def refused(done: subprocess.CompletedProcess[str], name: str) -> None:
+def assert_refused(done: subprocess.CompletedProcess[str], name: str) -> None:
     assert "Traceback" not in done.stderr
     assert done.returncode == 1, (done.returncode, done.stderr)
     assert name in done.stderr.strip().splitlines()[-1]
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_flipped_bit_is_noticed_in_every_file(name, state, tmp_path) -> None:
+def test_flipped_bit_in_any_state_file_is_refused(name, state, tmp_path) -> None:
     path = state / name
     blob = bytearray(path.read_bytes())
     digit = blob.find(b'"seed": 1') + len(b'"seed": ')  # another split, and a readable file
     blob[digit if name == "device.json" else len(blob) * 3 // 4] ^= 2
     path.write_bytes(blob)
-    refused(
-        edgefl("export", "--state", state, "-o", tmp_path / "out"),
+    assert_refused(
+        run_edgefl("export", "--state", state, "-o", tmp_path / "out"),
         "plan" if name.startswith("plan") else name,
     )
     assert not (tmp_path / "out").exists()
@@ -105,74 +105,74 @@ def test_a_flipped_bit_is_noticed_in_every_file(name, state, tmp_path) -> None:
 
 @pytest.mark.parametrize("old", [False, True])
 @pytest.mark.parametrize("name", FILES)
-def test_a_truncated_file_is_one_clear_error(name, old, state, tmp_path) -> None:
+def test_truncated_state_file_gives_one_clear_error(name, old, state, tmp_path) -> None:
     if old:
-        without_digests(state)
+        remove_digests(state)
     path = state / name
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    done = edgefl("export", "--state", state, "-o", tmp_path / "out")
-    # The export does not read the program, and an old state has no digest of it
+    done = run_edgefl("export", "--state", state, "-o", tmp_path / "out")
+    # The export does not read the program, and an old state stores no digest of it
     if old and name == "plan/plan.tflite":
         assert done.returncode == 0, done.stderr
         return
-    refused(done, "plan" if name.startswith("plan") else name)
+    assert_refused(done, "plan" if name.startswith("plan") else name)
 
 
-def test_text_that_is_not_utf_8_is_one_clear_error(state, tmp_path) -> None:
-    without_digests(state)
+def test_invalid_utf_8_in_plan_json_gives_one_clear_error(state, tmp_path) -> None:
+    remove_digests(state)
     path = state / "plan" / "plan.json"
     path.write_bytes(path.read_bytes().replace(b"dense", b"den\xffe"))
-    refused(edgefl("export", "--state", state, "-o", tmp_path / "out"), "plan.json")
+    assert_refused(run_edgefl("export", "--state", state, "-o", tmp_path / "out"), "plan.json")
 
 
 @pytest.mark.parametrize("bit", [30, 29])
 def test_a_flipped_exponent_does_not_abort_the_process(bit, state, tmp_path) -> None:
-    without_digests(state)
+    remove_digests(state)
     path = state / "mixture.safetensors"
     tensors = load(path.read_bytes())
     first = tensors["weights:first"].copy()
-    at = int(np.abs(first).argmax())  # a weight below 1, so that the high bits of its exponent are 01
-    first.view(np.uint32).ravel()[at] ^= 1 << bit
+    offset = int(np.abs(first).argmax())  # a weight below 1, so that the high bits of its exponent are 01
+    first.view(np.uint32).ravel()[offset] ^= 1 << bit
     tensors["weights:first"] = first
     path.write_bytes(save(tensors))
-    done = edgefl("export", "--state", state, "-o", tmp_path / "out")
+    done = run_edgefl("export", "--state", state, "-o", tmp_path / "out")
     assert done.returncode in (0, 1), (done.returncode, done.stderr)
     assert "Traceback" not in done.stderr
     if bit == 30:
-        refused(done, "damaged")
+        assert_refused(done, "damaged")
 
 
 def test_a_state_of_an_older_edgefl_is_exported_with_a_warning(state, tmp_path) -> None:
-    done = edgefl("export", "--state", state, "-o", tmp_path / "new")
+    done = run_edgefl("export", "--state", state, "-o", tmp_path / "new")
     assert done.returncode == 0 and "without digests" not in done.stderr
-    without_digests(state)
-    done = edgefl("export", "--state", state, "-o", tmp_path / "out")
+    remove_digests(state)
+    done = run_edgefl("export", "--state", state, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert "without digests" in done.stderr
 
 
-def test_infer_notices_a_damaged_model(state, tmp_path) -> None:
+def test_infer_refuses_a_damaged_model_beside_its_report(state, tmp_path) -> None:
     out = tmp_path / "out"
-    assert edgefl("export", "--state", state, "-o", out).returncode == 0
+    assert run_edgefl("export", "--state", state, "-o", out).returncode == 0
     model = out / "model.tflite"
     data = tmp_path / "shard.npz"
-    done = edgefl("infer", model, "--data", data)
+    done = run_edgefl("infer", model, "--data", data)
     assert done.returncode == 0 and "not checked" not in done.stdout
     blob = bytearray(model.read_bytes())
     kernel = max(
-        range(len(blob) - 64), key=lambda at: len(set(blob[at : at + 64]))
+        range(len(blob) - 64), key=lambda offset: len(set(blob[offset : offset + 64]))
     )  # an offset among the weights
     blob[kernel + 30] ^= 64
     model.write_bytes(blob)
-    refused(edgefl("infer", model, "--data", data), "report.json")
+    assert_refused(run_edgefl("infer", model, "--data", data), "report.json")
     (tmp_path / "alone").mkdir()
     (tmp_path / "alone" / "model.tflite").write_bytes(blob)
-    done = edgefl("infer", tmp_path / "alone" / "model.tflite", "--data", data)
+    done = run_edgefl("infer", tmp_path / "alone" / "model.tflite", "--data", data)
     assert done.returncode == 0 and "not checked" in done.stdout
 
 
 @pytest.mark.parametrize("kind", ["few", "one class"])
-def test_a_certificate_that_proves_little_has_a_warning(kind, state, tmp_path) -> None:
+def test_certificate_with_weak_evidence_has_a_warning(kind, state, tmp_path) -> None:
     pytest.importorskip("tflite_micro")
     if kind == "one class":
         weights = decode_stored_mixture((state / "mixture.safetensors").read_bytes()).mixture.weights
@@ -183,7 +183,7 @@ def test_a_certificate_that_proves_little_has_a_warning(kind, state, tmp_path) -
         store.close()
     samples = 4 if kind == "few" else 40
     # No compiler
-    done = edgefl(
+    done = run_edgefl(
         "export",
         "--state",
         state,

@@ -1,6 +1,6 @@
 """`edgefl export --target`, `verify` and `profile` as a user runs them.
 
-Errors give no traceback. The folder of a demo is checked too.
+Errors give no traceback. `verify` also checks the folder that `edgefl demo` writes.
 """
 
 import json
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 pytest.importorskip("tflite_micro")
 
 
-def run(*arguments: object, path: str = "") -> subprocess.CompletedProcess[str]:
+def run_export(*arguments: object, path: str = "") -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(ROOT), **({"PATH": path} if path else {})}
     command = [sys.executable, "-m", "edgefl", "export", *map(str, arguments)]
     return subprocess.run(
@@ -32,7 +32,7 @@ def run(*arguments: object, path: str = "") -> subprocess.CompletedProcess[str]:
     )
 
 
-def refused(done: subprocess.CompletedProcess[str], *texts: str) -> None:
+def assert_refused(done: subprocess.CompletedProcess[str], *texts: str) -> None:
     assert done.returncode != 0, done.stdout
     assert "Traceback" not in done.stderr
     assert all(text in done.stderr for text in texts), done.stderr
@@ -52,10 +52,10 @@ def demo(digits, tmp_path_factory) -> Path:
     return home
 
 
-def test_export_verify_profile_one_after_the_other(demo, tmp_path) -> None:
+def test_export_verify_and_profile_work_in_sequence(demo, tmp_path) -> None:
     if reason := explain_not_runnable(TARGETS["cortex-m4"]):
         pytest.skip(reason)
-    asked = [
+    options = [
         "--state",
         demo / "devices" / "pi-1",
         "-o",
@@ -67,45 +67,49 @@ def test_export_verify_profile_one_after_the_other(demo, tmp_path) -> None:
         "--flash",
         "256K",
     ]
-    done = run(*asked, "--samples", 5, "--json")
+    done = run_export(*options, "--samples", 5, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == json.loads((tmp_path / "certificate.json").read_text())
-    done = run("verify", tmp_path, "--json")
+    done = run_export("verify", tmp_path, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["unchecked"] == []
-    done = run("profile", tmp_path)
+    done = run_export("profile", tmp_path)
     assert done.returncode == 0 and "conv1" in done.stdout and "trunk" in done.stdout
     (tmp_path / "c" / "model.h").write_text("")
-    refused(run("verify", tmp_path), "c/model.h is not the exported file")
+    assert_refused(run_export("verify", tmp_path), "c/model.h is not the exported file")
 
 
-def test_without_a_compiler_all_else_is_made(demo, tmp_path) -> None:
-    asked = ["--state", demo / "devices" / "pi-1", "-o", tmp_path, "--target", "cortex-m3"]
-    done = run(*asked, "--samples", 5, path=str(tmp_path / "nothing"))
+def test_export_without_compiler_writes_all_other_files(demo, tmp_path) -> None:
+    options = ["--state", demo / "devices" / "pi-1", "-o", tmp_path, "--target", "cortex-m3"]
+    done = run_export(*options, "--samples", 5, path=str(tmp_path / "nothing"))
     assert done.returncode == 0, done.stderr
     assert (
         "not run: cortex-m3: arm-none-eabi-gcc and qemu-system-arm are not installed; apt-get install"
         in done.stdout
     )
     assert (tmp_path / "firmware" / "CMakeLists.txt").exists() and (tmp_path / "report.html").exists()
-    refused(run(*asked, "--flash", "256K", path=str(tmp_path / "nothing")), "gcc-arm-none-eabi")
+    assert_refused(
+        run_export(*options, "--flash", "256K", path=str(tmp_path / "nothing")), "gcc-arm-none-eabi"
+    )
 
 
 def test_wrong_options_are_refused(demo, tmp_path) -> None:
-    asked = ["--state", demo / "devices" / "pi-1", "-o", tmp_path]
-    refused(run(*asked, "--target", "cortex-m44"), "did you mean 'cortex-m4'")
-    refused(run(*asked, "--target", "cortex-m4", "--ram", "64G"), "'64G' is not a size")
-    refused(run(*asked, "--ram", "64K"), "--target is missing")
-    refused(run(*asked, "--target", "host", "--ram", "64K"), "the target is host")
-    refused(run(*asked, "--target", "cortex-m4", "--activations", "16"), "the C has int8 activations")
-    refused(run("-o", tmp_path), "--state")
-    refused(run("verify", tmp_path / "none"), "no directory")
-    refused(run("verify", tmp_path), "model.tflite cannot be read")
-    refused(run("profile", tmp_path), "certificate.json cannot be read")
+    options = ["--state", demo / "devices" / "pi-1", "-o", tmp_path]
+    assert_refused(run_export(*options, "--target", "cortex-m44"), "did you mean 'cortex-m4'")
+    assert_refused(run_export(*options, "--target", "cortex-m4", "--ram", "64G"), "'64G' is not a size")
+    assert_refused(run_export(*options, "--ram", "64K"), "--target is missing")
+    assert_refused(run_export(*options, "--target", "host", "--ram", "64K"), "the target is host")
+    assert_refused(
+        run_export(*options, "--target", "cortex-m4", "--activations", "16"), "the C has int8 activations"
+    )
+    assert_refused(run_export("-o", tmp_path), "--state")
+    assert_refused(run_export("verify", tmp_path / "none"), "no directory")
+    assert_refused(run_export("verify", tmp_path), "model.tflite cannot be read")
+    assert_refused(run_export("profile", tmp_path), "certificate.json cannot be read")
     assert not (tmp_path / "model.tflite").exists()
 
 
-def test_the_folder_of_a_demo_is_checked_as_far_as_possible(demo, tmp_path) -> None:
+def test_verify_checks_a_demo_folder_as_far_as_possible(demo, tmp_path) -> None:
     if reason := explain_not_runnable(TARGETS["host"]):
         pytest.skip(reason)
     result = verify_report(demo / "clients" / "pi-1")
@@ -116,13 +120,13 @@ def test_the_folder_of_a_demo_is_checked_as_far_as_possible(demo, tmp_path) -> N
     assert len(result.checked) == 1 and "pass --data" in result.unchecked[0]
 
 
-def test_a_demos_folder_that_was_damaged_is_refused(demo, tmp_path) -> None:
+def test_verify_refuses_a_damaged_demo_folder(demo, tmp_path) -> None:
     broken = Path(shutil.copytree(demo, tmp_path / "demo")) / "clients" / "pi-1"
     note = json.loads((broken / "report.json").read_text())
     (broken / "report.json").write_text(json.dumps(note | {"accuracy_int8": 0.5}))
-    refused(run("verify", broken), "accuracy_int8 0.5")
+    assert_refused(run_export("verify", broken), "accuracy_int8 0.5")
     (broken / "report.json").write_text("{")
-    refused(run("verify", broken), "report.json is damaged")
+    assert_refused(run_export("verify", broken), "report.json is damaged")
     (broken / "report.json").write_text(json.dumps(note))
     (broken / "model.tflite").write_bytes((broken / "model.tflite").read_bytes()[:-1])
-    refused(run("verify", broken), "model.tflite does not match report.json")
+    assert_refused(run_export("verify", broken), "model.tflite does not match report.json")

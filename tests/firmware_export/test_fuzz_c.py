@@ -44,7 +44,7 @@ LAYOUT = bytes.fromhex("00112233445566778899aabbccddeeff" * 2)
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 DEVICE = hash_device_id("pi-1")
 SHARES = {1: 0.03, 2: 0.05, 4: 0.1, 8: 0.2}
-"""Of the flags of `ota_board/fuzz.c`: factory reset, flash with flipped bits, a cut of power, the loss of
+"""Probability of each flag of `ota_board/fuzz.c`: factory reset, flash with flipped bits, power cut, loss of
 both slots.
 """
 FACTORY_RESET = 1
@@ -53,10 +53,10 @@ NO_ROOM = 7
 RESULTS = range(12)
 
 
-def bounded_run(command: list[Any], content: bytes, work: Path) -> bytes:
+def run_bounded(command: list[Any], content: bytes, work: Path) -> bytes:
     """Run a program on a file and return its standard output.
 
-    It fails if the program dies or needs more than MEMORY_MB.
+    The test fails if the program crashes or needs more than MEMORY_MB.
     """
     (work / "stdin").write_bytes(content)
     limits = f"hard_rss_limit_mb={MEMORY_MB}:max_allocation_size_mb=1:quarantine_size_mb=8"
@@ -69,7 +69,7 @@ def bounded_run(command: list[Any], content: bytes, work: Path) -> bytes:
     return done.stdout
 
 
-def drawn_inputs(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+def draw_inputs(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
     """Return random inputs, shape (INPUTS, *shape), int8. One in four has only extreme values."""
     x = rng.integers(-128, 128, (INPUTS, *shape)).astype(np.int8)
     extremes = rng.choice(np.array([-128, -127, -1, 0, 1, 127], np.int8), (INPUTS // 4, *shape))
@@ -81,18 +81,20 @@ def drawn_inputs(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(MODELS))
-def test_generated_models(seed: int, graphs: Any, random_models: Any, compiled: Any, tmp_path: Path) -> None:
+def test_generated_c_has_no_memory_errors_on_random_inputs(
+    seed: int, graphs: Any, random_models: Any, compiled: Any, tmp_path: Path
+) -> None:
     """No input causes an error of memory or arithmetic. Some are compared with tflite-micro."""
     pytest.importorskip("tflite_micro")
     kind, model = (
-        ("every kernel", random_models.every_kernel(graphs))
+        ("every kernel", random_models.make_every_kernel_model(graphs))
         if seed == 0
-        else random_models.random_model(graphs, seed)
+        else random_models.make_random_model(graphs, seed)
     )
     source = generate_c(model)
     network = read_quantized_model(model)
-    x = drawn_inputs(np.random.default_rng(seed), network.get_tensor(network.inputs[0]).shape[1:])
-    files = compiled.write(source, tmp_path)
+    x = draw_inputs(np.random.default_rng(seed), network.get_tensor(network.inputs[0]).shape[1:])
+    files = compiled.write_files(source, tmp_path)
     (tmp_path / "main.c").write_text(compiled.MAIN)
     command = [
         CC,
@@ -108,11 +110,11 @@ def test_generated_models(seed: int, graphs: Any, random_models: Any, compiled: 
     assert done.returncode == 0, done.stderr
     began = time.monotonic()
     out = network.get_tensor(network.outputs[0]).size
-    outputs = np.frombuffer(bounded_run([tmp_path / "program"], x.tobytes(), tmp_path), np.int8).reshape(
+    outputs = np.frombuffer(run_bounded([tmp_path / "program"], x.tobytes(), tmp_path), np.int8).reshape(
         INPUTS, out
     )
     print(f"model {seed} ({kind}): {INPUTS} inputs in {time.monotonic() - began:.1f} s")
-    np.testing.assert_array_equal(outputs[:COMPARED], compiled.micro(model, x[:COMPARED]))
+    np.testing.assert_array_equal(outputs[:COMPARED], compiled.run_micro(model, x[:COMPARED]))
 
 
 class Spec:
@@ -133,10 +135,10 @@ class Spec:
         self.runs = 8
         self.parts = [int(rng.integers(-99, 99)).to_bytes(4, "little", signed=True), rng.bytes(3)]
         self.entries = [[len(part), 1, hashlib.sha256(part).digest()] for part in self.parts]
-        self.answers = self.computed()
+        self.answers = self.compute_answers()
         self.payload = b"".join(self.parts)
 
-    def computed(self) -> bytes:
+    def compute_answers(self) -> bytes:
         """Return the digest of the parts' outputs for the self-test inputs."""
         x = draw_self_test_inputs(self.seed, min(self.runs, 64), 5).astype(int)
         total = x.sum(axis=1) + int.from_bytes(self.parts[0], "little", signed=True)
@@ -144,8 +146,8 @@ class Spec:
         outputs = np.stack([total & 127, weight * (total & 31)], axis=1).astype(np.int8)
         return hashlib.sha256(outputs.tobytes()).digest()
 
-    def signed(self) -> bytes:
-        """Return the update with a good signature at the offset where the firmware expects it."""
+    def sign(self) -> bytes:
+        """Return the update with a valid signature at the offset where the firmware expects it."""
         values = (
             self.mark,
             self.version,
@@ -165,13 +167,13 @@ class Spec:
         return head + KEY.sign(head) + self.payload
 
 
-def number(rng: np.random.Generator) -> int:
+def draw_uint32(rng: np.random.Generator) -> int:
     """Return a uint32, often an extreme one."""
     extremes = (0, 1, 2, 3, 4, 5, 7, 8, 63, 64, 65, 127, 2**16, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1)
     return int(rng.choice(extremes)) if rng.random() < 0.7 else int(rng.integers(0, 2**32))
 
 
-def strange(spec: Spec) -> bool:
+def change_field(spec: Spec) -> bool:
     """Change one field. Return whether the firmware may still accept the update."""
     rng = spec.rng
     entry = spec.entries[int(rng.integers(len(spec.entries)))]
@@ -199,13 +201,13 @@ def strange(spec: Spec) -> bool:
         )
     )
     if name in ("version", "count", "runs"):
-        setattr(spec, name, number(rng))
-        spec.answers = spec.computed()
+        setattr(spec, name, draw_uint32(rng))
+        spec.answers = spec.compute_answers()
         return (name, getattr(spec, name)) in (("version", 2), ("count", 2)) or (
             name == "runs" and spec.runs <= 64
         )
     if name == "counter":
-        spec.counter = number(rng)
+        spec.counter = draw_uint32(rng)
         return spec.counter > 0
     if name in ("layout", "device", "answers"):
         setattr(spec, name, rng.bytes(32))
@@ -214,11 +216,11 @@ def strange(spec: Spec) -> bool:
         spec.device = ALL_DEVICES
         return True
     if name == "seed":
-        spec.seed = number(rng)
-        spec.answers = spec.computed()
+        spec.seed = draw_uint32(rng)
+        spec.answers = spec.compute_answers()
         return True
     if name == "carried":
-        entry[1] = max(1, number(rng))
+        entry[1] = max(1, draw_uint32(rng))
         return True
     if name == "left out":  # the firmware may already have this part
         index = spec.entries.index(entry)
@@ -234,7 +236,7 @@ def strange(spec: Spec) -> bool:
     before = spec.payload
     if name == "bytes":
         before = entry[0]
-        entry[0] = number(rng)
+        entry[0] = draw_uint32(rng)
         return bool(before == entry[0])
     if name == "digest":
         entry[2] = rng.bytes(32)
@@ -248,43 +250,43 @@ def strange(spec: Spec) -> bool:
     return spec.payload == before
 
 
-def mutant(rng: np.random.Generator, content: bytes, other: bytes) -> bytes:
+def mutate(rng: np.random.Generator, content: bytes, other: bytes) -> bytes:
     """Return damaged bytes of an update: flipped, cut, extended, spliced with another update, or random."""
-    which = int(rng.integers(6))
-    at = int(rng.integers(0, len(content) + 1))
-    if which == 0:
-        return content[:at]
-    if which == 1:
-        return content[:at] + rng.bytes(int(rng.integers(1, 300))) + content[at:]
-    if which == 2:
-        return content[:at] + other[min(at, len(other)) :]
-    if which == 3:
-        return rng.bytes(at) if rng.random() < 0.5 else content[:12] + rng.bytes(at)
+    kind = int(rng.integers(6))
+    offset = int(rng.integers(0, len(content) + 1))
+    if kind == 0:
+        return content[:offset]
+    if kind == 1:
+        return content[:offset] + rng.bytes(int(rng.integers(1, 300))) + content[offset:]
+    if kind == 2:
+        return content[:offset] + other[min(offset, len(other)) :]
+    if kind == 3:
+        return rng.bytes(offset) if rng.random() < 0.5 else content[:12] + rng.bytes(offset)
     changed = bytearray(content)
     for index in rng.integers(0, len(changed), 1 + int(rng.integers(4))):
-        changed[index] = int(rng.integers(256)) if which == 4 else changed[index] ^ 1 << int(rng.integers(8))
+        changed[index] = int(rng.integers(256)) if kind == 4 else changed[index] ^ 1 << int(rng.integers(8))
     return bytes(changed)
 
 
-def drawn_updates(rng: np.random.Generator) -> list[tuple[int, bytes, bool]]:
+def draw_updates(rng: np.random.Generator) -> list[tuple[int, bytes, bool]]:
     """Return flags, an update, and whether the firmware may accept it.
 
-    One update in 20 is good. Half of the others are mutants, and half are signed but strange.
+    One update in 20 is valid. Half of the others are mutated, and half are signed with changed fields.
     """
     cases = []
-    good = Spec(rng, 1).signed()
+    good = Spec(rng, 1).sign()
     for counter in range(1, UPDATES + 1):
         spec = Spec(rng, counter)
         flags = sum(flag for flag, share in SHARES.items() if rng.random() < share)
         draw = rng.random()
         allowed = True
         if draw > 0.525:
-            changes = [strange(spec) for _ in range(int(rng.choice([1, 1, 1, 2, 3])))]
+            changes = [change_field(spec) for _ in range(int(rng.choice([1, 1, 1, 2, 3])))]
             allowed = len(changes) > 1 or changes[0]  # a second change can undo the first
-        content = spec.signed()
+        content = spec.sign()
         if 0.05 < draw <= 0.525:
             intact = content
-            content = mutant(rng, content, good)
+            content = mutate(rng, content, good)
             allowed = content in (intact, good)
             good = intact
         if spec.counter > UPDATES:
@@ -297,11 +299,13 @@ def drawn_updates(rng: np.random.Generator) -> list[tuple[int, bytes, bool]]:
 
 @pytest.fixture(scope="module")
 def updates() -> list[tuple[int, bytes, bool]]:
-    """Yield flags, an update, and whether the firmware may accept it."""
-    return drawn_updates(np.random.default_rng(1))
+    """Flags of each case, its update, and whether the firmware may accept the update."""
+    return draw_updates(np.random.default_rng(1))
 
 
-def test_updates(updates: list[tuple[int, bytes, bool]], tmp_path: Path) -> None:
+def test_random_updates_cause_no_memory_errors(
+    updates: list[tuple[int, bytes, bool]], tmp_path: Path
+) -> None:
     """No update causes an error of memory or arithmetic.
 
     A refused update changes nothing, and the counter never decreases. See `ota_board/fuzz.c`.
@@ -326,7 +330,7 @@ def test_updates(updates: list[tuple[int, bytes, bool]], tmp_path: Path) -> None
         for seed, (flags, content, _) in zip(seeds, updates, strict=True)
     )
     began = time.monotonic()
-    results = bounded_run([tmp_path / "fuzz", tmp_path / "trusted"], stream, tmp_path)
+    results = run_bounded([tmp_path / "fuzz", tmp_path / "trusted"], stream, tmp_path)
     print(
         f"{len(updates)} updates in {time.monotonic() - began:.1f} s: "
         f"{dict(sorted(Counter(results).items()))}"
@@ -341,7 +345,7 @@ def test_updates(updates: list[tuple[int, bytes, bool]], tmp_path: Path) -> None
     assert set(results) == set(RESULTS) - {NO_ROOM}, "a result that no update reached"
 
 
-def test_the_host_reads_the_same_updates(updates: list[tuple[int, bytes, bool]]) -> None:
+def test_host_reads_or_refuses_every_update(updates: list[tuple[int, bytes, bool]]) -> None:
     """`read_update` names the problem and raises no other error."""
     outcomes: Counter[str] = Counter()
     for _, content, _ in updates:

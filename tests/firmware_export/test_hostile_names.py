@@ -1,4 +1,4 @@
-"""Names in a model file are data: they never become code in the generated files or in a verification."""
+"""Names in a model file never become code in the generated files or in a verification."""
 
 import json
 import os
@@ -46,7 +46,7 @@ NAMES = (
 )
 
 
-def renamed(model: bytes, rename) -> bytes:
+def rename_tensors(model: bytes, rename) -> bytes:
     """Return the .tflite with `rename(index, old name)` as the names of its tensors."""
     from edgefl.plan.tflite import pack_model, unpack_model
 
@@ -59,7 +59,7 @@ def renamed(model: bytes, rename) -> bytes:
     return pack_model(root, len(model))
 
 
-def edgefl(*arguments: object) -> subprocess.CompletedProcess[str]:
+def run_edgefl(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "edgefl", *map(str, arguments)]
     return subprocess.run(
         command, capture_output=True, text=True, cwd=ROOT, env=dict(os.environ), timeout=600, check=False
@@ -82,7 +82,7 @@ def hostile(digits, tmp_path) -> tuple[Path, Path]:
         type(digits.plan)(
             digits.plan.spec,
             digits.plan.program,
-            renamed(template, lambda i, old: name if i == first else old),
+            rename_tensors(template, lambda i, old: name if i == first else old),
         ),
         state / "plan",
     )
@@ -93,7 +93,7 @@ def hostile(digits, tmp_path) -> tuple[Path, Path]:
     return state, owned
 
 
-def test_a_tensor_name_runs_no_code_at_export_and_verify(hostile, tmp_path) -> None:
+def test_tensor_name_is_never_executed_by_export_or_verify(hostile, tmp_path) -> None:
     pytest.importorskip("tflite_micro")
     if reason := explain_not_runnable(TARGETS["host"]):
         pytest.skip(reason)
@@ -103,7 +103,7 @@ def test_a_tensor_name_runs_no_code_at_export_and_verify(hostile, tmp_path) -> N
         ("--state", state, "-o", tmp_path / "out", "--target", "host", "--samples", 3),
         ("verify", tmp_path / "out"),
     ):
-        done = edgefl("export", *arguments)
+        done = run_edgefl("export", *arguments)
         assert done.returncode == 0, done.stderr
         ran += [arguments[0]] if owned.exists() else []
         owned.unlink(missing_ok=True)
@@ -119,7 +119,7 @@ def test_a_tensor_name_runs_no_code_at_export_and_verify(hostile, tmp_path) -> N
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_any_name_gives_c_that_compiles_and_is_right(name, graphs, compiled, tmp_path) -> None:
+def test_any_tensor_name_gives_correct_c(name, graphs, compiled, tmp_path) -> None:
     rng = np.random.default_rng(0)
     kernel = rng.integers(-9, 9, (4, 6)).astype(np.int8)
     bias = np.zeros(4, np.int32)
@@ -137,7 +137,7 @@ def test_any_name_gives_c_that_compiles_and_is_right(name, graphs, compiled, tmp
         graphs.Op("FULLY_CONNECTED", (0, 1, 2), (3,), {}, "FullyConnected"),
         graphs.Op("SOFTMAX", (3,), (4,), {"beta": 1.0}, "Softmax"),
     ]
-    model = graphs.model_of(tensors, operators)
+    model = graphs.make_tflite(tensors, operators)
     source = generate_c(model)
     for text in source.files.values():
         assert text.isascii() and max(map(len, text.splitlines())) < 600
@@ -145,11 +145,11 @@ def test_any_name_gives_c_that_compiles_and_is_right(name, graphs, compiled, tmp
         assert "int b;" not in comments_removed and "*/" not in comments_removed
         assert "??" not in text and "\x1b" not in text
     samples = rng.integers(-128, 128, (5, 6)).astype(np.int8)
-    got, _ = compiled.run(compiled.build(source, tmp_path), samples, 4)
-    np.testing.assert_array_equal(got, compiled.micro(model, samples))
+    received, _ = compiled.run(compiled.build(source, tmp_path), samples, 4)
+    np.testing.assert_array_equal(received, compiled.run_micro(model, samples))
 
 
-def test_a_version_in_a_certificate_cannot_end_a_comment() -> None:
+def test_version_in_certificate_cannot_end_a_c_comment() -> None:
     from firmware_export.tflite.graph import OperatorGraph
 
     text = render_model_ops_h(
@@ -177,7 +177,7 @@ static void owned(void)
 void model_invoke("""
 
 
-def test_semihosting_starts_no_process_of_this_computer(hand, tmp_path) -> None:
+def test_semihosting_starts_no_process_on_the_host(hand, tmp_path) -> None:
     target = TARGETS["cortex-m3"]
     if reason := explain_not_runnable(target):
         pytest.skip(reason)
@@ -204,7 +204,7 @@ GREEDY = {
 @pytest.mark.parametrize(
     ("kind", "reason"), [("memory", "failed"), ("file", "67,108,864 bytes"), ("text", "67,108,864 bytes")]
 )
-def test_a_program_that_exceeds_a_limit_is_stopped_by_name(kind, reason, hand, tmp_path) -> None:
+def test_program_that_exceeds_a_limit_is_stopped_with_a_reason(kind, reason, hand, tmp_path) -> None:
     target = TARGETS["host"]
     if missing := explain_not_runnable(target):
         pytest.skip(missing)

@@ -1,6 +1,7 @@
 """The held-out samples that `edgefl infer` chooses.
 
-It uses the rule in the model's metadata, wherever the model lies. Without a usable rule it holds out nothing.
+It uses the rule in the model's metadata, in whatever folder the model is. Without a usable rule it holds out
+nothing.
 """
 
 import json
@@ -23,21 +24,21 @@ ROOT = Path(__file__).parents[2]
 COUNT = 200
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+def run_edgefl(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "edgefl", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
 
 
 def infer(model: Path, data: Path, *more: str) -> str:
-    done = run("infer", model, "--data", data, "--reference", *more)
+    done = run_edgefl("infer", model, "--data", data, "--reference", *more)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def noise(path: Path, count: int, seed: int) -> Path:
-    """Random pictures with random labels.
+def write_noise(path: Path, count: int, seed: int) -> Path:
+    """Write random pictures with random labels, and return the path.
 
-    A model is right on them only by chance, or because it memorized them.
+    A model predicts the labels only by chance, or because it memorized them.
     """
     rng = np.random.default_rng(seed)
     np.savez(path, x=rng.random((count, 28, 28, 1), np.float32), y=rng.permutation(np.arange(count) % 10))
@@ -50,17 +51,17 @@ def home(digits, tmp_path_factory) -> Path:
     home = tmp_path_factory.mktemp("device")
     save_plan(digits.plan, home / "plan")
     (home / "mixture.safetensors").write_bytes(encode_mixture(digits.mixture))
-    data = noise(home / "pi-1.npz", COUNT, 1)
+    data = write_noise(home / "pi-1.npz", COUNT, 1)
     (home / "device.json").write_text(
         json.dumps({"data": str(data), "id": "pi-1", "federation": "digits", "seed": 3})
     )
-    done = run("export", "--state", home, "-o", home / "model")
+    done = run_edgefl("export", "--state", home, "-o", home / "model")
     assert done.returncode == 0, done.stderr
     assert "XNNPACK" not in done.stderr
     return home
 
 
-def test_a_copied_model_has_the_same_held_out_samples(home, tmp_path) -> None:
+def test_copied_model_is_measured_on_the_same_held_out_samples(home, tmp_path) -> None:
     report = json.loads((home / "model/report.json").read_text())
     copied = Path(shutil.copy(home / "model/model.tflite", tmp_path / "copied.tflite"))
     shown = infer(copied, home / "pi-1.npz")
@@ -71,15 +72,15 @@ def test_a_copied_model_has_the_same_held_out_samples(home, tmp_path) -> None:
     )
 
 
-def test_a_shard_of_another_size_is_measured_whole_and_not_called_test(home, tmp_path) -> None:
-    shown = infer(home / "model/model.tflite", noise(tmp_path / "pi-2.npz", 150, 2))
+def test_shard_of_another_size_is_measured_on_all_samples(home, tmp_path) -> None:
+    shown = infer(home / "model/model.tflite", write_noise(tmp_path / "pi-2.npz", 150, 2))
     assert "on all 150 samples" in shown and "may have been trained on some of them" in shown
     assert "200 samples" in shown and "this shard has 150" in shown
     assert "test" not in shown and "held-out" not in shown
 
 
 def test_samples_of_another_device_are_held_out_by_the_same_rule(home, tmp_path) -> None:
-    """The other device did not train on the measured samples of its data either."""
+    """The measured samples are those on which the other device did not train."""
     arrays = dict(np.load(home / "pi-1.npz"))
     arrays["y"] = (
         np.arange(COUNT) // 20
@@ -89,7 +90,7 @@ def test_samples_of_another_device_are_held_out_by_the_same_rule(home, tmp_path)
     (state / "device.json").write_text(
         json.dumps({"data": str(tmp_path / "pi-2.npz"), "id": "pi-2", "federation": "f", "seed": 3})
     )
-    done = run("export", "--state", state, "-o", state / "model", "--json")
+    done = run_edgefl("export", "--state", state, "-o", state / "model", "--json")
     figures = json.loads(done.stdout)
     shown = infer(home / "model/model.tflite", tmp_path / "pi-2.npz")
     assert f"accuracy {figures['accuracy_int8']:.4f} on 40 " in shown
@@ -100,18 +101,18 @@ def test_the_export_reports_how_samples_were_held_out(home, tmp_path) -> None:
     report = json.loads((home / "model/report.json").read_text())
     assert "the last samples of each class" in report["held_out"] and "time order" in report["held_out"]
     state = Path(shutil.copytree(home, tmp_path / "state", ignore=shutil.ignore_patterns("model")))
-    done = run("export", "--state", state, "-o", state / "model")
+    done = run_edgefl("export", "--state", state, "-o", state / "model")
     assert f"held-out samples: {report['held_out']}" in done.stdout
 
 
 def test_the_export_reports_overlapping_windows(home, tmp_path) -> None:
-    """The windows are stored without the axis of their only channel, which the model has."""
+    """The file stores the windows without a channel axis. The model has this axis."""
     signal = np.random.default_rng(5).random((COUNT * 28, 28), np.float32)
     x = signal.reshape(COUNT, 28, 28)
     x_test = np.stack([signal[14:42], 1 - x[0], x[1]])
     path = tmp_path / "windows.npz"
     np.savez(path, x=x, y=np.arange(COUNT) % 10, x_test=x_test, y_test=np.arange(3))
-    done = run("export", "--state", home, "-o", tmp_path / "model", "--data", path)
+    done = run_edgefl("export", "--state", home, "-o", tmp_path / "model", "--data", path)
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "model/report.json").read_text())
     assert report["held_out"].startswith("the file itself contains its test samples; ")
@@ -119,7 +120,7 @@ def test_the_export_reports_overlapping_windows(home, tmp_path) -> None:
     assert f"held-out samples: {report['held_out']}" in done.stdout
 
 
-def test_a_note_covers_samples_of_the_same_rule_seed_and_size() -> None:
+def test_split_record_allows_tests_only_for_equal_rule_seed_and_size() -> None:
     from edgefl.data.split import SplitRecord
 
     note = SplitRecord("time", 3, 160, 40)
@@ -130,21 +131,21 @@ def test_a_note_covers_samples_of_the_same_rule_seed_and_size() -> None:
     assert not SplitRecord("window_number", 3, 80, 20).allows_test_on(SplitRecord("window_number", 4, 80, 20))
 
 
-def test_a_model_without_the_note_is_measured_on_all_samples(home, tmp_path) -> None:
+def test_model_without_split_record_is_measured_on_all_samples(home, tmp_path) -> None:
     content = (home / "model/model.tflite").read_bytes()
     (tmp_path / "model.tflite").write_bytes(content.replace(b"EDGEFL_SPLIT", b"EDGEFL_OTHER"))
     shown = infer(tmp_path / "model.tflite", home / "pi-1.npz")
     assert "on all 200 samples" in shown and "may have been trained on some of them" in shown
     figures = json.loads(infer(tmp_path / "model.tflite", home / "pi-1.npz", "--json"))
     assert figures["split"] == "all" and figures["samples"] == 200 and "no record" in figures["split_unknown"]
-    refused = run("infer", tmp_path / "model.tflite", "--data", home / "pi-1.npz", "--split", "train")
+    refused = run_edgefl("infer", tmp_path / "model.tflite", "--data", home / "pi-1.npz", "--split", "train")
     assert refused.returncode == 1 and "--split all" in refused.stderr and "Traceback" not in refused.stderr
 
 
-def test_test_samples_of_the_file_itself(home, tmp_path) -> None:
-    """Nobody trained on the file's test samples by this rule.
+def test_data_file_with_test_samples_is_measured_on_all_samples(home, tmp_path) -> None:
+    """The file has its own test samples, but the model was split by another rule.
 
-    A model with another rule may have been trained on some of them.
+    The model may have been trained on some of them.
     """
     arrays = dict(np.load(home / "pi-1.npz"))
     parts = {
@@ -158,7 +159,7 @@ def test_test_samples_of_the_file_itself(home, tmp_path) -> None:
     assert "on all 200 samples" in shown and "may have been trained" in shown
 
 
-def test_the_note_names_no_sample_and_no_device(home) -> None:
+def test_split_record_names_no_sample_and_no_device(home) -> None:
     from edgefl.data.split import SPLIT_METADATA_NAME, decode_split
     from edgefl.plan.tflite import read_metadata
 
@@ -176,13 +177,13 @@ def test_models_and_report_follow_the_umask(home) -> None:
         assert (home / "model" / name).stat().st_mode & 0o777 == 0o666 & ~umask, name
 
 
-def test_standard_error_is_silent(home) -> None:
-    done = run("infer", home / "model/model_float.tflite", "--data", home / "pi-1.npz")
+def test_infer_prints_nothing_on_standard_error(home) -> None:
+    done = run_edgefl("infer", home / "model/model_float.tflite", "--data", home / "pi-1.npz")
     assert done.returncode == 0
     assert done.stderr == ""
 
 
-def test_the_note_changes_no_weight_and_keeps_the_alignment(home) -> None:
+def test_metadata_changes_no_weight_and_preserves_alignment(home) -> None:
     from edgefl.plan.tflite import read_float_constants, unpack_model, with_metadata
     from firmware_export.tflite.graph import read_graph
 
@@ -211,7 +212,9 @@ def tiny() -> bytes:
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 400), st.integers(0, 64))
-def test_a_damaged_model_does_not_abort_the_process(tiny: bytes, value: int, offset: int, cut: int) -> None:
+def test_metadata_of_a_damaged_model_is_read_without_a_crash(
+    tiny: bytes, value: int, offset: int, cut: int
+) -> None:
     from edgefl.data.split import SPLIT_METADATA_NAME
     from edgefl.plan.tflite import read_metadata
 
@@ -237,7 +240,7 @@ def test_a_damaged_model_does_not_abort_the_process(tiny: bytes, value: int, off
         b'{"version":2,"rule":"time","seed":1,"train":1,"test":true}',
     ],
 )
-def test_a_strange_record_is_ignored(note: bytes) -> None:
+def test_invalid_split_record_is_ignored(note: bytes) -> None:
     from edgefl.data.split import decode_split
 
     assert decode_split(note) is None

@@ -1,4 +1,4 @@
-"""A model with 300,000 weights.
+"""Export of a model with 300,000 weights.
 
 The quantizer stores them behind the flatbuffer, where tflite-micro would read zeros.
 """
@@ -25,7 +25,7 @@ CLASSES = 10
 WEIGHTS = INPUTS * UNITS + UNITS * CLASSES
 
 
-def edgefl(*arguments: object, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def run_edgefl(*arguments: object, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "edgefl", *map(str, arguments)]
     return subprocess.run(
         command, capture_output=True, text=True, cwd=ROOT, env=env, timeout=600, check=False
@@ -59,7 +59,7 @@ def state(graphs, tmp_path_factory) -> Path:
         op("FULLY_CONNECTED", (3, 4, 5), (6,), {}, dense),
         op("SOFTMAX", (6,), (7,), {"beta": 1.0}, "Softmax"),
     ]
-    template = graphs.model_of(tensors, operators)
+    template = graphs.make_tflite(tensors, operators)
     labels = rng.integers(0, CLASSES, 140)
     x = (centres[labels] + rng.normal(size=(140, INPUTS))).astype(np.float32)
     home = tmp_path_factory.mktemp("large")
@@ -80,19 +80,19 @@ def state(graphs, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def exported(state, tmp_path_factory) -> Path:
-    """The export of the device itself, without a target and a compiler."""
+    """The export that a device makes, without target and compiler."""
     out = tmp_path_factory.mktemp("device")
-    done = edgefl("export", "--state", state, "-o", out)
+    done = run_edgefl("export", "--state", state, "-o", out)
     assert done.returncode == 0, done.stderr
     return out
 
 
-def test_every_runtime_reads_what_the_device_exports(
+def test_every_runtime_gives_the_same_outputs_for_a_large_export(
     exported, state, micro_environment, other_python, tmp_path
 ) -> None:
     report = json.loads((exported / "report.json").read_text())
     assert report["accuracy_int8"] > 0.9
-    done = edgefl(
+    done = run_edgefl(
         "infer",
         exported / "model.tflite",
         "--data",
@@ -124,9 +124,9 @@ def test_every_runtime_reads_what_the_device_exports(
     np.testing.assert_array_equal(rows["tflite-micro"], rows["reference"])
 
 
-def test_the_c_gives_the_same_bytes_and_the_certificate_is_made(state, tmp_path) -> None:
+def test_c_and_tflite_micro_give_the_same_bytes_in_the_certificate(state, tmp_path) -> None:
     pytest.importorskip("tflite_micro")
-    done = edgefl(
+    done = run_edgefl(
         "export", "--state", state, "-o", tmp_path, "--target", "host", "--samples", 12, env=dict(os.environ)
     )
     assert done.returncode == 0, done.stderr

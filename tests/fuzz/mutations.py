@@ -1,6 +1,6 @@
-"""Damaged inputs that get past a parser's first check.
+"""Damaged inputs that pass a parser's first check.
 
-Trees are mutated as trees, and lengths, digests and checksums are made right again.
+JSON is mutated as a tree. Lengths, digests and checksums are corrected after a mutation.
 """
 
 import copy
@@ -27,7 +27,7 @@ BYTES = [
     b"null",
     b'"' + b"\\u0000" * 40 + b'"',
     b"\xf0\x9f",
-    b"\\ud800",  # half a character, which has no bytes
+    b"\\ud800",  # half of a surrogate pair, which UTF-8 cannot encode
     b"\n",
     b"\t",
     b" ",
@@ -102,34 +102,36 @@ def damage_bytes(blob: bytes, rng: Rng) -> bytes:
     """Cut, flip, repeat, remove, overwrite or insert, one to three times."""
     made = bytearray(blob)
     for _ in range(int(rng.integers(1, 4))):
-        at = int(rng.integers(0, len(made) + 1))
+        offset = int(rng.integers(0, len(made) + 1))
         match int(rng.integers(0, 7)):
             case 0:
-                del made[at:]
+                del made[offset:]
             case 1 if made:
-                made[at % len(made)] ^= 1 << int(rng.integers(0, 8))
+                made[offset % len(made)] ^= 1 << int(rng.integers(0, 8))
             case 2:
-                made[at:at] = rng.bytes(int(rng.integers(1, 9)))
+                made[offset:offset] = rng.bytes(int(rng.integers(1, 9)))
             case 3:
-                made[at:at] = made[at : at + 16]
+                made[offset:offset] = made[offset : offset + 16]
             case 4:
-                del made[at : at + int(rng.integers(1, 9))]
+                del made[offset : offset + int(rng.integers(1, 9))]
             case 5:
-                made[at : at + 8] = int(pick(rng, NUMBERS)).to_bytes(8, "little")
+                made[offset : offset + 8] = int(pick(rng, NUMBERS)).to_bytes(8, "little")
             case 6:
-                made[at:at] = pick(rng, BYTES)
+                made[offset:offset] = pick(rng, BYTES)
     return bytes(made)
 
 
 def flip_bytes(blob: bytes, rng: Rng) -> bytes:
-    """Change one to eight bytes or 32-bit numbers and keep the length."""
+    """Change one to eight bytes or 32-bit numbers without changing the length."""
     made = bytearray(blob)
     for _ in range(int(rng.integers(1, 9))):
-        at = int(rng.integers(0, max(1, len(made))))
+        offset = int(rng.integers(0, max(1, len(made))))
         if rng.random() < 0.5:
-            made[at : at + 1] = bytes([int(rng.integers(0, 256))])
+            made[offset : offset + 1] = bytes([int(rng.integers(0, 256))])
         else:
-            made[at : at + 4] = (int(pick(rng, NUMBERS)) % 2**32).to_bytes(4, "little")[: len(made) - at]
+            made[offset : offset + 4] = (int(pick(rng, NUMBERS)) % 2**32).to_bytes(4, "little")[
+                : len(made) - offset
+            ]
     return bytes(made)
 
 
@@ -137,26 +139,26 @@ def damage_tree(tree: Any, rng: Rng) -> Any:
     """Return a copy with one to three of its nodes replaced, removed, renamed or repeated."""
     made = [copy.deepcopy(tree)]
     for _ in range(int(rng.integers(1, 4))):
-        places = [(made, 0)]
-        for holder, key in places:  # grows as it is walked
-            node = holder[key]
+        nodes = [(made, 0)]
+        for parent, key in nodes:  # the list grows during the loop
+            node = parent[key]
             keys = node if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ()
-            places.extend((node, inner) for inner in keys)
-        holder, key = pick(rng, places[1:] or places)
+            nodes.extend((node, inner) for inner in keys)
+        parent, key = pick(rng, nodes[1:] or nodes)
         match int(rng.integers(0, 5)):
             case 0 | 1:
-                holder[key] = copy.deepcopy(pick(rng, VALUES))
-            case 2 if holder is not made:
-                del holder[key]
-            case 3 if isinstance(holder, dict):
-                holder[pick(rng, ["", "x", "signature", "a" * 300, "\ud800"])] = holder.pop(key)
-            case 4 if isinstance(holder, list) and holder is not made:
-                holder.extend([copy.deepcopy(holder[key])] * int(pick(rng, [1, 3, 2000])))
+                parent[key] = copy.deepcopy(pick(rng, VALUES))
+            case 2 if parent is not made:
+                del parent[key]
+            case 3 if isinstance(parent, dict):
+                parent[pick(rng, ["", "x", "signature", "a" * 300, "\ud800"])] = parent.pop(key)
+            case 4 if isinstance(parent, list) and parent is not made:
+                parent.extend([copy.deepcopy(parent[key])] * int(pick(rng, [1, 3, 2000])))
     return made[0]
 
 
 def damage_json(text: bytes) -> Make:
-    """Mutate the tree, or the text in one of four cases."""
+    """Mutate the tree. In one of four cases, mutate the text."""
     tree = json.loads(text)
     return lambda rng: (
         damage_bytes(text, rng) if rng.random() < 0.25 else json.dumps(damage_tree(tree, rng)).encode()
@@ -168,23 +170,23 @@ def damage_lines(blob: bytes, separator: bytes = b"\n") -> Make:
 
     def make(rng: Rng) -> bytes:
         lines = blob.split(separator)
-        at, other = (int(rng.integers(0, len(lines))) for _ in range(2))
+        offset, other = (int(rng.integers(0, len(lines))) for _ in range(2))
         match int(rng.integers(0, 4)):
             case 0:
-                lines[at], lines[other] = lines[other], lines[at]
+                lines[offset], lines[other] = lines[other], lines[offset]
             case 1:
-                lines.insert(at, lines[other])
+                lines.insert(offset, lines[other])
             case 2:
-                del lines[at]
+                del lines[offset]
             case _:
-                lines[at] = damage_bytes(lines[at], rng)
+                lines[offset] = damage_bytes(lines[offset], rng)
         return separator.join(lines)
 
     return make
 
 
 def damage_safetensors(blob: bytes) -> Make:
-    """Mutate header, values or the whole file; the header's length is right again in the first two cases."""
+    """Mutate header, values or the whole file. The header's length is correct in the first two cases."""
     end = 8 + int.from_bytes(blob[:8], "little")
     header = json.loads(blob[8:end])
     values = blob[end:]
@@ -201,7 +203,7 @@ def damage_safetensors(blob: bytes) -> Make:
 
 
 def damage_zip(blob: bytes) -> Make:
-    """Mutate one member; the archive's checksums are right again. One of four mutates the archive itself."""
+    """Mutate one member, with correct checksums in the archive. In one of four cases, mutate the archive."""
     with zipfile.ZipFile(io.BytesIO(blob)) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
 
@@ -215,7 +217,7 @@ def damage_zip(blob: bytes) -> Make:
                 if name != chosen:
                     archive.writestr(name, content)
                 elif rng.random() < 0.9:
-                    # a header of .npy lies in the first 128 bytes
+                    # The first 128 bytes contain the header of .npy
                     head = flip_bytes(content[:128], rng) if rng.random() < 0.5 else content[:128]
                     archive.writestr(name, head + flip_bytes(content[128:], rng))
         return made.getvalue()

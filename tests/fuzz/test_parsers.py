@@ -1,7 +1,6 @@
-"""Every parser of foreign bytes: damaged inputs raise the project's own errors and take no more memory than
-allowed.
+"""Every parser of foreign bytes: damaged inputs raise only errors of edgefl and stay within a memory limit.
 
-`make test-fuzz` runs a million inputs; EDGEFL_FUZZ_SCALE is the share of them, a tenth where it is not set.
+`make test-fuzz` runs a million inputs. EDGEFL_FUZZ_SCALE is the share of them to run, by default a tenth.
 """
 
 import base64
@@ -82,7 +81,7 @@ from firmware_export.ota.update_package import FirmwarePart, FirmwareParts, make
 from firmware_export.tflite.graph import read_graph
 from firmware_export.tflite.quantized_model import read_quantized_model
 from mqtt_broker.aggregator.journal import FederationStart, Journal
-from tests.firmware_export.graphs import Op, T, model_of
+from tests.firmware_export.graphs import Op, T, make_tflite
 from tests.fuzz.mutations import (
     BYTES,
     Make,
@@ -99,23 +98,29 @@ from tests.fuzz.mutations import (
 
 SCALE = float(os.environ.get("EDGEFL_FUZZ_SCALE", "0.1"))
 TOTAL = 1_000_000
-LEAST = 10_000
-MEMORY = 2_000_000
+MIN_INPUTS = 10_000
+MEMORY_LIMIT_BYTES = 2_000_000
 SHA = "ab" * 32
 
 
 @dataclass(frozen=True)
 class Parser:
-    """read: raises EdgeflError for what it refuses. make: draws an input. inputs: of the whole run.
+    """A parser and its inputs.
 
-    memory: most bytes that `read` may take. refuses: False for a reader that shows what it cannot read.
+    Attributes:
+        name: shown in messages.
+        read: raises EdgeflError for input that it refuses.
+        make: draws an input.
+        inputs: number of inputs of the full run.
+        memory: the most bytes that `read` may use.
+        refuses: False for a reader that shows unreadable input instead of refusing it.
     """
 
     name: str
     read: Callable[[bytes], object]
     make: Make
-    inputs: int = LEAST
-    memory: int = MEMORY
+    inputs: int = MIN_INPUTS
+    memory: int = MEMORY_LIMIT_BYTES
     refuses: bool = True
 
 
@@ -179,13 +184,13 @@ TOPIC_OF = {
 }
 
 
-def message_parsers() -> list[Parser]:
-    """Each message as JSON, signed again after it was damaged, and as a monitor reads it."""
-    found = []
+def make_message_parsers() -> list[Parser]:
+    """Return parsers of each message: as JSON, signed again after damage, and as a monitor reads it."""
+    parsers = []
     for seed in SEEDS:
         kind = type(seed)
         text = encode_json(seed)
-        found.append(
+        parsers.append(
             Parser(
                 f"json {kind.__name__}",
                 lambda blob, kind=kind: decode_json(kind, blob),
@@ -194,7 +199,7 @@ def message_parsers() -> list[Parser]:
             )
         )
         if hasattr(seed, "signature"):
-            found.append(
+            parsers.append(
                 Parser(
                     f"signed {kind.__name__}",
                     lambda blob, kind=kind: read_signed(kind, blob),
@@ -207,7 +212,10 @@ def message_parsers() -> list[Parser]:
         seed = pick(rng, SEEDS)
         return TOPIC_OF[type(seed).__name__].encode() + b"\n" + damage_json(encode_json(seed))(rng)
 
-    return [*found, Parser("monitor", show, make_topic_and_payload, 15_000, 8_000_000, refuses=False)]
+    return [
+        *parsers,
+        Parser("monitor", render_message, make_topic_and_payload, 15_000, 8_000_000, refuses=False),
+    ]
 
 
 def read_signed(kind: type, blob: bytes) -> object:
@@ -215,7 +223,7 @@ def read_signed(kind: type, blob: bytes) -> object:
 
 
 def damage_signed(seed: object) -> Make:
-    """Damage the tree, and sign what is still a message of that kind; else damage the signed text."""
+    """Damage the tree, and sign it if it is still a message of that kind. Otherwise damage signed text."""
     tree = json.loads(encode_json(seed))
 
     def make(rng: Rng) -> bytes:
@@ -229,7 +237,7 @@ def damage_signed(seed: object) -> Make:
     return make
 
 
-def show(blob: bytes) -> object:
+def render_message(blob: bytes) -> object:
     topic, _, payload = blob.partition(b"\n")
     whole = f"{TOPIC_PREFIX}/f/{topic.decode(errors='replace')}"
     view = FederationView("f")
@@ -237,14 +245,14 @@ def show(blob: bytes) -> object:
     return json.dumps([decode_message(whole, payload), snapshot(view, 2.0)], allow_nan=False)
 
 
-def tensor_parsers() -> list[Parser]:
-    """Updates in each codec, models, and blobs in chunks."""
-    found = []
+def make_tensor_parsers() -> list[Parser]:
+    """Return parsers of updates in each codec, of models, and of blobs in chunks."""
+    parsers = []
     for codec in ("fp32", "fp16", "int8", "top-10"):
         blob = encode_models({"global": WEIGHTS}, codec)
         damaged = damage_safetensors(blob)
         itemsize = {"fp16": 2, "int8": 1}.get(codec, 4)
-        found.append(
+        parsers.append(
             Parser(
                 f"update {codec}",
                 lambda blob, codec=codec: decode_models(blob, MODELS, "pi-1", codec),
@@ -252,7 +260,7 @@ def tensor_parsers() -> list[Parser]:
                 20_000,
             )
         )
-        found.append(
+        parsers.append(
             Parser(
                 f"update {codec}+deflate",
                 lambda blob, codec=codec: decode_models(blob, MODELS, "pi-1", f"{codec}+deflate"),
@@ -265,15 +273,13 @@ def tensor_parsers() -> list[Parser]:
             )
         )
     model = damage_safetensors(encode_weights(WEIGHTS))
-    found.append(Parser("model", lambda blob: decode_subset(blob, SPECS, "the aggregator"), model, 20_000))
-    found.append(Parser("chunks", assemble, draw_chunks, 20_000, 8_000_000))
-    return found
+    parsers.append(Parser("model", lambda blob: decode_subset(blob, SPECS, "the aggregator"), model, 20_000))
+    parsers.append(Parser("chunks", assemble, draw_chunks, 20_000, 8_000_000))
+    return parsers
 
 
 def draw_chunks(rng: Rng) -> bytes:
-    """Return a manifest's numbers, ranges and chunks, as JSON; two of three draws change one of the
-    numbers.
-    """
+    """Return a manifest's numbers, ranges and chunks as JSON. Two of three draws change one number."""
     numbers = [0, 1, 2, 1023, 1024, 4096, 245_760, 245_761, 10**6, 2**31, 2**62, -1]
     size = int(pick(rng, [0, 1, 1024, 3000, 4999]))
     chunk = int(pick(rng, [1024, 4096, 245_760]))
@@ -286,16 +292,16 @@ def draw_chunks(rng: Rng) -> bytes:
         [[index, min(chunk, size - index * chunk)] for index in range(count)],
     ]
     if rng.random() < 0.67:
-        place = int(rng.integers(0, 5))
+        position = int(rng.integers(0, 5))
         number = int(pick(rng, numbers))
-        drawn[place] = number if place < 3 else [[number, int(pick(rng, numbers)) % 10**6]]
+        drawn[position] = number if position < 3 else [[number, int(pick(rng, numbers)) % 10**6]]
     return json.dumps(drawn).encode()
 
 
 def assemble(blob: bytes) -> None:
     try:
         size, count, chunk, ranges, chunks = json.loads(blob)
-    except (ValueError, TypeError, RecursionError):  # no draw of `draw_chunks`
+    except (ValueError, TypeError, RecursionError):  # the input is not from `draw_chunks`
         return
     content = b"\0" * min(max(size, 0), 5000)
     assembler = Assembler(sha256(content).hexdigest(), size, count, chunk, 1_000_000)
@@ -307,8 +313,8 @@ def assemble(blob: bytes) -> None:
         assembler.assemble()
 
 
-def masked_parsers() -> list[Parser]:
-    """What the exchanges of secure aggregation carry, with signatures and vouchers made anew."""
+def make_masked_parsers() -> list[Parser]:
+    """Return parsers of the messages of secure aggregation, with valid signatures and vouchers."""
     authority = make_authority("a", 10)
     key = base64.b64encode(bytes(32)).decode()
     seed = Advertised("pi-1", "ab" * 32, key, key, key)
@@ -360,8 +366,8 @@ def masked_parsers() -> list[Parser]:
         )(rng)
 
     return [
-        Parser("masked agreement", read_agreed, make_agreed, LEAST),
-        Parser("masked keys", read_keys, make_keys, LEAST),
+        Parser("masked agreement", read_agreed, make_agreed, MIN_INPUTS),
+        Parser("masked keys", read_keys, make_keys, MIN_INPUTS),
         Parser("masked inbox", decode_inbox, damage_list(inbox, b"\n"), 20_000),
         Parser("masked complaint", decode_complaint, damage_list(ids, b" "), 20_000),
         Parser("masked ids", decode_ids, damage_list(ids, b" "), 20_000),
@@ -374,8 +380,8 @@ def damage_list(blob: bytes, separator: bytes) -> Make:
     return lambda rng: damaged(rng) if rng.random() < 0.5 else damage_bytes(blob, rng)
 
 
-def text_parsers() -> list[Parser]:
-    """Topics, URLs, sensor messages and the configuration."""
+def make_text_parsers() -> list[Parser]:
+    """Return parsers of topics, URLs, sensor messages and the configuration."""
     topic = f"{TOPIC_PREFIX}/f/device/pi-1/up/{SHA}/0".encode()
     url = b"mqtts://user:word@host:8883,mqtts://b?protocol=5"
     config = b"""[federation]
@@ -431,9 +437,9 @@ def damage_config(text: bytes) -> Make:
     def make(rng: Rng) -> bytes:
         made = list(lines)
         for _ in range(int(rng.integers(1, 4))):
-            at = int(rng.integers(0, len(made)))
-            if b"= " in made[at]:
-                made[at] = made[at].split(b"= ")[0] + b"= " + pick(rng, values)
+            index = int(rng.integers(0, len(made)))
+            if b"= " in made[index]:
+                made[index] = made[index].split(b"= ")[0] + b"= " + pick(rng, values)
         return damage_lines(b"\n".join(made))(rng) if rng.random() < 0.5 else b"\n".join(made)
 
     return make
@@ -445,8 +451,8 @@ def take_readings(blob: bytes) -> None:
         cutter.take("l/s" if number % 3 == 0 else "a/s", line)
 
 
-def file_parsers(folder: Path) -> list[Parser]:
-    """State, keys, data and exports as files on a disk."""
+def make_file_parsers(folder: Path) -> list[Parser]:
+    """Return parsers of state, keys, data and exports in files."""
     state = encode_server_state(ServerState(1, "federate", {"global": WEIGHTS}, {"m": WEIGHTS}, {"a": 1.0}))
     lists: dict[str, list[object]] = {key: [] for key in ("data", "trained", "frozen", "slots", "noise")}
     signature = {"name": "train", "kind": "train", "batch_size": 2, **lists, "hyper": {}, "out": None}
@@ -468,8 +474,10 @@ def file_parsers(folder: Path) -> list[Parser]:
         parts = {"spec": damaged_spec(rng), "program": b"p", "template": b"t"}
         return bytes(save({name: np.frombuffer(part or b" ", np.uint8) for name, part in parts.items()}))
 
-    def through(name: str, read: Callable[[Path], object], mode: int = 0o600) -> Callable[[bytes], object]:
-        """Return what writes the bytes into a file and reads it."""
+    def make_file_reader(
+        name: str, read: Callable[[Path], object], mode: int = 0o600
+    ) -> Callable[[bytes], object]:
+        """Return a function that writes the bytes to a file and reads it."""
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
 
@@ -480,19 +488,19 @@ def file_parsers(folder: Path) -> list[Parser]:
 
         return read_file
 
-    def written(write: Callable[[Path], object], name: str = "made") -> bytes:
+    def read_written(write: Callable[[Path], object], name: str = "made") -> bytes:
         write(folder / name)
         return (folder / name).read_bytes()
 
     x = np.linspace(0, 1, 24, dtype=np.float32).reshape(6, 4)
-    shard = written(
+    shard = read_written(
         lambda path: save_shard(path, Shard(x, np.arange(6) % 3, x, np.arange(6) % 3, 3)), "made.npz"
     )
     ring = Ring(4, 2, ("a", "b"))
     for label in range(3):
         ring.add(np.ones((2, 2), np.float32), label, 0, label)
-    rung = written(ring.save, "ring.npz")
-    journal = written(fill_journal, "journal.sqlite")
+    saved_ring = read_written(ring.save, "ring.npz")
+    journal = read_written(fill_journal, "journal.sqlite")
     public = {
         client_id: PublicKeys(bytes(32), bytes(32), bytes(32)) for client_id in ("pi-1", "pi-2", "pi-3")
     }
@@ -507,7 +515,7 @@ def file_parsers(folder: Path) -> list[Parser]:
         np.arange(4, dtype=np.uint64),
         {"pi-1": bytes(3 * DIGESTS_BYTES)},
     )
-    line, _, words = encode_masked_sum(masked_sum).partition(b"\n")
+    line, _, vector_bytes = encode_masked_sum(masked_sum).partition(b"\n")
     damaged_line = damage_json(line)
     enrolment = {
         "format": ENROLMENT_FORMAT,
@@ -516,7 +524,7 @@ def file_parsers(folder: Path) -> list[Parser]:
     register = {"pi-1": {"serial": "1", "signing_key": KEY, "revoked": False, "voucher": "x"}}
     csv = b"a,b,label\n" + b"".join(b"%d,%d.5,%d\n" % (i, i, i % 2) for i in range(6))
     plain = {
-        name: Parser(f"file {name}", read, make, LEAST, 8_000_000)
+        name: Parser(f"file {name}", read, make, MIN_INPUTS, 8_000_000)
         for name, read, make in (
             ("server state", decode_server_state, damage_safetensors(state)),
             (
@@ -529,46 +537,60 @@ def file_parsers(folder: Path) -> list[Parser]:
             (
                 "masked sum",
                 lambda blob: decode_masked_sum(blob, "masked.sum", "s", 1, 4),
-                lambda rng: damaged_line(rng) + b"\n" + words,
+                lambda rng: damaged_line(rng) + b"\n" + vector_bytes,
             ),
-            ("enrolment", through("enrolment", load_enrolment), damage_json(json.dumps(enrolment).encode())),
+            (
+                "enrolment",
+                make_file_reader("enrolment", load_enrolment),
+                damage_json(json.dumps(enrolment).encode()),
+            ),
             (
                 "register",
-                through("keys/devices.json", lambda path: read_devices(path.parent)),
+                make_file_reader("keys/devices.json", lambda path: read_devices(path.parent)),
                 damage_json(json.dumps(register).encode()),
             ),
-            ("shard", through("shard.npz", load_shard), damage_zip(shard)),
-            ("ring", through("ring.npz", lambda path: load_ring(path, 4, 2, ())), damage_zip(rung)),
+            ("shard", make_file_reader("shard.npz", load_shard), damage_zip(shard)),
+            (
+                "ring",
+                make_file_reader("ring.npz", lambda path: load_ring(path, 4, 2, ())),
+                damage_zip(saved_ring),
+            ),
             (
                 "csv",
-                through("a.csv", lambda path: read_source(make_source(str(path), window=2, label="label"))),
+                make_file_reader(
+                    "a.csv", lambda path: read_source(make_source(str(path), window=2, label="label"))
+                ),
                 damage_lines(csv),
             ),
-            ("class list", through("classes.txt", read_class_list), damage_lines(b"walk\nrun\nsit")),
+            ("class list", make_file_reader("classes.txt", read_class_list), damage_lines(b"walk\nrun\nsit")),
             (
                 "npy",
-                through("a.npy", read_sample),
-                lambda rng: flip_bytes(npy(), rng) if rng.random() < 0.7 else damage_bytes(npy(), rng),
+                make_file_reader("a.npy", read_sample),
+                lambda rng: (
+                    flip_bytes(make_npy(), rng) if rng.random() < 0.7 else damage_bytes(make_npy(), rng)
+                ),
             ),
             (
                 "wav",
-                through("a.wav", read_sample),
-                lambda rng: flip_bytes(wav(), rng) if rng.random() < 0.7 else damage_bytes(wav(), rng),
+                make_file_reader("a.wav", read_sample),
+                lambda rng: (
+                    flip_bytes(make_wav(), rng) if rng.random() < 0.7 else damage_bytes(make_wav(), rng)
+                ),
             ),
-            ("idx", through("a.gz", lambda path: read_idx(path, 2)), damage_idx),
-            ("journal", through("journal.sqlite", read_journal), damage_journal(journal)),
+            ("idx", make_file_reader("a.gz", lambda path: read_idx(path, 2)), damage_idx),
+            ("journal", make_file_reader("journal.sqlite", read_journal), damage_journal(journal)),
         )
     }
     return list(plain.values())
 
 
-def npy() -> bytes:
+def make_npy() -> bytes:
     made = io.BytesIO()
     np.save(made, np.ones((2, 3), np.float32))
     return made.getvalue()
 
 
-def wav() -> bytes:
+def make_wav() -> bytes:
     made = io.BytesIO()
     with wave.open(made, "wb") as file:
         file.setnchannels(1)
@@ -614,7 +636,7 @@ def damage_journal(content: bytes) -> Make:
 
 
 def read_journal(path: Path) -> None:
-    """Read a journal as an aggregator that is started again does."""
+    """Read a journal as a restarted aggregator does."""
     for leftover in path.parent.glob(f"{path.name}-*"):
         leftover.unlink()
     with Journal(path.parent) as journal:
@@ -627,11 +649,11 @@ def read_journal(path: Path) -> None:
         journal.read_losses("personalize")
 
 
-def export_parsers() -> list[Parser]:
-    """Models, updates, counters and certificates of the firmware."""
+def make_export_parsers() -> list[Parser]:
+    """Return parsers of models, updates, counters and certificates of the firmware."""
     rng = np.random.default_rng(3)
     kernel = rng.integers(-90, 90, (3, 4)).astype(np.int8)
-    model = model_of(
+    model = make_tflite(
         [
             T((1, 4)),
             T((3, 4), 0.1, 0, kernel),
@@ -686,7 +708,7 @@ def export_parsers() -> list[Parser]:
         ("golden vectors", decode_golden, damage_zip(golden)),
         ("certificate", read_certificate, damage_json(json.dumps(certificate).encode())),
     ]
-    return [Parser(name, read, make, LEAST, 20_000_000) for name, read, make in damaged]
+    return [Parser(name, read, make, MIN_INPUTS, 20_000_000) for name, read, make in damaged]
 
 
 @pytest.fixture(scope="module")
@@ -694,12 +716,12 @@ def parsers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Parser]]
     """All parsers by group."""
     folder = tmp_path_factory.mktemp("fuzz")
     return {
-        "messages": message_parsers(),
-        "tensors": tensor_parsers(),
-        "masked": masked_parsers(),
-        "texts": text_parsers(),
-        "files": file_parsers(folder),
-        "exports": export_parsers(),
+        "messages": make_message_parsers(),
+        "tensors": make_tensor_parsers(),
+        "masked": make_masked_parsers(),
+        "texts": make_text_parsers(),
+        "files": make_file_parsers(folder),
+        "exports": make_export_parsers(),
     }
 
 
@@ -710,8 +732,8 @@ GROUPS = ("messages", "tensors", "masked", "texts", "files", "exports")
 @pytest.mark.timeout(3600)
 @pytest.mark.filterwarnings(
     "ignore:Reading `.npy`:UserWarning"
-)  # numpy's remark on a header as Python 2 wrote it
-def test_damaged_input_is_refused_by_an_error_of_the_project_or_read(group, parsers):
+)  # numpy warns about headers in the form of Python 2
+def test_damaged_input_is_read_or_refused_with_an_edgefl_error(group, parsers):
     for number, parser in enumerate(parsers[group]):
         rng = np.random.default_rng([7, number])
         refused = 0
@@ -733,29 +755,29 @@ def test_damaged_input_is_refused_by_an_error_of_the_project_or_read(group, pars
 
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.filterwarnings("ignore:Reading `.npy`:UserWarning")
-def test_no_input_takes_more_memory_than_the_limit(group, parsers):
+def test_parsers_stay_within_their_memory_limit(group, parsers):
     for number, parser in enumerate(parsers[group]):
         rng = np.random.default_rng([8, number])
         with contextlib.suppress(EdgeflError):
-            parser.read(parser.make(rng))  # imports and caches are not the input's
+            parser.read(parser.make(rng))  # imports and caches do not count
         tracemalloc.start()
         try:
             for blob in (*BYTES, *(parser.make(rng) for _ in range(math.ceil(100 * min(1, 10 * SCALE))))):
                 tracemalloc.reset_peak()
                 before = tracemalloc.get_traced_memory()[0]
-                # The last two are of this module's own splitting of inputs
+                # This module raises the last two errors when it splits an input
                 with contextlib.suppress(EdgeflError, ValueError, RecursionError):
                     parser.read(blob)
-                taken = tracemalloc.get_traced_memory()[1] - before
-                assert taken < parser.memory, f"{parser.name} took {taken} bytes for {blob[:80]!r}"
+                used_bytes = tracemalloc.get_traced_memory()[1] - before
+                assert used_bytes < parser.memory, f"{parser.name} took {used_bytes} bytes for {blob[:80]!r}"
         finally:
             tracemalloc.stop()
 
 
-def test_a_whole_run_is_a_million_inputs_and_every_message_is_among_them(parsers):
+def test_full_run_has_a_million_inputs_and_every_message_type(parsers):
     everything = [parser for group in parsers.values() for parser in group]
     assert sum(parser.inputs for parser in everything) >= TOTAL
-    assert min(parser.inputs for parser in everything) >= LEAST
+    assert min(parser.inputs for parser in everything) >= MIN_INPUTS
     classes = {
         cls
         for cls in vars(messages).values()

@@ -1,4 +1,4 @@
-"""A puppet, which is a device whose every message the test writes itself, and a listener."""
+"""A puppet, which is a device whose messages the test sends, and a listener."""
 
 import contextlib
 import hashlib
@@ -19,7 +19,7 @@ DEADLINE_S = 40.0
 
 
 class Puppet:
-    """A device without a will of its own."""
+    """A device whose messages the test sends."""
 
     def __init__(self, federation, client_id):
         self.topics = federation.topics
@@ -40,7 +40,7 @@ class Puppet:
         )
 
     def next(self, kind):
-        """Return the next message of that kind, task or receipt; those of the other kind are kept."""
+        """Return the next message of that kind, task or receipt. Messages of the other kind wait."""
         deadline = time.monotonic() + DEADLINE_S
         while not self.inbox[kind] and time.monotonic() < deadline:
             event = self.link.get(deadline - time.monotonic())
@@ -50,7 +50,7 @@ class Puppet:
         return decode_json(Task if kind == "task" else Receipt, self.inbox[kind].popleft())
 
     def begin(self, task, blob, **changes):
-        """Announce an update; returns what was announced."""
+        """Announce an update and return the announcement."""
         begin = Begin(
             self.client_id,
             task.session,
@@ -69,7 +69,7 @@ class Puppet:
         self.publish(begin.sha256, "begin", encode_json(begin))
         return begin
 
-    def say(self, **changes):
+    def publish_status(self, **changes):
         """Publish the status, with these fields changed."""
         self.link.publish(
             self.topics.format_device(self.client_id, "status"),
@@ -81,7 +81,7 @@ class Puppet:
         self.link.publish(self.topics.format_upload(self.client_id, sha256, leaf), payload)
 
     def send(self, task, blob, lose=(), **changes):
-        """Send a whole update, save the chunks in `lose`; returns the receipt after it."""
+        """Send a whole update without the chunks in `lose`. Return the receipt after it."""
         begin = self.begin(task, blob, **changes)
         receipt = self.next("receipt")
         if receipt.outcome == "missing":
@@ -92,12 +92,12 @@ class Puppet:
             receipt = self.next("receipt")
         return receipt
 
-    def shout(self, topic, payload):
-        """Publish past the link's own check of sizes."""
+    def publish_unchecked(self, topic, payload):
+        """Publish without the link's own check of sizes."""
         self.link._client.publish(topic, payload, qos=1)
 
-    def close_hard(self):
-        """Break the connection: the will speaks."""
+    def drop_connection(self):
+        """Break the connection, so that the broker publishes the will."""
         self.link._client.reconnect_delay_set(600, 600)
         with contextlib.suppress(OSError, AttributeError):
             self.link._client.socket().shutdown(socket.SHUT_RDWR)
@@ -111,49 +111,49 @@ class Puppet:
         self.link.close()
 
 
-class Heard:
-    """All that was said on the topics under a prefix."""
+class Listener:
+    """Collects all messages on the topics of a filter."""
 
     def __init__(self, url, topic):
         self.link = Link(url, f"listener-{secrets.token_hex(4)}")
         self.link.subscribe(topic)
         self.messages = []
 
-    def until_phase(self, phase, topic="/state"):
-        """Listen until the state (of the federation with that topic) says that phase; returns every message
-        so far.
+    def wait_for_phase(self, phase, topic="/state"):
+        """Listen until a state message has that phase and return every message so far. `topic` ends the
+        topic of the state.
 
-        The answer to devices of version 1, on a topic of version 1, is passed over.
+        The answer to devices of version 1, on a topic of version 1, is ignored.
         """
 
-        def says_phase(message):
+        def has_phase(message):
             is_state = message.topic.startswith(f"{TOPIC_PREFIX}/") and message.topic.endswith(topic)
             return is_state and json.loads(message.payload)["phase"] == phase
 
-        return self._until(says_phase)
+        return self.wait_for(has_phase)
 
-    def until(self, leaf):
-        """Listen until something is said on a topic that ends so; returns every message so far."""
-        return self._until(lambda message: message.topic.endswith(f"/{leaf}"))
+    def wait_for_topic(self, leaf):
+        """Listen until a message arrives on a topic with this ending and return every message so far."""
+        return self.wait_for(lambda message: message.topic.endswith(f"/{leaf}"))
 
-    def until_online(self):
-        """Listen until a status says online."""
-        return self._until(
+    def wait_until_online(self):
+        """Listen until a status is online and return every message so far."""
+        return self.wait_for(
             lambda message: message.topic.endswith("/status") and json.loads(message.payload)["online"]
         )
 
-    def until_offline(self):
-        """Listen until the last status says offline."""
-        return self._until(
+    def wait_until_offline(self):
+        """Listen until a status is offline and return every message so far."""
+        return self.wait_for(
             lambda message: message.topic.endswith("/status") and not json.loads(message.payload)["online"]
         )
 
-    def _until(self, wanted):
+    def wait_for(self, predicate):
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
             event = self.link.get(deadline - time.monotonic())
             if isinstance(event, Message):
                 self.messages.append(event)
-                if wanted(event):
+                if predicate(event):
                     return self.messages
         raise AssertionError(f"it was not said; heard {[message.topic for message in self.messages]}")

@@ -1,11 +1,10 @@
-"""Run `edgefl ...`, and at the N-th line of ours tell the test and wait until it has done its worst:
-`at_line.py PORT N ARGUMENTS`.
+"""Run `edgefl ...` and stop at the N-th executed line of the project until the test has injected its
+fault: `at_line.py PORT N ARGUMENTS`.
 
-A line counts at most thirty times, so that waiting loops do not drown what happens once. N may be a place
-too: `aggregator/service.py:183#2` is that line the second time, `aggregator/service.py:_close_round#4` the
-fourth
-call. N = 0: the test is told at the end how many lines there were. The test's answer is a number when the
-clock is to jump by so many seconds.
+A line counts at most thirty times, so that waiting loops do not hide lines that run once. N may also be a
+position: `aggregator/service.py:183#2` is the second execution of that line,
+`aggregator/service.py:_close_round#4` is the fourth call. With N = 0 the test receives the number of
+lines at the end. The test may answer with a number of seconds by which the clock is to jump.
 """
 
 import os
@@ -23,44 +22,46 @@ PACKAGES = tuple(
     str(Path(edgefl.cli.main.__file__).parents[2] / name) + "/"
     for name in ("edgefl", "devices", "mqtt_broker")
 )
-OFTEN = 30
+MAX_COUNT_PER_LINE = 30
 
 
-def main(port, wanted, arguments):
+def main(port, stop_at, arguments):
     seen = Counter()
     lock = threading.Lock()
     total = 0
 
-    def tell(text):
+    def report(text):
         with socket.create_connection(("127.0.0.1", port)) as connection:
             connection.sendall(text.encode() + b"\n")
-            answer = connection.makefile().readline()  # who is killed here never gets it
+            answer = connection.makefile().readline()  # a killed process never receives it
         if answer.strip():
-            real = time.time
+            get_time = time.time
             jump = float(answer)
-            time.time = lambda: real() + jump
+            time.time = lambda: get_time() + jump
 
-    def passed(frame, place, counts):
+    def count_line(frame, position, counts):
         nonlocal total
         file = Path(frame.f_code.co_filename)
-        place = f"{file.parent.name}/{file.name}:{place}"
+        position = f"{file.parent.name}/{file.name}:{position}"
         with lock:
-            seen[place] += 1
-            total += counts and seen[place] <= OFTEN
-            here = f"{place}#{seen[place]}"
-            due = wanted == here or (counts and seen[place] <= OFTEN and wanted == str(total))
-        if due:
-            tell(f"at {os.getpid()} {here}")
+            seen[position] += 1
+            total += counts and seen[position] <= MAX_COUNT_PER_LINE
+            occurrence = f"{position}#{seen[position]}"
+            is_due = stop_at == occurrence or (
+                counts and seen[position] <= MAX_COUNT_PER_LINE and stop_at == str(total)
+            )
+        if is_due:
+            report(f"at {os.getpid()} {occurrence}")
 
     def on_line(frame, event, _):
         if event == "line":
-            passed(frame, frame.f_lineno, True)
+            count_line(frame, frame.f_lineno, True)
         return on_line
 
     def on_call(frame, event, _):
         if frame.f_code.co_name == "<module>" or not frame.f_code.co_filename.startswith(PACKAGES):
             return None
-        passed(frame, frame.f_code.co_name, False)
+        count_line(frame, frame.f_code.co_name, False)
         return on_line
 
     threading.settrace(on_call)
@@ -71,8 +72,8 @@ def main(port, wanted, arguments):
     finally:
         sys.settrace(None)
         threading.settrace(None)  # type: ignore[arg-type]
-        if wanted == "0":
-            tell(f"count {os.getpid()} {total}")
+        if stop_at == "0":
+            report(f"count {os.getpid()} {total}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Real brokers, real processes, and actors whose every message the test writes itself."""
+"""Real brokers, real processes, and actors whose messages the test sends."""
 
 import importlib.util
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 
-def load(name):
+def load_module(name):
     """Return a module that lies beside this file."""
     key = f"edgefl_tests_{name}"
     if key not in sys.modules:
@@ -17,11 +17,11 @@ def load(name):
     return sys.modules[key]
 
 
-processes = load("processes")
-actors = load("actors")
-hazards = load("hazards")
-masked_actor = load("masked_actor")
-pseudo_terminal = load("pseudo_terminal")
+processes = load_module("processes")
+actors = load_module("actors")
+hazards = load_module("hazards")
+masked_actor = load_module("masked_actor")
+pseudo_terminal = load_module("pseudo_terminal")
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def start():
 
 @pytest.fixture(scope="session")
 def mosquitto_url():
-    process, url = processes.broker_of("mosquitto")
+    process, url = processes.start_broker("mosquitto")
     yield url
     process.close()
 
@@ -47,7 +47,7 @@ def mosquitto_url():
 @pytest.fixture(scope="session")
 def amqtt_url():
     pytest.importorskip("amqtt")
-    process, url = processes.broker_of("amqtt")
+    process, url = processes.start_broker("amqtt")
     yield url
     process.close()
 
@@ -74,8 +74,8 @@ def puppet():
         return made[-1]
 
     yield make
-    for each in made:
-        each.close()
+    for actor in made:
+        actor.close()
 
 
 @pytest.fixture
@@ -83,12 +83,12 @@ def listen():
     made = []
 
     def make(federation, topic=None):
-        made.append(actors.Heard(federation.url, topic or f"{federation.topics.root}/#"))
+        made.append(actors.Listener(federation.url, topic or f"{federation.topics.root}/#"))
         return made[-1]
 
     yield make
-    for each in made:
-        each.link.close()
+    for listener in made:
+        listener.link.close()
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def masked_puppet(puppet, listen):
     def make(federation, client_id):
         blobs = listen(federation, f"{federation.topics.root}/blob/+/+")
         return masked_actor.MaskedPuppet(
-            federation, puppet(federation, client_id), blobs, processes.toy_weights()
+            federation, puppet(federation, client_id), blobs, processes.make_toy_weights()
         )
 
     return make
@@ -104,14 +104,14 @@ def masked_puppet(puppet, listen):
 
 @pytest.fixture(scope="module", params=[4, 5], ids=["mqtt-3.1.1", "mqtt-5"])
 def secured(request, tmp_path_factory):
-    made = load("secured").Secured(tmp_path_factory.mktemp("broker") / "keys", request.param)
+    made = load_module("secured").SecuredBroker(tmp_path_factory.mktemp("broker") / "keys", request.param)
     yield made
     made.stop()
 
 
 @pytest.fixture
 def secured_broker(tmp_path):
-    made = load("secured").Secured(tmp_path / "keys", 4)
+    made = load_module("secured").SecuredBroker(tmp_path / "keys", 4)
     yield made
     made.stop()
 
@@ -125,16 +125,16 @@ def masked():
 def fleet(tmp_path):
     made = []
 
-    def make(drawn=(), **settings):
+    def make(faults=(), **settings):
         broker = processes.Broker()
         made.append(broker.kill)
         federation = processes.Federation("", tmp_path, None, **settings)
         clients = [f"pi-{i}" for i in range(3)]
         for i, client_id in enumerate(clients):
-            processes.save_shard(tmp_path / f"{client_id}.npz", processes.toy_shard(i, 20 + 10 * i))
-        each = hazards.Fleet(federation, broker, processes.Process, clients, drawn)
-        made.append(each.close)
-        return each
+            processes.save_shard(tmp_path / f"{client_id}.npz", processes.make_toy_shard(i, 20 + 10 * i))
+        made_fleet = hazards.Fleet(federation, broker, processes.Process, clients, faults)
+        made.append(made_fleet.close)
+        return made_fleet
 
     yield make
     for end in reversed(made):
@@ -143,7 +143,7 @@ def fleet(tmp_path):
 
 @pytest.fixture
 def own_broker():
-    """A broker that no other test says anything on."""
+    """A broker that no other test uses."""
     broker = processes.Broker()
     yield broker
     broker.kill()
@@ -160,8 +160,8 @@ def services():
 
 
 @pytest.fixture(scope="session")
-def ear():
-    return lambda url: actors.Heard(url, "#")
+def listen_to_all():
+    return lambda url: actors.Listener(url, "#")
 
 
 @pytest.fixture
@@ -173,5 +173,5 @@ def terminal():
         return made[-1]
 
     yield make
-    for each in made:
-        each.close()
+    for view in made:
+        view.close()

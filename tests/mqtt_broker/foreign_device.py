@@ -1,8 +1,8 @@
-"""A device written from docs/protocol.md alone: nothing of edgefl is imported here, and messages are made by
-the tables of that page.
+"""A device written from docs/protocol.md alone. It imports nothing of edgefl and makes messages from the
+tables of that page.
 
-It trains nothing: its deltas are small numbers. What it says must be taken all the same, and what it hears it
-must understand.
+It does not train: its deltas are small numbers. The aggregator must accept its messages, and it must
+understand those of the aggregator.
 """
 
 import base64
@@ -24,8 +24,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
 DEADLINE_S = 60.0
 
 
-def tables():
-    """Return the fields of each message as the page has them: {"Task": {"session": "text", ...}, ...}."""
+def read_tables():
+    """Return the fields of each message in the tables of the page: {"Task": {"session": "text", ...},
+    ...}.
+    """
     found = {}
     heading = ""
     for line in PAGE.read_text().splitlines():
@@ -39,25 +41,28 @@ def tables():
     return found
 
 
-TABLES = tables()
+TABLES = read_tables()
 
 
-def written(value, kind, between=","):
-    """Return a value in the form that is signed."""
+def format_value(value, kind, between=","):
+    """Return a value in the form in which it is signed."""
     if kind == "number":
         return "null" if value is None or not math.isfinite(value) else repr(float(value))
     if kind.startswith("map"):
         return (
             "{"
-            + between.join(f"{json.dumps(key)}:{written(item, kind[7:])}" for key, item in value.items())
+            + between.join(f"{json.dumps(key)}:{format_value(item, kind[7:])}" for key, item in value.items())
             + "}"
         )
     return json.dumps(value, separators=(between, ":"))
 
 
 def signed_bytes(kind, message, federation, client_id):
-    told = {**message, "signature": ""}
-    body = ",".join(f'"{name}":{written(told[name], of)}' for name, of in TABLES[kind].items())
+    unsigned = {**message, "signature": ""}
+    body = ",".join(
+        f'"{name}":{format_value(unsigned[name], kind_of_field)}'
+        for name, kind_of_field in TABLES[kind].items()
+    )
     return f"edgefl/v2 {federation} {kind} {client_id}\n{{{body}}}".encode()
 
 
@@ -72,7 +77,7 @@ def safetensors(blob):
     }
 
 
-def to_safetensors(tensors):
+def encode_safetensors(tensors):
     header = {}
     data = b""
     for name, (dtype, shape, content) in tensors.items():
@@ -84,7 +89,7 @@ def to_safetensors(tensors):
 
 
 def int8_of(values):
-    """Return (scale, bytes) of the page's int8."""
+    """Return (scale, bytes) of the int8 encoding of the page."""
     largest = max(map(abs, values)) / 127
     mantissa, exponent = math.frexp(largest)
     scale = math.ldexp(math.ceil(mantissa * 65536), exponent - 16) if largest >= 2.0**-126 else 0.0
@@ -98,7 +103,9 @@ def deflated(blob, itemsize):
 
 
 class ForeignDevice:
-    """One device. `enrolment`: the fields of its file, or None; `heard`: the kinds of what was verified."""
+    """One device. `enrolment`: the fields of its file, or None. `verified_kinds`: the kinds of the
+    verified messages.
+    """
 
     def __init__(self, port, federation, client_id, enrolment=None, context=None):
         self.federation = federation
@@ -109,7 +116,7 @@ class ForeignDevice:
         self.born = time.time()
         self.events = queue.Queue()
         self.waiting = []
-        self.heard = []
+        self.verified_kinds = []
         self.stored = {}
         self.blobs = {}
         self.client = paho.Client(
@@ -128,7 +135,7 @@ class ForeignDevice:
         self.next(lambda topic: topic == "connected")
 
     def status(self, online):
-        told = {
+        status = {
             "client_id": self.client_id,
             "boot_id": self.boot_id,
             "online": online,
@@ -139,27 +146,27 @@ class ForeignDevice:
             "paused": "",
             "draining": False,
         }
-        return json.dumps(told)
+        return json.dumps(status)
 
-    def next(self, wanted):
-        """Return the first event that is wanted; the others wait."""
+    def next(self, predicate):
+        """Return the first event whose topic satisfies the predicate. Other events wait."""
         deadline = time.monotonic() + DEADLINE_S
         for event in self.waiting:
-            if wanted(event[0]):
+            if predicate(event[0]):
                 self.waiting.remove(event)
                 return event
         while True:
             event = self.events.get(timeout=max(0.0, deadline - time.monotonic()))
-            if wanted(event[0]):
+            if predicate(event[0]):
                 return event
             self.waiting.append(event)
 
-    def say(self, leaf, payload, retain=False):
+    def publish(self, leaf, payload, retain=False):
         self.client.publish(f"{self.root}/device/{self.client_id}/{leaf}", payload, qos=1, retain=retain)
 
     def read(self, kind, payload):
-        """Return a message whose fields are those of the page, with the aggregator's signature where there
-        are keys.
+        """Return a message after a check of its fields against the page and, with an enrolment, of the
+        aggregator's signature.
         """
         message = json.loads(payload)
         assert set(message) == set(TABLES[kind])
@@ -169,21 +176,21 @@ class ForeignDevice:
             key.verify(
                 base64.b64decode(message["signature"]), signed_bytes(kind, message, self.federation, to)
             )
-        self.heard.append(kind)
+        self.verified_kinds.append(kind)
         return message
 
-    def signed(self, kind, message):
-        """Return the message as it travels: what is signed is that text, whatever its blanks and numbers are;
-        of keys the page's form.
+    def sign(self, kind, message):
+        """Return the encoded message with its signature. The signature covers the text as it is sent,
+        with any spaces and numbers. Key messages are signed in the form of the page.
         """
         text = json.dumps({**message, "signature": ""}, indent=1).replace('"signature": "', '"signature":"')
         if not self.enrolment:
             return text
         key = Ed25519PrivateKey.from_private_bytes(base64.b64decode(self.enrolment["signing_key"]))
-        said = f"edgefl/v2 {self.federation} {kind} {self.client_id}\n{text}".encode()
+        signed_text = f"edgefl/v2 {self.federation} {kind} {self.client_id}\n{text}".encode()
         if kind in ("Advertised", "Agreed"):
-            said = signed_bytes(kind, message, self.federation, self.client_id)
-        signature = base64.b64encode(key.sign(said)).decode()
+            signed_text = signed_bytes(kind, message, self.federation, self.client_id)
+        signature = base64.b64encode(key.sign(signed_text)).decode()
         before, field, after = text.rpartition('"signature":"')
         return before + field + signature + after
 
@@ -199,7 +206,7 @@ class ForeignDevice:
                 manifest = json.loads(payload)
                 assert set(manifest) == set(TABLES["Manifest"])
                 if not manifest["retained"]:
-                    self.say("want", json.dumps({"sha256": sha256, "missing": [], "ts": time.time()}))
+                    self.publish("want", json.dumps({"sha256": sha256, "missing": [], "ts": time.time()}))
             else:
                 chunks[int(topic.rsplit("/")[-1])] = payload
         blob = b"".join(chunks[i] for i in range(manifest["count"]))
@@ -209,7 +216,7 @@ class ForeignDevice:
         return blob
 
     def update(self, task):
-        """Return the bytes of a made-up update, in int8+deflate."""
+        """Return the bytes of an invented update, in int8+deflate."""
         assert task["codec"] == "int8+deflate"
         tensors = {}
         if task["phase"] != "personalize":
@@ -218,10 +225,10 @@ class ForeignDevice:
                 scale, packed = int8_of([1e-3 * math.sin(i + 1) for i in range(len(content) // 4)])
                 tensors[f"global/{name}"] = ("I8", shape, packed)
                 tensors[f"global/{name}#scale"] = ("F32", [1], struct.pack("<f", scale))
-        return deflated(to_safetensors(tensors), 1)
+        return deflated(encode_safetensors(tensors), 1)
 
     def answer(self, task):
-        """Do what a task asks for."""
+        """Answer a task."""
         plan = safetensors(self.fetch(task["plan"]))
         assert json.loads(plan["spec"][2])["format"] == 2
         key = task["session"], task["round"], task["phase"]
@@ -232,7 +239,7 @@ class ForeignDevice:
         """Send an answer until its receipt says ok."""
         sha256 = hashlib.sha256(blob).hexdigest()
         step = task["chunk_bytes"]
-        told = {
+        begin = {
             "client_id": self.client_id,
             "session": task["session"],
             "round": task["round"],
@@ -247,24 +254,24 @@ class ForeignDevice:
             "ts": time.time(),
             "follows": False,
         }
-        self.say(f"up/{sha256}/begin", self.signed("Begin", told))
+        self.publish(f"up/{sha256}/begin", self.sign("Begin", begin))
         while True:
             _, payload = self.next(lambda topic: topic.endswith("/receipt"))
             receipt = self.read("Receipt", payload)
             if receipt["sha256"] != sha256 or receipt["nonce"] not in ("", task["nonce"]):
                 continue
-            # Enough others answered before
+            # Enough other clients answered before
             late = receipt["outcome"] == "rejected" and task["phase"] in ("agree", "unmask")
             if receipt["outcome"] == "ok" or late:
                 return
             assert receipt["outcome"] in ("wait", "missing"), receipt["reason"]
             for low, high in receipt["missing"]:
                 for i in range(low, high):
-                    self.say(f"up/{sha256}/{i}", blob[i * step : (i + 1) * step])
+                    self.publish(f"up/{sha256}/{i}", blob[i * step : (i + 1) * step])
             if receipt["outcome"] == "missing":
-                self.say(
+                self.publish(
                     f"up/{sha256}/end",
-                    json.dumps({"sha256": sha256, "count": told["count"], "ts": time.time()}),
+                    json.dumps({"sha256": sha256, "count": begin["count"], "ts": time.time()}),
                 )
 
     def run(self):
@@ -274,20 +281,20 @@ class ForeignDevice:
             [(f"{own}/claim", 1), (f"{own}/task", 1), (f"{own}/receipt", 1), (f"{self.root}/state", 1)]
         )
         self.next(lambda topic: topic == "subscribed")
-        self.say("status", self.status(True), retain=True)
-        worked = ""
+        self.publish("status", self.status(True), retain=True)
+        last_session = ""
         while True:
             topic, payload = self.next(lambda topic: topic.endswith(("/state", "/task")))
             if topic.endswith("/task"):
                 task = self.read("Task", payload)
                 self.answer(task)
-                worked = task["session"]
+                last_session = task["session"]
             elif payload:
                 state = self.read("State", payload)
-                if state["phase"] == "done" and state["session"] == worked:
+                if state["phase"] == "done" and state["session"] == last_session:
                     return
 
     def close(self):
-        self.say("status", self.status(False), retain=True)
+        self.publish("status", self.status(False), retain=True)
         self.client.disconnect()
         self.client.loop_stop()

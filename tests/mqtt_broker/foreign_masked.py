@@ -1,4 +1,4 @@
-"""The masked rounds of docs/protocol.md, written from that page alone: nothing of edgefl is imported here."""
+"""The masked rounds of docs/protocol.md, written from that page alone. Nothing of edgefl is imported."""
 
 import base64
 import importlib.util
@@ -30,12 +30,12 @@ PRIME = 2**521 - 1
 SAMPLES = 7
 
 
-def base64_of(content):
+def encode_base64(content):
     return base64.b64encode(content).decode()
 
 
-def shared(secret, places, threshold):
-    """Return Shamir's share at each place, 66 bytes each."""
+def split_secret(secret, places, threshold):
+    """Return Shamir's shares by place, 66 bytes each."""
     coefficients = [int.from_bytes(secret), *(secrets.randbelow(PRIME) for _ in range(threshold - 1))]
     return {
         p: (sum(c * pow(p, i, PRIME) for i, c in enumerate(coefficients)) % PRIME).to_bytes(66)
@@ -43,20 +43,20 @@ def shared(secret, places, threshold):
     }
 
 
-def digest(route, share):
+def compute_digest(route, share):
     return plain.hashlib.sha256(route + b"\n" + share).digest()
 
 
-def masked(words, seed, sign):
-    stream = Cipher(ChaCha20(seed, bytes(16)), mode=None).encryptor().update(bytes(8 * len(words)))
+def add_mask(vector, seed, sign):
+    stream = Cipher(ChaCha20(seed, bytes(16)), mode=None).encryptor().update(bytes(8 * len(vector)))
     return [
-        (word + sign * mask) % 2**64
-        for word, mask in zip(words, struct.unpack(f"<{len(words)}Q", stream), strict=True)
+        (value + sign * mask) % 2**64
+        for value, mask in zip(vector, struct.unpack(f"<{len(vector)}Q", stream), strict=True)
     ]
 
 
 class MaskedForeignDevice(plain.ForeignDevice):
-    """A device that knows masked rounds."""
+    """A device that supports masked rounds."""
 
     def answer(self, task):
         if not task["codec"].endswith("+masked") or task["phase"] == "personalize":
@@ -71,19 +71,19 @@ class MaskedForeignDevice(plain.ForeignDevice):
             self.deliver(task, steps[task["phase"]](self.fetch(sha256)), metrics)
 
     def personalize(self, task):
-        self.deliver(task, plain.to_safetensors({}), {"accuracy_mixture": 0.5})
+        self.deliver(task, plain.encode_safetensors({}), {"accuracy_mixture": 0.5})
 
     def advertise(self, task):
-        """Train, which is to take small numbers, and draw keys."""
-        self.words = []
+        """Draw keys and use small numbers as the trained deltas."""
+        self.vector = []
         self.lists = None
         for _, sha256 in sorted(task["models"].items()):
             for _, (_, _, content) in sorted(plain.safetensors(self.fetch(sha256)).items()):
                 deltas = [1e-3 * math.sin(i + 1) for i in range(len(content) // 4)]
-                self.words += [round(delta * 2**24) * SAMPLES % 2**64 for delta in deltas]
-            self.words.append(SAMPLES)
+                self.vector += [round(delta * 2**24) * SAMPLES % 2**64 for delta in deltas]
+            self.vector.append(SAMPLES)
         scalars = [[name, float(value)] for name, value in sorted(task["scalars"].items())]
-        told = [
+        context_fields = [
             self.federation,
             task["session"],
             task["round"],
@@ -94,21 +94,21 @@ class MaskedForeignDevice(plain.ForeignDevice):
             scalars,
             task["seed"],
         ]
-        self.context = plain.hashlib.sha256(json.dumps(told).encode()).hexdigest()
+        self.context = plain.hashlib.sha256(json.dumps(context_fields).encode()).hexdigest()
         self.seal_key = X25519PrivateKey.generate()
         self.mask_key = X25519PrivateKey.generate()
         self.seed = secrets.token_bytes(32)
-        keys = (base64_of(key.public_key().public_bytes_raw()) for key in (self.seal_key, self.mask_key))
-        said = {
+        keys = (encode_base64(key.public_key().public_bytes_raw()) for key in (self.seal_key, self.mask_key))
+        message = {
             "client_id": self.client_id,
             "context": self.context,
             **dict(zip(("seal", "mask"), keys, strict=True)),
         }
-        said["seed"] = base64_of(plain.hashlib.sha256(self.seed).digest())
-        self.advertised = json.loads(self.signed("Advertised", said))
+        message["seed"] = encode_base64(plain.hashlib.sha256(self.seed).digest())
+        self.advertised = json.loads(self.sign("Advertised", message))
         return json.dumps(self.advertised).encode()
 
-    def agreed(self, private, public, purpose):
+    def agree_on_key(self, private, public, purpose):
         secret = private.exchange(X25519PublicKey.from_public_bytes(base64.b64decode(public)))
         return HKDF(SHA256(), 32, None, f"{self.binding} {purpose}".encode()).derive(secret)
 
@@ -116,37 +116,39 @@ class MaskedForeignDevice(plain.ForeignDevice):
         self.others = {}
         self.signing_keys = {}
         for line in blob.split(b"\n"):
-            told, key, voucher = line.split(b"\t")
-            each = json.loads(told)
-            assert each["context"] == self.context
+            message_text, key, voucher = line.split(b"\t")
+            message = json.loads(message_text)
+            assert message["context"] == self.context
             if self.enrolment:
                 authority = x509.load_pem_x509_certificate(self.enrolment["ca"].encode()).public_key()
                 until, _, signature = voucher.decode().partition(".")
                 assert time.time() < int(until)
-                vouched = f"edgefl/v2 {each['client_id']} signs with {key.decode()} until {until}\n".encode()
-                authority.verify(base64.b64decode(signature), vouched, ec.ECDSA(SHA256()))
-                said = plain.signed_bytes("Advertised", each, self.federation, each["client_id"])
-                Ed25519PublicKey.from_public_bytes(base64.b64decode(key)).verify(
-                    base64.b64decode(each["signature"]), said
+                vouched = (
+                    f"edgefl/v2 {message['client_id']} signs with {key.decode()} until {until}\n".encode()
                 )
-            self.others[each["client_id"]] = each
-            self.signing_keys[each["client_id"]] = key.decode()
+                authority.verify(base64.b64decode(signature), vouched, ec.ECDSA(SHA256()))
+                signed_text = plain.signed_bytes("Advertised", message, self.federation, message["client_id"])
+                Ed25519PublicKey.from_public_bytes(base64.b64decode(key)).verify(
+                    base64.b64decode(message["signature"]), signed_text
+                )
+            self.others[message["client_id"]] = message
+            self.signing_keys[message["client_id"]] = key.decode()
         assert self.others[self.client_id] == self.advertised
         self.binding = plain.hashlib.sha256(f"{self.context}\n".encode() + blob).hexdigest()
         ids = sorted(self.others)
         assert list(self.others) == ids
         self.threshold = math.ceil(2 * len(ids) / 3)
         places = range(1, len(ids) + 1)
-        of_key = shared(self.mask_key.private_bytes_raw(), places, self.threshold)
-        of_seed = shared(self.seed, places, self.threshold)
+        of_key = split_secret(self.mask_key.private_bytes_raw(), places, self.threshold)
+        of_seed = split_secret(self.seed, places, self.threshold)
         sealed = b""
         for place, other in enumerate(ids, 1):
             nonce = secrets.token_bytes(12)
-            key = self.agreed(self.seal_key, self.others[other]["seal"], "seal")
+            key = self.agree_on_key(self.seal_key, self.others[other]["seal"], "seal")
             route = f"{self.binding}\n{self.client_id}\n{other}".encode()
             sealed += (
-                digest(route, of_key[place])
-                + digest(route, of_seed[place])
+                compute_digest(route, of_key[place])
+                + compute_digest(route, of_seed[place])
                 + nonce
                 + AESGCM(key).encrypt(nonce, of_key[place] + of_seed[place], route)
             )
@@ -163,49 +165,51 @@ class MaskedForeignDevice(plain.ForeignDevice):
         for other in ids:
             route = f"{self.binding}\n{other}\n{self.client_id}".encode()
             message = self.inbox[other]
-            both = AESGCM(self.agreed(self.seal_key, self.others[other]["seal"], "seal")).decrypt(
+            both = AESGCM(self.agree_on_key(self.seal_key, self.others[other]["seal"], "seal")).decrypt(
                 message[64:76], message[76:], route
             )
-            assert message[:64] == digest(route, both[:66]) + digest(route, both[66:])
+            assert message[:64] == compute_digest(route, both[:66]) + compute_digest(route, both[66:])
             self.opened[other] = both
-        words = masked(self.words, self.seed, 1)
+        vector = add_mask(self.vector, self.seed, 1)
         for other in ids:
             if other != self.client_id:
-                words = masked(
-                    words,
-                    self.agreed(self.mask_key, self.others[other]["mask"], "mask"),
+                vector = add_mask(
+                    vector,
+                    self.agree_on_key(self.mask_key, self.others[other]["mask"], "mask"),
                     1 if other > self.client_id else -1,
                 )
-        return struct.pack(f"<{len(words)}Q", *words)
+        return struct.pack(f"<{len(vector)}Q", *vector)
 
     def agree(self, blob):
-        shared, came = (line.decode().split(" ") for line in blob.split(b"\n"))
+        shared, received = (line.decode().split(" ") for line in blob.split(b"\n"))
         assert shared == list(self.inbox)
-        assert set(came) <= set(shared)
-        assert self.client_id in came
-        assert len(came) >= self.threshold
-        self.came = came
+        assert set(received) <= set(shared)
+        assert self.client_id in received
+        assert len(received) >= self.threshold
+        self.received = received
         self.lists = plain.hashlib.sha256(blob).hexdigest()
-        said = {"client_id": self.client_id, "binding": self.binding, "lists": self.lists}
-        return self.signed("Agreed", said).encode()
+        message = {"client_id": self.client_id, "binding": self.binding, "lists": self.lists}
+        return self.sign("Agreed", message).encode()
 
     def unmask(self, blob):
-        shared, came, *lines = blob.split(b"\n")
+        shared, received, *lines = blob.split(b"\n")
         if self.lists is None:
-            self.agree(shared + b"\n" + came)
-        assert plain.hashlib.sha256(shared + b"\n" + came).hexdigest() == self.lists
+            self.agree(shared + b"\n" + received)
+        assert plain.hashlib.sha256(shared + b"\n" + received).hexdigest() == self.lists
         agreed = [json.loads(line) for line in lines]
         ids = [each["client_id"] for each in agreed]
         assert ids == sorted(set(ids))
         assert len(ids) >= self.threshold
         for each in agreed:
-            assert each["client_id"] in self.came
+            assert each["client_id"] in self.received
             assert (each["binding"], each["lists"]) == (self.binding, self.lists)
             if self.enrolment:
-                said = plain.signed_bytes("Agreed", each, self.federation, each["client_id"])
+                signed_text = plain.signed_bytes("Agreed", each, self.federation, each["client_id"])
                 key = base64.b64decode(self.signing_keys[each["client_id"]])
-                Ed25519PublicKey.from_public_bytes(key).verify(base64.b64decode(each["signature"]), said)
-        told = b""
+                Ed25519PublicKey.from_public_bytes(key).verify(
+                    base64.b64decode(each["signature"]), signed_text
+                )
+        revealed = b""
         for other, both in sorted(self.opened.items()):
-            told += both[66:] if other in self.came else both[:66]
-        return told
+            revealed += both[66:] if other in self.received else both[:66]
+        return revealed

@@ -1,5 +1,5 @@
-"""What can happen to a fleet, and who starts again what has ended: real processes, a real broker, and a line
-that can be cut.
+"""Faults that can happen to a fleet, and a supervisor that restarts ended processes: real processes, a
+real broker, and a proxy whose connections can be cut.
 """
 
 import contextlib
@@ -17,13 +17,15 @@ from pathlib import Path
 
 DEADLINE_S = 150.0
 STARTS = 8
-"""More starts of one process than that are a fault of ours: it does not get up again."""
+"""A process that needs more starts does not recover, which is an error."""
 RESET = struct.pack("ii", 1, 0)
 SLOW_BYTES_PER_S = 100_000
 
 
-class Line:
-    """A TCP line to the broker that can be cut, frozen (nobody is told: half-open) or made slow."""
+class BrokerProxy:
+    """A TCP proxy to the broker. Its connections can be cut, frozen (half-open, without a notice to
+    either end) or made slow.
+    """
 
     def __init__(self, port):
         self._port = port
@@ -57,21 +59,21 @@ class Line:
                     self._closed.wait(len(data) / SLOW_BYTES_PER_S)
                 sink.sendall(data)
         if not frozen.is_set():
-            for each in (source, sink):
+            for connection in (source, sink):
                 with contextlib.suppress(OSError):
-                    each.shutdown(socket.SHUT_RDWR)
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def cut(self):
-        """Cut it; return whether there was a connection on it."""
-        were = bool(self._pairs)
+        """Cut all connections and return whether there was one."""
+        had_connection = bool(self._pairs)
         for near, far, frozen in self._pairs:
             frozen.set()
-            for each in (near, far):
+            for connection in (near, far):
                 with contextlib.suppress(OSError):
-                    each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-                    each.shutdown(socket.SHUT_RDWR)
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+                    connection.shutdown(socket.SHUT_RDWR)
         self._drop()
-        return were
+        return had_connection
 
     def _drop(self):
         for near, far, _ in self._pairs:
@@ -83,7 +85,7 @@ class Line:
         for _, _, frozen in self._pairs:
             frozen.set()
 
-    def slow(self):
+    def slow_down(self):
         self._slow = True
 
     def close(self):
@@ -95,13 +97,15 @@ class Line:
 
 
 class Fleet:
-    """The processes of one federation by name. Who ends with an error is started again, as systemd would."""
+    """The processes of one federation by name. A process that ends with an error is restarted, as systemd
+    would do.
+    """
 
     def __init__(self, federation, broker, process_class, clients, hazards=()):
         self.federation = federation
         self.broker = broker
         self._make = process_class
-        self.line = Line(broker.port)
+        self.proxy = BrokerProxy(broker.port)
         self._hazards = {hazard.victim: hazard for hazard in hazards}
         self._events = queue.Queue()
         self._done = set()
@@ -119,8 +123,8 @@ class Fleet:
         with contextlib.suppress(OSError):
             while True:
                 connection, _ = self._server.accept()
-                with connection.makefile() as said:
-                    self._events.put((*said.readline().split(), connection))
+                with connection.makefile() as report:
+                    self._events.put((*report.readline().split(), connection))
 
     def _start(self, name, *more):
         hazard = self._hazards.get(name) if not self.starts.get(name) else None
@@ -129,25 +133,25 @@ class Fleet:
         runner = []
         if hazard:
             runner = [str(Path(__file__).with_name("at_line.py")), str(self._server.getsockname()[1]), line]
-        url = self.line.url if name == "pi-0" else f"mqtt://127.0.0.1:{self.broker.port}"
+        url = self.proxy.url if name == "pi-0" else f"mqtt://127.0.0.1:{self.broker.port}"
         command = self.federation.command(name, url, *more)
         process = self.processes[name] = self._make(*command, runner=runner)
         threading.Thread(target=self._watch, args=(name, process), daemon=True).start()
         if name == "pi-0" and self.starts[name] > 1:
             threading.Thread(
-                target=self._let_go, args=(process, "the federation is in phase"), daemon=True
+                target=self._continue_pi1, args=(process, "the federation is in phase"), daemon=True
             ).start()
 
-    def _hold(self):
-        """Let a board that dies, or loses its link, come back in time: a federation takes half a second, a
-        start longer, a link is made again after up to one, and who is not there at the end has no model.
-        Nothing ends without pi-1, which stands still until the board is in the federation again.
+    def _stop_pi1(self):
+        """Stop pi-1 until the board pi-0 is in the federation again. A federation takes half a second,
+        but a start takes longer and a link reconnects after up to a second, and a board that is absent at
+        the end gets no model. No federation ends without pi-1.
         """
         self.processes["pi-1"].popen.send_signal(signal.SIGSTOP)
 
-    def _let_go(self, process, back):
+    def _continue_pi1(self, process, text):
         with contextlib.suppress(AssertionError):
-            process.wait_for(back)
+            process.wait_for(text)
         self.processes["pi-1"].popen.send_signal(signal.SIGCONT)
 
     def _watch(self, name, process):
@@ -155,55 +159,55 @@ class Fleet:
         self._events.put(("ended", name, process))
 
     def run(self):
-        """Run until all have ended well."""
+        """Run until all processes have ended without an error."""
         until = time.monotonic() + DEADLINE_S
         while len(self._done) < len(self.names):
             try:
                 event = self._events.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
-                raise AssertionError(f"not done after {DEADLINE_S:g} s; {self.story()}") from None
+                raise AssertionError(f"not done after {DEADLINE_S:g} s; {self.describe()}") from None
             match event:
-                case ("at", pid, place, connection):
-                    jump = self._happen(int(pid), place)
+                case ("at", pid, position, connection):
+                    jump = self._inject_fault(int(pid), position)
                     with contextlib.suppress(OSError), connection:
                         connection.sendall(f"{jump}\n".encode())
                 case ("count", pid, number, connection):
-                    self.counts.setdefault(self._named(int(pid)), []).append(int(number))
+                    self.counts.setdefault(self._find_name(int(pid)), []).append(int(number))
                     with contextlib.suppress(OSError), connection:
                         connection.sendall(b"\n")
                 case ("ended", name, process):
-                    self._ended(name, process)
+                    self._handle_end(name, process)
 
-    def _ended(self, name, process):
+    def _handle_end(self, name, process):
         code = process.end()
         process.close()
         self.log.append(
-            f"{name} ended with {code}" + (f" ({process.said.strip().splitlines()[-1]})" if code > 0 else "")
+            f"{name} ended with {code}" + (f" ({process.err.strip().splitlines()[-1]})" if code > 0 else "")
         )
         if self.processes[name] is not process:
             return
         if code == 0:
             self._done.add(name)
             return
-        assert self.starts[name] < STARTS, f"{name} does not get up again; {self.story()}"
+        assert self.starts[name] < STARTS, f"{name} does not get up again; {self.describe()}"
         hazard = self._hazards.get(name)
         upgraded = hazard is not None and hazard.kind == "plan-upgraded" and self.starts[name] == 1
         self._start(name, *(["--fresh"] if upgraded else []))
 
-    def _named(self, pid):
-        """Return whose process that is."""
+    def _find_name(self, pid):
+        """Return the name of the process with this id."""
         return next(name for name, process in self.processes.items() if process.popen.pid == pid)
 
-    def _happen(self, pid, place):
-        """Do to the victim what its hazard says, while it stands still at that line; return by how much its
-        clock jumps.
+    def _inject_fault(self, pid, position):
+        """Inject the fault of the victim, which waits at that line. Return by how many seconds its clock
+        jumps.
         """
-        name = self._named(pid)
+        name = self._find_name(pid)
         hazard = self._hazards[name]
         victim = self.processes[name]
-        self.log.append(f"{hazard.kind} of {hazard.victim} at {place}")
+        self.log.append(f"{hazard.kind} of {hazard.victim} at {position}")
         if name == "pi-0" and hazard.kind in ("killed", "replaced", "power-cut"):
-            self._hold()
+            self._stop_pi1()
         state = self.federation.directory / f"state-{hazard.victim}"
         match hazard.kind:
             case "killed":
@@ -231,15 +235,17 @@ class Fleet:
                 self.broker.kill()
                 self.broker.start()
             case "line-cut":
-                if self.line.cut():
-                    self._hold()
+                if self.proxy.cut():
+                    self._stop_pi1()
                     threading.Thread(
-                        target=self._let_go, args=(victim, "the link to the broker is up again"), daemon=True
+                        target=self._continue_pi1,
+                        args=(victim, "the link to the broker is up again"),
+                        daemon=True,
                     ).start()
             case "half-open":
-                self.line.freeze()
+                self.proxy.freeze()
             case "slow-link":
-                self.line.slow()
+                self.proxy.slow_down()
         return ""
 
     @staticmethod
@@ -247,12 +253,13 @@ class Fleet:
         process.popen.send_signal(signal.SIGKILL)
         process.popen.wait()
 
-    def story(self):
-        """Return what happened, and what each process said last."""
-        said = "\n".join(f"--- {name}\n{process.said[-1500:]}" for name, process in self.processes.items())
+    def describe(self):
+        """Return the injected faults and the last output of each process."""
+        output = "\n".join(f"--- {name}\n{process.err[-1500:]}" for name, process in self.processes.items())
         return (
             "; ".join(self.log)
-            + f"\nrepeat with: {sys.executable} -m pytest {os.environ.get('PYTEST_CURRENT_TEST', '')}\n{said}"
+            + f"\nrepeat with: {sys.executable} -m pytest {os.environ.get('PYTEST_CURRENT_TEST', '')}"
+            + f"\n{output}"
         )
 
     def close(self):
@@ -260,4 +267,4 @@ class Fleet:
         for process in self.processes.values():
             process.close()
         self._server.close()
-        self.line.close()
+        self.proxy.close()

@@ -1,5 +1,5 @@
-"""A client of masked rounds whose every step the test takes, over the messages of a puppet; and what tests
-compare masked rounds with.
+"""A client of masked rounds whose steps the test controls, over the messages of a puppet, and helpers
+that compute the expected result of masked rounds.
 """
 
 import json
@@ -24,26 +24,26 @@ SAMPLES = 10
 
 
 class MaskedPuppet:
-    """Its update is zero, over ten samples; `ear` hears all blobs of the federation."""
+    """A client with a zero update over ten samples. `blob_listener` receives all blobs of the federation."""
 
-    def __init__(self, federation, puppet, ear, weights):
+    def __init__(self, federation, puppet, blob_listener, weights):
         self.federation = federation
         self.puppet = puppet
-        self.ear = ear
+        self.blob_listener = blob_listener
         self.size = measure_vector(list_shapes({"global": weights}))
         self.participant = None
 
-    def words(self):
+    def make_vector(self):
         return np.append(np.zeros(self.size - 1, np.uint64), np.uint64(SAMPLES))
 
     def next(self, phase):
-        """Return the next task of that phase; those before it are passed over."""
+        """Return the next task of that phase. Tasks before it are ignored."""
         while (task := self.puppet.next("task")).phase != phase:
             pass
         return task
 
     def advertise(self):
-        """Take a task, and answer it with fresh keys; returns the task."""
+        """Receive a task, answer it with fresh keys, and return it."""
         task = self.next("federate")
         self.participant = Participant(
             self.puppet.client_id, hash_context(self.federation.name, task), Trust(self.federation.name)
@@ -59,29 +59,29 @@ class MaskedPuppet:
             self.federation.topics.format_device(client_id, "want"),
             encode_json(Want(sha256, (), time.time())),
         )
-        heard = self.ear.until(f"blob/{sha256}/0")
-        return next(message.payload for message in heard if message.topic.endswith(f"/blob/{sha256}/0"))
+        messages = self.blob_listener.wait_for_topic(f"blob/{sha256}/0")
+        return next(message.payload for message in messages if message.topic.endswith(f"/blob/{sha256}/0"))
 
     def answer(self, phase):
-        """Answer the next task of that phase as the protocol says; returns the task."""
-        return self.answer_to(self.next(phase))
+        """Answer the next task of that phase as the protocol requires, and return the task."""
+        return self.answer_task(self.next(phase))
 
-    def answer_to(self, task):
-        said = self.participant.answer(task.phase, self.fetch(task), self.words)
-        assert self.puppet.send(task, said, metrics={}).outcome == "ok"
+    def answer_task(self, task):
+        content = self.participant.answer(task.phase, self.fetch(task), self.make_vector)
+        assert self.puppet.send(task, content, metrics={}).outcome == "ok"
         return task
 
-    def cannot(self, phase):
-        """Answer the next task of that phase as one who was started again."""
+    def refuse(self, phase):
+        """Answer the next task of that phase as a client without keys after a restart."""
         receipt = self.puppet.send(self.next(phase), b"", metrics={})
         assert (receipt.outcome, "cannot" in receipt.reason) == ("rejected", True)
 
 
-def state_of(federation):
+def load_server_state(federation):
     return decode_server_state((federation.out / "server_state.safetensors").read_bytes())
 
 
-def deltas_of(blob):
+def decode_deltas(blob):
     deltas = {}
     for name, array in load(blob).items():
         model, _, weight = name.partition("/")
@@ -89,31 +89,31 @@ def deltas_of(blob):
     return deltas
 
 
-def update_of(federation, client_id, round=1):
-    """Return what a device trained in a round, from its own files, and the bytes that it kept."""
+def load_update(federation, client_id, round=1):
+    """Return the update that a device trained in a round, from its own files, and its stored bytes."""
     directory = federation.directory / f"state-{client_id}"
     for name in ("progress.json", "progress.before.json"):
         progress = json.loads((directory / name).read_text())
         if progress["round"] == round:
             blob = (directory / progress["update"]).read_bytes()
-            return Update(client_id, round, progress["num_samples"], deltas_of(blob)), blob
+            return Update(client_id, round, progress["num_samples"], decode_deltas(blob)), blob
     raise AssertionError(f"{client_id} kept nothing of round {round}")
 
 
-def showing(update):
-    """Return byte strings of which each would show some of an update: its tensors, and its words without a
-    mask.
+def list_revealing_bytes(update):
+    """Return byte strings each of which would reveal a part of an update: its tensors, and its unmasked
+    vector.
     """
     arrays = [array for weights in update.deltas.values() for array in weights.values()]
-    words = encode_deltas(update.deltas, update.num_samples, list_shapes(update.deltas))
-    told = [array.ravel()[i : i + 4] for array in arrays for i in range(0, array.size, 4)]
-    return [values.tobytes() for values in told if np.count_nonzero(values) == 4] + [
-        words[i : i + 2].tobytes() for i in range(0, len(words) - 1, 2) if words[i : i + 2].all()
+    vector = encode_deltas(update.deltas, update.num_samples, list_shapes(update.deltas))
+    runs = [array.ravel()[i : i + 4] for array in arrays for i in range(0, array.size, 4)]
+    return [values.tobytes() for values in runs if np.count_nonzero(values) == 4] + [
+        vector[i : i + 2].tobytes() for i in range(0, len(vector) - 1, 2) if vector[i : i + 2].all()
     ]
 
 
-def after(federation, initial, updates):
-    """Return the server state that a round of these updates makes of the first."""
+def aggregate_updates(federation, initial, updates):
+    """Return the server state after a first round with these updates."""
     spec = federation.plan.spec
     algorithm = make_algorithm(spec.algorithm, None, spec.options)
     state = algorithm.init(initial, derive_rng(5, 0, "init"))
@@ -122,14 +122,14 @@ def after(federation, initial, updates):
     return algorithm.aggregate(state, wrap_means(means, 1))
 
 
-def zero(client_id, weights):
+def make_zero_update(client_id, weights):
     """Return the update of a masked puppet."""
     return Update(client_id, 1, SAMPLES, {"global": {name: 0 * array for name, array in weights.items()}})
 
 
 def check_models(federation, expected):
-    """Assert that the federation's models are those of the state, to the bit."""
-    found = state_of(federation).models
+    """Assert that the models of the federation match the state bit for bit."""
+    found = load_server_state(federation).models
     assert found.keys() == expected.models.keys()
     for model, weights in expected.models.items():
         assert {name: array.tobytes() for name, array in found[model].items()} == {
@@ -137,8 +137,8 @@ def check_models(federation, expected):
         }
 
 
-def advertised(messages):
-    """Return all keys that were advertised, from everything that was said."""
+def list_advertised_keys(messages):
+    """Return all advertised keys among these messages."""
     found = []
     for message in messages:
         if (

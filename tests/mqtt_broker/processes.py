@@ -26,7 +26,9 @@ ROOT = Path(__file__).parents[2]
 
 
 class Process:
-    """`python -m edgefl ...`, and what it has said so far. A device has the numpy learner too."""
+    """`python -m edgefl ...`, with its output so far in `out` and `err`. A device has the numpy learner
+    too.
+    """
 
     def __init__(self, *arguments, runner=()):
         program = "tests.support.device" if arguments[0] == "device" else "edgefl"
@@ -39,7 +41,7 @@ class Process:
             text=True,
             env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
         )
-        self.said = ""
+        self.err = ""
         self.changed = threading.Condition()
         self.out = ""
         self._threads = [
@@ -51,10 +53,10 @@ class Process:
     def _read_err(self):
         for line in self.popen.stderr:
             with self.changed:
-                self.said += line
+                self.err += line
                 self.changed.notify_all()
         self.popen.wait()
-        with self.changed:  # who waits for a line that will not come any more
+        with self.changed:  # waiting threads must notice that no line will come any more
             self.changed.notify_all()
 
     def _read_out(self):
@@ -64,32 +66,32 @@ class Process:
                 self.changed.notify_all()
 
     def wait_for(self, text, times=1):
-        """Wait until it has said so, so many times."""
+        """Wait until standard error contains the text this many times."""
         with self.changed:
             assert self.changed.wait_for(
-                lambda: self.said.count(text) >= times or self.popen.poll() is not None, DEADLINE_S
-            ), self.said
-            self.changed.wait_for(lambda: self.said.count(text) >= times, 5.0)
-        assert self.said.count(text) >= times, self.said
+                lambda: self.err.count(text) >= times or self.popen.poll() is not None, DEADLINE_S
+            ), self.err
+            self.changed.wait_for(lambda: self.err.count(text) >= times, 5.0)
+        assert self.err.count(text) >= times, self.err
 
     def wait_for_lines(self, count):
-        """Wait until it has said so many lines, or has ended."""
+        """Wait until standard error has this many lines, or the process has ended."""
         with self.changed:
             assert self.changed.wait_for(
-                lambda: self.said.count("\n") >= count or self.popen.poll() is not None, DEADLINE_S
-            ), self.said
+                lambda: self.err.count("\n") >= count or self.popen.poll() is not None, DEADLINE_S
+            ), self.err
 
     def first_line(self):
         with self.changed:
-            assert self.changed.wait_for(lambda: "\n" in self.out, DEADLINE_S), self.said
+            assert self.changed.wait_for(lambda: "\n" in self.out, DEADLINE_S), self.err
         return self.out.splitlines()[0]
 
     def end(self, timeout_s=DEADLINE_S):
-        """Wait for its end; return exit code, with `out` and `said` complete."""
+        """Wait for the end and return the exit code. `out` and `err` are complete then."""
         code = self.popen.wait(timeout_s)
         for thread in self._threads:
             thread.join(10)
-        assert "Traceback" not in self.said, self.said
+        assert "Traceback" not in self.err, self.err
         return code
 
     def close(self):
@@ -107,7 +109,7 @@ class Process:
 
 
 class Broker:
-    """A mosquitto without a memory, always on the same port."""
+    """A mosquitto without persistence, always on the same port."""
 
     def __init__(self):
         self.port = choose_port()
@@ -120,10 +122,10 @@ class Broker:
             text=True,
         )
         for line in self.popen.stderr:
-            # A line before it speaks of clients running on this machine
+            # An earlier line mentions clients running on this machine
             if line.rstrip().endswith(" running"):
                 break
-        # a pipe that nobody reads would stop it one day
+        # an unread pipe would block the broker when it is full
         self._reader = threading.Thread(target=lambda: [None for _ in self.popen.stderr], daemon=True)
         self._reader.start()
 
@@ -134,25 +136,27 @@ class Broker:
         self.popen.stderr.close()
 
 
-def broker_of(kind):
+def start_broker(kind):
     process = Process("broker", "start", "--port", "0", "--kind", kind, "--json")
     return process, json.loads(process.first_line())["url"]
 
 
-def toy_plan(features=4, algorithm="pfl-mfe", **options):
-    wanted = complete_algorithm_options(algorithm, {"epochs": 2, **options})
-    return Plan(softmax_spec(algorithm, inputs=4, features=features, classes=3, options=wanted), b"", b"")
+def make_toy_plan(features=4, algorithm="pfl-mfe", **options):
+    complete_options = complete_algorithm_options(algorithm, {"epochs": 2, **options})
+    return Plan(
+        softmax_spec(algorithm, inputs=4, features=features, classes=3, options=complete_options), b"", b""
+    )
 
 
-def with_validation_samples(plan):
-    """Return the plan for devices that hold back validation samples."""
+def add_validation_share(plan):
+    """Return the plan with a share of validation samples that devices hold out."""
     personalization = {"select": False, "baseline": False, "validation_share": 0.25}
     return replace(plan, spec=replace(plan.spec, personalization=personalization))
 
 
-def toy_weights(features=4, more=()):
-    """Return the toy network's weights, and small random values for `more`, the specs of weights beside
-    them.
+def make_toy_weights(features=4, more=()):
+    """Return the weights of the toy network, with small random values for `more`, the specs of additional
+    weights.
     """
     head = {"head/kernel": np.zeros((features, 3), np.float32), "head/bias": np.zeros(3, np.float32)}
     rng = np.random.default_rng(3)
@@ -162,7 +166,7 @@ def toy_weights(features=4, more=()):
     return others | {"trunk/kernel": np.eye(4, features, dtype=np.float32), **head}
 
 
-def toy_shard(seed, count=30):
+def make_toy_shard(seed, count=30):
     rng = np.random.default_rng(seed)
     y = np.concatenate([np.arange(3), rng.integers(0, 3, count + 7)])
     x = (np.eye(3, 4)[y] * 2 + rng.normal(0, 0.7, (count + 10, 4))).astype(np.float32)
@@ -170,7 +174,7 @@ def toy_shard(seed, count=30):
 
 
 class Federation:
-    """A toy federation of its own name on a broker, in a directory."""
+    """A toy federation under its own name on a broker, in a directory."""
 
     def __init__(self, url, directory, start, **settings):
         self.url = url
@@ -188,16 +192,16 @@ class Federation:
         self.out = directory / f"out-{self.name}"
 
     def _save_plan(self):
-        self.plan = toy_plan(self._features, self.algorithm, **self.options)
+        self.plan = make_toy_plan(self._features, self.algorithm, **self.options)
         if "evaluate" in self.settings:
-            self.plan = with_validation_samples(self.plan)
+            self.plan = add_validation_share(self.plan)
         save_plan(self.plan, self.directory / "plan")
         (self.directory / "plan" / "initial.safetensors").write_bytes(
-            save(toy_weights(self._features, self.plan.spec.weights))
+            save(make_toy_weights(self._features, self.plan.spec.weights))
         )
 
     def upgrade(self, **options):
-        """Compile another plan in the place of the first."""
+        """Compile another plan in place of the first."""
         self.options |= options
         self._save_plan()
 
@@ -244,17 +248,19 @@ class Federation:
     def aggregator(self, *more):
         return self.start(*self.command("aggregator", self.url, *more))
 
-    def aggregator_killed_at_lines(self, rng, low, high):
-        """Kill the aggregator (-9) after so many of its lines, up to three times, and see it to its end."""
+    def run_aggregator_with_kills(self, rng, low, high):
+        """Kill the aggregator (-9) up to three times after a random number of log lines, then run it to
+        its end.
+        """
         for _ in range(3):
             aggregator = self.aggregator()
             aggregator.wait_for_lines(int(rng.integers(low, high)))
             aggregator.popen.kill()
-            # One that was killed after its last line may not have told the devices yet: its restart does
+            # An aggregator killed after its last line may not have informed the devices yet. Its restart does
             if aggregator.popen.wait() == 0:
                 return
         aggregator = self.aggregator()
-        assert aggregator.end() == 0, aggregator.said
+        assert aggregator.end() == 0, aggregator.err
 
     def device(self, client_id, shard=None, *more):
         if shard is not None:
@@ -266,23 +272,23 @@ class Federation:
 
 
 class Toys:
-    """What the tests make shards and weights of."""
+    """Makes plans, weights and shards of the toy federation."""
 
-    plan = staticmethod(toy_plan)
-    weights = staticmethod(toy_weights)
-    shard = staticmethod(toy_shard)
+    plan = staticmethod(make_toy_plan)
+    weights = staticmethod(make_toy_weights)
+    shard = staticmethod(make_toy_shard)
     save = staticmethod(save_shard)
 
     @staticmethod
     def save_initial(directory):
-        (directory / "initial.safetensors").write_bytes(save(toy_weights()))
+        (directory / "initial.safetensors").write_bytes(save(make_toy_weights()))
 
 
 class Services:
-    """For fixtures that live longer than a test."""
+    """Classes and functions for fixtures that live longer than a test."""
 
     Process = Process
     Broker = Broker
     Federation = Federation
     save_shard = staticmethod(save_shard)
-    shard = staticmethod(toy_shard)
+    shard = staticmethod(make_toy_shard)

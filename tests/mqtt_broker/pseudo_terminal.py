@@ -1,4 +1,4 @@
-"""A command in a pseudo-terminal, and what it has drawn."""
+"""A command in a pseudo-terminal, and the output that it has drawn."""
 
 import fcntl
 import os
@@ -15,17 +15,17 @@ ESCAPES = re.compile(rb"\x1b\[[0-9;?<>$]*[A-Za-z]|\x1b\][^\x07]*\x07")
 
 
 class Terminal:
-    """A command in a terminal of 80 x 24 of its own."""
+    """A command in its own terminal of 80 x 24."""
 
     def __init__(self, *arguments):
-        self.ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.controller, terminal = pty.openpty()
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         env = {**os.environ, "TERM": "xterm-256color"}
         command = [sys.executable, "-m", "edgefl", *map(str, arguments)]
         self.popen = subprocess.Popen(
-            command, stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True
+            command, stdin=terminal, stdout=terminal, stderr=terminal, env=env, start_new_session=True
         )
-        os.close(theirs)
+        os.close(terminal)
         self.drawn = b""
         self.changed = threading.Condition()
         self.thread = threading.Thread(target=self._read, daemon=True)
@@ -34,7 +34,7 @@ class Terminal:
     def _read(self):
         while True:
             try:
-                data = os.read(self.ours, 65536)
+                data = os.read(self.controller, 65536)
             except OSError:
                 data = b""
             with self.changed:
@@ -43,23 +43,23 @@ class Terminal:
             if not data:
                 return
 
-    def wait_for(self, *words, since=0):
-        """Wait until all of the words were drawn, after so many bytes; returns how many bytes were drawn by
-        then.
+    def wait_for(self, *texts, since=0):
+        """Wait until all of the texts were drawn after the first `since` bytes. Return the number of
+        drawn bytes.
         """
 
-        def there():
-            seen = ESCAPES.sub(b"", self.drawn[since:])
-            return all(word.encode() in seen for word in words)
+        def is_drawn():
+            drawn_text = ESCAPES.sub(b"", self.drawn[since:])
+            return all(text.encode() in drawn_text for text in texts)
 
         with self.changed:
-            assert self.changed.wait_for(there, DEADLINE_S), ESCAPES.sub(b"", self.drawn[since:])[
+            assert self.changed.wait_for(is_drawn, DEADLINE_S), ESCAPES.sub(b"", self.drawn[since:])[
                 -3000:
             ].decode(errors="replace")
             return len(self.drawn)
 
     def press(self, keys):
-        os.write(self.ours, keys.encode())
+        os.write(self.controller, keys.encode())
 
     def end(self):
         code = self.popen.wait(DEADLINE_S)
@@ -71,4 +71,4 @@ class Terminal:
             self.popen.kill()
             self.popen.wait()
         self.thread.join(10)
-        os.close(self.ours)
+        os.close(self.controller)

@@ -1,4 +1,4 @@
-"""A broker with keys."""
+"""A broker with TLS and enrolled devices."""
 
 import subprocess
 
@@ -12,9 +12,9 @@ from mqtt_broker.commands import broker as broker_commands
 from tests.support.ports import choose_port
 
 
-class Secured:
-    """A mosquitto with the configuration of `edgefl broker init`, and the version of MQTT in which the tests
-    speak with it.
+class SecuredBroker:
+    """A mosquitto with the configuration of `edgefl broker init`. `protocol` is the version of MQTT in
+    which the tests connect to it.
     """
 
     def __init__(self, directory, protocol):
@@ -22,11 +22,11 @@ class Secured:
         self.port = choose_port()
         self.protocol = protocol
         self.url = f"mqtts://localhost:{self.port}{'?protocol=5' if protocol == 5 else ''}"
-        made = CliRunner().invoke(
+        result = CliRunner().invoke(
             broker_commands,
             ["init", str(directory), "--host", "localhost", "--port", str(self.port), "--bind", "127.0.0.1"],
         )
-        assert made.exit_code == 0, made.output
+        assert result.exit_code == 0, result.output
         self.start()
 
     def start(self):
@@ -38,9 +38,9 @@ class Secured:
         raise AssertionError("mosquitto did not start")
 
     def enrol(self, client_id, path, days=30):
-        made = create_enrolment(self.directory, client_id, days)
-        save_enrolment(made, path)
-        return made
+        enrolment = create_enrolment(self.directory, client_id, days)
+        save_enrolment(enrolment, path)
+        return enrolment
 
     def link(self, enrolment, name="", will=None):
         return Link(

@@ -1,4 +1,6 @@
-"""The accuracy of each round: the simulator's figures over a broker, and nothing of it where it is off."""
+"""The accuracy of each round: it matches the simulator over a broker, and is not published when
+evaluation is off.
+"""
 
 import json
 import time
@@ -18,16 +20,16 @@ SETTINGS = {"rounds": 3, "min_clients": 3, "seed": 5}
 PARTS = ("accuracy_mean", "accuracy_p10", "accuracy_p90")
 
 
-def run(federation, shards, *more):
-    """Run a federation to its end; returns its aggregator."""
+def run_federation(federation, shards, *more):
+    """Run a federation to its end and return its aggregator."""
     aggregator = federation.aggregator(*more)
     devices = [federation.device(client_id, shard) for client_id, shard in shards.items()]
-    assert aggregator.end() == 0, aggregator.said
-    assert [device.end() for device in devices] == [0] * len(shards), [device.said for device in devices]
+    assert aggregator.end() == 0, aggregator.err
+    assert [device.end() for device in devices] == [0] * len(shards), [device.err for device in devices]
     return aggregator
 
 
-def simulated(federation, toys, shards, **changes):
+def simulate_federation(federation, toys, shards, **changes):
     """Return the records of the same federation in the simulator, and its last state."""
     records = []
     end = simulate(
@@ -41,29 +43,29 @@ def simulated(federation, toys, shards, **changes):
     return records, end.state
 
 
-def of_kind(messages, kind):
+def decode_kind(messages, kind):
     """Return the messages of one kind, decoded."""
     return [json.loads(each.payload) for each in messages if parse_topic(each.topic).kind == kind]
 
 
 def test_mqtt_and_simulator_report_the_same_accuracy(federate, any_url, toys, listen):
     federation = federate(any_url, **SETTINGS, evaluate=True)
-    heard = listen(federation)
+    listener = listen(federation)
     shards = {f"pi-{i}": toys.shard(i, 20 + 10 * i) for i in range(3)}
     log = federation.directory / "tb"
-    aggregator = run(federation, shards, "--log", f"tensorboard:{log}")
-    messages = heard.until_phase("done")
-    records, end = simulated(federation, toys, shards)
+    aggregator = run_federation(federation, shards, "--log", f"tensorboard:{log}")
+    messages = listener.wait_for_phase("done")
+    records, end = simulate_federation(federation, toys, shards)
 
     # The first model answers 0, since all of its logits are equal
     for client_id, shard in shards.items():
-        held = hold_out_validation(shard, 0.25, 5, client_id)
-        assert len(held.y) > 0
-        assert records[0].updates[client_id]["accuracy"] == (held.y == 0).mean()
+        held_out = hold_out_validation(shard, 0.25, 5, client_id)
+        assert len(held_out.y) > 0
+        assert records[0].updates[client_id]["accuracy"] == (held_out.y == 0).mean()
     assert records[-1].accuracy_mean > records[0].accuracy_mean + 0.2, "it learns"
 
     lines = [json.loads(line) for line in (federation.out / "rounds.jsonl").read_text().splitlines()]
-    summaries = {each["round"]: each for each in of_kind(messages, "summary")}
+    summaries = {each["round"]: each for each in decode_kind(messages, "summary")}
     for record, line in zip(records, lines, strict=False):
         for client_id in shards:
             assert line["updates"][client_id]["accuracy"] == record.updates[client_id]["accuracy"]
@@ -72,10 +74,10 @@ def test_mqtt_and_simulator_report_the_same_accuracy(federate, any_url, toys, li
         values = [client["accuracy"] for client in record.updates.values()]
         assert record.accuracy_mean == pytest.approx(np.mean(values))
         expected = f"accuracy {100 * record.accuracy_mean:.1f}% (p10 {100 * record.accuracy_p10:.1f}%, p90 "
-        assert expected in aggregator.said
-    assert {each["values"]["accuracy"] for each in of_kind(messages, "metrics") if each["round"] == 2} == {
-        client["accuracy"] for client in records[1].updates.values()
-    }
+        assert expected in aggregator.err
+    assert {
+        each["values"]["accuracy"] for each in decode_kind(messages, "metrics") if each["round"] == 2
+    } == {client["accuracy"] for client in records[1].updates.values()}
 
     state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
     for name, array in end.models["global"].items():
@@ -104,27 +106,27 @@ def test_mqtt_and_simulator_report_the_same_accuracy(federate, any_url, toys, li
         ]
 
 
-def test_the_evaluation_changes_no_bit_of_a_federation(federate, mosquitto_url, toys):
-    """It draws nothing, and an update has one metric more with it."""
+def test_evaluation_does_not_change_the_models(federate, mosquitto_url, toys):
+    """Evaluation draws no random numbers and only adds a metric to an update."""
     federation = federate(mosquitto_url, **SETTINGS, evaluate=True)
     shards = {f"pi-{i}": toys.shard(i, 30) for i in range(2)}
-    records, end = simulated(federation, toys, shards)
-    others, other = simulated(federation, toys, shards, evaluate=False)
+    records, end = simulate_federation(federation, toys, shards)
+    records_without, end_without = simulate_federation(federation, toys, shards, evaluate=False)
     for name, array in end.models["global"].items():
-        assert other.models["global"][name].tobytes() == array.tobytes()
-    for record, without in zip(records, others, strict=True):
-        assert np.isnan(without.accuracy_mean)
+        assert end_without.models["global"][name].tobytes() == array.tobytes()
+    for record, record_without in zip(records, records_without, strict=True):
+        assert np.isnan(record_without.accuracy_mean)
         for client_id, figures in record.updates.items():
-            assert {**without.updates[client_id], "accuracy": figures["accuracy"]} == figures
+            assert {**record_without.updates[client_id], "accuracy": figures["accuracy"]} == figures
 
 
-def accuracies_on(messages, rounds):
-    """Return every metric of devices and each summary's figure named accuracy, of the rounds of training."""
-    reported = [each["metrics"] for each in of_kind(messages, "begin") if each["round"] <= rounds]
-    reported += [each["values"] for each in of_kind(messages, "metrics") if each["round"] <= rounds]
+def list_accuracies(messages, rounds):
+    """Return each accuracy that a device or a summary reports in the rounds of training."""
+    reported = [each["metrics"] for each in decode_kind(messages, "begin") if each["round"] <= rounds]
+    reported += [each["values"] for each in decode_kind(messages, "metrics") if each["round"] <= rounds]
     assert len(reported) >= rounds, "devices have reported"
     found = [metrics["accuracy"] for metrics in reported if "accuracy" in metrics]
-    summaries = [each for each in of_kind(messages, "summary") if each["round"] <= rounds]
+    summaries = [each for each in decode_kind(messages, "summary") if each["round"] <= rounds]
     return found + [each["accuracy_mean"] for each in summaries if each["accuracy_mean"] is not None]
 
 
@@ -135,17 +137,17 @@ PRIVATE = {
 
 
 @pytest.mark.parametrize("kind", ["on", "off", *PRIVATE])
-def test_an_accuracy_is_on_a_topic_only_where_it_is_on(kind, federate, mosquitto_url, toys, listen):
-    """By default it is on, and off under secure aggregation and with noise."""
+def test_accuracy_is_published_only_when_evaluation_is_on(kind, federate, mosquitto_url, toys, listen):
+    """By default evaluation is on, but off with secure aggregation and with noise."""
     if kind == "noise":
         pytest.importorskip("dp_accounting", reason="the extra dp is not installed")
     federation = federate(
         mosquitto_url, **SETTINGS, quorum=1.0, evaluate=kind != "off", tables=PRIVATE.get(kind, "")
     )
-    heard = listen(federation)
-    aggregator = run(federation, {f"pi-{i}": toys.shard(i) for i in range(3)})
-    messages = heard.until_phase("done")
-    tasks = [each for each in of_kind(messages, "task") if each["round"] <= 3]
+    listener = listen(federation)
+    aggregator = run_federation(federation, {f"pi-{i}": toys.shard(i) for i in range(3)})
+    messages = listener.wait_for_phase("done")
+    tasks = [each for each in decode_kind(messages, "task") if each["round"] <= 3]
     assert {each["settings"].get("evaluate") for each in tasks} == {1.0 if kind == "on" else None}
-    assert bool(accuracies_on(messages, 3)) == (kind == "on")
-    assert ("p10" in aggregator.said.partition("personalize")[0]) == (kind == "on")
+    assert bool(list_accuracies(messages, 3)) == (kind == "on")
+    assert ("p10" in aggregator.err.partition("personalize")[0]) == (kind == "on")

@@ -1,7 +1,7 @@
-"""What trains in the simulator runs on devices unchanged: algorithms with several models, phases and private
-state over real MQTT.
+"""Algorithms of the simulator run on devices unchanged: with several models, with phases and with private
+state, over real MQTT.
 
-A listener hears every message: no private array of any client is among them.
+A listener receives every message. None of them contains a private array of a client.
 """
 
 import pytest
@@ -34,22 +34,20 @@ ROUNDS = 4
 
 
 @pytest.mark.parametrize("name", sorted(OPTIONS))
-def test_the_bits_are_those_of_the_simulator_and_nothing_private_is_said(
-    name, federate, mosquitto_url, toys, listen
-):
+def test_devices_match_the_simulator_and_publish_nothing_private(name, federate, mosquitto_url, toys, listen):
     federation = federate(
         mosquitto_url, rounds=ROUNDS, min_clients=3, seed=7, algorithm=name, options=OPTIONS[name]
     )
-    heard = listen(federation)
+    listener = listen(federation)
     shards = {client_id: toys.shard(i, 20 + 10 * i) for i, client_id in enumerate(IDS)}
     aggregator = federation.aggregator()
     devices = [federation.device(client_id, shard) for client_id, shard in shards.items()]
-    assert aggregator.end() == 0, aggregator.said
-    assert [device.end() for device in devices] == [0, 0, 0], [device.said for device in devices]
-    said = heard.until_phase("done")
+    assert aggregator.end() == 0, aggregator.err
+    assert [device.end() for device in devices] == [0, 0, 0], [device.err for device in devices]
+    messages = listener.wait_for_phase("done")
 
     config = FederationConfig(rounds=ROUNDS, min_clients=3, seed=7)
-    kept = {}
+    states = {}
     phases = []
     end = simulate(
         federation.plan,
@@ -57,7 +55,7 @@ def test_the_bits_are_those_of_the_simulator_and_nothing_private_is_said(
         shards,
         config,
         learner=SoftmaxLearner(federation.plan.spec),
-        states=kept,
+        states=states,
         progress=lambda state, record: phases.append(record.phase),
     )
     state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
@@ -70,18 +68,18 @@ def test_the_bits_are_those_of_the_simulator_and_nothing_private_is_said(
         assert {n: a.tobytes() for n, a in mixture.weights.items()} == {
             n: a.tobytes() for n, a in end.mixtures[client_id].weights.items()
         }
-        own = read_last_round(directory).client_state
-        found = decode_client_state((directory / own).read_bytes())
+        path = read_last_round(directory).client_state
+        found = decode_client_state((directory / path).read_bytes())
         assert {n: a.tobytes() for n, a in found.arrays.items()} == {
-            n: a.tobytes() for n, a in kept[client_id].arrays.items()
+            n: a.tobytes() for n, a in states[client_id].arrays.items()
         }
         private |= {f"{client_id} {n}": a.tobytes() for n, a in {**mixture.weights, **found.arrays}.items()}
         private |= {
             f"{client_id} sample {i}": sample.tobytes()
             for i, sample in enumerate(shards[client_id].x_train[:5])
         }
-    public = {array.tobytes() for weights in public_models(federation) for array in weights.values()}
-    content = b"".join(joined(said))
+    public = {array.tobytes() for weights in list_public_models(federation) for array in weights.values()}
+    content = b"".join(join_chunks(messages))
     leaked = [
         n
         for n, raw in private.items()
@@ -90,18 +88,18 @@ def test_the_bits_are_those_of_the_simulator_and_nothing_private_is_said(
     assert not leaked
 
 
-def joined(said):
-    """Return all blobs and updates that were said, put together."""
+def join_chunks(messages):
+    """Return all blobs and updates in these messages, with their chunks joined."""
     parts = {}
-    for message in said:
+    for message in messages:
         address = parse_topic(message.topic)
         if address.kind in ("blob", "chunk"):
             parts.setdefault(address.sha256, {})[address.index] = message.payload
     return [b"".join(found[i] for i in sorted(found)) for found in parts.values()]
 
 
-def public_models(federation):
-    """Return the models that the aggregator began and ended with."""
+def list_public_models(federation):
+    """Return the initial and the final models of the aggregator."""
     state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
     initial = (federation.directory / "plan" / "initial.safetensors").read_bytes()
     return [*state.models.values(), decode_weights(initial, tuple(federation.plan.spec.weights), "initial")]

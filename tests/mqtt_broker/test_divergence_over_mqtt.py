@@ -1,4 +1,4 @@
-"""A federation that diverges ends with the reason, at the aggregator and on devices, and can begin anew."""
+"""A federation that diverges ends with the reason, at the aggregator and on devices, and can start again."""
 
 import json
 from dataclasses import replace
@@ -11,12 +11,12 @@ from edgefl.server.divergence import FederationDivergedError
 from edgefl.simulation.simulate import simulate
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
-RATE = {"learning_rate": 100.0}
+HIGH_RATE = {"learning_rate": 100.0}
 
 
-def noise(toys, seed):
-    """Return a shard of equal samples with labels that nothing can be learnt from. At a learning rate of 10
-    the mean loss is about 46 in each round; a model that guesses has ln 3 = 1.1.
+def make_unlearnable_shard(toys, seed):
+    """Return a shard of equal samples with random labels, from which nothing can be learnt. At a learning
+    rate of 10 the mean loss is about 46 in each round; a model that guesses has ln 3 = 1.1.
     """
     shard = toys.shard(seed, 60)
     rng = np.random.default_rng(seed)
@@ -27,115 +27,115 @@ def noise(toys, seed):
     )
 
 
-def huge(toys, seed):
-    """Return a shard whose loss is no finite number after a step of learning rate 100."""
+def make_overflowing_shard(toys, seed):
+    """Return a shard whose loss is not finite after a step at a learning rate of 100."""
     shard = toys.shard(seed, 30)
     return replace(shard, x_train=shard.x_train * np.float32(1e20), x_test=shard.x_test * np.float32(1e20))
 
 
-def test_a_loss_that_stays_high_ends_the_federation_with_the_reason(federate, mosquitto_url, toys, listen):
+def test_high_loss_ends_the_federation_with_the_reason(federate, mosquitto_url, toys, listen):
     federation = federate(mosquitto_url, rounds=30, min_clients=2, options={"learning_rate": 10.0})
-    heard = listen(federation)
-    shards = {f"pi-{i}": noise(toys, i) for i in range(2)}
+    listener = listen(federation)
+    shards = {f"pi-{i}": make_unlearnable_shard(toys, i) for i in range(2)}
     aggregator = federation.aggregator()
     devices = [federation.device(client_id, shard) for client_id, shard in shards.items()]
-    assert aggregator.end() == 1, aggregator.said
-    last = aggregator.said.splitlines()[-1]
+    assert aggregator.end() == 1, aggregator.err
+    last = aggregator.err.splitlines()[-1]
     assert last.startswith("edgefl: training diverged in round ")
     assert "lower learning_rate of [algorithm]" in last
     assert [device.end() for device in devices] == [1, 1]
     for device in devices:
-        assert device.said.splitlines()[-1] == last
+        assert device.err.splitlines()[-1] == last
     assert (federation.out / "server_state.safetensors").exists()
     assert not (federation.out / "result.json").exists()
-    state = json.loads(heard.until_phase("stopped")[-1].payload)
+    state = json.loads(listener.wait_for_phase("stopped")[-1].payload)
     assert state["settings"]["diverged_round"] >= 4
 
     monitor = federation.start(
         "monitor", "--broker", mosquitto_url, "--federation", federation.name, "--once"
     )
-    assert monitor.end() == 0, monitor.said
+    assert monitor.end() == 0, monitor.err
     assert " ".join(last.removeprefix("edgefl: ").split()) in " ".join(monitor.out.split())
 
-    simulated_round = round_of_divergence(federation, toys, shards)
+    simulated_round = find_divergence_round(federation, toys, shards)
     assert state["settings"]["diverged_round"] == simulated_round
 
     federation.upgrade(learning_rate=0.1)
     again = federation.aggregator()
     assert again.end() == 1
-    assert "start again with --fresh" in again.said
+    assert "start again with --fresh" in again.err
     aggregator = federation.aggregator("--fresh")
     devices = [federation.device(f"pi-{i}", toys.shard(i)) for i in range(2)]
-    assert aggregator.end() == 0, aggregator.said
+    assert aggregator.end() == 0, aggregator.err
     assert [device.end() for device in devices] == [0, 0]
 
 
-def round_of_divergence(federation, toys, shards):
+def find_divergence_round(federation, toys, shards):
     """Return the round in which the simulator stops the same federation."""
     from edgefl.config import FederationConfig
 
     config = FederationConfig(rounds=30, min_clients=2)
-    with pytest.raises(FederationDivergedError) as caught:
+    with pytest.raises(FederationDivergedError) as error:
         simulate(
             federation.plan, toys.weights(), shards, config, learner=SoftmaxLearner(federation.plan.spec)
         )
-    return caught.value.divergence.round
+    return error.value.divergence.round
 
 
-def test_a_federation_that_learns_nothing_ends_with_a_warning(federate, mosquitto_url, toys):
+def test_federation_without_learning_ends_with_a_warning(federate, mosquitto_url, toys):
     federation = federate(mosquitto_url, rounds=2, min_clients=2, options={"learning_rate": 1e-9})
     aggregator = federation.aggregator()
-    devices = [federation.device(f"pi-{i}", noise(toys, i)) for i in range(2)]
-    assert aggregator.end() == 0, aggregator.said
+    devices = [federation.device(f"pi-{i}", make_unlearnable_shard(toys, i)) for i in range(2)]
+    assert aggregator.end() == 0, aggregator.err
     assert [device.end() for device in devices] == [0, 0]
-    assert aggregator.said.count("training has had no effect: the mean loss of the last round is") == 1
-    assert "change learning_rate of [algorithm]" in aggregator.said
+    assert aggregator.err.count("training has had no effect: the mean loss of the last round is") == 1
+    assert "change learning_rate of [algorithm]" in aggregator.err
 
 
-def test_a_short_federation_whose_loss_rises_is_stopped(federate, mosquitto_url, toys):
+def test_short_federation_with_rising_loss_is_stopped(federate, mosquitto_url, toys):
     federation = federate(mosquitto_url, rounds=2, min_clients=2, options={"learning_rate": 10.0})
     aggregator = federation.aggregator()
-    devices = [federation.device(f"pi-{i}", noise(toys, i)) for i in range(2)]
-    assert aggregator.end() == 1, aggregator.said
-    assert aggregator.said.splitlines()[-1].startswith("edgefl: training diverged in round 2: the mean loss")
+    devices = [federation.device(f"pi-{i}", make_unlearnable_shard(toys, i)) for i in range(2)]
+    assert aggregator.end() == 1, aggregator.err
+    assert aggregator.err.splitlines()[-1].startswith("edgefl: training diverged in round 2: the mean loss")
     assert [device.end() for device in devices] == [1, 1]
 
 
-def test_clients_without_a_finite_loss_end_the_federation_before_the_deadline(federate, mosquitto_url, toys):
-    federation = federate(mosquitto_url, rounds=5, min_clients=2, deadline_s=600.0, options=RATE)
+def test_clients_without_finite_loss_end_the_federation_before_the_deadline(federate, mosquitto_url, toys):
+    federation = federate(mosquitto_url, rounds=5, min_clients=2, deadline_s=600.0, options=HIGH_RATE)
     aggregator = federation.aggregator()
-    devices = [federation.device(f"pi-{i}", huge(toys, i)) for i in range(2)]
-    assert aggregator.end() == 1, aggregator.said
-    last = aggregator.said.splitlines()[-1]
+    devices = [federation.device(f"pi-{i}", make_overflowing_shard(toys, i)) for i in range(2)]
+    assert aggregator.end() == 1, aggregator.err
+    last = aggregator.err.splitlines()[-1]
     assert last.startswith(
         "edgefl: training diverged in round 1: 2 of 2 clients have a loss that is no finite number; lower "
         "learning_rate of [algorithm]"
     )
     assert [device.end() for device in devices] == [1, 1]
     for device in devices:
-        assert device.said.splitlines()[-1] == last
+        assert device.err.splitlines()[-1] == last
 
 
-def test_one_client_without_a_finite_loss_stops_nobody(federate, mosquitto_url, toys):
+def test_one_client_without_finite_loss_does_not_stop_the_federation(federate, mosquitto_url, toys):
     federation = federate(mosquitto_url, rounds=3, min_clients=3, options={"learning_rate": 0.1})
     aggregator = federation.aggregator()
     devices = [federation.device(f"pi-{i}", toys.shard(i)) for i in range(2)]
-    lost = federation.device("pi-2", huge(toys, 2))
-    assert aggregator.end() == 0, aggregator.said
+    failing = federation.device("pi-2", make_overflowing_shard(toys, 2))
+    assert aggregator.end() == 0, aggregator.err
     assert [device.end() for device in devices] == [0, 0]
-    assert lost.end() == 1
+    assert failing.end() == 1
     assert {row["id"] for row in federation.result()["clients"]} == {"pi-0", "pi-1"}
 
 
-def test_the_simulator_names_the_client_whose_loss_is_no_finite_number(toys):
-    plan = toys.plan(**RATE)
+def test_simulator_names_the_client_without_finite_loss(toys):
+    plan = toys.plan(**HIGH_RATE)
     from edgefl.config import FederationConfig
 
     with pytest.raises(EdgeflError, match=r"pi-0, round 1: train: the loss is .*lower the learning rate"):
         simulate(
             plan,
             toys.weights(),
-            {"pi-0": huge(toys, 0)},
+            {"pi-0": make_overflowing_shard(toys, 0)},
             FederationConfig(rounds=3),
             learner=SoftmaxLearner(plan.spec),
         )

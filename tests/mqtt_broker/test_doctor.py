@@ -1,4 +1,4 @@
-"""The doctor over real brokers."""
+"""`edgefl doctor` against real brokers."""
 
 import json
 import subprocess
@@ -11,44 +11,44 @@ from mqtt_broker.broker.dev_broker import find_mosquitto
 from tests.support.ports import choose_port
 
 
-def ask(*arguments):
-    ran = CliRunner().invoke(doctor, [*map(str, arguments), "--json"])
-    return ran.exit_code, {finding["check"]: finding for finding in json.loads(ran.stdout)["findings"]}
+def run_doctor(*arguments):
+    result = CliRunner().invoke(doctor, [*map(str, arguments), "--json"])
+    return result.exit_code, {check["check"]: check for check in json.loads(result.stdout)["findings"]}
 
 
-def test_a_federation_that_runs_and_one_that_stopped(federate, any_url):
+def test_doctor_reports_absent_running_and_stopped_federation(federate, any_url):
     federation = federate(any_url)
-    code, found = ask("--broker", any_url, "--federation", federation.name)
+    code, checks = run_doctor("--broker", any_url, "--federation", federation.name)
     assert code == 0
-    assert [found[key]["level"] for key in ("broker", "access", "packets", "federation")] == [
+    assert [checks[key]["level"] for key in ("broker", "access", "packets", "federation")] == [
         "ok",
         "ok",
         "ok",
         "warn",
     ]
-    assert "is not running" in found["federation"]["found"]
+    assert "is not running" in checks["federation"]["found"]
     aggregator = federation.aggregator()
     aggregator.wait_for("waiting for devices")
-    code, found = ask("--broker", any_url, "--federation", federation.name)
-    assert (code, found["federation"]["level"]) == (0, "ok")
-    assert f"{federation.name!r}: waiting for devices, 3 rounds to come" in found["federation"]["found"]
+    code, checks = run_doctor("--broker", any_url, "--federation", federation.name)
+    assert (code, checks["federation"]["level"]) == (0, "ok")
+    assert f"{federation.name!r}: waiting for devices, 3 rounds to come" in checks["federation"]["found"]
     aggregator.popen.terminate()
     aggregator.end()
-    code, found = ask("--broker", any_url, "--federation", federation.name)
-    assert "start it again with the same --out" in found["federation"]["remedy"]
+    code, checks = run_doctor("--broker", any_url, "--federation", federation.name)
+    assert "start it again with the same --out" in checks["federation"]["remedy"]
 
 
-def test_no_broker():
-    code, found = ask("--broker", f"mqtt://127.0.0.1:{choose_port()}")
-    assert (code, found["broker"]["level"]) == (1, "fail")
-    assert "Connection refused" in found["broker"]["found"]
-    assert "firewall" in found["broker"]["remedy"]
-    assert "access" not in found
+def test_doctor_reports_unreachable_broker():
+    code, checks = run_doctor("--broker", f"mqtt://127.0.0.1:{choose_port()}")
+    assert (code, checks["broker"]["level"]) == (1, "fail")
+    assert "Connection refused" in checks["broker"]["found"]
+    assert "firewall" in checks["broker"]["remedy"]
+    assert "access" not in checks
 
 
 @pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
 @pytest.mark.parametrize("protocol", ["", "?protocol=5"])
-def test_a_broker_that_takes_small_packets_only_or_lets_nobody_write(protocol, tmp_path):
+def test_doctor_reports_small_packet_limit_and_denied_writing(protocol, tmp_path):
     port = choose_port()
     (tmp_path / "acl").write_text("topic read edgefl/v2/+/state\n")
     for extra, check in (("max_packet_size 20000", "packets"), (f"acl_file {tmp_path}/acl", "access")):
@@ -62,11 +62,11 @@ def test_a_broker_that_takes_small_packets_only_or_lets_nobody_write(protocol, t
         )
         try:
             assert any(" running" in line for line in iter(broker.stderr.readline, ""))
-            code, found = ask("--broker", f"mqtt://127.0.0.1:{port}{protocol}")
-            assert (code, found[check]["level"]) == (1, "fail"), found
-            assert found[check]["remedy"]
-            # only MQTT 5 says why nothing comes back
-            assert ("Not authorized" in found[check]["found"]) == (check == "access" and bool(protocol))
+            code, checks = run_doctor("--broker", f"mqtt://127.0.0.1:{port}{protocol}")
+            assert (code, checks[check]["level"]) == (1, "fail"), checks
+            assert checks[check]["remedy"]
+            # only MQTT 5 reports why nothing comes back
+            assert ("Not authorized" in checks[check]["found"]) == (check == "access" and bool(protocol))
         finally:
             broker.terminate()
             broker.wait(10)

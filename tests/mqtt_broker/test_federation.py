@@ -1,4 +1,4 @@
-"""A whole federation of real processes over real brokers, with the bits of the simulator."""
+"""A complete federation of real processes over real brokers gives the bits of the simulator."""
 
 import json
 import sqlite3
@@ -14,12 +14,12 @@ from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 
 def test_mqtt_and_simulator_give_the_same_bits(federate, any_url, toys):
-    """Each round two of three clients train; server state and every mixture are compared byte for byte."""
+    """Two of three clients train in each round. Server state and every mixture are compared byte for byte."""
     federation = federate(any_url, rounds=4, min_clients=3, clients_per_round=2, seed=5)
     shards = {f"pi-{i}": toys.shard(i, 20 + 10 * i) for i in range(3)}
     aggregator = federation.aggregator("--json")
     devices = {client_id: federation.device(client_id, shard) for client_id, shard in shards.items()}
-    assert aggregator.end() == 0, aggregator.said
+    assert aggregator.end() == 0, aggregator.err
     assert [device.end() for device in devices.values()] == [0, 0, 0]
 
     config = FederationConfig(rounds=4, min_clients=3, clients_per_round=2, seed=5)
@@ -57,13 +57,13 @@ def test_mqtt_and_simulator_give_the_same_bits(federate, any_url, toys):
 
 
 @pytest.mark.parametrize("codec", ["fp16", "int8", "top-10", "int8+deflate"])
-def test_updates_that_travel_rounded_give_the_simulators_bits(codec, federate, mosquitto_url, toys):
+def test_compressed_updates_match_the_simulator(codec, federate, mosquitto_url, toys):
     settings = {"rounds": 3, "min_clients": 2, "seed": 5, "codec": codec}
     federation = federate(mosquitto_url, **settings)
     shards = {f"pi-{i}": toys.shard(i, 20 + 10 * i) for i in range(2)}
     aggregator = federation.aggregator()
     devices = [federation.device(client_id, shard) for client_id, shard in shards.items()]
-    assert aggregator.end() == 0, aggregator.said
+    assert aggregator.end() == 0, aggregator.err
     assert [device.end() for device in devices] == [0, 0]
     learner = SoftmaxLearner(federation.plan.spec)
     end = simulate(federation.plan, toys.weights(), shards, FederationConfig(**settings), learner=learner)
@@ -81,32 +81,32 @@ def test_updates_that_travel_rounded_give_the_simulators_bits(codec, federate, m
     assert not np.array_equal(*kernels)
 
 
-def test_an_unchanged_model_costs_no_bytes(federate, mosquitto_url, toys, listen):
-    """The initial model is both round 1's and part of the last broadcast: it goes to the broker once, and no
-    device asks for it.
+def test_unchanged_model_is_sent_only_once(federate, mosquitto_url, toys, listen):
+    """The initial model belongs to round 1 and to the last broadcast. It goes to the broker once, and no
+    device requests it.
     """
     federation = federate(mosquitto_url, rounds=1, min_clients=3)
-    heard = listen(federation)
+    listener = listen(federation)
     aggregator = federation.aggregator()
     devices = [federation.device(f"pi-{i}", toys.shard(i)) for i in range(3)]
     assert aggregator.end() == 0
     assert [device.end() for device in devices] == [0, 0, 0]
-    topics = [message.topic for message in heard.until_phase("done")]
+    topics = [message.topic for message in listener.wait_for_phase("done")]
     assert not [topic for topic in topics if topic.endswith("/want")]
-    said = [
+    sent_blobs = [
         m.topic.split("/")[4]
-        for m in heard.messages
+        for m in listener.messages
         if m.topic.endswith("/0") and "/blob/" in m.topic and m.payload
     ]
-    assert len(set(said)) == len(said) == 3
-    assert federation.plan.id in said
-    cleared = {m.topic.split("/")[4] for m in heard.messages if "/blob/" in m.topic and not m.payload}
-    assert cleared == set(said)
+    assert len(set(sent_blobs)) == len(sent_blobs) == 3
+    assert federation.plan.id in sent_blobs
+    cleared = {m.topic.split("/")[4] for m in listener.messages if "/blob/" in m.topic and not m.payload}
+    assert cleared == set(sent_blobs)
 
 
-def test_sigterm_ends_every_service_well(federate, mosquitto_url, toys, listen, start):
+def test_sigterm_ends_every_service_without_error(federate, mosquitto_url, toys, listen, start):
     federation = federate(mosquitto_url, min_clients=3)
-    heard = listen(federation)
+    listener = listen(federation)
     aggregator = federation.aggregator()
     device = federation.device("pi-1", toys.shard(1))
     aggregator.wait_for("pi-1 is online")
@@ -116,18 +116,18 @@ def test_sigterm_ends_every_service_well(federate, mosquitto_url, toys, listen, 
     aggregator.wait_for("pi-1 is offline")
     aggregator.popen.terminate()
     assert aggregator.end() == 0
-    assert json.loads(heard.until_phase("stopped")[-1].payload)["phase"] == "stopped"
+    assert json.loads(listener.wait_for_phase("stopped")[-1].payload)["phase"] == "stopped"
     broker = start("broker", "start", "--port", "0", "--kind", "mosquitto")
     assert broker.first_line().startswith("mqtt://127.0.0.1:")
     broker.popen.terminate()
     assert broker.end() == 0
 
 
-def test_a_device_finds_the_one_federation_that_runs_or_names_them_all(federate, start, toys, tmp_path):
+def test_device_finds_the_only_federation_or_lists_all(federate, start, toys, tmp_path):
     broker = start("broker", "start", "--port", "0", "--json")
     url = json.loads(broker.first_line())["url"]
-    one = federate(url, rounds=1, min_clients=1)
-    data = one.directory / "pi-1.npz"
+    federation = federate(url, rounds=1, min_clients=1)
+    data = federation.directory / "pi-1.npz"
     toys.save(data, toys.shard(1))
     arguments = (
         "device",
@@ -145,10 +145,10 @@ def test_a_device_finds_the_one_federation_that_runs_or_names_them_all(federate,
     )
     early = start(*arguments, tmp_path / "early")
     early.wait_for("waiting for an aggregator")
-    aggregator = one.aggregator()
+    aggregator = federation.aggregator()
     assert aggregator.end() == 0
     assert early.end() == 0
-    assert f"joined '{one.name}'" in early.said
+    assert f"joined '{federation.name}'" in early.err
 
     names = []
     for _ in range(2):
@@ -157,12 +157,12 @@ def test_a_device_finds_the_one_federation_that_runs_or_names_them_all(federate,
         other.aggregator().wait_for("waiting for devices: 0 of 2")
     late = start(*arguments, tmp_path / "late")
     assert late.end() == 1
-    assert all(name in late.said for name in names)
-    assert "--federation" in late.said
+    assert all(name in late.err for name in names)
+    assert "--federation" in late.err
 
 
 @pytest.mark.parametrize("more", [(), ("--take-over",)])
-def test_a_second_aggregator_of_a_federation_is_told_so(federate, mosquitto_url, more):
+def test_second_aggregator_of_a_federation_is_refused_unless_it_takes_over(federate, mosquitto_url, more):
     federation = federate(mosquitto_url)
     first = federation.aggregator()
     first.wait_for("waiting for devices")
@@ -170,8 +170,8 @@ def test_a_second_aggregator_of_a_federation_is_told_so(federate, mosquitto_url,
     if more:
         second.wait_for("waiting for devices")
         assert first.end() == 1
-        assert "another aggregator leads" in first.said
+        assert "another aggregator leads" in first.err
     else:
         assert second.end() == 1
-        assert "--take-over" in second.said
+        assert "--take-over" in second.err
         assert first.popen.poll() is None

@@ -1,5 +1,5 @@
-"""What the first commands of a new user answer when something is not there, or there already. Real processes
-and brokers.
+"""The answers of the first commands of a new user when something is missing or already exists. Real
+processes and brokers.
 """
 
 import subprocess
@@ -22,15 +22,15 @@ CONFIG = (
 )
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_edgefl(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "edgefl", *arguments], capture_output=True, text=True, timeout=200, check=False
     )
 
 
-def test_the_aggregator_asks_for_the_broker_before_it_builds_the_plan(tmp_path: Path) -> None:
+def test_aggregator_connects_to_the_broker_before_building_the_plan(tmp_path: Path) -> None:
     (tmp_path / "f.toml").write_text(CONFIG)
-    done = run(
+    result = run_edgefl(
         "aggregator",
         "start",
         "--config",
@@ -40,13 +40,13 @@ def test_the_aggregator_asks_for_the_broker_before_it_builds_the_plan(tmp_path: 
         "--out",
         str(tmp_path / "out"),
     )
-    assert done.returncode == 1
-    assert "no broker at" in done.stderr and "edgefl broker start" in done.stderr
-    assert "building the plan" not in done.stderr
+    assert result.returncode == 1
+    assert "no broker at" in result.stderr and "edgefl broker start" in result.stderr
+    assert "building the plan" not in result.stderr
     assert not (tmp_path / "out" / "plan").exists()
 
 
-def test_a_port_where_a_broker_answers_already(
+def test_broker_start_refuses_the_port_of_a_running_broker(
     mosquitto_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     port = mosquitto_url.rpartition(":")[2]
@@ -59,22 +59,22 @@ def test_a_port_where_a_broker_answers_already(
     )
 
 
-def test_tls_without_keys_says_which_file_is_missing(secured: SimpleNamespace) -> None:
-    """`edgefl monitor --broker mqtts://...` as a person types it who has no enrolment."""
+def test_tls_without_enrolment_names_the_missing_option(secured: SimpleNamespace) -> None:
+    """`edgefl monitor --broker mqtts://...` of a person without an enrolment."""
     with pytest.raises(Exception, match="cannot prove its identity") as caught:
         Link(f"mqtts://localhost:{secured.port}", "edgefl-test")
     assert "give --enrol" in str(caught.value) and "edgefl broker watcher" in str(caught.value)
 
 
 @pytest.mark.parametrize(("number", "expected"), [(10, "round 10/10 gate: "), (11, "gate: ")])
-def test_no_round_is_beyond_the_last_one(number: int, expected: str) -> None:
-    """PFL-MF and others have phases of their own after the federation's rounds."""
+def test_log_omits_the_round_number_after_the_last_round(number: int, expected: str) -> None:
+    """PFL-MF and other algorithms have additional phases after the rounds of the federation."""
     summary = Summary(number, "gate", 2, 0.5, *(float("nan"),) * 3, 0, 0, 1.0, (), 0.0)
     closed = SimpleNamespace(number=number, late=())
     assert describe_round(summary, closed, "gate", 10).startswith(expected)  # type: ignore[arg-type]
 
 
-def test_a_round_of_devices_that_report_no_loss_is_logged_without_a_number() -> None:
+def test_round_without_losses_is_logged_without_a_loss() -> None:
     summary = Summary(1, "federate", 3, *(float("nan"),) * 4, 0, 0, 1.0, (), 0.0)
     closed = SimpleNamespace(number=1, late=())
     assert (
@@ -90,14 +90,16 @@ def test_a_round_of_devices_that_report_no_loss_is_logged_without_a_number() -> 
         ("personalize", "accuracy 87.5% (p10 80.0%, p90 95.0%)"),
     ],
 )
-def test_a_round_is_logged_with_its_accuracy_and_the_spread_over_clients(phase: str, expected: str) -> None:
+def test_round_log_contains_accuracy_and_spread_over_clients(phase: str, expected: str) -> None:
     summary = Summary(1, phase, 3, 0.5, 0.875, 0.8, 0.95, 0, 0, 1.0, (), 0.0)
     closed = SimpleNamespace(number=1, late=())
     assert describe_round(summary, closed, phase, 2).endswith(f"{phase}: 3 updates, {expected}, 1.00 s")  # type: ignore[arg-type]
 
 
-def test_a_simulation_says_which_data_it_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Before it looks at them: these have no groups, so that the simulation ends there."""
+def test_simulation_logs_its_data_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The log comes before the data is checked. This data has no groups, so that the simulation ends
+    there.
+    """
     np.savez(tmp_path / "own.npz", x=np.zeros((60, 4), np.float32), y=np.arange(60) % 2)
     for more, expected in (("", True), (f'[data]\nname = "npz:{tmp_path}/own.npz"\n', False)):
         (tmp_path / "f.toml").write_text(f'{CONFIG}[partition]\nname = "group"\n{more}')

@@ -1,5 +1,5 @@
-"""Over-selected, late and asynchronous rounds over a real broker; what the journal says was accepted explains
-every bit of the end.
+"""Over-selected, late and asynchronous rounds over a real broker. The accepted updates in the journal
+explain every bit of the result.
 """
 
 import time
@@ -27,14 +27,14 @@ from tests.support.numpy_learner.softmax import SoftmaxLearner
 ASYNC = {"mode": "async", "buffer": 2, "max_staleness": 3}
 
 
-def update(toys, value):
+def make_update(toys, value):
     return encode_models(
         {"global": {name: np.full_like(array, value) for name, array in toys.weights().items()}}
     )
 
 
-def moved(federation, toys):
-    """Return how far the global model went, the same for each of its values."""
+def measure_step(federation, toys):
+    """Return the change of the global model, which is the same for all of its values."""
     state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
     steps = {name: state.models["global"][name] - array for name, array in toys.weights().items()}
     first = next(iter(steps.values())).ravel()[0]
@@ -42,17 +42,15 @@ def moved(federation, toys):
     return float(first)
 
 
-def end(aggregator, *puppets):
+def finish_federation(aggregator, *puppets):
     for each in puppets:
         while (task := each.next("task")).phase != "personalize":
             pass
         assert each.send(task, encode_models({})).outcome == "ok"
-    assert aggregator.end() == 0, aggregator.said
+    assert aggregator.end() == 0, aggregator.err
 
 
-def test_of_three_that_have_a_task_two_are_enough_and_the_third_is_told(
-    federate, mosquitto_url, toys, puppet
-):
+def test_round_closes_after_two_of_three_updates_and_rejects_the_third(federate, mosquitto_url, toys, puppet):
     federation = federate(
         mosquitto_url,
         algorithm="fedavg",
@@ -71,16 +69,16 @@ def test_of_three_that_have_a_task_two_are_enough_and_the_third_is_told(
     assert len(cohort) == 3
     tasks = {client_id: ids[client_id].next("task") for client_id in cohort}
     for client_id, value in zip(cohort[:2], (1.0, 2.0), strict=True):
-        assert ids[client_id].send(tasks[client_id], update(toys, value)).outcome == "ok"
-    told = ids[cohort[2]].send(tasks[cohort[2]], update(toys, 9.0))
-    assert (told.outcome, "stale" in told.reason) == ("rejected", True)
-    end(aggregator, *ids.values())
-    assert moved(federation, toys) == pytest.approx(1.5)
+        assert ids[client_id].send(tasks[client_id], make_update(toys, value)).outcome == "ok"
+    receipt = ids[cohort[2]].send(tasks[cohort[2]], make_update(toys, 9.0))
+    assert (receipt.outcome, "stale" in receipt.reason) == ("rejected", True)
+    finish_federation(aggregator, *ids.values())
+    assert measure_step(federation, toys) == pytest.approx(1.5)
     assert federation.result()["dropped"] == [{"round": 1, "id": cohort[2], "reason": "too late"}]
 
 
-def test_a_late_update_is_kept_for_the_next_round_scaled_and_once(federate, mosquitto_url, toys, puppet):
-    """Round 1: 1 and 1. Round 2: 1, 1 and the late 3 / sqrt 2 of as many samples each."""
+def test_late_update_joins_the_next_round_once_and_scaled(federate, mosquitto_url, toys, puppet):
+    """Round 1: 1 and 1. Round 2: 1, 1 and the late 3 / sqrt 2, with as many samples each."""
     federation = federate(
         mosquitto_url, algorithm="fedavg", rounds=2, min_clients=3, quorum=0.6, grace_s=0.0, late="keep"
     )
@@ -88,29 +86,29 @@ def test_a_late_update_is_kept_for_the_next_round_scaled_and_once(federate, mosq
     a, b, slow = (puppet(federation, client_id) for client_id in ("a", "b", "slow"))
     first = {each: each.next("task") for each in (a, b, slow)}
     assert {task.max_staleness for task in first.values()} == {1}
-    slow.close_hard()
+    slow.drop_connection()
     for each in (a, b):
-        assert each.send(first[each], update(toys, 1.0)).outcome == "ok"
+        assert each.send(first[each], make_update(toys, 1.0)).outcome == "ok"
     second = {each: each.next("task") for each in (a, b)}
     assert {task.round for task in second.values()} == {2}
     again = puppet(federation, "slow")
-    late = update(toys, 3.0)
+    late = make_update(toys, 3.0)
     refused = again.send(first[slow], late, nonce=second[a].nonce)
     assert "a replayed update" in refused.reason, "each round has its own nonce"
     assert again.send(first[slow], late).outcome == "ok"
     assert again.send(first[slow], late).outcome == "ok", "sent again it is the same update"
-    assert "duplicate: round 1 had update" in again.send(first[slow], update(toys, 4.0)).reason
+    assert "duplicate: round 1 had update" in again.send(first[slow], make_update(toys, 4.0)).reason
     for each in (a, b):
-        assert each.send(second[each], update(toys, 1.0)).outcome == "ok"
-    end(aggregator, a, b, again)
-    assert "round 2: slow reported late, for round 1 (0 of 2)" in aggregator.said
-    assert "3 updates, 1 of them late" in aggregator.said
-    assert moved(federation, toys) == pytest.approx(1 + (1 + 1 + 3 / np.sqrt(2)) / 3, rel=1e-6)
+        assert each.send(second[each], make_update(toys, 1.0)).outcome == "ok"
+    finish_federation(aggregator, a, b, again)
+    assert "round 2: slow reported late, for round 1 (0 of 2)" in aggregator.err
+    assert "3 updates, 1 of them late" in aggregator.err
+    assert measure_step(federation, toys) == pytest.approx(1 + (1 + 1 + 3 / np.sqrt(2)) / 3, rel=1e-6)
 
 
-def test_an_update_that_is_whole_between_rounds_comes_again(federate, mosquitto_url, toys, puppet):
-    """Its round closes at the deadline, and nobody is there to open the next one when its last chunk
-    comes.
+def test_update_completed_between_rounds_is_sent_again(federate, mosquitto_url, toys, puppet):
+    """The round closes at the deadline, and no client is available for the next round when the last chunk
+    arrives.
     """
     federation = federate(
         mosquitto_url, algorithm="fedavg", rounds=2, min_clients=3, quorum=0.6, deadline_s=2.0, late="keep"
@@ -119,58 +117,58 @@ def test_an_update_that_is_whole_between_rounds_comes_again(federate, mosquitto_
     fast = [puppet(federation, client_id) for client_id in ("a", "b")]
     slow = puppet(federation, "slow")
     first = slow.next("task")
-    late = update(toys, 3.0)
-    begun = slow.begin(first, late)
+    late = make_update(toys, 3.0)
+    announcement = slow.begin(first, late)
     assert slow.next("receipt").outcome == "missing"
     for each in fast:
-        assert each.send(each.next("task"), update(toys, 1.0)).outcome == "ok"
-        each.say(paused="busy")
-    slow.say(paused="busy", draining=True)
+        assert each.send(each.next("task"), make_update(toys, 1.0)).outcome == "ok"
+        each.publish_status(paused="busy")
+    slow.publish_status(paused="busy", draining=True)
     aggregator.wait_for("waiting for devices: 0 of 1 online, 3 paused")
-    slow.publish(begun.sha256, 0, slice_chunk(late, 0))
-    told = slow.next("receipt")
-    assert (told.outcome, told.reason) == ("wait", "no round is open")
-    slow.say()
+    slow.publish(announcement.sha256, 0, slice_chunk(late, 0))
+    receipt = slow.next("receipt")
+    assert (receipt.outcome, receipt.reason) == ("wait", "no round is open")
+    slow.publish_status()
     second = slow.next("task")
     assert second.round == 2
     assert slow.send(first, late).outcome == "ok"
-    assert slow.send(second, update(toys, 1.0)).outcome == "ok"
+    assert slow.send(second, make_update(toys, 1.0)).outcome == "ok"
     for each in fast:
-        each.say()
-    end(aggregator, *fast, slow)
-    assert "2 updates, 1 of them late" in aggregator.said
+        each.publish_status()
+    finish_federation(aggregator, *fast, slow)
+    assert "2 updates, 1 of them late" in aggregator.err
 
 
-def test_a_buffer_of_two_makes_a_version_whoever_reports(federate, mosquitto_url, toys, puppet):
-    """Version 1: a and b. Version 2: b's answer to it and c's to version 1. Then what was taken before is not
-    taken again.
+def test_async_buffer_of_two_updates_makes_a_version(federate, mosquitto_url, toys, puppet):
+    """Version 1: a and b. Version 2: the answer of b to it, and the answer of c to version 1. Updates
+    that were accepted before are not accepted again.
     """
     federation = federate(mosquitto_url, algorithm="fedavg", rounds=3, min_clients=3, **ASYNC)
     aggregator = federation.aggregator()
     a, b, c = (puppet(federation, client_id) for client_id in "abc")
     first = {each: each.next("task") for each in (a, b, c)}
     for each in (a, b):
-        assert each.send(first[each], update(toys, 1.0)).outcome == "ok"
+        assert each.send(first[each], make_update(toys, 1.0)).outcome == "ok"
     second = b.next("task")
     assert (second.round, second.max_staleness) == (2, 3)
-    assert b.send(second, update(toys, 2.0)).outcome == "ok"
-    assert b.send(first[b], update(toys, 1.0)).outcome == "ok", "version 1 has it"
-    assert "duplicate" in b.send(first[b], update(toys, 5.0)).reason
-    assert c.send(first[c], update(toys, 3.0)).outcome == "ok"
+    assert b.send(second, make_update(toys, 2.0)).outcome == "ok"
+    assert b.send(first[b], make_update(toys, 1.0)).outcome == "ok", "version 1 has it"
+    assert "duplicate" in b.send(first[b], make_update(toys, 5.0)).reason
+    assert c.send(first[c], make_update(toys, 3.0)).outcome == "ok"
     third = b.next("task")
     assert third.round == 3
-    assert "duplicate: round 1 had update" in c.send(first[c], update(toys, 5.0)).reason
-    assert b.send(third, update(toys, 0.0)).outcome == "ok"
-    assert a.send(a.next("task"), update(toys, 2.0)).outcome == "ok", "it answers version 2"
-    end(aggregator, a, b, c)
-    assert moved(federation, toys) == pytest.approx(
+    assert "duplicate: round 1 had update" in c.send(first[c], make_update(toys, 5.0)).reason
+    assert b.send(third, make_update(toys, 0.0)).outcome == "ok"
+    assert a.send(a.next("task"), make_update(toys, 2.0)).outcome == "ok", "it answers version 2"
+    finish_federation(aggregator, a, b, c)
+    assert measure_step(federation, toys) == pytest.approx(
         1 + (2 + 3 / np.sqrt(2)) / 2 + (0 + 2 / np.sqrt(2)) / 2, rel=1e-6
     )
     assert federation.result()["dropped"] == []
 
 
-def replayed(federation, toys, shards, staleness):
-    """Return the global model that the accepted updates give, each computed anew from the version that it
+def replay_updates(federation, toys, shards, staleness):
+    """Return the global model of the accepted updates. Each is recomputed from the version that it
     answers.
     """
     learner = SoftmaxLearner(federation.plan.spec)
@@ -188,11 +186,11 @@ def replayed(federation, toys, shards, staleness):
                 seen.add((begin.client_id, begin.round))
                 broadcast = algorithm.broadcast(states[begin.round - 1], begin.client_id)
                 rng = derive_client_rng(1, broadcast, begin.client_id)
-                made, _ = algorithm.local_update(
+                result, _ = algorithm.local_update(
                     broadcast, ClientState(), shards[begin.client_id], begin.client_id, rng
                 )
-                assert made.metrics["loss"] == begin.metrics["loss"]
-                updates.append(scale_late_update(made, number))
+                assert result.metrics["loss"] == begin.metrics["loss"]
+                updates.append(scale_late_update(result, number))
             states.append(algorithm.aggregate(states[-1], updates))
     return states[-1].models["global"]
 
@@ -205,21 +203,21 @@ LATE = {"clients_per_round": 2, "over_selection": 1.5, "late": "keep"}
     [(0, ASYNC), (1, ASYNC), (2, LATE)],
     ids=["async 0", "async 1", "over-selected and late"],
 )
-def test_killed_at_any_line_it_accepts_nothing_twice_and_what_was_accepted_gives_the_bits(
+def test_killed_aggregator_accepts_no_update_twice_and_keeps_the_bits(
     seed, rounds, federate, mosquitto_url, toys
 ):
-    """One of the devices is slow: it has so many samples that it answers versions that are over."""
+    """One device is slow: it has so many samples that it answers old versions."""
     options: dict[str, object] = {}
     federation = federate(
         mosquitto_url, **{"algorithm": "fedavg", "options": options, "rounds": 6, "min_clients": 3, **rounds}
     )
     shards = {f"pi-{i}": toys.shard(i, 4000 if i == 2 else 30) for i in range(3)}
     devices = {client_id: federation.device(client_id, shard) for client_id, shard in shards.items()}
-    federation.aggregator_killed_at_lines(derive_rng(seed, 0, "kills"), 4, 22)
+    federation.run_aggregator_with_kills(derive_rng(seed, 0, "kills"), 4, 22)
     assert [device.end() for device in devices.values()] == [0, 0, 0], [
-        device.said for device in devices.values()
+        device.err for device in devices.values()
     ]
-    expected = replayed(federation, toys, shards, rounds.get("max_staleness", 1))
+    expected = replay_updates(federation, toys, shards, rounds.get("max_staleness", 1))
     state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
     assert (state.round, state.phase) == (7, "done")
     for name, array in expected.items():
@@ -227,31 +225,31 @@ def test_killed_at_any_line_it_accepts_nothing_twice_and_what_was_accepted_gives
     assert [row["id"] for row in federation.result()["clients"]] == sorted(shards)
 
 
-def first_asked(*puppets):
-    """Return who was asked, and who was not, of puppets one of which gets a task."""
+def find_asked_client(*puppets):
+    """Wait until one of two puppets receives a task. Return the task, that puppet and the other one."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         for each in puppets:
             event = each.link.get(0.1)
             if isinstance(event, Message) and event.topic.endswith("/task"):
-                [other] = [one for one in puppets if one is not each]
+                [other] = [puppet for puppet in puppets if puppet is not each]
                 return decode_json(Task, event.payload), each, other
     raise AssertionError("nobody was asked")
 
 
-def test_a_client_cannot_let_another_one_into_a_round_by_its_task(federate, mosquitto_url, puppet, toys):
-    """Late updates are asked for by no cohort: a client that was not drawn must not answer with the nonce of
-    one that was.
+def test_client_cannot_join_a_round_with_the_task_of_another(federate, mosquitto_url, puppet, toys):
+    """No cohort limits late updates: a client that was not drawn must not answer with the nonce of a
+    client that was.
     """
     federation = federate(
         mosquitto_url, rounds=2, clients_per_round=1, min_clients=2, quorum=1.0, late="keep"
     )
     aggregator = federation.aggregator()
-    task, drawn, other = first_asked(puppet(federation, "pi-1"), puppet(federation, "pi-2"))
+    task, drawn, other = find_asked_client(puppet(federation, "pi-1"), puppet(federation, "pi-2"))
     blob = encode_models({"global": {name: 0 * array for name, array in toys.weights().items()}})
     assert drawn.send(task, blob).outcome == "ok"
     aggregator.wait_for("round 1/2")
-    later, asked, _ = first_asked(drawn, other)
+    later, asked, _ = find_asked_client(drawn, other)
     assert later.round == 2
     receipt = other.send(task, blob)
     assert receipt.outcome == "rejected", "a client that was not drawn for round 1 answered it"

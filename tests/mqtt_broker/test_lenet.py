@@ -1,5 +1,5 @@
-"""LeNet-5 in LiteRT over MQTT, with a listener on `#`: the simulator's bits, nothing private on any topic, no
-TensorFlow in a device.
+"""LeNet-5 in LiteRT over MQTT, with a listener on `#`: the bits match the simulator, no topic has private
+values, and no device loads TensorFlow.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ PUBLIC = {
 
 @pytest.fixture(scope="module", params=["false", "true"], ids=["mixture", "selected"])
 def select(request):
-    """Whether a device chooses between its models."""
+    """Whether a device selects between its models."""
     return request.param
 
 
@@ -53,7 +53,7 @@ def plan(tmp_path_factory, select):
     return directory / "plan"
 
 
-OWN = (f"{TOPIC_PREFIX}/lenet/", format_state_topic("lenet"))
+FEDERATION_TOPICS = (f"{TOPIC_PREFIX}/lenet/", format_state_topic("lenet"))
 TOML = """[federation]
 name = "lenet"
 rounds = 2
@@ -77,18 +77,20 @@ url = "{url}"
 
 
 @pytest.fixture(scope="module")
-def ran(plan, select, tmp_path_factory, request):
-    """Run the federation once; returns (directory, all messages, maps of the devices' memory)."""
+def finished_run(plan, select, tmp_path_factory, request):
+    """Run the federation once. Yields the directory, all messages, the memory maps of the processes and
+    the output of the devices.
+    """
     pytest.importorskip("sklearn")
     url = request.getfixturevalue("mosquitto_url")
-    shared = request.getfixturevalue("services")
+    services = request.getfixturevalue("services")
     directory = tmp_path_factory.mktemp("run")
     (directory / "federation.toml").write_text(TOML.format(url=url, select=select))
     for i, client_id in enumerate(IDS):
-        shared.save_shard(directory / f"{client_id}.npz", digits(i))
-    heard = request.getfixturevalue("ear")(url)
+        services.save_shard(directory / f"{client_id}.npz", make_digits_shard(i))
+    listener = request.getfixturevalue("listen_to_all")(url)
     processes = [
-        shared.Process(
+        services.Process(
             "aggregator",
             "start",
             "--config",
@@ -103,7 +105,7 @@ def ran(plan, select, tmp_path_factory, request):
         data = directory / f"{client_id}.npz"
         state = directory / client_id
         processes.append(
-            shared.Process(
+            services.Process(
                 "device",
                 "start",
                 "--broker",
@@ -119,24 +121,27 @@ def ran(plan, select, tmp_path_factory, request):
         )
     try:
         while not all(
-            any(f"/device/{each}/up/" in message.topic for message in heard.messages) for each in IDS
+            any(f"/device/{each}/up/" in message.topic for message in listener.messages) for each in IDS
         ):
-            heard.until("begin")
+            listener.wait_for_topic("begin")
         maps = [Path(f"/proc/{process.popen.pid}/maps").read_text() for process in processes]
-        everything = heard.until_phase("done")  # the broker holds what federations of other tests left, too
-        foreign = ("edgefl/", "ha-")  # the second: what their aggregators tell Home Assistant
-        said = [
-            each for each in everything if each.topic.startswith(OWN) or not each.topic.startswith(foreign)
+        # the broker also retains messages of the federations of other tests
+        everything = listener.wait_for_phase("done")
+        foreign = ("edgefl/", "ha-")  # the second: the Home Assistant messages of other aggregators
+        published = [
+            each
+            for each in everything
+            if each.topic.startswith(FEDERATION_TOPICS) or not each.topic.startswith(foreign)
         ]
-        assert [process.end() for process in processes] == [0, 0, 0], [process.said for process in processes]
-        yield directory, said, maps, [json.loads(process.out) for process in processes[1:]]
+        assert [process.end() for process in processes] == [0, 0, 0], [process.err for process in processes]
+        yield directory, published, maps, [json.loads(process.out) for process in processes[1:]]
     finally:
         for process in processes:
             process.close()
-        heard.link.close()
+        listener.link.close()
 
 
-def digits(part):
+def make_digits_shard(part):
     from edgefl.data import load_dataset
     from edgefl.types import Shard
 
@@ -146,8 +151,8 @@ def digits(part):
     return Shard(data.x_train[train], data.y_train[train], data.x_test[test], data.y_test[test], 10)
 
 
-def test_mqtt_and_simulator_give_the_same_bits(ran, plan):
-    directory, *_ = ran
+def test_mqtt_and_simulator_give_the_same_bits(finished_run, plan):
+    directory, *_ = finished_run
     config = load_config(directory / "federation.toml")
     made, initial = open_built_plan(plan, config)
     shards = {client_id: load_shard(directory / f"{client_id}.npz", num_classes=10) for client_id in IDS}
@@ -163,8 +168,8 @@ def test_mqtt_and_simulator_give_the_same_bits(ran, plan):
             assert found[name].tobytes() == array.tobytes(), name
 
 
-def test_no_device_or_aggregator_holds_tensorflow(ran):
-    _, _, maps, made = ran
+def test_no_device_or_aggregator_loads_tensorflow(finished_run):
+    _, _, maps, made = finished_run
     for each in maps:
         assert "libpython" in each or "python" in each
         assert "site-packages/tensorflow/" not in each
@@ -172,8 +177,8 @@ def test_no_device_or_aggregator_holds_tensorflow(ran):
     assert [each["tensorflow_loaded"] for each in made] == [False, False]
 
 
-def test_each_device_ends_with_its_own_model_and_tells_what_it_measured(ran):
-    directory, *_ = ran
+def test_result_reports_model_and_measurements_of_each_device(finished_run):
+    directory, *_ = finished_run
     result = json.loads((directory / "out" / "result.json").read_text())
     keys = {
         "id",
@@ -199,15 +204,15 @@ def test_each_device_ends_with_its_own_model_and_tells_what_it_measured(ran):
         assert row["int8"] == client["accuracy_shipped_int8"]
 
 
-def test_every_topic_and_every_tensor_name_is_public(ran, plan):
-    """What is JSON decodes strictly, so it has no field that is not written down; what is binary is a blob or
-    an update.
+def test_every_published_message_and_tensor_is_public(finished_run, plan):
+    """JSON messages decode strictly, so they have no undocumented field. Binary messages are blobs or
+    updates.
     """
-    _, said, *_ = ran
+    _, published, *_ = finished_run
     spec = load_plan(plan).spec
     names = {f"global/{weight.name}" for weight in spec.weights}
     kinds = set()
-    for message in said:
+    for message in published:
         if is_version1(message.topic):  # the answer to devices of version 1, and its removal
             assert message.topic == format_state_topic("lenet")
             assert not message.payload or decode_json(version1.State, message.payload).phase.startswith(
@@ -232,9 +237,9 @@ def test_every_topic_and_every_tensor_name_is_public(ran, plan):
         "summary",
         "metrics",
     }
-    updates = whole(said, "chunk")
-    blobs = whole(said, "blob")
-    assert len(updates) == 2 * len(IDS) + 1  # two rounds, and one empty answer that all share
+    updates = join_chunks(published, "chunk")
+    blobs = join_chunks(published, "blob")
+    assert len(updates) == 2 * len(IDS) + 1  # two rounds, and one empty answer that all devices share
     for blob in updates.values():
         assert set(read_header(blob, "")[0]) in (names, set())
         decode_models(blob, {"global": spec.weights}, "")
@@ -245,18 +250,18 @@ def test_every_topic_and_every_tensor_name_is_public(ran, plan):
             assert set(decode_weights(blob, spec.weights, "")) == {weight.name for weight in spec.weights}
 
 
-def test_four_scores_of_each_device_travel_in_the_last_round_and_their_order_in_the_last_task(ran, select):
-    _, messages, *_ = ran
+def test_devices_send_scores_last_round_and_get_ranks_in_last_task(finished_run, select):
+    _, messages, *_ = finished_run
     asked = 2 if select == "true" else None  # the last round
     reported = {}
-    for begin in messages_of_kind(messages, "begin"):
+    for begin in decode_kind(messages, "begin"):
         scores = {name: value for name, value in begin["metrics"].items() if name.startswith("score_")}
         assert bool(scores) == (begin["round"] == asked)
         if scores:
             reported[begin["client_id"]] = scores
     models = {"score_local", "score_federated", "score_fine_tuned", "score_mixture"}
     assert [set(each) for each in reported.values()] == [models] * (len(IDS) if select == "true" else 0)
-    for task in messages_of_kind(messages, "task"):
+    for task in decode_kind(messages, "task"):
         assert ("compare" in task["scalars"]) == (task["round"] == asked)
         ranks = {name: value for name, value in task["scalars"].items() if name.startswith("rank_")}
         is_last = task["phase"] == "personalize" and select == "true"
@@ -266,29 +271,29 @@ def test_four_scores_of_each_device_travel_in_the_last_round_and_their_order_in_
         assert ranks == ({f"rank_{name}": place for place, name in enumerate(order)} if is_last else {})
 
 
-def messages_of_kind(messages, kind):
-    """Return the JSON messages of a kind as trees."""
+def decode_kind(messages, kind):
+    """Return the decoded JSON messages of a kind."""
     current = [message for message in messages if message.payload and not is_version1(message.topic)]
     return [json.loads(message.payload) for message in current if parse_topic(message.topic).kind == kind]
 
 
-def whole(said, kind):
-    """Return all blobs or updates that were said, put together and checked by their sha256."""
+def join_chunks(published, kind):
+    """Return all published blobs or updates, joined and checked against their sha256."""
     parts = {}
-    for message in said:
+    for message in published:
         if is_version1(message.topic):
             continue
         address = parse_topic(message.topic)
-        if address.kind == kind and message.payload:  # an empty one takes a blob from the broker
+        if address.kind == kind and message.payload:  # an empty message removes a blob from the broker
             parts.setdefault(address.sha256, {})[address.index] = message.payload
     joined = {sha256: b"".join(found[i] for i in sorted(found)) for sha256, found in parts.items()}
     assert all(hashlib.sha256(blob).hexdigest() == sha256 for sha256, blob in joined.items())
     return joined
 
 
-def windows(array, floats=4):
-    """Return runs of four neighbouring values as bytes, save those that are (nearly) constant; of less than
-    four, all of them.
+def list_windows(array, floats=4):
+    """Return runs of four neighbouring values as bytes, without those that are nearly constant. A shorter
+    array is returned whole.
     """
     flat = np.ascontiguousarray(array, "<f4").reshape(-1)
     if flat.size < floats:
@@ -297,17 +302,21 @@ def windows(array, floats=4):
     return {row.tobytes() for row in rows if len(np.unique(row)) > 2}
 
 
-def test_no_private_value_is_in_any_payload(ran, plan):
-    """Local experts, gates, local models and samples: no four neighbouring floats of them are anywhere in
-    what was said.
+def test_no_private_value_is_in_any_payload(finished_run, plan):
+    """No four neighbouring floats of local experts, gates, local models or samples are in any published
+    message.
     """
-    directory, said, *_ = ran
+    directory, published, *_ = finished_run
     payload = b"\0".join(
-        [m.payload for m in said] + list(whole(said, "chunk").values()) + list(whole(said, "blob").values())
+        [m.payload for m in published]
+        + list(join_chunks(published, "chunk").values())
+        + list(join_chunks(published, "blob").values())
     )
     state = decode_server_state((directory / "out" / "server_state.safetensors").read_bytes())
-    # a weight that no sample moves stays as everyone received it
-    unmoved = set().union(*(windows(array) for model in state.models.values() for array in model.values()))
+    # a weight that no sample changes stays as every client received it
+    unmoved = set().union(
+        *(list_windows(array) for model in state.models.values() for array in model.values())
+    )
     checked = 0
     for client_id in IDS:
         stored = decode_stored_mixture((directory / client_id / "mixture.safetensors").read_bytes())
@@ -317,14 +326,16 @@ def test_no_private_value_is_in_any_payload(ran, plan):
         private = {name: array for name, array in mixture.items() if name.startswith(private_parts)}
         assert private
         for array in (*private.values(), shard.x_train, shard.x_test):
-            found = windows(array) - unmoved
+            found = list_windows(array) - unmoved
             checked += len(found)
-            assert not any(window in payload for window in sample(found))
+            assert not any(window in payload for window in select_sample(found))
         assert (directory / client_id / "model" / "model.tflite").read_bytes()[:2000] not in payload
     assert checked > 1000
-    # the search itself finds what is there
-    assert all(window in payload for window in sample(windows(state.models["global"]["fc1/kernel"])))
+    # the search finds public values
+    assert all(
+        window in payload for window in select_sample(list_windows(state.models["global"]["fc1/kernel"]))
+    )
 
 
-def sample(found, count=400):
+def select_sample(found, count=400):
     return sorted(found)[:: max(1, len(found) // count)]

@@ -1,7 +1,8 @@
-"""Directories that an older version left: what it began goes on, and what it finished can be read.
+"""Directories of an older version: unfinished work is refused with the remedy, and finished work can be
+read.
 
-`old_directories.tar.gz` was written before the file names moved to `edgefl.storage`. It holds a federation
-and a run that were killed after their second round, and a federation that was finished.
+`old_directories.tar.gz` was written before the file names moved to `edgefl.storage`. It contains a
+federation and a run that were killed after their second round, and a finished federation.
 """
 
 import re
@@ -65,8 +66,8 @@ def whole(plan, initial, shards, **settings):
     return simulate(plan, initial, shards, config, learner=SoftmaxLearner(plan.spec))
 
 
-def test_a_killed_federation_is_refused_with_the_remedy(federate, mosquitto_url, old):
-    """Its plan has format 1 and an option that is gone: a federation ends with the version that began it."""
+def test_unfinished_federation_of_older_version_is_refused_with_remedy(federate, mosquitto_url, old):
+    """Its plan has format 1 and a removed option. A federation must end with the version that started it."""
     federation = federate(
         mosquitto_url, rounds=4, min_clients=2, seed=5, quorum=1.0, grace_s=0.3, max_staleness=0
     )
@@ -75,13 +76,11 @@ def test_a_killed_federation_is_refused_with_the_remedy(federate, mosquitto_url,
     federation.out = old / "aggregator"
     aggregator = federation.aggregator()
     assert aggregator.end() == 1
-    assert "holds a federation that is not done" in aggregator.said
-    assert "start again with --fresh" in aggregator.said
+    assert "holds a federation that is not done" in aggregator.err
+    assert "start again with --fresh" in aggregator.err
 
 
-def test_a_federation_with_the_plan_of_an_older_version_is_refused_with_the_remedy(
-    federate, mosquitto_url, old, start
-):
+def test_federation_with_plan_of_older_version_is_refused_with_remedy(federate, mosquitto_url, old, start):
     federation = federate(mosquitto_url, rounds=4, min_clients=2, seed=5)
     federation.name = "old"
     *_, config = federation.command("aggregator", mosquitto_url)[:4]
@@ -92,12 +91,12 @@ def test_a_federation_with_the_plan_of_an_older_version_is_refused_with_the_reme
     config.write_text(config.read_text().replace('"pfl-mfe"', '"ditto"'))
     aggregator = start("aggregator", "start", "--config", config, "--out", out)
     assert aggregator.end() == 1
-    assert "'baseline_epochs', which this version of edgefl does not know" in aggregator.said
-    assert "continue with the version that started this federation" in aggregator.said
-    assert "start a new one with --fresh" in aggregator.said
+    assert "'baseline_epochs', which this version of edgefl does not know" in aggregator.err
+    assert "continue with the version that started this federation" in aggregator.err
+    assert "start a new one with --fresh" in aggregator.err
 
 
-def test_a_killed_run_is_refused_with_the_remedy(old):
+def test_unfinished_run_of_older_version_is_refused_with_remedy(old):
     config = FederationConfig(name="old", rounds=4, seed=5, algorithm="ditto")
     run = RunDirectory(old / "run", config, "edgefl simulate", resume=True)
     assert (run.state.round, list(run.states), len(run.read_records())) == (3, list(IDS), 2)
@@ -111,8 +110,8 @@ def test_a_killed_run_is_refused_with_the_remedy(old):
         load_or_build_plan(run, config)
 
 
-def test_a_journal_without_tensors_waits_for_the_updates_of_its_open_round_again(old):
-    """It was written when the updates were in a file beside it."""
+def test_journal_without_tensors_waits_for_updates_of_open_round(old):
+    """The version that wrote it stored the updates in a file beside the journal."""
     begin = Begin("pi-0", "s", 3, "p", "ab" * 32, 3, 1, 65536, 5, {}, "n", 0.0)
     with Journal(old / "aggregator") as journal:
         assert [
@@ -130,7 +129,7 @@ def test_a_journal_without_tensors_waits_for_the_updates_of_its_open_round_again
         journal.remove_tensors()
 
 
-def test_a_finished_federation_is_read(old):
+def test_finished_federation_of_older_version_is_read(old):
     result = load_result(old / "finished")
     assert load_state(old / "finished").phase == "done"
     assert [row["id"] for row in result["clients"]] == list(IDS)
@@ -148,21 +147,21 @@ def test_a_finished_federation_is_read(old):
     assert (read_state(simulated).client_id, len(read_state(simulated).read_shard().y_train)) == ("pi-0", 20)
 
 
-def test_a_pause_and_a_noise_key_are_read(old):
+def test_pauses_and_noise_key_of_older_version_are_read(old):
     assert read_paused_clients(old / "aggregator") == {"pi-7"}
     assert load_noise_key(old / "aggregator", "s").hex() == KEY
 
 
-def test_every_old_file_is_declared_with_its_mode(old):
+def test_files_of_older_version_are_declared_with_their_mode(old):
     for root in sorted(old.iterdir()):
         table = KINDS.get(root.name, DeviceFiles).list_files()
         for path in (path for path in root.rglob("*") if path.is_file()):
             name = str(path.relative_to(root)).removesuffix("-wal")
-            rows = [row for row in table if re.match(pattern(row.name), name)]
+            rows = [row for row in table if re.match(make_pattern(row.name), name)]
             assert rows, f"{root.name}/{name} is not declared"
             if any(row.is_secret for row in rows):
                 assert path.stat().st_mode & 0o777 == SECRET_MODE, f"{root.name}/{name} is not secret"
 
 
-def pattern(name):
+def make_pattern(name):
     return re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(name)) + ("" if name.endswith("/") else "$")

@@ -1,5 +1,5 @@
-"""Broadcasts of a part of the model, and of none, over a real broker: the bits of the simulator, client
-states included.
+"""Broadcasts of a part of the model, or of no model, over a real broker: the bits match the simulator,
+including the client states.
 """
 
 import pytest
@@ -16,7 +16,7 @@ def test_mqtt_and_simulator_give_the_same_bits(algorithm, federate, mosquitto_ur
     shards = {f"pi-{i}": toys.shard(i, 20 + 10 * i) for i in range(2)}
     aggregator = federation.aggregator("--json")
     devices = {client_id: federation.device(client_id, shard) for client_id, shard in shards.items()}
-    assert aggregator.end() == 0, aggregator.said
+    assert aggregator.end() == 0, aggregator.err
     assert [device.end() for device in devices.values()] == [0, 0]
 
     config = FederationConfig(rounds=3, min_clients=2, seed=5)

@@ -1,5 +1,5 @@
-"""docs/protocol.md is enough to write a device: one that knows nothing of edgefl's code takes part, with keys
-and without.
+"""docs/protocol.md is enough to write a device: a device without code of edgefl takes part, with keys and
+without.
 """
 
 import importlib.util
@@ -21,7 +21,7 @@ from edgefl.wire.masked import Advertised, Agreed
 from edgefl.wire.strict_json import decode_json
 
 
-def load(name):
+def load_module(name):
     spec = importlib.util.spec_from_file_location(
         f"edgefl_tests_{name}", Path(__file__).with_name(f"{name}.py")
     )
@@ -30,8 +30,8 @@ def load(name):
     return module
 
 
-foreign = load("foreign_device")
-foreign_masked = load("foreign_masked")
+foreign = load_module("foreign_device")
+foreign_masked = load_module("foreign_masked")
 
 TYPES = {
     str: "text",
@@ -51,8 +51,8 @@ TYPES = {
 }
 
 
-def spoken():
-    """Every message of the wire."""
+def list_messages():
+    """Return every message of the wire protocol by name."""
     found = {
         name: each
         for name, each in vars(messages).items()
@@ -61,22 +61,22 @@ def spoken():
     return {**found, "Advertised": Advertised, "Agreed": Agreed}
 
 
-@pytest.mark.parametrize("name", sorted(spoken()))
-def test_the_page_has_every_field_in_the_order_that_is_signed(name):
-    told = [(field.name, TYPES[field.type]) for field in fields(spoken()[name])]
-    assert list(foreign.TABLES[name].items()) == told
+@pytest.mark.parametrize("name", sorted(list_messages()))
+def test_protocol_page_lists_all_fields_in_signing_order(name):
+    expected_fields = [(field.name, TYPES[field.type]) for field in fields(list_messages()[name])]
+    assert list(foreign.TABLES[name].items()) == expected_fields
 
 
-def test_the_page_has_no_message_that_there_is_not():
-    assert foreign.TABLES.keys() <= spoken().keys()
+def test_protocol_page_documents_only_existing_messages():
+    assert foreign.TABLES.keys() <= list_messages().keys()
 
 
-def port_of(url):
+def get_port(url):
     return urlsplit(url).port
 
 
 @pytest.fixture
-def stranger():
+def start_foreign_device():
     made = []
 
     def make(*arguments, kind=foreign.ForeignDevice):
@@ -88,22 +88,24 @@ def stranger():
         each.close()
 
 
-def test_a_device_written_from_the_page_takes_part(mosquitto_url, federate, toys, stranger):
+def test_device_written_from_the_page_completes_a_federation(
+    mosquitto_url, federate, toys, start_foreign_device
+):
     federation = federate(mosquitto_url, rounds=2, codec="int8+deflate")
     aggregator = federation.aggregator()
     own = federation.device("own", toys.shard(1))
-    other = stranger(port_of(mosquitto_url), federation.name, "stranger")
+    other = start_foreign_device(get_port(mosquitto_url), federation.name, "stranger")
     other.run()
-    assert aggregator.end() == 0, aggregator.said
-    assert own.end() == 0, own.said
+    assert aggregator.end() == 0, aggregator.err
+    assert own.end() == 0, own.err
     result = federation.result()
     assert {row["id"]: row.get("accuracy_mixture") for row in result["clients"]}["stranger"] == 0.5
     assert not result["dropped"]
-    assert {"State", "Task", "Receipt"} <= set(other.heard)
+    assert {"State", "Task", "Receipt"} <= set(other.verified_kinds)
 
 
-def enrolled(secured_broker, directory, client_id):
-    """Return the fields of an enrolment, and the TLS context that they make."""
+def enrol_device(secured_broker, directory, client_id):
+    """Return the fields of a new enrolment and its TLS context."""
     secured_broker.enrol(client_id, directory / f"{client_id}.enrol")
     enrolment = json.loads((directory / f"{client_id}.enrol").read_text())
     (directory / "pair.pem").write_text(enrolment["certificate"] + enrolment["key"])
@@ -112,29 +114,33 @@ def enrolled(secured_broker, directory, client_id):
     return enrolment, context
 
 
-def test_with_keys_too(secured_broker, federate, toys, stranger, tmp_path):
+def test_enrolled_foreign_device_completes_a_federation(
+    secured_broker, federate, toys, start_foreign_device, tmp_path
+):
     federation = federate(secured_broker.url, rounds=2, codec="int8+deflate")
     aggregator = federation.aggregator("--security", secured_broker.directory, "--broker", secured_broker.url)
     secured_broker.enrol("own", tmp_path / "own.enrol")
     own = federation.device("own", toys.shard(1), "--enrol", tmp_path / "own.enrol")
-    other = stranger(
-        secured_broker.port, federation.name, "stranger", *enrolled(secured_broker, tmp_path, "stranger")
+    other = start_foreign_device(
+        secured_broker.port, federation.name, "stranger", *enrol_device(secured_broker, tmp_path, "stranger")
     )
     other.run()
-    assert aggregator.end() == 0, aggregator.said
-    assert own.end() == 0, own.said
+    assert aggregator.end() == 0, aggregator.err
+    assert own.end() == 0, own.err
     assert not federation.result()["dropped"]
 
 
 @pytest.mark.parametrize("keys", [False, True], ids=["open", "enrolled"])
-def test_its_words_are_in_a_masked_sum(request, mosquitto_url, federate, toys, stranger, tmp_path, keys):
+def test_masked_sum_includes_the_foreign_devices_update(
+    request, mosquitto_url, federate, toys, start_foreign_device, tmp_path, keys
+):
     broker = request.getfixturevalue("secured_broker") if keys else None
     url = broker.url if broker else mosquitto_url
     federation = federate(
         url,
         rounds=1,
         min_clients=3,
-        grace_s=20.0,  # The round needs all three, also on a busy machine
+        grace_s=20.0,  # The round needs all three clients, also on a busy machine
         tables="[privacy]\nsecure_aggregation = true\n",
         algorithm="fedavg",
     )
@@ -145,47 +151,49 @@ def test_its_words_are_in_a_masked_sum(request, mosquitto_url, federate, toys, s
             broker.enrol(client_id, tmp_path / f"{client_id}.enrol")
         more = ("--enrol", tmp_path / f"{client_id}.enrol") if broker else ()
         devices.append(federation.device(client_id, toys.shard(len(devices)), *more))
-    secret = enrolled(broker, tmp_path, "stranger") if broker else ()
-    other = stranger(
-        port_of(url), federation.name, "stranger", *secret, kind=foreign_masked.MaskedForeignDevice
+    secret = enrol_device(broker, tmp_path, "stranger") if broker else ()
+    other = start_foreign_device(
+        get_port(url), federation.name, "stranger", *secret, kind=foreign_masked.MaskedForeignDevice
     )
     other.run()
-    assert aggregator.end() == 0, aggregator.said
-    assert [device.end() for device in devices] == [0, 0], [device.said for device in devices]
-    assert "dropped out" not in aggregator.said
+    assert aggregator.end() == 0, aggregator.err
+    assert [device.end() for device in devices] == [0, 0], [device.err for device in devices]
+    assert "dropped out" not in aggregator.err
     assert not federation.result()["dropped"]
-    told = [
+    updates = [
         (
             7,
             {
                 name: np.sin(np.arange(array.size) + 1).reshape(array.shape) * 1e-3
-                for name, array in initial_of(federation).items()
+                for name, array in load_initial(federation).items()
             },
         )
     ]
-    told += [kept_by(tmp_path / f"state-{client_id}") for client_id in ("one", "two")]
+    updates += [load_previous_update(tmp_path / f"state-{client_id}") for client_id in ("one", "two")]
     after = decode_server_state((federation.out / "server_state.safetensors").read_bytes()).models["global"]
-    for name, before in initial_of(federation).items():
-        mean = sum(samples * delta[name].astype(np.float64) for samples, delta in told) / sum(
-            samples for samples, _ in told
+    for name, before in load_initial(federation).items():
+        mean = sum(samples * delta[name].astype(np.float64) for samples, delta in updates) / sum(
+            samples for samples, _ in updates
         )
         np.testing.assert_allclose(after[name], before + mean, atol=1e-6)
 
 
-def initial_of(federation):
+def load_initial(federation):
     return load_file(federation.directory / "plan" / "initial.safetensors")
 
 
-def kept_by(state):
-    """Return samples and delta of the update before a device's last answer, which was its personalization."""
+def load_previous_update(state):
+    """Return number of samples and delta of the update before the last answer of a device, which was its
+    personalization.
+    """
     before = json.loads((state / "progress.before.json").read_text())
     return before["num_samples"], {
         name.removeprefix("global/"): array for name, array in load_file(state / before["update"]).items()
     }
 
 
-def test_a_field_too_many_or_too_few_is_refused():
-    """What the page says of JSON, by one message."""
+def test_message_with_extra_or_missing_field_is_rejected():
+    """One message stands for the JSON rules of the page."""
     end = {"sha256": "ab", "count": 1, "ts": 1.0}
     assert decode_json(messages.End, json.dumps(end).encode()) == messages.End("ab", 1, 1.0)
     for payload in (

@@ -1,5 +1,5 @@
-"""A broker with keys: who is enrolled takes part, and speaks for itself alone. In MQTT 3.1.1, and in 5, which
-says who is denied.
+"""A broker with keys: enrolled devices take part and can act only for themselves. In MQTT 3.1.1, and in
+MQTT 5, which reports denied messages.
 """
 
 import json
@@ -36,16 +36,18 @@ def links(secured):
         link.close(1.0)
 
 
-def test_who_takes_an_enrolment_into_the_clear_is_told_so(secured, federate, mosquitto_url, toys, tmp_path):
+def test_device_warns_about_unencrypted_connection_with_enrolment(
+    secured, federate, mosquitto_url, toys, tmp_path
+):
     secured.enrol("open", tmp_path / "open")
     device = federate(mosquitto_url).device("open", toys.shard(1), "--enrol", tmp_path / "open")
-    device.wait_for("is not mqtts: others can read the signed messages on the network")
+    device.wait_for("is not mqtts: anyone on the network can read the signed messages")
 
 
 @pytest.mark.parametrize("absent", ["cryptography", "nacl"])
-def test_a_federation_of_enrolled_devices(secured, federate, toys, absent, without):
-    """Neither the aggregator nor a device loads `cryptography`, which takes five times the memory; without
-    the other they do.
+def test_enrolled_devices_complete_a_federation(secured, federate, toys, absent, without):
+    """Aggregator and device do not load `cryptography`, which takes five times the memory, unless the
+    other package is missing.
     """
     without(absent)
     federation = federate(secured.url, rounds=2)
@@ -56,28 +58,28 @@ def test_a_federation_of_enrolled_devices(secured, federate, toys, absent, witho
         path = federation.directory / f"{client_id}.enrol"
         secured.enrol(client_id, path)
         devices.append(federation.device(client_id, toys.shard(len(client_id)), "--enrol", path))
-    assert aggregator.end() == 0, aggregator.said
-    assert [device.end() for device in devices] == [0, 0], [device.said for device in devices]
+    assert aggregator.end() == 0, aggregator.err
+    assert [device.end() for device in devices] == [0, 0], [device.err for device in devices]
     assert [row["id"] for row in federation.result()["clients"]] == ids
     secrets = [
         line for line in (federation.directory / f"{ids[0]}.enrol").read_text().splitlines() if "key" in line
     ]
     for line in secrets:
         value = line.split('"')[3]
-        assert value[:40] not in aggregator.said + "".join(device.said for device in devices)
+        assert value[:40] not in aggregator.err + "".join(device.err for device in devices)
 
 
-def test_a_device_speaks_and_hears_for_itself_alone(secured, links, tmp_path):
-    """What is not allowed is dropped, in MQTT 3.1.1 without an error: nothing of it reaches the aggregator or
-    the other device.
+def test_device_can_publish_and_subscribe_only_for_itself(secured, links, tmp_path):
+    """The broker drops forbidden messages, in MQTT 3.1.1 without an error. The aggregator and the other
+    device receive none of them.
     """
     thief, victim = (secured.enrol(name, tmp_path / name) for name in ("thief", "victim"))
     root = "edgefl/v2/f/device"
     leader = links(load_enrolment(secured.directory / "aggregator.enrol"))
     leader.subscribe("edgefl/v2/f/#")
-    at_home = links(victim)
-    at_home.subscribe(f"{root}/victim/task")
-    away = links(thief)
+    victim_link = links(victim)
+    victim_link.subscribe(f"{root}/victim/task")
+    thief_link = links(thief)
     for topic in (
         "victim/status",
         "victim/up/aa/begin",
@@ -87,36 +89,36 @@ def test_a_device_speaks_and_hears_for_itself_alone(secured, links, tmp_path):
         "thief/task",
         "thief/receipt",
     ):
-        away.publish(f"{root}/{topic}", b"forged")
+        thief_link.publish(f"{root}/{topic}", b"forged")
     for topic in ("state", "blob/aa/0", "round/1/summary", "verdict"):
-        away.publish(f"edgefl/v2/f/{topic}", b"forged")
-    away.publish("other/topic", b"forged")
-    away.publish(f"{root}/thief/status", b"own")
-    assert away.wait_in_flight(1, 10.0)
+        thief_link.publish(f"edgefl/v2/f/{topic}", b"forged")
+    thief_link.publish("other/topic", b"forged")
+    thief_link.publish(f"{root}/thief/status", b"own")
+    assert thief_link.wait_in_flight(1, 10.0)
     if secured.protocol == 5:
         denied = rf"refused to publish {root}/victim/status \(Not authorized\), .*victim/metrics .* and more; check the broker's access list"  # noqa: E501
         with pytest.raises(LinkError, match=denied):
-            away.get(0.0)
+            thief_link.get(0.0)
     assert [leader.get(5.0).topic, leader.get(0.5)] == [f"{root}/thief/status", None]
 
-    away.subscribe(f"{root}/thief/task", f"{root}/+/task", "edgefl/v2/f/#", "#")
+    thief_link.subscribe(f"{root}/thief/task", f"{root}/+/task", "edgefl/v2/f/#", "#")
     leader.publish(f"{root}/victim/task", b"secret")
     leader.publish(f"{root}/thief/task", b"mine")
     leader.publish("edgefl/v2/f/verdict", b"figures of each device")
     leader.publish("edgefl/v2/f/state", b"state")
-    assert at_home.get(5.0) == Message(f"{root}/victim/task", b"secret")
+    assert victim_link.get(5.0) == Message(f"{root}/victim/task", b"secret")
     heard = set()
     while not {f"{root}/thief/task", "edgefl/v2/f/state"} <= heard:
-        heard.add(away.get(5.0).topic)
-    while (more := away.get(0.3)) is not None:
+        heard.add(thief_link.get(5.0).topic)
+    while (more := thief_link.get(0.3)) is not None:
         heard.add(more.topic)
-    # that other federations are there may be known
+    # a device may learn that other federations exist
     assert {topic for topic in heard if not topic.endswith("/state")} == {f"{root}/thief/task"}
 
 
-def test_no_device_can_throw_another_one_out(secured, federate, toys, links, tmp_path):
-    """A broker ends a connection when another one comes with its client id, so an id is a secret; claims and
-    wills are for one's own.
+def test_device_cannot_disconnect_another_device(secured, federate, toys, links, tmp_path):
+    """A broker ends a connection when another one uses its client id, so the id is a secret. Claims and
+    wills are allowed only for the device itself.
     """
     federation = federate(secured.url)
     status = federation.topics.format_device("target", "status")
@@ -124,32 +126,33 @@ def test_no_device_can_throw_another_one_out(secured, federate, toys, links, tmp
     leader.subscribe(status)
     thief = secured.enrol("burglar", tmp_path / "burglar")
     forged = json.dumps({"boot_id": "0" * 16, "ts": 1.0}).encode()
-    ear = links(thief, "ear", will=Message(status, b"", retained=True))
-    ear.subscribe("#", "$SYS/#", f"{federation.topics.root}/device/+/+", status)
+    eavesdropper = links(thief, "ear", will=Message(status, b"", retained=True))
+    eavesdropper.subscribe("#", "$SYS/#", f"{federation.topics.root}/device/+/+", status)
     secured.enrol("target", tmp_path / "target")
     victim = federation.device("target", toys.shard(1), "--enrol", tmp_path / "target")
-    said = [json.loads(leader.get(20.0).payload)]
-    boot_id = said[0]["boot_id"]
-    assert said[0]["online"]
+    statuses = [json.loads(leader.get(20.0).payload)]
+    boot_id = statuses[0]["boot_id"]
+    assert statuses[0]["online"]
     for name in ("target", "edgefl-target", "edgefl-target-"):
         links(thief, name).publish(federation.topics.format_device("target", "claim"), forged)
-        links(thief, name).publish(status, b"")  # the same name once more: it throws out the thief's own
+        # the second connection of this name ends the first one of the thief
+        links(thief, name).publish(status, b"")
     heard = []
-    while (message := ear.get(0.5)) is not None:
+    while (message := eavesdropper.get(0.5)) is not None:
         heard.append(message)
     assert not [
         message for message in heard if boot_id.encode() in message.payload or boot_id in message.topic
     ]
-    ear._client.socket().shutdown(socket.SHUT_RDWR)  # its will is not taken
+    eavesdropper._client.socket().shutdown(socket.SHUT_RDWR)  # the broker does not publish its will
     assert leader.get(1.0) is None
     victim.popen.terminate()
     assert victim.end() == 0
-    said.append(json.loads(leader.get(20.0).payload))
-    assert [(each["boot_id"], each["online"]) for each in said] == [(boot_id, True), (boot_id, False)]
-    assert "up again" not in victim.said
+    statuses.append(json.loads(leader.get(20.0).payload))
+    assert [(each["boot_id"], each["online"]) for each in statuses] == [(boot_id, True), (boot_id, False)]
+    assert "up again" not in victim.err
 
 
-def test_who_is_refused_a_connection(secured, tmp_path):
+def test_broker_refuses_foreign_expired_and_missing_certificates(secured, tmp_path):
     fine = secured.enrol("fine", tmp_path / "fine")
     create_key_directory(tmp_path / "foreign", ["localhost"], secured.port, 30)
     foreign = create_enrolment(tmp_path / "foreign", "fine", 30)
@@ -164,7 +167,7 @@ def test_who_is_refused_a_connection(secured, tmp_path):
         Link(f"mqtt://localhost:{secured.port}", "plain", timeout_s=2.0)
 
 
-def test_a_revoked_device_is_out_and_may_be_replaced(secured, tmp_path):
+def test_revoked_device_is_refused_and_can_be_replaced(secured, tmp_path):
     before = secured.enrol("lost", tmp_path / "lost")
     secured.link(before).close()
     revoke_enrolment(secured.directory, "lost")
@@ -179,8 +182,8 @@ def test_a_revoked_device_is_out_and_may_be_replaced(secured, tmp_path):
     secured.link(again).close()
 
 
-def test_a_forged_state_or_task_is_ignored_and_a_forged_update_rejected(secured, federate, toys, links):
-    """With the aggregator's own right to publish, but not its signing key."""
+def test_unsigned_state_is_ignored_and_unsigned_update_rejected(secured, federate, toys, links):
+    """The forger has the aggregator's right to publish, but not its signing key."""
     federation = federate(secured.url, rounds=1, min_clients=1)
     path = federation.directory / "signed.enrol"
     own = secured.enrol("signed", path)
@@ -188,7 +191,7 @@ def test_a_forged_state_or_task_is_ignored_and_a_forged_update_rejected(secured,
     device = federation.device("signed", toys.shard(1), "--enrol", path, "--federation", federation.name)
     device.wait_for("joined")
     root = f"edgefl/v2/{federation.name}"
-    told = {
+    state = {
         "federation": federation.name,
         "session": "x",
         "phase": "federate",
@@ -201,9 +204,9 @@ def test_a_forged_state_or_task_is_ignored_and_a_forged_update_rejected(secured,
         "signature": "",
         "started": 0,
     }
-    leader.publish(f"{root}/state", json.dumps(told).encode())
+    leader.publish(f"{root}/state", json.dumps(state).encode())
     device.wait_for("ignored: State is not signed")
-    leader.publish(f"{root}/state", json.dumps({**told, "signature": own.signing_key}).encode())
+    leader.publish(f"{root}/state", json.dumps({**state, "signature": own.signing_key}).encode())
     device.wait_for("ignored: State has a wrong signature")
     leader.subscribe(f"{root}/state", f"{root}/device/signed/receipt", f"{root}/device/signed/task")
     aggregator = federation.aggregator("--security", secured.directory, "--broker", secured.url)
@@ -230,11 +233,11 @@ def test_a_forged_state_or_task_is_ignored_and_a_forged_update_rejected(secured,
     }
     leader.publish(f"{root}/device/signed/up/{'ab' * 32}/begin", json.dumps(begin).encode())
     aggregator.wait_for("rejected from signed: Begin is not signed")
-    assert aggregator.end() == 0, aggregator.said
-    assert device.end() == 0, device.said
+    assert aggregator.end() == 0, aggregator.err
+    assert device.end() == 0, device.err
 
 
-def test_commands_and_their_errors(tmp_path, secured):
+def test_enrol_and_revoke_commands_report_errors(tmp_path, secured):
     out = tmp_path / "pi.enrol"
     run = CliRunner().invoke
     args = ["enrol", "pi-9", "--security", str(secured.directory), "-o", str(out)]
@@ -252,7 +255,7 @@ def test_commands_and_their_errors(tmp_path, secured):
     assert (load_enrolment(strict).masked_only, load_enrolment(strict).least_clients) == (True, 7)
     for name in ("ca.key", "server.key", "aggregator.enrol"):
         assert (secured.directory / name).stat().st_mode & 0o777 == 0o600
-    for more, says in (
+    for more, error in (
         (args, "already exists"),
         ([*args[:-1], str(tmp_path / "b")], "pi-9 is enrolled already"),
         (["enrol", "PI", "--security", str(secured.directory)], "client id 'PI'"),
@@ -261,7 +264,7 @@ def test_commands_and_their_errors(tmp_path, secured):
         (["revoke", "pi-1", "--security", str(secured.directory)], "is not enrolled"),
     ):
         failed = run(device_commands, more)
-        assert says in str(failed.exception), failed.exception
+        assert error in str(failed.exception), failed.exception
     revoked = run(device_commands, ["revoke", "pi-9", "--security", str(secured.directory)])
     assert "revoked pi-9" in revoked.output and "systemctl restart" in revoked.output
     again = run(broker_commands, ["init", str(secured.directory), "--host", "x"])

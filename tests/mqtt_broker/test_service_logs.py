@@ -1,30 +1,30 @@
-"""The logs of real services: one JSON object a line, with fields that a log collector can select by."""
+"""The logs of real services: one JSON object per line, with fields by which a log collector can select."""
 
 import json
 
 
-def records(process):
-    return [json.loads(line) for line in process.said.splitlines()]
+def read_records(process):
+    return [json.loads(line) for line in process.err.splitlines()]
 
 
-def test_a_federation_logs_json_with_rounds_clients_and_levels(federate, mosquitto_url, toys):
+def test_services_log_json_with_rounds_clients_and_levels(federate, mosquitto_url, toys):
     federation = federate(mosquitto_url, rounds=2, min_clients=1)
     aggregator = federation.aggregator("--log-format", "json")
     device = federation.device("pi-1", toys.shard(1), "--log-format", "json")
-    assert aggregator.end() == 0, aggregator.said
-    assert device.end() == 0, device.said
+    assert aggregator.end() == 0, aggregator.err
+    assert device.end() == 0, device.err
 
-    logged = records(aggregator)
-    assert {record["federation"] for record in logged} == {federation.name}
-    assert {record["logger"] for record in logged} == {"edgefl.aggregator"}
-    assert [record["round"] for record in logged if record.get("phase") == "federate"] == [1, 2]
-    assert {record.get("client_id") for record in logged} == {None, "pi-1"}
-    warnings = [record["message"] for record in logged if record["level"] == "warning"]
+    records = read_records(aggregator)
+    assert {record["federation"] for record in records} == {federation.name}
+    assert {record["logger"] for record in records} == {"edgefl.aggregator"}
+    assert [record["round"] for record in records if record.get("phase") == "federate"] == [1, 2]
+    assert {record.get("client_id") for record in records} == {None, "pi-1"}
+    warnings = [record["message"] for record in records if record["level"] == "warning"]
     assert warnings and all("the plan's value is used" in message for message in warnings)
 
-    logged = records(device)
-    assert {record["client_id"] for record in logged} == {"pi-1"}
-    rounds = [record for record in logged if "metrics" in record]
+    records = read_records(device)
+    assert {record["client_id"] for record in records} == {"pi-1"}
+    rounds = [record for record in records if "metrics" in record]
     assert [(record["round"], record["phase"]) for record in rounds] == [
         (1, "federate"),
         (2, "federate"),
@@ -33,11 +33,12 @@ def test_a_federation_logs_json_with_rounds_clients_and_levels(federate, mosquit
     assert all(record["metrics"]["loss"] > 0 for record in rounds[:2])
 
 
-def test_only_what_needs_attention_is_logged_from_warning_on(federate, mosquitto_url, toys, start):
+def test_log_level_limits_the_log_to_warnings_or_errors(federate, mosquitto_url, toys, start):
     federation = federate(mosquitto_url, rounds=1, min_clients=1)
     aggregator = federation.aggregator("--log-level", "warning")
     device = federation.device("pi-1", toys.shard(1), "--log-level", "error")
-    assert aggregator.end() == 0, aggregator.said
-    assert device.end() == 0, device.said
-    assert device.said == ""
-    assert all(line.startswith("warning: ") for line in aggregator.said.splitlines())
+    assert aggregator.end() == 0, aggregator.err
+    assert device.end() == 0, device.err
+    assert device.err == ""
+    lines = aggregator.err.splitlines()
+    assert lines and all(line.startswith("warning: ") for line in lines)

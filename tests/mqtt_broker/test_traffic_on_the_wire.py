@@ -1,4 +1,6 @@
-"""What the simulator says a federation weighs is what goes over a broker."""
+"""The communication cost that the simulator reports is the number of bytes that a real federation sends
+over a broker.
+"""
 
 import json
 from collections import Counter
@@ -10,19 +12,19 @@ from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 IDS = ("pi-0", "pi-1", "pi-2")
 ROUNDS = 3
-OF_THE_DEVICE = ("seconds", "peak_rss_mb")
+DEVICE_METRICS = ("seconds", "peak_rss_mb")
 TIME_DIGITS = 6
-"""A message tells the time of day, whose last digits may be zeros, which JSON leaves out."""
+"""A message contains the time of day. JSON omits its last digits if they are zeros."""
 
 
-def test_the_simulators_bytes_are_those_of_a_real_federation(federate, mosquitto_url, toys, listen):
+def test_simulated_communication_cost_matches_a_real_federation(federate, mosquitto_url, toys, listen):
     federation = federate(mosquitto_url, rounds=ROUNDS, min_clients=3, seed=7, algorithm="fedavg")
-    heard = listen(federation)
+    listener = listen(federation)
     shards = {client_id: toys.shard(i, 20 + 10 * i) for i, client_id in enumerate(IDS)}
     aggregator = federation.aggregator()
     devices = [federation.device(client_id, shard) for client_id, shard in shards.items()]
-    assert aggregator.end() == 0, aggregator.said
-    assert [device.end() for device in devices] == [0, 0, 0], [device.said for device in devices]
+    assert aggregator.end() == 0, aggregator.err
+    assert [device.end() for device in devices] == [0, 0, 0], [device.err for device in devices]
 
     records = []
     end = simulate(
@@ -33,26 +35,26 @@ def test_the_simulators_bytes_are_those_of_a_real_federation(federate, mosquitto
         learner=SoftmaxLearner(federation.plan.spec),
         progress=lambda state, record: records.append(record),
     )
-    said = [(parse_topic(message.topic), message.payload) for message in heard.until_phase("done")]
-    # One chunk
+    messages = [(parse_topic(message.topic), message.payload) for message in listener.wait_for_phase("done")]
+    # Each blob is one chunk
     blobs = {
         address.sha256: len(payload)
-        for address, payload in said
+        for address, payload in messages
         if payload and address.kind in ("blob", "chunk")
     }
     up = Counter()
     down = Counter()
-    held = set()
-    for address, payload in said:
+    received = set()
+    for address, payload in messages:
         if address.kind == "task":
             task = json.loads(payload)
-            lacking = {(address.client_id, sha256) for sha256 in task["models"].values()} - held
+            lacking = {(address.client_id, sha256) for sha256 in task["models"].values()} - received
             down[task["round"]] += len(payload) + sum(blobs[sha256] for _, sha256 in lacking)
-            held |= lacking
+            received |= lacking
         elif address.kind == "begin":
             begin = json.loads(payload)
             begin["metrics"] = {
-                key: value for key, value in begin["metrics"].items() if key not in OF_THE_DEVICE
+                key: value for key, value in begin["metrics"].items() if key not in DEVICE_METRICS
             }
             up[begin["round"]] += len(json.dumps(begin, separators=(",", ":"))) + blobs[address.sha256]
     for record in records:

@@ -1,4 +1,4 @@
-"""Commands of the documentation, typed: in a shell, in a directory of their own, with real processes."""
+"""Runs the commands of the documentation in a shell, in an empty directory, with real processes."""
 
 import contextlib
 import importlib.util
@@ -23,8 +23,8 @@ DEADLINE_S = 120
 JQ = shutil.which("jq")
 
 
-def load(name: str) -> ModuleType:
-    """Return a module that lies beside this file."""
+def load_module(name: str) -> ModuleType:
+    """Return a module from the folder of this file."""
     key = f"edgefl_tests_typed_{name}"
     if key not in sys.modules:
         spec = importlib.util.spec_from_file_location(key, Path(__file__).with_name(f"{name}.py"))
@@ -34,16 +34,16 @@ def load(name: str) -> ModuleType:
     return sys.modules[key]
 
 
-pages = load("pages")
-NOT_HERE: dict[str, dict[str, str]] = load("not_here").NOT_HERE
+pages = load_module("pages")
+UNTYPED_COMMANDS: dict[str, dict[str, str]] = load_module("untyped_commands").UNTYPED_COMMANDS
 
 
 class Running:
-    """A command that runs, and what it said so far."""
+    """A running command and its output so far."""
 
     def __init__(self, line: str, directory: Path, environment: dict[str, str]) -> None:
         self.line = line
-        self.said = ""
+        self.output = ""
         self._changed = threading.Condition()
         self.process = subprocess.Popen(
             ["bash", "-c", f"exec {line}"],
@@ -62,32 +62,32 @@ class Running:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             with self._changed:
-                self.said += line
+                self.output += line
                 self._changed.notify_all()
         self.process.wait()
         with self._changed:
             self._changed.notify_all()
 
-    def until(self, text: str) -> None:
-        """Wait until it has said so."""
+    def wait_for_output(self, text: str) -> None:
+        """Wait until the output contains the text."""
         with self._changed:
-            self._changed.wait_for(lambda: text in self.said or self.process.poll() is not None, DEADLINE_S)
+            self._changed.wait_for(lambda: text in self.output or self.process.poll() is not None, DEADLINE_S)
         self._reader.join(5 if self.process.poll() is not None else 0)
-        assert text in self.said, f"{self.line}\nexpected it to say {text!r}; it said\n{self.said}"
+        assert text in self.output, f"{self.line}\nexpected it to say {text!r}; it said\n{self.output}"
 
-    def ended(self, code: int = 0) -> str:
-        """Wait for its end; return what it said."""
-        assert self.process.wait(DEADLINE_S) == code, f"{self.line}\n{self.said}"
+    def wait_for_end(self, code: int = 0) -> str:
+        """Wait for the end of the command, and return its output."""
+        assert self.process.wait(DEADLINE_S) == code, f"{self.line}\n{self.output}"
         self._reader.join(20)
-        return self.said
+        return self.output
 
     def stop(self) -> str:
-        """End it as a service is ended, which is no error."""
+        """Stop the command as a service manager does, which is no error."""
         self.process.send_signal(signal.SIGTERM)
-        return self.ended()
+        return self.wait_for_end()
 
     def close(self) -> None:
-        """End it and all that it started."""
+        """Stop the command and all processes that it started."""
         for signal_number in (signal.SIGTERM, signal.SIGKILL):
             if self.process.poll() is None:
                 os.killpg(self.process.pid, signal_number)
@@ -98,21 +98,23 @@ class Running:
         self.process.stdout.close()
 
 
-class Desk:
-    """A directory in which commands are typed. `instead`: what stands in them for something else here, such
-    as a port.
+class Workspace:
+    """A directory in which commands run.
+
+    Attributes:
+        replacements: texts to replace in every command, such as a port, and their replacements.
     """
 
     def __init__(self, directory: Path) -> None:
         self.root = ROOT
         self.directory = directory / "desk"
-        self.instead = dict[str, str]()
-        self._running = list[Running]()
+        self.replacements = dict[str, str]()
+        self._commands = list[Running]()
         self.directory.mkdir()
         programs = directory / "bin"
         programs.mkdir()
-        for name, words in {"edgefl": "-m edgefl", "python": "", "python3": ""}.items():
-            (programs / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {words} "$@"\n')
+        for name, arguments in {"edgefl": "-m edgefl", "python": "", "python3": ""}.items():
+            (programs / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {arguments} "$@"\n')
             (programs / name).chmod(0o755)
         self.environment = {
             **os.environ,
@@ -124,18 +126,16 @@ class Desk:
     def __truediv__(self, name: str) -> Path:
         return self.directory / name
 
-    def typed(self, line: str, instead: dict[str, str] | None = None) -> str:
-        for text, other in {**self.instead, **(instead or {})}.items():
+    def prepare_command(self, line: str, replacements: dict[str, str] | None = None) -> str:
+        for text, other in {**self.replacements, **(replacements or {})}.items():
             line = line.replace(text, other)
         return line if JQ else line.partition(" | jq")[0]
 
-    def run(self, line: str, instead: dict[str, str] | None = None, code: int = 0) -> str:
-        """Type a command and wait for its end; return its standard output. What is in `instead` must be in
-        the line.
-        """
-        assert all(text in line for text in instead or {}), f"{line} has none of {instead}"
+    def run(self, line: str, replacements: dict[str, str] | None = None, code: int = 0) -> str:
+        """Run a command, and return its standard output. The line must have all keys of `replacements`."""
+        assert all(text in line for text in replacements or {}), f"{line} has none of {replacements}"
         done = subprocess.run(
-            ["bash", "-o", "pipefail", "-c", self.typed(line, instead)],
+            ["bash", "-o", "pipefail", "-c", self.prepare_command(line, replacements)],
             cwd=self.directory,
             env=self.environment,
             stdin=subprocess.DEVNULL,
@@ -145,53 +145,56 @@ class Desk:
             check=False,
         )
         assert done.returncode == code, (
-            f"{self.typed(line, instead)}\nexpected {code}, got {done.returncode}\n{done.stdout}{done.stderr}"
+            f"{self.prepare_command(line, replacements)}\nexpected {code}, got {done.returncode}\n"
+            f"{done.stdout}{done.stderr}"
         )
         assert "Traceback" not in done.stderr, done.stderr
         return done.stdout
 
-    def start(self, line: str, instead: dict[str, str] | None = None) -> Running:
-        """Type a command into a terminal of its own."""
-        assert all(text in line for text in instead or {}), f"{line} has none of {instead}"
-        self._running.append(Running(self.typed(line, instead), self.directory, self.environment))
-        return self._running[-1]
+    def start(self, line: str, replacements: dict[str, str] | None = None) -> Running:
+        """Start a command in the background."""
+        assert all(text in line for text in replacements or {}), f"{line} has none of {replacements}"
+        self._commands.append(
+            Running(self.prepare_command(line, replacements), self.directory, self.environment)
+        )
+        return self._commands[-1]
 
-    def deal(self, *names: str) -> None:
-        """Write the shards of those names: four numbers a sample, three classes."""
+    def write_shards(self, *names: str) -> None:
+        """Write shards with these names. A sample has four numbers, and there are three classes."""
         rng = np.random.default_rng(1)
         for name in names:
             y = np.arange(60) % 3
             x = np.eye(3, 4)[y] * 2 + rng.normal(0, 0.5, (60, 4))
             np.savez(self / name, x=x.astype(np.float32), y=y)
 
-    def broker(self) -> str:
-        """Start a broker on a free port; it stands for those of the pages."""
+    def start_broker(self) -> str:
+        """Start a broker on a free port, which replaces the brokers of the pages. Returns its URL."""
         started = self.start("edgefl broker start --port 0 --json")
-        started.until("url")
-        url = str(json.loads(started.said)["url"])
-        self.instead |= {
+        started.wait_for_output("url")
+        url = str(json.loads(started.output)["url"])
+        self.replacements |= {
             f"{host}:1883": url.removeprefix("mqtt://") for host in ("192.168.1.10", "localhost")
         }
         return url
 
     def close(self) -> None:
-        for each in reversed(self._running):
-            each.close()
+        for command in reversed(self._commands):
+            command.close()
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
+def workspace(tmp_path: Path) -> Iterator[Workspace]:
     if importlib.util.find_spec("tensorflow") is None:
         pytest.skip("TensorFlow is not installed")
-    made = Desk(tmp_path)
+    made = Workspace(tmp_path)
     yield made
     made.close()
 
 
 @pytest.fixture
 def read() -> Callable[[str], Any]:
-    """Read a page, of which nothing is to be typed."""
-    return lambda name: pages.Page(name, NOT_HERE.get(name, {}))
+    """A function that reads a page without checking that its commands are typed."""
+    return lambda name: pages.Page(name, UNTYPED_COMMANDS.get(name, {}))
 
 
 PASSED = pytest.StashKey[bool]()
@@ -209,8 +212,10 @@ def pytest_runtest_makereport(
 
 @pytest.fixture
 def page(request: pytest.FixtureRequest, read: Callable[[str], Any]) -> Iterator[Callable[[str], Any]]:
-    """Open pages; at the end of a test that passed every command of them was taken, or not_here.py says why
-    it was not.
+    """A function that opens a page.
+
+    At the end of a passed test, every command of the opened pages must be typed or listed in
+    untyped_commands.py.
     """
     opened = []
 
@@ -219,5 +224,7 @@ def page(request: pytest.FixtureRequest, read: Callable[[str], Any]) -> Iterator
         return opened[-1]
 
     yield open_page
-    for each in opened if request.node.stash.get(PASSED, False) else ():
-        assert not each.slipped(), f"{each.name}: neither typed nor in not_here.py: {each.slipped()}"
+    for opened_page in opened if request.node.stash.get(PASSED, False) else ():
+        assert not opened_page.list_unlisted(), (
+            f"{opened_page.name}: neither typed nor in untyped_commands.py: {opened_page.list_unlisted()}"
+        )

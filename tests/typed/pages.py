@@ -1,4 +1,4 @@
-"""Pages of the documentation, and the shell commands on them."""
+"""Pages of the documentation and their shell commands."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 SHELLS = {"sh", "bash", "shell", "console", "zsh"}
-# An indented line is a command when it begins with one of these.
+# An indented line is a command if it begins with one of these programs.
 PROGRAMS = {
     ".",
     "apt-get",
@@ -29,59 +29,66 @@ PROGRAMS = {
 }
 
 
-def joined(text: str) -> list[str]:
-    """Return the commands of a shell's text: what a backslash or a loop spreads over lines is one."""
-    found: list[str] = []
+def join_lines(text: str) -> list[str]:
+    """Return the commands of a shell text. Lines joined by a backslash or a loop are one command."""
+    commands: list[str] = []
     for line in text.replace("\\\n", " ").splitlines():
         if (
-            found
-            and found[-1].startswith("for ")
-            and not found[-1].endswith("done")
-            and "; done" not in found[-1]
+            commands
+            and commands[-1].startswith("for ")
+            and not commands[-1].endswith("done")
+            and "; done" not in commands[-1]
         ):
-            found[-1] += "\n" + line
+            commands[-1] += "\n" + line
         elif line.strip() and not line.strip().startswith("#"):
-            found.append(re.sub(r"  +", " ", line.strip()))
-    return found
+            commands.append(re.sub(r"  +", " ", line.strip()))
+    return commands
 
 
-def commands(text: str) -> list[str]:
-    """Return the shell commands of a page, those of fences before those of indented blocks."""
-    fenced = [command for kind, body in FENCE.findall(text) if kind in SHELLS for command in joined(body)]
+def list_commands(text: str) -> list[str]:
+    """Return the shell commands of a page, first from fences and then from indented blocks."""
+    fenced = [command for kind, body in FENCE.findall(text) if kind in SHELLS for command in join_lines(body)]
     indented = re.findall(r"^(?: {4}.*\n?)+", FENCE.sub("", text), re.MULTILINE)
     return fenced + [
-        command for body in indented for command in joined(body) if command.split()[0] in PROGRAMS
+        command for body in indented for command in join_lines(body) if command.split()[0] in PROGRAMS
     ]
 
 
 class Page:
-    """A page of the documentation: its commands, of which a test takes one after the other."""
+    """A page of the documentation, whose commands a test takes one after the other."""
 
     def __init__(self, name: str, listed: dict[str, str]) -> None:
-        """listed: what not_here.py says of the page."""
+        """Read a page.
+
+        Args:
+            name: path of the page.
+            listed: the entries of untyped_commands.py for the page.
+        """
         self.name = name
         self.listed = listed
         self.text = (ROOT / name).read_text()
-        self.left = commands(self.text)
+        self.remaining = list_commands(self.text)
 
     def take(self, start: str) -> str:
-        """Return the next command that begins so."""
-        found = next((line for line in self.left if line.startswith(start)), None)
-        assert found is not None, f"{self.name} has no further command {start!r}; left are {self.left}"
-        self.left.remove(found)
-        return found
+        """Return the next command that begins with `start`."""
+        command = next((line for line in self.remaining if line.startswith(start)), None)
+        assert command is not None, f"{self.name} has no further command {start!r}; left are {self.remaining}"
+        self.remaining.remove(command)
+        return command
 
     def blocks(self, language: str) -> list[str]:
-        return [body for found, body in FENCE.findall(self.text) if found == language]
+        return [body for name, body in FENCE.findall(self.text) if name == language]
 
-    def names(self, listed: str) -> list[str]:
-        """Return which of the commands that are left an entry of not_here.py means."""
-        begins = listed.removesuffix("...")
+    def list_matching(self, listed: str) -> list[str]:
+        """Return the remaining commands that an entry of untyped_commands.py matches."""
+        prefix = listed.removesuffix("...")
         return [
-            line for line in self.left if line == listed or (begins != listed and line.startswith(begins))
+            line
+            for line in self.remaining
+            if line == listed or (prefix != listed and line.startswith(prefix))
         ]
 
-    def slipped(self) -> list[str]:
-        """Return the commands that no test took and that not_here.py does not list."""
-        known = {line for each in self.listed for line in self.names(each)}
-        return [line for line in self.left if line not in known]
+    def list_unlisted(self) -> list[str]:
+        """Return the remaining commands that untyped_commands.py does not list."""
+        listed_commands = {line for entry in self.listed for line in self.list_matching(entry)}
+        return [line for line in self.remaining if line not in listed_commands]

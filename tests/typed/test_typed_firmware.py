@@ -1,4 +1,4 @@
-"""From a device's state to a firmware and its update, as the pages have it typed."""
+"""The commands of the pages that lead from a device's state to firmware and its update."""
 
 import json
 import shutil
@@ -25,48 +25,48 @@ def _programs() -> None:
         pytest.skip("cmake or cc is not on PATH")
 
 
-def federate(desk: Any) -> None:
-    """Play a federation of one board, whose state directory is `state`. Played again, the board has learned
-    on.
-    """
-    (desk / "federation.toml").write_text(
+def federate(workspace: Any) -> None:
+    """Run a federation of one device with the state directory `state`. A second call trains it further."""
+    (workspace / "federation.toml").write_text(
         '[federation]\nname = "kitchen"\nrounds = 2\nmin_clients = 1\n[model]\nname = '
         '"softmax"\ninput_shape = [4]\nnum_classes = 3\n[algorithm]\nname = "pfl-mfe"\n'
     )
-    url = desk.broker()
-    board = desk.start(f"edgefl device start --broker {url} --id pi-1 --data shard.npz --state state")
-    desk.run(f"edgefl aggregator start --broker {url} --fresh")
-    board.ended()
+    url = workspace.start_broker()
+    device = workspace.start(f"edgefl device start --broker {url} --id pi-1 --data shard.npz --state state")
+    workspace.run(f"edgefl aggregator start --broker {url} --fresh")
+    device.wait_for_end()
 
 
-def test_to_a_microcontroller_and_an_update(desk: Any, page: Callable[[str], Any]) -> None:
-    go = page("docs/how-to/go-to-a-microcontroller.md")
-    update = page("docs/how-to/update-firmware.md")
-    desk.deal("shard.npz")
-    federate(desk)
-    assert "cortex-m4: flash" in desk.run(go.take("edgefl export --state"))
-    assert json.loads((desk / "out/certificate.json").read_text())
-    assert "every output byte the same" in desk.run(go.take("edgefl export verify"))
-    assert "FULLY_CONNECTED" in desk.run(go.take("edgefl export profile"))
-    # --weights 3: the one dense layer here is too small for it
-    desk.run(go.take("edgefl export --state"), code=1)
+def test_commands_of_the_microcontroller_and_update_pages_work(
+    workspace: Any, page: Callable[[str], Any]
+) -> None:
+    export_page = page("docs/how-to/go-to-a-microcontroller.md")
+    update_page = page("docs/how-to/update-firmware.md")
+    workspace.write_shards("shard.npz")
+    federate(workspace)
+    assert "cortex-m4: flash" in workspace.run(export_page.take("edgefl export --state"))
+    assert json.loads((workspace / "out/certificate.json").read_text())
+    assert "every output byte the same" in workspace.run(export_page.take("edgefl export verify"))
+    assert "FULLY_CONNECTED" in workspace.run(export_page.take("edgefl export profile"))
+    # The only dense layer is too small for --weights 3
+    workspace.run(export_page.take("edgefl export --state"), code=1)
 
-    desk.run(update.take("edgefl export key"))
-    desk.run(update.take("edgefl export --state"))
-    desk.run("cd old/firmware && " + update.take("cmake -B build"))
-    desk.run("cd old/firmware && " + update.take("cmake --build build --target field"))
-    with np.load(desk / "shard.npz") as shard:
-        np.savez(desk / "shard.npz", x=shard["x"] + 0.1, y=shard["y"])
-    federate(desk)
-    desk.run(update.take("edgefl export --state"))
-    assert desk.run(update.take("edgefl export update"))
-    assert (desk / "update.bin").stat().st_size > 0
-    assert desk.run(update.take("edgefl export drift"))
+    workspace.run(update_page.take("edgefl export key"))
+    workspace.run(update_page.take("edgefl export --state"))
+    workspace.run("cd old/firmware && " + update_page.take("cmake -B build"))
+    workspace.run("cd old/firmware && " + update_page.take("cmake --build build --target field"))
+    with np.load(workspace / "shard.npz") as shard:
+        np.savez(workspace / "shard.npz", x=shard["x"] + 0.1, y=shard["y"])
+    federate(workspace)
+    workspace.run(update_page.take("edgefl export --state"))
+    assert workspace.run(update_page.take("edgefl export update"))
+    assert (workspace / "update.bin").stat().st_size > 0
+    assert workspace.run(update_page.take("edgefl export drift"))
 
 
-def test_firmware_is_measured(desk: Any, page: Callable[[str], Any]) -> None:
-    measured = page("docs/results/firmware.md").take("python -m tests.benchmarks firmware")
-    said = desk.run(
-        f"cd {ROOT}; {measured}", {"--samples 1000 --cmsis-nn PATH": "--samples 20 --data digits"}
+def test_command_of_the_firmware_benchmark_works(workspace: Any, page: Callable[[str], Any]) -> None:
+    command = page("docs/results/firmware.md").take("python -m tests.benchmarks firmware")
+    output = workspace.run(
+        f"cd {ROOT}; {command}", {"--samples 1000 --cmsis-nn PATH": "--samples 20 --data digits"}
     )
-    assert "20 samples, the same bytes in tflite-micro" in said
+    assert "20 samples, the same bytes in tflite-micro" in output

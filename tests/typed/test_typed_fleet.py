@@ -1,5 +1,5 @@
-"""A fleet with keys: enrolled, watched, paused, revoked, as four pages have it typed, with mosquitto and real
-processes.
+"""The commands of four pages about a fleet that is enrolled, watched, paused and revoked, run with mosquitto
+and real processes.
 """
 
 import json
@@ -32,19 +32,21 @@ name = "pfl-mfe"
 """
 
 
-def page_of(dashboard: Any) -> str:
-    """Return the page that a dashboard serves where it says that it does."""
-    dashboard.until("http://")
-    address = re.search(r"http://[\d.:]+/", dashboard.said)
+def read_page(dashboard: Any) -> str:
+    """Return the page that a dashboard serves at its printed address."""
+    dashboard.wait_for_output("http://")
+    address = re.search(r"http://[\d.:]+/", dashboard.output)
     assert address is not None
     with urllib.request.urlopen(address[0], timeout=20) as answer:
         return str(answer.read(), "utf-8")
 
 
 @contextmanager
-def kept(url: str, *topics: str) -> Iterator[None]:
-    """Have the broker keep a word on topics of the federation meanwhile: who listens, hears it at once, and
-    once more when it goes.
+def retain_messages(url: str, *topics: str) -> Iterator[None]:
+    """Retain a message on topics of the federation during the block, so that each watcher receives it at
+    once.
+
+    Watchers receive one more message when it is deleted.
     """
     link = Link(url, "test")
     try:
@@ -58,129 +60,143 @@ def kept(url: str, *topics: str) -> Iterator[None]:
         link.close()
 
 
-def later_than_now() -> str:
-    """Return hours of the day that begin in three hours."""
+def format_later_hours() -> str:
+    """Return a time window that begins in three hours."""
     now = datetime.now()
     return f"{now + timedelta(hours=3):%H:%M}-{now + timedelta(hours=5):%H:%M}"
 
 
-def test_an_open_fleet_and_one_with_keys(desk: Any, page: Callable[[str], Any]) -> None:
-    """One test, because two of the pages speak of both."""
+def test_commands_of_open_and_enrolled_fleets_work(workspace: Any, page: Callable[[str], Any]) -> None:
+    """This is one test, because two of the pages describe both fleets."""
     if find_mosquitto() is None:
         pytest.skip("mosquitto is not installed")
-    watch = page("docs/how-to/watch-a-federation.md")
-    desk.deal("shard.npz", "pi-1.npz", "pi-2.npz")
-    an_open_fleet(desk, page("README.md"), watch)
-    one_with_keys(desk, page("docs/how-to/enrol-a-fleet.md"), page("docs/how-to/run-on-a-board.md"), watch)
+    watch_page = page("docs/how-to/watch-a-federation.md")
+    workspace.write_shards("shard.npz", "pi-1.npz", "pi-2.npz")
+    check_open_fleet(workspace, page("README.md"), watch_page)
+    check_enrolled_fleet(
+        workspace, page("docs/how-to/enrol-a-fleet.md"), page("docs/how-to/run-on-a-board.md"), watch_page
+    )
 
 
-def an_open_fleet(desk: Any, readme: Any, watch: Any) -> None:
-    broker = desk.start(readme.take("edgefl broker start --bind"), {"0.0.0.0": "127.0.0.1 --port 0"})
-    broker.until("mqtt://")
-    url = re.search(r"mqtt://\S+", broker.said)
+def check_open_fleet(workspace: Any, readme_page: Any, watch_page: Any) -> None:
+    broker = workspace.start(
+        readme_page.take("edgefl broker start --bind"), {"0.0.0.0": "127.0.0.1 --port 0"}
+    )
+    broker.wait_for_output("mqtt://")
+    url = re.search(r"mqtt://\S+", broker.output)
     assert url is not None
-    desk.instead |= {"mqtt://localhost:1883": url[0], "mqtt://192.168.1.10:1883": url[0]}
-    (desk / "federation.toml").write_text(
+    workspace.replacements |= {"mqtt://localhost:1883": url[0], "mqtt://192.168.1.10:1883": url[0]}
+    (workspace / "federation.toml").write_text(
         f'{FEDERATION}[broker]\nurl = "{url[0]}"\n[data]\nname = "npz:shard.npz"\n'
     )
     any_port = {"--port 8080": "--port 0"}
-    dashboards = [desk.start(each.take("edgefl dashboard --broker"), any_port) for each in (readme, watch)]
-    leader = desk.start("edgefl aggregator start --out open")
-    leader.until("waiting for devices")
+    dashboards = [
+        workspace.start(opened.take("edgefl dashboard --broker"), any_port)
+        for opened in (readme_page, watch_page)
+    ]
+    aggregator = workspace.start("edgefl aggregator start --out open")
+    aggregator.wait_for_output("waiting for devices")
     watchers = [
-        desk.start(readme.take("edgefl watch"), {"metrics'": f"metrics' --broker {url[0]} --count 5"}),
-        desk.start(
-            watch.take("edgefl watch 'device/+/metrics'"),
+        workspace.start(
+            readme_page.take("edgefl watch"), {"metrics'": f"metrics' --broker {url[0]} --count 5"}
+        ),
+        workspace.start(
+            watch_page.take("edgefl watch 'device/+/metrics'"),
             {"metrics'": f"metrics' --broker {url[0]} --count 5"},
         ),
-        desk.start(
-            watch.take("edgefl watch 'round/+/summary'"),
+        workspace.start(
+            watch_page.take("edgefl watch 'round/+/summary'"),
             {"--json": f"--json --broker {url[0]} --count 5", "jq": "jq --unbuffered"},
         ),
-        desk.start(
-            watch.take("edgefl watch 'device/pi-1/#'"), {"--count 20": f"--count 5 --broker {url[0]}"}
+        workspace.start(
+            watch_page.take("edgefl watch 'device/pi-1/#'"), {"--count 20": f"--count 5 --broker {url[0]}"}
         ),
     ]
-    with kept(url[0], "device/pi-0/metrics", "round/0/summary"):
-        for each, text in zip(watchers[:3], ("pi-0", "pi-0", "null" if JQ else "round/0"), strict=True):
-            each.until(text)
-    boards = [
-        desk.start(readme.take("edgefl device start --broker")),
-        desk.start(f"edgefl device start --broker {url[0]} --id pi-2 --data pi-2.npz"),
+    with retain_messages(url[0], "device/pi-0/metrics", "round/0/summary"):
+        for command, text in zip(watchers[:3], ("pi-0", "pi-0", "null" if JQ else "round/0"), strict=True):
+            command.wait_for_output(text)
+    devices = [
+        workspace.start(readme_page.take("edgefl device start --broker")),
+        workspace.start(f"edgefl device start --broker {url[0]} --id pi-2 --data pi-2.npz"),
     ]
-    for each in (*boards, leader, *watchers):
-        each.ended()
+    for command in (*devices, aggregator, *watchers):
+        command.wait_for_end()
     assert (
         not JQ
-        or len([line for line in watchers[2].said.splitlines() if line != "null" and float(line) > 0]) == 3
-    ), watchers[2].said
-    for monitor in (readme, watch, watch, watch):
+        or len([line for line in watchers[2].output.splitlines() if line != "null" and float(line) > 0]) == 3
+    ), watchers[2].output
+    for monitor in (readme_page, watch_page, watch_page, watch_page):
         line = monitor.take("edgefl monitor")
-        assert "pi-1" in desk.run(
+        assert "pi-1" in workspace.run(
             line, None if "--broker" in line else {"edgefl monitor": f"edgefl monitor --broker {url[0]}"}
         )
-    for each in dashboards:
-        assert "<html" in page_of(each)
-    assert "accuracy" in desk.run(readme.take("edgefl infer"))
-    desk.run(readme.take("edgefl export"))
-    desk.run(readme.take("edgefl simulate"))
-    desk.run(readme.take("edgefl report"))
+    for command in dashboards:
+        assert "<html" in read_page(command)
+    assert "accuracy" in workspace.run(readme_page.take("edgefl infer"))
+    workspace.run(readme_page.take("edgefl export"))
+    workspace.run(readme_page.take("edgefl simulate"))
+    workspace.run(readme_page.take("edgefl report"))
 
 
-def one_with_keys(desk: Any, enrol: Any, board: Any, watch: Any) -> None:
-    (desk / "federation.toml").write_text(FEDERATION)
+def check_enrolled_fleet(workspace: Any, enrol_page: Any, board_page: Any, watch_page: Any) -> None:
+    (workspace / "federation.toml").write_text(FEDERATION)
     port = choose_port()
-    desk.run(
-        enrol.take("edgefl broker init"), {"aggregator.local": f"localhost --bind 127.0.0.1 --port {port}"}
+    workspace.run(
+        enrol_page.take("edgefl broker init"),
+        {"aggregator.local": f"localhost --bind 127.0.0.1 --port {port}"},
     )
-    mosquitto = desk.start(enrol.take("mosquitto -c"))
-    mosquitto.until(" running")
-    desk.run(enrol.take("edgefl device enrol pi-7 "))
-    desk.run("edgefl device enrol pi-8 --security broker -o pi-8.enrol")
-    desk.run(watch.take("edgefl broker watcher"))
-    # There is one file for everybody who watches.
-    desk.run("edgefl broker watcher --security broker -o second.enrol", code=1)
-    leader = desk.start(enrol.take("edgefl aggregator start"))
-    leader.until("waiting for devices")
+    mosquitto = workspace.start(enrol_page.take("mosquitto -c"))
+    mosquitto.wait_for_output(" running")
+    workspace.run(enrol_page.take("edgefl device enrol pi-7 "))
+    workspace.run("edgefl device enrol pi-8 --security broker -o pi-8.enrol")
+    workspace.run(watch_page.take("edgefl broker watcher"))
+    # All watchers share one file
+    workspace.run("edgefl broker watcher --security broker -o second.enrol", code=1)
+    aggregator = workspace.start(enrol_page.take("edgefl aggregator start"))
+    aggregator.wait_for_output("waiting for devices")
 
-    # a board that trains at night only, by day
-    assert "generic" in desk.run(board.take("edgefl device boards"))
-    night = desk.start(board.take("edgefl device start"), {"22:00-06:00": later_than_now()})
-    night.until("outside")
-    night.stop()
-    pi_7 = desk.start(enrol.take("edgefl device start"))
-    leader.until("pi-7 is online")
-    desk.run(board.take("edgefl device pause"))
-    leader.until("pi-7 is paused")
-    desk.run(board.take("edgefl device resume"))
-    desk.run(board.take("edgefl aggregator pause"))
-    desk.run(board.take("edgefl aggregator resume"))
-    assert "pi-8" in desk.run(board.take("edgefl aggregator status"))
-    desk.run("edgefl aggregator resume --out kitchen pi-8")
-    desk.run(board.take("edgefl device status"))
-    desk.run(board.take("edgefl doctor"))
-    desk.run(board.take("edgefl device install"))
-    assert "22:00-06:00" in (desk / "edgefl-pi-7.service").read_text()
-
-    # who watches
-    assert "<html" in page_of(
-        desk.start(watch.take("edgefl dashboard --enrol"), {"watcher.enrol": "watcher.enrol --port 0"})
+    # A device that trains only at night waits during the day
+    assert "generic" in workspace.run(board_page.take("edgefl device boards"))
+    night_device = workspace.start(
+        board_page.take("edgefl device start"), {"22:00-06:00": format_later_hours()}
     )
-    assert "pi-7" in desk.run(watch.take("edgefl monitor --enrol"))
-    assert leader.process.poll() is None
+    night_device.wait_for_output("outside")
+    night_device.stop()
+    pi_7 = workspace.start(enrol_page.take("edgefl device start"))
+    aggregator.wait_for_output("pi-7 is online")
+    workspace.run(board_page.take("edgefl device pause"))
+    aggregator.wait_for_output("pi-7 is paused")
+    workspace.run(board_page.take("edgefl device resume"))
+    workspace.run(board_page.take("edgefl aggregator pause"))
+    workspace.run(board_page.take("edgefl aggregator resume"))
+    assert "pi-8" in workspace.run(board_page.take("edgefl aggregator status"))
+    workspace.run("edgefl aggregator resume --out kitchen pi-8")
+    workspace.run(board_page.take("edgefl device status"))
+    workspace.run(board_page.take("edgefl doctor"))
+    workspace.run(board_page.take("edgefl device install"))
+    assert "22:00-06:00" in (workspace / "edgefl-pi-7.service").read_text()
 
-    pi_8 = desk.start("edgefl device start --enrol pi-8.enrol --data shard.npz --state state-8")
-    for each in (leader, pi_7, pi_8):
-        each.ended()
-    assert [row["id"] for row in json.loads((desk / "kitchen/result.json").read_text())["clients"]] == [
+    # Watchers
+    assert "<html" in read_page(
+        workspace.start(
+            watch_page.take("edgefl dashboard --enrol"), {"watcher.enrol": "watcher.enrol --port 0"}
+        )
+    )
+    assert "pi-7" in workspace.run(watch_page.take("edgefl monitor --enrol"))
+    assert aggregator.process.poll() is None
+
+    pi_8 = workspace.start("edgefl device start --enrol pi-8.enrol --data shard.npz --state state-8")
+    for command in (aggregator, pi_7, pi_8):
+        command.wait_for_end()
+    assert [row["id"] for row in json.loads((workspace / "kitchen/result.json").read_text())["clients"]] == [
         "pi-7",
         "pi-8",
     ]
-    assert (desk / "state/model/model.tflite").exists()
+    assert (workspace / "state/model/model.tflite").exists()
 
-    # a lost board: the broker is restarted
-    desk.run(enrol.take("edgefl device revoke"))
+    # A lost device is revoked, and the broker is restarted
+    workspace.run(enrol_page.take("edgefl device revoke"))
     mosquitto.stop()
-    desk.start("mosquitto -c broker/mosquitto.conf").until(" running")
-    desk.run(enrol.take("edgefl device enrol pi-7 "))
-    assert "receives its own message" in desk.run("edgefl doctor --enrol pi-7-again.enrol")
+    workspace.start("mosquitto -c broker/mosquitto.conf").wait_for_output(" running")
+    workspace.run(enrol_page.take("edgefl device enrol pi-7 "))
+    assert "receives its own message" in workspace.run("edgefl doctor --enrol pi-7-again.enrol")

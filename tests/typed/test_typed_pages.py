@@ -1,6 +1,4 @@
-"""No command of the documentation slips through: each is typed by a test, or stands in not_here.py with a
-reason.
-"""
+"""Each command of the documentation is typed by a test, or listed in untyped_commands.py with a reason."""
 
 import re
 from collections.abc import Callable
@@ -19,21 +17,23 @@ TYPED = {
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_every_command_is_typed_or_listed(name: str, read: Callable[[str], Any]) -> None:
-    """A page that a test opens is looked after there: the fixture `page` fails for what is left."""
+def test_every_documented_command_is_typed_or_listed(name: str, read: Callable[[str], Any]) -> None:
+    """For a page that a test opens, the fixture `page` checks the remaining commands."""
     opened = read(name)
-    gone = [each for each in opened.listed if not opened.names(each)]
-    assert not gone, f"not_here.py lists {gone} of {name}, which does not hold them any more; take them out"
+    outdated = [entry for entry in opened.listed if not opened.list_matching(entry)]
+    assert not outdated, (
+        f"untyped_commands.py lists {outdated} of {name}, which does not hold them any more; take them out"
+    )
     if name not in TYPED:
-        assert not opened.slipped(), (
-            f"{name}: no test opens this page, and not_here.py does not list {opened.slipped()}"
+        assert not opened.list_unlisted(), (
+            f"{name}: no test opens this page, and untyped_commands.py does not list {opened.list_unlisted()}"
         )
 
 
-def test_what_is_neither_taken_nor_listed_slips(read: Callable[[str], Any], tmp_path: Path) -> None:
+def test_commands_neither_typed_nor_listed_are_reported(read: Callable[[str], Any], tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text(PAGE)
     opened = read(str(tmp_path / "page.md"))
-    assert opened.left == [
+    assert opened.remaining == [
         "edgefl one --a b",
         "for i in 1 2\ndo echo\ndone",
         "edgefl two > x",
@@ -41,7 +41,7 @@ def test_what_is_neither_taken_nor_listed_slips(read: Callable[[str], Any], tmp_
         "make four",
     ]
     opened.take("edgefl three")
-    assert len(opened.slipped()) == 4
+    assert len(opened.list_unlisted()) == 4
     with pytest.raises(AssertionError, match="no further command 'edgefl three'"):
         opened.take("edgefl three")
 

@@ -1,6 +1,4 @@
-"""Simulations and what is made of them, as their pages have them typed. Sizes are smaller than the pages',
-and nothing else is.
-"""
+"""The commands of the pages about simulations and reports. Only the sizes are smaller than on the pages."""
 
 import json
 import shutil
@@ -9,7 +7,7 @@ from typing import Any
 
 import pytest
 
-# The configurations of the pages, of a size that takes seconds.
+# Replacements that make the configurations of the pages small enough to run in seconds.
 SMALLER = {
     '"fashion-mnist"': '"digits"',
     '"lenet5"': '"softmax"',
@@ -18,8 +16,8 @@ SMALLER = {
     "clients_per_round = 10\n": "clients_per_round = 2\n",
     "epochs = 5\n": "epochs = 1\n",
 }
-# Runs that a page has without saying how they were made; one Python makes all of them, for TensorFlow takes
-# its time to start.
+# Makes the runs that a page uses without showing how they were made. One Python process makes all of them,
+# because TensorFlow starts slowly.
 MAKE = """
 import sys
 from edgefl.cli.main import cli
@@ -60,93 +58,93 @@ RUNS = (
 )
 
 
-def smaller(text: str) -> str:
-    for what, other in SMALLER.items():
-        assert what in text, f"the page's configuration has no {what} any more"
-        text = text.replace(what, other)
+def make_smaller(text: str) -> str:
+    for old, new in SMALLER.items():
+        assert old in text, f"the page's configuration has no {old} any more"
+        text = text.replace(old, new)
     return text
 
 
-def test_commands(desk: Any, page: Callable[[str], Any]) -> None:
+def test_commands_of_the_commands_page_work(workspace: Any, page: Callable[[str], Any]) -> None:
     commands = page("docs/reference/commands.md")
-    desk.deal("pi-1.npz")
-    desk.run(page("docs/reference/configuration.md").take("edgefl init"))
-    desk.run(commands.take("edgefl simulate"))
-    assert json.loads((desk / "summary.json").read_text())["clients"]
-    desk.run(commands.take("mkdir -p"))
+    workspace.write_shards("pi-1.npz")
+    workspace.run(page("docs/reference/configuration.md").take("edgefl init"))
+    workspace.run(commands.take("edgefl simulate"))
+    assert json.loads((workspace / "summary.json").read_text())["clients"]
+    workspace.run(commands.take("mkdir -p"))
     for shell in ("bash", "fish", "zsh"):
-        desk.run(commands.take(f"edgefl completion {shell}"))
-    home = desk.directory.parent
-    for place in (
+        workspace.run(commands.take(f"edgefl completion {shell}"))
+    home = workspace.directory.parent
+    for path in (
         ".local/share/bash-completion/completions/edgefl",
         ".config/fish/completions/edgefl.fish",
         ".edgefl.zsh",
     ):
-        assert "edgefl" in (home / place).read_text()
+        assert "edgefl" in (home / path).read_text()
 
 
-def test_measure(desk: Any, page: Callable[[str], Any]) -> None:
+def test_commands_of_the_benchmarks_page_work(workspace: Any, page: Callable[[str], Any]) -> None:
     measure = page("docs/contributing/benchmarks.md")
-    (desk / "few.toml").write_text(measure.blocks("toml")[0])
-    desk.run(measure.take("edgefl simulate few.toml"))
-    desk.run(measure.take("edgefl simulate few.toml"))
-    assert "one" in desk.run(measure.take("edgefl compare"))
-    assert sorted(json.loads(desk.run(measure.take("edgefl compare")))) == ["one", "two"]
+    (workspace / "few.toml").write_text(measure.blocks("toml")[0])
+    workspace.run(measure.take("edgefl simulate few.toml"))
+    workspace.run(measure.take("edgefl simulate few.toml"))
+    assert "one" in workspace.run(measure.take("edgefl compare"))
+    assert sorted(json.loads(workspace.run(measure.take("edgefl compare")))) == ["one", "two"]
     assert {"run.json", "rounds.jsonl", "summary.json"} <= {
-        path.name for path in (desk / "runs/one").iterdir()
+        path.name for path in (workspace / "runs/one").iterdir()
     }
 
 
-def test_simulate(desk: Any, page: Callable[[str], Any]) -> None:
+def test_commands_of_the_simulation_page_work(workspace: Any, page: Callable[[str], Any]) -> None:
     pytest.importorskip("matplotlib")
     simulate = page("docs/how-to/simulate.md")
-    (desk / "federation.toml").write_text(smaller(simulate.blocks("toml")[0]))
-    assert "mixture" in desk.run(simulate.take("edgefl simulate federation.toml"))
-    for what in ("algorithms", "models", "datasets", "partitions"):
-        assert desk.run(simulate.take(f"edgefl {what}"))
-    assert "epochs" in desk.run(simulate.take("edgefl algorithms fedprox"))
-    desk.run(
+    (workspace / "federation.toml").write_text(make_smaller(simulate.blocks("toml")[0]))
+    assert "mixture" in workspace.run(simulate.take("edgefl simulate federation.toml"))
+    for listing in ("algorithms", "models", "datasets", "partitions"):
+        assert workspace.run(simulate.take(f"edgefl {listing}"))
+    assert "epochs" in workspace.run(simulate.take("edgefl algorithms fedprox"))
+    workspace.run(
         simulate.take("edgefl partitions show"), {"fashion-mnist": "digits", "--clients 20": "--clients 4"}
     )
-    desk.run(simulate.take("edgefl simulate federation.toml"))
-    assert "int8" in desk.run(simulate.take("edgefl export --state"))
-    assert "held-out samples" in desk.run(simulate.take("edgefl infer"))
-    shutil.copytree(desk / "runs/clothes", desk / "runs/other", symlinks=True)
-    desk.run(simulate.take("edgefl compare"))
-    assert (desk / "heat.png").exists() and (desk / "compared.png").exists()
+    workspace.run(simulate.take("edgefl simulate federation.toml"))
+    assert "int8" in workspace.run(simulate.take("edgefl export --state"))
+    assert "held-out samples" in workspace.run(simulate.take("edgefl infer"))
+    shutil.copytree(workspace / "runs/clothes", workspace / "runs/other", symlinks=True)
+    workspace.run(simulate.take("edgefl compare"))
+    assert (workspace / "heat.png").exists() and (workspace / "compared.png").exists()
 
 
-def test_report(desk: Any, page: Callable[[str], Any]) -> None:
+def test_commands_of_the_report_page_work(workspace: Any, page: Callable[[str], Any]) -> None:
     pytest.importorskip("matplotlib")
     report = page("docs/how-to/report.md")
-    (desk / "federation.toml").write_text(FEW)
-    desk.run(
+    (workspace / "federation.toml").write_text(FEW)
+    workspace.run(
         report.take("edgefl simulate"),
         {"--evaluate-every 5 --layers-over 4": "--evaluate-every 2 --layers-over 1"},
     )
-    desk.run(report.take("edgefl report runs/x"))
-    assert "Training loss" in (desk / "report.html").read_text()
-    assert "aem-6" in desk.run(report.take("edgefl report --list"))
-    made = []
+    workspace.run(report.take("edgefl report runs/x"))
+    assert "Training loss" in (workspace / "report.html").read_text()
+    assert "aem-6" in workspace.run(report.take("edgefl report --list"))
+    commands_to_run = []
     for out, algorithm, options, partition in RUNS:
         name = out.replace("/", "-") + ".toml"
-        (desk / name).write_text(
+        (workspace / name).write_text(
             FEW.replace('"fedavg"', f'"{algorithm}"\n{options}').replace('"dirichlet"', partition)
         )
-        made.append(f"{name} --out {out}{' --evaluate-every 1' * (algorithm == 'clustered')}")
-    (desk / "make.py").write_text(MAKE)
-    (desk / "made").write_text("\n".join(made))
-    desk.run("python make.py < made")
-    for other in ("b", "c"):  # as runs with other seeds would be
-        shutil.copytree(desk / "runs/a", desk / "runs" / other)
-    desk.run(report.take("edgefl report --figure aem-6"))
-    desk.run(report.take("edgefl report --figure clustered-6"))
-    assert json.loads(desk.run(report.take("edgefl report --figure pfl-moe-3")))
-    assert (desk / "aem-6.pdf").exists() and (desk / "clusters.svg").exists()
+        commands_to_run.append(f"{name} --out {out}{' --evaluate-every 1' * (algorithm == 'clustered')}")
+    (workspace / "make.py").write_text(MAKE)
+    (workspace / "made").write_text("\n".join(commands_to_run))
+    workspace.run("python make.py < made")
+    for name in ("b", "c"):  # copies stand for runs with other seeds
+        shutil.copytree(workspace / "runs/a", workspace / "runs" / name)
+    workspace.run(report.take("edgefl report --figure aem-6"))
+    workspace.run(report.take("edgefl report --figure clustered-6"))
+    assert json.loads(workspace.run(report.take("edgefl report --figure pfl-moe-3")))
+    assert (workspace / "aem-6.pdf").exists() and (workspace / "clusters.svg").exists()
 
 
-def test_privacy_plan(desk: Any, page: Callable[[str], Any]) -> None:
+def test_command_of_the_privacy_page_works(workspace: Any, page: Callable[[str], Any]) -> None:
     pytest.importorskip("dp_accounting")
     private = page("docs/how-to/keep-updates-private.md")
-    said = desk.run(private.take("edgefl privacy plan"))
-    assert "0.645" in said
+    output = workspace.run(private.take("edgefl privacy plan"))
+    assert "0.645" in output

@@ -36,7 +36,7 @@ def find_excluded(complaints: Mapping[str, Collection[str]], tolerated: int) -> 
     If at most `tolerated` clients are at fault, rule 1 excludes no honest client, and rule 2 excludes at most
     one honest client per client at fault. So at least half of the excluded clients are at fault, and every
     attempt with a complaint excludes at least one of them. A group of f dishonest clients can exclude at most
-    f honest clients from a round, and loses all of its own.
+    f honest clients from a round. Each such exclusion also excludes one client of the group.
 
     Args:
         complaints: ids of the accused clients, by the id of the complaining client.
@@ -48,24 +48,25 @@ def find_excluded(complaints: Mapping[str, Collection[str]], tolerated: int) -> 
     Source: elimination of pairs after Hirt, Maurer and Przydatek, Efficient Secure Multi-party Computation,
     ASIACRYPT 2000.
     """
-    edges = sorted(
+    accusations = sorted(
         {(accuser, accused) for accuser, all_accused in complaints.items() for accused in all_accused}
     )
-    out: dict[str, Fault] = {}
-    for client_id in sorted({end for edge in edges for end in edge}):
-        accusers = [one for one, other in edges if other == client_id != one]
-        accused_ones = [other for one, other in edges if one == client_id != other]
+    faults: dict[str, Fault] = {}
+    for client_id in sorted({end for accusation in accusations for end in accusation}):
+        accusers = [accuser for accuser, accused in accusations if accused == client_id != accuser]
+        accused_clients = [accused for accuser, accused in accusations if accuser == client_id != accused]
         if len(accusers) > tolerated:
-            out[client_id] = Fault(f"sealed shares that are not genuine for {', '.join(accusers)}")
-        elif len(accused_ones) > tolerated:
-            out[client_id] = Fault(
-                f"accuses {len(accused_ones)} clients, more than {tolerated}, of shares that are not genuine"
+            faults[client_id] = Fault(f"sealed shares that are not genuine for {', '.join(accusers)}")
+        elif len(accused_clients) > tolerated:
+            faults[client_id] = Fault(
+                f"accuses {len(accused_clients)} clients of shares that are not genuine, expected at most "
+                f"{tolerated}"
             )
-    for accuser, accused in edges:
+    for accuser, accused in accusations:
         if accuser == accused:
-            out.setdefault(accuser, Fault("cannot open its own shares"))
-        elif accuser not in out and accused not in out:
-            both = "one of the two is at fault: check the logs of both"
-            out[accuser] = Fault(f"accuses {accused} of a sealed share that is not genuine", both)
-            out[accused] = Fault(f"sealed a share that is not genuine, according to {accuser}", both)
-    return out
+            faults.setdefault(accuser, Fault("cannot open its own shares"))
+        elif accuser not in faults and accused not in faults:
+            remedy = "one of the two is at fault: check the logs of both"
+            faults[accuser] = Fault(f"accuses {accused} of a sealed share that is not genuine", remedy)
+            faults[accused] = Fault(f"sealed a share that is not genuine, according to {accuser}", remedy)
+    return faults

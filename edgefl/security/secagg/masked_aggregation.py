@@ -1,10 +1,11 @@
 """Adds secure aggregation to an algorithm: its `aggregate` sees only the means of a round.
 
-The simulator plays all clients and the aggregator here, with the whole protocol of `secure_sum`. Over MQTT,
-`participant` is the device's part and `edgefl.server.secagg.rounds` the aggregator's.
+The simulator uses this module to play all clients and the aggregator, with the whole protocol of
+`secure_sum`. Over MQTT, the device's part is in `participant`, and the aggregator's part is in
+`edgefl.server.secagg.rounds`.
 
-Values are quantized to 2^-24. Apart from this rounding the result equals the weighted mean, and it does not
-depend on the keys.
+Values are rounded to multiples of 2^-24. Apart from this rounding, the result equals the weighted mean. It
+does not depend on the keys.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,15 +22,15 @@ from edgefl.types import ServerState, Update, Weights
 
 
 def check_secure_aggregation(algorithm: Algorithm, config: FederationConfig) -> None:
-    """Check that the configuration can be combined with secure aggregation, if it asks for it.
+    """Check that the algorithm and the configuration support secure aggregation, if it is on.
 
     Args:
         algorithm: the algorithm.
         config: configuration of the federation.
 
     Raises:
-        ConfigError: the algorithm needs more than one sum, the codec is not fp32, or the cohorts are too
-            small.
+        ConfigError: the algorithm needs single updates, the codec is not fp32, or `clients_per_round` is
+            less than three.
     """
     if not config.privacy.secure_aggregation:
         return
@@ -41,22 +42,22 @@ def check_secure_aggregation(algorithm: Algorithm, config: FederationConfig) -> 
         )
     if config.codec != "fp32":
         raise ConfigError(
-            f"codec is {config.codec!r}, expected 'fp32' for secure_aggregation: masked values cannot be "
-            "compressed"
+            f"codec is {config.codec!r}, expected 'fp32' for secure_aggregation, because masked values "
+            "cannot be compressed; set codec = 'fp32'"
         )
     if 0 < config.clients_per_round < MIN_MASKED_CLIENTS:
         raise ConfigError(
             f"clients_per_round is {config.clients_per_round}, expected {MIN_MASKED_CLIENTS} or more for "
-            "secure_aggregation"
+            "secure_aggregation; raise it, or set 0 for all clients"
         )
 
 
 def with_secure_aggregation(
     algorithm: Algorithm, config: FederationConfig, cohort_of: Callable[[ServerState], Sequence[str]]
 ) -> Algorithm:
-    """Return the algorithm with masked sums, or unchanged without secure aggregation.
+    """Return the algorithm with masked sums. Without secure aggregation, return the algorithm unchanged.
 
-    The `aggregate` of the result gets only the means of a round's updates.
+    The original `aggregate` then receives only the means of a round's updates.
 
     Args:
         algorithm: the algorithm.
@@ -66,7 +67,8 @@ def with_secure_aggregation(
 
     Raises:
         ConfigError: see `check_secure_aggregation`.
-        RoundError: raised by `aggregate` for a cohort of fewer than three clients.
+        RoundError: raised by the new `aggregate`, see `average_masked`.
+        DataError: raised by the new `aggregate`, see `average_masked`.
     """
     if not config.privacy.secure_aggregation:
         return algorithm
@@ -115,7 +117,7 @@ def count_secagg_bytes(
 
     shapes = list_shapes(algorithm.broadcast(state, "").models)
     vector_size = measure_vector(shapes)
-    # a plain update contains one of the models
+    # A plain update contains only one of the models
     up, down = count_extra_bytes(
         vector_size, vector_size // len(shapes) - 1, len(cohort), choose_threshold(len(cohort))
     )
@@ -138,7 +140,8 @@ def average_masked(
         missing.
 
     Raises:
-        RoundError: the cohort has fewer than three clients, or too few updates arrive.
+        RoundError: the cohort has fewer than three or too many clients, or less than two thirds of its
+            updates arrive.
         DataError: a delta or a number of samples is too large.
     """
     from edgefl.security.secagg.participant import to_advertised
@@ -167,20 +170,20 @@ def average_masked(
         for client_id, (client_secrets, _) in client_keys.items()
     }
     total: FixedPointVector = np.zeros(measure_vector(shapes), np.uint64)
-    came: list[str] = []
+    arrived: list[str] = []
     samples = 0
     for update in updates:
         vector = encode_deltas(update.deltas, update.num_samples, shapes)
         total += mask_vector(
             client_keys[update.client_id][0], update.client_id, public, cohort, vector, binding
         )
-        came.append(update.client_id)
+        arrived.append(update.client_id)
         samples += update.num_samples
     revealed: dict[str, RevealedShares] = {}
-    for client_id in came:
+    for client_id in arrived:
         inbox = {other: messages[client_id] for other, messages in sealed.items()}
         opened, _ = open_shares(client_keys[client_id][0], client_id, public, inbox, binding)
-        revealed[client_id] = reveal_shares(client_id, opened, came, threshold)
+        revealed[client_id] = reveal_shares(client_id, opened, arrived, threshold)
     return decode_means(
-        unmask_sum(total, public, cohort, came, revealed, threshold, binding), shapes, samples
+        unmask_sum(total, public, cohort, arrived, revealed, threshold, binding), shapes, samples
     )

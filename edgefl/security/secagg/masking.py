@@ -1,10 +1,11 @@
 """Fixed-point vectors for a masked sum, and masks that cancel.
 
-A real value is a multiple of 2^-24, times the client's number of samples, as an integer modulo 2^64. With
-values up to 64, 2^20 samples per client and 2^12 clients, no sum reaches 2^63. A sum modulo 2^64 is then the
-sum itself.
+A real value is rounded to a multiple of 2^-24. The vector contains this multiple times the client's number of
+samples, as an integer modulo 2^64. Values reach at most 64, a client has at most 2^20 samples, and a cohort
+has at most 2^12 clients. No sum reaches 2^63 then, so the sum modulo 2^64 is the sum itself.
 
-Addition modulo 2^64 is exact in any order, so the sum has the same bits for all masks.
+Addition modulo 2^64 is exact in any order. The unmasked sum therefore has the same bits whatever the masks
+are.
 """
 
 import math
@@ -24,7 +25,11 @@ MIN_MASKED_CLIENTS = 3
 
 
 def choose_threshold(clients: int) -> int:
-    """Return how many clients of a cohort must stay to the end: two thirds, rounded up."""
+    """Return the number of clients that must stay until the sum is unmasked: two thirds, rounded up.
+
+    Args:
+        clients: number of clients that advertised keys.
+    """
     return math.ceil(2 * clients / 3)
 
 
@@ -39,7 +44,7 @@ def to_vector(values: NDArray[np.float64], samples: int) -> FixedPointVector:
         The values times the number of samples, followed by the number of samples, shape (n + 1,), uint64.
 
     Raises:
-        DataError: a value or the number of samples is too large.
+        DataError: a value is too large or not finite, or the number of samples is negative or too large.
     """
     if not 0 <= samples <= MAX_CLIENT_SAMPLES:
         raise DataError(
@@ -49,8 +54,8 @@ def to_vector(values: NDArray[np.float64], samples: int) -> FixedPointVector:
     largest = float(np.abs(values).max(initial=0.0))
     if not largest <= MAX_DELTA:
         raise DataError(
-            f"an update reaches {largest:g}, expected at most {MAX_DELTA:g} for secure aggregation; lower "
-            "the learning rate"
+            f"the largest value of an update is {largest:g}, expected at most {MAX_DELTA:g} for secure "
+            "aggregation; lower the learning rate"
         )
     scaled = np.rint(np.asarray(values, np.float64) * FIXED_POINT_SCALE).astype(np.int64) * samples
     return np.append(scaled, samples).view(np.uint64)

@@ -2,19 +2,20 @@
 
 All inputs and outputs are bytes. `secure_sum` describes the protocol and `wire.masked` the bytes.
 
-The secrets are drawn with the object and exist only in memory. A restarted device has none, and the other
-clients recover from it as from a client that dropped out.
+A `Participant` draws its secrets when it is created and stores them only in memory. A restarted device has no
+secrets, so the other clients remove its masks as for a client that dropped out.
 
-Each step is answered once. The same request gets the same answer again, and a different request is refused.
-So no keys mask two different cohorts, and both secrets of another client are never revealed.
+A participant answers each step once. It answers the same request again with the same bytes, and refuses a
+different request. So the same keys never mask vectors for two cohorts, and a client never reveals its shares
+of both secrets of another client.
 
-Everything after the key list is bound to that list, byte by byte (`hash_binding`). A client opens the shares
-of the others before it masks its vector. If some are not genuine, it sends no vector. It sends a complaint
-that names their senders, and reveals nothing in this attempt.
+All answers after the key list depend on each byte of that list (`hash_binding`). A client opens the shares of
+the other clients before it masks its vector. If some shares are not genuine, it sends a complaint that names
+their senders instead of a vector. It then reveals nothing in this attempt.
 
-A client signs the lists of the clients that shared, and of those whose vectors arrived. It reveals shares
+A client signs two lists: the clients that shared, and the clients whose vectors arrived. It reveals shares
 only if at least `threshold` clients signed the same lists. The threshold is two thirds of the clients, and
-each client signs once. An attempt therefore has one sum, of at least that many clients.
+each client signs once. An attempt therefore has at most one sum, of at least `threshold` clients.
 """
 
 import base64
@@ -57,7 +58,13 @@ from edgefl.wire.strict_json import encode_json
 
 
 def to_advertised(keys: PublicKeys, client_id: str, context: str) -> Advertised:
-    """Return the message that advertises keys, without a signature."""
+    """Return the message that advertises keys, without a signature.
+
+    Args:
+        keys: the public keys of the client.
+        client_id: the client.
+        context: the attempt, see `edgefl.wire.masked.hash_context`.
+    """
     return Advertised(
         client_id, context, *(base64.b64encode(key).decode() for key in (keys.seal, keys.mask, keys.seed))
     )
@@ -66,8 +73,11 @@ def to_advertised(keys: PublicKeys, client_id: str, context: str) -> Advertised:
 def from_advertised(advertised: Advertised) -> PublicKeys:
     """Return the keys that a client advertised.
 
+    Args:
+        advertised: the message.
+
     Raises:
-        WireError: the keys cannot be used.
+        WireError: a key is not base64, does not have 32 bytes, or has a low order.
     """
     try:
         keys = PublicKeys(
@@ -77,18 +87,21 @@ def from_advertised(advertised: Advertised) -> PublicKeys:
             )
         )
     except (ValueError, binascii.Error) as error:
-        raise WireError(f"the keys of {advertised.client_id} are not base64; update it") from error
+        raise WireError(
+            f"the keys of {advertised.client_id} are not base64; update {advertised.client_id}"
+        ) from error
     sizes = [len(key) for key in (keys.seal, keys.mask, keys.seed)]
     if sizes != [32] * 3:
         raise WireError(
             f"the keys of {advertised.client_id} have {', '.join(map(str, sizes))} bytes, expected 32 "
-            "each; update it"
+            f"bytes each; update {advertised.client_id}"
         )
     try:
         check_public_keys(keys)
     except ValueError as error:
         raise WireError(
-            f"a key of {advertised.client_id} cannot be used because it has a low order; revoke it"
+            f"a key of {advertised.client_id} has a low order, so anyone could compute its masks; revoke "
+            f"{advertised.client_id}"
         ) from error
     return keys
 
@@ -100,9 +113,9 @@ class Participant:
         client_id: the client.
         context: the attempt, see `edgefl.wire.masked.hash_context`.
         trust: signs this client's messages.
-        authority: certificate of the authority, PEM, to check the signing keys of the others. "" without
-            enrolment.
-        least_clients: minimum length of a key list that this client answers.
+        authority: certificate of the authority, PEM, to check the signing keys of the other clients. ""
+            without enrolment.
+        least_clients: minimum number of clients in a key list that this client answers.
     """
 
     def __init__(
@@ -128,17 +141,19 @@ class Participant:
     def answer(self, step: str, asked: bytes, make_vector: Callable[[], FixedPointVector]) -> bytes:
         """Return the answer to a step.
 
-        The answer to `mask` is a complaint if shares of other clients are not genuine.
+        The answer to `mask` is a complaint if shares of other clients are not genuine. A step that raises an
+        error reveals nothing.
 
         Args:
             step: share, mask, agree or unmask.
             asked: the blob of the step.
-            make_vector: returns this client's vector, uint64.
+            make_vector: returns this client's vector, uint64. It is called in the step `mask`.
 
         Raises:
-            RoundError: the step is out of order, repeats an earlier step with other bytes, or asks for too
-                much. Nothing is revealed.
+            RoundError: the step is out of order or repeats an earlier step with other bytes, or its clients
+                are not acceptable, such as too few.
             WireError: the bytes are not valid, or a key or signature is not genuine.
+            DataError: raised by `make_vector` for an update that does not fit into a vector.
         """
         if step in self._answers:
             before, reply = self._answers[step]
@@ -147,7 +162,7 @@ class Participant:
                     f"asked to {step} for other clients than before, with the same keys; nothing is sent"
                 )
             return reply
-        # a client whose agreement was late or not requested still unmasks if enough others signed
+        # A client whose agreement was late or not requested still unmasks if enough other clients signed
         if {*self._answers, *((AGREE_STEP,) if step == UNMASK_STEP else ())} != set(
             SECAGG_STEPS[: SECAGG_STEPS.index(step)]
         ):
@@ -174,7 +189,7 @@ class Participant:
         if len(introduced) < self._least_clients:
             raise RoundError(
                 f"asked to share with {len(introduced)} clients, expected {self._least_clients} or more by "
-                "--least-clients; the owner may lower it, or the aggregator raise clients_per_round"
+                "--least-clients; lower --least-clients, or raise clients_per_round at the aggregator"
             )
         for client in introduced:
             self._check(client)
@@ -185,7 +200,8 @@ class Participant:
         ]
         if local != [self._advertised]:
             raise RoundError(
-                "the key list contains other keys of this client than it advertised; nothing is sent"
+                "the keys of this client in the key list differ from the keys that it advertised; nothing is "
+                "sent"
             )
         public = {client.advertised.client_id: from_advertised(client.advertised) for client in introduced}
         binding = hash_binding(self._context, asked)
@@ -199,8 +215,8 @@ class Participant:
         advertised = client.advertised
         if advertised.context != self._context:
             raise RoundError(
-                f"{advertised.client_id} advertised keys for another round or another model than this "
-                "client has; nothing is sent"
+                f"{advertised.client_id} advertised keys for another round or another model, expected the "
+                "round and model of this client; nothing is sent"
             )
         if not self._authority:
             return
@@ -224,8 +240,8 @@ class Participant:
             or len(inbox) < self._threshold
         ):
             raise RoundError(
-                f"asked for a vector masked towards {len(inbox)} clients, expected {self._threshold} or more "
-                "that advertised, this client among them; nothing is sent"
+                f"asked to mask a vector for {len(inbox)} clients, expected {self._threshold} or more that "
+                "advertised keys, this client among them; nothing is sent"
             )
         opened, failed = open_shares(self._secrets, self._client_id, self._public, inbox, self._binding)
         if failed:
@@ -247,8 +263,8 @@ class Participant:
         shared, came = decode_lists(lists)
         if set(shared) != set(self._opened):
             raise RoundError(
-                f"the list names {len(shared)} clients that shared, expected the {len(self._opened)} of the "
-                "inbox; nothing is sent"
+                f"the list names {len(shared)} clients that shared, expected the {len(self._opened)} clients "
+                "of the inbox; nothing is sent"
             )
         if len(came) < self._threshold or not set(came) <= set(shared) or self._client_id not in came:
             raise RoundError(
@@ -305,10 +321,11 @@ def decode_revealed(
         came: ids of the clients whose masked vectors arrived, sorted.
 
     Returns:
-        Shares of seeds by the id of a client in `came`, and shares of mask keys by the id of another client.
+        The shares of seeds by the id of a client in `came`, and the shares of mask keys by the id of any
+        other client.
 
     Raises:
-        WireError: the blob has another size.
+        WireError: the size of the blob is not 66 bytes for each client in `shared`.
     """
     shares = dict(
         zip(

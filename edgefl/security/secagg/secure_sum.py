@@ -1,6 +1,6 @@
-"""Computes a sum of clients' vectors with pairwise masks, from which the aggregator learns only the sum.
+"""Computes a sum of clients' vectors with pairwise masks, so that the aggregator learns only the sum.
 
-Clients draw new keys in each attempt. The steps, for clients u < v by id:
+Clients draw new keys in each attempt. The steps, for clients u and v, whose ids are compared by u < v:
 
     advertise  u -> all          two public keys (one for encryption to u, one to agree on masks with u),
                                  and the digest of u's seed
@@ -8,24 +8,24 @@ Clients draw new keys in each attempt. The steps, for clients u < v by id:
                                  self mask; their digests are not encrypted
     mask       u -> aggregator   y_u = x_u + m(b_u) + sum_{v > u} m(s_uv) - sum_{v < u} m(s_uv)
                                  modulo 2^64, over all v that shared
-    reveal     u -> aggregator   for each v whose y_v arrived its share of b_v, for each other v its share
-                                 of the mask key; never both
-    unmask     aggregator        subtracts m(b_v) of the clients that arrived, and the remaining masks with
-                                 the clients that did not
+    reveal     u -> aggregator   for each v whose y_v arrived, u's share of b_v, and for each other v, u's
+                                 share of v's mask key, but never both
+    unmask     aggregator        subtracts m(b_v) of the clients whose y_v arrived, and removes the masks that
+                                 these clients share with the other clients
 
 m is a ChaCha20 keystream. s_uv comes from X25519 by HKDF-SHA256. Shares are sealed by AES-256-GCM.
 
-`binding` names federation, round, models and the list of all advertised keys (`wire.masked.hash_binding`). It
-is part of every derived key and digest. Clients that received different lists cannot open each other's
-shares, and their masks do not cancel.
+`binding` is a hash of the federation, the attempt, the models and the list of all advertised keys
+(`wire.masked.hash_binding`). It is part of every derived key and digest. Clients that received different
+lists cannot open each other's shares, and their masks do not cancel.
 
 The digests show which client is at fault. A client compares its shares with them before it masks
 (`open_shares`). The aggregator compares each revealed share with them (`check_revealed`). If a share does not
 match, the client that reveals it is at fault. If matching shares do not give the advertised key or seed,
 their sender is at fault (`unmask_sum`).
 
-All functions are pure, except for the keys and seeds that they draw from the operating system. The work of a
-client grows linearly with the cohort, and the work of the aggregator with its square.
+All functions are pure, except that they draw keys, seeds and nonces from the operating system. The work of a
+client grows linearly with the size of the cohort, and the work of the aggregator grows with its square.
 
 Source: Bonawitz et al., Practical Secure Aggregation for Privacy-Preserving Machine Learning, CCS 2017,
 figure 4. Its consistency check is in `participant`.
@@ -128,13 +128,17 @@ class RevealedShares:
 
 
 def count_extra_bytes(vector_size: int, values: int, clients: int, threshold: int) -> tuple[int, int]:
-    """Return the bytes (up, down) of one client beyond one float32 per value, without message headers.
+    """Return the bytes (up, down) that a masked round adds for one client, without message headers.
 
     Args:
         vector_size: number of elements of the masked vector.
         values: number of values of a plain update.
         clients: number of clients of the cohort.
         threshold: number of clients whose agreements each client receives.
+
+    Returns:
+        Bytes that the client sends beyond one float32 for each value, and bytes that it receives beyond a
+        plain round.
     """
     keys = 96
     signature = 64
@@ -144,9 +148,12 @@ def count_extra_bytes(vector_size: int, values: int, clients: int, threshold: in
 
 
 def find_min_threshold(clients: int) -> int:
-    """Return the smallest threshold, more than half of the clients.
+    """Return the smallest allowed threshold, which is more than half of the clients.
 
-    Two disjoint groups can then not both reach it, so no client can be asked for different sums.
+    Two disjoint groups of clients cannot both reach it. So they cannot unmask two different sums.
+
+    Args:
+        clients: number of clients that advertised keys.
     """
     return clients // 2 + 1
 
@@ -168,10 +175,13 @@ def generate_keys() -> tuple[Secrets, PublicKeys]:
 def check_public_keys(keys: PublicKeys) -> None:
     """Check that X25519 public keys do not have a low order.
 
-    An exchange with such a key gives a secret that anyone can compute.
+    An exchange with a key of low order gives a secret that anyone can compute.
+
+    Args:
+        keys: the public keys of a client.
 
     Raises:
-        ValueError: a key has a low order.
+        ValueError: a key has a low order, or does not have 32 bytes.
     """
     probe = X25519PrivateKey.generate()
     for public in (keys.seal, keys.mask):
@@ -193,7 +203,7 @@ def seal_shares(
         binding: the attempt and its key list.
 
     Returns:
-        The message of 224 bytes by client id.
+        The message, 224 bytes, by the id of its receiver.
 
     Raises:
         RoundError: there are too few or too many clients, or the threshold is not more than half of them.
@@ -204,9 +214,9 @@ def seal_shares(
         or not find_min_threshold(count) <= threshold <= count
     ):
         raise RoundError(
-            f"a secure sum of {count} clients with threshold {threshold}, expected {MIN_MASKED_CLIENTS} to "
-            f"{MAX_MASKED_CLIENTS} clients and a threshold of {find_min_threshold(count)} to {count}; raise "
-            "clients_per_round"
+            f"a masked sum has {count} clients and the threshold {threshold}, expected {MIN_MASKED_CLIENTS} "
+            f"to {MAX_MASKED_CLIENTS} clients and a threshold of {find_min_threshold(count)} to {count}; "
+            "change clients_per_round"
         )
     points = _assign_points(public)
     of_key, of_seed = (
@@ -231,7 +241,7 @@ def open_shares(
     inbox: Mapping[str, bytes],
     binding: str,
 ) -> tuple[dict[str, OpenedShares], tuple[str, ...]]:
-    """Open the messages that each client sealed for this client with `seal_shares`.
+    """Open the messages that the clients sealed for this client with `seal_shares`.
 
     Args:
         client_secrets: secrets of this client.
@@ -314,7 +324,7 @@ def reveal_shares(
     if len(set(came)) < threshold or not set(came) <= set(opened) or client_id not in came:
         raise RoundError(
             f"{client_id} is asked to unmask a sum of {len(set(came))} clients, expected {threshold} or more "
-            "that shared, itself among them; nothing is revealed"
+            f"that shared, {client_id} among them; nothing is revealed"
         )
     return RevealedShares(
         {other: shares.seed for other, shares in opened.items() if other in came},
@@ -391,11 +401,12 @@ def unmask_sum(
         }
         if len(shares) < threshold:
             raise RoundError(
-                f"{len(shares)} shares of a secret, expected {threshold}; more clients must answer"
+                f"{len(shares)} clients revealed their share of a secret, expected {threshold}; more clients "
+                "must answer"
             )
         try:
             recovered = combine_shares(shares, threshold, SEED_BYTES)
-        except RoundError:  # the result is longer than a secret
+        except RoundError:  # The result is longer than a secret, so a share is not genuine
             return b""
         commitment = (
             _hash_sha256(recovered)

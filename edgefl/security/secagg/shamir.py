@@ -1,7 +1,8 @@
-"""Shamir's secret sharing: `threshold` shares give the secret, fewer give no information about it.
+"""Shamir's secret sharing: `threshold` shares give the secret, and fewer shares reveal nothing about it.
 
-The secret is the value at 0 of a polynomial of degree threshold - 1 over a prime field. A share is its value
-at another point. The field has the Mersenne prime 2^521 - 1 as its order, which fits secrets of 64 bytes.
+The secret is the value at 0 of a polynomial of degree threshold - 1 over a prime field. A share is the value
+of the polynomial at another point. The order of the field is the Mersenne prime 2^521 - 1, so secrets of 64
+bytes fit.
 
 Source: Shamir, How to Share a Secret, CACM 1979.
 """
@@ -20,20 +21,23 @@ def split_secret(secret: bytes, points: Collection[int], threshold: int) -> dict
 
     Args:
         secret: at most 64 bytes.
-        points: different integers from 1.
+        points: one point for each share, all different, at least 1.
         threshold: number of shares that give the secret.
 
+    Returns:
+        The share by point, below `PRIME`.
+
     Raises:
-        ValueError: the secret is too long, a point is not valid, or the threshold exceeds the number of
-            shares.
+        ValueError: the secret is too long, a point is not valid or occurs twice, or the threshold is not
+            between 1 and the number of points.
     """
     if len(secret) > 64 or len(set(points)) != len(points) or not all(0 < point < PRIME for point in points):
         raise ValueError(
             f"a secret of {len(secret)} bytes at {len(points)} points, expected at most 64 bytes and "
-            "different points from 1 on"
+            "different points of at least 1"
         )
     if not 1 <= threshold <= len(points):
-        raise ValueError(f"threshold {threshold} of {len(points)} shares, expected 1 to {len(points)}")
+        raise ValueError(f"the threshold is {threshold}, expected 1 to {len(points)}, the number of shares")
     coefficients = [int.from_bytes(secret), *(secrets.randbelow(PRIME) for _ in range(threshold - 1))]
     return {point: _evaluate_polynomial(coefficients, point) for point in points}
 
@@ -41,7 +45,7 @@ def split_secret(secret: bytes, points: Collection[int], threshold: int) -> dict
 def combine_shares(shares: Mapping[int, int], threshold: int, size: int) -> bytes:
     """Return the secret from its shares.
 
-    Shares are not checked: a forged share gives another secret, or RoundError.
+    Shares are not checked. A forged share gives another secret or a RoundError.
 
     Args:
         shares: share by point. The `threshold` lowest points are used.
@@ -52,7 +56,7 @@ def combine_shares(shares: Mapping[int, int], threshold: int, size: int) -> byte
         RoundError: there are too few shares, or the result is longer than `size`.
     """
     if len(shares) < threshold:
-        raise RoundError(f"{len(shares)} shares of a secret, expected {threshold}; more clients must answer")
+        raise RoundError(f"a secret has {len(shares)} shares, expected {threshold}; more clients must answer")
     chosen = sorted(shares)[:threshold]
     total = 0
     for point in chosen:

@@ -1,8 +1,8 @@
 """Encodes the deltas of one or several models as one vector, and decodes the mean of a sum of vectors.
 
 A vector contains the models in the order of their names. Each model consists of its weights, in the order of
-their names, and its number of samples. A client that trains one of several models sends a vector for all of
-them, which does not reveal the model.
+their names, and the number of samples that trained it. A client that trains one of several models still sends
+a vector for all models. So the vector does not reveal which model the client trained.
 """
 
 from collections.abc import Mapping
@@ -18,14 +18,22 @@ Shapes = Mapping[str, Mapping[str, tuple[int, ...]]]
 
 
 def list_shapes(models: Mapping[str, Weights]) -> Shapes:
-    """Return the shapes of the models' weights."""
+    """Return the shapes of the models' weights.
+
+    Args:
+        models: weight by weight name, by model name.
+    """
     return {
         model: {name: array.shape for name, array in weights.items()} for model, weights in models.items()
     }
 
 
 def measure_vector(shapes: Shapes) -> int:
-    """Return the number of elements of a vector."""
+    """Return the number of elements of a vector: all weights, and one number of samples for each model.
+
+    Args:
+        shapes: shape of each weight, by model name.
+    """
     return sum(_count_values(weights) + 1 for weights in shapes.values())
 
 
@@ -33,7 +41,8 @@ def encode_deltas(deltas: Mapping[str, Weights], samples: int, shapes: Shapes) -
     """Return the vector of a client.
 
     Args:
-        deltas: delta by weight name, by model name, float32. A model without a delta counts no samples.
+        deltas: delta by weight name, by model name, float32. A model without a delta is all zeros, and its
+            number of samples is 0.
         samples: number of samples of the client.
         shapes: shape of each weight, by model name.
 
@@ -41,7 +50,7 @@ def encode_deltas(deltas: Mapping[str, Weights], samples: int, shapes: Shapes) -
         The vector, shape (measure_vector(shapes),), uint64.
 
     Raises:
-        DataError: a value or the number of samples is too large.
+        DataError: a value or the number of samples is too large, see `to_vector`.
     """
     parts = []
     for model, weights in sorted(shapes.items()):
@@ -61,13 +70,13 @@ def decode_means(total: FixedPointVector, shapes: Shapes, max_samples: int) -> d
     Args:
         total: sum of vectors, shape (measure_vector(shapes),), uint64.
         shapes: shape of each weight, by model name.
-        max_samples: number of samples of all clients.
+        max_samples: sum of the numbers of samples that the clients announced.
 
     Returns:
         Mean delta by weight name, by model name, float32. Models that no client trained are missing.
 
     Raises:
-        WireError: a model counts more than `max_samples` samples, because a mask is still on the sum.
+        WireError: a model counts more than `max_samples` samples, because a mask was not removed.
     """
     means: dict[str, Weights] = {}
     start = 0
@@ -75,8 +84,8 @@ def decode_means(total: FixedPointVector, shapes: Shapes, max_samples: int) -> d
         end = start + _count_values(weights) + 1
         if not 0 <= (count := int(total[end - 1])) <= max_samples:
             raise WireError(
-                f"the sum of {model} counts {count} samples, expected at most {max_samples}: a client's "
-                "mask is still on it"
+                f"the sum of {model} counts {count} samples, expected at most {max_samples}; a client's "
+                "mask was not removed"
             )
         mean = to_mean(total[start:end])
         start = end

@@ -1,4 +1,4 @@
-"""One attempt at a masked round, as the server plays it. See `edgefl.server.secagg.rounds`."""
+"""The server's part of one attempt at a masked round. See `edgefl.server.secagg.rounds`."""
 
 import hashlib
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -79,9 +79,10 @@ class SecAggServices:
         offer: offers a blob by its sha256.
         is_gone: returns whether a client was online before and is not now.
         remove_excluded: returns a round that waits for enrolled clients only.
-        new_nonce: returns a fresh nonce that nobody can guess.
-        save: stores the data of the last two steps. None removes them.
-        load: returns the stored data of a session and a round, for a sum of this length.
+        new_nonce: returns a fresh nonce that cannot be guessed.
+        save: stores the sum that the last two steps need. None removes the stored sum.
+        load: returns the stored sum of a session and a round, or None if there is no such sum. Its third
+            argument is the number of elements of the sum.
         keep_means: stores the means of a round as one update, with the tensors that it may contain.
         now: returns the time in seconds.
         log: receives one line for the log.
@@ -101,14 +102,16 @@ class SecAggServices:
 
 
 StepGenerator = Generator[CollectRequest, Round, MaskedSum]
-"""Yields requests, each answered by the closed round. A RoundError is thrown into it."""
+"""Yields requests, receives the closed round of each request, and returns the sum. If a round cannot close,
+the caller throws the RoundError into the generator.
+"""
 
 
 class AttemptError(Exception):
-    """An attempt cannot come to a sum.
+    """An attempt that cannot produce a sum.
 
     Args:
-        message: why.
+        message: the reason.
         excluded: the clients that must not take part in the next attempt, and why.
     """
 
@@ -118,16 +121,19 @@ class AttemptError(Exception):
 
 
 class SecAggAttempt:
-    """One attempt at a round.
+    """One attempt at a masked round. It begins with new keys and ends with the sum of the updates.
+
+    Call `gather_vectors`, `agree_on_lists` and `unmask` in this order, each with the sum of the step before.
+    After a restart, a new attempt continues with the stored sum.
 
     Args:
-        services: what the server around it does.
+        services: the functions of the server that the attempt needs.
         begun: the round.
         tasks: makes the first task of each client.
-        shapes: the shapes of the tensors that are summed.
+        shapes: shape of each weight in the sum, by model name.
 
     Attributes:
-        progress: the round with the clients that failed or are away, as far as it got.
+        round_so_far: the round, with the clients that failed or went away in the steps so far.
     """
 
     def __init__(self, services: SecAggServices, begun: Round, tasks: RoundTasks, shapes: Shapes) -> None:
@@ -141,11 +147,15 @@ class SecAggAttempt:
         self.round_so_far = begun
 
     def gather_vectors(self) -> StepGenerator:
-        """Play the steps up to the masked vectors.
+        """Play the steps `advertise`, `share` and `mask`.
+
+        Returns:
+            The sum of the masked vectors that arrived.
 
         Raises:
-            Failed: the attempt cannot come to a sum.
-            RoundError: too few clients have an update to begin with.
+            AttemptError: too few clients answered a step, or clients complained about sealed shares.
+            RoundError: too few clients advertised keys, which they do when they have an update.
+            ConfigError: the tasks of the clients differ in models, scalars or seed.
         """
         begun = self.round_so_far
         introduced = dict[str, Introduced]()
@@ -161,22 +171,21 @@ class SecAggAttempt:
 
         def read_keys(begin: Begin, blob: bytes) -> None:
             if not blob:
-                raise WireError(f"{begin.client_id} cannot advertise keys: its log says why")
+                raise WireError(f"{begin.client_id} cannot advertise keys; look at its log for the reason")
             advertisement = decode_json(Advertised, blob)
             client_id = begin.client_id
-            self._trust.check(
-                advertisement, encode_json(advertisement), client_id
-            )  # as the others will read it
+            # Encoded again, because the other clients receive this encoding
+            self._trust.check(advertisement, encode_json(advertisement), client_id)
             context = hash_context(self._trust.federation, prepare_advertisement(client_id).task)
             if (advertisement.client_id, advertisement.context) != (client_id, context):
                 raise WireError(
-                    f"{client_id} advertised keys of {advertisement.client_id!r}, or for another round; "
-                    f"restart it"
+                    f"{client_id} advertised keys of {advertisement.client_id!r} or for another round, "
+                    f"expected its keys for this round; restart {client_id}"
                 )
             keys = from_advertised(advertisement)
             introduce = self._services.introduce
             introduction = Introduced(advertisement, *(introduce(client_id) if introduce else ()))
-            decode_keys(encode_keys([introduction]))  # a line that the others cannot read would stop them all
+            decode_keys(encode_keys([introduction]))  # An unreadable line would stop all other clients
             public[client_id] = keys
             introduced[client_id] = introduction
             contexts.add(context)
@@ -185,8 +194,8 @@ class SecAggAttempt:
         ids, _ = yield from self._collect(begun.cohort, needed, prepare_advertisement, strict=False)
         if len(contexts) > 1:
             raise ConfigError(
-                "secure_aggregation needs an algorithm that sends all clients of a round the same; take "
-                "fedavg, say"
+                "the clients of a round receive different models, scalars or seeds, expected the same for "
+                "secure_aggregation; use another algorithm, such as fedavg"
             )
         public = {client_id: public[client_id] for client_id in ids}
         threshold = choose_threshold(len(ids))
@@ -212,16 +221,17 @@ class SecAggAttempt:
                 if not set(accused) <= set(shared):
                     raise WireError(
                         f"{begin.client_id} accuses {' '.join(accused)[:100]}, expected clients of its "
-                        "inbox; update it"
+                        f"inbox; update {begin.client_id}"
                     )
                 complaints[begin.client_id] = accused
                 raise WireError(
-                    f"{begin.client_id} cannot open what {', '.join(accused)} sealed for it; it sent no words"
+                    f"{begin.client_id} cannot open the shares that {', '.join(accused)} sealed for it and "
+                    "sent no masked vector; look at their logs"
                 )
             if len(blob) != total.nbytes:
                 raise WireError(
-                    f"{begin.client_id} sent {len(blob)} bytes of masked words, expected {total.nbytes}; "
-                    "restart it"
+                    f"{begin.client_id} sent a masked vector of {len(blob)} bytes, expected {total.nbytes} "
+                    f"bytes; restart {begin.client_id}"
                 )
             np.add(total, np.frombuffer(blob, "<u8"), out=total)
 
@@ -236,9 +246,9 @@ class SecAggAttempt:
         except AttemptError as error:
             raise AttemptError(str(error), find_excluded(complaints, len(ids) - threshold)) from error
         excluded = find_excluded(complaints, len(ids) - threshold)
-        # where too few clients would be left for another attempt, those whose words came are enough
+        # Without enough clients for another attempt, this attempt continues with the vectors that arrived
         if excluded and len(set(begun.cohort) - set(excluded)) >= MIN_MASKED_CLIENTS:
-            raise AttemptError(f"{', '.join(sorted(complaints))} could not open all shares", excluded)
+            raise AttemptError(f"{', '.join(sorted(complaints))} could not open all sealed shares", excluded)
         digests = {
             recipient: b"".join(sealed[other][recipient][:DIGESTS_BYTES] for other in shared)
             for recipient in survivors
@@ -248,13 +258,16 @@ class SecAggAttempt:
         )
 
     def agree_on_lists(self, masked: MaskedSum) -> StepGenerator:
-        """Play the step in which clients sign the lists of the clients whose vectors came.
+        """Play the step `agree`: clients sign the lists of clients that shared, and whose vectors arrived.
+
+        Args:
+            masked: the sum of `gather_vectors`.
 
         Returns:
-            The sum with the lists that as many clients as the threshold signed.
+            The sum, with the lists and their signatures in `agreed`.
 
         Raises:
-            Failed: too few clients signed.
+            AttemptError: fewer clients than the threshold signed.
         """
         self._resume(masked)
         threshold = choose_threshold(len(masked.public))
@@ -265,9 +278,10 @@ class SecAggAttempt:
         def read_agreement(begin: Begin, blob: bytes) -> None:
             answer = decode_json(Agreed, blob)
             client_id = begin.client_id
-            self._trust.check(answer, encode_json(answer), client_id)  # as the others will read it
+            # Encoded again, because the other clients receive this encoding
+            self._trust.check(answer, encode_json(answer), client_id)
             if (answer.client_id, answer.binding, answer.lists) != (client_id, masked.binding, digest):
-                raise WireError(f"{client_id} agreed to other lists than it was shown; restart it")
+                raise WireError(f"{client_id} agreed to other lists than it received; restart {client_id}")
             agreed[client_id] = answer
 
         prepare_task = self._prepare_step(AGREE_STEP, "lists", lambda _: lists, AGREED_BYTES, read_agreement)
@@ -276,13 +290,19 @@ class SecAggAttempt:
         return replace(masked, agreed=encode_agreed(lists, signed))
 
     def unmask(self, masked: MaskedSum) -> StepGenerator:
-        """Play the last step and return the sum without masks.
+        """Play the step `unmask`: clients reveal shares, with which the server removes the masks.
 
-        A client that reveals a wrong share is rejected at once. The step lasts until enough clients for the
+        A client that reveals a wrong share is rejected at once. The step ends when as many clients as the
         threshold revealed their shares.
 
+        Args:
+            masked: the sum of `agree_on_lists`.
+
+        Returns:
+            The sum without masks.
+
         Raises:
-            Failed: too few clients revealed shares, or the shares do not fit.
+            AttemptError: too few clients revealed shares, or the shares do not give the advertised keys.
         """
         self._resume(masked)
         threshold = choose_threshold(len(masked.public))
@@ -298,8 +318,8 @@ class SecAggAttempt:
                 share_digests = dict(zip(masked.shared, digests, strict=True))
                 check_revealed(client_id, shares, share_digests, masked.binding)
             except InvalidShareError as error:
-                excluded[client_id] = Fault("revealed a share that does not fit")
-                raise WireError(f"{error}; it is not used; update or revoke {client_id}") from error
+                excluded[client_id] = Fault("revealed a share that differs from the share sent to it")
+                raise WireError(f"{error}; update or revoke {client_id}") from error
             revealed[client_id] = shares
 
         prepare_task = self._prepare_step(
@@ -314,7 +334,8 @@ class SecAggAttempt:
         except InvalidShareError as error:
             raise AttemptError(
                 str(error),
-                excluded | dict.fromkeys(error.client_ids, Fault("dealt shares that do not give its key")),
+                excluded
+                | dict.fromkeys(error.client_ids, Fault("sent shares that do not give its advertised keys")),
             ) from error
         except (AttemptError, RoundError) as error:
             raise AttemptError(str(error), excluded) from error
@@ -352,7 +373,9 @@ class SecAggAttempt:
 
         def check_answer(begin: Begin, blob: bytes) -> None:
             if not blob:
-                raise WireError(f"{begin.client_id} cannot {step}: its log says why")
+                raise WireError(
+                    f"{begin.client_id} cannot answer the step {step}; look at its log for the reason"
+                )
             read_answer(begin, blob)
 
         return prepare_task
@@ -366,10 +389,19 @@ class SecAggAttempt:
         enough: int = 0,
         strict: bool = True,
     ) -> Generator[CollectRequest, Round, tuple[tuple[str, ...], tuple[Begin, ...]]]:
-        """Play one step. Return the clients that answered, sorted, and their announcements.
+        """Play one step. Return the ids of the clients that answered, sorted, and their announcements.
+
+        Args:
+            cohort: ids of the clients that receive the step.
+            needed: minimum number of answers.
+            prepare_task: makes the task of a client.
+            enough: number of answers that close the step early. 0 waits for all clients.
+            strict: whether too few answers end the attempt without an extension of the deadline.
 
         Raises:
-            Failed: with `strict`, fewer clients than needed answered until the deadline.
+            AttemptError: with `strict`, fewer clients than needed answered until the deadline.
+            RoundError: without `strict`, fewer clients than needed answered until the deadline and its
+                extensions.
         """
         begun = self.round_so_far
         begins = dict[str, Begin]()
@@ -400,11 +432,11 @@ class SecAggAttempt:
         except RoundError as error:
             if not strict:
                 raise
-            gone = ", ".join(client_id for client_id in opened.cohort if client_id not in begins)
+            missing = ", ".join(client_id for client_id in opened.cohort if client_id not in begins)
             step = steps.prepare(cohort[0]).task.phase
             raise AttemptError(
-                f"{len(begins)} of {len(cohort)} clients answered to {step}, expected {needed}, without "
-                f"{gone}"
+                f"{len(begins)} of {len(cohort)} clients answered the step {step}, expected {needed}, "
+                f"without an answer from {missing}"
             ) from error
         self.round_so_far = replace(
             begun, failed={**begun.failed, **closed.failed}, away={**begun.away, **closed.away}

@@ -1,4 +1,4 @@
-"""What a server needs of masked rounds before one is played. It loads no cryptography."""
+"""Checks the configuration of masked rounds. This module does not import cryptography."""
 
 from edgefl.algorithms.base import Algorithm
 from edgefl.config import FederationConfig
@@ -11,20 +11,25 @@ SUM_CLIENT_ID = ""
 
 
 class UnsettledError(RoundError):
-    """A masked round failed before it was settled whose words its sum holds, so another cohort may play
-    it.
+    """A masked round that failed before the set of vectors in its sum was settled.
+
+    Another cohort may therefore play the round.
     """
 
 
 def check_secagg_config(algorithm: Algorithm, config: FederationConfig) -> None:
-    """Check that the configuration allows secure aggregation if it asks for it.
+    """Check that an aggregator can play masked rounds with this configuration, if it asks for them.
+
+    Args:
+        algorithm: the algorithm.
+        config: the federation.
 
     Raises:
-        ConfigError: the algorithm or the number of clients rules it out, see `check_secure_aggregation`.
+        ConfigError: `min_clients` is less than three, or `check_secure_aggregation` finds a problem.
     """
     check_secure_aggregation(algorithm, config)
     if config.privacy.secure_aggregation and config.min_clients < MIN_MASKED_CLIENTS:
         raise ConfigError(
             f"min_clients is {config.min_clients}, expected {MIN_MASKED_CLIENTS} or more for "
-            f"secure_aggregation"
+            "secure_aggregation; raise min_clients"
         )

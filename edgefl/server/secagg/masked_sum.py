@@ -1,4 +1,4 @@
-"""The sum of a masked round: what its last two steps need, also after a restart."""
+"""The sum of a masked round. It is stored, so that a restarted aggregator can play the last two steps."""
 
 import base64
 import hashlib
@@ -26,12 +26,12 @@ class MaskedSum:
         round: the round.
         attempt: the nonce of the attempt.
         binding: see `edgefl.wire.masked.hash_binding`.
-        public: the keys of the clients that advertised keys.
-        shared: the clients that shared their keys, sorted.
+        public: the public keys by the id of the client that advertised them.
+        shared: ids of the clients that sent sealed shares, sorted.
         begins: the announcements of the clients whose vectors arrived, sorted by client.
-        total: the sum of these vectors, masked until `is_unmasked`.
-        digests: by client whose vector arrived, the digests of the shares for that client, 64 bytes for
-            each of `shared`.
+        total: the sum of these vectors, shape (n,), uint64. It is masked until `is_unmasked`.
+        digests: the digests of the shares that a client received, 64 bytes for each of `shared`, by the id of
+            a client whose vector arrived.
         agreed: the blob of the step `unmask`, empty before the clients agreed.
         is_unmasked: whether the masks are removed from `total`.
     """
@@ -50,12 +50,16 @@ class MaskedSum:
 
     @property
     def clients(self) -> tuple[str, ...]:
-        """The clients whose vectors are in the sum, sorted."""
+        """The ids of the clients whose vectors are in the sum, sorted."""
         return tuple(begin.client_id for begin in self.begins)
 
 
 def encode_masked_sum(masked_sum: MaskedSum) -> bytes:
-    """Return a line of JSON, the digests and the sum."""
+    """Return a masked sum as bytes: a line of JSON, the digests, and the elements of the sum.
+
+    Args:
+        masked_sum: the sum.
+    """
     keys = {
         client_id: [
             base64.b64encode(key).decode() for key in (public_keys.seal, public_keys.mask, public_keys.seed)
@@ -86,14 +90,14 @@ def decode_masked_sum(content: bytes, origin: str, session: str, round: int, siz
         content: the bytes.
         origin: path of the bytes, for errors.
         session: the session of the federation.
-        round: the round that is played.
-        size: the length of the sum.
+        round: number of the round that is played.
+        size: number of elements of the sum.
 
     Returns:
         The sum, or None if the bytes belong to another session or round.
 
     Raises:
-        StateError: the bytes are damaged.
+        StateError: the bytes are damaged, or the sum has another number of elements.
     """
     line, _, rest = content.partition(b"\n")
     try:
@@ -101,7 +105,7 @@ def decode_masked_sum(content: bytes, origin: str, session: str, round: int, siz
         if (fields["session"], fields["round"]) != (session, round):
             return None
         if fields.get("sha256") not in (None, hashlib.sha256(rest).hexdigest()):  # None in older versions
-            raise ValueError("its sha256 differs from the stored one")
+            raise ValueError("its sha256 differs from the recorded sha256")
         public = {
             client_id: PublicKeys(*map(base64.b64decode, keys))
             for client_id, keys in fields["public"].items()
@@ -112,7 +116,7 @@ def decode_masked_sum(content: bytes, origin: str, session: str, round: int, siz
         digests = {begin.client_id: rest[length * i : length * (i + 1)] for i, begin in enumerate(begins)}
         total = np.frombuffer(rest[length * len(begins) :], "<u8").astype(np.uint64)
         if len(total) != size:
-            raise ValueError(f"{len(total)} words, expected {size}")
+            raise ValueError(f"its sum has {len(total)} elements, expected {size}")
         return MaskedSum(
             session,
             round,

@@ -1,18 +1,19 @@
-"""Secure aggregation at the server: rounds of which the server sees only the sum. Each has five steps.
+"""Secure aggregation at the server: rounds of which the server sees only the sum. Each round has five steps.
 
-`edgefl.wire.masked` has the messages. Clients train first, and advertise keys when they have an update. The
-deadline and the quorum of the configuration therefore close the first step, and a slow client costs the other
-steps no time. Each later step includes the clients that answered the step before.
+`edgefl.wire.masked` defines the messages. Clients train first, and advertise keys when they have an update.
+The first step therefore closes by the deadline and quorum of the configuration, and a slow client does not
+delay the other steps. Each later step includes the clients that answered the step before.
 
-    a client drops out before its vector came   the others' shares of its key remove its masks
-    a client drops out afterwards               its vector counts, and the others reveal the seed of its mask
-    too few clients answer                      the round is repeated from the start, with other keys
-    a share is not genuine                      its sender is named (`edgefl.security.secagg.complaints`), and
-                                                the next attempt excludes it
+    a client drops out before its vector arrives   shares of its mask key remove its masks
+    a client drops out afterwards                  its vector counts, and shares of its seed remove its self
+                                                   mask
+    too few clients answer                         the round is repeated from the start, with other keys
+    a share is not genuine                         `edgefl.security.secagg.complaints` finds who may be at
+                                                   fault, and the next attempt excludes these clients
 
-Until the set of vectors in the sum is settled, an attempt is only in memory. An aggregator that was killed
-repeats the round with other keys. From then on the last two steps are completed, also after a restart. Two
-sums of one round over two sets of clients would reveal their difference.
+Until the set of vectors in the sum is settled, an attempt exists only in memory. An aggregator that was
+killed then repeats the round with other keys. A settled set is stored, and a restarted aggregator completes
+the last two steps with it. Two sums of one round over two sets of clients would reveal their difference.
 
 Source: Bonawitz et al., Practical Secure Aggregation, CCS 2017, figure 4, as in
 `edgefl.security.secagg.secure_sum`.
@@ -38,14 +39,14 @@ from edgefl.wire.messages import Begin
 from edgefl.wire.tensors import encode_models
 
 MAX_FAILURES = 4
-"""So many attempts at a round may fail without a client that can be left out of the next one."""
+"""Number of failed attempts, without a client to exclude, after which a round fails."""
 
 
 class MaskedRounds:
-    """Plays masked rounds and leaves the means of each as one update of no client.
+    """Plays masked rounds. It stores the means of a round as one update with the client id `SUM_CLIENT_ID`.
 
     Args:
-        services: what the server around it does.
+        services: the functions of the server that masked rounds need.
     """
 
     def __init__(self, services: SecAggServices) -> None:
@@ -56,16 +57,22 @@ class MaskedRounds:
     ) -> Generator[CollectRequest, Round, tuple[Round, list[Begin]]]:
         """Play a round.
 
-        A client that sent shares which are not genuine is left out of the following attempts. The quorum is
-        then met by the others.
+        Clients that may be at fault are excluded from the following attempts. The quorum then counts the
+        remaining clients only.
+
+        Args:
+            begun: the round.
+            tasks: makes the first task of each client.
 
         Returns:
             The round with the clients whose vectors are in the sum, and their announcements.
 
         Raises:
-            RoundError: the round missed its quorum for good, too few clients came to the end four times, or
-                too few clients are left. It is an UnsettledError until it is settled whose vectors are in
-                the sum.
+            UnsettledError: the round missed its quorum, too many attempts failed, or fewer than three clients
+                are left. The set of vectors in the sum was not settled.
+            RoundError: the round failed after this set was settled.
+            StateError: the stored sum is damaged.
+            ConfigError: the tasks of the clients differ.
         """
         services = self._services
         begun = replace(
@@ -80,8 +87,7 @@ class MaskedRounds:
         if masked is None and len(begun.cohort) < MIN_MASKED_CLIENTS:
             raise UnsettledError(
                 f"round {begun.number} has {len(begun.cohort)} clients, expected {MIN_MASKED_CLIENTS} or "
-                f"more for "
-                "a masked sum"
+                "more for a masked sum; add clients"
             )
         excluded: dict[str, Fault] = {}
         failures = 0
@@ -117,20 +123,20 @@ class MaskedRounds:
                 failures += not named
                 for client_id, fault in sorted(named.items()):
                     services.log(
-                        f"{client_id} {fault.reason}; left out of this round's next attempt; {fault.remedy}"
+                        f"{client_id} {fault.reason}; the next attempt at this round excludes it; "
+                        f"{fault.remedy}"
                     )
                 if (count := len(set(begun.cohort) - set(excluded))) < MIN_MASKED_CLIENTS:
                     raise UnsettledError(
                         f"round {begun.number}: {error}; {count} clients are left without "
                         f"{', '.join(sorted(excluded))}, expected {MIN_MASKED_CLIENTS} or more; update or "
-                        f"revoke "
-                        "those, or add clients"
+                        "revoke the excluded clients, or add clients"
                     ) from error
                 if failures == MAX_FAILURES or number == MAX_ATTEMPTS:
                     break
-                services.log(f"round {begun.number}: {error}; it is played again, with other masks")
+                services.log(f"round {begun.number}: {error}; the round is played again with other masks")
         raise UnsettledError(
-            f"round {begun.number} came to no sum in {number} attempts; look at the devices' logs, or raise "
+            f"round {begun.number} has no sum after {number} attempts; look at the devices' logs, or raise "
             "deadline_s"
         )
 
@@ -138,7 +144,8 @@ class MaskedRounds:
         services = self._services
         if gone := sorted(set(masked.shared) - set(masked.clients)):
             services.log(
-                f"round {masked.round}: {', '.join(gone)} dropped out; the others' shares took the masks off"
+                f"round {masked.round}: {', '.join(gone)} dropped out; shares of the other clients removed "
+                "the masks"
             )
         means = decode_means(masked.total, shapes, sum(begin.num_samples for begin in masked.begins))
         if not means:

@@ -1,4 +1,4 @@
-"""The interface of an engine, and the one that runs all clients in this process."""
+"""The interface of an engine, and the engine that runs all clients in this process."""
 
 from collections.abc import Iterable, Iterator
 from types import TracebackType
@@ -10,12 +10,14 @@ from edgefl.simulation.clients import ClientFunction, OpenFederation, SimulatedF
 
 
 class Engine(Protocol):
-    """Runs a function of the clients over work items."""
+    """Runs client functions on work items. An engine is a context manager."""
 
     def run(self, function: ClientFunction[T], items: Iterable[WorkItem]) -> Iterator[T]:
         """Yield the function's result for each work item, in the order of the items.
 
-        Items are read as they are needed. The function is one of a module, so that a process can import it.
+        Args:
+            function: a function of a module, so that another process can import it.
+            items: work items. The engine reads an item only when it is about to run it.
         """
 
     def __enter__(self) -> "Engine":
@@ -24,11 +26,16 @@ class Engine(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End its processes."""
+        """End the processes of the engine."""
 
 
 class SerialEngine:
-    """Runs all clients in this process. See `Engine`."""
+    """Runs all clients in this process, see `Engine`.
+
+    Args:
+        federation: the federation.
+        learner: runs the plan. None calls `open_learner` of the federation.
+    """
 
     def __init__(self, federation: SimulatedFederation, learner: Learner | None = None) -> None:
         self._federation = OpenFederation(federation, learner)
@@ -38,10 +45,10 @@ class SerialEngine:
         return (function(self._federation, item) for item in items)
 
     def __enter__(self) -> "SerialEngine":
-        """Nothing to open."""
+        """Return the engine. There is nothing to open."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing to end."""
+        """Do nothing, because no process was started."""

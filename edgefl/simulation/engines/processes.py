@@ -1,4 +1,7 @@
-"""N processes on this machine. Each opens the plan once and shares the data's pages with the others."""
+"""Runs clients in several processes on this machine.
+
+Each process opens the plan once. The processes share the memory pages of a memory-mapped data set.
+"""
 
 import os
 import threading
@@ -17,13 +20,16 @@ from edgefl.simulation.clients import ClientFunction, OpenFederation, SimulatedF
 from edgefl.system.signals import Stopped, ignore_ctrl_c
 
 MAX_ITEMS_PER_PROCESS = 2
-"""Work items in flight for each process: one runs, one waits. More would hold more broadcasts in memory."""
+"""Work items for each process: one runs and one waits. More items would need more memory for broadcasts."""
 
 _federation: OpenFederation
 
 
 def _end_with_parent() -> None:
-    """End with the parent: a killed parent cannot end its children, which would wait for work forever."""
+    """End this process when its parent ends.
+
+    A killed parent cannot end its children, which would wait for work forever.
+    """
     parent = parent_process()
     if parent is not None:
         parent.join()
@@ -41,14 +47,18 @@ def _call(function: ClientFunction[T], item: WorkItem) -> T:
 
 
 class ProcessEngine:
-    """See `Engine`. EdgeflError when one of the processes is killed."""
+    """Runs clients in processes of this machine, see `Engine`.
+
+    Args:
+        federation: the federation.
+        count: number of processes.
+    """
 
     def __init__(self, federation: SimulatedFederation, count: int) -> None:
         self._count = count
-        # spawn, not fork: a forked child would inherit the interpreter's threads in an unknown state
+        # A forked child would inherit locks that other threads of this process hold.
         context = get_context("spawn")
-        # through a queue: what a spawned child is given as an argument blocks this process for good when the
-        # child dies early
+        # As an argument, the federation would block this process forever if a spawned child died early.
         self._federations: Queue[SimulatedFederation] = context.Queue()
         for _ in range(count):
             self._federations.put(federation)
@@ -57,7 +67,15 @@ class ProcessEngine:
         self._pool = ProcessPoolExecutor(count, context, _open, (self._federations,))
 
     def run(self, function: ClientFunction[T], items: Iterable[WorkItem]) -> Iterator[T]:
-        """See `Engine.run`."""
+        """Yield the results, see `Engine.run`.
+
+        Args:
+            function: a function of a module.
+            items: work items.
+
+        Raises:
+            EdgeflError: a process was killed.
+        """
         pending: deque[Future[T]] = deque()
         try:
             for item in items:
@@ -70,14 +88,14 @@ class ProcessEngine:
                 yield pending.popleft().result()
         except BrokenProcessPool as error:
             raise EdgeflError(
-                "a process of the simulation was killed, most often for want of memory; run fewer processes"
+                "a process of the simulation was killed, probably because memory ran out; run fewer processes"
             ) from error
         finally:
             for future in pending:
                 future.cancel()
 
     def __enter__(self) -> "ProcessEngine":
-        """Processes start with the first work items."""
+        """Return the engine. The processes start with the first work items."""
         return self
 
     def __exit__(
@@ -85,8 +103,7 @@ class ProcessEngine:
     ) -> None:
         """End the processes.
 
-        Work items that have not begun are dropped, and when this process is interrupted those that have begun
-        are dropped too.
+        Work items that wait are dropped. If this process is interrupted, running work items are dropped too.
         """
         if isinstance(error, KeyboardInterrupt | Stopped):
             for child in active_children():

@@ -1,10 +1,11 @@
-"""Runs clients in actors on a Ray cluster, or on a local Ray. See `ray_session`. Each actor opens the plan
-once.
+"""Runs clients in actors on a Ray cluster or a local Ray, see `ray_session`.
 
-The data set is put into Ray's object store once, in its form on disk. A host gets one copy, which its
-actors read in place. A file on this machine's disk may not exist on another machine. A model for many work
-items of a round is put into the store once too. The results have the same bits as with the other engines if
-the hosts' CPUs are alike, because LiteRT chooses its kernels by the features of the CPU.
+Each actor opens the plan once. The samples are put into Ray's object store once, because another host cannot
+read the files of this machine. Each host gets one copy, which its actors read in place. A model that several
+work items of a round share is also stored once.
+
+The results are the same, bit for bit, as with the other engines if all hosts have the same kind of CPU.
+LiteRT chooses its kernels by the features of the CPU.
 """
 
 import copy
@@ -26,13 +27,13 @@ from edgefl.simulation.engines.ray_session import open_ray_session
 from edgefl.types import Weights
 
 MAX_ITEMS_PER_ACTOR = 2
-"""Work items for each actor that are running or wait for an earlier one to be returned."""
+"""Work items for each actor: running, or complete and waiting until earlier results are returned."""
 _MAX_STORED_MODELS = 64
-"""Models in the object store at a time, the newest."""
+"""Maximum number of models in the object store. The oldest are removed first."""
 
 
 class _Actor:
-    """Runs clients. Models are arguments of their own, because only arguments are read in place."""
+    """Runs clients. Models are separate arguments, because Ray reads only whole arguments in place."""
 
     def open(self, federation: SimulatedFederation) -> None:
         self._federation = OpenFederation(federation)
@@ -43,9 +44,12 @@ class _Actor:
 
 
 class RayEngine:
-    """See `Engine`.
+    """Runs clients in Ray actors, see `Engine`.
 
-    EdgeflError when Ray cannot be reached, when actors do not start within `start_s`, or when one is killed.
+    Args:
+        federation: the federation.
+        count: number of actors, each with one CPU.
+        start_s: maximum time in seconds until all actors have started.
     """
 
     def __init__(self, federation: SimulatedFederation, count: int, *, start_s: float = 120.0) -> None:
@@ -69,13 +73,21 @@ class RayEngine:
             cpus = int(ray.cluster_resources().get("CPU", 0))
             raise EdgeflError(
                 f"{len(ready)} of {self._count} actors started within {self._start_s:g} s, Ray has {cpus} "
-                "CPUs in all; ask for fewer processes, or add hosts"
+                "CPUs in total; run fewer processes, or add hosts"
             )
         for reference in ready:
             _fetch_result(reference)
 
     def run(self, function: ClientFunction[T], items: Iterable[WorkItem]) -> Iterator[T]:
-        """See `Engine.run`."""
+        """Yield the results, see `Engine.run`.
+
+        Args:
+            function: a function of a module.
+            items: work items.
+
+        Raises:
+            EdgeflError: an actor was killed, or the connection to Ray was lost.
+        """
         idle = list(self._actors)
         running = dict[Any, Any]()
         order = deque[Any]()
@@ -105,7 +117,11 @@ class RayEngine:
             yield take_first()
 
     def __enter__(self) -> "RayEngine":
-        """Connect to Ray and start the actors."""
+        """Connect to Ray and start the actors.
+
+        Raises:
+            EdgeflError: Ray cannot be reached, or the actors do not start in time.
+        """
         with ExitStack() as stack:
             stack.enter_context(open_ray_session(self._count))
             stack.callback(self._end)
@@ -121,12 +137,12 @@ class RayEngine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the actors, and a Ray that was started for them."""
+        """End the actors, and the local Ray if this engine started it."""
         self._stack.close()
 
 
 def _store_model(stored: dict[int, tuple[Weights, Any]], weights: Weights) -> Any:
-    # the weights are kept beside their reference: an id is only unique while its object lives
+    # The weights are stored with their reference, because an id is unique only while its object exists.
     if id(weights) not in stored:
         while len(stored) >= _MAX_STORED_MODELS:
             del stored[next(iter(stored))]
@@ -136,15 +152,15 @@ def _store_model(stored: dict[int, tuple[Weights, Any]], weights: Weights) -> An
 
 def _fetch_result(reference: Any) -> Any:
     try:
-        # a copy: what Ray gives lies in its object store, which would fill up and ends with Ray
+        # The result lies in Ray's object store, which would fill up, and which ends with Ray.
         return copy.deepcopy(ray.get(reference))
     except RayTaskError as error:
         if isinstance(error.cause, EdgeflError):
-            raise error.cause from None  # the message without the actor's traceback
+            raise error.cause from None  # without the actor's traceback
         raise
     except RayActorError as error:
         raise EdgeflError(
-            "an actor of the simulation was killed, most often for want of memory; run fewer processes"
+            "an actor of the simulation was killed, probably because memory ran out; run fewer processes"
         ) from error
     except RayError as error:
-        raise EdgeflError(f"Ray gave up: {error}; is the cluster still up?") from error
+        raise EdgeflError(f"Ray failed: {error}; check that the cluster is still running") from error

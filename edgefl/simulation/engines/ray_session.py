@@ -1,4 +1,4 @@
-"""A connection to Ray: to the cluster at RAY_ADDRESS, or to a local Ray that is started and stopped here."""
+"""Connects to the Ray cluster at RAY_ADDRESS, or starts and stops a local Ray."""
 
 import os
 import socket
@@ -18,8 +18,11 @@ _CONNECT_TIMEOUT_S = 10.0
 def open_ray_session(num_cpus: int) -> Iterator[None]:
     """Connect to Ray for the duration of the context. An existing connection stays open.
 
-    Without RAY_ADDRESS a local Ray with `num_cpus` CPUs is started, without dashboard and usage reports.
-    Its files are removed at the end.
+    Without RAY_ADDRESS, this starts a local Ray without dashboard and usage reports. Its files are removed at
+    the end.
+
+    Args:
+        num_cpus: number of CPUs of a local Ray.
 
     Raises:
         EdgeflError: Ray cannot be reached or started.
@@ -29,7 +32,7 @@ def open_ray_session(num_cpus: int) -> Iterator[None]:
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     address = os.environ.get("RAY_ADDRESS", "")
-    # a directory of Ray's sockets, whose paths may have 107 bytes: TMPDIR may be too long for that
+    # Paths of Ray's sockets have at most 107 bytes, so a long TMPDIR cannot be used.
     with TemporaryDirectory(
         prefix="edgefl-ray-", dir=os.environ.get("RAY_TMPDIR", "/tmp"), ignore_cleanup_errors=True
     ) as directory:
@@ -46,11 +49,11 @@ def open_ray_session(num_cpus: int) -> Iterator[None]:
             else:
                 _reach(address)
                 ray.init(address, log_to_driver=False, logging_level=ERROR)
-        except Exception as error:  # Ray raises the base class when its processes do not start within 30 s
+        except Exception as error:  # Ray raises `Exception` if its processes do not start within 30 s
             raise EdgeflError(
-                f"cannot connect to Ray at {address or 'this machine'}: {error}; is it up, with the same "
-                "Python and Ray? RAY_ADDRESS is the HOST:PORT that `ray start --head` names; unset it for a "
-                "Ray of this machine"
+                f"cannot connect to Ray at {address or 'this machine'}: {error}; check that it runs with the "
+                "same versions of Python and Ray, set RAY_ADDRESS to the HOST:PORT that `ray start --head` "
+                "prints, or unset it to use a local Ray"
             ) from error
         try:
             yield
@@ -59,7 +62,11 @@ def open_ray_session(num_cpus: int) -> Iterator[None]:
 
 
 def _reach(address: str) -> None:
-    """Knock at HOST:PORT first, for Ray itself tries for many minutes. OSError when nobody answers."""
+    """Connect to HOST:PORT once, because Ray itself would retry for many minutes.
+
+    Raises:
+        OSError: the connection failed.
+    """
     host, separator, port = address.rpartition("://")[2].rpartition(":")
     if separator and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S).close()

@@ -1,13 +1,13 @@
-"""FedAvg and FedProx beside Flower: the same partition, first weights, training and test samples.
+"""FedAvg and FedProx compared with Flower: the same partition, initial weights, training and test samples.
 
 Each seed has its own partition, which edgefl and Flower share. The accuracy is the mean over clients of the
-federated model's accuracy on each client's own test samples. Both play the same algorithm, but each shuffles
-the samples in its own way, so that their models differ as those of two seeds do.
+federated model's accuracy on each client's test samples. Both run the same algorithm. They shuffle the
+samples differently, so their models differ as the models of two seeds do.
 
 The rule: an algorithm has the same accuracy within seeds if the mean over seeds of the difference between
-edgefl and Flower is at most two standard errors of that mean, either way. The differences are paired by seed.
-With three seeds, chance alone breaks the rule in about one of five measurements of equal programs. More seeds
-then tell which it is.
+edgefl and Flower is at most two standard errors of that mean, in either direction. The differences are paired
+by seed. With three seeds, chance alone breaks the rule in about one of five measurements of equal programs.
+More seeds then decide.
 """
 
 import math
@@ -35,8 +35,8 @@ from edgefl.system.host import describe_machine
 from edgefl.system.stderr import suppress_stderr
 from edgefl.types import Shard, Weights
 from tests.benchmarks.accuracy import keras_trainer
-from tests.benchmarks.accuracy.flower_app import Run, flower_clients, play
-from tests.benchmarks.flower import FLOWER, Deployment, package_versions
+from tests.benchmarks.accuracy.flower_app import Run, play, start_flower_clients
+from tests.benchmarks.flower import FLOWER, Deployment, read_package_versions
 
 FEDERATION = "fashion-dirichlet"
 ALGORITHMS = ("fedavg", "fedprox")
@@ -46,7 +46,7 @@ ACCURACY = "accuracy_federated"
 STANDARD_ERRORS = 2
 HEADINGS = ("algorithm", "seed", "edgefl %", "Flower %", "difference")
 
-Say = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class Agreement:
     Attributes:
         edgefl: mean over seeds.
         flower: mean over seeds.
-        difference: mean over seeds of edgefl less Flower, in points.
-        standard_error: of the difference.
-        is_same: whether the difference is at most `STANDARD_ERRORS` of it, either way.
+        difference: mean over seeds of edgefl minus Flower, in points.
+        standard_error: standard error of the difference.
+        is_same: whether the difference is at most `STANDARD_ERRORS` standard errors, in either direction.
     """
 
     edgefl: float
@@ -68,14 +68,14 @@ class Agreement:
     is_same: bool
 
 
-def agreement(edgefl: Sequence[float], flower: Sequence[float]) -> Agreement:
+def compute_agreement(edgefl: Sequence[float], flower: Sequence[float]) -> Agreement:
     """Return how the accuracies agree.
 
     Args:
         edgefl: accuracy of each seed, in per cent. At least two seeds.
         flower: accuracy of the same seeds, in per cent.
     """
-    differences = [ours - theirs for ours, theirs in zip(edgefl, flower, strict=True)]
+    differences = [a - b for a, b in zip(edgefl, flower, strict=True)]
     difference = fmean(differences)
     error = stdev(differences) / math.sqrt(len(differences))
     return Agreement(
@@ -83,13 +83,13 @@ def agreement(edgefl: Sequence[float], flower: Sequence[float]) -> Agreement:
     )
 
 
-def benchmark_config(algorithm: str, seed: int) -> FederationConfig:
-    """Return a federation of the benchmark: clients train on all of their samples and choose no model."""
+def make_benchmark_config(algorithm: str, seed: int) -> FederationConfig:
+    """Return a federation of the benchmark. Clients train on all of their samples and choose no model."""
     return replace(make_stage_config(FEDERATION, algorithm, "reduced", seed), personalization=MIXTURE_ONLY)
 
 
-def run_accuracy_bench(flwr_python: str, seeds: int, command: str, say: Say) -> dict[str, Any]:
-    """Play the federations of all seeds with edgefl and with Flower, and return their accuracies.
+def run_accuracy_bench(flwr_python: str, seeds: int, command: str, progress: Progress) -> dict[str, Any]:
+    """Run the federations of all seeds with edgefl and with Flower, and return their accuracies.
 
     Args:
         flwr_python: a Python that has flwr and TensorFlow.
@@ -102,15 +102,15 @@ def run_accuracy_bench(flwr_python: str, seeds: int, command: str, say: Say) -> 
         EdgeflError: a federation fails.
     """
     versions = {package: version(package) for package in PACKAGES}
-    flower_versions = package_versions(flwr_python, FLOWER_PACKAGES)
-    clients = make_client_ids(benchmark_config(ALGORITHMS[0], 1).partition.num_clients)
+    flower_versions = read_package_versions(flwr_python, FLOWER_PACKAGES)
+    clients = make_client_ids(make_benchmark_config(ALGORITHMS[0], 1).partition.num_clients)
     rows: list[dict[str, Any]] = []
     with (
         tempfile.TemporaryDirectory(prefix="edgefl-bench-", ignore_cleanup_errors=True) as name,
-        flower_clients(Path(name), flwr_python, clients) as flower,
+        start_flower_clients(Path(name), flwr_python, clients) as flower,
     ):
         for seed in range(1, seeds + 1):
-            rows += _play_seed(Path(name) / f"seed-{seed}", flower, seed, say)
+            rows += _play_seed(Path(name) / f"seed-{seed}", flower, seed, progress)
     return {
         "machine": describe_machine(),
         "versions": versions,
@@ -120,7 +120,7 @@ def run_accuracy_bench(flwr_python: str, seeds: int, command: str, say: Say) -> 
         "rows": rows,
         "agreement": {
             algorithm: asdict(
-                agreement(
+                compute_agreement(
                     [row["edgefl"] for row in rows if row["algorithm"] == algorithm],
                     [row["flower"] for row in rows if row["algorithm"] == algorithm],
                 )
@@ -130,11 +130,11 @@ def run_accuracy_bench(flwr_python: str, seeds: int, command: str, say: Say) -> 
     }
 
 
-def _play_seed(directory: Path, flower: Deployment, seed: int, say: Say) -> list[dict[str, Any]]:
-    """Return a row for each algorithm. edgefl and Flower share the partition and the first weights."""
-    configs = {algorithm: benchmark_config(algorithm, seed) for algorithm in ALGORITHMS}
+def _play_seed(directory: Path, flower: Deployment, seed: int, progress: Progress) -> list[dict[str, Any]]:
+    """Return a row for each algorithm. edgefl and Flower share the partition and the initial weights."""
+    configs = {algorithm: make_benchmark_config(algorithm, seed) for algorithm in ALGORITHMS}
     with open_partitioned_dataset(configs[ALGORITHMS[0]]) as shared:
-        return _play_both(directory, flower, shared.shards, configs, seed, say)
+        return _play_both(directory, flower, shared.shards, configs, seed, progress)
 
 
 def _play_both(
@@ -143,7 +143,7 @@ def _play_both(
     shards: Mapping[str, Shard],
     configs: Mapping[str, FederationConfig],
     seed: int,
-    say: Say,
+    progress: Progress,
 ) -> list[dict[str, Any]]:
     directory.mkdir()
     for client, shard in shards.items():
@@ -152,26 +152,26 @@ def _play_both(
     runs: list[Run] = []
     accuracies: dict[str, float] = {}
     for algorithm, config in configs.items():
-        say(f"seed {seed}, {algorithm}: edgefl")
+        progress(f"seed {seed}, {algorithm}: edgefl")
         plan, initial = build(config)
         simulation = simulate(plan, initial, shards, config, keep_result=drop_mixture)
-        accuracies[algorithm] = mean_accuracy(simulation)
+        accuracies[algorithm] = compute_mean_accuracy(simulation)
         plans[algorithm] = plan
         model = directory / f"{algorithm}.keras"
         save_model(config, initial, model)
         runs.append(Run(algorithm, initial, model, directory, config.rounds, seed, plan.spec.options))
-    say(f"seed {seed}: Flower")
+    progress(f"seed {seed}: Flower")
     rows: list[dict[str, Any]] = []
     for run, weights in zip(runs, play(directory, flower, runs), strict=True):
         edgefl = 100 * accuracies[run.algorithm]
-        theirs = 100 * measured_accuracy(plans[run.algorithm], weights, shards)
-        rows.append({"algorithm": run.algorithm, "seed": seed, "edgefl": edgefl, "flower": theirs})
-        say(f"seed {seed}, {run.algorithm}: edgefl {edgefl:.2f}%, Flower {theirs:.2f}%")
+        flower_accuracy = 100 * measure_accuracy(plans[run.algorithm], weights, shards)
+        rows.append({"algorithm": run.algorithm, "seed": seed, "edgefl": edgefl, "flower": flower_accuracy})
+        progress(f"seed {seed}, {run.algorithm}: edgefl {edgefl:.2f}%, Flower {flower_accuracy:.2f}%")
     return rows
 
 
 def build(config: FederationConfig) -> tuple[Plan, Weights]:
-    """Return the plan of a federation and its first weights."""
+    """Return the plan of a federation and its initial weights."""
     with suppress_stderr():
         from edgefl.algorithms.plans import build_plan
 
@@ -183,19 +183,19 @@ def save_model(config: FederationConfig, weights: Weights, path: Path) -> None:
     from edgefl.models import build_model
 
     model = build_model(config.model)
-    for name, variable in keras_trainer.named_variables(model).items():
+    for name, variable in keras_trainer.get_named_variables(model).items():
         variable.assign(weights[name])
     model.save(path)
 
 
-def mean_accuracy(simulation: Simulation) -> float:
+def compute_mean_accuracy(simulation: Simulation) -> float:
     """Return the mean accuracy of the federated model over the clients that have test samples."""
     values = [metrics[ACCURACY] for metrics in simulation.metrics.values() if metrics["n_test"]]
     return fmean(values)
 
 
-def measured_accuracy(plan: Plan, weights: Weights, shards: Mapping[str, Shard]) -> float:
-    """Return the mean over clients with test samples of the accuracy of a model on each client's own."""
+def measure_accuracy(plan: Plan, weights: Weights, shards: Mapping[str, Shard]) -> float:
+    """Return the mean accuracy of a model over the clients that have test samples."""
     learner = LiteRTLearner(plan)
     measured = [
         evaluate(learner, PREDICT_SINGLE, weights, shard.x_test, shard.y_test)
@@ -211,8 +211,8 @@ def render(result: dict[str, Any]) -> str:
     for algorithm, summary in result["agreement"].items():
         for row in result["rows"]:
             if row["algorithm"] == algorithm:
-                table.append(_cells(algorithm, str(row["seed"]), row["edgefl"], row["flower"]))
-        table.append(_cells(algorithm, "mean", summary["edgefl"], summary["flower"]))
+                table.append(_format_row(algorithm, str(row["seed"]), row["edgefl"], row["flower"]))
+        table.append(_format_row(algorithm, "mean", summary["edgefl"], summary["flower"]))
         relation = "the same accuracy within seeds" if summary["is_same"] else "not the same accuracy"
         bound = "at most" if summary["is_same"] else "more than"
         sentences.append(
@@ -222,8 +222,8 @@ def render(result: dict[str, Any]) -> str:
     return "\n".join(
         [
             result["command"],
-            f"{result['machine']}; {_versions(result['versions'])}",
-            f"Flower: {_versions(result['flower_versions'])}",
+            f"{result['machine']}; {_format_versions(result['versions'])}",
+            f"Flower: {_format_versions(result['flower_versions'])}",
             f"federation {result['federation']}; accuracy of the federated model on each client's own test "
             "samples, mean over clients",
             "",
@@ -234,9 +234,9 @@ def render(result: dict[str, Any]) -> str:
     )
 
 
-def _cells(algorithm: str, seed: str, edgefl: float, flower: float) -> tuple[str, ...]:
+def _format_row(algorithm: str, seed: str, edgefl: float, flower: float) -> tuple[str, ...]:
     return (algorithm, seed, f"{edgefl:.2f}", f"{flower:.2f}", f"{edgefl - flower:+.2f}")
 
 
-def _versions(versions: Mapping[str, str]) -> str:
+def _format_versions(versions: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {number}" for name, number in versions.items())

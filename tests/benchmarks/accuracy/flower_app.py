@@ -1,4 +1,4 @@
-"""FedAvg and FedProx by Flower's own strategies, on the shards and from the first weights of edgefl."""
+"""FedAvg and FedProx with Flower's strategies, on the shards and from the initial weights of edgefl."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,8 +12,8 @@ import numpy as np
 from edgefl.errors import EdgeflError
 from edgefl.types import Weights
 from tests.benchmarks.accuracy import keras_trainer
-from tests.benchmarks.flower import Deployment, NodeConfig, deployment, write_app
-from tests.benchmarks.process import running
+from tests.benchmarks.flower import Deployment, NodeConfig, start_deployment, write_app
+from tests.benchmarks.process import start_program
 from tests.benchmarks.simulate.steps import ENV
 
 CLIENT = """
@@ -102,20 +102,20 @@ def main(grid, context):
 """
 START_S = 300.0
 ROUND_S = 120.0
-"""How long Flower may take to start, and for a round."""
+"""The most seconds that Flower may take to start, and for a round."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A federation for Flower to play.
+    """A federation that Flower runs.
 
     Attributes:
         algorithm: `fedavg` or `fedprox`.
-        initial: the first weights by name.
+        initial: the initial weights by name.
         model: the file of the Keras model.
         samples: the directory with the samples of each client.
         rounds: number of rounds.
-        seed: from which the clients draw the order of their samples.
+        seed: seed from which the clients draw the order of their samples.
         options: the options of the algorithm in edgefl's plan.
     """
 
@@ -129,7 +129,7 @@ class Run:
 
 
 @contextmanager
-def flower_clients(directory: Path, python: str, clients: Sequence[str]) -> Iterator[Deployment]:
+def start_flower_clients(directory: Path, python: str, clients: Sequence[str]) -> Iterator[Deployment]:
     """Start a Flower federation with a trainer for each client; see `keras_trainer`.
 
     Raises:
@@ -140,7 +140,7 @@ def flower_clients(directory: Path, python: str, clients: Sequence[str]) -> Iter
     sockets = {client: directory / f"{client}.socket" for client in clients}
     with ExitStack() as stack:
         for socket in sockets.values():
-            stack.enter_context(running([python, keras_trainer.__file__, str(socket)], log, env=env))
+            stack.enter_context(start_program([python, keras_trainer.__file__, str(socket)], log, env=env))
         deadline = time.monotonic() + START_S
         while not all(socket.exists() for socket in sockets.values()):
             if time.monotonic() > deadline:
@@ -150,11 +150,11 @@ def flower_clients(directory: Path, python: str, clients: Sequence[str]) -> Iter
             {"client": client, "number": number, "trainer": str(socket)}
             for number, (client, socket) in enumerate(sockets.items())
         ]
-        yield stack.enter_context(deployment(directory, python, nodes))
+        yield stack.enter_context(start_deployment(directory, python, nodes))
 
 
 def play(directory: Path, flower: Deployment, runs: Sequence[Run]) -> list[Weights]:
-    """Return the last weights of each run. The runs take place at the same time.
+    """Return the final weights of each run. The runs take place at the same time.
 
     Args:
         directory: an existing directory for the apps and their results.
@@ -166,7 +166,7 @@ def play(directory: Path, flower: Deployment, runs: Sequence[Run]) -> list[Weigh
     """
     for run in runs:
         flower.start_run(_write_run(directory, len(flower.nodes), run))
-    return [_weights_of(directory, flower, run) for run in runs]
+    return [_read_weights(directory, flower, run) for run in runs]
 
 
 def _write_run(directory: Path, clients: int, run: Run) -> Path:
@@ -189,7 +189,7 @@ def _write_run(directory: Path, clients: int, run: Run) -> Path:
     return write_app(directory / run.algorithm, CLIENT, SERVER, config)
 
 
-def _weights_of(directory: Path, flower: Deployment, run: Run) -> Weights:
+def _read_weights(directory: Path, flower: Deployment, run: Run) -> Weights:
     answer = flower.wait_for(directory / f"{run.algorithm}.json", START_S + run.rounds * ROUND_S)
     if error := answer.get("error"):
         raise EdgeflError(f"Flower's {run.algorithm} failed: {error.strip()[-500:]}")

@@ -2,9 +2,9 @@
 
     python keras_trainer.py SOCKET
 
-Flower starts a process for each message to a client. TensorFlow takes seconds to import, so that it stays in
-this process, and the ClientApp sends its task here. The module runs in Flower's Python and imports nothing of
-edgefl: the training loop is written with the public API of Keras and TensorFlow only.
+Flower starts a process for each message to a client. TensorFlow takes seconds to import, so it stays in this
+process, and the ClientApp sends its task to this process. The module runs in Flower's Python and imports
+nothing of edgefl. Its training loop uses only the public API of Keras and TensorFlow.
 """
 
 import sys
@@ -19,19 +19,19 @@ import numpy as np
 WAITING_TASKS = 16
 
 
-def named_variables(model: Any) -> dict[str, Any]:
+def get_named_variables(model: Any) -> dict[str, Any]:
     """Return the trained variables of a Keras model by their names in plans, such as `conv1/kernel`."""
     return {variable.path.removeprefix(f"{model.name}/"): variable for variable in model.trainable_variables}
 
 
 class Training:
-    """SGD on a Keras model; the step is traced once.
+    """SGD on a Keras model. TensorFlow traces the step once.
 
     Args:
         model_file: the Keras model. It returns logits.
-        learning_rate: of SGD.
-        momentum: of SGD. It starts at zero in each `fit`.
-        proximal_mu: weight of the proximal term mu / 2 |w - w_received|^2; 0 leaves it out.
+        learning_rate: learning rate of SGD.
+        momentum: momentum of SGD. It starts at zero in each `fit`.
+        proximal_mu: weight of the proximal term mu / 2 |w - w_received|^2. 0 leaves it out.
     """
 
     def __init__(self, model_file: str, learning_rate: float, momentum: float, proximal_mu: float) -> None:
@@ -40,7 +40,7 @@ class Training:
 
         model: Any = keras.saving.load_model(model_file, compile=False)
         loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        named = named_variables(model)
+        named = get_named_variables(model)
         variables = list(named.values())
         received = [tf.Variable(variable) for variable in variables]
         optimizer = keras.optimizers.SGD(learning_rate, momentum=momentum)
@@ -76,8 +76,8 @@ class Training:
             weights: the received weights by name, see `named_variables`.
             x: samples, float32[n, ...].
             y: labels, int64[n].
-            orders: of each epoch, the order of the samples, int64[n].
-            batch_size: samples in a batch. The last batch of an epoch holds what is left.
+            orders: the order of the samples in each epoch, int64[n].
+            batch_size: samples in a batch. The last batch of an epoch has the remaining samples.
         """
         for name, variable in self._variables.items():
             variable.assign(weights[name])
@@ -99,7 +99,7 @@ _training = cache(Training)
 def run_task(task: Mapping[str, Any]) -> dict[str, Any]:
     """Return the trained weights, the number of samples and the loss of a task; see `CLIENT` in `flower_app`.
 
-    The seed of the task shuffles the samples anew in each epoch.
+    The samples are shuffled again in each epoch, from the seed of the task.
     """
     with np.load(task["samples"]) as file:
         x = file["x_train"]
@@ -112,7 +112,7 @@ def run_task(task: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def serve(socket: str) -> None:
-    """Run tasks until this process is stopped. A task that fails is answered with `error`."""
+    """Run tasks until this process is stopped. The answer to a failed task has the key `error`."""
     with Listener(socket, "AF_UNIX", WAITING_TASKS) as listener:
         while True:
             with listener.accept() as connection:

@@ -1,11 +1,11 @@
 """The peer of the firmware benchmark: Arm's CMSIS-NN kernels on the same graph, called one after the other
 without an interpreter.
 
-`python -m tests.benchmarks.firmware.cmsis_nn MODEL DIRECTORY TARGET` prints one JSON line. Somewhere in
-DIRECTORY lie CMSIS-NN (arm_nnfunctions.h and its sources) and the CMSIS core's headers. Convolutions,
-poolings and dense layers run, nothing else: activation functions, products and sums are left out, so that the
-figure is less than what a whole inference with these kernels takes. Instructions do not depend on values,
-which are all zero here.
+`python -m tests.benchmarks.firmware.cmsis_nn MODEL DIRECTORY TARGET` prints one JSON line. DIRECTORY contains
+CMSIS-NN (arm_nnfunctions.h and its sources) and the headers of the CMSIS core, at any depth. Only
+convolutions, poolings and dense layers run. Activation functions, products and sums are left out, so a whole
+inference with these kernels needs more instructions than the figure says. The number of instructions does not
+depend on the values, which are all zero.
 """
 
 import json
@@ -32,10 +32,12 @@ SAME = 0
 
 def measure(model: bytes, directory: Path, target: Target) -> dict[str, Any]:
     """Return instructions of an inference, bytes of code and constants, and the operators left out.
-    ExportError without CMSIS-NN.
+
+    Raises:
+        ExportError: the directory has no CMSIS-NN.
     """
     network = read_quantized_model(model)
-    calls = list(_calls(network))
+    calls = list(_generate_calls(network))
     left_out = sorted({op.name for op in network.operators} - KERNELS.keys() - {"RESHAPE"})
     with tempfile.TemporaryDirectory(prefix="edgefl-cmsis-nn-") as name:
         work = Path(name)
@@ -67,7 +69,7 @@ def _build(
         "*input, int8_t *output);\n#endif\n"
     )
     for path, text in make_project_files(
-        {"model.h": model_h, "model.c": _source(network, calls)}, target
+        {"model.h": model_h, "model.c": _render_source(network, calls)}, target
     ).items():
         if not path.startswith("ports/"):
             (work / path).parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +81,12 @@ def _build(
     ]
     sources += sorted(header.parents[1].rglob("arm_q7_to_q15_with_offset.c"))
     include = [f"-I{header.parent}", f"-I{compiler.parent}", "-Imodel"]
-    own = [work / "main.c", work / "semihosting.c", work / "startup.c", work / "model" / "model.c"]
+    project_sources = [
+        work / "main.c",
+        work / "semihosting.c",
+        work / "startup.c",
+        work / "model" / "model.c",
+    ]
     run_tool(
         [
             ARM_GCC,
@@ -88,11 +95,11 @@ def _build(
             "-fno-tree-loop-distribute-patterns",
             *include,
             "-c",
-            *map(str, [*own, *sources]),
+            *map(str, [*project_sources, *sources]),
         ],
         work,
     )
-    objects = [f"{each.stem}.o" for each in [*own, *sources]]
+    objects = [f"{each.stem}.o" for each in [*project_sources, *sources]]
     run_tool(
         [
             ARM_GCC,
@@ -108,12 +115,12 @@ def _build(
         ],
         work,
     )
-    told = run_tool(["arm-none-eabi-size", "firmware.elf"], work).splitlines()[1].split()
-    image = SectionSizes(int(told[0]), int(told[1]), int(told[2]))
+    sizes = run_tool(["arm-none-eabi-size", "firmware.elf"], work).splitlines()[1].split()
+    image = SectionSizes(int(sizes[0]), int(sizes[1]), int(sizes[2]))
     return BuiltFirmware(target, work / "firmware.elf", image, image, size_out)
 
 
-def _source(network: QuantizedModel, calls: Sequence[str]) -> str:
+def _render_source(network: QuantizedModel, calls: Sequence[str]) -> str:
     buffers = {
         i
         for op in network.operators
@@ -144,7 +151,7 @@ def _source(network: QuantizedModel, calls: Sequence[str]) -> str:
     )
 
 
-def _calls(network: QuantizedModel) -> Iterator[str]:
+def _generate_calls(network: QuantizedModel) -> Iterator[str]:
     for operator in network.operators:
         if operator.name in KERNELS:
             yield KERNELS[operator.name](network, operator)
@@ -155,7 +162,7 @@ def _dims(shape: Sequence[int]) -> str:
 
 
 def _padding(operator: Operator, inputs: Sequence[int], outputs: Sequence[int], kernel: Sequence[int]) -> str:
-    """Return {w, h} of the padding before; shapes are n, h, w, c, the kernel is h, w."""
+    """Return the padding before the input, {w, h}. Shapes are n, h, w, c. The kernel is h, w."""
     if operator.options["padding"] != SAME:
         return "{0, 0}"
     strides = (operator.options["strideH"], operator.options["strideW"])
@@ -163,13 +170,13 @@ def _padding(operator: Operator, inputs: Sequence[int], outputs: Sequence[int], 
     return f"{{{before[1]}, {before[0]}}}"
 
 
-def _convolution(network: QuantizedModel, operator: Operator) -> str:
+def _render_convolution(network: QuantizedModel, operator: Operator) -> str:
     deep = operator.name == "CONV_2D"
     source = network.get_tensor(operator.inputs[0])
     kernel = network.get_tensor(operator.inputs[1])
     out = network.get_tensor(operator.outputs[0])
     channels = out.shape[3]
-    many = (
+    constants = (
         f"static int32_t multiplier[{channels}], shift[{channels}]; cmsis_nn_per_channel_quant_params "
         "quantized = {multiplier, shift};"
     )
@@ -178,14 +185,14 @@ def _convolution(network: QuantizedModel, operator: Operator) -> str:
     multiple = "" if deep else f"{channels // source.shape[3]}, "
     kind, name = ("conv", "arm_convolve_wrapper_s8") if deep else ("dw_conv", "arm_depthwise_conv_wrapper_s8")
     return (
-        f"{many} cmsis_nn_{kind}_params params = {{128, 0, {multiple}{stride}, {pad}, {{1, 1}}, {{-128, "
+        f"{constants} cmsis_nn_{kind}_params params = {{128, 0, {multiple}{stride}, {pad}, {{1, 1}}, {{-128, "
         f"127}}}}; cmsis_nn_dims in = {_dims(source.shape)}, filter = {_dims(kernel.shape)}, bias = {{1, 1, "
         f"1, {channels}}}; cmsis_nn_dims out = {_dims(out.shape)}; {name}(&context, &params, &quantized, "
         f"&in, t{source.index}, &filter, c{kernel.index}, &bias, {_bias(operator)}, &out, t{out.index});"
     )
 
 
-def _dense(network: QuantizedModel, operator: Operator) -> str:
+def _render_dense(network: QuantizedModel, operator: Operator) -> str:
     source = network.get_tensor(operator.inputs[0])
     kernel = network.get_tensor(operator.inputs[1])
     out = network.get_tensor(operator.outputs[0])
@@ -199,7 +206,7 @@ def _dense(network: QuantizedModel, operator: Operator) -> str:
     )
 
 
-def _pooling(network: QuantizedModel, operator: Operator) -> str:
+def _render_pooling(network: QuantizedModel, operator: Operator) -> str:
     source = network.get_tensor(operator.inputs[0])
     out = network.get_tensor(operator.outputs[0])
     height = operator.options["filterHeight"]
@@ -219,11 +226,11 @@ def _bias(operator: Operator) -> str:
 
 
 KERNELS = {
-    "CONV_2D": _convolution,
-    "DEPTHWISE_CONV_2D": _convolution,
-    "FULLY_CONNECTED": _dense,
-    "MAX_POOL_2D": _pooling,
-    "AVERAGE_POOL_2D": _pooling,
+    "CONV_2D": _render_convolution,
+    "DEPTHWISE_CONV_2D": _render_convolution,
+    "FULLY_CONNECTED": _render_dense,
+    "MAX_POOL_2D": _render_pooling,
+    "AVERAGE_POOL_2D": _render_pooling,
 }
 
 

@@ -1,4 +1,4 @@
-"""Our C beside TensorFlow Lite Micro and CMSIS-NN, on the same graphs, counted by QEMU."""
+"""The generated C compared with TensorFlow Lite Micro and CMSIS-NN on the same graphs, counted by QEMU."""
 
 import json
 import subprocess
@@ -22,17 +22,23 @@ CORES = ("cortex-m3", "cortex-m4", "cortex-m7")
 SEED = 1
 DEADLINE_S = 1800.0
 CODE_BYTES = 75_000
-"""About what TensorFlow Lite Micro's own code takes on an M3 with reference kernels: 110 KB of image less a
-model of 35 KB, measured for another three-expert mixture. No package registry has its sources, so that it is
-not compiled here.
+"""Approximate size of TensorFlow Lite Micro's code on an M3 with reference kernels: an image of 110 KB minus
+a model of 35 KB, measured for another mixture of three experts. No package registry has its sources, so the
+benchmark does not compile it.
 """
-Say = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A mixture to measure: what trains it, and bits of its dense weights. The mixture of the first of two
-    clients after two rounds.
+    """A mixture to measure: the mixture of the first of two clients after two rounds.
+
+    Attributes:
+        name: shown in the table.
+        algorithm: the algorithm that trains the mixture.
+        model: the model of each expert.
+        options: options of the algorithm.
+        weights: bits of the dense weights.
     """
 
     name: str
@@ -67,10 +73,20 @@ GRAPHS = (
 
 
 def run_firmware_bench(
-    samples: int, data: str, cmsis_nn: Path | None, out: Path | None, command: str, say: Say
+    samples: int, data: str, cmsis_nn: Path | None, out: Path | None, command: str, progress: Progress
 ) -> dict[str, Any]:
-    """Train each graph, export it for a Cortex-M4 and return one row a graph; `out` keeps the exports.
-    EdgeflError when a process fails.
+    """Train each graph, export it for a Cortex-M4, and return one row for each graph.
+
+    Args:
+        samples: number of samples of the certificate.
+        data: the data set.
+        cmsis_nn: directory of CMSIS-NN. None measures no peer.
+        out: directory for states and exports. None uses a temporary one.
+        command: the command that was typed.
+        progress: receives progress.
+
+    Raises:
+        EdgeflError: a process fails.
     """
     rows = []
     with ExitStack() as stack:
@@ -78,8 +94,8 @@ def run_firmware_bench(
         for number, graph in enumerate(GRAPHS):
             home = directory / f"graph{number}"
             train(graph, data, home / "state")
-            say(f"{graph.name}: trained")
-            asked = [
+            progress(f"{graph.name}: trained")
+            options = [
                 "--state",
                 str(home / "state"),
                 "-o",
@@ -89,20 +105,22 @@ def run_firmware_bench(
                 "--samples",
                 str(samples),
             ]
-            asked += ["--weights", str(graph.weights)]
-            text = _process("edgefl", "export", *asked, "--json")
+            options += ["--weights", str(graph.weights)]
+            text = _run_module("edgefl", "export", *options, "--json")
             certificate = json.loads(text)
             peers = (
-                {} if cmsis_nn is None else {core: _peer(home / "export", cmsis_nn, core) for core in CORES}
+                {}
+                if cmsis_nn is None
+                else {core: _measure_peer(home / "export", cmsis_nn, core) for core in CORES}
             )
-            rows.append(_row(graph, certificate, peers))
-            say(f"{graph.name}: {certificate['golden']['samples']} samples, the same bytes everywhere")
+            rows.append(_make_row(graph, certificate, peers))
+            progress(f"{graph.name}: {certificate['golden']['samples']} samples, the same bytes everywhere")
     tools = certificate["tools"] | {name: version(name) for name in ("ai-edge-quantizer", "ai-edge-litert")}
     return {"machine": describe_machine(), "versions": tools, "command": command, "data": data, "rows": rows}
 
 
 def train(graph: Graph, data: str, state: Path) -> None:
-    """Federate two clients for two rounds and write the first one's state directory, as a device keeps it."""
+    """Federate two clients for two rounds, and write the state directory of the first client."""
     from edgefl.algorithms.plans import build_plan
     from edgefl.data import load_data, make_shards
     from edgefl.data.npz import save_shard
@@ -120,10 +138,10 @@ def train(graph: Graph, data: str, state: Path) -> None:
     dataset = load_data(DataConfig(data, 1600, 3000), SEED)
     shards = list(make_shards(dataset, PartitionConfig("dirichlet", 2), SEED).values())
     plan, initial = build_plan(config)
-    made = simulate(plan, initial, {f"client{i}": shard for i, shard in enumerate(shards)}, config)
+    simulation = simulate(plan, initial, {f"client{i}": shard for i, shard in enumerate(shards)}, config)
     files = DeviceFiles(state)
     save_plan(plan, files.plan)
-    write_atomic(files.mixture, encode_mixture(made.mixtures["client0"]), SECRET_MODE)
+    write_atomic(files.mixture, encode_mixture(simulation.mixtures["client0"]), SECRET_MODE)
     save_shard(files.shard, shards[0])
     note = {
         "data": str(files.shard.resolve()),
@@ -134,13 +152,13 @@ def train(graph: Graph, data: str, state: Path) -> None:
     write_atomic(files.note, json.dumps(note).encode(), SECRET_MODE)
 
 
-def _row(graph: Graph, certificate: dict[str, Any], peers: dict[str, Any]) -> dict[str, Any]:
+def _make_row(graph: Graph, certificate: dict[str, Any], peers: dict[str, Any]) -> dict[str, Any]:
     costs = {cost["target"]: cost for cost in certificate["cost"]}
     cores = {}
     for core in CORES:
         if core not in costs:
-            why = next(place["reason"] for place in certificate["parity"] if place["place"] == core)
-            raise EdgeflError(f"nothing was measured on {core}: {why}")
+            reason = next(place["reason"] for place in certificate["parity"] if place["place"] == core)
+            raise EdgeflError(f"nothing was measured on {core}: {reason}")
         peer = peers.get(core)
         cores[core] = costs[core] | {
             "cmsis_nn": peer,
@@ -150,7 +168,7 @@ def _row(graph: Graph, certificate: dict[str, Any], peers: dict[str, Any]) -> di
         }
     arena = certificate["tflm"]["arena_bytes"]
     model = certificate["tflm"]["model_bytes"]
-    own = cores["cortex-m3"]
+    cortex_m3 = cores["cortex-m3"]
     return {
         "graph": graph.name,
         "samples": certificate["golden"]["samples"],
@@ -160,23 +178,23 @@ def _row(graph: Graph, certificate: dict[str, Any], peers: dict[str, Any]) -> di
         "macs": sum(layer["macs"] for layer in certificate["layers"]),
         "cores": cores,
         "tflm": {"arena_bytes": arena, "model_bytes": model, "image_bytes": model + CODE_BYTES},
-        "ram_over_arena": own["ram_bytes"] / arena,
-        "flash_over_image": own["flash_bytes"] / (model + CODE_BYTES),
+        "ram_over_arena": cortex_m3["ram_bytes"] / arena,
+        "flash_over_image": cortex_m3["flash_bytes"] / (model + CODE_BYTES),
     }
 
 
-def _peer(export: Path, directory: Path, core: str) -> Any:
+def _measure_peer(export: Path, directory: Path, core: str) -> Any:
     return json.loads(
-        _process("tests.benchmarks.firmware.cmsis_nn", str(export / "model.tflite"), str(directory), core)
+        _run_module("tests.benchmarks.firmware.cmsis_nn", str(export / "model.tflite"), str(directory), core)
     )
 
 
-def _process(*words: str) -> str:
+def _run_module(*arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", *words], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+        [sys.executable, "-m", *arguments], capture_output=True, text=True, timeout=DEADLINE_S, check=False
     )
     if done.returncode:
-        raise EdgeflError(f"{' '.join(words[:2])} failed: {done.stderr.strip()[-1500:]}")
+        raise EdgeflError(f"{' '.join(arguments[:2])} failed: {done.stderr.strip()[-1500:]}")
     return done.stdout
 
 
@@ -187,11 +205,11 @@ def render(result: dict[str, Any]) -> str:
         f"{', '.join(f'{k} {v}' for k, v in result['versions'].items())}"
     ]
     for row in result["rows"]:
-        lines += ["", *_lines(row)]
+        lines += ["", *_format_row(row)]
     return "\n".join(lines)
 
 
-def _lines(row: dict[str, Any]) -> Sequence[str]:
+def _format_row(row: dict[str, Any]) -> Sequence[str]:
     tflm = row["tflm"]
     lines = [
         f"{row['graph']}: {row['macs']:,} MACs; {row['samples']} samples, the same bytes in "

@@ -1,4 +1,6 @@
-"""What int8 costs every client of a federation, by the device route and by TensorFlow's converter."""
+"""The accuracy that int8 costs each client of a federation, by the device route and by TensorFlow's
+converter.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from firmware_export.quantize.quantize import detect_mixing
 from firmware_export.quantize.ranges import record_extremes
 from firmware_export.tflite.graph import read_graph
 from firmware_export.tflite.interpreter import load_tflite, measure_accuracy, run_samples
-from tests.benchmarks.firmware.mixing import agreement as by_formula
+from tests.benchmarks.firmware.mixing import measure_agreement as measure_formulas
 
 SAMPLES = 256
 TRAIN = 4000
@@ -61,10 +63,12 @@ KINDS = tuple(OPTIONS)
 
 @dataclass(frozen=True)
 class Row:
-    """A client's accuracies on its own held-out samples, in per cent; agreement: of the device route's
-    answers with float's.
+    """A client's accuracies on its held-out samples, in per cent.
 
-    mixing: the agreement by each formula of `tests.benchmarks.firmware.mixing`, of mixtures of probabilities.
+    Attributes:
+        agreement: share of the samples where the device route and float give the same class.
+        mixing: the agreement by each formula of `tests.benchmarks.firmware.mixing`, for mixtures of
+            probabilities.
     """
 
     kind: str
@@ -78,14 +82,14 @@ class Row:
     mixing: Mapping[str, float]
 
 
-def federation(kind: str, data: str, clients: int, rounds: int) -> FederationConfig:
-    """Return the configuration that is measured."""
-    own = _GATES[data] if kind == "aem" else {}
+def make_config(kind: str, data: str, clients: int, rounds: int) -> FederationConfig:
+    """Return the configuration of a federation to measure."""
+    gate_options = _GATES[data] if kind == "aem" else {}
     return FederationConfig(
         name="int8",
         rounds=rounds,
         algorithm=kind,
-        options={**OPTIONS[kind], **own},
+        options={**OPTIONS[kind], **gate_options},
         model=MODELS[data],
         data=DataConfig(data, TRAIN, TEST),
         partition=PartitionConfig("dirichlet", clients, {"alpha": 0.5}),
@@ -94,7 +98,7 @@ def federation(kind: str, data: str, clients: int, rounds: int) -> FederationCon
 
 
 def play(config: FederationConfig, out: Path) -> None:
-    """Play the federation and keep each client's float model and shard in `out`."""
+    """Run the federation, and write each client's float model and shard to `out`."""
     from edgefl.algorithms.plans import build_plan
     from edgefl.simulation.simulate import simulate
 
@@ -109,10 +113,16 @@ def play(config: FederationConfig, out: Path) -> None:
 
 
 def measure(kind: str, data: str, client: str, model: bytes, shard: Shard, dense: int = 8) -> Row:
-    """Quantize one client's model by both routes, with the same calibration samples, and measure it on its
-    held-out ones.
+    """Quantize one client's model by both routes with the same calibration samples, and measure it on the
+    held-out samples.
 
-    dense: bits of dense weights by the device route.
+    Args:
+        kind: kind of the mixture.
+        data: the data set.
+        client: the client's id.
+        model: the client's float .tflite.
+        shard: the client's samples.
+        dense: bits of dense weights by the device route.
     """
     from firmware_export.quantize.convert import convert_float
 
@@ -122,11 +132,13 @@ def measure(kind: str, data: str, client: str, model: bytes, shard: Shard, dense
     expected, _ = run_samples(load_tflite(model), x)
     made = quantize(model, record_extremes(model, calibration), RECIPES[0])
     made = with_few_values(made, calibration, dense) if dense < 8 else made
-    ours, _ = run_samples(load_tflite(made, reference=True), x)
-    theirs, _ = run_samples(load_tflite(convert_float(model, calibration), reference=True), x)
+    device_outputs, _ = run_samples(load_tflite(made, reference=True), x)
+    converter_outputs, _ = run_samples(load_tflite(convert_float(model, calibration), reference=True), x)
     mixes = detect_mixing(read_graph(model)) == "probabilities"
-    formulas = vars(by_formula(model, calibration, x)) if mixes else {}
-    floats, device, converter = (100 * measure_accuracy(each, y) for each in (expected, ours, theirs))
+    formulas = vars(measure_formulas(model, calibration, x)) if mixes else {}
+    floats, device, converter = (
+        100 * measure_accuracy(outputs, y) for outputs in (expected, device_outputs, converter_outputs)
+    )
     return Row(
         kind,
         data,
@@ -135,7 +147,7 @@ def measure(kind: str, data: str, client: str, model: bytes, shard: Shard, dense
         floats,
         device,
         converter,
-        float((ours.argmax(axis=1) == expected.argmax(axis=1)).mean()),
+        float((device_outputs.argmax(axis=1) == expected.argmax(axis=1)).mean()),
         formulas,
     )
 
@@ -147,12 +159,18 @@ def run_int8_bench(
     rounds: int,
     dense: int,
     out: Path,
-    say: Callable[[str], None],
+    progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Return a row a client, and for each federation the mean and the worst loss of each route, in points.
+    """Return a row for each client, and the mean and worst loss of each route in each federation, in points.
 
-    dense: bits of dense weights by the device route.
-    out: keeps each client's float model and shard; a federation that is there is not played again.
+    Args:
+        kinds: kinds of mixtures.
+        data: data sets.
+        clients: number of clients of a federation.
+        rounds: number of rounds of a federation.
+        dense: bits of dense weights by the device route.
+        out: directory for each client's float model and shard. A federation in it is not run again.
+        progress: receives progress.
     """
     rows: list[Row] = []
     for name in data:
@@ -160,14 +178,14 @@ def run_int8_bench(
             home = out / f"{name}-{kind}-{clients}-{rounds}"
             home.mkdir(parents=True, exist_ok=True)
             if len(list(home.glob("*.tflite"))) < clients:
-                say(f"{kind} on {name}: {clients} clients, {rounds} rounds")
-                play(federation(kind, name, clients, rounds), home)
+                progress(f"{kind} on {name}: {clients} clients, {rounds} rounds")
+                play(make_config(kind, name, clients, rounds), home)
             for path in sorted(home.glob("*.tflite")):
                 row = measure(
                     kind, name, path.stem, path.read_bytes(), load_shard(path.with_suffix(".npz")), dense
                 )
                 rows.append(row)
-                say(
+                progress(
                     f"  {row.client}: float {row.accuracy_float:.2f}, device {row.device:.2f}, converter "
                     f"{row.converter:.2f}"
                 )
@@ -178,41 +196,41 @@ def run_int8_bench(
         "rounds": rounds,
         "dense": dense,
         "rows": [vars(row) for row in rows],
-        "federations": summaries(rows),
+        "federations": summarize(rows),
     }
 
 
-def summaries(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return mean and worst losses against float of each federation, in points: above 0 is lost."""
-    found = []
+def summarize(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return the mean and worst loss of each federation compared with float, in points."""
+    federations = []
     for kind, data in dict.fromkeys((row.kind, row.data) for row in rows):
-        own = [row for row in rows if (row.kind, row.data) == (kind, data)]
+        members = [row for row in rows if (row.kind, row.data) == (kind, data)]
         device, converter = (
-            np.array([row.accuracy_float - getattr(row, route) for row in own])
+            np.array([row.accuracy_float - getattr(row, route) for row in members])
             for route in ("device", "converter")
         )
-        formulas = own[0].mixing
-        found.append(
+        formulas = members[0].mixing
+        federations.append(
             {
                 "kind": kind,
                 "data": data,
-                "clients": len(own),
-                "float": float(np.mean([row.accuracy_float for row in own])),
+                "clients": len(members),
+                "float": float(np.mean([row.accuracy_float for row in members])),
                 "device_mean": float(device.mean()),
                 "device_worst": float(device.max()),
                 "converter_mean": float(converter.mean()),
                 "converter_worst": float(converter.max()),
-                "agreement": float(np.mean([row.agreement for row in own])),
+                "agreement": float(np.mean([row.agreement for row in members])),
                 "mixing": {
-                    formula: float(np.mean([row.mixing[formula] for row in own])) for formula in formulas
+                    formula: float(np.mean([row.mixing[formula] for row in members])) for formula in formulas
                 },
             }
         )
-    return found
+    return federations
 
 
 def render(result: dict[str, Any]) -> str:
-    """Return the table: losses in points, mean and worst client of each federation."""
+    """Return the table of each federation's mean and worst loss, in points."""
     lines = [f"{result['machine']}; {', '.join(f'{k} {v}' for k, v in result['versions'].items())}"]
     lines.append(
         f"{'data':14} {'kind':8} {'float':>6} {'device: mean':>13} {'worst':>6} {'converter: mean':>16} "

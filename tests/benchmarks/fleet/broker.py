@@ -1,4 +1,4 @@
-"""mosquitto for the fleet benchmark: as `edgefl broker init` configures it, or bare for the floor."""
+"""mosquitto for the fleet benchmark, configured by `edgefl broker init` or bare for the floor."""
 
 import getpass
 import shutil
@@ -14,20 +14,24 @@ from edgefl.security.authority import create_enrolment
 from edgefl.security.enrolment import Enrolment, load_enrolment, make_tls_context, save_enrolment
 from edgefl.transport.link import Link
 from mqtt_broker.broker.dev_broker import LOOPBACK_HOST, find_mosquitto
-from tests.benchmarks.process import running
+from tests.benchmarks.process import start_program
 from tests.support.ports import choose_port
 
-WATCH = "watch"
-"""Who reads the rounds' summaries and the broker's count of dropped messages; the one change to what `broker
-init` writes.
+WATCHER = "watch"
+"""The account that reads the rounds' summaries and the broker's count of dropped messages. It is the only
+change to the configuration that `broker init` writes.
 """
-WATCHED = f"\nuser {WATCH}\ntopic read $SYS/broker/publish/messages/dropped\n"
+WATCHER_RULES = f"\nuser {WATCHER}\ntopic read $SYS/broker/publish/messages/dropped\n"
 DAYS = 2
 START_S = 20.0
 
 
-def mosquitto_path() -> str:
-    """Return the path of mosquitto; ConfigError when it is not installed."""
+def get_mosquitto_path() -> str:
+    """Return the path of mosquitto.
+
+    Raises:
+        ConfigError: mosquitto is not installed.
+    """
     path = find_mosquitto()
     if path is None:
         raise ConfigError(
@@ -36,18 +40,16 @@ def mosquitto_path() -> str:
     return path
 
 
-def mosquitto_version() -> str:
-    """Return mosquitto's version as it says it."""
-    said = subprocess.run(
-        [mosquitto_path(), "-h"], capture_output=True, text=True, check=False
+def read_mosquitto_version() -> str:
+    """Return the version that mosquitto prints."""
+    output = subprocess.run(
+        [get_mosquitto_path(), "-h"], capture_output=True, text=True, check=False
     ).stdout.split()
-    return said[said.index("version") + 1] if "version" in said else "unknown"
+    return output[output.index("version") + 1] if "version" in output else "unknown"
 
 
 def make_keys(directory: Path, clients: Sequence[str]) -> Path:
-    """Make authority, configuration and enrolments by the public command and `enrol`; returns the directory
-    of the broker.
-    """
+    """Make authority, configuration and enrolments, and return the directory of the broker."""
     broker = directory / "broker"
     port = str(choose_port())
     command = [
@@ -64,36 +66,39 @@ def make_keys(directory: Path, clients: Sequence[str]) -> Path:
         "--bind",
         LOOPBACK_HOST,
     ]
-    command += ["--user", getpass.getuser()]  # the benchmark makes the broker's data directory anew
+    command += ["--user", getpass.getuser()]  # the benchmark deletes and makes the broker's data directory
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     if made.returncode:
         raise EdgeflError(f"the broker's keys could not be made: {made.stderr.strip()[-300:]}")
-    for client_id in (WATCH, *clients):
+    for client_id in (WATCHER, *clients):
         save_enrolment(create_enrolment(broker, client_id, DAYS), directory / f"{client_id}.enrol")
     with (broker / "acl").open("a") as acl:
-        acl.write(WATCHED)
+        acl.write(WATCHER_RULES)
     with (broker / "mosquitto.conf").open("a") as conf:
         conf.write("sys_interval 1\n")
     return broker
 
 
 @contextmanager
-def secured_broker(directory: Path, broker: Path) -> Iterator["subprocess.Popen[str]"]:
-    """Run mosquitto with the configuration in `broker`, until the context ends; yield its process."""
-    own = load_enrolment(directory / f"{WATCH}.enrol")
+def start_secured_broker(directory: Path, broker: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Run mosquitto with the configuration in `broker` until the context ends. Yields its process."""
+    enrolment = load_enrolment(directory / f"{WATCHER}.enrol")
     shutil.rmtree(broker / "data", ignore_errors=True)
     (broker / "data").mkdir(mode=0o700)
-    with running(
-        [mosquitto_path(), "-c", str(broker / "mosquitto.conf")], directory / "mosquitto.log"
+    with start_program(
+        [get_mosquitto_path(), "-c", str(broker / "mosquitto.conf")], directory / "mosquitto.log"
     ) as process:
-        _wait(process, own.broker, own)
+        _wait_for_mosquitto(process, enrolment.broker, enrolment)
         yield process
 
 
 @contextmanager
-def bare_broker(directory: Path, broker: Path | None) -> Iterator[int]:
-    """Run mosquitto as it is, without access list or persistence, and yield its port; `broker`: with TLS by
-    the keys there.
+def start_bare_broker(directory: Path, broker: Path | None) -> Iterator[int]:
+    """Run mosquitto without access list and persistence, and yield its port.
+
+    Args:
+        directory: directory for configuration and log.
+        broker: directory with keys for TLS. None runs it without TLS.
     """
     port = choose_port()
     tls = (
@@ -105,17 +110,21 @@ def bare_broker(directory: Path, broker: Path | None) -> Iterator[int]:
     conf.write_text(
         f"listener {port} {LOOPBACK_HOST}\n{tls}allow_anonymous true\nset_tcp_nodelay true\nuser root\n"
     )
-    with running([mosquitto_path(), "-c", str(conf)], directory / "bare.log") as process:
-        own = load_enrolment(directory / f"{WATCH}.enrol") if broker else None
-        _wait(process, f"mqtts://localhost:{port}" if broker else f"mqtt://{LOOPBACK_HOST}:{port}", own)
+    with start_program([get_mosquitto_path(), "-c", str(conf)], directory / "bare.log") as process:
+        enrolment = load_enrolment(directory / f"{WATCHER}.enrol") if broker else None
+        _wait_for_mosquitto(
+            process, f"mqtts://localhost:{port}" if broker else f"mqtt://{LOOPBACK_HOST}:{port}", enrolment
+        )
         yield port
 
 
-def _wait(process: "subprocess.Popen[str]", url: str, own: Enrolment | None) -> None:
-    until = time.monotonic() + START_S
-    while process.poll() is None and time.monotonic() < until:
+def _wait_for_mosquitto(process: "subprocess.Popen[str]", url: str, enrolment: Enrolment | None) -> None:
+    deadline = time.monotonic() + START_S
+    while process.poll() is None and time.monotonic() < deadline:
         try:
-            Link(url, "probe", timeout_s=2.0, context=make_tls_context(own) if own else None).close(1.0)
+            Link(
+                url, "probe", timeout_s=2.0, context=make_tls_context(enrolment) if enrolment else None
+            ).close(1.0)
             return
         except LinkError:
             time.sleep(0.05)

@@ -1,4 +1,6 @@
-"""Fleets of stub clients over mosquitto with TLS, receipts and signatures, beside bare paho and Flower."""
+"""Fleets of stub clients over mosquitto with TLS, receipts and signatures, compared with bare paho and
+Flower.
+"""
 
 import os
 import tempfile
@@ -11,20 +13,26 @@ from statistics import median
 from typing import Any
 
 from edgefl.system.host import describe_machine
-from tests.benchmarks.fleet.broker import make_keys, mosquitto_version
+from tests.benchmarks.fleet.broker import make_keys, read_mosquitto_version
 from tests.benchmarks.fleet.floor_run import run_floor
 from tests.benchmarks.fleet.flower import run_flower
 from tests.benchmarks.fleet.run import Load, run_fleet
-from tests.benchmarks.flower import FLOWER, package_versions
+from tests.benchmarks.flower import FLOWER, read_package_versions
 
 PACKAGES = ("paho-mqtt", "pynacl", "safetensors", "numpy")
-Say = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is run. pair: clients beside the peers; loads: (clients, rounds) of the larger fleets;
-    model_bytes: the models' sizes.
+    """Sizes of the measured fleets.
+
+    Attributes:
+        pair: number of clients in the comparison with the peers.
+        pair_rounds: rounds of edgefl and bare paho in that comparison.
+        flower_rounds: rounds of Flower in that comparison.
+        loads: (clients, rounds) of the larger fleets.
+        model_bytes: the models' sizes.
     """
 
     pair: int = 10
@@ -35,21 +43,22 @@ class Sizes:
 
 
 def run_fleet_bench(
-    sizes: Sizes, repeats: int, flwr_python: str | None, command: str, say: Say
+    sizes: Sizes, repeats: int, flwr_python: str | None, command: str, progress: Progress
 ) -> dict[str, Any]:
-    """Measure all and return it with machine, versions, command and the machine's load (1 minute) before and
+    """Return all measurements with machine, versions, command and the machine's load (1 minute) before and
     after.
 
-    Raises ConfigError when mosquitto or flwr is missing, EdgeflError when a process fails or a fleet does not
-    come to its end.
+    Raises:
+        ConfigError: mosquitto or flwr is missing.
+        EdgeflError: a process fails, or a fleet does not finish.
     """
-    versions = {"mosquitto": mosquitto_version(), **{package: version(package) for package in PACKAGES}}
+    versions = {"mosquitto": read_mosquitto_version(), **{package: version(package) for package in PACKAGES}}
     if flwr_python:
-        versions |= package_versions(flwr_python, [FLOWER])
+        versions |= read_package_versions(flwr_python, [FLOWER])
     before = os.getloadavg()[0]
-    beside = [_beside(sizes, each, repeats, flwr_python, say) for each in sizes.model_bytes]
+    beside = [_compare_peers(sizes, each, repeats, flwr_python, progress) for each in sizes.model_bytes]
     fleets = [
-        _fleet(Load(clients, size, rounds), say)
+        _run_fleet(Load(clients, size, rounds), progress)
         for clients, rounds in sizes.loads
         for size in sizes.model_bytes
     ]
@@ -64,43 +73,45 @@ def run_fleet_bench(
 
 
 @contextmanager
-def _directory() -> Iterator[Path]:
+def _make_directory() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="edgefl-bench-", ignore_cleanup_errors=True) as name:
         yield Path(name)
 
 
-def _fleet(load: Load, say: Say) -> dict[str, Any]:
-    with _directory() as directory:
+def _run_fleet(load: Load, progress: Progress) -> dict[str, Any]:
+    with _make_directory() as directory:
         row = run_fleet(load, directory)
-    say(
+    progress(
         f"{load.clients} clients x {load.model_bytes // 1000} KB: {row['round_s']:.3f} s a round, "
         f"{row['aggregator_mb']:.0f} MB"
     )
     return row
 
 
-def _floor(clients: int, size: int, rounds: int, tls: bool) -> dict[str, Any]:
-    with _directory() as directory:
+def _run_floor(clients: int, size: int, rounds: int, tls: bool) -> dict[str, Any]:
+    with _make_directory() as directory:
         return run_floor(directory, make_keys(directory, []) if tls else None, size, clients, rounds)
 
 
-def _beside(sizes: Sizes, size: int, repeats: int, flwr_python: str | None, say: Say) -> dict[str, Any]:
-    """Play all in turn, the order reversed each time; ratios are of the runs of one repeat."""
+def _compare_peers(
+    sizes: Sizes, size: int, repeats: int, flwr_python: str | None, progress: Progress
+) -> dict[str, Any]:
+    """Run all peers in turn, in reverse order in every second repeat. A ratio compares runs of one repeat."""
     runs: dict[str, Callable[[], dict[str, Any]]] = {
-        "floor": lambda: _floor(sizes.pair, size, sizes.pair_rounds, False),
-        "floor_tls": lambda: _floor(sizes.pair, size, sizes.pair_rounds, True),
-        "edgefl": lambda: _fleet(Load(sizes.pair, size, sizes.pair_rounds), lambda line: None),
+        "floor": lambda: _run_floor(sizes.pair, size, sizes.pair_rounds, False),
+        "floor_tls": lambda: _run_floor(sizes.pair, size, sizes.pair_rounds, True),
+        "edgefl": lambda: _run_fleet(Load(sizes.pair, size, sizes.pair_rounds), lambda line: None),
     }
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in runs}
+    results: dict[str, list[dict[str, Any]]] = {name: [] for name in runs}
     for repeat in range(repeats):
         for name in list(runs) if repeat % 2 == 0 else reversed(runs):
-            found[name].append(runs[name]())
-            say(
+            results[name].append(runs[name]())
+            progress(
                 f"{repeat + 1}/{repeats} {size // 1000} KB, {sizes.pair} clients, {name}: "
-                f"{found[name][-1]['round_s']:.4f} s a round"
+                f"{results[name][-1]['round_s']:.4f} s a round"
             )
     row: dict[str, Any] = {"model_bytes": size, "clients": sizes.pair}
-    for name, each in found.items():
+    for name, each in results.items():
         row[name] = {
             "round_s": median(run["round_s"] for run in each),
             "rounds_s": [run["round_s"] for run in each],
@@ -109,19 +120,19 @@ def _beside(sizes: Sizes, size: int, repeats: int, flwr_python: str | None, say:
     for name in ("floor", "floor_tls"):
         ratios = [
             ours["round_s"] / theirs["round_s"]
-            for ours, theirs in zip(found["edgefl"], found[name], strict=True)
+            for ours, theirs in zip(results["edgefl"], results[name], strict=True)
         ]
         row[f"over_{name}"] = {"ratio": median(ratios), "range": [min(ratios), max(ratios)]}
     row["edgefl"] |= {
-        "first_round_s": median(run["first_round_s"] for run in found["edgefl"]),
-        "aggregator_cpu_s": median(run["aggregator_cpu_s"] for run in found["edgefl"]),
-        "runs": found["edgefl"],
+        "first_round_s": median(run["first_round_s"] for run in results["edgefl"]),
+        "aggregator_cpu_s": median(run["aggregator_cpu_s"] for run in results["edgefl"]),
+        "runs": results["edgefl"],
     }
     row["flower"] = None
     if flwr_python:
-        with _directory() as directory:
+        with _make_directory() as directory:
             row["flower"] = run_flower(directory, flwr_python, size, sizes.pair, sizes.flower_rounds)
-        say(f"{size // 1000} KB, {sizes.pair} clients, Flower: {row['flower']['round_s']:.1f} s a round")
+        progress(f"{size // 1000} KB, {sizes.pair} clients, Flower: {row['flower']['round_s']:.1f} s a round")
     return row
 
 
@@ -136,14 +147,16 @@ def render(result: dict[str, Any]) -> str:
         f"{'a client MB':>11}",
     ]
     for row in result["beside"]:
-        for name, told in (
+        for name, label in (
             ("floor", "paho, QoS 1"),
             ("floor_tls", "paho, QoS 1, TLS"),
             ("edgefl", "edgefl, TLS, signed"),
             ("flower", "Flower"),
         ):
             if (peer := row[name]) is None:
-                lines.append(f"{'':16} {told:22} not measured; --flwr-python PATH names a Python that has it")
+                lines.append(
+                    f"{'':16} {label:22} not measured; --flwr-python PATH names a Python that has it"
+                )
                 continue
             over = row.get(f"over_{name}")
             if name == "flower":
@@ -152,7 +165,7 @@ def render(result: dict[str, Any]) -> str:
             ratio = f"{over['ratio']:.2f}" + (f" ({low:.2f}-{high:.2f})" if high else "") if over else "1"
             first, mb = (f"{peer[key]:.1f}" if key in peer else "" for key in ("first_round_s", "client_mb"))
             lines.append(
-                f"{row['clients']:7d} {row['model_bytes'] // 1000:8d} {told:22} {peer['round_s']:9.4f} "
+                f"{row['clients']:7d} {row['model_bytes'] // 1000:8d} {label:22} {peer['round_s']:9.4f} "
                 f"{ratio:>20} {first:>13} {mb:>11}"
             )
     lines += [

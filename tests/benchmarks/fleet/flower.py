@@ -1,7 +1,7 @@
 """Flower as the peer of the fleet benchmark.
 
-The app is Flower's documented kind: a ServerApp with FedAvg, and a ClientApp whose `train` gives back what it
-got. `flwr run` starts it on the deployment runtime. Evaluation is off.
+The app has the form that Flower documents: a ServerApp with FedAvg, and a ClientApp whose `train` returns the
+received arrays. `flwr run` starts it on the deployment runtime. Evaluation is off.
 """
 
 import time
@@ -10,8 +10,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tests.benchmarks.flower import RunConfig, deployment, write_app
-from tests.benchmarks.simulate.scale import tree_mb
+from tests.benchmarks.flower import RunConfig, start_deployment, write_app
+from tests.benchmarks.simulate.scale import measure_tree_mb
 
 CLIENT = """
 from flwr.app import MetricRecord, RecordDict, Message
@@ -61,19 +61,21 @@ TIMEOUT_S = 300.0
 
 
 def run_flower(directory: Path, python: str, size: int, clients: int, rounds: int) -> dict[str, Any]:
-    """Play the rounds; returns seconds a round, until the first one, and a client's memory. EdgeflError when
-    it does not end.
+    """Run the rounds, and return seconds a round, seconds until the first round ends, and a client's memory.
+
+    Raises:
+        EdgeflError: Flower does not finish.
     """
     out = directory / "times.json"
     config: RunConfig = {"rounds": rounds, "size": size, "clients": clients, "out": str(out)}
     app = write_app(directory / "flower", CLIENT, SERVER, config)
     began = time.time()
     peak = 0.0
-    with deployment(directory, python, [{}] * clients) as flower:
+    with start_deployment(directory, python, [{}] * clients) as flower:
 
         def measure_memory() -> None:
             nonlocal peak
-            peak = max(peak, tree_mb(flower.nodes[0]))
+            peak = max(peak, measure_tree_mb(flower.nodes[0]))
 
         flower.start_run(app)
         times = flower.wait_for(out, TIMEOUT_S, measure_memory)

@@ -2,7 +2,7 @@
 standard input.
 
 It runs the client runner as a device does, with the same plan, samples and learner. It prints a line when it
-is ready and one after each training. The first training, which opens the plan, is before the first line.
+is ready, and a line after each training. The first training opens the plan and precedes the first line.
 """
 
 import sys
@@ -22,7 +22,7 @@ from edgefl.types import ClientState
 THREADS = 1
 
 
-def trainer(plan_directory: Path, data: str, client_id: str, seed: int) -> Callable[[], None]:
+def make_trainer(plan_directory: Path, data: str, client_id: str, seed: int) -> Callable[[], None]:
     """Return a function that trains the initial model once."""
     plan = load_plan(plan_directory)
     initial = plan_directory / INITIAL_FILE
@@ -38,8 +38,8 @@ def trainer(plan_directory: Path, data: str, client_id: str, seed: int) -> Calla
 
 
 def main(plan_directory: Path, data: str, client_id: str, seed: int) -> None:
-    """Answer each line with a training."""
-    train = trainer(plan_directory, data, client_id, seed)
+    """Train once for each line of standard input."""
+    train = make_trainer(plan_directory, data, client_id, seed)
     train()
     print("ready", flush=True)
     for _ in sys.stdin:

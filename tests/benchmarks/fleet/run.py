@@ -1,5 +1,6 @@
-"""One federation of stub clients: `edgefl aggregator start --security`, mosquitto with certificates and
-access list, real updates.
+"""One federation of stub clients with `edgefl aggregator start --security`.
+
+mosquitto uses certificates and an access list. The updates have the size of real ones.
 """
 
 import json
@@ -27,21 +28,28 @@ from edgefl.wire.messages import Summary
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.tensors import encode_weights
 from edgefl.wire.topics import FederationTopics
-from tests.benchmarks.fleet.broker import WATCH, make_keys, secured_broker
-from tests.benchmarks.process import clients_a_process, cpu_s, running
+from tests.benchmarks.fleet.broker import WATCHER, make_keys, start_secured_broker
+from tests.benchmarks.process import count_clients_per_process, read_cpu_s, start_program
 from tests.support.numpy_learner.softmax import softmax_spec
 
 INPUTS = 60
 CLASSES = 10
 DROPPED = "$SYS/broker/publish/messages/dropped"
 SETTLE_S = 2.5
-"""For the broker's last word on what it dropped: it says so each second."""
+"""The broker publishes its count of dropped messages each second. This is the time to wait for the last
+count.
+"""
 
 
 @dataclass(frozen=True)
 class Load:
-    """What is measured: so many clients, a model of so many bytes, so many rounds; `timeout_s` for the whole
-    of it.
+    """The size of a measured federation.
+
+    Attributes:
+        clients: number of clients.
+        model_bytes: size of the model.
+        rounds: number of rounds.
+        timeout_s: the most seconds that the federation may take.
     """
 
     clients: int
@@ -50,14 +58,16 @@ class Load:
     timeout_s: float = 600.0
 
 
-def client_ids(count: int) -> list[str]:
-    """Return the clients' names."""
+def list_client_ids(count: int) -> list[str]:
+    """Return the clients' ids."""
     return [f"stub-{i:03d}" for i in range(count)]
 
 
 def write_plan(directory: Path, model_bytes: int) -> int:
-    """Write a plan of the numpy learner and initial weights; returns the bytes of its weights, at most
-    `model_bytes`.
+    """Write a plan of the numpy learner and initial weights.
+
+    Returns:
+        The size of its weights in bytes, at most `model_bytes`.
     """
     spec = softmax_spec(
         "fedavg",
@@ -74,10 +84,12 @@ def write_plan(directory: Path, model_bytes: int) -> int:
 
 
 def run_fleet(load: Load, directory: Path) -> dict[str, Any]:
-    """Play a federation in an empty directory and return what it took; EdgeflError when it does not come to
-    its end.
+    """Run a federation in an empty directory, and return its measurements.
+
+    Raises:
+        EdgeflError: the federation does not finish.
     """
-    ids = client_ids(load.clients)
+    ids = list_client_ids(load.clients)
     broker = make_keys(directory, ids)
     size = write_plan(directory / "plan", load.model_bytes)
     name = "fleet"
@@ -87,7 +99,7 @@ def run_fleet(load: Load, directory: Path) -> dict[str, Any]:
         f'deadline_s = {load.timeout_s}\n[algorithm]\nname = "fedavg"\n'
     )
     edgefl = [sys.executable, "-m", "edgefl", "aggregator", "start", "--security", str(broker)]
-    lead = [
+    aggregator_command = [
         *edgefl,
         "--config",
         str(directory / "federation.toml"),
@@ -97,21 +109,30 @@ def run_fleet(load: Load, directory: Path) -> dict[str, Any]:
         str(out),
     ]
     files = [str(directory / f"{client_id}.enrol") for client_id in ids]
-    together = clients_a_process(load.clients)
-    clients = [sys.executable, "-m", "tests.benchmarks.fleet.stub_client", name, str(together), *files]
+    clients_per_process = count_clients_per_process(load.clients)
+    client_command = [
+        sys.executable,
+        "-m",
+        "tests.benchmarks.fleet.stub_client",
+        name,
+        str(clients_per_process),
+        *files,
+    ]
     with ExitStack() as stack:
-        stack.enter_context(secured_broker(directory, broker))
-        watch = Watch(directory, name)
-        stack.callback(watch.link.close)
+        stack.enter_context(start_secured_broker(directory, broker))
+        watcher = Watcher(directory, name)
+        stack.callback(watcher.link.close)
         began = time.time()
-        aggregator = stack.enter_context(running(lead, directory / "aggregator.log"))
-        stubs = stack.enter_context(running(clients, directory / "stubs.log", stdout=subprocess.PIPE))
-        summaries, peak_mb, used_s = watch.until_personal(aggregator, stubs, load.timeout_s)
-        told = json.loads(_output(stubs, directory / "stubs.log"))
+        aggregator = stack.enter_context(start_program(aggregator_command, directory / "aggregator.log"))
+        stubs = stack.enter_context(
+            start_program(client_command, directory / "stubs.log", stdout=subprocess.PIPE)
+        )
+        summaries, peak_mb, used_s = watcher.follow_rounds(aggregator, stubs, load.timeout_s)
+        result = json.loads(_read_output(stubs, directory / "stubs.log"))
         if aggregator.wait(60):
-            last = last_line(directory / "aggregator.log")
+            last = read_last_line(directory / "aggregator.log")
             raise EdgeflError(f"the aggregator ended with {aggregator.returncode}: {last}")
-        dropped = watch.dropped_by_broker()
+        dropped = watcher.count_dropped()
     times = [summary.ts for summary in summaries if summary.phase != PHASE_PERSONALIZE]
     seconds = [later - earlier for earlier, later in pairwise(times)]
     return {
@@ -123,24 +144,24 @@ def run_fleet(load: Load, directory: Path) -> dict[str, Any]:
         "round_s_range": [min(seconds), max(seconds)],
         "aggregator_cpu_s": used_s,
         "aggregator_mb": peak_mb,
-        "client_process_mb": told["peak_rss_mb"],
-        "clients_a_process": together,
-        "bytes_a_round": _bytes_a_round(told["clients"], load.rounds),
-        **_account(out, told["clients"], load, dropped),
+        "client_process_mb": result["peak_rss_mb"],
+        "clients_a_process": clients_per_process,
+        "bytes_a_round": _compute_bytes_per_round(result["clients"], load.rounds),
+        **_count_updates(out, result["clients"], load, dropped),
     }
 
 
-class Watch:
-    """Reads summaries and the broker's own count of dropped messages."""
+class Watcher:
+    """Reads summaries and the broker's count of dropped messages."""
 
     def __init__(self, directory: Path, federation: str) -> None:
         self._directory = directory
-        own = load_enrolment(directory / f"{WATCH}.enrol")
-        self.link = Link(own.broker, "edgefl-watch", context=make_tls_context(own))
+        enrolment = load_enrolment(directory / f"{WATCHER}.enrol")
+        self.link = Link(enrolment.broker, "edgefl-watch", context=make_tls_context(enrolment))
         self.link.subscribe(FederationTopics(federation).root + "/round/+/summary", DROPPED)
         self._dropped = 0
 
-    def summary(self, timeout_s: float) -> Summary | None:
+    def read_summary(self, timeout_s: float) -> Summary | None:
         """Return the summary of a round, or None if another message or no message comes in time."""
         event = self.link.get(timeout_s)
         if not isinstance(event, Message):
@@ -150,65 +171,70 @@ class Watch:
             return None
         return decode_json(Summary, event.payload)
 
-    def until_personal(
+    def follow_rounds(
         self, aggregator: "subprocess.Popen[str]", stubs: "subprocess.Popen[str]", timeout_s: float
     ) -> tuple[list[Summary], float, float]:
-        """Return the rounds' summaries, that of the personalization last, and what the aggregator needed: its
-        peak memory in MB, and seconds of processor time a round after the first.
+        """Follow the federation until its personalization.
+
+        Returns:
+            The rounds' summaries with the personalization last, the aggregator's peak memory in MB, and its
+            processor time in seconds per round after the first round.
         """
-        until = time.monotonic() + timeout_s
-        found = list[Summary]()
-        used = list[float]()
+        deadline = time.monotonic() + timeout_s
+        summaries = list[Summary]()
+        cpu_s_by_round = list[float]()
         peak_mb = 0.0
-        while time.monotonic() < until and aggregator.poll() is None and not stubs.poll():
-            if summary := self.summary(0.5):
-                found.append(summary)
-                used.append(cpu_s(aggregator.pid))
-            # NaN of one that has ended is not larger
+        while time.monotonic() < deadline and aggregator.poll() is None and not stubs.poll():
+            if summary := self.read_summary(0.5):
+                summaries.append(summary)
+                cpu_s_by_round.append(read_cpu_s(aggregator.pid))
+            # The memory of an ended process is NaN, which is not larger
             peak_mb = max(peak_mb, read_peak_rss_mb(aggregator.pid))
             if summary and summary.phase == PHASE_PERSONALIZE:
-                return found, peak_mb, (used[-2] - used[0]) / max(1, len(used) - 2)
+                return (
+                    summaries,
+                    peak_mb,
+                    (cpu_s_by_round[-2] - cpu_s_by_round[0]) / max(1, len(cpu_s_by_round) - 2),
+                )
         for process, name in ((aggregator, "aggregator"), (stubs, "stubs")):
             if process.poll():
                 raise EdgeflError(
-                    f"{name} ended with {process.returncode} after {len(found)} rounds: "
-                    f"{last_line(self._directory / f'{name}.log')}"
+                    f"{name} ended with {process.returncode} after {len(summaries)} rounds: "
+                    f"{read_last_line(self._directory / f'{name}.log')}"
                 )
         raise EdgeflError(
-            f"the federation was not done after {timeout_s:g} s: {len(found)} rounds; run it on a quieter "
-            "machine"
+            f"the federation was not done after {timeout_s:g} s: {len(summaries)} rounds; run it on a "
+            "quieter machine"
         )
 
-    def dropped_by_broker(self) -> int:
-        """Return how many messages the broker dropped since it started."""
-        until = time.monotonic() + SETTLE_S
-        while (left := until - time.monotonic()) > 0:
-            self.summary(left)
+    def count_dropped(self) -> int:
+        """Return the number of messages that the broker has dropped since it started."""
+        deadline = time.monotonic() + SETTLE_S
+        while (remaining_s := deadline - time.monotonic()) > 0:
+            self.read_summary(remaining_s)
         return self._dropped
 
 
-def _output(stubs: "subprocess.Popen[str]", log: Path) -> str:
+def _read_output(stubs: "subprocess.Popen[str]", log: Path) -> str:
     out, _ = stubs.communicate(timeout=120)
     if stubs.returncode:
-        raise EdgeflError(f"the stub clients ended with {stubs.returncode}: {last_line(log)}")
+        raise EdgeflError(f"the stub clients ended with {stubs.returncode}: {read_last_line(log)}")
     return str(out).splitlines()[-1]
 
 
-def last_line(log: Path) -> str:
+def read_last_line(log: Path) -> str:
     """Return the last line of a log, or nothing."""
     return " ".join(log.read_text().strip().splitlines()[-1:])
 
 
-def _bytes_a_round(clients: list[dict[str, Any]], rounds: int) -> dict[str, float]:
-    """Payload bytes of a client by round, the plan and the personalization in it: the medians, and what the
-    worst one sent.
-    """
+def _compute_bytes_per_round(clients: list[dict[str, Any]], rounds: int) -> dict[str, float]:
+    """Return a client's payload bytes per round, with plan and personalization: medians and maxima."""
     up, down = ([client[f"bytes_{way}"] / rounds for client in clients] for way in ("up", "down"))
     return {"up": median(up), "down": median(down), "most_up": max(up), "most_down": max(down)}
 
 
-def _account(out: Path, clients: list[dict[str, Any]], load: Load, dropped: int) -> dict[str, Any]:
-    """Return what became of the updates: each client's was to be accepted once a round."""
+def _count_updates(out: Path, clients: list[dict[str, Any]], load: Load, dropped: int) -> dict[str, Any]:
+    """Return counts of expected, accepted and lost updates. One update per client and round is expected."""
     with sqlite3.connect(AggregatorFiles(out).journal) as database:
         rows = database.execute(
             "select number, client_id, count(*) from accepted where phase != ? group by number, client_id",

@@ -1,10 +1,10 @@
 """A load generator for the aggregator: stub clients, which do not train. `python -m
 tests.benchmarks.fleet.stub_client FEDERATION CLIENTS_A_PROCESS ENROLMENT...` starts many.
 
-Each has a connection, a thread, certificate and keys of its own, and joins, fetches, uploads and personalizes
-by the device's protocol; only training is left out, its delta being noise of the model's size, and nothing is
-kept on disk. paho waits with select(2), which takes file numbers below 1,024, and a client has up to five:
-180 clients a process at most.
+Each client has a separate connection, thread, certificate and keys. It joins, fetches, uploads and
+personalizes by the device's protocol. It does not train: its delta is noise of the model's size. It writes
+nothing to disk. paho waits with select(2), which accepts file numbers below 1,024. A client has up to five
+files, so a process runs at most 180 clients.
 """
 
 import json
@@ -38,20 +38,20 @@ from edgefl.types import Array
 from edgefl.wire.messages import STOPPED_PHASE, Task
 from edgefl.wire.tensors import bound_blob_size, encode_models
 
-MOST = 180
+MAX_CLIENTS_PER_PROCESS = 180
 MAX_PLAN_BYTES = 64 * 1024 * 1024
 NUM_SAMPLES = 10
 LOSS = 1.0
 CONNECT_S = 60.0
-JOINING = threading.BoundedSemaphore(32)
-"""So many join at a time: hundreds of handshakes at once on this machine would wait for each other until they
-time out.
+JOIN_SLOTS = threading.BoundedSemaphore(32)
+"""Limits the number of clients that join at the same time. Hundreds of simultaneous handshakes on one machine
+would time out.
 """
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a stub client joins; see `devices.join.JoinSettings`."""
+class StubJoinSettings:
+    """The settings with which a stub client joins, see `devices.join.JoinSettings`."""
 
     broker: str
     client_id: str
@@ -63,8 +63,15 @@ class Place:
 
 @dataclass(frozen=True)
 class Tally:
-    """What one client did: updates that were received and refused, payload bytes, messages that its queue
-    could not hold.
+    """Counts of one client.
+
+    Attributes:
+        client_id: the client's id.
+        accepted: accepted updates.
+        rejected: rejected updates.
+        bytes_up: payload bytes that the client sent.
+        bytes_down: payload bytes that the client received.
+        dropped: messages for which its queue had no room.
     """
 
     client_id: str
@@ -76,27 +83,27 @@ class Tally:
 
 
 @cache
-def noise(shape: tuple[int, ...]) -> Array:
-    """Return the same noise for all clients of this process: drawing it is not what is measured."""
+def draw_noise(shape: tuple[int, ...]) -> Array:
+    """Return noise. All clients of this process share it, so that drawing it costs no time."""
     return np.random.default_rng(1).normal(0, 1e-3, shape).astype(np.float32)
 
 
 class Client:
-    """One client on a link of its own."""
+    """One client with its link."""
 
     def __init__(self, enrolment: Enrolment, federation: str) -> None:
         self._enrolment = enrolment
         self._federation = federation
-        self._known: set[str] = set()
+        self._fetched: set[str] = set()
         self._spec: PlanSpec | None = None
         self._accepted = self._rejected = 0
 
     def run(self) -> Tally:
         """Take part until the federation is done."""
-        own = self._enrolment
-        with JOINING:
+        enrolment = self._enrolment
+        with JOIN_SLOTS:
             session = join_federation(
-                Place(own.broker, own.client_id, self._federation, own),
+                StubJoinSettings(enrolment.broker, enrolment.client_id, self._federation, enrolment),
                 NUM_SAMPLES,
                 "",
                 CONNECT_S,
@@ -107,40 +114,45 @@ class Client:
             self._take_part(session)
             session.publish_status(online=False)
             return Tally(
-                own.client_id, self._accepted, self._rejected, link.bytes_up, link.bytes_down, link.dropped
+                enrolment.client_id,
+                self._accepted,
+                self._rejected,
+                link.bytes_up,
+                link.bytes_down,
+                link.dropped,
             )
         finally:
             link.close()
 
     def _take_part(self, session: Session) -> None:
         answered = 0
-        seen = ""
+        last_session = ""
         while True:
             session.pump(0.5)
             state = session.state
             task = session.task
-            # a task that comes again is answered again, with the same bytes
+            # A repeated task is answered again with the same bytes
             if task and session.tasks_received != answered and session.is_current(task):
                 with suppress(Superseded):
                     self._perform(session, task)
                     if session.is_current(task):
                         answered = session.tasks_received
                 continue
-            if state and state.phase == PHASE_DONE and state.session == seen:
+            if state and state.phase == PHASE_DONE and state.session == last_session:
                 return
             if state and state.phase not in (PHASE_DONE, STOPPED_PHASE):
-                seen = state.session
+                last_session = state.session
 
     def _perform(self, session: Session, task: Task) -> None:
         if self._spec is None:
             blobs = session.fetch(lambda: session.is_current(task), {task.plan: MAX_PLAN_BYTES})
             self._spec = decode_plan(blobs[task.plan]).spec
-        lacking = set(task.models.values()) - self._known
-        if lacking:
+        missing = set(task.models.values()) - self._fetched
+        if missing:
             session.fetch(
-                lambda: session.is_current(task), dict.fromkeys(lacking, bound_blob_size(self._spec.weights))
+                lambda: session.is_current(task), dict.fromkeys(missing, bound_blob_size(self._spec.weights))
             )
-            self._known |= lacking
+            self._fetched |= missing
         blob = encode_models({} if task.phase == PHASE_PERSONALIZE else self._deltas(task, self._spec))
         metrics = {"loss": LOSS, "seconds": 0.0, "peak_rss_mb": read_peak_rss_mb()}
         client_id = self._enrolment.client_id
@@ -152,78 +164,80 @@ class Client:
         publish_telemetry(session, client_id, task.round, metrics)
 
     def _deltas(self, task: Task, spec: PlanSpec) -> Mapping[str, Mapping[str, Array]]:
-        # no two updates have the same bytes
-        own = np.float32(1 + crc32(f"{self._enrolment.client_id} {task.round}".encode()) / 2**32)
-        return {model: {each.name: noise(each.shape) * own for each in spec.weights} for model in task.models}
+        # No two updates have the same bytes
+        factor = np.float32(1 + crc32(f"{self._enrolment.client_id} {task.round}".encode()) / 2**32)
+        return {
+            model: {each.name: draw_noise(each.shape) * factor for each in spec.weights}
+            for model in task.models
+        }
 
 
 def run_clients(federation: str, enrolments: list[Path]) -> list[Tally]:
-    """Run them side by side until the federation is done; raises what the first of them that fails raised, at
-    once.
-    """
-    if len(enrolments) > MOST:
-        raise ConfigError(f"{len(enrolments)} clients in one process, expected at most {MOST}; start another")
+    """Run clients in threads until the federation is done. The first error is raised at once."""
+    if len(enrolments) > MAX_CLIENTS_PER_PROCESS:
+        raise ConfigError(
+            f"{len(enrolments)} clients in one process, expected at most {MAX_CLIENTS_PER_PROCESS}; start "
+            "another"
+        )
     clients = [Client(load_enrolment(path), federation) for path in enrolments]
     pool = ThreadPoolExecutor(len(clients))
-    running = [pool.submit(client.run) for client in clients]
-    wait(running, return_when=FIRST_EXCEPTION)
+    futures = [pool.submit(client.run) for client in clients]
+    wait(futures, return_when=FIRST_EXCEPTION)
     pool.shutdown(wait=False)
-    for each in running:
-        if each.done():
-            each.result()
-    return [each.result() for each in running]
+    for future in futures:
+        if future.done():
+            future.result()
+    return [future.result() for future in futures]
 
 
-def run_part(federation: str, enrolments: list[Path], told: Connection) -> None:
-    """Run these clients in a process of their own; tells its peak memory in MB and what they did, or what
-    went wrong.
-    """
+def run_part(federation: str, enrolments: list[Path], sender: Connection) -> None:
+    """Run these clients in this process. Send its peak memory in MB and the counts, or an error message."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     try:
         tallies = run_clients(federation, enrolments)
     except EdgeflError as error:
-        told.send(str(error))
+        sender.send(str(error))
         return
-    told.send((read_peak_rss_mb(), [asdict(tally) for tally in tallies]))
+    sender.send((read_peak_rss_mb(), [asdict(tally) for tally in tallies]))
 
 
-def main(federation: str, together: int, enrolments: list[Path]) -> None:
-    """Run them, so many in a process, and print one JSON line. A process is a fork: it has imported all
-    before it begins.
+def main(federation: str, clients_per_process: int, enrolments: list[Path]) -> None:
+    """Run the clients in several processes, and print one JSON line.
 
-    Ends with 1 as soon as one of them fails or is killed, and ends the others.
+    The processes are forks, so they have already imported all modules. As soon as one process fails or is
+    killed, the others are stopped and the exit code is 1.
     """
-    # whoever waits for the interpreter asks for it this often, and hundreds of threads that ask are all that
-    # two cores can do
+    # A waiting thread asks for the interpreter lock this often. Hundreds of threads that ask more often would
+    # use up two cores
     sys.setswitchinterval(0.1)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # multiprocessing ends the processes then
-    # Python forgets a signal that comes in the midst of a fork
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # multiprocessing then stops the processes
+    # Python loses a signal that arrives during a fork
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     context = multiprocessing.get_context("fork")
     waiting = list[Connection]()
-    found = []
-    for i in range(0, len(enrolments), together):
-        told, telling = context.Pipe(duplex=False)
+    results = []
+    for i in range(0, len(enrolments), clients_per_process):
+        receiver, sender = context.Pipe(duplex=False)
         context.Process(
-            target=run_part, args=(federation, enrolments[i : i + together], telling), daemon=True
+            target=run_part, args=(federation, enrolments[i : i + clients_per_process], sender), daemon=True
         ).start()
-        telling.close()  # the process alone has that end now, so that it closes with the process
-        waiting.append(told)
+        sender.close()  # now only the process has the sender, so it closes when the process ends
+        waiting.append(receiver)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     while waiting:
         ready = wait_for_any(waiting)
-        for told in [each for each in waiting if each in ready]:
+        for receiver in [each for each in waiting if each in ready]:
             try:
-                said = told.recv()
+                message = receiver.recv()
             except EOFError:
-                said = "a process of stub clients was killed; run them again"
-            if isinstance(said, str):
-                sys.exit(said)
-            found.append(said)
-            waiting.remove(told)
-    clients = [client for _, each in found for client in each]
-    print(json.dumps({"peak_rss_mb": max(peak for peak, _ in found), "clients": clients}), flush=True)
+                message = "a process of stub clients was killed; run them again"
+            if isinstance(message, str):
+                sys.exit(message)
+            results.append(message)
+            waiting.remove(receiver)
+    clients = [client for _, tallies in results for client in tallies]
+    print(json.dumps({"peak_rss_mb": max(peak for peak, _ in results), "clients": clients}), flush=True)
 
 
 if __name__ == "__main__":

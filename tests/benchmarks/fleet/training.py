@@ -1,10 +1,10 @@
-"""A round in which real devices train, beside the same training without MQTT and a round of bare paho.
+"""A round in which real devices train, compared with the same training without MQTT and a round of bare paho.
 
-The target: a round costs at most 1.1 times the sum of these two.
+The target: a round takes at most 1.1 times the sum of these two.
 
-A round is the time between the summaries of two rounds in turn, so it contains all that the aggregator does
-between them. Reports of accuracy, validation samples and the training of a model per device are switched off:
-the training is the algorithm's alone, on all training samples.
+A round is the time between the summaries of two successive rounds, so it contains all work of the aggregator
+between them. Reports of accuracy, validation samples and the training of a local model are switched off. Only
+the algorithm trains, on all training samples.
 
 Other programs on the machine disturb processor time less than they disturb seconds. So the benchmark also
 divides the processor time of devices, aggregator and broker by the processor time of the training alone. The
@@ -35,11 +35,11 @@ from edgefl.system.host import describe_machine
 from edgefl.types import Shard
 from edgefl.wire.messages import Summary
 from mqtt_broker.aggregator.plan_source import build_plan_in_child
-from tests.benchmarks.fleet.broker import make_keys, mosquitto_version, secured_broker
+from tests.benchmarks.fleet.broker import make_keys, read_mosquitto_version, start_secured_broker
 from tests.benchmarks.fleet.floor_run import run_floor
 from tests.benchmarks.fleet.local_training import THREADS
-from tests.benchmarks.fleet.run import Watch, last_line
-from tests.benchmarks.process import cpu_s, running
+from tests.benchmarks.fleet.run import Watcher, read_last_line
+from tests.benchmarks.process import read_cpu_s, start_program
 
 TARGET = 1.1
 NAME = "fleet"
@@ -95,9 +95,9 @@ def run_training_bench(
     """Return all measurements, with machine, versions, command and the machine's load before and after.
 
     Raises:
-        EdgeflError: mosquitto is missing, a process fails, or a federation does not come to its end.
+        EdgeflError: mosquitto is missing, a process fails, or a federation does not finish.
     """
-    versions = {"mosquitto": mosquitto_version(), **{package: version(package) for package in PACKAGES}}
+    versions = {"mosquitto": read_mosquitto_version(), **{package: version(package) for package in PACKAGES}}
     before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="edgefl-bench-", ignore_cleanup_errors=True) as name:
         directory = Path(name)
@@ -114,15 +114,15 @@ def run_training_bench(
     }
 
 
-def client_ids(count: int) -> list[str]:
-    """Return the clients' names."""
+def list_client_ids(count: int) -> list[str]:
+    """Return the clients' ids."""
     return [f"device-{i:02d}" for i in range(count)]
 
 
 def save_samples(sizes: TrainingSizes, directory: Path) -> None:
-    """Write the samples of each client, all of the same number."""
+    """Write the samples of each client. All clients have the same number of samples."""
     data = load_dataset(sizes.data)
-    for i, client_id in enumerate(client_ids(sizes.clients)):
+    for i, client_id in enumerate(list_client_ids(sizes.clients)):
         train = slice(i * sizes.samples, (i + 1) * sizes.samples)
         test = slice(i * TEST_SAMPLES, (i + 1) * TEST_SAMPLES)
         shard = Shard(
@@ -174,8 +174,8 @@ def _compare(sizes: TrainingSizes, epochs: int, repeats: int, directory: Path, p
     sums = [a["round_s"] + b["round_s"] for a, b in zip(runs["training"], runs["paho"], strict=True)]
     ratios = [run["round_s"] / total for run, total in zip(runs["edgefl"], sums, strict=True)]
     cpu_ratios = [
-        sum(run["cpu_s"].values()) / alone["cpu_s"]["clients"]
-        for run, alone in zip(runs["edgefl"], runs["training"], strict=True)
+        sum(run["cpu_s"].values()) / training["cpu_s"]["clients"]
+        for run, training in zip(runs["edgefl"], runs["training"], strict=True)
     ]
     return {
         "epochs": epochs,
@@ -190,17 +190,17 @@ def _compare(sizes: TrainingSizes, epochs: int, repeats: int, directory: Path, p
 
 
 @contextmanager
-def trainers(
+def start_trainers(
     sizes: TrainingSizes, plan: Path, data: Path, log: Path
 ) -> Iterator[list["subprocess.Popen[str]"]]:
     """Run the training processes of all clients, and yield them once they are ready."""
     with ExitStack() as stack:
         processes = []
-        for client_id in client_ids(sizes.clients):
+        for client_id in list_client_ids(sizes.clients):
             module = [sys.executable, "-m", "tests.benchmarks.fleet.local_training"]
             command = [*module, str(plan), str(data / f"{client_id}.npz"), client_id, str(SEED)]
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-            processes.append(stack.enter_context(running(command, log, **pipes)))
+            processes.append(stack.enter_context(start_program(command, log, **pipes)))
         _await_lines(processes, log)
         yield processes
         for process in processes:
@@ -212,13 +212,13 @@ def _await_lines(processes: Sequence["subprocess.Popen[str]"], log: Path) -> Non
     for process in processes:
         assert process.stdout
         if not process.stdout.readline():
-            raise EdgeflError(f"a training process ended: {last_line(log)}")
+            raise EdgeflError(f"a training process ended: {read_last_line(log)}")
 
 
 def run_local_training(sizes: TrainingSizes, plan: Path, data: Path, directory: Path) -> Figures:
-    """Train all clients at the same time, a process each, and wait for the last one, in each round."""
+    """Train all clients in each round, each in its own process, and wait for the last one."""
     log = directory / "training.log"
-    with trainers(sizes, plan, data, log) as processes:
+    with start_trainers(sizes, plan, data, log) as processes:
         seconds = []
         used = _cpu_s(processes)
         for _ in range(sizes.rounds):
@@ -230,37 +230,37 @@ def run_local_training(sizes: TrainingSizes, plan: Path, data: Path, directory: 
             _await_lines(processes, log)
             seconds.append(time.perf_counter() - began)
         used = _cpu_s(processes) - used
-    return {**_spread(seconds), "cpu_s": {"clients": used / sizes.rounds}}
+    return {**_summarize_seconds(seconds), "cpu_s": {"clients": used / sizes.rounds}}
 
 
 def _cpu_s(processes: Sequence["subprocess.Popen[str]"]) -> float:
-    return sum(cpu_s(process.pid) for process in processes)
+    return sum(read_cpu_s(process.pid) for process in processes)
 
 
-def _spread(seconds: Sequence[float]) -> Figures:
+def _summarize_seconds(seconds: Sequence[float]) -> Figures:
     return {"round_s": median(seconds), "round_s_range": [min(seconds), max(seconds)]}
 
 
 def run_devices(sizes: TrainingSizes, config: Path, plan: Path, data: Path, directory: Path) -> Figures:
-    """Play a federation of `edgefl device start` and `edgefl aggregator start` with certificates."""
-    ids = client_ids(sizes.clients)
+    """Run a federation of `edgefl device start` and `edgefl aggregator start` with certificates."""
+    ids = list_client_ids(sizes.clients)
     broker = make_keys(directory, ids)
     edgefl = [sys.executable, "-m", "edgefl"]
-    lead = [*edgefl, "aggregator", "start", "--security", str(broker), "--config", str(config)]
-    lead += ["--plan", str(plan), "--out", str(directory / "out")]
+    aggregator_command = [*edgefl, "aggregator", "start", "--security", str(broker), "--config", str(config)]
+    aggregator_command += ["--plan", str(plan), "--out", str(directory / "out")]
     with ExitStack() as stack:
-        mosquitto = stack.enter_context(secured_broker(directory, broker))
-        watch = Watch(directory, NAME)
-        stack.callback(watch.link.close)
-        aggregator = stack.enter_context(running(lead, directory / "aggregator.log"))
+        mosquitto = stack.enter_context(start_secured_broker(directory, broker))
+        watcher = Watcher(directory, NAME)
+        stack.callback(watcher.link.close)
+        aggregator = stack.enter_context(start_program(aggregator_command, directory / "aggregator.log"))
         devices = []
         for client_id in ids:
             command = [*edgefl, "device", "start", "--enrol", str(directory / f"{client_id}.enrol")]
             command += ["--data", str(data / f"{client_id}.npz"), "--state", str(directory / client_id)]
             command += ["--threads", str(THREADS), "--no-export"]
-            devices.append(stack.enter_context(running(command, directory / f"{client_id}.log")))
+            devices.append(stack.enter_context(start_program(command, directory / f"{client_id}.log")))
         groups = dict(zip(GROUPS, (devices, [aggregator], [mosquitto]), strict=True))
-        summaries, used = _follow(watch, groups, directory)
+        summaries, used = _follow(watcher, groups, directory)
         for process in (aggregator, *devices):
             if process.wait(END_S):
                 raise EdgeflError(f"a process ended with {process.returncode}: {_last_lines(directory)}")
@@ -268,18 +268,18 @@ def run_devices(sizes: TrainingSizes, config: Path, plan: Path, data: Path, dire
         raise EdgeflError(f"updates are missing in the rounds {missing}; {_last_lines(directory)}")
     seconds = [later.ts - earlier.ts for earlier, later in pairwise(summaries)]
     cpu = {name: (until[-1] - until[0]) / len(seconds) for name, until in used.items()}
-    return {**_spread(seconds), "cpu_s": cpu}
+    return {**_summarize_seconds(seconds), "cpu_s": cpu}
 
 
 def _follow(
-    watch: Watch, groups: dict[str, list["subprocess.Popen[str]"]], directory: Path
+    watcher: Watcher, groups: dict[str, list["subprocess.Popen[str]"]], directory: Path
 ) -> tuple[list[Summary], dict[str, list[float]]]:
     """Return the summaries of the rounds in which devices train, and the processor time until each one."""
     summaries = list[Summary]()
     used: dict[str, list[float]] = {name: [] for name in groups}
     until = time.monotonic() + TIMEOUT_S
     while time.monotonic() < until:
-        summary = watch.summary(0.5)
+        summary = watcher.read_summary(0.5)
         if summary and summary.phase == PHASE_PERSONALIZE:
             return summaries, used
         if summary:
@@ -292,7 +292,7 @@ def _follow(
 
 
 def _last_lines(directory: Path) -> str:
-    return "; ".join(f"{path.stem}: {last_line(path)}" for path in sorted(directory.glob("*.log")))
+    return "; ".join(f"{path.stem}: {read_last_line(path)}" for path in sorted(directory.glob("*.log")))
 
 
 def render(result: Figures) -> str:
@@ -315,11 +315,11 @@ def render(result: Figures) -> str:
     columns = "".join(f"{name:>11}" for name in GROUPS)
     lines += ["", "processor seconds a round:", f"{'epochs':>6} {'training':>9}{columns}  all over training"]
     for row in result["rows"]:
-        alone = median(run["cpu_s"]["clients"] for run in row["runs"]["training"])
+        training = median(run["cpu_s"]["clients"] for run in row["runs"]["training"])
         used = [median(run["cpu_s"][name] for run in row["runs"]["edgefl"]) for name in GROUPS]
         low, high = row["cpu_ratio_range"]
         listed = "".join(f"{figure:11.4f}" for figure in used)
         lines.append(
-            f"{row['epochs']:6d} {alone:9.4f}{listed}  {row['cpu_ratio']:.3f} ({low:.3f}-{high:.3f})"
+            f"{row['epochs']:6d} {training:9.4f}{listed}  {row['cpu_ratio']:.3f} ({low:.3f}-{high:.3f})"
         )
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Client steps a second beside the named peers, how a simulation scales, and what memory it needs."""
+"""Client steps a second compared with named peers, the scaling of a simulation, and its memory."""
 
 import tempfile
 from collections.abc import Callable
@@ -13,25 +13,28 @@ from tests.benchmarks.simulate.steps import compile_plan, find_torch, measure_st
 PACKAGES = ("ai-edge-litert", "tensorflow", "keras", "numpy")
 
 
-def run_simulate_bench(repeats: int, torch_python: str | None, say: Callable[[str], None]) -> dict[str, Any]:
-    """Measure all three and return them with machine, versions and command.
+def run_simulate_bench(
+    repeats: int, torch_python: str | None, progress: Callable[[str], None]
+) -> dict[str, Any]:
+    """Return all three measurements with machine, versions and command.
 
-    Raises PlanError when `torch_python` has no torch or a peer's process fails, EdgeflError when a simulation
-    fails.
+    Raises:
+        PlanError: `torch_python` has no torch, or a peer's process fails.
+        EdgeflError: a simulation fails.
     """
-    found = find_torch(torch_python)
+    torch_path = find_torch(torch_python)
     with tempfile.TemporaryDirectory(prefix="edgefl-bench-") as name:
         directory = Path(name)
-        say("compiling the plan")
+        progress("compiling the plan")
         compile_plan(directory)
-        steps = measure_steps(directory, repeats, found, say)
-        scaling = measure_scaling(directory, repeats, say)
-        memory = measure_memory(directory, say)
-    given = f" --torch-python {torch_python}" if torch_python else ""
+        steps = measure_steps(directory, repeats, torch_path, progress)
+        scaling = measure_scaling(directory, repeats, progress)
+        memory = measure_memory(directory, progress)
+    torch_option = f" --torch-python {torch_python}" if torch_python else ""
     return {
         "machine": describe_machine(),
         "versions": {package: version(package) for package in PACKAGES} | _torch_version(steps),
-        "command": f"python -m tests.benchmarks simulate --repeats {repeats}{given}",
+        "command": f"python -m tests.benchmarks simulate --repeats {repeats}{torch_option}",
         "steps": steps,
         "scaling": scaling,
         "memory": memory,

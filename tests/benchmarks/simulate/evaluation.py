@@ -1,4 +1,4 @@
-"""What the accuracy of each round costs a client: processor time of an update with it and without.
+"""The cost of each round's accuracy for a client: processor time of an update with and without it.
 
     python -m tests.benchmarks evaluation --repeats 41
 
@@ -22,34 +22,34 @@ ALGORITHMS = ("fedavg", "clustered", "ifca", "aem", "fedmix")
 CLIENT = "client"
 
 
-def samples_of(count: int) -> Shard:
-    """Return noise in the shape of digits; the time does not depend on the values."""
+def make_samples(count: int) -> Shard:
+    """Return noise in the shape of digits. The time does not depend on the values."""
     rng = np.random.default_rng(1)
     x = rng.random((count, 28, 28, 1)).astype(np.float32)
     return Shard(x, rng.integers(0, 10, count), x[:0], np.zeros(0, np.int64), 10)
 
 
 def measure(name: str, samples: int, repeats: int) -> dict[str, float]:
-    """Return milliseconds of processor time of a LeNet-5 client's update, and what the evaluation adds.
+    """Return processor time of a LeNet-5 client's update and of the evaluation, in milliseconds.
 
     Args:
         name: the algorithm, with its default options.
-        samples: number of the client's training samples; one in five validates.
+        samples: number of the client's training samples. One in five validates.
         repeats: number of turns.
     """
     plan, initial = build_plan(FederationConfig(algorithm=name, model=ModelConfig("lenet5")))
     learner = LiteRTLearner(plan)
-    runner = ClientRunner(plan, learner, {CLIENT: samples_of(samples)}, 1)
+    runner = ClientRunner(plan, learner, {CLIENT: make_samples(samples)}, 1)
     server = make_algorithm(name, None, plan.spec.options)
     broadcast = server.broadcast(server.init(initial, derive_rng(1, 0, "init")), CLIENT)
     items = [WorkItem(broadcast, ClientState(), CLIENT, evaluate=evaluate) for evaluate in (False, True)]
     times: tuple[list[float], list[float]] = ([], [])
     runner.update(items[0])
     for _ in range(repeats):
-        for item, taken in zip(items, times, strict=True):
+        for item, durations_ms in zip(items, times, strict=True):
             begin = time.process_time()
             runner.update(item)
-            taken.append(1000 * (time.process_time() - begin))
+            durations_ms.append(1000 * (time.process_time() - begin))
     without = statistics.median(times[0])
     added = statistics.median([b - a for a, b in zip(*times, strict=True)])
     return {"update_ms": round(without, 1), "added_ms": round(added, 1), "share": round(added / without, 4)}

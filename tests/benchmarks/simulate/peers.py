@@ -1,8 +1,8 @@
 """One process of the simulate benchmark: `build CONFIG PLAN SAMPLES STEPS`, or
 `edgefl|keras-fit|tf-function CONFIG PLAN SAMPLES EPOCHS`.
 
-Each peer trains the same network from the same weights on the same batches, and tells the first epoch's loss
-to prove it.
+Each peer trains the same network from the same weights on the same batches, and prints the first epoch's loss
+as evidence.
 """
 
 import json
@@ -19,7 +19,7 @@ import numpy as np
 from edgefl.config import FederationConfig, load_config
 from edgefl.plan.spec import load_plan, save_plan
 
-Given = dict[str, Any]
+Arrays = dict[str, Any]
 Epoch = Callable[[], float]
 """Train for an epoch and return its mean loss."""
 
@@ -35,8 +35,8 @@ def build(config: FederationConfig, plan: Path, samples: Path, steps: int) -> No
     count = train.batch_size * steps
     x = rng.random((count, *built.spec.input_shape), dtype=np.float32)
     y = rng.integers(0, built.spec.num_classes, count)
-    order = np.random.default_rng(1).permutation(count)  # what the learner draws from this seed
-    held: dict[str, Any] = {
+    order = np.random.default_rng(1).permutation(count)  # the learner draws the same order from this seed
+    arrays: dict[str, Any] = {
         "x": x,
         "y": y,
         "order": order,
@@ -44,21 +44,21 @@ def build(config: FederationConfig, plan: Path, samples: Path, steps: int) -> No
         **train.hyper,
         **weights,
     }
-    np.savez(samples, **held)
+    np.savez(samples, **arrays)
 
 
-def edgefl_epoch(config: FederationConfig, plan: Path, given: Given) -> Epoch:
-    """The device's learner, all copies between numpy and the runtime included."""
+def make_edgefl_epoch(config: FederationConfig, plan: Path, arrays: Arrays) -> Epoch:
+    """Return an epoch of the device's learner, with all copies between numpy and the runtime."""
     from edgefl.learner.litert import LiteRTLearner
 
     learner = LiteRTLearner(load_plan(plan), threads=1)
-    weights = {spec.name: given[spec.name] for spec in learner.spec.weights}
+    weights = {spec.name: arrays[spec.name] for spec in learner.spec.weights}
     return lambda: learner.fit(
-        "train", weights, {"x": given["x"]}, given["y"], epochs=1, rng=np.random.default_rng(1)
+        "train", weights, {"x": arrays["x"]}, arrays["y"], epochs=1, rng=np.random.default_rng(1)
     )[1]
 
 
-def _keras(config: FederationConfig, given: Given) -> tuple[Any, Any, Any]:
+def _make_keras_model(config: FederationConfig, arrays: Arrays) -> tuple[Any, Any, Any]:
     import keras
 
     from edgefl.models import build_model
@@ -66,26 +66,26 @@ def _keras(config: FederationConfig, given: Given) -> tuple[Any, Any, Any]:
     model: Any = build_model(config.model)
     for layer in model.layers:
         if layer.weights:
-            layer.set_weights([given[f"{layer.name}/{kind}"] for kind in ("kernel", "bias")])
-    optimizer = keras.optimizers.SGD(float(given["learning_rate"]), momentum=float(given["momentum"]))
+            layer.set_weights([arrays[f"{layer.name}/{kind}"] for kind in ("kernel", "bias")])
+    optimizer = keras.optimizers.SGD(float(arrays["learning_rate"]), momentum=float(arrays["momentum"]))
     return model, optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
-def keras_fit_epoch(config: FederationConfig, plan: Path, given: Given) -> Epoch:
-    """`Model.fit` as Keras compiles it by default."""
-    model, optimizer, loss = _keras(config, given)
+def make_keras_fit_epoch(config: FederationConfig, plan: Path, arrays: Arrays) -> Epoch:
+    """Return an epoch of `Model.fit` with the defaults of Keras."""
+    model, optimizer, loss = _make_keras_model(config, arrays)
     model.compile(optimizer=optimizer, loss=loss)
-    x = given["x"][given["order"]]
-    y = given["y"][given["order"]]
-    size = int(given["batch_size"])
+    x = arrays["x"][arrays["order"]]
+    y = arrays["y"][arrays["order"]]
+    size = int(arrays["batch_size"])
     return lambda: float(model.fit(x, y, batch_size=size, shuffle=False, verbose=0).history["loss"][0])
 
 
-def tf_function_epoch(config: FederationConfig, plan: Path, given: Given) -> Epoch:
-    """A training step under tf.function, weights and slots in TensorFlow's variables."""
+def make_tf_function_epoch(config: FederationConfig, plan: Path, arrays: Arrays) -> Epoch:
+    """Return an epoch of steps under tf.function, with weights and slots in TensorFlow's variables."""
     import tensorflow as tf
 
-    model, optimizer, loss_of = _keras(config, given)
+    model, optimizer, loss_of = _make_keras_model(config, arrays)
     optimizer.build(model.trainable_variables)
 
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]
@@ -95,9 +95,9 @@ def tf_function_epoch(config: FederationConfig, plan: Path, given: Given) -> Epo
         optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
         return loss
 
-    x = given["x"]
-    y = given["y"]
-    batches = np.split(given["order"], len(y) // int(given["batch_size"]))
+    x = arrays["x"]
+    y = arrays["y"]
+    batches = np.split(arrays["order"], len(y) // int(arrays["batch_size"]))
 
     def epoch() -> float:
         return sum(float(step(tf.constant(x[index]), tf.constant(y[index]))) for index in batches) / len(
@@ -107,16 +107,16 @@ def tf_function_epoch(config: FederationConfig, plan: Path, given: Given) -> Epo
     return epoch
 
 
-EPOCHS: dict[str, tuple[Callable[[FederationConfig, Path, Given], Epoch], str]] = {
-    "edgefl": (edgefl_epoch, "ai-edge-litert"),
-    "keras-fit": (keras_fit_epoch, "keras"),
-    "tf-function": (tf_function_epoch, "tensorflow"),
+EPOCHS: dict[str, tuple[Callable[[FederationConfig, Path, Arrays], Epoch], str]] = {
+    "edgefl": (make_edgefl_epoch, "ai-edge-litert"),
+    "keras-fit": (make_keras_fit_epoch, "keras"),
+    "tf-function": (make_tf_function_epoch, "tensorflow"),
 }
-"""Peer -> (its epoch, the package whose version stands for it)."""
+"""Maps a peer to the function that makes its epoch, and to the package whose version is reported."""
 
 
 def main(kind: str, config_file: Path, plan: Path, samples: Path, count: int) -> None:
-    """Do this process's part and print it as one JSON line."""
+    """Run the part of this process, and print the result as one JSON line."""
     config = load_config(config_file)
     if kind == "build":
         build(config, plan, samples, count)
@@ -131,9 +131,9 @@ def main(kind: str, config_file: Path, plan: Path, samples: Path, count: int) ->
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.threading.set_inter_op_parallelism_threads(1)
     with np.load(samples) as file:
-        given = dict(file)
-    epoch = make(config, plan, given)
-    steps = len(given["y"]) // int(given["batch_size"])
+        arrays = dict(file)
+    epoch = make(config, plan, arrays)
+    steps = len(arrays["y"]) // int(arrays["batch_size"])
     first = epoch()
     times = []
     cpu = []

@@ -1,6 +1,6 @@
 """One simulation of the simulate benchmark: `run PLAN SAMPLES CLIENTS COHORT SAMPLES_EACH ROUNDS PROCESSES`.
 
-Prints client steps a second over the rounds but the first, in which processes start and open the plan.
+It prints client steps a second without the first round, in which processes start and open the plan.
 """
 
 import json
@@ -22,14 +22,13 @@ from edgefl.simulation.simulate import Record, simulate
 from edgefl.types import ServerState
 
 TEST_SHARE = 5
-"""One test sample for so many training samples."""
+"""Number of training samples for each test sample."""
 
 
-def random_shards(spec: PlanSpec, directory: Path, clients: int, samples: int) -> MappedShards:
-    """Return shards over random pictures, as a run of `edgefl simulate` has them: uint8, memory-mapped.
+def make_random_shards(spec: PlanSpec, directory: Path, clients: int, samples: int) -> MappedShards:
+    """Write and return shards of random pictures. They are uint8 and memory-mapped, as in `edgefl simulate`.
 
-    They are written client by client: what is measured is the memory of a simulation, not that of drawing its
-    data.
+    They are written client by client, so that drawing the data does not add to the measured memory.
     """
     rng = np.random.default_rng(1)
     tests = max(1, samples // TEST_SHARE)
@@ -41,20 +40,28 @@ def random_shards(spec: PlanSpec, directory: Path, clients: int, samples: int) -
             np.lib.format.write_array_header_1_0(file, header)
             for _ in range(clients):
                 file.write(rng.bytes(count * math.prod(spec.input_shape)))
-    none = np.zeros(0, np.float32)
-    allotments = {
+    empty = np.zeros(0, np.float32)
+    client_partitions = {
         client_id: ClientPartition(np.arange(samples) + i * samples, np.arange(tests) + i * tests)
         for i, client_id in enumerate(make_client_ids(clients))
     }
-    return MappedShards(directory, Dataset(none, labels[0], none, labels[1], spec.num_classes), allotments)
+    return MappedShards(
+        directory, Dataset(empty, labels[0], empty, labels[1], spec.num_classes), client_partitions
+    )
 
 
 def main(
-    plan_directory: Path, given: Path, clients: int, cohort: int, samples: int, rounds: int, processes: int
+    plan_directory: Path,
+    samples_file: Path,
+    clients: int,
+    cohort: int,
+    samples: int,
+    rounds: int,
+    processes: int,
 ) -> None:
-    """Run it, and print one JSON line: steps a second."""
+    """Run the simulation, and print steps a second as one JSON line."""
     plan = load_plan(plan_directory)
-    with np.load(given) as file:
+    with np.load(samples_file) as file:
         initial = {spec.name: file[spec.name] for spec in plan.spec.weights}
     config = replace(FederationConfig(), rounds=rounds, clients_per_round=cohort)
     size = plan.spec.find_signature("train").batch_size
@@ -65,11 +72,13 @@ def main(
     def count(state: ServerState, record: Record) -> None:
         nonlocal steps, seconds
         if record.round > 1:
-            steps += sum(-(-int(each["num_samples"]) // size) * epochs for each in record.updates.values())
+            steps += sum(
+                -(-int(metrics["num_samples"]) // size) * epochs for metrics in record.updates.values()
+            )
             seconds += record.seconds
 
     with tempfile.TemporaryDirectory(prefix="edgefl-bench-") as directory:
-        shards = random_shards(plan.spec, Path(directory), clients, samples)
+        shards = make_random_shards(plan.spec, Path(directory), clients, samples)
         simulate(plan, initial, shards, config, processes=processes, progress=count, keep_result=drop_mixture)
     print(json.dumps({"steps_per_second": steps / seconds, "steps": steps}))
 

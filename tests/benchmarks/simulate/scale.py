@@ -1,5 +1,5 @@
-"""How a simulation grows: client steps a second from one process to two, peak memory from ten clients to a
-thousand.
+"""Scaling of a simulation: client steps a second with one and two processes, and peak memory with ten and a
+thousand clients.
 """
 
 import contextlib
@@ -13,47 +13,48 @@ from statistics import median
 from typing import Any
 
 from edgefl.errors import EdgeflError
-from tests.benchmarks.process import children
+from tests.benchmarks.process import list_children
 from tests.benchmarks.simulate.steps import ENV
 
 SPEED = {"clients": 20, "cohort": 10, "samples": 600, "rounds": 3}
-"""Rounds as those of PFL-MoE: ten clients, 600 samples each, five epochs; the first is not timed."""
+"""Rounds as in PFL-MoE: ten clients with 600 samples each and five epochs. The first round is not timed."""
 MEMORY = {"cohort": 10, "samples": 50, "rounds": 3, "processes": 2}
 FEW = 10
 MANY = 1000
 INTERVAL_S = 0.05
-"""Between two looks at the memory of the processes."""
+"""Seconds between two measurements of the processes' memory."""
 
-Say = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
-def measure_scaling(directory: Path, repeats: int, say: Say) -> dict[str, Any]:
-    """Return client steps a second with one process and with two (medians), and the median of the pairs'
-    ratios.
-    """
+def measure_scaling(directory: Path, repeats: int, progress: Progress) -> dict[str, Any]:
+    """Return median client steps a second with one and two processes, and the median of the pairs' ratios."""
     pairs = []
     for repeat in range(repeats):
         pair = {}
         for processes in (1, 2) if repeat % 2 == 0 else (2, 1):
-            with _simulation(directory, **SPEED, processes=processes) as running:
-                pair[processes] = float(_result(running)["steps_per_second"])
-        say(f"{repeat + 1}/{repeats} simulation: {pair[1]:.0f} steps/s in one process, {pair[2]:.0f} in two")
+            with _start_simulation(directory, **SPEED, processes=processes) as simulation:
+                pair[processes] = float(_read_result(simulation)["steps_per_second"])
+        progress(
+            f"{repeat + 1}/{repeats} simulation: {pair[1]:.0f} steps/s in one process, {pair[2]:.0f} in two"
+        )
         pairs.append(pair)
     ratios = [pair[2] / pair[1] for pair in pairs]
     speeds = {f"steps_per_second_{n}": median(pair[n] for pair in pairs) for n in (1, 2)}
     return {**SPEED, **speeds, "ratio": median(ratios), "ratio_range": [min(ratios), max(ratios)]}
 
 
-def measure_memory(directory: Path, say: Say) -> dict[str, Any]:
-    """Return the peak memory in MB of a simulation with few clients and with many, summed over its processes,
-    and their ratio.
+def measure_memory(directory: Path, progress: Progress) -> dict[str, Any]:
+    """Return the peak memory of a simulation with few and with many clients, and their ratio.
+
+    The memory is in MB, summed over the processes.
     """
     peaks = {}
     for clients in (FEW, MANY):
-        with _simulation(directory, clients=clients, **MEMORY) as running:
-            peaks[clients] = _peak_mb(running)
-            _result(running)
-        say(f"simulation of {clients} clients: {peaks[clients]:.0f} MB")
+        with _start_simulation(directory, clients=clients, **MEMORY) as simulation:
+            peaks[clients] = _measure_peak_mb(simulation)
+            _read_result(simulation)
+        progress(f"simulation of {clients} clients: {peaks[clients]:.0f} MB")
     return {
         **MEMORY,
         "few": FEW,
@@ -64,47 +65,50 @@ def measure_memory(directory: Path, say: Say) -> dict[str, Any]:
     }
 
 
-def _simulation(
+def _start_simulation(
     directory: Path, *, clients: int, cohort: int, samples: int, rounds: int, processes: int
 ) -> subprocess.Popen[str]:
-    """Start a simulation in a process of its own."""
+    """Start a simulation in a separate process."""
     files = [str(directory / name) for name in ("plan", "samples.npz")]
-    numbers = [str(each) for each in (clients, cohort, samples, rounds, processes)]
+    numbers = [str(number) for number in (clients, cohort, samples, rounds, processes)]
     command = [sys.executable, "-m", "tests.benchmarks.simulate.run", *files, *numbers]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENV)
 
 
-def _result(running: subprocess.Popen[str]) -> Any:
-    """Return what a simulation printed at its end; EdgeflError when it failed."""
-    out, error = running.communicate()
-    if running.returncode:
+def _read_result(simulation: subprocess.Popen[str]) -> Any:
+    """Return the result that a simulation printed.
+
+    Raises:
+        EdgeflError: the simulation failed.
+    """
+    out, error = simulation.communicate()
+    if simulation.returncode:
         raise EdgeflError(
-            f"the simulation ended with {running.returncode}: {' '.join(error.strip().splitlines()[-1:])}"
+            f"the simulation ended with {simulation.returncode}: {' '.join(error.strip().splitlines()[-1:])}"
         )
     return json.loads(out.splitlines()[-1])
 
 
-def _peak_mb(running: subprocess.Popen[str]) -> float:
-    """Return the peak memory of a simulation and its children; not while speed is measured, since looking
-    takes a tenth of a core.
+def _measure_peak_mb(simulation: subprocess.Popen[str]) -> float:
+    """Return the peak memory of a simulation and its children.
+
+    The measurement takes a tenth of a core, so it is not used while speed is measured.
     """
     peak = 0.0
-    while running.poll() is None:
-        peak = max(peak, tree_mb(running.pid))
+    while simulation.poll() is None:
+        peak = max(peak, measure_tree_mb(simulation.pid))
         time.sleep(INTERVAL_S)
     return peak
 
 
-def tree_mb(pid: int) -> float:
-    """Return the memory of a process and its descendants in MB of 10^6 bytes; a page that several share
-    counts once (PSS).
-    """
+def measure_tree_mb(pid: int) -> float:
+    """Return the memory of a process and its descendants in MB (10^6 bytes). Shared pages count once."""
     total = 0.0
     pending = [pid]
     while pending:
-        each = pending.pop()
-        pending += children(each)
-        with contextlib.suppress(OSError, StopIteration):  # it has ended
-            lines = Path(f"/proc/{each}/smaps_rollup").read_text().splitlines()
+        pid = pending.pop()
+        pending += list_children(pid)
+        with contextlib.suppress(OSError, StopIteration):  # the process has ended
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
             total += next(int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("Pss:"))
     return total

@@ -1,9 +1,9 @@
-"""What the choice of a model costs a client: processor time of the parts of its personalization.
+"""The cost of choosing a model for a client: processor time of the parts of its personalization.
 
     python -m tests.benchmarks selection
 
-A client makes all models without its validation samples, scores them on these, and then makes all of them
-again on all of its samples. Only the last part would be left if nothing were chosen.
+A client makes all models without its validation samples, scores them on these samples, and then makes all
+models again on all samples. Without a choice, only the last part would remain.
 """
 
 import time
@@ -22,7 +22,7 @@ from edgefl.rng import derive_rng
 from edgefl.server.server_algorithm import build_server_algorithm
 from edgefl.simulation.simulate import simulate
 from edgefl.types import ClientState, Peer, Shard
-from tests.benchmarks.simulate.evaluation import CLIENT, samples_of
+from tests.benchmarks.simulate.evaluation import CLIENT, make_samples
 
 ALGORITHMS = ("fedavg", "clustered", "fedap", "aem", "fedmix", "pfl-mfe")
 T = TypeVar("T")
@@ -33,24 +33,24 @@ def measure(name: str, samples: int, rounds: int) -> dict[str, float]:
 
     Args:
         name: the algorithm, with its default options.
-        samples: number of the client's training samples; one in five validates.
+        samples: number of the client's training samples. One in five validates.
         rounds: number of rounds, which decides how long the local model trains.
 
     Returns:
-        first_s: making the models to compare. comparison_s: scoring them. finishing_s: making them again.
-        first_share, comparison_share: the share of each in the sum of the three.
+        first_s: time to make the models to compare. comparison_s: time to score them. finishing_s: time to
+        make them again. first_share, comparison_share: the share of each in the sum of the three.
     """
     config = FederationConfig(algorithm=name, model=ModelConfig("lenet5"), rounds=rounds)
     plan, initial = build_plan(config)
     learner = LiteRTLearner(plan)
-    shards = {client: samples_of(samples) for client in (CLIENT, "other")}
+    shards = {client: make_samples(samples) for client in (CLIENT, "other")}
     states: dict[str, ClientState] = {}
-    ended = simulate(plan, initial, shards, config, states=states).state
-    played = replace(ended, phase=PHASE_PERSONALIZE)
+    final_state = simulate(plan, initial, shards, config, states=states).state
+    state = replace(final_state, phase=PHASE_PERSONALIZE)
     server = build_server_algorithm(
         make_algorithm(name, None, plan.spec.options), config, plan.spec, key=bytes(32)
     )
-    item = WorkItem(server.broadcast(played, CLIENT), states[CLIENT], CLIENT)
+    item = WorkItem(server.broadcast(state, CLIENT), states[CLIENT], CLIENT)
     runner = ClientRunner(plan, learner, shards, config.seed)
     split = runner.split(CLIENT)
 
@@ -62,14 +62,14 @@ def measure(name: str, samples: int, rounds: int) -> dict[str, float]:
             item.state,
             shard,
             config.personalization,
-            lambda purpose: derive_rng(config.seed, played.round, f"{CLIENT}:{purpose}"),
+            lambda purpose: derive_rng(config.seed, state.round, f"{CLIENT}:{purpose}"),
         ).models
 
-    compared, first = _timed(lambda: make(split.train))
-    _, comparison = _timed(
+    compared, first = _measure_time(lambda: make(split.train))
+    _, comparison = _measure_time(
         lambda: [score_samples(learner, peer, split.x, split.y) for peer in compared.values()]
     )
-    _, finishing = _timed(lambda: make(runner.shards[CLIENT]))
+    _, finishing = _measure_time(lambda: make(runner.shards[CLIENT]))
     total = first + comparison + finishing
     return {
         "first_s": round(first, 2),
@@ -80,7 +80,7 @@ def measure(name: str, samples: int, rounds: int) -> dict[str, float]:
     }
 
 
-def _timed(function: Callable[[], T]) -> tuple[T, float]:
+def _measure_time(function: Callable[[], T]) -> tuple[T, float]:
     begin = time.process_time()
     result = function()
     return result, time.process_time() - begin

@@ -1,4 +1,4 @@
-"""Client steps a second on one core beside the named peers, each in its own process, one thread."""
+"""Client steps a second on one core, compared with named peers. Each has a process with one thread."""
 
 import json
 import os
@@ -25,18 +25,20 @@ momentum = 0.5
 """
 STEPS = 100
 EPOCHS = 5
-"""Steps an epoch; epochs timed in one process, after one that warms up."""
+"""Steps of an epoch, and number of timed epochs of a process after a warm-up epoch."""
 
 PEERS = ("edgefl", "torch", "keras-fit", "tf-function")
 LOSS_TOLERANCE = 1e-3
 ENV = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "OMP_NUM_THREADS": "1"}
 
-Say = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 def run_process(command: list[str]) -> Any:
-    """Run a process of the benchmark and return its last line's JSON; PlanError with its last words when it
-    fails.
+    """Run a process of the benchmark, and return the JSON of its last line.
+
+    Raises:
+        PlanError: the process fails. The message has the last line of its standard error.
     """
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=ENV)
     if done.returncode:
@@ -47,38 +49,51 @@ def run_process(command: list[str]) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def find_torch(given: str | None) -> str | None:
-    """Return the Python that has torch: the one given, or this one; None when neither has it."""
-    if given is None:
+def find_torch(python: str | None) -> str | None:
+    """Return `python`, or this Python if it has torch, or None.
+
+    Raises:
+        PlanError: `python` cannot import torch and numpy.
+    """
+    if python is None:
         return sys.executable if find_spec("torch") else None
     try:
         failed = (
-            subprocess.run([given, "-c", "import torch, numpy"], capture_output=True, check=False).returncode
+            subprocess.run([python, "-c", "import torch, numpy"], capture_output=True, check=False).returncode
             != 0
         )
     except OSError:
         failed = True
     if failed:
         raise PlanError(
-            f"{given} cannot import torch and numpy; give --torch-python a Python that has both, or leave it "
-            "out"
+            f"{python} cannot import torch and numpy; give --torch-python a Python that has both, or leave "
+            "it out"
         )
-    return given
+    return python
 
 
 def compile_plan(directory: Path) -> None:
-    """Write configuration, plan and samples into the directory; PlanError when that fails."""
-    (directory / "federation.toml").write_text(CONFIG)
-    run_process([*_module("build", directory), str(STEPS)])
+    """Write configuration, plan and samples into the directory.
 
-
-def measure_steps(directory: Path, repeats: int, torch_python: str | None, say: Say) -> dict[str, Any]:
-    """Time every peer `repeats` times, in turn, the order reversed each time.
-
-    Returns what `_summary` says of each peer, None for torch when no Python has it. Raises PlanError when two
-    peers' first losses differ: they would not have done the same work.
+    Raises:
+        PlanError: the process fails.
     """
-    commands = {peer: [*_module(peer, directory), str(EPOCHS)] for peer in PEERS if peer != "torch"}
+    (directory / "federation.toml").write_text(CONFIG)
+    run_process([*_make_command("build", directory), str(STEPS)])
+
+
+def measure_steps(
+    directory: Path, repeats: int, torch_python: str | None, progress: Progress
+) -> dict[str, Any]:
+    """Time every peer `repeats` times in turn, and reverse the order in each repeat.
+
+    Returns:
+        The summary of each peer, see `_summarize`. It is None for torch if no Python has it.
+
+    Raises:
+        PlanError: the first losses of two peers differ, so they did not do the same work.
+    """
+    commands = {peer: [*_make_command(peer, directory), str(EPOCHS)] for peer in PEERS if peer != "torch"}
     if torch_python:
         script = str(Path(__file__).with_name("torch_peer.py"))
         commands["torch"] = [torch_python, script, str(directory / "samples.npz"), str(EPOCHS)]
@@ -86,24 +101,28 @@ def measure_steps(directory: Path, repeats: int, torch_python: str | None, say: 
     for repeat in range(repeats):
         for peer in list(commands) if repeat % 2 == 0 else reversed(commands):
             runs[peer].append(run_process(commands[peer]))
-            say(f"{repeat + 1}/{repeats} {peer}: {median(runs[peer][-1]['ms']):.2f} ms a step")
-    losses = {peer: found[0]["loss"] for peer, found in runs.items()}
+            progress(f"{repeat + 1}/{repeats} {peer}: {median(runs[peer][-1]['ms']):.2f} ms a step")
+    losses = {peer: peer_runs[0]["loss"] for peer, peer_runs in runs.items()}
     if max(losses.values()) - min(losses.values()) > LOSS_TOLERANCE:
         raise PlanError(
             f"the peers' first losses are {losses}, expected the same within {LOSS_TOLERANCE}: they train on "
             "different things"
         )
-    return {peer: _summary(runs[peer], runs["edgefl"]) if peer in runs else None for peer in PEERS}
+    return {peer: _summarize(runs[peer], runs["edgefl"]) if peer in runs else None for peer in PEERS}
 
 
-def _summary(runs: list[dict[str, Any]], ours: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians over processes, of which each gives its median epoch.
+def _summarize(runs: list[dict[str, Any]], edgefl_runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return medians over processes. Each process contributes its median epoch.
 
-    ms: wall clock of a step; cpu_ms: processor time, which other work on the machine changes less;
-    time_over_ours: median of the repeats' ratios, and their range.
+    Returns:
+        ms: wall clock time of a step. cpu_ms: processor time, which other work on the machine changes less.
+        time_over_ours: median of the repeats' ratios. time_over_ours_range: their range.
     """
     ms, cpu = ([median(run[name]) for run in runs] for name in ("ms", "cpu_ms"))
-    ratios = [each / median(own["ms"]) for each, own in zip(ms, ours, strict=True)]
+    ratios = [
+        milliseconds / median(edgefl_run["ms"])
+        for milliseconds, edgefl_run in zip(ms, edgefl_runs, strict=True)
+    ]
     return {
         "ms": median(ms),
         "cpu_ms": median(cpu),
@@ -115,6 +134,6 @@ def _summary(runs: list[dict[str, Any]], ours: list[dict[str, Any]]) -> dict[str
     }
 
 
-def _module(kind: str, directory: Path) -> list[str]:
+def _make_command(kind: str, directory: Path) -> list[str]:
     files = [str(directory / name) for name in ("federation.toml", "plan", "samples.npz")]
     return [sys.executable, "-m", "tests.benchmarks.simulate.peers", kind, *files]

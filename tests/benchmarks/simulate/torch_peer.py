@@ -1,9 +1,9 @@
 """The PyTorch peer of the simulate benchmark: `torch_peer.py SAMPLES EPOCHS`, run by a Python that has torch
-and need not have edgefl.
+and does not need edgefl.
 
-A plain loop: no compilation, samples in one tensor that batches are indexed from (a DataLoader would be
-slower), zero_grad, backward, torch.optim.SGD with momentum. Channels come first in PyTorch, so kernels and
-the first dense layer's rows are reordered.
+It is a plain loop without compilation: zero_grad, backward, torch.optim.SGD with momentum. Batches index one
+tensor of samples, because a DataLoader would be slower. Channels come first in PyTorch, so kernels and the
+rows of the first dense layer are reordered.
 """
 # mypy: disable-error-code="import-not-found"
 
@@ -20,7 +20,7 @@ from torch import nn
 LAYERS = ("conv1", "conv2", "fc1", "fc2", "fc3")
 
 
-def network() -> nn.Sequential:
+def build_network() -> nn.Sequential:
     """Return LeNet-5 for float32[batch, 1, 28, 28], layers named as in edgefl's."""
     layers: list[tuple[str, nn.Module]] = [
         ("conv1", nn.Conv2d(1, 6, 5, padding=2)),
@@ -40,33 +40,35 @@ def network() -> nn.Sequential:
 
 
 def main(samples: str, epochs: int) -> None:
-    """Train, and print one JSON line: wall and processor milliseconds a step of each epoch but the first, the
-    first epoch's mean loss.
+    """Train, and print one JSON line.
+
+    It has wall clock and processor milliseconds of a step for each epoch after the first, and the mean loss
+    of the first epoch.
     """
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
-    given = np.load(samples)
-    model = network()
+    arrays = np.load(samples)
+    model = build_network()
     with torch.no_grad():
         for name in LAYERS:
-            kernel = given[f"{name}/kernel"]
-            # Rows come from (row, column, channel), PyTorch flattens (channel, row, column)
+            kernel = arrays[f"{name}/kernel"]
+            # Rows are flattened from (row, column, channel). PyTorch flattens (channel, row, column)
             if name == "fc1":
                 kernel = kernel.reshape(5, 5, 16, -1).transpose(2, 0, 1, 3).reshape(400, -1)
             getattr(model, name).weight.copy_(
                 torch.from_numpy(kernel.transpose((3, 2, 0, 1) if kernel.ndim == 4 else (1, 0)).copy())
             )
-            getattr(model, name).bias.copy_(torch.from_numpy(given[f"{name}/bias"]))
-    x = torch.from_numpy(given["x"].transpose(0, 3, 1, 2).copy())
-    y = torch.from_numpy(given["y"])
-    order = torch.from_numpy(given["order"])
+            getattr(model, name).bias.copy_(torch.from_numpy(arrays[f"{name}/bias"]))
+    x = torch.from_numpy(arrays["x"].transpose(0, 3, 1, 2).copy())
+    y = torch.from_numpy(arrays["y"])
+    order = torch.from_numpy(arrays["order"])
     optimizer = torch.optim.SGD(
-        model.parameters(), lr=float(given["learning_rate"]), momentum=float(given["momentum"])
+        model.parameters(), lr=float(arrays["learning_rate"]), momentum=float(arrays["momentum"])
     )
     criterion = nn.CrossEntropyLoss()
-    size = int(given["batch_size"])
-    steps = len(order) // int(given["batch_size"])
+    size = int(arrays["batch_size"])
+    steps = len(order) // int(arrays["batch_size"])
     times = []
     cpu = []
     first = 0.0

@@ -1,18 +1,18 @@
-"""How far a reader goes who follows one piece of work through the code.
+"""The files through which a reader follows the calls of one piece of work.
 
 The calls are those of a real run: `CallGraph.observe` records which functions of the project call which ones.
 A call through a library, such as a context manager, counts as a call of the function that used the library.
-A lambda or a comprehension belongs to the function around it. What a module runs when it is imported does
-not count.
+A lambda or a comprehension belongs to the function around it. Code that a module runs on import does not
+count.
 
-The reader starts at the root function and reads depth first: each function once, its calls in the order in
-which they first happened. The reader enters the file of a function to read it, and goes back to the file of
-the caller afterwards.
+The reader starts at the root function and reads depth first: each function once, and its calls in the order
+in which they first happened. The reader enters the file of a function to read it, and then returns to the
+file of the caller.
 
-- functions: distinct functions that are read.
-- files: distinct files that they are in.
-- visits: how often the reader enters a file from another one; the root's file at the start counts.
-- returns: visits of a file that was visited before, so visits minus files.
+- functions: number of distinct functions that are read.
+- files: number of distinct files of these functions.
+- visits: how often the reader enters a file from another file. The file of the root counts too.
+- returns: visits to a file that was visited before, so visits minus files.
 """
 
 import sys
@@ -29,7 +29,7 @@ PACKAGES = ("edgefl", "devices", "mqtt_broker", "firmware_export")
 
 
 class Function(NamedTuple):
-    """A function of the project: its file, and its qualified name in it."""
+    """A function of the project: its file and its qualified name."""
 
     file: str
     name: str
@@ -37,7 +37,7 @@ class Function(NamedTuple):
 
 @dataclass(frozen=True)
 class CallPath:
-    """See the module."""
+    """The figures that the module's docstring defines."""
 
     functions: int
     files: int
@@ -45,7 +45,7 @@ class CallPath:
     returns: int
 
 
-def call_path(calls: Mapping[Function, Iterable[Function]], root: Function) -> CallPath:
+def compute_call_path(calls: Mapping[Function, Iterable[Function]], root: Function) -> CallPath:
     """Return the figures of a reader who starts at a function."""
     files = list[str]()
     read = set[Function]()
@@ -64,7 +64,7 @@ def call_path(calls: Mapping[Function, Iterable[Function]], root: Function) -> C
     return CallPath(len(read), distinct, visits, visits - distinct)
 
 
-def function_of(code: CodeType) -> Function | None:
+def find_function(code: CodeType) -> Function | None:
     """Return the function that code belongs to, or None for code that is not in a package of the project."""
     path = Path(code.co_filename)
     if not path.is_relative_to(ROOT) or path.relative_to(ROOT).parts[0] not in PACKAGES:
@@ -77,8 +77,8 @@ class CallGraph:
     """The calls that happen below one function.
 
     Attributes:
-        calls: whether a call got the argument that is followed, by caller and callee.
-        root: the function, once it has run.
+        calls: whether a call receives the followed argument, by caller and callee.
+        root: the root function, after it has run.
     """
 
     calls: dict[Function, dict[Function, bool]] = field(default_factory=dict)
@@ -89,9 +89,9 @@ class CallGraph:
 
         Args:
             function: the root.
-            position: index of the argument that is followed; None follows none.
+            position: index of the argument to follow. None follows no argument.
         """
-        root = self.root = function_of(function.__code__)
+        root = self.root = find_function(function.__code__)
         assert root is not None, "only a function of the project is a root"
 
         @wraps(function)
@@ -99,8 +99,8 @@ class CallGraph:
             followed = None if position is None else arguments[position]
 
             def record(frame: FrameType, event: str, _: Any) -> None:
-                callee = function_of(frame.f_code) if event == "call" else None
-                if callee is None or callee == root or (caller := _caller(frame)) is None:
+                callee = find_function(frame.f_code) if event == "call" else None
+                if callee is None or callee == root or (caller := _find_caller(frame)) is None:
                     return
                 count = frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount
                 names = frame.f_code.co_varnames[:count]
@@ -116,23 +116,23 @@ class CallGraph:
 
         return observed
 
-    def path(self, *, of_argument: bool = False) -> CallPath:
-        """Return the figures of all calls, or of those alone that get the argument that is followed."""
+    def compute_path(self, *, of_argument: bool = False) -> CallPath:
+        """Return the figures of all calls, or only of calls that receive the followed argument."""
         assert self.root is not None, "nothing was observed"
         chosen = {
             caller: [callee for callee, passed in edges.items() if passed or not of_argument]
             for caller, edges in self.calls.items()
         }
-        return call_path(chosen, self.root)
+        return compute_call_path(chosen, self.root)
 
 
-def _caller(frame: FrameType) -> Function | None:
+def _find_caller(frame: FrameType) -> Function | None:
     """Return the nearest function of the project above a frame, or None if a module is being imported."""
     above = frame.f_back
     while above is not None:
         if above.f_code.co_name == "<module>":
             return None
-        if (caller := function_of(above.f_code)) is not None:
+        if (caller := find_function(above.f_code)) is not None:
             return caller
         above = above.f_back
     return None

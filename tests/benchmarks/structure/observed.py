@@ -1,5 +1,5 @@
-"""The runs whose calls are counted: a federation of one device over mosquitto in this process, and one client
-of the simulator.
+"""Runs whose calls are counted: a federation of one device over mosquitto in this process, and one client of
+the simulator.
 """
 
 import tempfile
@@ -27,9 +27,9 @@ from edgefl.types import ClientState, Shard, Weights
 from edgefl.wire.messages import Task
 from mqtt_broker.aggregator.plan_source import build_plan_in_child, open_built_plan
 from mqtt_broker.aggregator.service import Aggregator
-from tests.benchmarks.fleet.broker import bare_broker
+from tests.benchmarks.fleet.broker import start_bare_broker
 from tests.benchmarks.structure.call_path import CallGraph
-from tests.benchmarks.structure.statements import by_package, files_of_commit, working_tree
+from tests.benchmarks.structure.statements import count_by_package, list_working_tree, read_commit
 
 CLIENT = "device-1"
 SAMPLES = 40
@@ -37,7 +37,7 @@ WAIT_S = 60.0
 CONFIG = '[federation]\nname = "calls"\nrounds = 2\nmin_clients = 1\n[model]\nname = "lenet5"\n'
 
 
-def samples() -> Shard:
+def make_samples() -> Shard:
     """Return noise in the shape of digits."""
     rng = np.random.default_rng(1)
     x = rng.random((SAMPLES, 28, 28, 1)).astype(np.float32)
@@ -48,9 +48,9 @@ def samples() -> Shard:
 def observe_federation(
     plan: Plan, initial: Weights, config: FederationConfig, directory: Path
 ) -> tuple[CallGraph, CallGraph]:
-    """Return the calls of the device in its first task, and those of the round server in the first round.
+    """Return the calls of the device in its first task, and of the round server in the first round.
 
-    The round lasts from the event after the one that opens it to the one that opens the next round.
+    The calls of a round start after the event that opens it, and include the event that opens the next round.
     """
     of_device, of_server = CallGraph(), CallGraph()
     original_perform, original_handle = DeviceService._answer_task, RoundServer.handle
@@ -66,24 +66,24 @@ def observe_federation(
         opened += sum(isinstance(action, OpenRound) for action in actions)
         return actions
 
-    save_shard(directory / "samples.npz", samples())
+    save_shard(directory / "samples.npz", make_samples())
     errors = list[EdgeflError]()
 
-    def lead(url: str) -> None:
+    def run_aggregator(url: str) -> None:
         try:
             Aggregator(config, plan, initial, directory / "out").run(url)
         except EdgeflError as error:
             errors.append(error)
 
     with (
-        bare_broker(directory, None) as port,
+        start_bare_broker(directory, None) as port,
         patch.object(DeviceService, "_answer_task", perform_first),
         patch.object(RoundServer, "handle", handle_first),
     ):
         url = f"mqtt://127.0.0.1:{port}"
         data = DataSource(str(directory / "samples.npz"))
         settings = DeviceSettings(url, CLIENT, data, directory / CLIENT, wait_s=WAIT_S, export=False)
-        aggregator = threading.Thread(target=lead, args=(url,), daemon=True)
+        aggregator = threading.Thread(target=run_aggregator, args=(url,), daemon=True)
         aggregator.start()
         run_device(settings)
         aggregator.join(WAIT_S)
@@ -95,7 +95,7 @@ def observe_federation(
 def observe_simulation(plan: Plan, initial: Weights, config: FederationConfig) -> CallGraph:
     """Return the calls of the simulator for the update of one client."""
     graph = CallGraph()
-    federation = OpenFederation(SimulatedFederation(plan, config.seed, {CLIENT: samples()}))
+    federation = OpenFederation(SimulatedFederation(plan, config.seed, {CLIENT: make_samples()}))
     server = make_algorithm(plan.spec.algorithm, None, plan.spec.options)
     broadcast = server.broadcast(server.init(initial, derive_rng(config.seed, 0, "init")), CLIENT)
     item = WorkItem(broadcast, ClientState(), CLIENT, evaluate=config.reports_accuracy)
@@ -109,7 +109,7 @@ def run_calls_bench(since: str | None, command: str, progress: Callable[[str], N
     Raises:
         EdgeflError: mosquitto is missing, or the commit is unknown.
     """
-    before = by_package(files_of_commit(since)) if since else None
+    before = count_by_package(read_commit(since)) if since else None
     with tempfile.TemporaryDirectory(prefix="edgefl-bench-", ignore_cleanup_errors=True) as name:
         directory = Path(name)
         (directory / "federation.toml").write_text(CONFIG)
@@ -120,17 +120,19 @@ def run_calls_bench(since: str | None, command: str, progress: Callable[[str], N
         progress("observing a federation")
         device, server = observe_federation(plan, initial, config, directory)
     paths = {
-        "device task (DeviceService._answer_task)": device.path(),
-        "  of it, calls that get the task": device.path(of_argument=True),
-        "round server (RoundServer.handle)": server.path(),
-        "simulated update (simulation.clients.train)": observe_simulation(plan, initial, config).path(),
+        "device task (DeviceService._answer_task)": device.compute_path(),
+        "  of it, calls that get the task": device.compute_path(of_argument=True),
+        "round server (RoundServer.handle)": server.compute_path(),
+        "simulated update (simulation.clients.train)": observe_simulation(
+            plan, initial, config
+        ).compute_path(),
     }
     return {
         "command": command,
         "paths": {name: vars(path) for name, path in paths.items()},
         "since": since,
         "before": before,
-        "statements": by_package(working_tree()),
+        "statements": count_by_package(list_working_tree()),
     }
 
 

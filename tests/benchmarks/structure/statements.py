@@ -1,4 +1,4 @@
-"""How many statements packages have: nodes of the syntax tree that are statements, strings alone left out."""
+"""Number of statements of packages: statement nodes of the syntax tree, without docstrings."""
 
 import ast
 import io
@@ -21,13 +21,13 @@ MEASURED = (
 
 
 def count_statements(source: str) -> int:
-    """Return the number of statements. A docstring is none."""
+    """Return the number of statements. A docstring does not count."""
     nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.stmt)]
     return sum(not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Constant) for node in nodes)
 
 
-def by_package(sources: Iterable[tuple[str, str]]) -> dict[str, dict[str, int]]:
-    """Return files and statements of the packages that are measured.
+def count_by_package(sources: Iterable[tuple[str, str]]) -> dict[str, dict[str, int]]:
+    """Return the number of files and statements of each measured package.
 
     Args:
         sources: path in the repository and content of each Python file.
@@ -41,15 +41,19 @@ def by_package(sources: Iterable[tuple[str, str]]) -> dict[str, dict[str, int]]:
     return counts
 
 
-def working_tree() -> Iterator[tuple[str, str]]:
+def list_working_tree() -> Iterator[tuple[str, str]]:
     """Yield the Python files of the packages in the working tree."""
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             yield str(path.relative_to(ROOT)), path.read_text()
 
 
-def files_of_commit(commit: str) -> Iterator[tuple[str, str]]:
-    """Yield the Python files of a commit of this repository. Raises ConfigError for an unknown commit."""
+def read_commit(commit: str) -> Iterator[tuple[str, str]]:
+    """Yield the Python files of a commit of this repository.
+
+    Raises:
+        ConfigError: the commit is unknown.
+    """
     command = ["git", "archive", "--format=tar", "--end-of-options", commit]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
     if ran.returncode:

@@ -1,11 +1,11 @@
-"""The messages of many devices and their aggregator from one process and one connection: what monitor and
-dashboard are measured with.
+"""The messages of many devices and their aggregator, sent by one process over one connection. The benchmarks
+of monitor and dashboard use them.
 
     python -m tests.benchmarks.watching.simulated_devices mqtt://localhost:1883 --devices 500
 
-Nothing is trained: figures are drawn. Each device says its status (retained) and its metrics once a period,
-and takes part in rounds: task, announced update, receipt, metrics. A few are offline, paused, slow or
-rejected. Clusters are told after each round.
+Nothing is trained. All figures are random. Each device publishes its status (retained) and its metrics once a
+period, and takes part in rounds: task, announcement, receipt, metrics. A few devices are offline, paused,
+slow or rejected. Clusters are published after each round.
 """
 
 import math
@@ -26,14 +26,21 @@ from edgefl.wire.topics import FederationTopics
 PLAN = "0" * 64
 GROUPS = 4
 SIZE = 60_000
-Due = tuple[float, str, bytes, bool]
-"""When in the round, in seconds; topic; payload; retained."""
+ScheduledMessage = tuple[float, str, bytes, bool]
+"""Time in the round in seconds, topic, payload, and whether the message is retained."""
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """Who speaks: `devices` of them, statuses and metrics each `period_s` seconds, rounds of `round_s`, of
-    which `cohort` take part.
+    """The simulated fleet.
+
+    Attributes:
+        federation: name of the federation.
+        devices: number of devices.
+        period_s: seconds between two statuses or metrics of a device.
+        round_s: seconds of a round.
+        rounds: number of rounds that the aggregator announces.
+        seed: random seed.
     """
 
     federation: str = "fleet"
@@ -49,34 +56,34 @@ class Fleet:
         return tuple(f"pi-{i:03d}" for i in range(self.devices))
 
 
-def fate(index: int) -> str:
-    """Return what becomes of a device in every round: most answer in time."""
+def get_fate(index: int) -> str:
+    """Return the behaviour of a device, which is the same in all rounds. Most devices answer in time."""
     return {7: "offline", 17: "paused", 27: "slow", 37: "rejected"}.get(index % 50, "fine")
 
 
-def round_messages(fleet: Fleet, session: str, number: int, now: float) -> list[Due]:
-    """Return all that is said in a round that opens at `now` (seconds since 1970), sorted by when."""
-    return sorted(_round(fleet, session, number, now), key=lambda due: due[0])
+def list_round_messages(fleet: Fleet, session: str, number: int, now: float) -> list[ScheduledMessage]:
+    """Return all messages of a round that opens at `now` (seconds since 1970), sorted by time."""
+    return sorted(_generate_round(fleet, session, number, now), key=lambda due: due[0])
 
 
-def messages_per_s(fleet: Fleet) -> float:
-    """Return how many messages a second that is, from the second round on."""
-    return len(round_messages(fleet, "", 2, 0.0)) / fleet.round_s
+def compute_message_rate(fleet: Fleet) -> float:
+    """Return the messages a second from the second round on."""
+    return len(list_round_messages(fleet, "", 2, 0.0)) / fleet.round_s
 
 
-def _round(fleet: Fleet, session: str, number: int, now: float) -> Iterator[Due]:
+def _generate_round(fleet: Fleet, session: str, number: int, now: float) -> Iterator[ScheduledMessage]:
     topics = FederationTopics(fleet.federation)
     rng = np.random.default_rng([fleet.seed, number])
     deadline_s = 0.9 * fleet.round_s
     ids = fleet.ids
-    fates = {client_id: fate(i) for i, client_id in enumerate(ids)}
-    asked = [client_id for client_id in ids if fates[client_id] not in ("offline", "paused")]
-    told = State(
-        fleet.federation, session, "federate", number, fleet.rounds, len(asked), deadline_s, PLAN, now
+    fates = {client_id: get_fate(i) for i, client_id in enumerate(ids)}
+    tasked = [client_id for client_id in ids if fates[client_id] not in ("offline", "paused")]
+    state = State(
+        fleet.federation, session, "federate", number, fleet.rounds, len(tasked), deadline_s, PLAN, now
     )
-    yield 0.0, topics.state, encode_json(told), True
+    yield 0.0, topics.state, encode_json(state), True
     nonce = secrets.token_hex(8)
-    came = 0
+    accepted = 0
     losses = 2.0 / math.sqrt(number) + rng.normal(0, 0.05, len(ids))
     task = encode_json(
         Task(
@@ -84,105 +91,109 @@ def _round(fleet: Fleet, session: str, number: int, now: float) -> Iterator[Due]
         )
     )
     for i, client_id in enumerate(ids):
-        yield from _periodic(fleet, topics, client_id, i, number, float(losses[i]), now)
-        if client_id not in asked:
+        yield from _generate_periodic(fleet, topics, client_id, i, number, float(losses[i]), now)
+        if client_id not in tasked:
             continue
         yield 0.1, topics.format_device(client_id, "task"), task, False
         if fates[client_id] == "slow":
             continue
-        took = float(rng.uniform(0.1, 0.8)) * deadline_s
+        upload_s = float(rng.uniform(0.1, 0.8)) * deadline_s
         sha256 = f"{number:032x}{i:032x}"
-        values = {"loss": float(losses[i]), "seconds": took}
+        values = {"loss": float(losses[i]), "seconds": upload_s}
         begin = Begin(
-            client_id, session, number, PLAN, sha256, SIZE, 1, 245760, 40 + i, values, nonce, now + took
+            client_id, session, number, PLAN, sha256, SIZE, 1, 245760, 40 + i, values, nonce, now + upload_s
         )
-        yield took, topics.format_upload(client_id, sha256, "begin"), encode_json(begin), False
+        yield upload_s, topics.format_upload(client_id, sha256, "begin"), encode_json(begin), False
         outcome, reason = (
             ("rejected", "global/fc1/kernel is not finite; restart it")
             if fates[client_id] == "rejected"
             else ("ok", "")
         )
-        came += outcome == "ok"
+        accepted += outcome == "ok"
         yield (
-            took + 0.02,
+            upload_s + 0.02,
             topics.format_device(client_id, "receipt"),
-            encode_json(Receipt(number, sha256, outcome, (), reason, nonce, now + took)),
+            encode_json(Receipt(number, sha256, outcome, (), reason, nonce, now + upload_s)),
             False,
         )
-    dropped = tuple(client_id for client_id in asked if fates[client_id] != "fine")
+    dropped = tuple(client_id for client_id in tasked if fates[client_id] != "fine")
     scores = np.clip(1 - losses / 2.5, 0, 1)
     low, high = np.percentile(scores, (10, 90)).tolist()
     summary = Summary(
         number,
         "federate",
-        came,
+        accepted,
         float(losses.mean()),
         float(scores.mean()),
         low,
         high,
-        came * SIZE,
-        len(asked) * SIZE,
+        accepted * SIZE,
+        len(tasked) * SIZE,
         deadline_s,
         dropped,
         now + deadline_s,
     )
     yield deadline_s, topics.format_summary(number), encode_json(summary), False
-    placed = {client_id: (i + number * (i % 10 == 0)) % GROUPS for i, client_id in enumerate(ids)}
+    assignment = {client_id: (i + number * (i % 10 == 0)) % GROUPS for i, client_id in enumerate(ids)}
     yield (
         deadline_s + 0.05,
         topics.clusters,
-        encode_json(Clusters(session, number, placed, "", (), (), (), math.nan, now)),
+        encode_json(Clusters(session, number, assignment, "", (), (), (), math.nan, now)),
         True,
     )
 
 
-def _periodic(
+def _generate_periodic(
     fleet: Fleet, topics: FederationTopics, client_id: str, index: int, number: int, loss: float, now: float
-) -> Iterator[Due]:
+) -> Iterator[ScheduledMessage]:
     """Yield a device's statuses and metrics of a round."""
-    kind = fate(index)
-    at = (index / fleet.devices) * fleet.period_s if number > 1 else 0.0
+    kind = get_fate(index)
+    due_s = (index / fleet.devices) * fleet.period_s if number > 1 else 0.0
     paused = "on battery" if kind == "paused" else ""
-    while at < fleet.round_s:
+    while due_s < fleet.round_s:
         status = Status(
-            client_id, f"{index:016x}", kind != "offline", now, 40 + index, __version__, now + at, paused
+            client_id, f"{index:016x}", kind != "offline", now, 40 + index, __version__, now + due_s, paused
         )
-        yield at, topics.format_device(client_id, "status"), encode_json(status), True
+        yield due_s, topics.format_device(client_id, "status"), encode_json(status), True
         if kind != "offline":
             values = {"loss": loss, "accuracy": max(0.0, 1 - loss / 2.5)} | {
                 f"gate_{k}": (k + 1) / 10 for k in range(GROUPS)
             }
             metrics = Metrics(
-                client_id, number, values, 45.0 + index % 7, 70.0, 40.0 + index % 20 + at, 3.0, now + at
+                client_id, number, values, 45.0 + index % 7, 70.0, 40.0 + index % 20 + due_s, 3.0, now + due_s
             )
-            yield at, topics.format_device(client_id, "metrics"), encode_json(metrics), False
-        at += fleet.period_s
+            yield due_s, topics.format_device(client_id, "metrics"), encode_json(metrics), False
+        due_s += fleet.period_s
 
 
 def speak(url: str, fleet: Fleet, seconds: float) -> int:
-    """Publish rounds for so many seconds and return how many messages that were. Raises LinkError."""
+    """Publish rounds for `seconds`, and return the number of messages.
+
+    Raises:
+        LinkError: the connection fails.
+    """
     link = Link(url, f"edgefl-fleet-{secrets.token_hex(8)}")
     session = secrets.token_hex(8)
-    said = 0
-    until = time.monotonic() + seconds
+    published = 0
+    deadline = time.monotonic() + seconds
     number = 0
     try:
-        while time.monotonic() < until:
+        while time.monotonic() < deadline:
             number = number + 1
             opened = time.monotonic()
-            for due_s, topic, payload, retained in round_messages(fleet, session, number, time.time()):
-                if (wait_s := min(opened + due_s, until) - time.monotonic()) > 0:
-                    # Nothing is subscribed to: this waits, and raises when the link is broken
+            for due_s, topic, payload, retained in list_round_messages(fleet, session, number, time.time()):
+                if (wait_s := min(opened + due_s, deadline) - time.monotonic()) > 0:
+                    # Without a subscription this only waits, and raises if the link breaks
                     link.get(wait_s)
-                if time.monotonic() >= until:
+                if time.monotonic() >= deadline:
                     break
                 link.publish(topic, payload, qos=0, retain=retained)
-                said += 1
-            if (wait_s := min(opened + fleet.round_s, until) - time.monotonic()) > 0:
+                published += 1
+            if (wait_s := min(opened + fleet.round_s, deadline) - time.monotonic()) > 0:
                 link.get(wait_s)
     finally:
         link.close()
-    return said
+    return published
 
 
 @click.command()
@@ -208,9 +219,9 @@ def speak(url: str, fleet: Fleet, seconds: float) -> int:
     "--seconds", type=click.FloatRange(1.0), default=60.0, show_default=True, help="How long to speak."
 )
 def main(broker: str, federation: str, devices: int, period: float, round_s: float, seconds: float) -> None:
-    """Speak for many devices."""
-    said = speak(broker, Fleet(federation, devices, period, round_s), seconds)
-    click.echo(f"{said} messages of {devices} devices in {seconds:g} s")
+    """Publish the messages of many devices."""
+    published = speak(broker, Fleet(federation, devices, period, round_s), seconds)
+    click.echo(f"{published} messages of {devices} devices in {seconds:g} s")
 
 
 if __name__ == "__main__":

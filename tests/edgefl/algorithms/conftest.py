@@ -26,8 +26,8 @@ class OneSample:
     start: Weights
     shard: Shard
 
-    def algorithm(self, name: str, **options: Any) -> Algorithm:
-        """Return the algorithm with its learner.
+    def make_algorithm(self, name: str, **options: Any) -> Algorithm:
+        """Make an algorithm with its learner.
 
         By default it trains with rate 1, no momentum and one epoch of the one sample.
         """
@@ -44,13 +44,13 @@ class OneSample:
             full,
         )
 
-    def update(self, algorithm: Algorithm, state: ClientState, model: Weights) -> tuple[Update, ClientState]:
+    def train(self, algorithm: Algorithm, state: ClientState, model: Weights) -> tuple[Update, ClientState]:
         """Train client `a` in round 1."""
         return algorithm.local_update(
             Broadcast(1, PHASE_FEDERATE, {"global": model}), state, self.shard, "a", derive_rng(1, 1, "a")
         )
 
-    def ending(
+    def personalize(
         self, algorithm: Algorithm, state: ClientState, models: Mapping[str, Weights]
     ) -> tuple[Mixture, ClientState]:
         """Personalize client `a` after one round."""
@@ -60,7 +60,7 @@ class OneSample:
 
 
 @pytest.fixture(scope="session")
-def one() -> OneSample:
+def one_sample() -> OneSample:
     """Return a `OneSample`."""
     start = {
         "trunk/kernel": np.ones((1, 1), np.float32),

@@ -12,12 +12,12 @@ from edgefl.learner.litert import LiteRTLearner
 from edgefl.types import ClientState, Shard
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
-FEWER = {"aem": {"local_epochs": 20}}  # fewer than the default
+FEWER_EPOCHS = {"aem": {"local_epochs": 20}}  # fewer than the default
 COMPILED = {"epochs": 1, "learning_rate": 0.1, "batch_size": 8}
 SMALL_OPTIONS = {"aem": {"num_experts": 2, "local_epochs": 2, "gate_epochs": 2}}
 
 
-def start(name):
+def prepare_learner(name):
     spec = softmax_spec(name, inputs=4, features=3, classes=3)
     rng = np.random.default_rng(7)
     return SoftmaxLearner(spec), {
@@ -27,9 +27,12 @@ def start(name):
 
 @pytest.mark.parametrize("name", sorted(REGISTRY))
 def test_laws_hold(name, shards):
-    learner, initial = start(name)
+    learner, initial = prepare_learner(name)
     check_algorithm(
-        lambda any_learner: make_algorithm(name, any_learner, FEWER.get(name, {})), learner, initial, shards
+        lambda any_learner: make_algorithm(name, any_learner, FEWER_EPOCHS.get(name, {})),
+        learner,
+        initial,
+        shards,
     )
 
 
@@ -38,8 +41,8 @@ def test_laws_hold_on_litert(name, tiny_config, digits):
     from edgefl.algorithms.plans import build_plan
 
     defaults = complete_algorithm_options(name, {})
-    given = COMPILED | SMALL_OPTIONS.get(name, {})
-    options = {key: value for key, value in given.items() if key in defaults}
+    chosen_options = COMPILED | SMALL_OPTIONS.get(name, {})
+    options = {key: value for key, value in chosen_options.items() if key in defaults}
     plan, initial = build_plan(replace(tiny_config, algorithm=name, options=options))
     x, y = digits
     shards = {
@@ -54,8 +57,8 @@ def test_laws_hold_on_litert(name, tiny_config, digits):
     )
 
 
-def forgetful(learner):
-    """Count calls outside of the state, so that the same call gives other bits."""
+def make_algorithm_with_hidden_counter(learner):
+    """Make FedAvg that counts calls outside of its state, so that equal calls return different bits."""
     base = fedavg(learner, FedAvgOptions())
     calls = []
 
@@ -69,8 +72,8 @@ def forgetful(learner):
     return replace(base, local_update=local_update)
 
 
-def leaky(learner):
-    """Send the client's own samples along with the update."""
+def make_algorithm_that_sends_samples(learner):
+    """Make FedAvg that sends the samples of the client with the update."""
     base = fedavg(learner, FedAvgOptions())
 
     def local_update(broadcast, state, shard, client_id, rng):
@@ -80,8 +83,8 @@ def leaky(learner):
     return replace(base, local_update=local_update)
 
 
-def careless(learner):
-    """Train in place on the broadcast weights."""
+def make_algorithm_that_changes_the_broadcast(learner):
+    """Make FedAvg that trains in place on the broadcast weights."""
     base = fedavg(learner, FedAvgOptions())
 
     def local_update(broadcast, *rest):
@@ -93,8 +96,8 @@ def careless(learner):
     return replace(base, local_update=local_update)
 
 
-def silent(learner):
-    """Report no loss."""
+def make_algorithm_without_loss(learner):
+    """Make FedAvg that reports no loss."""
     base = fedavg(learner, FedAvgOptions())
 
     def local_update(*args):
@@ -104,8 +107,8 @@ def silent(learner):
     return replace(base, local_update=local_update)
 
 
-def diverging(learner):
-    """Send NaN."""
+def make_algorithm_that_sends_nan(learner):
+    """Make FedAvg that sends NaN."""
     base = fedavg(learner, FedAvgOptions())
 
     def local_update(*args):
@@ -117,8 +120,8 @@ def diverging(learner):
     return replace(base, local_update=local_update)
 
 
-def restless(learner):
-    """Change an array of the client's state in place."""
+def make_algorithm_that_changes_the_state(learner):
+    """Make FedAvg that changes an array of the client state in place."""
     base = fedavg(learner, FedAvgOptions())
 
     def local_update(broadcast, state, *rest):
@@ -130,8 +133,8 @@ def restless(learner):
     return replace(base, local_update=local_update)
 
 
-def memorizing(learner):
-    """Depend on the memory order of an array, which a save and a load lose."""
+def make_algorithm_that_reads_memory_order(learner):
+    """Make FedAvg that depends on the memory order of an array, which saving and loading loses."""
     base = fedavg(learner, FedAvgOptions())
     changed = ClientState({"counts": np.zeros((2, 2), np.float32, order="F")})
 
@@ -146,8 +149,8 @@ def memorizing(learner):
     return replace(base, local_update=local_update)
 
 
-def dividing(learner):
-    """Compute a mean of no updates."""
+def make_algorithm_that_divides_by_no_updates(learner):
+    """Make FedAvg that computes a mean of no updates."""
     base = fedavg(learner, FedAvgOptions())
 
     def aggregate(state, updates):
@@ -168,17 +171,17 @@ def dividing(learner):
 @pytest.mark.parametrize(
     ("make", "law"),
     [
-        (forgetful, "same seed"),
-        (leaky, "what was broadcast"),
-        (careless, "in place"),
-        (silent, "reports its loss"),
-        (diverging, "finite float32"),
-        (restless, "in place"),
-        (memorizing, "survive a save and a load"),
-        (dividing, "without updates passes"),
+        (make_algorithm_with_hidden_counter, "same seed"),
+        (make_algorithm_that_sends_samples, "what was broadcast"),
+        (make_algorithm_that_changes_the_broadcast, "in place"),
+        (make_algorithm_without_loss, "reports its loss"),
+        (make_algorithm_that_sends_nan, "finite float32"),
+        (make_algorithm_that_changes_the_state, "in place"),
+        (make_algorithm_that_reads_memory_order, "survive a save and a load"),
+        (make_algorithm_that_divides_by_no_updates, "without updates passes"),
     ],
 )
-def test_a_broken_algorithm_is_caught(make, law, shards):
-    learner, initial = start("fedavg")
+def test_check_detects_a_broken_algorithm(make, law, shards):
+    learner, initial = prepare_learner("fedavg")
     with pytest.raises(AssertionError, match=law):
         check_algorithm(make, learner, initial, shards)

@@ -11,8 +11,8 @@ from edgefl.data.partitions.registry import make_shards
 from edgefl.reproduce.outcomes import FEDERATIONS
 
 
-def devices(*classes: str, samples: int = 100) -> list[dict[int, int]]:
-    """Return devices with equally many samples of each of their classes, which are digits."""
+def make_class_counts(*classes: str, samples: int = 100) -> list[dict[int, int]]:
+    """Return the number of samples by class of each device. A device is a string of class digits."""
     return [{int(digit): samples for digit in digits} for digits in classes]
 
 
@@ -20,7 +20,7 @@ def devices(*classes: str, samples: int = 100) -> list[dict[int, int]]:
     ("samples", "count", "algorithm"),
     [(59, 4, "fedmix"), (60, 4, "pfl-mfe"), (59, 3, "pfl-mfe"), (1, 9, "fedmix")],
 )
-def test_few_samples_on_enough_devices_get_four_experts(samples, count, algorithm):
+def test_fedmix_is_recommended_for_few_samples_on_enough_devices(samples, count, algorithm):
     advice = recommend([{0: samples}] * count)
     assert advice.algorithm == algorithm
     assert (f"{samples} samples or fewer" in advice.reason) == (algorithm == "fedmix")
@@ -31,12 +31,12 @@ def test_the_median_device_decides():
     assert recommend([{0: 10}, {0: 900}, {0: 900}, {0: 900}]).algorithm == "pfl-mfe"
 
 
-def test_a_caution_where_training_alone_was_as_good():
-    assert not recommend(devices("012", "012")).caution
-    assert "one or two of the 5 classes" in recommend(devices("01", "12", "01234")).caution
-    assert not recommend(devices("01", "012", "01234")).caution
-    assert not recommend(devices("01", "01")).caution  # the task has two classes
-    assert "1,200 samples" in recommend(devices("0123", "0123", samples=300)).caution
+def test_recommendation_warns_when_training_alone_may_be_as_good():
+    assert not recommend(make_class_counts("012", "012")).caution
+    assert "one or two of the 5 classes" in recommend(make_class_counts("01", "12", "01234")).caution
+    assert not recommend(make_class_counts("01", "012", "01234")).caution
+    assert not recommend(make_class_counts("01", "01")).caution  # the task has two classes
+    assert "1,200 samples" in recommend(make_class_counts("0123", "0123", samples=300)).caution
 
 
 @given(st.lists(st.dictionaries(st.integers(-1, 9), st.integers(0, 300), max_size=6), min_size=1, max_size=8))
@@ -45,12 +45,12 @@ def test_the_order_of_devices_does_not_matter(counts):
 
 
 @pytest.mark.parametrize("name", ["cifar100-tasks", "few", "fashion-dirichlet", "many"])
-def test_the_benchmark_knows_what_is_recommended(name):
+def test_benchmark_federations_name_the_recommended_algorithm(name):
     federation = FEDERATIONS[name]
     size = federation.data.num_train or 12_000
     labels = np.arange(size) % federation.model.num_classes
     x = np.zeros((len(labels), 1), np.float32)
     data = Dataset(x, labels, x, labels, federation.model.num_classes)
     shards = make_shards(data, federation.partition, seed=1)
-    dealt = [dict(enumerate(np.bincount(shard.y_train).tolist())) for shard in shards.values()]
-    assert recommend(dealt).algorithm == federation.recommended
+    class_counts = [dict(enumerate(np.bincount(shard.y_train).tolist())) for shard in shards.values()]
+    assert recommend(class_counts).algorithm == federation.recommended

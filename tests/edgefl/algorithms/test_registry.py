@@ -17,11 +17,11 @@ from edgefl.errors import ConfigError
 ROOT = Path(__file__).parents[3]
 
 
-def test_papers_are_imported_by_papers_and_by_the_registry_alone():
+def test_only_registry_and_papers_import_papers():
     importers = {
         str(path.relative_to(ROOT))
-        for room in ("edgefl", "devices", "mqtt_broker", "firmware_export")
-        for path in (ROOT / room).rglob("*.py")
+        for package in ("edgefl", "devices", "mqtt_broker", "firmware_export")
+        for path in (ROOT / package).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom)
         and f"{node.module}.{node.names[0].name}".startswith("edgefl.algorithms.papers")
@@ -41,7 +41,7 @@ def test_every_algorithm_is_listed_with_source_and_options():
     }
 
 
-def test_the_options_of_one_algorithm_are_explained():
+def test_command_explains_options_of_one_algorithm():
     listing = CliRunner().invoke(algorithms, ["fedprox"], catch_exceptions=False).output
     assert listing.startswith("fedprox\n  Li et al.")
     for key, text in read_key_docs(REGISTRY["fedprox"].options).items():
@@ -52,11 +52,11 @@ def test_the_options_of_one_algorithm_are_explained():
 
 
 @pytest.mark.parametrize("name", sorted(REGISTRY))
-def test_every_option_is_explained_and_nothing_else(name):
+def test_documentation_covers_exactly_the_options(name):
     assert read_key_docs(REGISTRY[name].options).keys() == REGISTRY[name].defaults.keys()
 
 
-def test_options_are_one_record_that_the_factory_takes():
+def test_options_are_a_frozen_record_with_defaults():
     options = make_options("fedprox", {"mu": 1, "epochs": 2})
     assert (options.mu, options.epochs, options.momentum) == (1, 2, 0.5)
     assert list(complete_algorithm_options("fedprox", {}))[-2:] == ["withhold", "mu"]
@@ -64,14 +64,14 @@ def test_options_are_one_record_that_the_factory_takes():
         options.mu = 2.0
 
 
-def test_options_are_checked_before_an_algorithm_is_made():
+def test_completing_options_rejects_invalid_values():
     with pytest.raises(ConfigError, match="mixing is 2"):
         complete_algorithm_options("clustered", {"mixing": 2})
     with pytest.raises(ConfigError, match="batch_size is 0, expected 1 or more"):
         complete_algorithm_options("fedavg", {"batch_size": 0})
 
 
-def test_an_option_without_a_default_is_named(tmp_path, monkeypatch):
+def test_option_without_default_is_named_in_error(tmp_path, monkeypatch):
     code = """
 from dataclasses import dataclass
 from edgefl.algorithms.entry import Entry
@@ -88,11 +88,11 @@ ENTRIES = {"own": Entry(Options, None, None, "a test")}
         complete_algorithm_options("without_default:own", {})
 
 
-def test_what_makes_an_algorithm_is_no_option_of_it():
+def test_factory_argument_is_not_an_option():
     with pytest.raises(ConfigError, match="pfl-fb has no option 'kind'"):
         complete_algorithm_options("pfl-fb", {"kind": "mf"})
 
 
-def test_an_option_of_an_older_version_is_refused_with_its_successor():
+def test_removed_option_is_rejected_with_its_replacement():
     with pytest.raises(ConfigError, match=r"has no option 'baseline_epochs'; remove it: \[personalization\]"):
         make_options("fedavg", {"baseline_epochs": 50})

@@ -10,7 +10,7 @@ from edgefl.algorithms import REGISTRY, complete_algorithm_options, resolve_algo
 from edgefl.config import FederationConfig, PartitionConfig, with_simulated_clients
 
 
-def config_of(algorithm: str, rounds: int = 20, clients: int = 10, **options: object) -> FederationConfig:
+def make_config(algorithm: str, rounds: int = 20, clients: int = 10, **options: object) -> FederationConfig:
     return FederationConfig(algorithm=algorithm, rounds=rounds, min_clients=clients, options=options)
 
 
@@ -25,14 +25,14 @@ def config_of(algorithm: str, rounds: int = 20, clients: int = 10, **options: ob
         (20, {"clustering": False}, 0, 20),
     ],
 )
-def test_the_phases_of_fedap_follow_from_the_rounds(rounds, options, pretrain, decay):
-    resolved = resolve_algorithm_options(config_of("fedap", rounds, **options))
+def test_fedap_phases_follow_from_the_number_of_rounds(rounds, options, pretrain, decay):
+    resolved = resolve_algorithm_options(make_config("fedap", rounds, **options))
     assert (resolved["pretrain_rounds"], resolved["decay_rounds"]) == (pretrain, decay)
 
 
 @given(rounds=st.integers(3, 5000))
-def test_fedap_trains_in_clusters_in_a_federation_of_three_rounds_or_more(rounds):
-    resolved = resolve_algorithm_options(config_of("fedap", rounds))
+def test_fedap_has_clustered_rounds_from_three_rounds_on(rounds):
+    resolved = resolve_algorithm_options(make_config("fedap", rounds))
     assert 1 <= resolved["pretrain_rounds"] <= rounds - 2
     assert resolved["pretrain_rounds"] + 1 + resolved["decay_rounds"] == rounds
 
@@ -49,15 +49,15 @@ def test_fedap_trains_in_clusters_in_a_federation_of_three_rounds_or_more(rounds
         (20, {"server_optimizer": "none"}, 1.0, 1.0),
     ],
 )
-def test_the_rates_of_fedmix_follow_from_the_rounds(rounds, options, rate, phi_rate):
-    resolved = resolve_algorithm_options(config_of("fedmix", rounds, **options))
+def test_fedmix_rates_follow_from_the_number_of_rounds(rounds, options, rate, phi_rate):
+    resolved = resolve_algorithm_options(make_config("fedmix", rounds, **options))
     assert (resolved["server_learning_rate"], resolved["phi_learning_rate"]) == pytest.approx(
         (rate, phi_rate)
     )
 
 
-def test_the_rate_of_fedmix_permutation_follows_from_the_rounds():
-    resolved = resolve_algorithm_options(config_of("fedmix-permutation", 100))
+def test_fedmix_permutation_rate_follows_from_the_number_of_rounds():
+    resolved = resolve_algorithm_options(make_config("fedmix-permutation", 100))
     assert resolved["server_learning_rate"] == pytest.approx(0.003)
 
 
@@ -65,24 +65,24 @@ def test_the_rate_of_fedmix_permutation_follows_from_the_rounds():
     ("name", "most"), [("ifca", 6), ("aem", 6), ("fedmix", 4), ("fedmix-permutation", 4)]
 )
 def test_at_most_one_expert_per_client_unless_the_option_is_set(name, most):
-    def count(**changes: object) -> int:
-        return int(resolve_algorithm_options(replace(config_of(name), **changes))["num_experts"])
+    def count_experts(**changes: object) -> int:
+        return int(resolve_algorithm_options(replace(make_config(name), **changes))["num_experts"])
 
-    assert count() == most
-    assert count(min_clients=2) == 2
-    assert count(min_clients=2, clients=("a", "b", "c")) == 3
-    assert count(min_clients=2, clients_per_round=5) == min(5, most)
-    assert count(min_clients=2, options={"num_experts": 5}) == 5
+    assert count_experts() == most
+    assert count_experts(min_clients=2) == 2
+    assert count_experts(min_clients=2, clients=("a", "b", "c")) == 3
+    assert count_experts(min_clients=2, clients_per_round=5) == min(5, most)
+    assert count_experts(min_clients=2, options={"num_experts": 5}) == 5
 
 
-def test_the_simulator_expects_the_clients_of_its_partition():
-    config = replace(config_of("fedmix", clients=2), partition=PartitionConfig(num_clients=3))
+def test_simulator_counts_the_clients_of_its_partition():
+    config = replace(make_config("fedmix", clients=2), partition=PartitionConfig(num_clients=3))
     assert resolve_algorithm_options(with_simulated_clients(config))["num_experts"] == 3
 
 
 @pytest.mark.parametrize("name", sorted(REGISTRY))
-def test_resolved_options_are_options_and_do_not_change(name):
-    config = config_of(name, rounds=7, clients=3)
+def test_resolved_options_are_valid_and_resolve_to_themselves(name):
+    config = make_config(name, rounds=7, clients=3)
     resolved = resolve_algorithm_options(config)
     assert complete_algorithm_options(name, resolved) == resolved
     assert resolve_algorithm_options(replace(config, options=resolved)) == resolved

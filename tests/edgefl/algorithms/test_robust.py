@@ -16,7 +16,7 @@ from edgefl.types import Update
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 
-def deltas(*rows):
+def make_deltas(*rows):
     return [{"w": np.array(row, np.float32)} for row in rows]
 
 
@@ -35,21 +35,21 @@ def test_trimmed_mean_by_hand():
 
     The other column leaves 0, 1, 2.
     """
-    five = deltas([1, 0], [2, 1], [6, 2], [9, -500], [1000, 3])
-    np.testing.assert_allclose(trimmed_mean(five, 0.2)["w"], [17 / 3, 1.0], rtol=1e-6)
-    np.testing.assert_allclose(trimmed_mean(five, 0.0)["w"], [1018 / 5, -494 / 5], rtol=1e-6)
+    rows = make_deltas([1, 0], [2, 1], [6, 2], [9, -500], [1000, 3])
+    np.testing.assert_allclose(trimmed_mean(rows, 0.2)["w"], [17 / 3, 1.0], rtol=1e-6)
+    np.testing.assert_allclose(trimmed_mean(rows, 0.0)["w"], [1018 / 5, -494 / 5], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("rows", "trim", "expected"), [([[1], [5]], 0.4, 3.0), ([[7]], 0.4, 7.0), ([[1], [2], [9]], 0.01, 2.0)]
 )
-def test_the_trimmed_share_is_rounded_up_and_leaves_something(rows, trim, expected):
-    assert trimmed_mean(deltas(*rows), trim)["w"][0] == expected
+def test_trimmed_share_is_rounded_up_but_leaves_a_value(rows, trim, expected):
+    assert trimmed_mean(make_deltas(*rows), trim)["w"][0] == expected
 
 
 def test_median_by_hand():
-    np.testing.assert_array_equal(median(deltas([1, 9], [3, 7], [1000, 8]))["w"], [3, 8])
-    np.testing.assert_array_equal(median(deltas([1], [2], [4], [100]))["w"], [3])
+    np.testing.assert_array_equal(median(make_deltas([1, 9], [3, 7], [1000, 8]))["w"], [3, 8])
+    np.testing.assert_array_equal(median(make_deltas([1], [2], [4], [100]))["w"], [3])
 
 
 def test_krum_by_hand():
@@ -57,20 +57,20 @@ def test_krum_by_hand():
 
     The scores are 10, 5, 13, 52, 18058, so Krum returns 1. The mean of the two lowest is .5.
     """
-    line = deltas([0], [1], [3], [7], [100])
-    assert krum(line, 1)["w"][0] == 1.0
-    assert krum(line, 1, keep=2)["w"][0] == 0.5
+    points = make_deltas([0], [1], [3], [7], [100])
+    assert krum(points, 1)["w"][0] == 1.0
+    assert krum(points, 1, keep=2)["w"][0] == 0.5
 
 
-def test_krum_takes_the_first_of_equals():
-    assert krum(deltas([0], [1], [0], [1], [0.5]), 1)["w"][0] == 0.0
-    assert krum(deltas([-1], [1], [-1], [1], [-1], [1]), 1)["w"][0] == -1.0
+def test_krum_returns_the_first_of_equal_scores():
+    assert krum(make_deltas([0], [1], [0], [1], [0.5]), 1)["w"][0] == 0.0
+    assert krum(make_deltas([-1], [1], [-1], [1], [-1], [1]), 1)["w"][0] == -1.0
 
 
 @pytest.mark.parametrize(("count", "faults", "keep"), [(4, 1, 1), (6, 2, 1), (5, 1, 3), (5, 1, 0)])
-def test_more_faults_than_krum_takes(count, faults, keep):
+def test_krum_rejects_too_many_faults_or_invalid_keep(count, faults, keep):
     with pytest.raises(ConfigError, match="expected"):
-        krum(deltas(*[[i] for i in range(count)]), faults, keep)
+        krum(make_deltas(*[[i] for i in range(count)]), faults, keep)
 
 
 @settings(max_examples=40, deadline=None)
@@ -81,10 +81,10 @@ def test_more_faults_than_krum_takes(count, faults, keep):
     position=st.integers(0, 6),
     count=st.integers(1, 10**6),
 )
-def test_one_hostile_client_does_not_leave_the_range_of_the_others(kind, honest, hostile, position, count):
+def test_hostile_client_cannot_move_mean_out_of_honest_range(kind, honest, hostile, position, count):
     rows = [[value] for value in honest]
     rows.insert(position, [hostile])
-    terms = [(delta, count if i == position else 1) for i, delta in enumerate(deltas(*rows))]
+    terms = [(delta, count if i == position else 1) for i, delta in enumerate(make_deltas(*rows))]
     averaged = average_deltas(kind, terms, trim=0.1)["w"][0]
     assert min(honest) - 1e-6 <= averaged <= max(honest) + 1e-6
 
@@ -94,12 +94,14 @@ def test_one_hostile_client_does_not_leave_the_range_of_the_others(kind, honest,
     kind=st.sampled_from(["trimmed", "median", "krum"]),
     rows=st.lists(st.tuples(st.floats(-9, 9, width=32), st.floats(-9, 9, width=32)), min_size=5, max_size=8),
 )
-def test_every_mean_of_equal_deltas_is_that_delta(kind, rows):
+def test_robust_mean_of_equal_deltas_is_that_delta(kind, rows):
     same = [rows[0]] * len(rows)
-    np.testing.assert_allclose(average_deltas(kind, [(d, 3) for d in deltas(*same)])["w"], rows[0], rtol=1e-6)
+    np.testing.assert_allclose(
+        average_deltas(kind, [(d, 3) for d in make_deltas(*same)])["w"], rows[0], rtol=1e-6
+    )
 
 
-def hostile_round(**options):
+def aggregate_hostile_round(**options):
     """Return the model after four honest updates of 1 and one of -1000, from 0."""
     algorithm = fedavg(None, FedAvgOptions(**options))
     state = algorithm.init({"w": np.zeros(1, np.float32)}, derive_rng(1, 0, "init"))
@@ -120,11 +122,11 @@ def hostile_round(**options):
     ],
 )
 def test_fedavg_with_one_hostile_client(options, expected):
-    assert hostile_round(**options).models[GLOBAL]["w"][0] == pytest.approx(expected)
+    assert aggregate_hostile_round(**options).models[GLOBAL]["w"][0] == pytest.approx(expected)
 
 
-def test_a_round_too_small_for_krum_changes_nothing_and_is_counted():
-    after = hostile_round(mean="krum", krum_faults=2)
+def test_round_too_small_for_krum_is_skipped_and_counted():
+    after = aggregate_hostile_round(mean="krum", krum_faults=2)
     assert after.models[GLOBAL]["w"][0] == 0.0
     assert after.round == 2
     assert after.scalars[SKIPPED_ROUNDS] == 1.0
@@ -150,7 +152,7 @@ def test_the_server_optimizer_keeps_its_state_between_rounds():
         ({"server_beta2": 1.5}, "below 1"),
     ],
 )
-def test_a_wrong_option_says_so_when_the_federation_starts(options, message):
+def test_invalid_option_is_rejected_when_the_algorithm_is_made(options, message):
     with pytest.raises(ConfigError, match=message):
         make_algorithm("fedavg", None, options)
 
@@ -165,7 +167,7 @@ def test_a_wrong_option_says_so_when_the_federation_starts(options, message):
         {"clip_update": 0.1, "noise_multiplier": 0.5, "withhold": "head/bias"},
     ],
 )
-def test_laws_hold_with_other_means_optimizers_and_defences(options, shards):
+def test_laws_hold_with_robust_means_optimizers_and_sanitization(options, shards):
     spec = softmax_spec("fedavg", inputs=4, features=3, classes=3)
     rng = np.random.default_rng(7)
     initial = {w.name: rng.normal(0, 0.5, w.shape).astype(np.float32) for w in spec.weights}

@@ -9,26 +9,26 @@ from edgefl.algorithms.server_optimizer import OPTIMIZERS, check_optimizer, step
 from edgefl.errors import ConfigError
 
 
-def one(*values):
+def make_weights(*values):
     return {"w": np.array(values, np.float32)}
 
 
-def run(name, hyper, deltas, start=0.0):
-    weights = one(start)
+def run_optimizer(name, hyper, deltas, start=0.0):
+    weights = make_weights(start)
     slots = {}
     for delta in deltas:
-        weights, slots = step_optimizer(name, hyper, weights, one(delta), slots)
+        weights, slots = step_optimizer(name, hyper, weights, make_weights(delta), slots)
     return float(weights["w"][0]), slots
 
 
-def test_none_adds_the_mean_delta():
-    assert run("none", {}, [2.0, 3.0], start=1.0)[0] == 6.0
-    assert run("none", {"learning_rate": 0.5}, [2.0], start=1.0)[0] == 2.0
+def test_optimizer_none_adds_the_mean_delta():
+    assert run_optimizer("none", {}, [2.0, 3.0], start=1.0)[0] == 6.0
+    assert run_optimizer("none", {"learning_rate": 0.5}, [2.0], start=1.0)[0] == 2.0
 
 
 def test_momentum_by_hand():
     """m is 2, then .5 * 2 + 3 = 4, so w is 0 + 2 + 4."""
-    end, slots = run("momentum", {"beta1": 0.5}, [2.0, 3.0])
+    end, slots = run_optimizer("momentum", {"beta1": 0.5}, [2.0, 3.0])
     assert end == 6.0
     assert slots["momentum/w"][0] == 4.0
 
@@ -39,8 +39,8 @@ def test_adam_by_hand():
     Step 1: m' = 2, v' = 4, w = .1. Step 2: m = 2, m' = 2.666667, v = 3, v' = 6.857143, w = .1 + .101835.
     """
     hyper = {"learning_rate": 0.1, "beta1": 0.5, "beta2": 0.75, "epsilon": 1e-12}
-    assert run("adam", hyper, [2.0])[0] == pytest.approx(0.1)
-    end, slots = run("adam", hyper, [2.0, 3.0])
+    assert run_optimizer("adam", hyper, [2.0])[0] == pytest.approx(0.1)
+    end, slots = run_optimizer("adam", hyper, [2.0, 3.0])
     assert slots["momentum/w"][0] == pytest.approx(2.0)
     assert slots["velocity/w"][0] == pytest.approx(3.0)
     assert float(slots["step"]) == 2
@@ -53,11 +53,11 @@ def test_yogi_by_hand():
     Then v < d^2 = 9, so v + .25 * 9 = 3.25, where Adam has 3. With d = .5, v > d^2, so v is 1 - .0625.
     """
     hyper = {"learning_rate": 0.1, "beta1": 0.5, "beta2": 0.75}
-    assert run("yogi", hyper, [2.0, 3.0])[1]["velocity/w"][0] == pytest.approx(3.25)
-    assert run("yogi", hyper, [2.0, 0.5])[1]["velocity/w"][0] == pytest.approx(0.9375)
+    assert run_optimizer("yogi", hyper, [2.0, 3.0])[1]["velocity/w"][0] == pytest.approx(3.25)
+    assert run_optimizer("yogi", hyper, [2.0, 0.5])[1]["velocity/w"][0] == pytest.approx(0.9375)
 
 
-def test_adam_steps_as_keras_does():
+def test_adam_takes_the_same_steps_as_keras():
     keras = pytest.importorskip("keras")
     deltas = np.random.default_rng(3).normal(size=(5, 4)).astype(np.float32)
     variable = keras.Variable(np.zeros(4, np.float32))
@@ -84,7 +84,7 @@ def test_statistics_are_averaged_not_optimized():
     name=st.sampled_from(OPTIMIZERS),
     deltas=st.lists(st.floats(-10, 10, width=32), min_size=1, max_size=5),
 )
-def test_finite_pure_and_still_where_nothing_moves(name, deltas):
+def test_step_is_finite_and_pure_and_keeps_weights_without_delta(name, deltas):
     weights = {"w": np.array([1.0, 1.0], np.float32)}
     slots = {}
     for value in deltas:
@@ -109,11 +109,11 @@ def test_finite_pure_and_still_where_nothing_moves(name, deltas):
         ("adam", {"epsilon": 0.0}, "above 0"),
     ],
 )
-def test_a_wrong_setting_is_named(name, hyper, message):
+def test_invalid_optimizer_setting_is_an_error(name, hyper, message):
     with pytest.raises(ConfigError, match=message):
         check_optimizer(name, hyper)
 
 
-def test_a_rate_of_zero_is_the_usual_one():
+def test_learning_rate_of_zero_means_the_default():
     assert check_optimizer("adam", {"learning_rate": 0.0})["learning_rate"] == 0.001
     assert check_optimizer("none", {})["learning_rate"] == 1.0

@@ -27,35 +27,35 @@ PHASES = {  # all phases within three rounds
 }
 DEFAULT = replace(PersonalizationConfig(), least_steps=20)
 """The default personalization with fewer steps, to save time."""
-FEW = {"one sample": 1, "two samples": 2, "three samples": 3}
+SMALL_SHARDS = {"one sample": 1, "two samples": 2, "three samples": 3}
 
 
-def samples(seed: int, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def draw_samples(seed: int, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     noise = np.random.default_rng(seed).normal(0, 0.7, (len(labels), 4))
     return (np.eye(4)[labels] * 2 + noise).astype(np.float32), labels.astype(np.int64)
 
 
-def shard(seed: int, labels: np.ndarray, tested: int = 12) -> Shard:
-    x, y = samples(seed, labels)
-    return Shard(x, y, *samples(seed + 100, np.resize(labels, tested)), 4)
+def make_shard(seed: int, labels: np.ndarray, test_count: int = 12) -> Shard:
+    x, y = draw_samples(seed, labels)
+    return Shard(x, y, *draw_samples(seed + 100, np.resize(labels, test_count)), 4)
 
 
 @pytest.fixture
-def unusual() -> dict[str, Shard]:
+def unusual_shards() -> dict[str, Shard]:
     """Return shards of four classes. Only `own class` has class 3."""
     common = np.arange(30) % 3
     shards = {
-        "usual": shard(1, common),
-        "usual too": shard(2, common),
-        "one class": shard(3, np.full(20, 1)),
-        "own class": shard(4, np.resize([3, 3, 0], 30)),
-        "own class alone": shard(5, np.full(20, 3)),
-        "no test": shard(6, common, tested=0),
+        "usual": make_shard(1, common),
+        "usual too": make_shard(2, common),
+        "one class": make_shard(3, np.full(20, 1)),
+        "own class": make_shard(4, np.resize([3, 3, 0], 30)),
+        "own class alone": make_shard(5, np.full(20, 3)),
+        "no test": make_shard(6, common, test_count=0),
     }
-    return shards | {name: shard(7 + count, common[:count]) for name, count in FEW.items()}
+    return shards | {name: make_shard(7 + count, common[:count]) for name, count in SMALL_SHARDS.items()}
 
 
-def run(
+def simulate_three_rounds(
     name: str, shards: dict[str, Shard], settings: PersonalizationConfig, **options: Any
 ) -> tuple[Simulation, list[set[str]]]:
     """Return the result of three simulated rounds, and the clients of each round."""
@@ -82,13 +82,16 @@ def run(
 
 @pytest.mark.parametrize("settings", [MIXTURE_ONLY, DEFAULT], ids=["mixture", "default"])
 @pytest.mark.parametrize("name", sorted(REGISTRY))
-def test_unusual_clients_take_part(
-    name: str, settings: PersonalizationConfig, unusual: dict[str, Shard], caplog: pytest.LogCaptureFixture
+def test_unusual_clients_complete_the_federation(
+    name: str,
+    settings: PersonalizationConfig,
+    unusual_shards: dict[str, Shard],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)  # a division by zero, or a mean of no values
-        end, rounds = run(name, unusual, settings)
-    assert rounds == [set(unusual)] * 3
+        end, rounds = simulate_three_rounds(name, unusual_shards, settings)
+    assert rounds == [set(unusual_shards)] * 3
     for weights in [*end.state.models.values(), *(mixture.weights for mixture in end.mixtures.values())]:
         assert all(np.isfinite(array).all() for array in weights.values())
     assert end.state.phase in (PHASE_PERSONALIZE, "done")
@@ -111,8 +114,10 @@ def test_unusual_clients_take_part(
         }
         shipped = COMPARED_MODELS[int(metrics["shipped"])]
         assert {f"accuracy_{model}" for model in candidates} <= metrics.keys()
-        assert same(end.mixtures[client_id].weights, end.mixtures[client_id].peers[shipped].weights)
-        assert metrics["n_train"] + metrics["n_validation"] == len(unusual[client_id].y_train)
+        assert have_equal_bits(
+            end.mixtures[client_id].weights, end.mixtures[client_id].peers[shipped].weights
+        )
+        assert metrics["n_train"] + metrics["n_validation"] == len(unusual_shards[client_id].y_train)
         if client_id == "one sample":
             assert (metrics["n_validation"], compared) == (0, {})
             assert shipped == next(m for m in read_model_order(end.state.scalars) if m in candidates)
@@ -123,22 +128,22 @@ def test_unusual_clients_take_part(
     assert "one sample: no sample to compare models on" in caplog.text
 
 
-def same(one: Weights, two: Weights) -> bool:
+def have_equal_bits(first: Weights, second: Weights) -> bool:
     """Return whether two sets of weights have the same bits."""
-    return one.keys() == two.keys() and all(np.array_equal(one[name], two[name]) for name in one)
+    return first.keys() == second.keys() and all(np.array_equal(first[name], second[name]) for name in first)
 
 
 @pytest.mark.parametrize("name", sorted(set(REGISTRY) - {"local"}))
-def test_a_client_whose_training_diverges_ships_a_model_it_need_not_train(
-    name: str, unusual: dict[str, Shard]
+def test_client_whose_training_diverges_ships_a_finite_model(
+    name: str, unusual_shards: dict[str, Shard]
 ) -> None:
     """The client's values are so large that all its trainings diverge. It joins after the rounds."""
-    usual = unusual["usual"]
+    usual = unusual_shards["usual"]
     shards = {
         "usual": usual,
         "large values": replace(usual, x_train=usual.x_train * np.float32(1e20)),
     }
-    end, rounds = run(name, shards, DEFAULT, without_rounds={"large values"})
+    end, rounds = simulate_three_rounds(name, shards, DEFAULT, without_rounds={"large values"})
     assert rounds == [{"usual"}] * 3
     metrics = end.metrics["large values"]
     assert not {"accuracy_local", "accuracy_fine_tuned"} & metrics.keys()

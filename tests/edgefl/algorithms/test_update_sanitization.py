@@ -19,7 +19,7 @@ DELTA = {
 }
 
 
-def test_withheld_first_then_clipped():
+def test_weights_are_withheld_before_clipping():
     """With the bias and the statistics withheld, |d| is 3. Clipping to 1.5 halves it."""
     sent = UpdateSanitizer(clip_update=1.5, withhold=("bias", "moving_variance")).apply(
         DELTA, set(DELTA), derive_rng(1, 1)
@@ -30,26 +30,26 @@ def test_withheld_first_then_clipped():
     assert DELTA["fc/bias"][1] == 4.0
 
 
-def test_noise_has_the_promised_deviation_and_spares_what_is_frozen_or_withheld():
+def test_noise_has_configured_deviation_and_skips_frozen_and_withheld_weights():
     delta = {name: np.zeros(20_000, np.float32) for name in ("a", "b/bias", "frozen", "bn/moving_mean")}
-    defence = UpdateSanitizer(clip_update=2.0, noise_multiplier=0.25, withhold=("bias",))
-    sent = defence.apply(delta, {"a", "b/bias", "bn/moving_mean"}, derive_rng(1, 1))
+    sanitizer = UpdateSanitizer(clip_update=2.0, noise_multiplier=0.25, withhold=("bias",))
+    sent = sanitizer.apply(delta, {"a", "b/bias", "bn/moving_mean"}, derive_rng(1, 1))
     assert sent["a"].std() == pytest.approx(0.5, rel=0.02)
     assert abs(sent["a"].mean()) < 0.02
     for name in ("b/bias", "frozen", "bn/moving_mean"):
         assert not sent[name].any(), name
-    again = defence.apply(delta, {"a", "b/bias", "bn/moving_mean"}, derive_rng(1, 1))
+    again = sanitizer.apply(delta, {"a", "b/bias", "bn/moving_mean"}, derive_rng(1, 1))
     np.testing.assert_array_equal(sent["a"], again["a"])
 
 
-def test_the_end_of_a_name_is_its_last_parts():
+def test_suffix_matches_whole_parts_of_a_name():
     assert has_suffix("fc3/bias", ["bias"])
     assert has_suffix("net/fc3/bias", ["fc3/bias"])
     assert not has_suffix("fc13/bias", ["3/bias"])
     assert not has_suffix("fc3/unbias", ["bias"])
 
 
-def setup(shards, **options):
+def start_fedavg(shards, **options):
     spec = softmax_spec("fedavg", inputs=4, features=3, classes=3)
     rng = np.random.default_rng(7)
     initial = {w.name: rng.normal(0, 0.5, w.shape).astype(np.float32) for w in spec.weights}
@@ -57,8 +57,8 @@ def setup(shards, **options):
     return algorithm, initial, shards["pi-1"]
 
 
-def sent_by(shards, round=1, **options):
-    algorithm, initial, shard = setup(shards, **options)
+def compute_sent_delta(shards, round=1, **options):
+    algorithm, initial, shard = start_fedavg(shards, **options)
     update, _ = algorithm.local_update(
         Broadcast(round, PHASE_FEDERATE, {GLOBAL: initial}),
         ClientState(),
@@ -69,30 +69,30 @@ def sent_by(shards, round=1, **options):
     return update.deltas[GLOBAL]
 
 
-def test_defences_act_on_what_fedavg_sends(shards):
-    plain = sent_by(shards)
-    withheld = sent_by(shards, withhold="head/bias")
+def test_sanitization_changes_the_update_of_fedavg(shards):
+    plain = compute_sent_delta(shards)
+    withheld = compute_sent_delta(shards, withhold="head/bias")
     assert plain["head/bias"].any()
     assert not withheld["head/bias"].any()
     np.testing.assert_array_equal(withheld["head/kernel"], plain["head/kernel"])
-    short = sent_by(shards, clip_update=0.01)
-    assert l2_norm(short) == pytest.approx(0.01, rel=1e-5)
-    noisy = sent_by(shards, clip_update=0.01, noise_multiplier=1.0)
-    assert not np.array_equal(noisy["trunk/kernel"], short["trunk/kernel"])
+    clipped = compute_sent_delta(shards, clip_update=0.01)
+    assert l2_norm(clipped) == pytest.approx(0.01, rel=1e-5)
+    noisy = compute_sent_delta(shards, clip_update=0.01, noise_multiplier=1.0)
+    assert not np.array_equal(noisy["trunk/kernel"], clipped["trunk/kernel"])
 
 
-def test_what_a_client_makes_for_itself_is_not_changed(shards):
+def test_local_round_is_not_sanitized(shards):
     options = {"clip_update": 0.01, "noise_multiplier": 1.0, "withhold": "head/bias"}
-    plain = sent_by(shards, LOCAL_ROUND)
-    guarded = sent_by(shards, LOCAL_ROUND, **options)
-    assert all(np.array_equal(plain[name], guarded[name]) for name in plain)
+    plain = compute_sent_delta(shards, LOCAL_ROUND)
+    sanitized = compute_sent_delta(shards, LOCAL_ROUND, **options)
+    assert all(np.array_equal(plain[name], sanitized[name]) for name in plain)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [({"noise_multiplier": 1.0}, "expected a norm"), ({"withhold": "head/bais"}, "did you mean 'head/bias'")],
 )
-def test_a_defence_that_does_nothing_is_an_error(shards, options, message):
+def test_sanitization_without_effect_is_an_error(shards, options, message):
     with pytest.raises(ConfigError, match=message):
-        algorithm, initial, _ = setup(shards, **options)
+        algorithm, initial, _ = start_fedavg(shards, **options)
         algorithm.init(initial, derive_rng(1, 0, "init"))

@@ -5,11 +5,11 @@ import pytest
 from edgefl.cli.main import run_command
 from edgefl.server import config_check
 
-TOO_SHORT = "rounds is 20, expected 42 or more"
+TOO_FEW_ROUNDS_ERROR = "rounds is 20, expected 42 or more"
 
 
 @pytest.fixture
-def too_short(tmp_path, monkeypatch):
+def config_with_few_rounds(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "federation.toml"
     path.write_text('[federation]\nrounds = 20\n[algorithm]\nname = "fedap"\npretrain_rounds = 40\n')
@@ -24,15 +24,15 @@ def too_short(tmp_path, monkeypatch):
         "aggregator start --broker mqtt://127.0.0.1:1 --out out",  # nothing listens on port 1
     ],
 )
-def test_a_configuration_that_cannot_work_is_refused(command, too_short, capsys):
+def test_command_rejects_a_configuration_with_too_few_rounds(command, config_with_few_rounds, capsys):
     assert run_command(command.split()) == 1
     err = capsys.readouterr().err
-    assert TOO_SHORT in err
+    assert TOO_FEW_ROUNDS_ERROR in err
     assert "Traceback" not in err
-    assert [path.name for path in too_short.parent.iterdir()] == ["federation.toml"]
+    assert [path.name for path in config_with_few_rounds.parent.iterdir()] == ["federation.toml"]
 
 
-def test_init_writes_no_file_that_cannot_work(tmp_path, monkeypatch, capsys):
+def test_init_does_not_write_an_invalid_configuration(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     options = "--algorithm clustered --rounds 1 --input-shape 28,28,1 --num-classes 10"
     assert run_command(["init", "--yes", *options.split()]) == 1
@@ -40,8 +40,8 @@ def test_init_writes_no_file_that_cannot_work(tmp_path, monkeypatch, capsys):
     assert not list(tmp_path.iterdir())
 
 
-def test_init_warns_of_what_hardly_works(tmp_path, monkeypatch, capsys):
-    """One round of the default epochs is enough for no warning, so the limit is raised."""
+def test_init_warns_of_too_few_epochs(tmp_path, monkeypatch, capsys):
+    """The default number of epochs causes no warning, so the test raises the limit."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(config_check, "MIN_PASSES", 11)
     options = "--algorithm fedmix --rounds 2 --input-shape 28,28,1 --num-classes 10"
@@ -49,7 +49,7 @@ def test_init_warns_of_what_hardly_works(tmp_path, monkeypatch, capsys):
     assert "warning: rounds x epochs is 10, expected 11 or more" in capsys.readouterr().err
 
 
-def test_the_aggregator_asks_for_the_broker_before_it_compiles(tmp_path, monkeypatch, capsys):
+def test_aggregator_connects_to_broker_before_it_compiles(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "federation.toml").write_text("[federation]\nrounds = 5\n")
     assert run_command(["aggregator", "start", "--broker", "mqtt://127.0.0.1:1", "--out", "out"]) == 1

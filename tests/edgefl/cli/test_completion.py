@@ -1,4 +1,4 @@
-"""Shell completion: the offered words, the script in a real bash, and no import of TensorFlow."""
+"""Shell completion: the offered values, the script of each shell, and no import of TensorFlow."""
 
 import os
 import shutil
@@ -10,27 +10,27 @@ import pytest
 from edgefl.cli.completion import COMPLETION_VARIABLE, SHELLS
 
 
-def ask(words: str, shell: str = "bash") -> list[str]:
+def complete(line: str, shell: str = "bash") -> list[str]:
     env = {
         **os.environ,
         COMPLETION_VARIABLE: f"{shell}_complete",
-        "COMP_WORDS": words,
-        "COMP_CWORD": str(len(words.split(" ")) - 1),
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(line.split(" ")) - 1),
     }
     code = (
         "import sys, atexit\natexit.register(lambda: sys.stderr.write('HEAVY ' * bool({'tensorflow', "
         "'sklearn', 'paho'} & set(sys.modules))))\n"
         "from edgefl.cli.main import run_command\nsys.exit(run_command([]))"
     )
-    ran = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120, check=False
     )
-    assert ran.stderr == ""
-    return [line.partition(",")[2] for line in ran.stdout.splitlines() if line]
+    assert result.stderr == ""
+    return [line.partition(",")[2] for line in result.stdout.splitlines() if line]
 
 
 @pytest.mark.parametrize(
-    ("words", "among"),
+    ("line", "expected"),
     [
         ("edgefl d", {"datasets", "demo", "device", "doctor"}),
         ("edgefl device st", {"start", "status"}),
@@ -43,41 +43,41 @@ def ask(words: str, shell: str = "bash") -> list[str]:
         ("edgefl completion z", {"zsh"}),
     ],
 )
-def test_what_is_offered(words: str, among: set[str]) -> None:
-    assert among <= set(ask(words))
+def test_completion_offers_expected_values(line: str, expected: set[str]) -> None:
+    assert expected <= set(complete(line))
 
 
-def test_nothing_is_offered_for_what_is_not_known() -> None:
-    assert ask("edgefl nothing-such --da") == []
+def test_unknown_command_has_no_completions() -> None:
+    assert complete("edgefl nothing-such --da") == []
 
 
-def test_files_are_left_to_the_shell() -> None:
+def test_shell_completes_files() -> None:
     env = {
         **os.environ,
         COMPLETION_VARIABLE: "bash_complete",
         "COMP_WORDS": "edgefl init --data pi-1",
         "COMP_CWORD": "3",
     }
-    ran = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "edgefl"], env=env, capture_output=True, text=True, timeout=120, check=False
     )
-    assert ran.stdout == "file,pi-1\n"
+    assert result.stdout == "file,pi-1\n"
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_each_shell_takes_its_script(shell: str) -> None:
-    made = subprocess.run(
+def test_shell_accepts_its_completion_script(shell: str) -> None:
+    script = subprocess.run(
         [sys.executable, "-m", "edgefl", "completion", shell],
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
     )
-    assert COMPLETION_VARIABLE in made.stdout
+    assert COMPLETION_VARIABLE in script.stdout
     program = shutil.which(shell)
     if program is None:
         pytest.skip(f"no {shell} here")
     checked = subprocess.run(
-        [program, "-n"], input=made.stdout, capture_output=True, text=True, timeout=60, check=False
+        [program, "-n"], input=script.stdout, capture_output=True, text=True, timeout=60, check=False
     )
     assert (checked.returncode, checked.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""`edgefl data show` and `edgefl data split` with every kind of data source, and without a traceback."""
+"""`edgefl data show` and `edgefl data split`: every kind of data source, and errors without a traceback."""
 
 import json
 import subprocess
@@ -28,19 +28,19 @@ sys.exit(run_command(sys.argv[1:]))
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def save(name: str, seed: int = 0, **arrays) -> None:
+def save_samples(name: str, seed: int = 0, **arrays) -> None:
     x = np.random.default_rng(seed).random((40, 9, 9, 1), np.float32)
     np.savez(name, **({"x": x, "y": np.arange(40) % 4} | arrays))
 
 
-def test_two_devices_in_a_terminal(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save("pi-1.npz")
-    save("pi-2.npz", 1, y=np.eye(4)[np.arange(40) % 2])
+def test_show_prints_a_table_of_two_devices(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_samples("pi-1.npz")
+    save_samples("pi-2.npz", 1, y=np.eye(4)[np.arange(40) % 2])
     assert cli.run_command(["data", "show", "pi-1.npz", "pi-2.npz"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "2 devices, 80 samples of 9x9x1, 4 classes"
@@ -53,10 +53,10 @@ def test_two_devices_in_a_terminal(here: Path, capsys: pytest.CaptureFixture[str
     assert max(len(line) for line in lines if line.startswith(("pi-", "device"))) <= 110
 
 
-def test_overlapping_windows_in_a_terminal(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_warns_of_overlapping_windows(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Four groups of five windows are one recording. The last test window overlaps its last window."""
     x = windows_of(21, 4, 1)
-    save(
+    save_samples(
         "pi-1.npz",
         x=x[:20],
         y=np.arange(20) % 2,
@@ -74,8 +74,8 @@ def test_overlapping_windows_in_a_terminal(here: Path, capsys: pytest.CaptureFix
     ]
 
 
-def test_json(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save("pi-1.npz", x=np.random.default_rng(0).random((40, 3, 9, 9)))
+def test_show_prints_json_and_writes_html(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_samples("pi-1.npz", x=np.random.default_rng(0).random((40, 3, 9, 9)))
     assert cli.run_command(["data", "show", "pi-1.npz", "--json", "--html", "data.html"]) == 0
     out, err = capsys.readouterr()
     shown = json.loads(out)
@@ -83,20 +83,20 @@ def test_json(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert device["class_counts"] == {"0": 10, "1": 10, "2": 10, "3": 10}
     assert device["split"] == {"rule": "time", "seed": 1, "train": 32, "test": 8, "overlapping": 0}
     assert (device["shape"], device["stored"]) == ([9, 9, 3], "float64[40, 3, 9, 9]")
-    assert [(each["kind"], each["severity"], each["devices"]) for each in shown["findings"]] == [
+    assert [(finding["kind"], finding["severity"], finding["devices"]) for finding in shown["findings"]] == [
         ("channels-first", "change", ["pi-1"])
     ]
     assert "data.html" in err and Path("data.html").read_text().startswith("<!DOCTYPE html>")
 
 
-def test_many_classes_are_shades(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save("pi-1.npz", y=np.arange(40) % 20)
+def test_show_prints_many_classes_as_shades(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_samples("pi-1.npz", y=np.arange(40) % 20)
     assert cli.run_command(["data", "show", "pi-1.npz"]) == 0
     out = capsys.readouterr().out
     assert "class 0 to 19" in out and "▕" in out
 
 
-def test_every_source_of_a_device(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_reads_every_kind_of_data_source(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image = pytest.importorskip("PIL.Image")
     for number, animal in enumerate(("cat", "dog")):
         Path("pets", animal).mkdir(parents=True)
@@ -106,19 +106,19 @@ def test_every_source_of_a_device(here: Path, capsys: pytest.CaptureFixture[str]
     rows = [f"{i},{i % 7},{'walk' if i < 160 else 'run'}" for i in range(320)]
     Path("steps.csv").write_text("\n".join(["ax,ay,activity", *rows]) + "\n")
     Path("own.py").write_text("import numpy as np\ndef load():\n    return np.eye(30), np.arange(30) % 3\n")
-    for words, shape, names in (
+    for arguments, shape, names in (
         (["pets"], [10, 8, 3], ["cat", "dog"]),
         (["steps.csv", "--window", "16", "--label", "activity"], [16, 2], ["run", "walk"]),
         (["own:load"], [30], []),
     ):
-        assert cli.run_command(["data", "show", *words, "--json", "--html", "data.html"]) == 0
+        assert cli.run_command(["data", "show", *arguments, "--json", "--html", "data.html"]) == 0
         shown = json.loads(capsys.readouterr().out)
         assert shown["devices"][0]["shape"] == shape
         assert shown["class_names"] == names
 
 
 @pytest.mark.parametrize(
-    ("content", "words", "message"),
+    ("content", "arguments", "message"),
     [
         (b"temperature,label\n20,1\n", ["x.npz"], "not a NumPy file; write it with numpy.savez"),
         (b"a,b\n1,2\n", ["x.csv"], "x.csv is CSV; add --window ROWS and --label COLUMN"),
@@ -126,10 +126,10 @@ def test_every_source_of_a_device(here: Path, capsys: pytest.CaptureFixture[str]
         (b"", ["nowhere:load"], "importing nowhere failed"),
     ],
 )
-def test_what_cannot_be_read_is_one_line(here, capsys, content, words, message) -> None:
+def test_unreadable_data_gives_a_one_line_error(work_dir, capsys, content, arguments, message) -> None:
     if content:
-        Path(words[0]).write_bytes(content)
-    assert cli.run_command(["data", "show", *words, "--html", "data.html"]) == 1
+        Path(arguments[0]).write_bytes(content)
+    assert cli.run_command(["data", "show", *arguments, "--html", "data.html"]) == 1
     out, err = capsys.readouterr()
     assert out == "" and message in err and "Traceback" not in err and err.count("\n") == 1
     assert not Path("data.html").exists()
@@ -137,9 +137,9 @@ def test_what_cannot_be_read_is_one_line(here, capsys, content, words, message) 
 
 @given(st.binary(max_size=200), st.integers(0, 2000), st.integers(0, 255))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_damaged_file_is_no_traceback(tmp_path, capsys, noise, at, byte) -> None:
+def test_damaged_file_causes_no_traceback(tmp_path, capsys, noise, at, byte) -> None:
     path = tmp_path / "pi-1.npz"
-    save(str(path))
+    save_samples(str(path))
     content = bytearray(path.read_bytes())
     content[at % len(content)] = byte
     for damaged in (bytes(content), noise):
@@ -148,20 +148,20 @@ def test_a_damaged_file_is_no_traceback(tmp_path, capsys, noise, at, byte) -> No
         assert "Traceback" not in capsys.readouterr().err
 
 
-def test_a_device_needs_its_base_install_only(here: Path) -> None:
-    save("pi-1.npz")
-    ran = subprocess.run(
+def test_show_needs_only_the_base_install(work_dir: Path) -> None:
+    save_samples("pi-1.npz")
+    result = subprocess.run(
         [sys.executable, "-c", BLOCKED, "data", "show", "pi-1.npz", "--html", "data.html"],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    assert ran.returncode == 0, ran.stderr
-    assert "nothing unusual found" in ran.stdout and Path("data.html").exists()
+    assert result.returncode == 0, result.stderr
+    assert "nothing unusual found" in result.stdout and Path("data.html").exists()
 
 
-def test_digits_are_dealt(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_split_writes_digits_to_client_files(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("sklearn")
     assert cli.run_command(["data", "split", "digits", "--clients", "3", "-o", "dealt"]) == 0
     assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == [
@@ -173,7 +173,7 @@ def test_digits_are_dealt(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert {shard.x_train.shape[1:] for shard in shards} == {(28, 28, 1)}
     assert {shard.num_classes for shard in shards} == {10}
     rows = np.concatenate([shard.x_train for shard in shards]).reshape(1438, -1)
-    assert len(np.unique(rows, axis=0)) == 1438  # no sample is dealt twice
+    assert len(np.unique(rows, axis=0)) == 1438  # no sample is in two files
 
     before = Path("dealt/pi-2.npz").read_bytes()
     assert cli.run_command(["data", "split", "digits", "-o", "dealt"]) == 1
@@ -181,14 +181,14 @@ def test_digits_are_dealt(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert Path("dealt/pi-2.npz").read_bytes() == before
 
 
-def test_the_old_name_of_split_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_old_name_of_split_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run_command(["data", "deal", "digits", "--clients", "2"]) == 2
     assert "`edgefl data deal` is now `edgefl data split`" in capsys.readouterr().err
 
 
-def test_split_takes_partition_samples_and_seed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save("all.npz", x=np.arange(400 * 4, dtype=np.float32).reshape(400, 4), y=np.arange(400) % 4)
-    words = [
+def test_split_accepts_partition_samples_and_seed(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_samples("all.npz", x=np.arange(400 * 4, dtype=np.float32).reshape(400, 4), y=np.arange(400) % 4)
+    arguments = [
         "data",
         "split",
         "npz:all.npz",
@@ -201,18 +201,18 @@ def test_split_takes_partition_samples_and_seed(here: Path, capsys: pytest.Captu
     ]
     shares = []
     for out, seed in (("a", "1"), ("b", "1"), ("c", "2")):
-        assert cli.run_command([*words, "-o", out, "--seed", seed, "--json"]) == 0
+        assert cli.run_command([*arguments, "-o", out, "--seed", seed, "--json"]) == 0
         files = json.loads(capsys.readouterr().out)["files"]
-        assert [Path(each["path"]).name for each in files] == ["pi-1.npz", "pi-2.npz"]
-        assert sum(each["train"] for each in files) == 60
-        assert sum(each["test"] for each in files) == 15
-        shares.append([Path(each["path"]).read_bytes() for each in files])
+        assert [Path(file["path"]).name for file in files] == ["pi-1.npz", "pi-2.npz"]
+        assert sum(file["train"] for file in files) == 60
+        assert sum(file["test"] for file in files) == 15
+        shares.append([Path(file["path"]).read_bytes() for file in files])
     assert shares[0] == shares[1] != shares[2]
     assert Path("a/pi-1.npz").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["digitz"], "did you mean 'digits'"),
         (["digits", "--partition", "dirichlett"], "did you mean 'dirichlet'"),
@@ -220,8 +220,8 @@ def test_split_takes_partition_samples_and_seed(here: Path, capsys: pytest.Captu
         (["npz:nowhere.npz"], "no data set at nowhere.npz"),
     ],
 )
-def test_what_cannot_be_dealt(here, capsys, words, message) -> None:
-    assert cli.run_command(["data", "split", *words, "-o", "out"]) == 1
+def test_invalid_split_is_an_error(work_dir, capsys, arguments, message) -> None:
+    assert cli.run_command(["data", "split", *arguments, "-o", "out"]) == 1
     out, err = capsys.readouterr()
     assert out == "" and message in err and "Traceback" not in err
     assert not Path("out").exists()

@@ -49,25 +49,25 @@ class OneNorm(StepLearner):
     def step(self, signature: str, arguments: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         x = arguments["d_x"]
         self.rows += x[:, 0].astype(int).tolist()
-        keep = self.momentum
+        momentum = self.momentum
         return {
             "t_0": arguments["t_0"] + arguments["h_learning_rate"],
-            "t_1": arguments["t_1"] * keep + x.mean(axis=0) * (1 - keep),
-            "t_2": arguments["t_2"] * keep + x.var(axis=0) * (1 - keep),
+            "t_1": arguments["t_1"] * momentum + x.mean(axis=0) * (1 - momentum),
+            "t_2": arguments["t_2"] * momentum + x.var(axis=0) * (1 - momentum),
             "loss": np.float32(1) + 0 * arguments["t_0"].sum(),
         }
 
 
-def norm_weights(mean: float = 3.0, variance: float = 7.0) -> dict[str, np.ndarray]:
+def make_norm_weights(mean: float = 3.0, variance: float = 7.0) -> dict[str, np.ndarray]:
     arrays = {"norm/gamma": np.ones(2), NORM[0]: np.full(2, mean), NORM[1]: np.full(2, variance)}
     return {name: array.astype(np.float32) for name, array in arrays.items()}
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9, 0.99, 0.999])
-def test_statistics_of_four_samples_by_hand(momentum: float) -> None:
+def test_statistics_of_four_samples_match_hand_calculation(momentum: float) -> None:
     x = np.array([[1, 10], [3, 10], [5, 30], [7, 30]], np.float32)
     y = np.zeros(4, np.int64)
-    weights = norm_weights()
+    weights = make_norm_weights()
     new = reestimate_statistics(OneNorm(momentum), "train", weights, x, y, np.random.default_rng(1))
     # Means of 1, 3, 5, 7 and of 10, 10, 30, 30. The squared distances are 9, 1, 1, 9, and four times 100.
     np.testing.assert_allclose(new[NORM[0]], [4, 20], rtol=1e-3)
@@ -88,44 +88,44 @@ def test_full_batches_give_mean_and_variance_of_all_samples(
     rng = np.random.default_rng(seed)
     x = (rng.normal(0.5, 1, (count, 2)) * scale).astype(np.float32)
     y = np.zeros(count, np.int64)
-    new = reestimate_statistics(OneNorm(momentum, 4), "train", norm_weights(), x, y, rng)
+    new = reestimate_statistics(OneNorm(momentum, 4), "train", make_norm_weights(), x, y, rng)
     np.testing.assert_allclose(new[NORM[0]], x.mean(axis=0), rtol=1e-3, atol=1e-4 * scale)
     np.testing.assert_allclose(new[NORM[1]], x.var(axis=0), rtol=1e-3)
 
 
-def test_every_sample_counts_and_the_last_batch_is_filled_with_samples() -> None:
+def test_all_samples_are_used_and_last_batch_is_padded_with_samples() -> None:
     learner = OneNorm(0.9, batch_size=4)
     x = np.arange(1, 11, dtype=np.float32)[:, None] * np.ones(2, np.float32)
     reestimate_statistics(
-        learner, "train", norm_weights(), x, np.zeros(10, np.int64), np.random.default_rng(1)
+        learner, "train", make_norm_weights(), x, np.zeros(10, np.int64), np.random.default_rng(1)
     )
     assert len(learner.rows) == 16  # 3 batches, the first twice
     assert set(learner.rows[:12]) == set(range(1, 11))
     assert sorted(learner.rows[12:]) == sorted(learner.rows[:4])
 
 
-def test_of_many_samples_some_are_drawn() -> None:
+def test_large_shard_is_subsampled() -> None:
     learner = OneNorm(0.9, batch_size=16)
     x = np.arange(2000, dtype=np.float32)[:, None] * np.ones(2, np.float32)
     reestimate_statistics(
-        learner, "train", norm_weights(), x, np.zeros(2000, np.int64), np.random.default_rng(1)
+        learner, "train", make_norm_weights(), x, np.zeros(2000, np.int64), np.random.default_rng(1)
     )
     assert len(set(learner.rows)) == MAX_STATISTICS_SAMPLES
 
 
 @pytest.mark.parametrize("case", ["momentum 1", "constant samples", "no samples"])
-def test_statistics_that_cannot_be_estimated_stay(case: str) -> None:
+def test_statistics_that_cannot_be_estimated_are_unchanged(case: str) -> None:
     x = np.array([[1, 10], [3, 12]], np.float32)
     x = np.ones_like(x) if case == "constant samples" else x[:0] if case == "no samples" else x
     learner = OneNorm(1.0 if case == "momentum 1" else 0.9)
-    weights = norm_weights()
+    weights = make_norm_weights()
     new = reestimate_statistics(
         learner, "train", weights, x, np.zeros(len(x), np.int64), np.random.default_rng(1)
     )
     assert all(new[name] is weights[name] for name in weights)
 
 
-def test_a_model_without_statistics_costs_nothing() -> None:
+def test_model_without_batch_norm_runs_no_steps() -> None:
     learner = SoftmaxLearner(softmax_spec("fedavg", inputs=4, features=3, classes=3))
     weights = {w.name: np.ones(w.shape, np.float32) for w in learner.spec.weights}
     x = np.full((9, 4), np.nan, np.float32)  # a step would reject it
@@ -133,7 +133,7 @@ def test_a_model_without_statistics_costs_nothing() -> None:
     assert reestimate_statistics(learner, "train", weights, x, y, np.random.default_rng(1)) is weights
 
 
-FOUR = Shard(
+FOUR_SAMPLES = Shard(
     np.array([[1, 10], [3, 10], [5, 30], [7, 30]], np.float32),
     np.zeros(4, np.int64),
     np.zeros((0, 2), np.float32),
@@ -142,70 +142,82 @@ FOUR = Shard(
 )
 
 
-def renewed(learner: OneNorm, weights: Weights) -> Weights:
-    return make_renewer(learner, "train", FOUR, np.random.default_rng(1), 64)(weights)
+def renew_statistics(learner: OneNorm, weights: Weights) -> Weights:
+    return make_renewer(learner, "train", FOUR_SAMPLES, np.random.default_rng(1), 64)(weights)
 
 
-def test_in_a_mixture_whole_networks_get_new_statistics() -> None:
-    one = norm_weights()
-    parts = {"expert0": one, "local": norm_weights(), "trunk": {name: one[name] for name in NORM}}
-    parts["wide"] = {name: np.ones(3, np.float32) for name in one}  # another architecture
+def test_whole_networks_in_a_mixture_get_new_statistics() -> None:
+    network = make_norm_weights()
+    parts = {
+        "expert0": network,
+        "local": make_norm_weights(),
+        "trunk": {name: network[name] for name in NORM},
+    }
+    parts["wide"] = {name: np.ones(3, np.float32) for name in network}  # another architecture
     mixture = {f"{part}/{name}": array for part, weights in parts.items() for name, array in weights.items()}
     mixture |= {"gate/kernel": np.ones(3, np.float32)}
-    new = renewed(OneNorm(0.9), mixture)
+    new = renew_statistics(OneNorm(0.9), mixture)
     assert list(new) == list(mixture)
     changed = {name for name in mixture if new[name] is not mixture[name]}
     assert changed == {f"{part}/{name}" for part in ("expert0", "local") for name in NORM}
     for part in ("expert0", "local"):
         np.testing.assert_allclose(new[f"{part}/{NORM[1]}"], [5, 100], rtol=1e-3)
-    np.testing.assert_allclose(renewed(OneNorm(0.9), one)[NORM[0]], [4, 20], rtol=1e-3)
+    np.testing.assert_allclose(renew_statistics(OneNorm(0.9), network)[NORM[0]], [4, 20], rtol=1e-3)
 
 
-def test_a_network_is_estimated_once() -> None:
+def test_statistics_of_a_network_are_estimated_once() -> None:
     learner = OneNorm(0.9)
-    renew = make_renewer(learner, "train", FOUR, np.random.default_rng(1), 64)
-    one = norm_weights()
-    new = renew(one)
+    renew = make_renewer(learner, "train", FOUR_SAMPLES, np.random.default_rng(1), 64)
+    network = make_norm_weights()
+    new = renew(network)
     steps = len(learner.rows)
-    assert renew({f"expert{k}/{name}": array for k in range(3) for name, array in one.items()})
+    assert renew({f"expert{k}/{name}": array for k in range(3) for name, array in network.items()})
     again = renew(new)
     assert len(learner.rows) == steps
     assert all(again[name] is new[name] for name in new)
 
 
-def means_of(models: Mapping[str, Weights]) -> dict[str, list[float]]:
+def list_means(models: Mapping[str, Weights]) -> dict[str, list[float]]:
     return {name: weights[NORM[0]].round(2).tolist() for name, weights in models.items()}
 
 
 def test_a_personalized_model_has_the_clients_statistics() -> None:
-    heard: list[Broadcast] = []
+    broadcasts: list[Broadcast] = []
 
     def personalize(
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
     ) -> tuple[Mixture, ClientState]:
-        heard.append(broadcast)
+        broadcasts.append(broadcast)
         peers = {
-            "federated": Peer("predict", norm_weights(1)),
-            "other": Peer("predict_local", norm_weights(2)),
+            "federated": Peer("predict", make_norm_weights(1)),
+            "other": Peer("predict_local", make_norm_weights(2)),
             "received": Peer("predict", broadcast.models["global"]),
         }
-        return Mixture(norm_weights(3), peers, {"share": 1.0}), state
+        return Mixture(make_norm_weights(3), peers, {"share": 1.0}), state
 
     base = replace(make_algorithm("fedavg", None, {}), personalize=personalize)
     learner = OneNorm(0.9)
     algorithm = with_statistics(base, learner)
-    models = {"global": norm_weights(), LOCAL_START: norm_weights(), "phi": {"phi": np.ones((2, 2))}}
+    models = {
+        "global": make_norm_weights(),
+        LOCAL_START: make_norm_weights(),
+        "phi": {"phi": np.ones((2, 2))},
+    }
     received = Broadcast(4, PHASE_PERSONALIZE, models, {"epochs": 2.0})
     state = ClientState({"own": np.ones(1, np.float32)})
-    mixture, after = algorithm.personalize(received, state, FOUR, np.random.default_rng(1))
+    mixture, after = algorithm.personalize(received, state, FOUR_SAMPLES, np.random.default_rng(1))
     assert after is state
-    assert means_of({name: heard[0].models[name] for name in ("global", LOCAL_START)}) == {
+    assert list_means({name: broadcasts[0].models[name] for name in ("global", LOCAL_START)}) == {
         "global": [4, 20],
         LOCAL_START: [3, 3],
     }
-    assert (heard[0].round, heard[0].phase, heard[0].scalars) == (4, PHASE_PERSONALIZE, {"epochs": 2.0})
-    assert means_of({"mixture": mixture.weights}) == {"mixture": [4, 20]}
-    assert means_of({name: peer.weights for name, peer in mixture.peers.items()}) == {
+    assert (broadcasts[0].round, broadcasts[0].phase, broadcasts[0].scalars) == (
+        4,
+        PHASE_PERSONALIZE,
+        {"epochs": 2.0},
+    )
+    assert list_means({"mixture": mixture.weights}) == {"mixture": [4, 20]}
+    assert list_means({name: peer.weights for name, peer in mixture.peers.items()}) == {
         "federated": [4, 20],
         "other": [2, 2],
         "received": [4, 20],
@@ -216,24 +228,24 @@ def test_a_personalized_model_has_the_clients_statistics() -> None:
 
 def test_the_current_model_has_the_clients_statistics() -> None:
     algorithm = with_statistics(make_algorithm("fedavg", None, {}), OneNorm(0.9))
-    received = Broadcast(1, PHASE_FEDERATE, {"global": norm_weights()})
-    current = algorithm.current(received, ClientState(), FOUR)
+    received = Broadcast(1, PHASE_FEDERATE, {"global": make_norm_weights()})
+    current = algorithm.current(received, ClientState(), FOUR_SAMPLES)
     assert current is not None
     assert current.signature == "predict"
-    assert means_of({"current": current.weights}) == {"current": [4, 20]}
+    assert list_means({"current": current.weights}) == {"current": [4, 20]}
 
 
-def test_a_model_that_diverged_is_measured_unchanged() -> None:
-    broken = {**norm_weights(), "norm/gamma": np.full(2, np.nan, np.float32)}
+def test_diverged_model_is_measured_unchanged() -> None:
+    broken = {**make_norm_weights(), "norm/gamma": np.full(2, np.nan, np.float32)}
     algorithm = with_statistics(make_algorithm("fedavg", None, {}), OneNorm(0.9))
-    current = algorithm.current(Broadcast(1, PHASE_FEDERATE, {"global": broken}), ClientState(), FOUR)
+    current = algorithm.current(Broadcast(1, PHASE_FEDERATE, {"global": broken}), ClientState(), FOUR_SAMPLES)
     assert current is not None
     assert current.weights is broken
     with pytest.raises(DivergedError):
-        renewed(OneNorm(0.9), broken)
+        renew_statistics(OneNorm(0.9), broken)
 
 
-def test_a_plan_without_statistics_keeps_its_algorithm() -> None:
+def test_algorithm_of_a_plan_without_batch_norm_is_not_wrapped() -> None:
     base = make_algorithm("fedavg", None, {})
     assert (
         with_statistics(base, SoftmaxLearner(softmax_spec("fedavg", inputs=4, features=3, classes=3))) is base
@@ -241,7 +253,7 @@ def test_a_plan_without_statistics_keeps_its_algorithm() -> None:
 
 
 @pytest.fixture(scope="module")
-def normed(tmp_path_factory):
+def normed_plan(tmp_path_factory):
     """Return (plan, initial weights, model, configuration).
 
     The network has two batch norms, and dropout between them.
@@ -275,9 +287,9 @@ def normed(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def trained(normed, digits):
+def trained(normed_plan, digits):
     """Return (learner, weights, x, y): the model after two epochs on 160 digits."""
-    plan, initial, *_ = normed
+    plan, initial, *_ = normed_plan
     learner = LiteRTLearner(plan)
     x, y = digits
     x = x * 16 + 10  # far from what the initial statistics fit
@@ -286,9 +298,9 @@ def trained(normed, digits):
     return learner, {**initial, **new}, x, y
 
 
-def test_statistics_of_the_first_layer_are_those_of_its_input(trained, normed) -> None:
+def test_first_layer_statistics_match_its_inputs(trained, normed_plan) -> None:
     learner, weights, x, y = trained
-    model = normed[2]
+    model = normed_plan[2]
     new = reestimate_statistics(learner, "train", weights, x[:160], y[:160], np.random.default_rng(2))
     model.get_layer("conv").set_weights([weights["conv/kernel"]])
     images = np.asarray(model.get_layer("conv")(x[:160]))
@@ -298,7 +310,7 @@ def test_statistics_of_the_first_layer_are_those_of_its_input(trained, normed) -
     assert changed == {f"norm{i}/moving_{part}" for i in (1, 2) for part in ("mean", "variance")}
 
 
-def test_the_first_values_of_the_statistics_do_not_matter(trained) -> None:
+def test_estimate_does_not_depend_on_old_statistics(trained) -> None:
     learner, weights, x, y = trained
     shifted = {name: w + np.float32(5) if "moving" in name else w for name, w in weights.items()}
     both = [
@@ -309,7 +321,7 @@ def test_the_first_values_of_the_statistics_do_not_matter(trained) -> None:
         np.testing.assert_array_equal(both[0][name], both[1][name])
 
 
-def test_few_epochs_are_not_hidden_by_old_statistics(trained) -> None:
+def test_new_statistics_improve_accuracy_after_few_epochs(trained) -> None:
     learner, weights, x, y = trained
     new = reestimate_statistics(learner, "train", weights, x[:160], y[:160], np.random.default_rng(2))
     before = evaluate(learner, "predict", weights, x[160:], y[160:]).accuracy
@@ -319,13 +331,13 @@ def test_few_epochs_are_not_hidden_by_old_statistics(trained) -> None:
 
 
 @pytest.mark.parametrize("name", ["fedap", "aem", "pfl-mfe"])
-def test_a_client_ships_statistics_of_its_samples(name, normed, digits) -> None:
+def test_a_client_ships_statistics_of_its_samples(name, normed_plan, digits) -> None:
     """FedAP keeps the statistics of earlier rounds in the client's state. They belong to other weights."""
     from edgefl.algorithms.plans import build_plan
 
     options = {"aem": {"num_experts": 2, "local_epochs": 2, "gate_epochs": 2}}.get(name, {})
     no_selection = PersonalizationConfig(select=False, baseline=False)
-    config = replace(normed[3], algorithm=name, options=options, personalization=no_selection)
+    config = replace(normed_plan[3], algorithm=name, options=options, personalization=no_selection)
     plan, initial = build_plan(config)
     x, y = digits
     shard = Shard(x[:120], y[:120], x[120:200], y[120:200], 10)
@@ -337,7 +349,7 @@ def test_a_client_ships_statistics_of_its_samples(name, normed, digits) -> None:
     received = server.broadcast(state, "pi-1")
     mixture, *_ = runner.personalize(WorkItem(received, client_state, "pi-1"))
     for prefix in ("expert0/", "local/") if name == "aem" else ("",):
-        model = normed[2].get_layer("conv")
+        model = normed_plan[2].get_layer("conv")
         model.set_weights([mixture.weights[f"{prefix}conv/kernel"]])
         images = np.asarray(model(shard.x_train))
         mean = mixture.weights[f"{prefix}norm1/moving_mean"]

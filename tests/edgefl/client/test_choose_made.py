@@ -24,10 +24,10 @@ def learner():
     return SoftmaxLearner(softmax_spec("fedavg", inputs=3, features=3, classes=3))
 
 
-def model(scale):
-    """Return a model that is right about every sample.
+def make_model(scale):
+    """Return a model that classifies every sample correctly.
 
-    A larger scale gives higher probabilities. A scale of 0 guesses.
+    A larger scale gives higher probabilities. With a scale of 0, all classes are equally probable.
     """
     head = scale * np.eye(3, dtype=np.float32)
     weights = {
@@ -38,37 +38,39 @@ def model(scale):
     return Peer("predict", weights)
 
 
-def test_the_next_model_is_shipped_where_the_first_lost_what_it_knew(learner, caplog):
-    sure, lost = model(10.0), model(0.0)
+def test_next_model_is_shipped_if_training_degraded_the_first(learner, caplog):
+    accurate, degraded = make_model(10.0), make_model(0.0)
     scores = {FINE_TUNED_MODEL: HIGH, LOCAL_MODEL: HIGH}
     with caplog.at_level(logging.WARNING):
         assert (
             choose_shipped_model(
-                learner, {FINE_TUNED_MODEL: sure, LOCAL_MODEL: sure}, scores, SPLIT, ORDER, "a"
+                learner, {FINE_TUNED_MODEL: accurate, LOCAL_MODEL: accurate}, scores, SPLIT, ORDER, "a"
             )
             == FINE_TUNED_MODEL
         )
         assert not caplog.text
         assert (
             choose_shipped_model(
-                learner, {FINE_TUNED_MODEL: lost, LOCAL_MODEL: sure}, scores, SPLIT, ORDER, "a"
+                learner, {FINE_TUNED_MODEL: degraded, LOCAL_MODEL: accurate}, scores, SPLIT, ORDER, "a"
             )
             == LOCAL_MODEL
         )
     assert "a: the model fine_tuned was better before its last training" in caplog.text
 
 
-def test_the_last_model_left_is_shipped_whatever_it_knows(learner):
-    lost = model(0.0)
+def test_last_remaining_model_is_shipped_even_if_degraded(learner):
+    degraded = make_model(0.0)
     scores = {FINE_TUNED_MODEL: HIGH, LOCAL_MODEL: HIGH}
     assert (
-        choose_shipped_model(learner, {FINE_TUNED_MODEL: lost, LOCAL_MODEL: lost}, scores, SPLIT, ORDER, "a")
+        choose_shipped_model(
+            learner, {FINE_TUNED_MODEL: degraded, LOCAL_MODEL: degraded}, scores, SPLIT, ORDER, "a"
+        )
         == LOCAL_MODEL
     )
 
 
-def test_without_scores_the_first_model_of_the_order_is_shipped(learner):
-    models = {MIXTURE_MODEL: model(0.0), LOCAL_MODEL: model(0.0)}
+def test_first_available_model_is_shipped_without_scores(learner):
+    models = {MIXTURE_MODEL: make_model(0.0), LOCAL_MODEL: make_model(0.0)}
     assert choose_shipped_model(learner, models, {}, SPLIT, ORDER, "a") == LOCAL_MODEL
     assert (
         choose_shipped_model(learner, models, {FINE_TUNED_MODEL: HIGH}, SPLIT, PREFERRED_ORDER, "a")

@@ -25,12 +25,12 @@ def test_scores_do_not_change_the_algorithms_state(by_name):
         np.testing.assert_array_equal(restored[name], values)
 
 
-def test_an_update_reports_one_number_per_model():
+def test_average_scores_gives_one_number_per_model():
     scores = {LOCAL_MODEL: np.array([1000, 500, 0]), MIXTURE_MODEL: np.array([1000, 1000, 250])}
     assert average_scores(scores) == {LOCAL_MODEL: 0.5, MIXTURE_MODEL: 0.75}
 
 
-def test_the_order_follows_the_ranks_of_the_last_broadcast():
+def test_model_order_follows_the_ranks_in_the_broadcast():
     assert read_model_order({}) == PREFERRED_ORDER
     ranks = {"rank_mixture": 0.0, "rank_fine_tuned": 1.0, "rank_local": 2.0, "rank_federated": 3.0}
     assert read_model_order(ranks) == (MIXTURE_MODEL, FINE_TUNED_MODEL, LOCAL_MODEL, FEDERATED_MODEL)
@@ -42,7 +42,7 @@ def test_the_order_follows_the_ranks_of_the_last_broadcast():
     )
 
 
-def test_a_client_leaves_the_order_if_its_samples_show_more_than_noise():
+def test_client_deviates_from_the_order_beyond_the_noise():
     order = read_model_order({"rank_mixture": 0.0, "rank_local": 1.0})
     close = {LOCAL_MODEL: np.array([900, 700, 700]), MIXTURE_MODEL: np.array([700, 800, 800])}
     assert choose_within_noise(close, order) == MIXTURE_MODEL

@@ -21,7 +21,7 @@ from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 OPTIONS = {"epochs": 1, "learning_rate": 0.3}
 
 
-def start(name="fedavg"):
+def make_learner_and_weights(name="fedavg"):
     spec = softmax_spec(name, inputs=4, features=3, classes=3, options={})
     rng = np.random.default_rng(7)
     return SoftmaxLearner(spec), {
@@ -32,19 +32,19 @@ def start(name="fedavg"):
 @pytest.mark.parametrize("codec", ["fp16", "int8", "top-10"])
 def test_sent_deltas_and_the_residual_add_up_to_the_trained_deltas(codec, shards):
     """Over three rounds, the sent deltas and the residual add up to the plain deltas."""
-    learner, weights = start()
+    learner, weights = make_learner_and_weights()
     plain = make_algorithm("fedavg", learner, OPTIONS)
     wrapped = with_compression(plain, codec)
     state = ClientState()
     client_id, shard = next(iter(shards.items()))
-    arrived = dict.fromkeys(weights, 0.0)
+    sent = dict.fromkeys(weights, 0.0)
     trained = dict.fromkeys(weights, 0.0)
     for round in (1, 2, 3):
         broadcast = Broadcast(round, "federate", {"global": weights})
         update, state = wrapped.local_update(broadcast, state, shard, client_id, derive_rng(1, round))
         plain_update, _ = plain.local_update(broadcast, ClientState(), shard, client_id, derive_rng(1, round))
         for name in weights:
-            arrived[name] = arrived[name] + update.deltas["global"][name].astype(float)
+            sent[name] = sent[name] + update.deltas["global"][name].astype(float)
             trained[name] = trained[name] + plain_update.deltas["global"][name].astype(float)
         assert not np.array_equal(
             update.deltas["global"]["head/kernel"], plain_update.deltas["global"]["head/kernel"]
@@ -56,14 +56,14 @@ def test_sent_deltas_and_the_residual_add_up_to_the_trained_deltas(codec, shards
             assert array.tobytes() == update.deltas["global"][name].tobytes()
     for name in weights:
         np.testing.assert_allclose(
-            arrived[name] + state.arrays[f"{RESIDUAL_PREFIX}global/{name}"], trained[name], atol=2e-6
+            sent[name] + state.arrays[f"{RESIDUAL_PREFIX}global/{name}"], trained[name], atol=2e-6
         )
 
 
 @pytest.mark.parametrize("name", ["fedavg", "ditto", "apfl", "fedmix", "clustered", "aem"])
-def test_the_laws_hold_with_a_codec(name, shards):
+def test_algorithms_satisfy_the_laws_with_a_codec(name, shards):
     """Some algorithms have arrays in the client's state, which must not clash with the residual."""
-    learner, initial = start(name)
+    learner, initial = make_learner_and_weights(name)
     options = {"local_epochs": 20} if name == "aem" else {}
     check_algorithm(
         lambda any_learner: with_compression(make_algorithm(name, any_learner, options), "int8"),
@@ -73,17 +73,17 @@ def test_the_laws_hold_with_a_codec(name, shards):
     )
 
 
-def test_fp32_is_the_algorithm_itself():
-    learner, weights = start()
+def test_fp32_does_not_wrap_the_algorithm():
+    learner, weights = make_learner_and_weights()
     algorithm = make_algorithm("fedavg", learner, {})
     assert with_compression(algorithm, "fp32") is algorithm
     assert apply_codec("fp32", weights)["head/bias"].tobytes() == weights["head/bias"].tobytes()
 
 
-def test_int8_learns_as_well(shards):
+def test_int8_reaches_the_loss_of_fp32(shards):
     losses = {}
     for codec in ("fp32", "int8"):
-        learner, weights = start()
+        learner, weights = make_learner_and_weights()
         records = []
         spec = softmax_spec("fedavg", inputs=4, features=3, classes=3, options={})
         config = FederationConfig(rounds=10, codec=codec)
@@ -99,8 +99,8 @@ def test_int8_learns_as_well(shards):
     assert losses["int8"] == pytest.approx(losses["fp32"], abs=0.02)
 
 
-def test_an_update_of_lenet_is_a_quarter():
-    """The size includes all names and scales. A federation assumes .27."""
+def test_int8_update_of_lenet_is_a_quarter_of_fp32():
+    """The size includes all names and scales."""
     shapes = {
         "conv1": (5, 5, 1, 6),
         "conv2": (5, 5, 6, 16),

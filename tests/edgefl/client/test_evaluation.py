@@ -15,7 +15,7 @@ from edgefl.types import Broadcast, ClientState, Shard
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 
-def biased(first, second):
+def make_biased_model(first, second):
     """Return a model whose logits are its bias for every sample."""
     return {
         "trunk/kernel": np.ones((1, 1), np.float32),
@@ -24,16 +24,16 @@ def biased(first, second):
     }
 
 
-def shard_of(*labels):
+def make_shard(*labels):
     x = np.ones((len(labels), 1), np.float32)
     y = np.array(labels, np.int64)
     return Shard(x, y, x[:0], y[:0], 2)
 
 
-def split_of(labels, train=(0,)):
+def make_split(labels, train=(0,)):
     """Return validation samples with these labels, and training samples with others."""
-    held_out = shard_of(*labels)
-    return ValidationSplit(shard_of(*train), held_out.x_train, held_out.y_train)
+    held_out = make_shard(*labels)
+    return ValidationSplit(make_shard(*train), held_out.x_train, held_out.y_train)
 
 
 def measure(name, models, labels, *, state=None, train=(0,), **options):
@@ -43,38 +43,40 @@ def measure(name, models, labels, *, state=None, train=(0,), **options):
     algorithm = make_algorithm(name, learner, full)
     broadcast = Broadcast(3, PHASE_FEDERATE, models)
     return evaluate_current_model(
-        algorithm, learner, broadcast, state or ClientState(), split_of(labels, train)
+        algorithm, learner, broadcast, state or ClientState(), make_split(labels, train)
     )
 
 
-def test_the_share_of_right_answers_by_hand():
-    """A model that always answers 1 is right on two of three samples."""
-    assert measure("fedavg", {"global": biased(0, 1)}, [1, 1, 0]) == {"accuracy": pytest.approx(2 / 3)}
-    assert measure("fedavg", {"global": biased(0, 1)}, [0]) == {"accuracy": 0.0}
+def test_accuracy_matches_hand_calculation():
+    """A model that always predicts class 1 is right on two of three samples."""
+    assert measure("fedavg", {"global": make_biased_model(0, 1)}, [1, 1, 0]) == {
+        "accuracy": pytest.approx(2 / 3)
+    }
+    assert measure("fedavg", {"global": make_biased_model(0, 1)}, [0]) == {"accuracy": 0.0}
 
 
-def test_nothing_is_reported_where_nothing_can_be_measured():
-    assert measure("fedavg", {"global": biased(0, 1)}, []) == {}
-    assert measure("fedavg", {"global": biased(0, np.nan)}, [0, 1]) == {}
+def test_no_accuracy_is_reported_without_samples_or_valid_model():
+    assert measure("fedavg", {"global": make_biased_model(0, 1)}, []) == {}
+    assert measure("fedavg", {"global": make_biased_model(0, np.nan)}, [0, 1]) == {}
     assert measure("local", {}, [0, 1]) == {}
-    incomplete = {name: array for name, array in biased(0, 1).items() if name != "head/bias"}
+    incomplete = {name: array for name, array in make_biased_model(0, 1).items() if name != "head/bias"}
     assert measure("fedavg", {"global": incomplete}, [0, 1]) == {}
 
 
-def test_a_sample_that_is_not_finite_is_an_error():
+def test_sample_with_nan_is_an_error():
     learner = SoftmaxLearner(softmax_spec("fedavg", inputs=1, features=1, classes=2, batch_size=1))
     algorithm = make_algorithm("fedavg", learner, {})
-    broadcast = Broadcast(1, PHASE_FEDERATE, {"global": biased(0, 1)})
+    broadcast = Broadcast(1, PHASE_FEDERATE, {"global": make_biased_model(0, 1)})
     x = np.full((1, 1), np.nan, np.float32)
     with pytest.raises(DataError, match="NaN"):
         evaluate_current_model(
-            algorithm, learner, broadcast, ClientState(), ValidationSplit(shard_of(0), x, np.array([0]))
+            algorithm, learner, broadcast, ClientState(), ValidationSplit(make_shard(0), x, np.array([0]))
         )
 
 
-def test_a_client_of_a_cluster_uses_its_model_mixed_with_the_clusters():
-    """Half of (0, 4) and half of (1, 0) answer 1. The cluster's model alone answers 0."""
-    received = {"global": biased(1, 0)}
+def test_clustered_client_mixes_its_model_with_the_cluster_model():
+    """The mean of the biases (0, 4) and (1, 0) predicts class 1. The cluster model alone predicts class 0."""
+    received = {"global": make_biased_model(1, 0)}
     client_state = ClientState({"head/bias": np.array([0, 4], np.float32)})
     assert measure("clustered", received, [1, 1, 0, 0, 0]) == {"accuracy": pytest.approx(0.6)}
     assert measure("clustered", received, [1, 1, 0, 0, 0], state=client_state) == {
@@ -85,9 +87,9 @@ def test_a_client_of_a_cluster_uses_its_model_mixed_with_the_clusters():
     }
 
 
-def test_personal_weights_are_used_where_a_client_has_them():
-    """The personal weights answer 1 and the received ones 0."""
-    received = biased(1, 0)
+def test_personal_weights_are_used_if_the_client_has_them():
+    """The personal weights predict class 1, and the received weights predict class 0."""
+    received = make_biased_model(1, 0)
     client_state = ClientState({"head/bias": np.array([0, 4], np.float32)})
     assert measure("ditto", {"global": received}, [1, 1, 0]) == {"accuracy": pytest.approx(1 / 3)}
     assert measure("ditto", {"global": received}, [1, 1, 0], state=client_state) == {
@@ -109,15 +111,15 @@ def test_personal_weights_are_used_where_a_client_has_them():
 
 
 @pytest.mark.parametrize("name", ["ifca", "aem"])
-def test_the_model_of_lowest_loss_on_training_samples_is_used(name):
-    """A client of class 1 takes the model that answers 1, independently of its validation samples."""
-    models = {"expert0": biased(2, 0), "expert1": biased(0, 2)}
+def test_expert_with_lowest_training_loss_is_used(name):
+    """A client of class 1 uses the model that predicts class 1, independently of its validation samples."""
+    models = {"expert0": make_biased_model(2, 0), "expert1": make_biased_model(0, 2)}
     assert measure(name, models, [0, 0, 0, 1], train=[1, 1], num_experts=2) == {"accuracy": 0.25}
     assert measure(name, models, [0, 0, 0, 1], train=[0, 0], num_experts=2) == {"accuracy": 0.75}
 
 
-def test_the_experts_of_fedmix_for_permuted_labels_are_weighed_by_pi():
-    models = {"expert0": biased(2, 0), "expert1": biased(0, 2)}
+def test_fedmix_permutation_weighs_experts_by_pi():
+    models = {"expert0": make_biased_model(2, 0), "expert1": make_biased_model(0, 2)}
     name, labels = "fedmix-permutation", [0, 0, 0, 1]
     for share, accuracy in ((0.9, 0.75), (0.1, 0.25)):
         state = ClientState({"pi": np.array([share, 1 - share], np.float32)})
@@ -127,9 +129,9 @@ def test_the_experts_of_fedmix_for_permuted_labels_are_weighed_by_pi():
             }
 
 
-def test_the_experts_of_fedmix_are_weighed_by_the_clients_labels():
+def test_fedmix_weighs_experts_by_the_clients_labels():
     """phi assigns class 0 to expert 0 and class 1 to expert 1. The gate adds the same to both."""
-    models = {"expert0": biased(2, 0), "expert1": biased(0, 2)}
+    models = {"expert0": make_biased_model(2, 0), "expert1": make_biased_model(0, 2)}
     phi = {"phi": np.array([[9, -9], [-9, 9]], np.float32)}
     pruned = {"num_experts": 2, "prune": 1.0}
     for label, accuracy in ((0, 0.75), (1, 0.25)):
@@ -139,16 +141,16 @@ def test_the_experts_of_fedmix_are_weighed_by_the_clients_labels():
 
 
 @pytest.mark.parametrize("codec", ["fp32", "int8"])
-def test_the_rounding_of_updates_does_not_hide_the_clients_state(codec):
+def test_codec_does_not_hide_the_client_state(codec):
     learner = SoftmaxLearner(softmax_spec("ditto", inputs=1, features=1, classes=2, batch_size=1))
     algorithm = with_compression(make_algorithm("ditto", learner, {}), codec)
     client_state = {
         "head/bias": np.array([0, 4], np.float32),
         "owed:global/head/bias": np.zeros(2, np.float32),
     }
-    broadcast = Broadcast(1, PHASE_FEDERATE, {"global": biased(1, 0)})
+    broadcast = Broadcast(1, PHASE_FEDERATE, {"global": make_biased_model(1, 0)})
     assert evaluate_current_model(
-        algorithm, learner, broadcast, ClientState(client_state), split_of([1, 1, 0])
+        algorithm, learner, broadcast, ClientState(client_state), make_split([1, 1, 0])
     ) == {"accuracy": pytest.approx(2 / 3)}
 
 
@@ -156,8 +158,8 @@ def test_the_rounding_of_updates_does_not_hide_the_clients_state(codec):
     labels=st.lists(st.integers(0, 1), min_size=1, max_size=20),
     bias=st.tuples(st.floats(-2, 2, width=32), st.floats(-2, 2, width=32)),
 )
-def test_the_accuracy_is_the_share_of_the_class_that_the_model_answers(labels, bias):
-    metrics = measure("fedavg", {"global": biased(*bias)}, labels)
+def test_accuracy_is_the_share_of_the_predicted_class(labels, bias):
+    metrics = measure("fedavg", {"global": make_biased_model(*bias)}, labels)
     assert metrics["accuracy"] == pytest.approx(np.mean(np.array(labels) == int(bias[1] > bias[0])))
 
 

@@ -31,30 +31,30 @@ CONFIG = FederationConfig(
 
 
 @pytest.fixture(scope="module")
-def built():
+def built_plan():
     """Return a plan with its initial weights."""
     from edgefl.algorithms.plans import build_plan
 
     return build_plan(CONFIG)
 
 
-def samples(count, seed=1):
-    """Return three classes, each around a different corner."""
+def draw_samples(count, seed=1):
+    """Return samples of three classes, each around a different corner."""
     rng = np.random.default_rng(seed)
     y = np.arange(count) % 3
     x = np.eye(4, dtype=np.float32)[y] * 2 + rng.normal(0, 0.2, (count, 4)).astype(np.float32)
     return x, y.astype(np.int64)
 
 
-def shard_of(count):
-    x, y = samples(count)
-    x_test, y_test = samples(30, seed=2)
+def make_shard(count):
+    x, y = draw_samples(count)
+    x_test, y_test = draw_samples(30, seed=2)
     return Shard(x, y, x_test, y_test, 3)
 
 
-def ended(built, shard, federated=None, **settings):
+def personalize_client(built_plan, shard, federated=None, **settings):
     """Return the client result for a last broadcast whose global model is `federated`."""
-    plan, initial = built
+    plan, initial = built_plan
     spec = replace(plan.spec, personalization={**plan.spec.personalization, **settings})
     plan = replace(plan, spec=spec)
     algorithm = with_baseline(make_algorithm(spec.algorithm, None, spec.options), CONFIG, spec)
@@ -66,40 +66,42 @@ def ended(built, shard, federated=None, **settings):
     return runner.personalize(WorkItem(broadcast, ClientState(), CLIENT))
 
 
-def same(one, two):
+def have_same_bits(one, two):
     """Return whether two sets of weights have the same bits."""
     return one.keys() == two.keys() and all(np.array_equal(one[name], two[name]) for name in one)
 
 
-def perfect(initial):
-    """Return weights that are right about every sample."""
+def make_perfect_weights(initial):
+    """Return weights that classify every sample correctly."""
     kernel = np.eye(4, 3, dtype=np.float32) * 8
     return {name: kernel if array.ndim == 2 else np.zeros_like(array) for name, array in initial.items()}
 
 
-def test_a_client_ships_its_local_model_where_the_federation_has_learnt_nothing(built):
-    """The federated model is wrong about every sample, and no epoch repairs it."""
-    wrong = {name: -array for name, array in perfect(built[1]).items()}
-    mixture, _, metrics = ended(built, shard_of(150), wrong, epochs=0)
+def test_local_model_is_shipped_if_federated_model_is_always_wrong(built_plan):
+    """The federated model is wrong about every sample, and fine-tuning has no epochs."""
+    wrong = {name: -array for name, array in make_perfect_weights(built_plan[1]).items()}
+    mixture, _, metrics = personalize_client(built_plan, make_shard(150), wrong, epochs=0)
     assert metrics["accuracy_federated"] == 0.0
     assert COMPARED_MODELS[int(metrics["shipped"])] == "local"
     assert metrics["accuracy_shipped"] == metrics["accuracy_local"] > 0.9
     assert (metrics["test_gained"], metrics["test_lost"]) == (0.0, 0.0)
     assert mixture.signature == PREDICT_SINGLE
-    assert same(mixture.weights, mixture.peers["local"].weights)
+    assert have_same_bits(mixture.weights, mixture.peers["local"].weights)
 
 
-def test_a_client_ships_the_federations_model_where_it_learns_nothing_alone(built):
+def test_federated_model_is_shipped_if_local_training_learns_nothing(built_plan):
     """At a learning rate of nearly zero, the local model keeps its initial weights."""
-    _, _, metrics = ended(built, shard_of(150), perfect(built[1]), learning_rate=1e-9)
+    _, _, metrics = personalize_client(
+        built_plan, make_shard(150), make_perfect_weights(built_plan[1]), learning_rate=1e-9
+    )
     assert metrics["accuracy_local"] < 0.9
     assert COMPARED_MODELS[int(metrics["shipped"])] in ("federated", "fine_tuned")
     assert metrics["accuracy_shipped"] == 1.0
     assert metrics["test_gained"] == round(30 * (1 - metrics["accuracy_local"]))
 
 
-def test_without_selection_the_mixture_is_shipped(built):
-    mixture, _, metrics = ended(built, shard_of(60), select=False)
+def test_without_selection_the_mixture_is_shipped(built_plan):
+    mixture, _, metrics = personalize_client(built_plan, make_shard(60), select=False)
     assert mixture.signature == PREDICT_MIXTURE
     assert COMPARED_MODELS[int(metrics["shipped"])] == "mixture"
     assert metrics["accuracy_shipped"] == metrics["accuracy_mixture"]
@@ -107,38 +109,38 @@ def test_without_selection_the_mixture_is_shipped(built):
     assert "validation/local" not in mixture.diagnostics
 
 
-def test_the_shipped_model_trains_on_the_validation_samples_too(built):
+def test_the_shipped_model_trains_on_the_validation_samples_too(built_plan):
     """The local model is the same with and without selection, because it trains on all samples."""
-    selected, _, metrics = ended(built, shard_of(150))
-    plain, _, _ = ended(built, shard_of(150), select=False, validation_share=0.0)
+    selected, _, metrics = personalize_client(built_plan, make_shard(150))
+    plain, _, _ = personalize_client(built_plan, make_shard(150), select=False, validation_share=0.0)
     assert (metrics["n_train"], metrics["n_validation"]) == (120.0, 30.0)
-    assert same(plain.peers["local"].weights, selected.peers["local"].weights)
+    assert have_same_bits(plain.peers["local"].weights, selected.peers["local"].weights)
 
 
-def test_test_samples_choose_nothing(built):
+def test_test_samples_do_not_influence_the_choice(built_plan):
     """With other test samples, the same model is shipped."""
-    shard = shard_of(150)
+    shard = make_shard(150)
     other = replace(shard, y_test=(shard.y_test + 1) % 3)
-    one, two = (ended(built, samples_of_client) for samples_of_client in (shard, other))
-    assert one[2]["shipped"] == two[2]["shipped"]
-    assert same(one[0].weights, two[0].weights)
+    first, second = (personalize_client(built_plan, client_shard) for client_shard in (shard, other))
+    assert first[2]["shipped"] == second[2]["shipped"]
+    assert have_same_bits(first[0].weights, second[0].weights)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 12])
-def test_few_samples_are_enough(built, count):
-    mixture, _, metrics = ended(built, shard_of(count))
+def test_personalization_works_with_few_samples(built_plan, count):
+    mixture, _, metrics = personalize_client(built_plan, make_shard(count))
     assert np.isfinite(metrics["accuracy_shipped"])
     assert all(np.isfinite(array).all() for array in mixture.weights.values())
 
 
-def test_a_plan_has_a_template_for_the_mixture_and_for_one_model(built):
-    plan, initial = built
+def test_plan_has_templates_for_a_mixture_and_a_single_model(built_plan):
+    plan, initial = built_plan
     template, bindings = plan.find_template(PREDICT_SINGLE)
     assert template == plan.single != plan.template
     model = fill_template(template, bindings, {name: initial[name] for name in list_weight_names(bindings)})
     interpreter = load_interpreter(model)
     interpreter.allocate_tensors()
-    x = samples(1)[0]
+    x = draw_samples(1)[0]
     interpreter.set_tensor(interpreter.get_input_details()[0]["index"], x)
     interpreter.invoke()
     expected = LiteRTLearner(plan).predict(PREDICT_SINGLE, initial, {"x": x})
@@ -146,16 +148,16 @@ def test_a_plan_has_a_template_for_the_mixture_and_for_one_model(built):
     np.testing.assert_allclose(output, expected, atol=1e-5)
 
 
-def test_without_a_sample_to_compare_on_the_preferred_model_is_shipped(built):
-    _, _, metrics = ended(built, shard_of(1))
+def test_preferred_model_is_shipped_without_validation_samples(built_plan):
+    _, _, metrics = personalize_client(built_plan, make_shard(1))
     assert metrics["n_validation"] == 0.0
     assert COMPARED_MODELS[int(metrics["shipped"])] == "local"
 
 
-def test_the_rounds_never_see_the_validation_samples(built):
+def test_rounds_do_not_train_on_validation_samples(built_plan):
     """Labels are random, so a model is right more often than chance only on samples that it has seen.
 
-    With few samples a client and many inputs, a linear model memorizes them.
+    A client has few samples and many inputs, so a linear model memorizes its samples.
     """
     from edgefl.algorithms.plans import build_plan
 
@@ -166,11 +168,11 @@ def test_the_rounds_never_see_the_validation_samples(built):
     )
     rng = np.random.default_rng(5)
 
-    def random_shard():
+    def draw_random_shard():
         x = rng.normal(0, 1, (45, 64)).astype(np.float32)
         return Shard(x, rng.integers(0, 8, 45), x[:8], rng.integers(0, 8, 8), 8)
 
-    shards = {f"pi-{i}": random_shard() for i in range(3)}
+    shards = {f"pi-{i}": draw_random_shard() for i in range(3)}
     plan, initial = build_plan(config)
     client_results = simulate(plan, initial, shards, config, learner=LiteRTLearner(plan)).results.values()
     accuracies = [result.mixture.diagnostics["validation/federated"] for result in client_results]

@@ -24,7 +24,7 @@ def plan():
 
 
 @pytest.fixture
-def sent(plan):
+def broadcasts(plan):
     rng = np.random.default_rng(3)
     initial = {item.name: rng.normal(0, 0.3, item.shape).astype(np.float32) for item in plan.spec.weights}
     server = make_algorithm(plan.spec.algorithm, None, plan.spec.options)
@@ -35,7 +35,7 @@ def sent(plan):
     }
 
 
-def task_of(broadcast, codec="fp32", budget_s=0.0):
+def make_task(broadcast, codec="fp32", budget_s=0.0):
     return Task(
         "0" * 16,
         broadcast.round,
@@ -54,48 +54,50 @@ def task_of(broadcast, codec="fp32", budget_s=0.0):
 
 
 @pytest.mark.parametrize("codec", ["fp32", "int8"])
-def test_one_of_many_clients_gets_the_bits_of_a_device_that_is_alone(codec, plan, sent, shards):
-    many = ClientRunner(plan, SoftmaxLearner(plan.spec), shards, 5)
-    alone = ClientRunner(plan, SoftmaxLearner(plan.spec), {"pi-3": shards["pi-3"]}, 5)
+def test_simulated_client_gets_the_same_bits_as_a_device(codec, plan, broadcasts, shards):
+    simulator = ClientRunner(plan, SoftmaxLearner(plan.spec), shards, 5)
+    device = ClientRunner(plan, SoftmaxLearner(plan.spec), {"pi-3": shards["pi-3"]}, 5)
     states = [ClientState(), ClientState()]
-    many.update(WorkItem(sent[PHASE_FEDERATE], ClientState(), "pi-1", codec))
+    simulator.update(WorkItem(broadcasts[PHASE_FEDERATE], ClientState(), "pi-1", codec))
     for _ in range(2):  # the second update carries the residual of the first
-        task = task_of(sent[PHASE_FEDERATE], codec)
-        simulated, states[0] = many.update(WorkItem(sent[PHASE_FEDERATE], states[0], "pi-3", codec))
-        on_device, states[1] = alone.update(
-            make_work_item(task, sent[PHASE_FEDERATE].models, states[1], "pi-3")
+        task = make_task(broadcasts[PHASE_FEDERATE], codec)
+        simulated, states[0] = simulator.update(
+            WorkItem(broadcasts[PHASE_FEDERATE], states[0], "pi-3", codec)
+        )
+        on_device, states[1] = device.update(
+            make_work_item(task, broadcasts[PHASE_FEDERATE].models, states[1], "pi-3")
         )
         assert encode_models(simulated.deltas, codec) == encode_models(on_device.deltas, codec)
         assert (simulated.num_samples, simulated.metrics) == (on_device.num_samples, on_device.metrics)
-    last = sent[PHASE_PERSONALIZE]
-    simulated = many.personalize(WorkItem(last, states[0], "pi-3", codec))
-    on_device = alone.personalize(make_work_item(task_of(last, codec), last.models, states[1], "pi-3"))
+    last = broadcasts[PHASE_PERSONALIZE]
+    simulated = simulator.personalize(WorkItem(last, states[0], "pi-3", codec))
+    on_device = device.personalize(make_work_item(make_task(last, codec), last.models, states[1], "pi-3"))
     assert encode_mixture(simulated[0]) == encode_mixture(on_device[0])
     assert simulated[2] == on_device[2]
 
 
-def test_epochs_of_a_budget_train_as_the_option_does(plan, sent, shards):
-    """At 8 s an epoch, 16 s are enough for two epochs. The update's metrics report them."""
-    task = task_of(sent[PHASE_FEDERATE], budget_s=16.0)
-    assert choose_epochs(task_of(sent[PHASE_FEDERATE]), plan, {}) is None
+def test_epochs_from_a_time_budget_train_like_the_epochs_option(plan, broadcasts, shards):
+    """An epoch takes 8 s, so a budget of 16 s gives two epochs. The metrics of the update report them."""
+    task = make_task(broadcasts[PHASE_FEDERATE], budget_s=16.0)
+    assert choose_epochs(make_task(broadcasts[PHASE_FEDERATE]), plan, {}) is None
     assert choose_epochs(task, plan, {}) == 1
     epochs = choose_epochs(task, plan, {"epochs": 1.0, "seconds": 8.0})
     assert epochs == 2
     runner = ClientRunner(plan, SoftmaxLearner(plan.spec), shards, 5)
-    two = Plan(replace(plan.spec, options={"epochs": 2}), b"", b"")
-    by_option = ClientRunner(two, SoftmaxLearner(two.spec), shards, 5)
+    two_epoch_plan = Plan(replace(plan.spec, options={"epochs": 2}), b"", b"")
+    by_option = ClientRunner(two_epoch_plan, SoftmaxLearner(two_epoch_plan.spec), shards, 5)
     update, _ = runner.update(
-        make_work_item(task, sent[PHASE_FEDERATE].models, ClientState(), "pi-3", epochs)
+        make_work_item(task, broadcasts[PHASE_FEDERATE].models, ClientState(), "pi-3", epochs)
     )
-    expected, _ = by_option.update(WorkItem(sent[PHASE_FEDERATE], ClientState(), "pi-3"))
+    expected, _ = by_option.update(WorkItem(broadcasts[PHASE_FEDERATE], ClientState(), "pi-3"))
     assert encode_models(update.deltas) == encode_models(expected.deltas)
     assert update.metrics == {**expected.metrics, "epochs": 2.0}
 
 
-def test_errors_name_client_and_round(plan, sent, shards):
+def test_errors_name_client_and_round(plan, broadcasts, shards):
     broken = replace(shards["pi-3"], x_train=shards["pi-3"].x_train * np.float32(np.nan))
     runner = ClientRunner(plan, SoftmaxLearner(plan.spec), {"pi-3": broken}, 5)
     with pytest.raises(DataError, match=r"^pi-3, round 1: x holds NaN"):
-        runner.update(WorkItem(sent[PHASE_FEDERATE], ClientState(), "pi-3"))
+        runner.update(WorkItem(broadcasts[PHASE_FEDERATE], ClientState(), "pi-3"))
     with pytest.raises(DataError, match=r"^pi-3, personalization: x holds NaN"):
-        runner.personalize(WorkItem(sent[PHASE_PERSONALIZE], ClientState(), "pi-3"))
+        runner.personalize(WorkItem(broadcasts[PHASE_PERSONALIZE], ClientState(), "pi-3"))

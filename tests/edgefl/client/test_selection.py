@@ -8,7 +8,7 @@ from edgefl.client.selection import PREFERRED_ORDER, choose_within_noise, is_wor
 ONES = np.ones(16, np.int64)
 
 
-def wrong_at(*rows: int) -> np.ndarray:
+def mark_wrong(*rows: int) -> np.ndarray:
     flags = ONES.copy()
     flags[list(rows)] = 0
     return flags
@@ -17,25 +17,25 @@ def wrong_at(*rows: int) -> np.ndarray:
 def test_the_preferred_model_wins_within_one_standard_error():
     """One sample: the best is ahead by 1, and the standard error is sqrt(1)."""
     first, second = PREFERRED_ORDER[:2]
-    assert choose_within_noise({first: wrong_at(3), second: ONES}) == first
+    assert choose_within_noise({first: mark_wrong(3), second: ONES}) == first
 
 
 def test_the_better_model_wins_beyond_one_standard_error():
     """Two samples: the best is ahead by 2, and the standard error is sqrt(2)."""
     first, second = PREFERRED_ORDER[:2]
-    assert choose_within_noise({first: wrong_at(3, 4), second: ONES}) == second
+    assert choose_within_noise({first: mark_wrong(3, 4), second: ONES}) == second
 
 
 def test_mistakes_on_different_samples_are_noise():
     """Six mistakes against four others: the best is ahead by 2, and the standard error is sqrt(10)."""
     first, second = PREFERRED_ORDER[:2]
-    simple = wrong_at(0, 1, 2, 3, 4, 5)
-    better = wrong_at(6, 7, 8, 9)
+    simple = mark_wrong(0, 1, 2, 3, 4, 5)
+    better = mark_wrong(6, 7, 8, 9)
     assert choose_within_noise({first: simple, second: better}) == first
 
 
 @pytest.mark.parametrize(("ahead", "chosen"), [(0, 0), (600, 1)])
-def test_differences_count_by_their_size(ahead, chosen):
+def test_score_differences_are_weighed_by_their_size(ahead, chosen):
     """Ahead by 500 and 300, behind by 400: 400 in total, with a standard error of 707.
 
     With 600 more on a fourth sample it is 1,000, with a standard error of 927.
@@ -46,15 +46,15 @@ def test_differences_count_by_their_size(ahead, chosen):
     assert choose_within_noise({first: simple, second: better}) == PREFERRED_ORDER[chosen]
 
 
-def test_the_first_within_the_noise_of_the_best_wins():
+def test_first_model_within_the_noise_of_the_best_wins():
     one, two, three, four = PREFERRED_ORDER
-    scores = {four: ONES, three: wrong_at(1), two: wrong_at(1), one: wrong_at(*range(8))}
+    scores = {four: ONES, three: mark_wrong(1), two: mark_wrong(1), one: mark_wrong(*range(8))}
     assert choose_within_noise(scores) == two
 
 
-def test_other_models_are_not_chosen():
+def test_models_outside_the_order_are_not_chosen():
     assert (
-        choose_within_noise({"ensemble": ONES, PREFERRED_ORDER[3]: wrong_at(0, 1, 2)}) == PREFERRED_ORDER[3]
+        choose_within_noise({"ensemble": ONES, PREFERRED_ORDER[3]: mark_wrong(0, 1, 2)}) == PREFERRED_ORDER[3]
     )
     with pytest.raises(ValueError, match="no model of"):
         choose_within_noise({"ensemble": ONES})
@@ -77,7 +77,7 @@ def test_without_validation_samples_the_preferred_model_wins():
     assert choose_within_noise(dict.fromkeys(PREFERRED_ORDER, empty)) == PREFERRED_ORDER[0]
 
 
-def test_a_recording_counts_once():
+def test_windows_of_a_recording_count_as_one_sample():
     """Differences of 100 in four windows: 400^2 is above 4 * 100^2, but a single recording shows nothing."""
     first, second = PREFERRED_ORDER[:2]
     scores = {first: np.full(4, 800), second: np.full(4, 900)}
@@ -94,7 +94,7 @@ def test_recordings_that_disagree_are_noise():
     assert choose_within_noise(scores, group=np.array([0, 0, 0, 1, 1])) == first
 
 
-def test_worse_beyond_the_noise():
+def test_is_worse_needs_a_difference_beyond_the_noise():
     before = np.array([900, 800, 900])
     assert not is_worse(before, before)
     assert is_worse(np.array([500, 400, 500]), before)

@@ -56,14 +56,14 @@ def shard() -> Shard:
     return Shard(x[:30], y[:30], x[30:], y[30:], 3)
 
 
-def received(learner: SoftmaxLearner) -> Broadcast:
+def make_broadcast(learner: SoftmaxLearner) -> Broadcast:
     rng = np.random.default_rng(2)
     start = {w.name: rng.normal(0, 0.3, w.shape).astype(np.float32) for w in learner.spec.weights}
     local = {**start, "head/bias": np.zeros(3, np.float32)}
     return Broadcast(3, PHASE_PERSONALIZE, {"global": start, LOCAL_START: local}, {LOCAL_EPOCHS: 2.0})
 
 
-def made_by(
+def make_models(
     failing: set[str], shard: Shard, settings: PersonalizationConfig
 ) -> tuple[set[str], Mapping[str, str]]:
     learner = FailingLearner(failing)
@@ -71,7 +71,7 @@ def made_by(
     candidates = make_candidates(
         algorithm,
         learner,
-        received(learner),
+        make_broadcast(learner),
         ClientState(),
         shard,
         settings,
@@ -81,7 +81,7 @@ def made_by(
 
 
 @pytest.mark.parametrize(
-    ("failing", "lost"),
+    ("failing", "missing"),
     [
         (set(), set()),
         ({"train_gate"}, {MIXTURE_MODEL}),
@@ -90,21 +90,23 @@ def made_by(
         ({LOCAL_MODEL, FINE_TUNED_MODEL, "train_head"}, {LOCAL_MODEL, FINE_TUNED_MODEL, MIXTURE_MODEL}),
     ],
 )
-def test_a_model_that_cannot_be_trained_is_left_out(failing: set[str], lost: set[str], shard: Shard) -> None:
-    models, failures = made_by(failing, shard, PersonalizationConfig())
-    assert models == set(COMPARED_MODELS) - lost
-    assert failures.keys() == lost
+def test_a_model_that_cannot_be_trained_is_left_out(
+    failing: set[str], missing: set[str], shard: Shard
+) -> None:
+    models, failures = make_models(failing, shard, PersonalizationConfig())
+    assert models == set(COMPARED_MODELS) - missing
+    assert failures.keys() == missing
     assert all("the loss is nan" in reason for reason in failures.values())
 
 
-def ship(
+def ship_model(
     failing: set[str], shard: Shard, algorithm: Algorithm | None = None, **settings: Any
 ) -> tuple[Mixture, Any]:
     learner = FailingLearner(failing)
     mixture, _, metrics = choose_personal_model(
         algorithm or make_algorithm("pfl-mfe", learner, {}),
         learner,
-        received(learner),
+        make_broadcast(learner),
         ClientState(),
         shard,
         hold_out_validation(shard, 0.2, 1, "pi-1"),
@@ -117,7 +119,7 @@ def ship(
 
 @pytest.mark.parametrize("select", [True, False])
 def test_a_client_without_its_mixture_ships_another_model(select: bool, shard: Shard, caplog: Any) -> None:
-    mixture, metrics = ship({"train_gate"}, shard, select=select)
+    mixture, metrics = ship_model({"train_gate"}, shard, select=select)
     assert COMPARED_MODELS[int(metrics["shipped"])] in (LOCAL_MODEL, FEDERATED_MODEL, FINE_TUNED_MODEL)
     assert "accuracy_mixture" not in metrics
     assert np.isfinite(metrics["accuracy_shipped"])
@@ -125,13 +127,13 @@ def test_a_client_without_its_mixture_ships_another_model(select: bool, shard: S
     assert "pi-1: the model mixture is left out: train_gate: the loss is nan" in caplog.text
 
 
-def test_without_selection_the_federated_model_stands_in_for_the_mixture(shard: Shard) -> None:
-    _, metrics = ship({"train_gate"}, shard, select=False)
+def test_federated_model_replaces_the_mixture_without_selection(shard: Shard) -> None:
+    _, metrics = ship_model({"train_gate"}, shard, select=False)
     assert COMPARED_MODELS[int(metrics["shipped"])] == FEDERATED_MODEL
 
 
-def test_a_client_that_can_make_no_model_says_why(shard: Shard) -> None:
+def test_client_without_any_model_reports_the_reason(shard: Shard) -> None:
     learner = FailingLearner({LOCAL_MODEL, "train_gate"})
-    algorithm = replace(make_algorithm("pfl-mfe", learner, {}), current=lambda *received: None)
+    algorithm = replace(make_algorithm("pfl-mfe", learner, {}), current=lambda *arguments: None)
     with pytest.raises(DivergedError, match="train_gate: the loss is nan"):
-        ship({LOCAL_MODEL, "train_gate"}, shard, algorithm)
+        ship_model({LOCAL_MODEL, "train_gate"}, shard, algorithm)

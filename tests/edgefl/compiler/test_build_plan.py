@@ -1,4 +1,4 @@
-"""`edgefl plan build` and `inspect`: the same configuration gives the same plan; errors are words."""
+"""`edgefl plan build` and `inspect`: the same configuration gives the same plan, and errors are readable."""
 
 import json
 import subprocess
@@ -17,24 +17,24 @@ from edgefl.config import FederationConfig, ModelConfig
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.spec import load_plan, save_plan
 
-SMALL = ["--model", "softmax", "--input-shape", "6,6,1", "--num-classes", "3"]
+MODEL_OPTIONS = ["--model", "softmax", "--input-shape", "6,6,1", "--num-classes", "3"]
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plan_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("plan")
     result = CliRunner().invoke(
-        plan_command, ["build", *SMALL, "--algorithm", "pfl-mf", "-o", str(directory)]
+        plan_command, ["build", *MODEL_OPTIONS, "--algorithm", "pfl-mf", "-o", str(directory)]
     )
     assert result.exit_code == 0, result.output
     return directory
 
 
-def test_what_was_written_is_what_was_built(built):
+def test_written_plan_equals_the_built_plan(plan_directory):
     config = FederationConfig(algorithm="pfl-mf", model=ModelConfig("softmax", (6, 6, 1), 3))
     plan, weights = build_plan(config)
-    assert load_plan(built).id == plan.id
-    written = load_file(built / "initial.safetensors")
+    assert load_plan(plan_directory).id == plan.id
+    written = load_file(plan_directory / "initial.safetensors")
     assert set(written) == {spec.name for spec in plan.spec.weights}
     assert all((written[name] == weights[name]).all() for name in written)
     assert plan.template and plan.spec.bindings
@@ -42,19 +42,19 @@ def test_what_was_written_is_what_was_built(built):
     assert plan.spec.options["gate_epochs"] > 0
 
 
-def test_inspect_needs_no_tensorflow(built):
+def test_inspect_needs_no_tensorflow(plan_directory):
     code = (
         "import sys; sys.modules['tensorflow'] = None; from edgefl.cli.main import run_command; "
         "sys.exit(run_command(sys.argv[1:]))"
     )
-    found = subprocess.run(
-        [sys.executable, "-c", code, "plan", "inspect", str(built), "--json"],
+    completed = subprocess.run(
+        [sys.executable, "-c", code, "plan", "inspect", str(plan_directory), "--json"],
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
     )
-    report = json.loads(found.stdout)
+    report = json.loads(completed.stdout)
     assert report["num_weights"] == 111
     assert report["signatures"]["predict"]["ops"]["RESHAPE"] == 1
     assert report["signatures"]["train"]["data"] == {
@@ -71,34 +71,32 @@ def test_inspect_needs_no_tensorflow(built):
         (["--config", "nowhere.toml"], "nowhere.toml"),
     ],
 )
-def test_errors_are_words(args, message, tmp_path, capsys):
+def test_build_errors_are_readable(args, message, tmp_path, capsys):
     assert run_command(["plan", "build", "-o", str(tmp_path / "p"), *args]) == 1
     error = capsys.readouterr().err
     assert message in error and "Traceback" not in error
 
 
-def test_inspect_of_no_plan(tmp_path, capsys):
+def test_inspect_without_a_plan_names_the_build_command(tmp_path, capsys):
     assert run_command(["plan", "inspect", str(tmp_path)]) == 1
     assert "edgefl plan build" in capsys.readouterr().err
     (tmp_path / "plan.tflite").write_bytes(b"junk")
 
 
-def test_a_truncated_program_is_refused_in_words(built, tmp_path, capsys):
-    save_plan(load_plan(built), tmp_path)
-    (tmp_path / "plan.tflite").write_bytes((built / "plan.tflite").read_bytes()[:200])
+def test_truncated_program_is_refused_with_a_readable_error(plan_directory, tmp_path, capsys):
+    save_plan(load_plan(plan_directory), tmp_path)
+    (tmp_path / "plan.tflite").write_bytes((plan_directory / "plan.tflite").read_bytes()[:200])
     assert run_command(["plan", "inspect", str(tmp_path)]) == 1
     assert "plan.tflite" in capsys.readouterr().err
 
 
-def test_both_learners_personalize_alike(built):
-    """The whole of PFL-MF's signatures: equal mixtures' logits from the device's learner and from
-    TensorFlow.
-    """
+def test_litert_and_keras_train_the_gate_alike(plan_directory):
+    """The device's learner and TensorFlow train the gate of PFL-MF to the same weights."""
     from edgefl.rng import derive_rng
 
-    plan = load_plan(built)
+    plan = load_plan(plan_directory)
     device = LiteRTLearner(plan)
-    oracle = make_keras_learner(plan.spec)
+    reference = make_keras_learner(plan.spec)
     rng = np.random.default_rng(0)
     data = {
         "gate_input": rng.random((70, 36), dtype=np.float32),
@@ -107,7 +105,8 @@ def test_both_learners_personalize_alike(built):
     gate = {"gate/kernel": np.zeros((36, 1), np.float32), "gate/bias": np.zeros(1, np.float32)}
     y = rng.integers(0, 3, 70)
     trained = [
-        one.fit("train_gate", gate, data, y, epochs=3, rng=derive_rng(1, 1))[0] for one in (device, oracle)
+        learner.fit("train_gate", gate, data, y, epochs=3, rng=derive_rng(1, 1))[0]
+        for learner in (device, reference)
     ]
     for name in gate:
         np.testing.assert_allclose(trained[0][name], trained[1][name], atol=1e-5)

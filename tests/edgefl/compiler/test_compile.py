@@ -1,4 +1,4 @@
-"""Compiled programs against TensorFlow: the same steps, in LiteRT, with builtin ops only."""
+"""Compiled programs train in LiteRT like the same objectives in TensorFlow, with builtin ops only."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,12 +22,12 @@ from edgefl.rng import derive_rng
 L = keras.layers
 
 
-def sequence(shape: tuple[int, ...], *layers: Any, end: tuple[Any, ...] = ()) -> Any:
+def build_sequential(shape: tuple[int, ...], *layers: Any, end: tuple[Any, ...] = ()) -> Any:
     keras.utils.set_random_seed(0)
     return keras.Sequential([keras.Input(shape), *layers, L.Dense(3), *end])
 
 
-def residual() -> Any:
+def build_residual() -> Any:
     keras.utils.set_random_seed(0)
     x = keras.Input((8, 8, 2))
     y = L.Conv2D(4, 3, padding="same", activation="relu", name="a")(x)
@@ -46,14 +46,14 @@ def residual() -> Any:
 
 
 MODELS: dict[str, Callable[[], Any]] = {
-    "conv": lambda: sequence(
+    "conv": lambda: build_sequential(
         (9, 8, 2),
         L.Conv2D(4, 3, padding="same", activation="relu"),
         L.MaxPooling2D(2),
         L.Conv2D(5, (2, 3), strides=2, padding="same"),
         L.Flatten(),
     ),
-    "depthwise": lambda: sequence(
+    "depthwise": lambda: build_sequential(
         (8, 8, 3),
         L.DepthwiseConv2D(3, strides=2, padding="same", use_bias=False),
         L.BatchNormalization(),
@@ -62,7 +62,7 @@ MODELS: dict[str, Callable[[], Any]] = {
         L.AveragePooling2D(2),
         L.Flatten(),
     ),
-    "one-dimensional": lambda: sequence(
+    "one-dimensional": lambda: build_sequential(
         (20, 3),
         L.Conv1D(4, 5, activation="relu"),
         L.MaxPooling1D(2),
@@ -70,7 +70,7 @@ MODELS: dict[str, Callable[[], Any]] = {
         L.Reshape((16,)),
         L.Dense(6, "tanh"),
     ),
-    "group-norm": lambda: sequence(
+    "group-norm": lambda: build_sequential(
         (8, 8, 2),
         L.Conv2D(4, 3, dilation_rate=2),
         L.GroupNormalization(2),
@@ -78,10 +78,10 @@ MODELS: dict[str, Callable[[], Any]] = {
         L.MaxPooling2D(3, strides=2, padding="same"),
         L.GlobalAveragePooling2D(),
     ),
-    "softmax-end": lambda: sequence(
+    "softmax-end": lambda: build_sequential(
         (6,), L.Dense(8, activation="sigmoid"), L.Dropout(0.5), L.Dense(3), end=(L.Softmax(),)
     ),
-    "residual": residual,
+    "residual": build_residual,
 }
 
 
@@ -94,7 +94,7 @@ def make_plan(network: Network, objectives: tuple[of.Objective, ...]) -> Plan:
     )
 
 
-def samples(network: Network, count: int) -> tuple[np.ndarray, np.ndarray]:
+def draw_samples(network: Network, count: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(3)
     return rng.random((count, *network.input_shape), dtype=np.float32), rng.integers(
         0, network.num_classes, count
@@ -102,7 +102,7 @@ def samples(network: Network, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_program_trains_as_tensorflow_does(name):
+def test_program_trains_like_tensorflow(name):
     network = Network(MODELS[name]())
     optimizer = {"conv": sgd(0.05, momentum=0.9, weight_decay=1e-3), "depthwise": adamw(0.01)}.get(
         name, sgd(0.05)
@@ -115,32 +115,35 @@ def test_a_program_trains_as_tensorflow_does(name):
         of.predict_head(network, 6),
     )
     plan = make_plan(network, objectives)
-    x, y = samples(network, 10)
+    x, y = draw_samples(network, 10)
     device = LiteRTLearner(plan)
-    oracle = KerasLearner(plan.spec, objectives)
+    reference = KerasLearner(plan.spec, objectives)
     start = network.read_weights()
-    (got, loss), (expected, expected_loss) = (
-        one.fit("train", start, {"x": x}, y, epochs=3, rng=derive_rng(1, 1, "a")) for one in (device, oracle)
+    (weights, loss), (expected, expected_loss) = (
+        learner.fit("train", start, {"x": x}, y, epochs=3, rng=derive_rng(1, 1, "a"))
+        for learner in (device, reference)
     )
     assert loss == pytest.approx(expected_loss, abs=1e-5)
-    assert set(got) == {*network.trainable, *network.statistics}
-    for weight in got:
-        np.testing.assert_allclose(got[weight], expected[weight], atol=1e-5, err_msg=weight)
+    assert set(weights) == {*network.trainable, *network.statistics}
+    for weight in weights:
+        np.testing.assert_allclose(weights[weight], expected[weight], atol=1e-5, err_msg=weight)
     features = device.predict("features", start, {"x": x})
     np.testing.assert_allclose(
         device.predict("predict_head", start, {"features": features}),
-        oracle.predict("predict", start, {"x": x}),
+        reference.predict("predict", start, {"x": x}),
         atol=1e-5,
     )
-    heads = [
-        one.fit("train_head", start, {"features": features}, y, epochs=2, rng=derive_rng(1, 1, "b"))[0]
-        for one in (device, oracle)
+    head_weights = [
+        learner.fit("train_head", start, {"features": features}, y, epochs=2, rng=derive_rng(1, 1, "b"))[0]
+        for learner in (device, reference)
     ]
-    for weight in heads[0]:
-        np.testing.assert_allclose(heads[0][weight], heads[1][weight], atol=1e-5, err_msg=weight)
+    for weight in head_weights[0]:
+        np.testing.assert_allclose(
+            head_weights[0][weight], head_weights[1][weight], atol=1e-5, err_msg=weight
+        )
 
 
-def test_only_builtin_ops_and_what_the_plan_says_of_them():
+def test_inspection_lists_builtin_ops_noise_and_hyperparameters():
     network = Network(MODELS["residual"]())
     report = inspect_plan(
         make_plan(network, (of.classify(network, 4, adamw()), of.predict_logits(network, 4)))
@@ -154,7 +157,7 @@ def test_only_builtin_ops_and_what_the_plan_says_of_them():
 
 
 @keras.saving.register_keras_serializable("tests")
-class Odd(L.Layer):
+class BetaincLayer(L.Layer):
     def call(self, x):
         return tf.math.betainc(x, x, x)
 
@@ -167,23 +170,23 @@ class Odd(L.Layer):
             r"layer grouped needs Conv2DBackpropFilter: .*replace the layer",
         ),
         ((L.SpatialDropout2D(0.5, name="spatial"),), r"layer spatial \(SpatialDropout2D\).*use Dropout"),
-        ((Odd(name="odd"),), r"layer odd needs Betainc: .*replace the layer"),
+        ((BetaincLayer(name="odd"),), r"layer odd needs Betainc: .*replace the layer"),
     ],
 )
-def test_what_cannot_compile_names_layer_op_and_remedy(layers, message):
+def test_compile_errors_name_layer_op_and_remedy(layers, message):
     with pytest.raises(PlanError, match=message):
-        network = Network(sequence((6, 6, 4), *layers, L.Flatten()))
+        network = Network(build_sequential((6, 6, 4), *layers, L.Flatten()))
         compile_program((of.classify(network, 2, sgd()),))
 
 
-def test_objectives_need_names_of_their_own():
-    network = Network(sequence((4,)))
-    with pytest.raises(PlanError, match="a name of its own"):
+def test_objectives_need_unique_names():
+    network = Network(build_sequential((4,)))
+    with pytest.raises(PlanError, match="each with a different name"):
         compile_program((of.predict_logits(network, 2), of.predict_logits(network, 3)))
 
 
 def test_a_loss_is_the_mean_over_weighted_samples():
-    """Logits (0, 0): each loss is log 2; logits (2, 0), y 1: 2.126928; the second sample has weight 0."""
+    """Logits (2, 0) and class 1 have a loss of 2.126928. The padding sample of the batch has weight 0."""
     network = Network(keras.Sequential([keras.Input((2,)), L.Dense(2, name="fc")]))
     objective = of.classify(network, 2, sgd(1.0))
     plan = make_plan(network, (objective,))

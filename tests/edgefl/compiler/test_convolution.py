@@ -1,4 +1,4 @@
-"""A convolution as matrix products against tf.nn.conv2d: value and both gradients."""
+"""A convolution as matrix products matches tf.nn.conv2d in its value and both gradients."""
 
 import keras
 import numpy as np
@@ -22,10 +22,10 @@ from edgefl.rng import derive_rng
 SIZES = st.tuples(st.integers(1, 4), st.integers(1, 4))
 
 
-def oracle(
+def convolve_with_tensorflow(
     image: tf.Tensor, weights: tf.Tensor, strides: tuple[int, int], dilation: int, padding: str
 ) -> tf.Tensor:
-    if dilation > 1:  # conv2d has no gradient on a CPU then
+    if dilation > 1:  # On a CPU, conv2d with dilation has no gradient
         return tf.nn.atrous_conv2d(image, weights, dilation, padding)
     return tf.nn.conv2d(image, weights, strides, padding)
 
@@ -41,9 +41,10 @@ def oracle(
 )
 @example((1, 2), (1, 1), (1, 1), (1, 1), 2, "SAME")
 @example((2, 1), (1, 1), (1, 1), (1, 1), 2, "SAME")
-def test_convolve(kernel, extra, channels, strides, dilation, padding):
-    """Images down to one pixel, of which the edge of a window sees padding only; filters with fewer and with
-    more channels out than in.
+def test_convolution_and_its_gradients_match_tensorflow(kernel, extra, channels, strides, dilation, padding):
+    """Covers images of one pixel, where the edge of a window sees only padding.
+
+    Filters have fewer or more output channels than input channels.
     """
     dilation = 1 if strides != (1, 1) else dilation
     windows = [(k - 1) * dilation + 1 for k in kernel]
@@ -54,56 +55,61 @@ def test_convolve(kernel, extra, channels, strides, dilation, padding):
     geometry = make_geometry(size, kernel, strides, (dilation, dilation), padding)
     with tf.GradientTape(persistent=True) as tape:
         tape.watch([image, weights])
-        expected = oracle(image, weights, strides, dilation, padding)
+        expected = convolve_with_tensorflow(image, weights, strides, dilation, padding)
         received = convolution.swap_batch_channels(
             convolution.convolve(convolution.swap_batch_channels(image), weights, geometry)
         )
         upstream = tf.constant(rng.normal(size=expected.shape), tf.float32)
         sums = [tf.reduce_sum(y * upstream) for y in (expected, received)]
     np.testing.assert_allclose(received, expected, atol=1e-5)
-    for want, got in zip(*(tape.gradient(total, [image, weights]) for total in sums), strict=True):
-        np.testing.assert_allclose(got, want, atol=1e-5 * max(1.0, float(np.abs(want).max())))
+    for expected_gradient, gradient in zip(
+        *(tape.gradient(total, [image, weights]) for total in sums), strict=True
+    ):
+        np.testing.assert_allclose(
+            gradient, expected_gradient, atol=1e-5 * max(1.0, float(np.abs(expected_gradient).max()))
+        )
 
 
-def test_a_convolution_by_hand():
-    """Image 1..9 row by row, filter ((1, 10), (100, 1000)): the window at the upper left gives 1 + 20 + 400 +
-    5000.
+def test_convolution_matches_hand_calculation():
+    """The image is 1 to 9 row by row, and the filter ((1, 10), (100, 1000)).
+
+    The upper left window gives 1 + 20 + 400 + 5000.
     """
     image = tf.reshape(tf.range(1.0, 10.0), (1, 3, 3, 1))
     weights = tf.reshape(tf.constant([1.0, 10.0, 100.0, 1000.0]), (2, 2, 1, 1))
     geometry = make_geometry((3, 3), (2, 2), (1, 1), (1, 1), "VALID")
-    # One sample of one channel looks the same when it is turned
+    # Swapping batch and channels does not change an image of one sample and one channel
     out = convolution.convolve(image, weights, geometry)
     np.testing.assert_array_equal(out[0, :, :, 0], [[5421, 6532], [8754, 9865]])
 
 
-def test_tap_and_place_by_hand():
-    """Samples 1, 2, 3 under windows of three, padded: their first elements see nothing, 1, 2."""
+def test_gather_tap_and_scatter_tap_match_hand_calculation():
+    """The samples are 1, 2, 3 and windows have three elements. Their first elements see padding, 1 and 2."""
     rows = make_geometry((3, 1), (3, 1), (1, 1), (1, 1), "SAME").rows
     samples = tf.reshape(tf.constant([9.0, 1.0, 2.0, 3.0])[1:], (1, 3, 1, 1))
-    seen = [tf.reshape(gather_tap(samples, rows, k, 0, 1), (-1,)).numpy().tolist() for k in range(3)]
-    assert seen == [[0, 1, 2], [1, 2, 3], [2, 3, 0]]
-    given = [tf.reshape(scatter_tap(samples, rows, k), (-1,)).numpy().tolist() for k in range(3)]
-    assert given == [[2, 3, 0], [1, 2, 3], [0, 1, 2]]
+    gathered = [tf.reshape(gather_tap(samples, rows, k, 0, 1), (-1,)).numpy().tolist() for k in range(3)]
+    assert gathered == [[0, 1, 2], [1, 2, 3], [2, 3, 0]]
+    scattered = [tf.reshape(scatter_tap(samples, rows, k), (-1,)).numpy().tolist() for k in range(3)]
+    assert scattered == [[2, 3, 0], [1, 2, 3], [0, 1, 2]]
 
 
-def test_an_element_that_sees_padding_only_is_not_inside():
+def test_window_element_over_padding_only_has_no_samples():
     columns = make_geometry((1, 1), (1, 3), (1, 1), (1, 1), "SAME").columns
     assert [has_samples(columns, k) for k in range(3)] == [False, True, False]
 
 
-def test_turning_twice_is_no_op_at_all():
+def test_second_swap_returns_the_original_tensor():
     with tf.Graph().as_default() as graph:
         image = tf.compat.v1.placeholder(tf.float32, (2, 5, 4, 3))
-        once = convolution.swap_batch_channels(image)
-        assert once.shape == (3, 5, 4, 2)
-        assert convolution.swap_batch_channels(once) is image
+        swapped = convolution.swap_batch_channels(image)
+        assert swapped.shape == (3, 5, 4, 2)
+        assert convolution.swap_batch_channels(swapped) is image
         assert convolution.find_swap_input(tf.transpose(image, (0, 2, 1, 3))) is None
         assert [op.type for op in graph.get_operations()].count("Transpose") == 2
 
 
-def test_a_large_convolution_stays_one_and_trains_alike(monkeypatch: pytest.MonkeyPatch):
-    """Above the limit of memory the program holds CONV_2D and takes the filter's gradient row by row."""
+def test_large_convolution_keeps_conv2d_and_trains_like_keras(monkeypatch: pytest.MonkeyPatch):
+    """Above the memory limit, the program has CONV_2D and computes the filter's gradient row by row."""
     monkeypatch.setattr(convolution, "MAX_PATCHES_BYTES", 0)
     keras.utils.set_random_seed(0)
     layers = keras.layers
@@ -126,9 +132,9 @@ def test_a_large_convolution_stays_one_and_trains_alike(monkeypatch: pytest.Monk
     x = rng.random((10, 9, 8, 2), dtype=np.float32)
     y = rng.integers(0, 3, 10)
     learners = (LiteRTLearner(plan), KerasLearner(plan.spec, objectives))
-    got, expected = (
-        one.fit("train", network.read_weights(), {"x": x}, y, epochs=2, rng=derive_rng(1, 1))[0]
-        for one in learners
+    weights, expected = (
+        learner.fit("train", network.read_weights(), {"x": x}, y, epochs=2, rng=derive_rng(1, 1))[0]
+        for learner in learners
     )
     for name in expected:
-        np.testing.assert_allclose(got[name], expected[name], atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(weights[name], expected[name], atol=1e-5, err_msg=name)

@@ -1,4 +1,4 @@
-"""The builtin gradients against TensorFlow's autodiff, over sizes, windows, strides and paddings."""
+"""The builtin gradients match TensorFlow's autodiff for many sizes, windows, strides and paddings."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +17,8 @@ PADDING = st.sampled_from(["same", "valid"])
 SMALL = st.integers(1, 4)
 
 
-def gradients(layer: Any, x: np.ndarray, upstream: np.ndarray, override: bool) -> list[np.ndarray]:
-    """The gradients of sum(layer(x) * upstream) by x and by the layer's trained weights."""
+def compute_gradients(layer: Any, x: np.ndarray, upstream: np.ndarray, override: bool) -> list[np.ndarray]:
+    """Return the gradients of sum(layer(x) * upstream) with respect to x and the layer's trained weights."""
 
     def run(x: Any, *weights: Any) -> Any:
         y = layer.stateless_call(
@@ -35,8 +35,12 @@ def gradients(layer: Any, x: np.ndarray, upstream: np.ndarray, override: bool) -
     return [g.numpy() for g in function(tf.constant(x), *[v.value for v in layer.trainable_variables])]
 
 
-def check(layer: Any, shape: tuple[int, ...], seed: int = 0, levels: int = 0) -> None:
-    """Compare on random values; with `levels`, on so few that maxima tie."""
+def check_gradients(layer: Any, shape: tuple[int, ...], seed: int = 0, levels: int = 0) -> None:
+    """Compare both gradients on random values.
+
+    Args:
+        levels: number of distinct values of x, so that maxima tie. 0 draws x from a normal distribution.
+    """
     rng = np.random.default_rng(seed)
     x = (
         rng.normal(size=shape).astype(np.float32)
@@ -48,7 +52,7 @@ def check(layer: Any, shape: tuple[int, ...], seed: int = 0, levels: int = 0) ->
         variable.assign(rng.normal(size=variable.shape).astype(np.float32))
     upstream = rng.normal(size=layer(x).shape).astype(np.float32)
     for expected, received in zip(
-        gradients(layer, x, upstream, False), gradients(layer, x, upstream, True), strict=True
+        compute_gradients(layer, x, upstream, False), compute_gradients(layer, x, upstream, True), strict=True
     ):
         assert received.shape == expected.shape
         scale = max(1.0, float(np.abs(expected).max()))
@@ -68,26 +72,30 @@ def check(layer: Any, shape: tuple[int, ...], seed: int = 0, levels: int = 0) ->
 def test_conv2d(kernel, channels, filters, extra, stride, padding, seed):
     size = (kernel[0] + extra[0], kernel[1] + extra[1])
     layer = keras.layers.Conv2D(filters, kernel, strides=stride, padding=padding)
-    check(layer, (2, *size, channels), seed)
+    check_gradients(layer, (2, *size, channels), seed)
 
 
 @EXAMPLES
 @given(st.integers(2, 3), st.integers(2, 3), st.integers(7, 10), PADDING)
 def test_conv2d_dilated(kernel, dilation, size, padding):
-    check(keras.layers.Conv2D(3, kernel, dilation_rate=dilation, padding=padding), (2, size, size, 2))
+    check_gradients(
+        keras.layers.Conv2D(3, kernel, dilation_rate=dilation, padding=padding), (2, size, size, 2)
+    )
 
 
 @EXAMPLES
 @given(SMALL, SMALL, st.integers(1, 6), st.integers(1, 3), PADDING)
 def test_conv1d(kernel, channels, extra, stride, padding):
-    check(keras.layers.Conv1D(3, kernel, strides=stride, padding=padding), (2, kernel + extra, channels))
+    check_gradients(
+        keras.layers.Conv1D(3, kernel, strides=stride, padding=padding), (2, kernel + extra, channels)
+    )
 
 
 @EXAMPLES
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3), st.integers(0, 5), st.integers(1, 3), PADDING)
 def test_depthwise(kernel, channels, multiplier, extra, stride, padding):
     layer = keras.layers.DepthwiseConv2D(kernel, strides=stride, padding=padding, depth_multiplier=multiplier)
-    check(layer, (2, kernel + extra, kernel + extra + 1, channels))
+    check_gradients(layer, (2, kernel + extra, kernel + extra + 1, channels))
 
 
 @EXAMPLES
@@ -101,7 +109,7 @@ def test_depthwise(kernel, channels, multiplier, extra, stride, padding):
 )
 def test_pooling2d(kind, window, strides, extra, padding, levels):
     layer = getattr(keras.layers, kind)(window, strides=strides, padding=padding)
-    check(layer, (2, window[0] + extra[0], window[1] + extra[1], 3), levels=levels)
+    check_gradients(layer, (2, window[0] + extra[0], window[1] + extra[1], 3), levels=levels)
 
 
 @EXAMPLES
@@ -115,7 +123,7 @@ def test_pooling2d(kind, window, strides, extra, padding, levels):
 )
 def test_pooling1d(kind, window, stride, extra, padding, levels):
     assume(window + extra >= 1)
-    check(
+    check_gradients(
         getattr(keras.layers, kind)(window, strides=stride, padding=padding),
         (2, window + extra, 3),
         levels=levels,
@@ -126,11 +134,11 @@ def test_pooling1d(kind, window, stride, extra, padding, levels):
 @given(st.tuples(SMALL, SMALL), st.integers(1, 3), st.integers(1, 3), st.integers(1, 2), PADDING)
 def test_depthwise1d_and_separable1d(kernel, channels, multiplier, stride, padding):
     shape = (2, kernel[0] + kernel[1], channels)
-    check(
+    check_gradients(
         keras.layers.DepthwiseConv1D(kernel[0], strides=stride, padding=padding, depth_multiplier=multiplier),
         shape,
     )
-    check(
+    check_gradients(
         keras.layers.SeparableConv1D(
             3, kernel[0], strides=stride, padding=padding, depth_multiplier=multiplier
         ),
@@ -162,17 +170,17 @@ CUTS = st.sampled_from(
 @EXAMPLES
 @given(CUTS, CUTS)
 def test_slices(rows, columns):
-    check_function(lambda x: x[:, rows, columns], (2, 4, 5, 3))
+    check_function_gradients(lambda x: x[:, rows, columns], (2, 4, 5, 3))
 
 
 @EXAMPLES
 @given(st.lists(st.integers(1, 3), min_size=3, max_size=3))
 def test_tiles(multiples):
-    check_function(lambda x: tf.tile(x, multiples), (2, 3, 4))
+    check_function_gradients(lambda x: tf.tile(x, multiples), (2, 3, 4))
 
 
-def check_function(function: Callable[[Any], Any], shape: tuple[int, ...]) -> None:
-    check(keras.layers.Lambda(function), shape)
+def check_function_gradients(function: Callable[[Any], Any], shape: tuple[int, ...]) -> None:
+    check_gradients(keras.layers.Lambda(function), shape)
 
 
 LAYERS: dict[str, Callable[[], Any]] = {
@@ -228,14 +236,14 @@ JOINS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_layer(name):
-    check(LAYERS[name](), (2, 6, 6, 4))
+    check_gradients(LAYERS[name](), (2, 6, 6, 4))
 
 
 @pytest.mark.parametrize("name", LAYERS_1D)
 def test_layer_1d(name):
-    check(LAYERS_1D[name](), (2, 7, 4))
+    check_gradients(LAYERS_1D[name](), (2, 7, 4))
 
 
 @pytest.mark.parametrize("name", JOINS)
 def test_join(name):
-    check_function(JOINS[name], (2, 4, 4, 3))
+    check_function_gradients(JOINS[name], (2, 4, 4, 3))

@@ -1,4 +1,4 @@
-"""The layer that made a tensor, by Keras's private names and by its public ones."""
+"""The layer that made a tensor is found with private and with public names of Keras."""
 
 import keras
 import pytest
@@ -7,15 +7,15 @@ from edgefl.compiler.keras_graph import find_producer, find_producer_by_output
 from edgefl.errors import PlanError
 
 
-def network():
+def build_model():
     inputs = keras.Input((4,), name="x")
     hidden = keras.layers.Dense(3, name="hidden")(inputs)
     return keras.Model(inputs, keras.layers.Softmax(name="end")(hidden))
 
 
 @pytest.mark.parametrize("find", [find_producer, find_producer_by_output])
-def test_layers_are_found_from_the_output_to_the_input(find):
-    model = network()
+def test_producers_are_found_from_output_to_input(find):
+    model = build_model()
     layer, tensor = find(model, model.outputs[0])
     assert layer is model.get_layer("end")
     layer, tensor = find(model, tensor)
@@ -23,8 +23,8 @@ def test_layers_are_found_from_the_output_to_the_input(find):
     assert isinstance(find(model, tensor)[0], keras.layers.InputLayer)
 
 
-def test_a_layer_that_was_called_twice_is_found_by_the_private_names():
-    model = network()
+def test_layer_called_twice_is_found_only_by_private_names():
+    model = build_model()
     hidden = model.get_layer("hidden")
     other = keras.Input((4,))
     second = keras.Model(other, hidden(other))

@@ -1,8 +1,8 @@
-"""Fifty steps of a plan against Keras's own training loop: every optimizer, to 1e-5.
+"""Fifty steps of a plan match the training loop of Keras to 1e-5, with every optimizer.
 
-Adam divides by the size of the gradient, so it makes much of a ReLU or a maximum that rounding flips in one
-run and not in the other: Keras with inputs moved by 1e-7 parts from itself by 1e-3 on LeNet-5. The adaptive
-optimizers train a smooth network.
+Adam divides by the size of the gradient. So it amplifies the effect of a ReLU or a maximum that rounding
+flips in only one of the two runs: on LeNet-5, Keras with inputs changed by 1e-7 differs from itself by 1e-3.
+The adaptive optimizers therefore train a smooth network.
 """
 
 from typing import Any
@@ -40,15 +40,15 @@ CASES: dict[str, tuple[Optimizer, Any]] = {
 }
 
 
-def digits(count: int, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Noisy patterns, one a class: what a network can learn in fifty steps."""
+def draw_patterns(count: int, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Return noisy patterns, one per class, which a network can learn in fifty steps."""
     rng = np.random.default_rng(0)
     y = rng.integers(0, 10, count)
     patterns = rng.random((10, *shape), dtype=np.float32)
     return (0.5 * patterns[y] + 0.5 * rng.random((count, *shape), dtype=np.float32)).astype(np.float32), y
 
 
-def smooth() -> Any:
+def build_smooth_model() -> Any:
     layers = keras.layers
     return keras.Sequential(
         [
@@ -64,16 +64,16 @@ def smooth() -> Any:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_fifty_steps(name):
+def test_fifty_steps_match_the_training_loop_of_keras(name):
     optimizer, make_keras = CASES[name]
     keras.utils.set_random_seed(1)
-    model = build_model(ModelConfig("lenet5")) if optimizer.name == "sgd" else smooth()
+    model = build_model(ModelConfig("lenet5")) if optimizer.name == "sgd" else build_smooth_model()
     network = Network(model)
     start = network.read_weights()
     program, signatures = compile_program((of.classify(network, BATCH, optimizer),))
     spec = PlanSpec("model", "none", {}, (28, 28, 1), 10, network.specs, signatures)
-    x, y = digits(COUNT, (28, 28, 1))
-    got, _ = LiteRTLearner(Plan(spec, program, b"")).fit(
+    x, y = draw_patterns(COUNT, (28, 28, 1))
+    weights, _ = LiteRTLearner(Plan(spec, program, b"")).fit(
         "train", start, {"x": x}, y, epochs=EPOCHS, rng=derive_rng(1, 1, "a")
     )
 
@@ -84,4 +84,4 @@ def test_fifty_steps(name):
             model.train_on_batch(x[index], y[index])
     for weight, expected in network.read_weights().items():
         assert np.abs(expected - start[weight]).max() > 1e-3
-        np.testing.assert_allclose(got[weight], expected, atol=1e-5, rtol=0, err_msg=weight)
+        np.testing.assert_allclose(weights[weight], expected, atol=1e-5, rtol=0, err_msg=weight)

@@ -1,6 +1,4 @@
-"""Chains of layers as programs: builtin ops only, that the runtime takes, and the weights that TensorFlow
-trains.
-"""
+"""Chains of layers compile to builtin ops of the runtime, and train to the same weights as in TensorFlow."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,8 +20,8 @@ from edgefl.rng import derive_rng
 L = keras.layers
 
 
-def squeezed(x: Any) -> Any:
-    """A squeeze-and-excitation block with slices: Hu et al. 2018."""
+def apply_squeeze_excitation(x: Any) -> Any:
+    """Apply a squeeze-and-excitation block with slices (Hu et al. 2018)."""
     y = L.Conv2D(4, 3, padding="same", activation="silu")(x)
     share = L.Dense(4, "hard_sigmoid")(L.GlobalAveragePooling2D()(y))
     y = L.Multiply()([y, L.Reshape((1, 1, 4))(share)])
@@ -31,14 +29,14 @@ def squeezed(x: Any) -> Any:
     return L.Flatten()(L.MaxPooling2D(2)(y))
 
 
-def chain(*layers: Any) -> Callable[[Any], Any]:
+def build_chain(*layers: Any) -> Callable[[Any], Any]:
     return keras.Sequential(layers)
 
 
 CHAINS: dict[str, tuple[tuple[int, ...], Callable[[], Callable[[Any], Any]]]] = {
     "image": (
         (7, 7, 2),
-        lambda: chain(
+        lambda: build_chain(
             L.Rescaling(0.5, 0.1),
             L.SeparableConv2D(4, 3),
             L.LeakyReLU(0.1),
@@ -53,7 +51,7 @@ CHAINS: dict[str, tuple[tuple[int, ...], Callable[[], Callable[[Any], Any]]]] = 
     ),
     "depthwise": (
         (8, 8, 3),
-        lambda: chain(
+        lambda: build_chain(
             L.DepthwiseConv2D(3, dilation_rate=2, depth_multiplier=2, activation="elu"),
             L.GroupNormalization(3),
             L.Activation("softsign"),
@@ -65,7 +63,7 @@ CHAINS: dict[str, tuple[tuple[int, ...], Callable[[], Callable[[Any], Any]]]] = 
     ),
     "window": (
         (9, 2),
-        lambda: chain(
+        lambda: build_chain(
             L.Conv1D(3, 3, padding="causal", dilation_rate=2),
             L.BatchNormalization(),
             L.ReLU(6.0),
@@ -82,19 +80,19 @@ CHAINS: dict[str, tuple[tuple[int, ...], Callable[[], Callable[[Any], Any]]]] = 
     ),
     "normalised": (
         (4, 2),
-        lambda: chain(
+        lambda: build_chain(
             L.Normalization(mean=[3.0, -1.0], variance=[100.0, 0.01]),
             L.LSTM(3, unroll=True, return_sequences=True),
             L.SimpleRNN(3, unroll=True),
         ),
     ),
-    "recurrent": ((3, 2), lambda: chain(L.GRU(3, unroll=True))),
-    "joined": ((6, 6, 4), lambda: squeezed),
+    "recurrent": ((3, 2), lambda: build_chain(L.GRU(3, unroll=True))),
+    "joined": ((6, 6, 4), lambda: apply_squeeze_excitation),
 }
 
 
 @pytest.mark.parametrize("name", CHAINS)
-def test_a_chain_trains_as_tensorflow_does(name):
+def test_layer_chain_trains_like_tensorflow(name):
     shape, make = CHAINS[name]
     keras.utils.set_random_seed(0)
     x = keras.Input(shape)
@@ -108,10 +106,10 @@ def test_a_chain_trains_as_tensorflow_does(name):
     data = rng.normal(size=(6, *shape)).astype(np.float32)
     y = rng.integers(0, 3, 6)
     start = network.read_weights()
-    got, expected = (
-        one.fit("train", start, {"x": data}, y, epochs=2, rng=derive_rng(1, 1))[0]
-        for one in (LiteRTLearner(plan), KerasLearner(plan.spec, objectives))
+    weights, expected = (
+        learner.fit("train", start, {"x": data}, y, epochs=2, rng=derive_rng(1, 1))[0]
+        for learner in (LiteRTLearner(plan), KerasLearner(plan.spec, objectives))
     )
-    for weight in got:
-        np.testing.assert_allclose(got[weight], expected[weight], atol=1e-5, err_msg=weight)
-    assert any(np.abs(got[weight] - start[weight]).max() > 1e-3 for weight in got)
+    for weight in weights:
+        np.testing.assert_allclose(weights[weight], expected[weight], atol=1e-5, err_msg=weight)
+    assert any(np.abs(weights[weight] - start[weight]).max() > 1e-3 for weight in weights)

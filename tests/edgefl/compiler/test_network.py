@@ -1,4 +1,4 @@
-"""A network as pure functions: names, split, noise, logits, and what it refuses."""
+"""A network as pure functions: names, split, noise, logits, and models that it refuses."""
 
 import keras
 import numpy as np
@@ -13,7 +13,7 @@ from edgefl.models import build_model
 L = keras.layers
 
 
-def constants(network: Network) -> dict[str, tf.Tensor]:
+def make_constants(network: Network) -> dict[str, tf.Tensor]:
     return {name: tf.constant(value) for name, value in network.read_weights().items()}
 
 
@@ -30,13 +30,15 @@ def test_lenet5_is_split_at_its_classifier():
     )
     assert network.features_shape == (400,)
     x = np.random.default_rng(0).random((3, 28, 28, 1), dtype=np.float32)
-    weights = constants(network)
-    whole, updates = network.apply(weights, x)
-    np.testing.assert_allclose(network.apply_head(weights, network.apply_trunk(weights, x)), whole, atol=1e-6)
+    weights = make_constants(network)
+    logits, updates = network.apply(weights, x)
+    np.testing.assert_allclose(
+        network.apply_head(weights, network.apply_trunk(weights, x)), logits, atol=1e-6
+    )
     assert updates == {}
 
 
-def test_a_pass_reads_its_arguments_and_not_the_model():
+def test_apply_uses_its_arguments_and_not_the_models_weights():
     model = keras.Sequential([keras.Input((2,)), L.Dense(2, name="fc")])
     network = Network(model)
     weights = {"fc/kernel": tf.constant([[1.0, 2.0], [3.0, 4.0]]), "fc/bias": tf.constant([10.0, 20.0])}
@@ -46,13 +48,13 @@ def test_a_pass_reads_its_arguments_and_not_the_model():
 @pytest.mark.parametrize(
     "end", [[L.Dense(2, activation="softmax", name="fc")], [L.Dense(2, name="fc"), L.Softmax()]]
 )
-def test_a_last_softmax_is_cut_to_logits(end):
+def test_final_softmax_is_removed(end):
     network = Network(keras.Sequential([keras.Input((2,)), *end]))
     weights = {"fc/kernel": tf.constant([[1.0, 2.0], [3.0, 4.0]]), "fc/bias": tf.constant([0.0, 0.0])}
     np.testing.assert_allclose(network.apply(weights, tf.constant([[1.0, 1.0]]))[0], [[4.0, 6.0]])
 
 
-def test_dropout_keeps_where_noise_plus_keep_reaches_one():
+def test_dropout_keeps_values_where_noise_reaches_the_dropout_rate():
     model = keras.Sequential(
         [keras.Input((4,)), L.Dense(4, name="a"), L.Dropout(0.5, name="drop"), L.Dense(4, name="b")]
     )
@@ -68,18 +70,18 @@ def test_dropout_keeps_where_noise_plus_keep_reaches_one():
     np.testing.assert_allclose(network.apply(eye, tf.ones((1, 4)))[0], [[1, 1, 1, 1]])
 
 
-def test_batch_norm_gives_its_new_statistics():
+def test_batch_norm_returns_its_new_statistics():
     norm = L.BatchNormalization(momentum=0.9, epsilon=1e-3, name="norm")
     network = Network(keras.Sequential([keras.Input((1,)), norm, L.Dense(2, name="fc")]))
     assert network.statistics == ("norm/moving_mean", "norm/moving_variance")
     assert network.trainable == ("norm/gamma", "norm/beta", "fc/kernel", "fc/bias")
     assert network.epsilons == {"norm": 1e-3}
-    _, updates = network.apply(constants(network), tf.constant([[1.0], [3.0]]), training=True)
+    _, updates = network.apply(make_constants(network), tf.constant([[1.0], [3.0]]), training=True)
     np.testing.assert_allclose(updates["norm/moving_mean"], [0.2], atol=1e-6)
     np.testing.assert_allclose(updates["norm/moving_variance"], [0.9 + 0.1], atol=1e-6)
 
 
-def test_a_frozen_layer_is_neither_trained_nor_assigned():
+def test_frozen_layer_is_neither_trained_nor_updated():
     network = Network(
         keras.Sequential(
             [keras.Input((3,)), L.Dense(4, trainable=False, name="frozen"), L.Dense(2, name="fc")]
@@ -90,7 +92,7 @@ def test_a_frozen_layer_is_neither_trained_nor_assigned():
     assert {spec.name for spec in network.specs} == {"frozen/kernel", "frozen/bias", "fc/kernel", "fc/bias"}
 
 
-def two_outputs() -> keras.Model:
+def build_two_output_model() -> keras.Model:
     x = keras.Input((3,))
     return keras.Model(x, [L.Dense(2)(x), L.Dense(2)(x)])
 
@@ -98,7 +100,7 @@ def two_outputs() -> keras.Model:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (two_outputs, "one input and one output"),
+        (build_two_output_model, "one input and one output"),
         (lambda: keras.Sequential([L.Dense(2)]), "keras.Input"),
         (
             lambda: keras.Sequential([keras.Input((4, 4, 1)), L.Conv2D(2, 1), L.GlobalAveragePooling2D()]),
@@ -114,6 +116,6 @@ def two_outputs() -> keras.Model:
         ),
     ],
 )
-def test_what_is_refused(model, message):
+def test_unsupported_models_are_refused(model, message):
     with pytest.raises(PlanError, match=message):
         Network(model())

@@ -1,11 +1,11 @@
-"""The papers' models as plans: builtin ops only, a loss that falls, and TensorFlow's gradient.
+"""The papers' models as plans have builtin ops only, a loss that decreases, and the gradient of TensorFlow.
 
-Widths and sizes are small, the code is that of the full ones. The gradient is read off a step of rate 1024,
-which leaves no digit of it in the rounding of the weights, and compared relative to its largest value. A ReLU
-or a maximum whose inputs differ by rounding alone may fall to the other side in one of the two, so of three
-batches two must agree. MobileNetV2 stands with its ReLU6's inputs around 3, where they seldom clip: at a
-random start fifty batch norms make so much of rounding that TensorFlow itself is a thousandth off the exact
-gradient.
+The models use the code of the full models with small widths and sizes. The gradient is computed from a
+training step with learning rate 1024, so that the rounding of the weights does not hide it. It is compared
+relative to its largest value. Rounding can flip a ReLU or a maximum in only one of the two learners, so two
+of three batches must agree. MobileNetV2 starts with the inputs of its ReLU6 layers around 3, where they
+rarely clip. With random initial weights, its fifty batch norms amplify rounding so much that TensorFlow
+itself differs from the exact gradient by a thousandth.
 """
 
 from typing import Any
@@ -24,8 +24,8 @@ from edgefl.plan.spec import Plan
 from edgefl.rng import derive_rng
 from edgefl.types import Weights
 
-FEW = ((1, 8, 1, 1), (6, 8, 2, 2), (6, 16, 2, 1))
-RATE = 1024.0
+FEW_STAGES = ((1, 8, 1, 1), (6, 8, 2, 2), (6, 16, 2, 1))
+LEARNING_RATE = 1024.0
 MODELS: dict[str, ModelConfig] = {
     "resnet20": ModelConfig("resnet20", (8, 8, 3), 4, {"width": 4}),
     "mobilenetv2": ModelConfig("mobilenetv2", (16, 16, 3), 4, {"width": 0.5, "dropout": 0.2}),
@@ -38,9 +38,9 @@ MODELS: dict[str, ModelConfig] = {
 
 
 @pytest.fixture(scope="module", params=MODELS)
-def built(request: pytest.FixtureRequest) -> tuple[Plan, Weights]:
+def built_plan(request: pytest.FixtureRequest) -> tuple[Plan, Weights]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mobilenetv2, "BLOCK_STAGES", FEW)
+        patch.setattr(mobilenetv2, "BLOCK_STAGES", FEW_STAGES)
         plan, weights = build_plan(
             FederationConfig(algorithm="fedavg", options={"batch_size": 8}, model=MODELS[request.param])
         )
@@ -52,57 +52,57 @@ def built(request: pytest.FixtureRequest) -> tuple[Plan, Weights]:
     return plan, {**weights, **{name: array for name, array in centred.items() if "project" not in name}}
 
 
-def samples(plan: Plan, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Noisy patterns, one a class."""
+def draw_samples(plan: Plan, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return noisy patterns, one per class."""
     rng = np.random.default_rng(seed)
     y = np.arange(count) % plan.spec.num_classes
     patterns = np.random.default_rng(0).normal(size=(plan.spec.num_classes, *plan.spec.input_shape))
     return (patterns[y] + 0.3 * rng.normal(size=(count, *plan.spec.input_shape))).astype(np.float32), y
 
 
-def test_it_is_of_builtin_ops_and_leaves_with_its_weights(built):
-    plan, weights = built
+def test_plan_has_builtin_ops_a_template_and_all_weights(built_plan):
+    plan, weights = built_plan
     ops = {op for signature in inspect_plan(plan)["signatures"].values() for op in signature["ops"]}
     assert not {op for op in ops if op == "CUSTOM" or op.startswith(("FLEX", "STABLEHLO"))}
     assert plan.template and plan.spec.bindings
     assert set(weights) == {spec.name for spec in plan.spec.weights}
 
 
-def test_its_loss_falls(built):
-    plan, weights = built
-    x, y = samples(plan, 8, 1)
+def test_training_loss_decreases(built_plan):
+    plan, weights = built_plan
+    x, y = draw_samples(plan, 8, 1)
     learner = LiteRTLearner(plan)
     losses = []
-    kept = dict(weights)
+    current = dict(weights)
     for _ in range(3):
         trained, _ = learner.fit(
             "train",
-            kept,
+            current,
             {"x": x},
             y,
             epochs=1,
             rng=derive_rng(1, 1),
             hyper={"learning_rate": 0.003, "momentum": 0.0},
         )
-        kept = {**kept, **trained}
+        current = {**current, **trained}
         losses.append(
             learner.fit(
-                "train", kept, {"x": x}, y, epochs=1, rng=derive_rng(1, 1), hyper={"learning_rate": 0.0}
+                "train", current, {"x": x}, y, epochs=1, rng=derive_rng(1, 1), hyper={"learning_rate": 0.0}
             )[1]
         )
     assert np.isfinite(losses).all()
     assert losses[2] < losses[0]
 
 
-def test_its_gradient_is_that_of_tensorflow(built):
-    plan, weights = built
+def test_gradient_matches_tensorflow(built_plan):
+    plan, weights = built_plan
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mobilenetv2, "BLOCK_STAGES", FEW)
+        patch.setattr(mobilenetv2, "BLOCK_STAGES", FEW_STAGES)
         learners = LiteRTLearner(plan), make_keras_learner(plan.spec)
     errors = []
     for seed in range(3):
-        x, y = samples(plan, 8, seed)
-        received, expected = (gradient(learner, weights, x, y, seed) for learner in learners)
+        x, y = draw_samples(plan, 8, seed)
+        received, expected = (read_gradient(learner, weights, x, y, seed) for learner in learners)
         largest = max(float(np.abs(array).max()) for array in expected.values())
         errors.append(
             max(float(np.abs(received[name] - expected[name]).max()) for name in expected) / largest
@@ -110,17 +110,17 @@ def test_its_gradient_is_that_of_tensorflow(built):
     assert sorted(errors)[1] <= 1e-5, errors
 
 
-def gradient(
+def read_gradient(
     learner: Any, weights: Weights, x: np.ndarray, y: np.ndarray, seed: int
 ) -> dict[str, np.ndarray]:
-    hyper = {"learning_rate": RATE, "momentum": 0.0}
+    hyper = {"learning_rate": LEARNING_RATE, "momentum": 0.0}
     trained, _ = learner.fit("train", weights, {"x": x}, y, epochs=1, rng=derive_rng(1, seed), hyper=hyper)
     moved = {name for name in trained if "/moving_" not in name}
-    return {name: (weights[name].astype(np.float64) - trained[name]) / RATE for name in moved}
+    return {name: (weights[name].astype(np.float64) - trained[name]) / LEARNING_RATE for name in moved}
 
 
-def test_the_gate_of_pixels_is_a_softmax_regression_by_hand():
-    """Zero weights, one sample of class 0, x 1: the loss is log 2, its gradient by the bias (-1/2, 1/2)."""
+def test_pixel_gate_is_a_softmax_regression():
+    """With zero weights, a sample of class 0 has loss log 2, and the bias has gradient (-1/2, 1/2)."""
     plan, weights = build_plan(
         FederationConfig(model=ModelConfig("gate-pixels", (1, 1, 1), 2), options={"batch_size": 1})
     )
@@ -143,7 +143,7 @@ def test_the_gate_of_pixels_is_a_softmax_regression_by_hand():
         (ModelConfig("cnn1d", (128, 9), 6), (64,), 4),
     ],
 )
-def test_what_a_client_personalizes(config, features, head):
+def test_network_is_split_into_features_and_head(config, features, head):
     network = Network(build_model(config))
     assert network.features_shape == features
     assert len(network.head_names) == head

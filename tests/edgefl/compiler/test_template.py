@@ -1,4 +1,4 @@
-"""The mixture's template: filled with weights it must be the Keras model, whatever layers it holds."""
+"""The template of a mixture, filled with weights, matches the Keras model for all kinds of layers."""
 
 import numpy as np
 import pytest
@@ -19,12 +19,12 @@ keras = pytest.importorskip("keras")
 layers = keras.layers
 
 
-def network(*parts: object, shape: tuple[int, ...] = (8, 8, 3)) -> Network:
+def build_network(*model_layers: object, shape: tuple[int, ...] = (8, 8, 3)) -> Network:
     keras.utils.clear_session(free_memory=False)
-    return Network(keras.Sequential([keras.Input(shape), *parts]))
+    return Network(keras.Sequential([keras.Input(shape), *model_layers]))
 
 
-def random_weights(objective: Inference, seed: int = 3) -> dict[str, Array]:
+def draw_weights(objective: Inference, seed: int = 3) -> dict[str, Array]:
     rng = np.random.default_rng(seed)
     weights = {s.name: rng.normal(0, 0.5, s.shape).astype(np.float32) for s in objective.frozen}
     return {
@@ -32,7 +32,7 @@ def random_weights(objective: Inference, seed: int = 3) -> dict[str, Array]:
     }
 
 
-def run(model: bytes, x: Array) -> Array:
+def run_model(model: bytes, x: Array) -> Array:
     interpreter = load_interpreter(model, reference=True)
     interpreter.allocate_tensors()
     interpreter.set_tensor(interpreter.get_input_details()[0]["index"], x)
@@ -40,19 +40,19 @@ def run(model: bytes, x: Array) -> Array:
     return np.asarray(interpreter.get_tensor(interpreter.get_output_details()[0]["index"]))
 
 
-def difference(
+def compute_difference(
     objective: Inference, template: bytes, bindings: tuple[Binding, ...], weights: Weights
 ) -> float:
     x = np.random.default_rng(4).random((1, *objective.data[0].shape[1:]), dtype=np.float32)
     assert objective.out is not None
     expected = np.asarray(objective.out(weights, {"x": x}))
     return float(
-        np.abs(run(fill_template(template, bindings, weights), x) - expected).max()
+        np.abs(run_model(fill_template(template, bindings, weights), x) - expected).max()
         / max(1.0, np.abs(expected).max())
     )
 
 
-def normed(*before: object, **options: object) -> list[object]:
+def make_normed_layers(*before: object, **options: object) -> list[object]:
     return [
         *before,
         layers.BatchNormalization(name="norm", **options),
@@ -62,7 +62,7 @@ def normed(*before: object, **options: object) -> list[object]:
     ]
 
 
-def dense(width: int) -> list[object]:
+def make_dense_layers(width: int) -> list[object]:
     return [layers.Dense(width, activation="relu"), layers.Dense(width, activation="relu")]
 
 
@@ -73,7 +73,13 @@ MODELS = {
         layers.Flatten(),
         layers.Dense(5),
     ],
-    "square kernels": [layers.Conv2D(3, 3), layers.ReLU(), layers.Flatten(), *dense(108), layers.Dense(5)],
+    "square kernels": [
+        layers.Conv2D(3, 3),
+        layers.ReLU(),
+        layers.Flatten(),
+        *make_dense_layers(108),
+        layers.Dense(5),
+    ],
     "depthwise": [
         layers.DepthwiseConv2D(3, depth_multiplier=2),
         layers.AveragePooling2D(2),
@@ -87,7 +93,7 @@ MODELS = {
         layers.Dropout(0.5),
         layers.Dense(4),
     ],
-    "one channel": [layers.Conv2D(1, 1), layers.Flatten(), *dense(1), layers.Dense(2)],
+    "one channel": [layers.Conv2D(1, 1), layers.Flatten(), *make_dense_layers(1), layers.Dense(2)],
     "group norm": [
         layers.Conv2D(4, 3),
         layers.GroupNormalization(2),
@@ -95,9 +101,9 @@ MODELS = {
         layers.Flatten(),
         layers.Dense(4),
     ],
-    "batch norm, conv": normed(layers.Conv2D(4, 3)),
-    "batch norm, conv without bias": normed(layers.Conv2D(4, 3, use_bias=False), epsilon=1e-5),
-    "batch norm, depthwise": normed(layers.DepthwiseConv2D(3, depth_multiplier=2)),
+    "batch norm, conv": make_normed_layers(layers.Conv2D(4, 3)),
+    "batch norm, conv without bias": make_normed_layers(layers.Conv2D(4, 3, use_bias=False), epsilon=1e-5),
+    "batch norm, depthwise": make_normed_layers(layers.DepthwiseConv2D(3, depth_multiplier=2)),
     "batch norm, dense": [
         layers.Flatten(),
         layers.Dense(6),
@@ -105,26 +111,26 @@ MODELS = {
         layers.ReLU(),
         layers.Dense(3),
     ],
-    "batch norm without scale": normed(layers.Conv2D(4, 3), scale=False),
-    "batch norm without center": normed(layers.Conv2D(4, 3), center=False),
-    "batch norm, bare": normed(layers.Conv2D(4, 3, use_bias=False), center=False, scale=False),
-    "two batch norms": normed(
+    "batch norm without scale": make_normed_layers(layers.Conv2D(4, 3), scale=False),
+    "batch norm without center": make_normed_layers(layers.Conv2D(4, 3), center=False),
+    "batch norm, bare": make_normed_layers(layers.Conv2D(4, 3, use_bias=False), center=False, scale=False),
+    "two batch norms": make_normed_layers(
         layers.Conv2D(4, 3), layers.BatchNormalization(), layers.ReLU(), layers.DepthwiseConv2D(3)
     ),
 }
 
 
 @pytest.mark.parametrize("name", list(MODELS))
-def test_filled_it_is_the_keras_model(name: str) -> None:
-    built = network(*MODELS[name])
-    objective = of.predict_logits(built, 16)
-    template, bindings = build_template(objective, built.epsilons)
-    assert list_weight_names(bindings) == {spec.name for spec in built.specs}
-    assert difference(objective, template, bindings, random_weights(objective)) <= 1e-5
+def test_filled_template_matches_the_keras_model(name: str) -> None:
+    network = build_network(*MODELS[name])
+    objective = of.predict_logits(network, 16)
+    template, bindings = build_template(objective, network.epsilons)
+    assert list_weight_names(bindings) == {spec.name for spec in network.specs}
+    assert compute_difference(objective, template, bindings, draw_weights(objective)) <= 1e-5
 
 
-def test_one_dimension() -> None:
-    built = network(
+def test_filled_template_matches_a_one_dimensional_model() -> None:
+    network = build_network(
         layers.Conv1D(4, 3, padding="same"),
         layers.ReLU(),
         layers.MaxPooling1D(2),
@@ -132,29 +138,29 @@ def test_one_dimension() -> None:
         layers.Dense(3),
         shape=(12, 2),
     )
-    objective = of.predict_logits(built, 16)
+    objective = of.predict_logits(network, 16)
     template, bindings = build_template(objective)
-    assert difference(objective, template, bindings, random_weights(objective)) <= 1e-5
+    assert compute_difference(objective, template, bindings, draw_weights(objective)) <= 1e-5
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "pfl-fb", "pfl-mf", "pfl-mfe"])
-def test_the_mixtures_of_lenet5(algorithm: str) -> None:
-    built = Network(build_model(ModelConfig()))
-    mixture = next(o for o in build_objectives(algorithm, built, {}) if o.name == "predict_mixture")
-    template, bindings = build_template(mixture, built.epsilons)
+def test_filled_template_matches_the_mixtures_of_lenet5(algorithm: str) -> None:
+    network = Network(build_model(ModelConfig()))
+    mixture = next(o for o in build_objectives(algorithm, network, {}) if o.name == "predict_mixture")
+    template, bindings = build_template(mixture, network.epsilons)
     assert {b.weight for b in bindings} == {s.name for s in mixture.frozen}
-    assert difference(mixture, template, bindings, random_weights(mixture)) <= 1e-5
+    assert compute_difference(mixture, template, bindings, draw_weights(mixture)) <= 1e-5
 
 
 def test_the_same_model_gives_the_same_bytes() -> None:
     first, second = (
-        build_template(of.predict_logits(network(*MODELS["conv without bias"]), 16)) for _ in range(2)
+        build_template(of.predict_logits(build_network(*MODELS["conv without bias"]), 16)) for _ in range(2)
     )
     assert first == second
 
 
-def test_a_norm_that_cannot_be_folded_is_named() -> None:
-    built = network(
+def test_batch_norm_that_cannot_be_folded_is_named() -> None:
+    network = build_network(
         layers.Conv2D(4, 3),
         layers.ReLU(),
         layers.BatchNormalization(name="late"),
@@ -162,11 +168,11 @@ def test_a_norm_that_cannot_be_folded_is_named() -> None:
         layers.Flatten(),
         layers.Dense(3),
     )
-    with pytest.raises(PlanError, match=r"batch norm late.*right behind a convolution"):
-        build_template(of.predict_logits(built, 16), built.epsilons)
+    with pytest.raises(PlanError, match=r"batch norm late.*directly after a convolution"):
+        build_template(of.predict_logits(network, 16), network.epsilons)
 
 
-def test_a_weight_that_the_converter_merges_is_named() -> None:
+def test_weights_that_the_converter_merges_are_named() -> None:
     import tensorflow as tf
 
     specs = (TensorSpec("a/kernel", (4, 4)), TensorSpec("b/kernel", (4, 4)))
@@ -183,17 +189,19 @@ def test_a_weight_that_the_converter_merges_is_named() -> None:
 
 
 def test_layers_without_an_activation_between_them_are_named() -> None:
-    built = network(
+    network = build_network(
         layers.Flatten(), layers.Dense(6, name="first"), layers.Dense(5, name="second"), layers.Dense(3)
     )
     with pytest.raises(PlanError, match=r"merged .*second/bias.*ReLU between"):
-        build_template(of.predict_logits(built, 16))
+        build_template(of.predict_logits(network, 16))
 
 
 @pytest.fixture(scope="module")
 def linear() -> tuple[bytes, tuple[Binding, ...], dict[str, Array]]:
-    objective = of.predict_logits(network(layers.Flatten(), layers.Dense(3, name="fc"), shape=(2, 2)), 4)
-    return *build_template(objective), random_weights(objective)
+    objective = of.predict_logits(
+        build_network(layers.Flatten(), layers.Dense(3, name="fc"), shape=(2, 2)), 4
+    )
+    return *build_template(objective), draw_weights(objective)
 
 
 def test_weights_that_do_not_fit_are_named(
@@ -217,6 +225,8 @@ def test_templates_that_do_not_fit_are_refused(
     _, bindings, weights = linear
     with pytest.raises(PlanError, match="has no template"):
         fill_template(b"", bindings, weights)
-    other, _ = build_template(of.predict_logits(network(layers.Flatten(), layers.Dense(7), shape=(2, 2)), 4))
+    other, _ = build_template(
+        of.predict_logits(build_network(layers.Flatten(), layers.Dense(7), shape=(2, 2)), 4)
+    )
     with pytest.raises(PlanError, match=r"does not fit|no tensor"):
         fill_template(other, bindings, weights)

@@ -1,4 +1,4 @@
-"""Layers on turned images give Keras's numbers, and nothing is turned back between two of them."""
+"""Layers on images with swapped batch and channels match Keras, and no image is swapped back between them."""
 
 import keras
 import numpy as np
@@ -18,9 +18,10 @@ from edgefl.plan.spec import Plan, PlanSpec
 from edgefl.rng import derive_rng
 
 
-def images() -> keras.Model:
-    """Turned and other layers in turn: softmax, a pointwise convolution, a norm and a dropout take images as
-    they are.
+def build_image_model() -> keras.Model:
+    """Return a model that alternates layers on swapped images with layers on plain images.
+
+    Softmax, pointwise convolution, norm and dropout need plain images.
     """
     x = keras.Input((9, 8, 2))
     y = layers.Conv2D(6, 3, padding="same", activation="tanh", name="a")(x)
@@ -34,8 +35,8 @@ def images() -> keras.Model:
     return keras.Model(x, layers.Dense(3, name="fc")(layers.Flatten(name="flatten")(y)))
 
 
-def windows() -> keras.Model:
-    """The same in one dimension."""
+def build_window_model() -> keras.Model:
+    """Return a similar model for one-dimensional windows."""
     x = keras.Input((20, 3))
     y = layers.MaxPooling1D(2, name="max")(layers.Conv1D(4, 5, activation="relu", name="a")(x))
     y = layers.ELU(name="elu")(
@@ -45,8 +46,8 @@ def windows() -> keras.Model:
     return keras.Model(x, layers.Dense(3, name="fc")(y))
 
 
-@pytest.mark.parametrize("make", [images, windows])
-def test_it_trains_and_predicts_as_keras_does(make):
+@pytest.mark.parametrize("make", [build_image_model, build_window_model])
+def test_swapped_layers_train_and_predict_like_keras(make):
     keras.utils.set_random_seed(0)
     network = Network(make())
     objectives = (of.classify(network, 4, sgd(0.1, momentum=0.5)), of.predict_logits(network, 4))
@@ -58,18 +59,19 @@ def test_it_trains_and_predicts_as_keras_does(make):
     weights = network.read_weights()
     learners = (LiteRTLearner(plan), KerasLearner(plan.spec, objectives))
     got, expected = (
-        one.fit("train", weights, {"x": x}, y, epochs=2, rng=derive_rng(1, 1))[0] for one in learners
+        learner.fit("train", weights, {"x": x}, y, epochs=2, rng=derive_rng(1, 1))[0] for learner in learners
     )
     for name in expected:
         np.testing.assert_allclose(got[name], expected[name], atol=1e-5, err_msg=name)
         assert not np.array_equal(got[name], weights[name]), name
-    got, expected = (one.predict("predict", weights, {"x": x}) for one in learners)
+    got, expected = (learner.predict("predict", weights, {"x": x}) for learner in learners)
     np.testing.assert_allclose(got, expected, atol=1e-5)
 
 
-def test_lenet_turns_its_image_once_and_its_features_back():
-    """The third transposition is of the second filter; the training step has the features' gradient and the
-    filter's too.
+def test_lenet_transposes_only_image_filter_and_features():
+    """Prediction transposes the image, the second filter and the features.
+
+    A training step also transposes the gradients of the filter and of the features.
     """
     plan, _ = build_plan(FederationConfig(algorithm="fedavg", model=ModelConfig("lenet5")))
     report = inspect_plan(plan)["signatures"]

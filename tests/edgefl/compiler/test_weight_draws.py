@@ -1,5 +1,6 @@
-"""First weights of algorithms with several models: a proper draw each, and of a pretrained model the trunk
-with a new head.
+"""Initial weights of algorithms with several models.
+
+Each model has its own random draw. The models of a pretrained model share its trunk and have new heads.
 """
 
 from dataclasses import replace
@@ -14,11 +15,11 @@ from edgefl.rng import derive_rng
 
 keras = pytest.importorskip("keras", reason="the aggregator extra is not installed")
 
-SEVERAL = ("aem", "fedmix")
+MULTI_MODEL_ALGORITHMS = ("aem", "fedmix")
 
 
 def orthogonal(input_shape, num_classes):
-    """A network whose first dense kernel is orthogonal and whose biases are drawn too."""
+    """Return a network with orthogonal dense kernels and random biases."""
     drawn = {
         "kernel_initializer": keras.initializers.Orthogonal(),
         "bias_initializer": keras.initializers.RandomUniform(-1.0, 1.0),
@@ -34,10 +35,8 @@ def orthogonal(input_shape, num_classes):
     )
 
 
-def experts(config):
-    """Return the plan and the first weights of each of the algorithm's models, as the aggregator makes
-    them.
-    """
+def make_experts(config):
+    """Return the plan, the initial weights of each expert, and the server state of the aggregator."""
     from edgefl.algorithms.plans import build_plan
 
     plan, initial = build_plan(config)
@@ -49,7 +48,7 @@ def experts(config):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Return the path of a .keras file as after training: no weight is what an initializer draws."""
+    """Return the path of a .keras file with weights that no initializer would draw, as after training."""
     layers = keras.layers
     model = keras.Sequential(
         [
@@ -69,16 +68,17 @@ def trained(tmp_path_factory):
     return path
 
 
-def config_of(algorithm, model):
+def make_config(algorithm, model):
     return FederationConfig(algorithm=algorithm, model=model, options={"num_experts": 3})
 
 
-@pytest.mark.parametrize("algorithm", SEVERAL)
+@pytest.mark.parametrize("algorithm", MULTI_MODEL_ALGORITHMS)
 def test_a_pretrained_model_keeps_its_trunk_and_gets_a_new_head(algorithm, trained):
-    """Trained weights are about 3; Glorot draws 0 on average and at most sqrt(6 / (8 + 5)) = .68, and a bias
-    starts at zero.
+    """Trained weights are about 3.
+
+    Glorot draws have a mean of 0 and are at most sqrt(6 / (8 + 5)) = .68. Biases start at zero.
     """
-    _, models, state = experts(config_of(algorithm, ModelConfig(str(trained), (4, 4, 1), 3)))
+    _, models, state = make_experts(make_config(algorithm, ModelConfig(str(trained), (4, 4, 1), 3)))
     for model in models:
         np.testing.assert_array_equal(model["conv/kernel"], models[0]["conv/kernel"])
         np.testing.assert_array_equal(model["conv/bias"], models[0]["conv/bias"])
@@ -93,23 +93,21 @@ def test_a_pretrained_model_keeps_its_trunk_and_gets_a_new_head(algorithm, train
         assert not any(name.startswith("draw") for name in model)
 
 
-def test_an_untrained_model_is_drawn_by_its_own_initializers():
-    """Kernels stay orthogonal (rows or columns of length 1 at right angles), biases differ."""
-    config = config_of("ifca", ModelConfig(f"{__name__}:orthogonal", (4, 4, 1), 3))
-    _, models, _ = experts(config)
+def test_untrained_model_is_drawn_by_its_initializers():
+    """All kernels are orthogonal (columns of length 1 at right angles), and kernels and biases differ."""
+    config = make_config("ifca", ModelConfig(f"{__name__}:orthogonal", (4, 4, 1), 3))
+    _, models, _ = make_experts(config)
     for model in models:
         np.testing.assert_allclose(model["fc1/kernel"].T @ model["fc1/kernel"], np.eye(8), atol=1e-5)
     assert len({model["fc1/bias"].tobytes() for model in models}) == 3
     assert len({model["fc1/kernel"].tobytes() for model in models}) == 3
 
 
-def test_the_draws_are_no_part_of_the_plan():
-    """The plan has the same weights as before; the same seed gives the same draws, another seed gives
-    others.
-    """
+def test_draws_are_not_part_of_the_plan():
+    """The plan lists no draws. The same seed gives the same draws, and another seed gives others."""
     from edgefl.algorithms.plans import build_plan
 
-    config = config_of("ifca", ModelConfig("softmax", (4, 4, 1), 3))
+    config = make_config("ifca", ModelConfig("softmax", (4, 4, 1), 3))
     (plan, initial), (again, same), (_, other) = (
         build_plan(replace(config, seed=seed)) for seed in (1, 1, 2)
     )
@@ -135,7 +133,7 @@ def test_the_aggregator_reads_the_draws_beside_the_plan(tmp_path):
         )
         == 0
     )
-    _, initial = open_built_plan(tmp_path / "plan", config_of("ifca", ModelConfig("softmax", (4, 4, 1), 3)))
+    _, initial = open_built_plan(tmp_path / "plan", make_config("ifca", ModelConfig("softmax", (4, 4, 1), 3)))
     assert sorted(name for name in initial if name.startswith("draw:1/")) == [
         f"draw:1/{name}" for name in sorted(name for name in initial if not name.startswith("draw:"))
     ]

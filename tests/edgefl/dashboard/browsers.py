@@ -23,7 +23,7 @@ THEMES = ("light", "dark")
 
 
 @contextmanager
-def chromium():
+def open_chromium():
     """Yield a browser. Skip the test if playwright or Debian's chromium is missing."""
     if importlib.util.find_spec("playwright") is None:
         pytest.skip("no playwright; pip install playwright")
@@ -45,38 +45,39 @@ class Visitor:
 
     def __init__(self, browser, pictures):
         self.browser = browser
-        self.complaints = []
-        self.open = []
+        self.console_errors = []
+        self.pages = []
         self.pictures = Path(os.environ.get("EDGEFL_SCREENSHOTS", pictures))
 
     def visit(self, url, width=1024, theme="light", **options):
         page = self.browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme, **options)
         page.set_default_timeout(60_000)
         page.on(
-            "console", lambda entry: entry.type in ("error", "warning") and self.complaints.append(entry.text)
+            "console",
+            lambda entry: entry.type in ("error", "warning") and self.console_errors.append(entry.text),
         )
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("pageerror", lambda error: self.console_errors.append(str(error)))
         page.goto(url)
-        self.open.append(page)
+        self.pages.append(page)
         return page
 
-    def picture(self, page, name):
+    def save_picture(self, page, name):
         """Save a screenshot of the whole page in the directory EDGEFL_SCREENSHOTS."""
         self.pictures.mkdir(parents=True, exist_ok=True)
         page.screenshot(path=self.pictures / f"{name}.png", full_page=True, animations="disabled")
 
     def close(self):
-        for page in self.open:
+        for page in self.pages:
             page.close()
 
 
-def severe(page):
+def list_severe_violations(page):
     """Return one line per serious or critical violation that axe-core finds."""
     from axe_playwright_python.sync_playwright import Axe
 
-    found = Axe().run(page).response["violations"]
+    violations = Axe().run(page).response["violations"]
     return [
-        f"{each['impact']} {each['id']}: {[node['target'] for node in each['nodes']]}"
-        for each in found
-        if each["impact"] in ("serious", "critical")
+        f"{violation['impact']} {violation['id']}: {[node['target'] for node in violation['nodes']]}"
+        for violation in violations
+        if violation["impact"] in ("serious", "critical")
     ]

@@ -16,7 +16,7 @@ from edgefl.dashboard.server import DashboardServer
 DEADLINE_S = 40.0
 
 
-def load(path):
+def load_module(path):
     key = f"edgefl_tests_{path.stem}"
     if key not in sys.modules:
         spec = importlib.util.spec_from_file_location(key, path)
@@ -25,9 +25,9 @@ def load(path):
     return sys.modules[key]
 
 
-processes = load(Path(__file__).parents[2] / "mqtt_broker" / "processes.py")
-browsers = load(Path(__file__).with_name("browsers.py"))
-samples = load(Path(__file__).with_name("samples.py"))
+processes = load_module(Path(__file__).parents[2] / "mqtt_broker" / "processes.py")
+browsers = load_module(Path(__file__).with_name("browsers.py"))
+samples = load_module(Path(__file__).with_name("samples.py"))
 
 
 class Stream:
@@ -39,7 +39,7 @@ class Stream:
         self.connection.request("GET", "/events")
         self.response = self.connection.getresponse()
 
-    def next(self):
+    def read_event(self):
         """Return (kind, data) of the next event that is not a tick."""
         while True:
             kind = self.response.readline().decode().removeprefix("event: ").strip()
@@ -49,13 +49,13 @@ class Stream:
             if kind != "tick":
                 return kind, json.loads(data)
 
-    def until(self, holds, state=None):
-        """Apply events until `holds(state)`, and return the state."""
+    def read_until(self, is_expected, state=None):
+        """Apply events until `is_expected(state)`, and return the state."""
         state = state or {}
         while True:
-            kind, data = self.next()
-            state = data if kind == "whole" else merged(state, data)
-            if holds(state):
+            kind, data = self.read_event()
+            state = data if kind == "whole" else apply_merge_patch(state, data)
+            if is_expected(state):
                 return state
 
     def close(self):
@@ -63,27 +63,27 @@ class Stream:
         self.connection.close()
 
 
-def merged(target, patch):
+def apply_merge_patch(target, patch):
     """Apply a merge patch, as defined in RFC 7396."""
     if not isinstance(patch, dict):
         return patch
-    made = dict(target) if isinstance(target, dict) else {}
+    result = dict(target) if isinstance(target, dict) else {}
     for key, value in patch.items():
         if value is None:
-            made.pop(key, None)
+            result.pop(key, None)
         else:
-            made[key] = merged(made.get(key), value)
-    return made
+            result[key] = apply_merge_patch(result.get(key), value)
+    return result
 
 
 @pytest.fixture
-def apply():
-    return merged
+def apply_patch():
+    return apply_merge_patch
 
 
 @pytest.fixture
-def sample():
-    return samples.sample
+def make_snapshot():
+    return samples.make_snapshot
 
 
 @pytest.fixture
@@ -101,56 +101,56 @@ def served():
 
 
 @pytest.fixture
-def stream():
-    with contextlib.ExitStack() as ends:
+def open_stream():
+    with contextlib.ExitStack() as exit_stack:
 
-        def open_stream(url):
-            made = Stream(url)
-            ends.callback(made.close)
-            return made
+        def connect(url):
+            stream = Stream(url)
+            exit_stack.callback(stream.close)
+            return stream
 
-        yield open_stream
-
-
-@pytest.fixture
-def start():
-    with contextlib.ExitStack() as ends:
-
-        def make(*arguments):
-            made = processes.Process(*arguments)
-            ends.callback(made.close)
-            return made
-
-        yield make
+        yield connect
 
 
 @pytest.fixture
-def dashboard(start):
+def start_process():
+    with contextlib.ExitStack() as exit_stack:
+
+        def start(*arguments):
+            process = processes.Process(*arguments)
+            exit_stack.callback(process.close)
+            return process
+
+        yield start
+
+
+@pytest.fixture
+def start_dashboard(start_process):
     """Start the command on a broker, and return (process, address of the page)."""
 
-    def make(url, *more):
-        process = start("dashboard", "--broker", url, "--port", "0", "--json", *more)
+    def start(url, *options):
+        process = start_process("dashboard", "--broker", url, "--port", "0", "--json", *options)
         return process, json.loads(process.first_line())["url"]
 
-    return make
+    return start
 
 
 @pytest.fixture
 def broker():
     """A broker for this test only, which the test may kill."""
-    made = processes.Broker()
+    process = processes.Broker()
     # Another program took the free port before the broker used it
-    while made.popen.poll() is not None:
-        made = processes.Broker()
-    made.url = f"mqtt://127.0.0.1:{made.port}"
-    yield made
-    if made.popen.poll() is None:
-        made.kill()
+    while process.popen.poll() is not None:
+        process = processes.Broker()
+    process.url = f"mqtt://127.0.0.1:{process.port}"
+    yield process
+    if process.popen.poll() is None:
+        process.kill()
 
 
 @pytest.fixture
-def federate(start, tmp_path):
-    return lambda url, **settings: processes.Federation(url, tmp_path, start, **settings)
+def make_federation(start_process, tmp_path):
+    return lambda url, **settings: processes.Federation(url, tmp_path, start_process, **settings)
 
 
 @pytest.fixture
@@ -164,20 +164,20 @@ def chromium():
 
     Its driver runs an event loop in this thread, so that tests of other modules could not run theirs.
     """
-    with browsers.chromium() as browser:
+    with browsers.open_chromium() as browser:
         yield browser
 
 
 @pytest.fixture
 def visitor(chromium, tmp_path):
     """Visits pages. A warning or an error in a console fails the test."""
-    made = browsers.Visitor(chromium, tmp_path / "pictures")
-    yield made
-    made.close()
-    assert not made.complaints
+    page_visitor = browsers.Visitor(chromium, tmp_path / "pictures")
+    yield page_visitor
+    page_visitor.close()
+    assert not page_visitor.console_errors
 
 
 @pytest.fixture
-def severe():
+def list_violations():
     pytest.importorskip("axe_playwright_python")
-    return browsers.severe
+    return browsers.list_severe_violations

@@ -5,7 +5,7 @@ import numpy as np
 from edgefl.algorithms.clustering.hierarchical import build_linkage, cosine_distance, cosine_similarity
 
 STATES = ("training", "sent", "sent", "idle", "paused", "silent", "offline", "rejected")
-WHY = {
+REASONS = {
     "idle": "not drawn for this round",
     "paused": "paused: on battery",
     "silent": "silent: no answer to round 12 for 71 s",
@@ -15,7 +15,7 @@ WHY = {
 NOW = 1_790_000_000.0
 
 
-def device(i, rounds, rng):
+def make_device(i, rounds, rng):
     state = STATES[i % len(STATES)]
     accuracy = np.clip(
         0.5
@@ -26,21 +26,21 @@ def device(i, rounds, rng):
         1,
     )
     gate = rng.dirichlet([0.6] * 3).tolist()
-    end = float(accuracy[-1])
+    final_accuracy = float(accuracy[-1])
     return {
         "id": f"pi-{i + 1}",
         "state": state,
-        "why": WHY.get(state, ""),
+        "why": REASONS.get(state, ""),
         "slow": False,
         "samples": 200 + 13 * i,
         "version": "0.1.0",
         "last_seen_ts": NOW - 3 * (i % 40),
         "round": rounds,
-        "accuracy": end,
-        "loss": 1 - end,
-        "accuracy_federated": end,
-        "accuracy_mixture": min(1.0, end + 0.05),
-        "accuracy_int8": min(1.0, end + 0.045),
+        "accuracy": final_accuracy,
+        "loss": 1 - final_accuracy,
+        "accuracy_federated": final_accuracy,
+        "accuracy_mixture": min(1.0, final_accuracy + 0.05),
+        "accuracy_int8": min(1.0, final_accuracy + 0.045),
         "rss_mb": 45.0 + i % 20,
         "peak_rss_mb": 60.0 + i % 20,
         "temperature_c": None if i % 3 else 48.5,
@@ -55,7 +55,7 @@ def device(i, rounds, rng):
     }
 
 
-def similarity_of(ids, groups, round, rng):
+def make_similarity(ids, groups, round, rng):
     centers = rng.normal(size=(groups, 12))
     vectors = [centers[i % groups] + rng.normal(0, 0.35, 12) for i in range(len(ids))]
     return {
@@ -68,10 +68,10 @@ def similarity_of(ids, groups, round, rng):
     }
 
 
-def sample(devices=8, rounds=12, groups=3, seed=1):
+def make_snapshot(devices=8, rounds=12, groups=3, seed=1):
     """Return the snapshot of a federation eight rounds before its end."""
     rng = np.random.default_rng(seed)
-    made = [device(i, rounds, rng) for i in range(devices)]
+    device_records = [make_device(i, rounds, rng) for i in range(devices)]
     mean = [0.5 + 0.4 * (1 - np.exp(-r / 5)) for r in range(1, rounds + 1)]
     history = [
         {
@@ -89,9 +89,9 @@ def sample(devices=8, rounds=12, groups=3, seed=1):
         }
         for r, a in enumerate(map(float, mean), 1)
     ]
-    ids = [each["id"] for each in made]
-    placed = {client_id: i % groups for i, client_id in enumerate(ids)}
-    before = dict.fromkeys(ids, 0)
+    ids = [record["id"] for record in device_records]
+    assignment = {client_id: i % groups for i, client_id in enumerate(ids)}
+    one_cluster = dict.fromkeys(ids, 0)
     return {
         "federation": "kitchen",
         "session": "5f0c",
@@ -105,10 +105,12 @@ def sample(devices=8, rounds=12, groups=3, seed=1):
         "ts": NOW,
         "broken": 0,
         "history": history,
-        "devices": made,
+        "devices": device_records,
         "clusters": {
-            "rounds": [{"round": r, "assignment": before if r < 4 else placed} for r in range(2, rounds + 1)],
-            "similarity": similarity_of(ids[:100], groups, 4, rng),
+            "rounds": [
+                {"round": r, "assignment": one_cluster if r < 4 else assignment} for r in range(2, rounds + 1)
+            ],
+            "similarity": make_similarity(ids[:100], groups, 4, rng),
         },
         "broker": {"url": "mqtt://192.168.1.10:1883", "connected": True, "since_ts": NOW - 900},
     }

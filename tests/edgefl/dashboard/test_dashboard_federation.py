@@ -27,20 +27,20 @@ expect.set_options(timeout=90_000)
 IDS = ("pi-0", "pi-1", "pi-2")
 
 
-def card(page, client_id):
+def locate_card(page, client_id):
     return page.locator(f"#cards li[data-id={client_id}]")
 
 
-def test_rounds_advance_and_a_device_that_stalls_turns_silent_and_killed_offline(
-    broker, federate, toys, dashboard, visitor
+def test_page_shows_new_rounds_and_silent_and_offline_devices(
+    broker, make_federation, toys, start_dashboard, visitor
 ):
-    federation = federate(broker.url, rounds=100_000, min_clients=3, quorum=1.0, deadline_s=10.0)
+    federation = make_federation(broker.url, rounds=100_000, min_clients=3, quorum=1.0, deadline_s=10.0)
     federation.aggregator()
     devices = {
         client_id: federation.device(client_id, toys.shard(i, 30), "--keepalive", "600")
         for i, client_id in enumerate(IDS)
     }
-    _, url = dashboard(broker.url)
+    _, url = start_dashboard(broker.url)
     page = visitor.visit(url)
     expect(page.locator("#federation")).to_have_text(federation.name)
     expect(page.locator("#table-rounds summary")).to_be_visible()
@@ -49,19 +49,19 @@ def test_rounds_advance_and_a_device_that_stalls_turns_silent_and_killed_offline
     expect(page.locator("#table-rounds tbody tr").nth(3)).to_contain_text("federate")
     expect(page.locator("#round-number")).not_to_have_text(f"Round {seen} of 100000")
     assert int(page.text_content("#round-number").split()[1]) > seen
-    expect(card(page, "pi-1").locator("svg.spark")).to_be_visible()
+    expect(locate_card(page, "pi-1").locator("svg.spark")).to_be_visible()
 
     os.kill(devices["pi-1"].popen.pid, signal.SIGSTOP)
-    expect(card(page, "pi-1")).to_have_attribute("data-state", "silent")
-    assert "silent: no answer to round" in card(page, "pi-1").text_content()
-    visitor.picture(page, "federation-silent")
+    expect(locate_card(page, "pi-1")).to_have_attribute("data-state", "silent")
+    assert "silent: no answer to round" in locate_card(page, "pi-1").text_content()
+    visitor.save_picture(page, "federation-silent")
     devices["pi-1"].popen.kill()
-    expect(card(page, "pi-1")).to_have_attribute("data-state", "offline")
+    expect(locate_card(page, "pi-1")).to_have_attribute("data-state", "offline")
     expect(page.locator("#counts li[data-state=offline] strong")).to_have_text("1")
-    assert card(page, "pi-0").get_attribute("data-state") in ("sent", "idle")
+    assert locate_card(page, "pi-0").get_attribute("data-state") in ("sent", "idle")
 
 
-def test_clusters_change_as_they_are_told(broker, dashboard, visitor):
+def test_page_follows_published_clusters(broker, start_dashboard, visitor):
     clients = tuple(f"pi-{i}" for i in range(6))
     vectors = [[1.0, 0.1 * i, 0.0] if i % 2 else [0.0, 0.1 * i, 1.0] for i in range(6)]
     merges = build_linkage(cosine_distance(vectors), "average")
@@ -71,33 +71,33 @@ def test_clusters_change_as_they_are_told(broker, dashboard, visitor):
     link = Link(broker.url, "aggregator")
     topics = FederationTopics("kitchen")
 
-    def tell(round, placed, *compared):
+    def publish_clusters(round, assignment, *comparison):
         link.publish(
             topics.state,
             encode_json(State("kitchen", "s", "federate", round, 9, 6, 60.0, "p", time.time())),
             retain=True,
         )
-        told = Clusters("s", round, dict(zip(clients, placed, strict=True)), *compared, time.time())
-        link.publish(topics.clusters, encode_json(told), retain=True)
+        message = Clusters("s", round, dict(zip(clients, assignment, strict=True)), *comparison, time.time())
+        link.publish(topics.clusters, encode_json(message), retain=True)
 
     try:
-        tell(1, [0] * 6, "", (), (), (), float("nan"))
-        _, url = dashboard(broker.url)
+        publish_clusters(1, [0] * 6, "", (), (), (), float("nan"))
+        _, url = start_dashboard(broker.url)
         page = visitor.visit(url)
         expect(page.locator("#note-members")).to_contain_text("6 clients in 1 cluster.")
         expect(page.locator("#box-heat")).to_be_hidden()
-        tell(2, cut.labels.tolist(), "head/kernel", clients, matrix, rows, cut.height)
+        publish_clusters(2, cut.labels.tolist(), "head/kernel", clients, matrix, rows, cut.height)
         expect(page.locator("#note-members")).to_contain_text("6 clients in 2 clusters.")
         expect(page.locator("#note-heat")).to_contain_text("cosine similarity of head/kernel, 6 clients")
         page.click("#table-members summary")
         row = page.locator("#table-members tbody tr", has_text="pi-1")
         expect(row).to_have_text("pi-101")
-        visitor.picture(page, "federation-told")
+        visitor.save_picture(page, "federation-told")
     finally:
         link.close(1.0)
 
 
-def groups(toys):
+def make_permuted_shards(toys):
     """Return the shards of four clients, two of them with permuted labels."""
     shards = {f"pi-{i}": toys.shard(i, 40) for i in range(4)}
     for client_id in ("pi-1", "pi-3"):
@@ -106,18 +106,18 @@ def groups(toys):
     return shards
 
 
-def test_a_cluster_splits(broker, federate, toys, dashboard, visitor):
-    """AEM: with this seed all clients begin with one expert, and explorers find the other."""
+def test_page_shows_a_cluster_that_splits(broker, make_federation, toys, start_dashboard, visitor):
+    """With this seed, all clients of AEM start with the same expert, and exploring clients find the other."""
     options = {"num_experts": 2, "local_epochs": 3, "gate_epochs": 3, "learning_rate": 0.05}
-    federation = federate(
+    federation = make_federation(
         broker.url, rounds=6, min_clients=4, quorum=1.0, seed=7, algorithm="aem", options=options
     )
-    shards = groups(toys)
+    shards = make_permuted_shards(toys)
     expected = []
     plan = federation.plan
     config = FederationConfig(rounds=6, seed=7, algorithm="aem")
 
-    def note(state, record):
+    def record_experts(state, record):
         expected.append([int(record.updates[client_id]["expert"]) for client_id in shards])
 
     simulate(
@@ -126,38 +126,40 @@ def test_a_cluster_splits(broker, federate, toys, dashboard, visitor):
         shards,
         config,
         learner=SoftmaxLearner(plan.spec),
-        progress=note,
+        progress=record_experts,
     )
     assert (expected[0], expected[5]) == ([0] * 4, [1, 0, 1, 0])
-    _, url = dashboard(broker.url, "--federation", federation.name)
+    _, url = start_dashboard(broker.url, "--federation", federation.name)
     page = visitor.visit(url)
     expect(page.locator("#waiting")).to_contain_text("No message of")
     aggregator = federation.aggregator()
     devices = [federation.device(client_id, shard) for client_id, shard in shards.items()]
-    assert aggregator.end() == 0, aggregator.said
+    assert aggregator.end() == 0, aggregator.err
     expect(page.locator("#round-phase")).to_contain_text("finished")
     expect(page.locator("#note-members")).to_contain_text("4 clients in 2 clusters.")
     page.click("#table-members summary")
     for client_id, row in zip(shards, zip(*expected[:6], strict=True), strict=True):
         shown = page.locator("#table-members tbody tr", has_text=client_id).locator("td").all_text_contents()
         assert [int(cell) for cell in shown[-6:]] == list(row)
-    visitor.picture(page, "federation-split")
+    visitor.save_picture(page, "federation-split")
     assert [device.end() for device in devices] == [0] * 4
 
 
-def test_a_federation_finds_its_clusters(broker, federate, toys, dashboard, visitor):
-    federation = federate(
+def test_page_shows_the_clusters_of_a_clustered_federation(
+    broker, make_federation, toys, start_dashboard, visitor
+):
+    federation = make_federation(
         broker.url,
         rounds=4,
         min_clients=4,
         algorithm="clustered",
         options={"learning_rate": 0.1, "compare": "deltas", "cut": "auto"},
     )
-    _, url = dashboard(broker.url, "--federation", federation.name)
+    _, url = start_dashboard(broker.url, "--federation", federation.name)
     page = visitor.visit(url)
     expect(page.locator("#waiting")).to_contain_text("No message of")
     aggregator = federation.aggregator()
-    devices = [federation.device(client_id, shard) for client_id, shard in groups(toys).items()]
+    devices = [federation.device(client_id, shard) for client_id, shard in make_permuted_shards(toys).items()]
     expect(page.locator("#note-members")).to_contain_text("4 clients in 2 clusters.")
     expect(page.locator("#note-heat")).to_contain_text(
         "4 clients in the order of the dendrogram. Dashed line: the cut"
@@ -168,8 +170,8 @@ def test_a_federation_finds_its_clusters(broker, federate, toys, dashboard, visi
         for i in range(4)
     ]
     assert last == ["0", "1", "0", "1"]
-    assert aggregator.end() == 0, aggregator.said
+    assert aggregator.end() == 0, aggregator.err
     expect(page.locator("#round-phase")).to_contain_text("finished")
     expect(page.locator("#box-dots g")).to_have_count(4)
-    visitor.picture(page, "federation-clustered")
+    visitor.save_picture(page, "federation-clustered")
     assert [device.end() for device in devices] == [0] * 4

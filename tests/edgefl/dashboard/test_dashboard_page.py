@@ -18,22 +18,22 @@ WIDTHS = (375, 1024, 1920)
 THEMES = ("light", "dark")
 
 
-def now(snapshot):
+def shift_to_now(snapshot):
     """Return the snapshot with times relative to now."""
-    later = time.time() - snapshot["ts"]
-    made = copy.deepcopy(snapshot)
-    made["ts"] += later
-    made["round_started_ts"] += later
-    for device in made["devices"]:
-        device["last_seen_ts"] += later
-    return made
+    offset_s = time.time() - snapshot["ts"]
+    shifted = copy.deepcopy(snapshot)
+    shifted["ts"] += offset_s
+    shifted["round_started_ts"] += offset_s
+    for device in shifted["devices"]:
+        device["last_seen_ts"] += offset_s
+    return shifted
 
 
 @pytest.fixture
-def shown(served, sample, visitor):
+def shown(served, make_snapshot, visitor):
     """Return (latest, snapshot, page) of a page that shows eight devices."""
     latest, url = served
-    snapshot = now(sample(8))
+    snapshot = shift_to_now(make_snapshot(8))
     latest.put(snapshot)
     page = visitor.visit(url, reduced_motion="reduce")
     page.wait_for_selector("#cards li")
@@ -42,11 +42,11 @@ def shown(served, sample, visitor):
 
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("devices", [8, 500])
-def test_readable_at_three_widths_in_both_themes_and_by_assistive_technology(
-    served, sample, visitor, severe, devices, theme
+def test_page_is_readable_at_three_widths_in_both_themes(
+    served, make_snapshot, visitor, list_violations, devices, theme
 ):
     latest, url = served
-    latest.put(now(sample(devices)))
+    latest.put(shift_to_now(make_snapshot(devices)))
     for width in WIDTHS:
         page = visitor.visit(url, width, theme)
         page.wait_for_selector("#cards li")
@@ -54,15 +54,15 @@ def test_readable_at_three_widths_in_both_themes_and_by_assistive_technology(
         expect(page.locator(".uplot")).to_have_count(3 if devices == 8 else 4)
         expect(page.locator("#box-dots g")).to_have_count(8 if devices == 8 else 0)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, "nobody scrolls sideways"
-        visitor.picture(page, f"dashboard-{devices}-{width}-{theme}")
+        visitor.save_picture(page, f"dashboard-{devices}-{width}-{theme}")
         if devices == 8:
             for summary in page.query_selector_all("summary"):
                 summary.click()
-            assert severe(page) == []
+            assert list_violations(page) == []
         page.close()
 
 
-def test_what_is_measured_stands_on_the_page(shown):
+def test_page_shows_the_measurements(shown):
     _, _, page = shown
     assert page.text_content("#federation") == "kitchen"
     assert page.text_content("#round-number") == "Round 13 of 20"
@@ -93,10 +93,10 @@ def test_what_is_measured_stands_on_the_page(shown):
     assert page.locator("#table-rounds tbody tr").nth(2).text_content().endswith("pi-7")
 
 
-def test_curves_end_with_the_rounds_and_begin_with_accuracy(served, sample, visitor):
+def test_curves_start_with_accuracy_and_omit_personalization(served, make_snapshot, visitor):
     """Personalization is not a round: its models differ, and it lies beyond the axis."""
     latest, url = served
-    snapshot = now(sample(8, rounds=12))
+    snapshot = shift_to_now(make_snapshot(8, rounds=12))
     personalized = {**snapshot["history"][-1], "round": 13, "phase": "personalize", "accuracy_mean": 0.321}
     latest.put({**snapshot, "history": [*snapshot["history"], personalized]})
     page = visitor.visit(url)
@@ -116,12 +116,12 @@ def test_curves_end_with_the_rounds_and_begin_with_accuracy(served, sample, visi
     expect(page.locator("#table-rounds tbody tr").first).to_contain_text("32.1%")
 
 
-def judged(*rows):
+def make_verdict(*rows):
     """Return the state and the verdict that a finished federation adds to a snapshot."""
     return {"phase": "done", "round": 21, "verdict": as_dict(judge_federation(rows))}
 
 
-def compared(client_id, gained, lost, local=0.90, shipped=0.92):
+def make_client_row(client_id, gained, lost, local=0.90, shipped=0.92):
     return {
         "id": client_id,
         "accuracy_local": local,
@@ -132,10 +132,14 @@ def compared(client_id, gained, lost, local=0.90, shipped=0.92):
     }
 
 
-def test_colours_follow_significance_and_not_the_sign_of_a_difference(served, sample, visitor):
+def test_colours_follow_significance_and_not_the_sign_of_a_difference(served, make_snapshot, visitor):
     latest, url = served
-    rows = [compared("pi-1", 10, 1), compared("pi-2", 4, 2), compared("pi-3", 1, 10, shipped=0.88)]
-    latest.put({**now(sample(3)), **judged(*rows)})
+    rows = [
+        make_client_row("pi-1", 10, 1),
+        make_client_row("pi-2", 4, 2),
+        make_client_row("pi-3", 1, 10, shipped=0.88),
+    ]
+    latest.put({**shift_to_now(make_snapshot(3)), **make_verdict(*rows)})
     page = visitor.visit(url)
     lines = page.locator("#box-dots g .way")
     expect(lines).to_have_count(3)
@@ -150,14 +154,14 @@ def test_colours_follow_significance_and_not_the_sign_of_a_difference(served, sa
         (rows[2], "down", "▼ 2.0 points below alone"),
         ({**rows[0], "test_gained": None}, "", "▲ 2.0 points above alone"),
     ):
-        latest.put({**now(sample(3)), **judged(row)})
+        latest.put({**shift_to_now(make_snapshot(3)), **make_verdict(row)})
         expect(gain).to_have_text(text)
         expect(gain).to_have_attribute("data-way", way)
 
 
-def test_it_says_why_figures_are_missing(served, sample, visitor):
+def test_page_explains_missing_figures(served, make_snapshot, visitor):
     latest, url = served
-    snapshot = {**now(sample(3)), "history": []}
+    snapshot = {**shift_to_now(make_snapshot(3)), "history": []}
     unknown = {"accuracy_mixture": None, "accuracy_federated": None, "accuracy_int8": None}
     snapshot["devices"] = [{**device, **unknown, "state": "idle"} for device in snapshot["devices"]]
     latest.put({**snapshot, "differential_privacy": True})
@@ -173,17 +177,17 @@ def test_it_says_why_figures_are_missing(served, sample, visitor):
     expect(page.locator("#headline")).to_be_hidden()
     latest.put({**done, "differential_privacy": False})
     expect(note).to_contain_text("The broker has no verdict of this federation. edgefl report shows")
-    masked = {**as_dict(judge_federation([compared("pi-1", 10, 1)])), "rows": []}
+    masked = {**as_dict(judge_federation([make_client_row("pi-1", 10, 1)])), "rows": []}
     latest.put({**done, "verdict": masked})
     expect(note).to_contain_text("Updates are masked, so the verdict contains no figures of single devices.")
     expect(page.locator("#headline .shipped .huge")).to_have_text("92.0%")
 
 
-def test_a_device_that_is_paused_while_joining_is_not_counted_twice(served, sample, visitor):
+def test_device_paused_while_joining_is_not_counted_twice(served, make_snapshot, visitor):
     latest, url = served
-    snapshot = now(sample(3))
+    snapshot = shift_to_now(make_snapshot(3))
     states = {"pi-1": ("idle", ""), "pi-2": ("paused", "paused: on battery, and it waits for the mains")}
-    devices = [each for each in snapshot["devices"] if each["id"] in states]
+    devices = [device for device in snapshot["devices"] if device["id"] in states]
     for device in devices:
         device["state"], device["why"] = states[device["id"]]
     latest.put({**snapshot, "phase": "joining", "round": 0, "needed": 4, "history": [], "devices": devices})
@@ -194,7 +198,7 @@ def test_a_device_that_is_paused_while_joining_is_not_counted_twice(served, samp
     assert height < 30, "an id stands on one line on a phone"
 
 
-def test_it_follows_patches_and_another_session(shown):
+def test_page_follows_patches_and_a_new_session(shown):
     latest, snapshot, page = shown
     snapshot = copy.deepcopy(snapshot)
     snapshot["round"] = 14
@@ -221,9 +225,9 @@ def test_it_follows_patches_and_another_session(shown):
     assert page.text_content("#deadline") == "\u2013"
 
 
-def test_five_hundred_devices_are_filtered_and_sorted_and_not_all_drawn(served, sample, visitor):
+def test_five_hundred_devices_are_filtered_sorted_and_shown_in_parts(served, make_snapshot, visitor):
     latest, url = served
-    latest.put(now(sample(500)))
+    latest.put(shift_to_now(make_snapshot(500)))
     page = visitor.visit(url)
     page.wait_for_selector("#cards li")
     ids = "Array.from(document.querySelectorAll('#cards li'), (card) => card.dataset.id)"
@@ -246,7 +250,7 @@ def test_five_hundred_devices_are_filtered_and_sorted_and_not_all_drawn(served, 
     assert page.locator("#more").text_content() == "Show 14 more"
 
 
-def test_all_is_reached_by_keyboard_and_pictures_can_be_read(shown):
+def test_controls_and_charts_are_accessible_by_keyboard(shown):
     _, snapshot, page = shown
     similarity = snapshot["clusters"]["similarity"]
     page.keyboard.press("Tab")
@@ -287,7 +291,7 @@ def test_all_is_reached_by_keyboard_and_pictures_can_be_read(shown):
     assert page.text_content("#box-gates .description").startswith("pi-1: expert 0 ")
 
 
-def test_what_devices_say_is_text_and_nothing_else(shown):
+def test_text_from_devices_is_not_interpreted_as_html(shown):
     latest, snapshot, page = shown
     evil = "<img src=x onerror='window.hit=1'><script>window.hit=1</script>"
     snapshot = copy.deepcopy(snapshot)
@@ -307,8 +311,8 @@ def test_what_devices_say_is_text_and_nothing_else(shown):
     assert page.evaluate("window.hit") is None and page.locator("img, main script").count() == 0
 
 
-def test_it_says_when_the_broker_or_the_server_is_gone_and_comes_back_by_itself(sample, visitor):
-    snapshot = now(sample(4))
+def test_page_reports_lost_connections_and_reconnects(make_snapshot, visitor):
+    snapshot = shift_to_now(make_snapshot(4))
 
     def serve(latest, port=0):
         server = DashboardServer(latest, port=port)
@@ -332,31 +336,33 @@ def test_it_says_when_the_broker_or_the_server_is_gone_and_comes_back_by_itself(
     expect(page.locator("#link")).to_contain_text("does not answer")
     assert page.locator("#cards li").count() == 4, "what was known stays"
     latest = LatestSnapshot()
-    again = serve(latest, int(server.server_address[1]))
+    second_server = serve(latest, int(server.server_address[1]))
     latest.put({**snapshot, "round": 17})
     expect(page).to_have_title("kitchen: round 17 of 20")
     page.wait_for_selector("#link[data-health=good]")
     latest.close()
-    again.shutdown()
-    again.server_close()
+    second_server.shutdown()
+    second_server.server_close()
     # The browser logs the lost connection
-    visitor.complaints[:] = [each for each in visitor.complaints if "ERR_" not in each]
+    visitor.console_errors[:] = [error for error in visitor.console_errors if "ERR_" not in error]
 
 
-def test_motion_only_for_those_who_want_it(served, visitor):
-    still, moving = (visitor.visit(served[1], reduced_motion=wish) for wish in ("reduce", "no-preference"))
-    asked = (
+def test_page_respects_reduced_motion(served, visitor):
+    still, moving = (
+        visitor.visit(served[1], reduced_motion=preference) for preference in ("reduce", "no-preference")
+    )
+    script = (
         "[getComputedStyle(document.documentElement).scrollBehavior, "
         "getComputedStyle(document.querySelector('.skip')).transitionDuration]"
     )
-    assert (still.evaluate(asked), moving.evaluate(asked)) == (["auto", "0s"], ["smooth", "0.15s"])
+    assert (still.evaluate(script), moving.evaluate(script)) == (["auto", "0s"], ["smooth", "0.15s"])
 
 
-def test_its_arithmetic_is_that_of_the_library(shown, apply, sample):
+def test_arithmetic_of_the_page_matches_the_python_code(shown, apply_patch, make_snapshot):
     from scipy.cluster.hierarchy import leaves_list
 
     _, _, page = shown
-    similarity = sample(40, groups=5, seed=3)["clusters"]["similarity"]
+    similarity = make_snapshot(40, groups=5, seed=3)["clusters"]["similarity"]
     order = page.evaluate(
         "async ([z, n]) => (await import('/clusters.js')).leaves(z, n)", [similarity["linkage"], 40]
     )
@@ -364,13 +370,13 @@ def test_its_arithmetic_is_that_of_the_library(shown, apply, sample):
     assert page.evaluate("async () => (await import('/clusters.js')).leaves([], 2)") == [0, 1]
     values = np.random.default_rng(2).uniform(0, 1, 30).round(1).tolist()
     xs, shares = page.evaluate("async (v) => (await import('/curves.js')).distribution([v])", values)
-    known, share = compute_cdf(values)
+    sorted_values, share = compute_cdf(values)
     assert xs[1:] == sorted(set(values)) and shares[0] == 0
-    assert np.allclose(shares[1:], [share[known <= x].max() for x in xs[1:]])
+    assert np.allclose(shares[1:], [share[sorted_values <= x].max() for x in xs[1:]])
     for before, patch in (
         ({"a": {"constructor": 1}}, {"a": {"constructor": None, "toString": {"x": 1}}}),
         ({"a": [1]}, {"a": {"b": [2]}}),
     ):
         assert page.evaluate(
             "async ([b, p]) => (await import('/patch.js')).applyPatch(b, p)", [before, patch]
-        ) == apply(before, patch)
+        ) == apply_patch(before, patch)

@@ -40,7 +40,7 @@ def check_page(page, width):
         expect(page.locator(link.get_attribute("href"))).to_be_visible()
 
 
-def pictures(visitor, severe, url, name, until):
+def check_views(visitor, list_violations, url, name, wait_for_content):
     """Open the page on a phone and on a desktop in both themes, check it and save screenshots.
 
     Args:
@@ -48,18 +48,18 @@ def pictures(visitor, severe, url, name, until):
     """
     for width, theme in VIEWS:
         page = visitor.visit(url, width, theme)
-        until(page)
+        wait_for_content(page)
         check_page(page, width)
         page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 300)))")
-        visitor.picture(page, f"{name}-{width}-{theme}")
-        assert severe(page) == []
+        visitor.save_picture(page, f"{name}-{width}-{theme}")
+        assert list_violations(page) == []
         page.close()
 
 
-def test_an_empty_broker_says_what_to_type(broker, dashboard, visitor, severe):
-    _, url = dashboard(broker.url)
+def test_page_without_a_federation_shows_how_to_start_one(broker, start_dashboard, visitor, list_violations):
+    _, url = start_dashboard(broker.url)
 
-    def until(page):
+    def wait_for_content(page):
         expect(page.locator("#waiting")).to_have_text(
             f"No federation at {broker.url} yet. Waiting for the first one."
         )
@@ -71,18 +71,18 @@ def test_an_empty_broker_says_what_to_type(broker, dashboard, visitor, severe):
         )
         assert page.locator("nav a:visible").count() == 0, "there is nothing yet that a link could lead to"
 
-    pictures(visitor, severe, url, "empty", until)
+    check_views(visitor, list_violations, url, "empty", wait_for_content)
 
 
-def test_joining_says_who_is_here_and_what_to_type_on_the_others(
-    broker, federate, toys, dashboard, visitor, severe
+def test_joining_page_shows_ready_devices_and_the_next_command(
+    broker, make_federation, toys, start_dashboard, visitor, list_violations
 ):
-    federation = federate(broker.url, rounds=2, min_clients=3)
+    federation = make_federation(broker.url, rounds=2, min_clients=3)
     aggregator = federation.aggregator()
     devices = [federation.device("pi-1", toys.shard(1, 30)), federation.device("pi-2", toys.shard(2, 40))]
-    _, url = dashboard(broker.url, "--federation", federation.name)
+    _, url = start_dashboard(broker.url, "--federation", federation.name)
 
-    def until(page):
+    def wait_for_content(page):
         expect(page.locator("#joining-title")).to_have_text("Waiting for 1 of 3 devices")
         assert page.locator("#slots .ready").all_text_contents() == [
             "✓pi-1ready, 30 samples",
@@ -97,25 +97,27 @@ def test_joining_says_who_is_here_and_what_to_type_on_the_others(
         expect(page.locator("#clients")).to_be_hidden()
         expect(page).to_have_title(f"{federation.name}: joining")
 
-    pictures(visitor, severe, url, "joining", until)
+    check_views(visitor, list_violations, url, "joining", wait_for_content)
     page = visitor.visit(url)
     devices.append(federation.device("pi-3", toys.shard(3, 30)))
     expect(page.locator("#joining")).to_be_hidden()
     expect(page.locator("#result-title")).to_be_visible()
-    assert aggregator.end() == 0, aggregator.said
+    assert aggregator.end() == 0, aggregator.err
 
 
-def test_running_shows_the_round_and_its_curves(broker, federate, toys, dashboard, visitor, severe):
+def test_running_page_shows_the_round_and_its_curves(
+    broker, make_federation, toys, start_dashboard, visitor, list_violations
+):
     settings = {"rounds": 400, "min_clients": 4, "deadline_s": 60.0, "evaluate": True}
-    federation = choose_models(federate(broker.url, **settings))
+    federation = choose_models(make_federation(broker.url, **settings))
     federation.aggregator()
     for i in range(4):
         federation.device(f"pi-{i + 1}", toys.shard(i, 30 + 10 * i))
-    _, url = dashboard(broker.url, "--federation", federation.name)
+    _, url = start_dashboard(broker.url, "--federation", federation.name)
     first = visitor.visit(url)
     expect(first.locator("#chart-loss .uplot")).to_be_visible()
 
-    def until(page):
+    def wait_for_content(page):
         expect(page.locator("#chart-loss .uplot")).to_be_visible()
         expect(page.locator("#chart-accuracy .uplot")).to_be_visible()
         # The legend names the last round and its mean, 10th and 90th percentile
@@ -125,31 +127,33 @@ def test_running_shows_the_round_and_its_curves(broker, federate, toys, dashboar
         assert page.locator("#joining:visible, #result:visible, #empty:visible").count() == 0
         assert "--" not in page.locator("#chart-loss .u-legend").text_content()
 
-    pictures(visitor, severe, url, "running", until)
+    check_views(visitor, list_violations, url, "running", wait_for_content)
 
 
-def test_finished_is_green_and_says_what_it_was_worth(broker, federate, toys, dashboard, visitor, severe):
-    federation = choose_models(federate(broker.url, rounds=5, min_clients=4, quorum=1.0))
-    _, url = dashboard(broker.url, "--federation", federation.name)
+def test_finished_page_shows_the_mean_accuracies(
+    broker, make_federation, toys, start_dashboard, visitor, list_violations
+):
+    federation = choose_models(make_federation(broker.url, rounds=5, min_clients=4, quorum=1.0))
+    _, url = start_dashboard(broker.url, "--federation", federation.name)
     first = visitor.visit(url)
     expect(first.locator("#waiting")).to_contain_text("No message of")
     aggregator = federation.aggregator()
     devices = [federation.device(f"pi-{i + 1}", toys.shard(i, 30 + 10 * i)) for i in range(4)]
-    assert aggregator.end() == 0, aggregator.said
+    assert aggregator.end() == 0, aggregator.err
     assert [device.end() for device in devices] == [0] * 4
     rows = federation.result()["clients"]
 
-    def mean(key):
+    def format_mean(key):
         return f"{100 * sum(row[key] for row in rows) / len(rows):.1f}%"
 
-    def until(page):
+    def wait_for_content(page):
         expect(page.locator("#result-title")).to_have_text("✓ Finished")
         expect(page.locator("#result-note")).to_contain_text(
             "5 rounds. 4 devices ended with their own models."
         )
-        expect(page.locator("#headline .local .huge")).to_have_text(mean("accuracy_local"))
-        expect(page.locator("#headline .federated .huge")).to_have_text(mean("accuracy_federated"))
-        expect(page.locator("#headline .shipped .huge")).to_have_text(mean("accuracy_shipped"))
+        expect(page.locator("#headline .local .huge")).to_have_text(format_mean("accuracy_local"))
+        expect(page.locator("#headline .federated .huge")).to_have_text(format_mean("accuracy_federated"))
+        expect(page.locator("#headline .shipped .huge")).to_have_text(format_mean("accuracy_shipped"))
         for device in rows:
             card = page.locator(f"#cards li[data-id={device['id']}]")
             expect(card).to_have_attribute("data-state", "finished")
@@ -162,65 +166,67 @@ def test_finished_is_green_and_says_what_it_was_worth(broker, federate, toys, da
         assert all(note.bounding_box()["width"] > 100 for note in notes), "no column of single words"
         expect(page).to_have_title(f"{federation.name}: finished")
 
-    pictures(visitor, severe, url, "finished", until)
-    _, later = dashboard(broker.url, "--federation", federation.name)
+    check_views(visitor, list_violations, url, "finished", wait_for_content)
+    _, later = start_dashboard(broker.url, "--federation", federation.name)
     page = visitor.visit(later)
     expect(page.locator("#result-sentence")).to_contain_text("ccuracy")
-    expect(page.locator("#headline .shipped .huge")).to_have_text(mean("accuracy_shipped"))
+    expect(page.locator("#headline .shipped .huge")).to_have_text(format_mean("accuracy_shipped"))
     expect(page.locator("#cards li[data-state=finished]")).to_have_count(4)
     expect(page.locator("#curves")).to_be_hidden()
     check_page(page, 1024)
-    visitor.picture(page, "finished-seen-later")
+    visitor.save_picture(page, "finished-seen-later")
 
 
-def test_a_device_that_vanished_stays_red_beside_those_that_finished(
-    broker, federate, toys, dashboard, visitor
+def test_finished_page_shows_a_lost_device_as_offline(
+    broker, make_federation, toys, start_dashboard, visitor
 ):
-    federation = federate(broker.url, rounds=60, min_clients=3, quorum=0.5, deadline_s=10.0)
-    _, url = dashboard(broker.url, "--federation", federation.name)
+    federation = make_federation(broker.url, rounds=60, min_clients=3, quorum=0.5, deadline_s=10.0)
+    _, url = start_dashboard(broker.url, "--federation", federation.name)
     page = visitor.visit(url)
     expect(page.locator("#waiting")).to_contain_text("No message of")
     aggregator = federation.aggregator()
     devices = {f"pi-{i}": federation.device(f"pi-{i}", toys.shard(i, 30)) for i in range(3)}
     expect(page.locator("#table-rounds summary")).to_be_visible()
     devices["pi-2"].popen.kill()
-    assert aggregator.end() == 0, aggregator.said
+    assert aggregator.end() == 0, aggregator.err
     expect(page.locator("#result-title")).to_be_visible()
     expect(page.locator("#result-note")).to_contain_text("2 devices ended with their own models. pi-2 left")
     expect(page.locator("#cards li[data-id=pi-2]")).to_have_attribute("data-state", "offline")
     expect(page.locator("#cards li[data-state=finished]")).to_have_count(2)
     check_page(page, 1024)
-    visitor.picture(page, "finished-one-lost")
+    visitor.save_picture(page, "finished-one-lost")
 
 
-def test_a_federation_that_diverged_says_why(broker, federate, toys, dashboard, visitor):
-    federation = federate(broker.url, rounds=5, min_clients=2, options={"learning_rate": 100.0})
-    _, url = dashboard(broker.url, "--federation", federation.name)
+def test_page_of_a_diverged_federation_shows_the_reason(
+    broker, make_federation, toys, start_dashboard, visitor
+):
+    federation = make_federation(broker.url, rounds=5, min_clients=2, options={"learning_rate": 100.0})
+    _, url = start_dashboard(broker.url, "--federation", federation.name)
     page = visitor.visit(url)
     expect(page.locator("#waiting")).to_contain_text("No message of")
     aggregator = federation.aggregator()
     for i in range(2):
         shard = toys.shard(i, 30)
         federation.device(f"pi-{i}", replace(shard, x_train=shard.x_train * np.float32(1e20)))
-    assert aggregator.end() == 1, aggregator.said
+    assert aggregator.end() == 1, aggregator.err
     expect(page.locator("#stopped-title")).to_be_visible()
     expect(page.locator("#stopped-note")).to_contain_text(
         "The federation was stopped: training diverged in round 1: 2 of 2 clients"
     )
     check_page(page, 1024)
-    visitor.picture(page, "diverged")
+    visitor.save_picture(page, "diverged")
 
 
-def test_a_stopped_aggregator_says_how_to_go_on(broker, federate, toys, dashboard, visitor):
-    federation = federate(broker.url, rounds=100_000, min_clients=2)
+def test_page_shows_that_the_aggregator_stopped(broker, make_federation, toys, start_dashboard, visitor):
+    federation = make_federation(broker.url, rounds=100_000, min_clients=2)
     aggregator = federation.aggregator()
     for i in range(2):
         federation.device(f"pi-{i}", toys.shard(i, 30))
-    _, url = dashboard(broker.url, "--federation", federation.name)
+    _, url = start_dashboard(broker.url, "--federation", federation.name)
     page = visitor.visit(url)
     expect(page.locator("#table-rounds summary")).to_be_visible()
     aggregator.popen.kill()
     expect(page.locator("#stopped-title")).to_be_visible()
     expect(page.locator("#stopped-note")).to_contain_text("2 devices wait for it")
     check_page(page, 1024)
-    visitor.picture(page, "stopped")
+    visitor.save_picture(page, "stopped")

@@ -13,18 +13,18 @@ from edgefl.errors import ConfigError
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> str:
+def npz_data(tmp_path: Path) -> str:
     np.savez(tmp_path / "a.npz", x=np.zeros((400, 5, 5, 1), np.uint8), y=np.arange(400) % 4)
     return f"npz:{tmp_path / 'a.npz'}"
 
 
 def run(command: click.Command, *args: str) -> str:
-    ran = CliRunner().invoke(command, args, catch_exceptions=False)
-    assert ran.exit_code == 0, ran.output
-    return ran.stdout
+    result = CliRunner().invoke(command, args, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
 
 
-def test_lists() -> None:
+def test_lists_show_all_data_sets_and_partitions() -> None:
     text = run(datasets)
     assert "uci-har" in text and "CC BY-NC 4.0" in text and "standardise=true" in text
     rows = json.loads(run(datasets, "--json"))
@@ -34,7 +34,7 @@ def test_lists() -> None:
     assert names[:2] == ["iid", "dirichlet"] and len(names) == 11
 
 
-def test_a_map_by_hand() -> None:
+def test_heatmap_has_one_line_per_client() -> None:
     counts = np.array([[8, 0, 1], [0, 4, 0]])
     lines = render_heatmap(counts, ["a", "bc"], [-1, -1], "class")
     assert lines[0].split() == ["client", "samples", "class", "0", "to", "2"]
@@ -47,19 +47,19 @@ def test_a_map_by_hand() -> None:
     assert "3 per column" in wide[0] or "4 per column" in wide[0]
 
 
-def test_show(own: str) -> None:
-    args = ("show", "--data", own, "--clients", "30", "-o", "alpha=0.3", "--partition", "dirichlet")
+def test_show_prints_samples_of_each_client(npz_data: str) -> None:
+    args = ("show", "--data", npz_data, "--clients", "30", "-o", "alpha=0.3", "--partition", "dirichlet")
     text = run(partitions, *args)
     assert max(map(len, text.splitlines()[1:])) <= 100
     assert "client-029" in text and "used: 320 of 320 training samples, 80 of 80 test samples" in text
-    made = json.loads(run(partitions, *args, "--json"))
-    assert len(made["clients"]) == 30 and np.sum(made["train"]) == 320 and made["clusters"] == [-1] * 30
-    assert json.loads(run(partitions, *args, "--json", "--seed", "2"))["train"] != made["train"]
-    turned = run(
+    shown = json.loads(run(partitions, *args, "--json"))
+    assert len(shown["clients"]) == 30 and np.sum(shown["train"]) == 320 and shown["clusters"] == [-1] * 30
+    assert json.loads(run(partitions, *args, "--json", "--seed", "2"))["train"] != shown["train"]
+    rotated = run(
         partitions,
         "show",
         "--data",
-        own,
+        npz_data,
         "--partition",
         "rotation",
         "--clients",
@@ -69,9 +69,11 @@ def test_show(own: str) -> None:
         "-o",
         "angles=2",
     )
-    assert "steps turned 0 to 1" in turned and "#1" in turned
-    few = run(partitions, "show", "--data", own, "-d", "classes=0,2", "--num-train", "100", "--clients", "2")
-    assert "used: 100 of 100 training samples" in few and "class 0 to 1" in few
+    assert "steps turned 0 to 1" in rotated and "#1" in rotated
+    subset = run(
+        partitions, "show", "--data", npz_data, "-d", "classes=0,2", "--num-train", "100", "--clients", "2"
+    )
+    assert "used: 100 of 100 training samples" in subset and "class 0 to 1" in subset
 
 
 def test_permuted_labels_are_shown_as_the_client_sees_them(tmp_path: Path) -> None:
@@ -79,9 +81,12 @@ def test_permuted_labels_are_shown_as_the_client_sees_them(tmp_path: Path) -> No
     np.savez(tmp_path / "a.npz", x=np.zeros((100, 2)), y=y)
     options = ("--partition", "permutation", "--clients", "4", "-o", "permutations=2")
     shown = json.loads(run(partitions, "show", "--data", f"npz:{tmp_path / 'a.npz'}", *options, "--json"))
-    larger = [int(np.argmax(row)) for row in shown["train"]]
-    assert sorted(larger) == [0, 0, 1, 1]
-    assert len({(cluster, label) for cluster, label in zip(shown["clusters"], larger, strict=True)}) == 2
+    majority_classes = [int(np.argmax(row)) for row in shown["train"]]
+    assert sorted(majority_classes) == [0, 0, 1, 1]
+    assert (
+        len({(cluster, label) for cluster, label in zip(shown["clusters"], majority_classes, strict=True)})
+        == 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,19 +100,19 @@ def test_permuted_labels_are_shown_as_the_client_sees_them(tmp_path: Path) -> No
         (("--clients", "0"), "num_clients is 0"),
     ],
 )
-def test_wrong_options(own: str, args: tuple[str, ...], message: str) -> None:
+def test_wrong_options_are_refused(npz_data: str, args: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        run(partitions, "show", "--data", own, *args)
+        run(partitions, "show", "--data", npz_data, *args)
 
 
-def test_png(own: str, tmp_path: Path) -> None:
+def test_show_writes_a_png(npz_data: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the plots extra is not installed")
-    run(partitions, "show", "--data", own, "--out", str(tmp_path / "heat.png"))
+    run(partitions, "show", "--data", npz_data, "--out", str(tmp_path / "heat.png"))
     assert (tmp_path / "heat.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
-def test_png_without_matplotlib(own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_png_requires_matplotlib(npz_data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ConfigError, match=r"--out needs matplotlib.*\[plots\]"):
-        run(partitions, "show", "--data", own, "--out", str(tmp_path / "heat.png"))
+        run(partitions, "show", "--data", npz_data, "--out", str(tmp_path / "heat.png"))
     assert not (tmp_path / "heat.png").exists()

@@ -1,4 +1,4 @@
-"""Stored forms of samples and labels with one meaning, with examples by hand."""
+"""Conversion of stored samples and labels to the form that training uses."""
 
 import numpy as np
 import pytest
@@ -13,22 +13,22 @@ from edgefl.data.npz import make_shard
 from edgefl.data.sources import make_source
 from edgefl.errors import DataError
 
-CORNER = np.arange(2 * 3 * 8 * 9, dtype=np.float32).reshape(2, 3, 8, 9)
+SAMPLES = np.arange(2 * 3 * 8 * 9, dtype=np.float32).reshape(2, 3, 8, 9)
 
 
-def test_one_hot_labels_become_the_column_of_the_one() -> None:
-    formed, changes = to_training_form(
+def test_one_hot_labels_become_class_numbers() -> None:
+    converted, changes = to_training_form(
         {"y": np.array([[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 1, 0]], np.float32)}
     )
-    assert formed["y"].tolist() == [1, 0, 2]
-    assert formed["y"].dtype == np.int64
-    assert int(formed["num_classes"]) == 4  # although class 3 has no samples
+    assert converted["y"].tolist() == [1, 0, 2]
+    assert converted["y"].dtype == np.int64
+    assert int(converted["num_classes"]) == 4  # although class 3 has no samples
     assert changes == ("y is one-hot; the class is the column of the 1, out of 4 classes",)
 
 
-def test_stored_numbers_of_classes_stay() -> None:
-    formed, _ = to_training_form({"y": np.eye(3), "num_classes": np.asarray(7)})
-    assert int(formed["num_classes"]) == 7
+def test_stored_number_of_classes_is_unchanged() -> None:
+    converted, _ = to_training_form({"y": np.eye(3), "num_classes": np.asarray(7)})
+    assert int(converted["num_classes"]) == 7
 
 
 @pytest.mark.parametrize(
@@ -40,9 +40,9 @@ def test_stored_numbers_of_classes_stay() -> None:
         (np.array([True, False]), [1, 0]),
     ],
 )
-def test_whole_numbers_of_another_type_become_integers(y, expected) -> None:
-    formed, changes = to_training_form({"y": y})
-    assert formed["y"].tolist() == expected
+def test_whole_number_labels_of_other_types_become_integers(y, expected) -> None:
+    converted, changes = to_training_form({"y": y})
+    assert converted["y"].tolist() == expected
     assert changes == (f"y is {y.dtype}{list(y.shape)}; it is read as {len(expected)} whole numbers",)
 
 
@@ -60,20 +60,20 @@ def test_whole_numbers_of_another_type_become_integers(y, expected) -> None:
         np.asarray(3),
     ],
 )
-def test_labels_with_another_meaning_or_none_stay(y) -> None:
-    formed, changes = to_training_form({"y": y})
-    assert formed["y"] is y
+def test_ambiguous_and_invalid_labels_are_unchanged(y) -> None:
+    converted, changes = to_training_form({"y": y})
+    assert converted["y"] is y
     assert changes == ()
 
 
-def test_pictures_of_floats_up_to_255_are_divided() -> None:
+def test_float_pictures_up_to_255_are_divided_by_255() -> None:
     x = np.zeros((2, 8, 8, 1))
     x[0, 0, 0, 0] = 255
     x[1, 0, 0, 0] = 51
-    formed, changes = to_training_form({"x": x, "x_test": x[1:]})
-    assert formed["x"].dtype == np.float32
-    assert (formed["x"][0, 0, 0, 0], formed["x"][1, 0, 0, 0]) == (1, np.float32(0.2))
-    assert formed["x_test"][0, 0, 0, 0] == np.float32(0.2)
+    converted, changes = to_training_form({"x": x, "x_test": x[1:]})
+    assert converted["x"].dtype == np.float32
+    assert (converted["x"][0, 0, 0, 0], converted["x"][1, 0, 0, 0]) == (1, np.float32(0.2))
+    assert converted["x_test"][0, 0, 0, 0] == np.float32(0.2)
     assert len(changes) == 1 and "up to 255" in changes[0]
 
 
@@ -90,19 +90,19 @@ def test_pictures_of_floats_up_to_255_are_divided() -> None:
         np.full((1, 40), 200.0),
     ],
 )
-def test_other_samples_are_not_divided(x) -> None:
-    formed, changes = to_training_form({"x": x})
-    assert formed["x"] is x
+def test_other_samples_are_not_scaled(x) -> None:
+    converted, changes = to_training_form({"x": x})
+    assert converted["x"] is x
     assert changes == ()
 
 
-def test_test_samples_of_another_range_stop_the_division() -> None:
+def test_fractional_test_samples_prevent_scaling() -> None:
     x = np.full((1, 8, 8, 1), 200.0)
     assert to_training_form({"x": x, "x_test": x + 0.5})[1] == ()
 
 
 @pytest.mark.parametrize(
-    ("stored", "likely"),
+    ("stored", "expected_shape"),
     [
         ((28, 28), (28, 28, 1)),
         ((1, 28, 28), (28, 28, 1)),
@@ -115,17 +115,17 @@ def test_test_samples_of_another_range_stop_the_division() -> None:
         ((40,), (40,)),
     ],
 )
-def test_the_likely_input_shape(stored, likely) -> None:
-    assert guess_input_shape(stored) == likely
-    assert bool(describe_shape_change(stored, likely)) == (stored != likely)
+def test_input_shape_is_guessed_from_stored_shape(stored, expected_shape) -> None:
+    assert guess_input_shape(stored) == expected_shape
+    assert bool(describe_shape_change(stored, expected_shape)) == (stored != expected_shape)
 
 
 def test_channels_move_to_the_end() -> None:
-    moved = to_input_shape(CORNER, (8, 9, 3))
+    moved = to_input_shape(SAMPLES, (8, 9, 3))
     assert moved.shape == (2, 8, 9, 3)
     for row, channel, i, j in ((0, 0, 0, 0), (1, 2, 7, 8), (0, 1, 3, 5)):
-        assert moved[row, i, j, channel] == CORNER[row, channel, i, j]
-    assert to_input_shape(CORNER, (3, 9, 8)) is CORNER
+        assert moved[row, i, j, channel] == SAMPLES[row, channel, i, j]
+    assert to_input_shape(SAMPLES, (3, 9, 8)) is SAMPLES
 
 
 @given(
@@ -133,23 +133,23 @@ def test_channels_move_to_the_end() -> None:
     arrays_of.array_shapes(max_dims=4, max_side=10),
 )
 @settings(max_examples=200, deadline=None)
-def test_a_change_of_shape_keeps_the_samples(x, shape) -> None:
+def test_shape_change_preserves_sample_values(x, shape) -> None:
     """The values of each sample stay equal, and a sentence describes the change of shape."""
-    formed = to_input_shape(x, shape)
+    converted = to_input_shape(x, shape)
     assert np.array_equal(
-        np.sort(formed.reshape(len(x), -1), axis=1), np.sort(x.reshape(len(x), -1), axis=1), equal_nan=True
+        np.sort(converted.reshape(len(x), -1), axis=1), np.sort(x.reshape(len(x), -1), axis=1), equal_nan=True
     )
-    assert (formed.shape != x.shape) == bool(describe_shape_change(x.shape[1:], shape))
+    assert (converted.shape != x.shape) == bool(describe_shape_change(x.shape[1:], shape))
 
 
-def test_a_shard_has_the_shape_of_the_model() -> None:
-    arrays = {"x": CORNER[:, :1].repeat(5, axis=0), "y": np.arange(10) % 2}
+def test_shard_has_the_input_shape_of_the_model() -> None:
+    arrays = {"x": SAMPLES[:, :1].repeat(5, axis=0), "y": np.arange(10) % 2}
     assert make_shard(arrays, "a").x_train.shape[1:] == (1, 8, 9)
     shard = make_shard(arrays, "a", input_shape=(8, 9, 1))
     assert shard.x_train.shape[1:] == shard.x_test.shape[1:] == (8, 9, 1)
 
 
-def test_a_change_is_made_once() -> None:
+def test_conversion_to_training_form_is_idempotent() -> None:
     rng = np.random.default_rng(0)
     arrays = {"x": rng.integers(0, 256, (20, 9, 9, 1)).astype(float), "y": np.eye(4)[np.arange(20) % 4]}
     once = to_training_form(arrays)[0]
@@ -158,22 +158,22 @@ def test_a_change_is_made_once() -> None:
     assert all(np.array_equal(once[name], twice[name]) for name in once)
 
 
-def test_a_device_trains_on_the_changed_form(tmp_path) -> None:
+def test_device_trains_on_converted_samples(tmp_path) -> None:
     rng = np.random.default_rng(0)
     x = rng.integers(0, 256, (20, 28, 28))
     np.savez(tmp_path / "good.npz", x=x[..., None].astype(np.uint8), y=np.arange(20) % 4)
     np.savez(tmp_path / "odd.npz", x=x.astype(float), y=np.eye(4)[np.arange(20) % 4])
-    good, odd = (LocalDataset(make_source(str(tmp_path / name))) for name in ("good.npz", "odd.npz"))
-    assert good.changes == ()
-    assert len(odd.changes) == 2
-    expected, formed = (each.load_shard(3, 4, (28, 28, 1)) for each in (good, odd))
+    usual, unconverted = (LocalDataset(make_source(str(tmp_path / name))) for name in ("good.npz", "odd.npz"))
+    assert usual.changes == ()
+    assert len(unconverted.changes) == 2
+    expected, converted = (dataset.load_shard(3, 4, (28, 28, 1)) for dataset in (usual, unconverted))
     for name in ("x_train", "y_train", "x_test", "y_test"):
-        assert np.array_equal(getattr(expected, name), getattr(formed, name)), name
-    assert odd.describe_shape_change((28, 28, 1)) == "samples of 28x28 get a channel axis: 28x28x1"
-    assert good.describe_shape_change((28, 28, 1)) == ""
+        assert np.array_equal(getattr(expected, name), getattr(converted, name)), name
+    assert unconverted.describe_shape_change((28, 28, 1)) == "samples of 28x28 get a channel axis: 28x28x1"
+    assert usual.describe_shape_change((28, 28, 1)) == ""
 
 
-def test_a_simulation_reads_the_changed_form(tmp_path) -> None:
+def test_simulation_reads_converted_samples(tmp_path) -> None:
     np.savez(tmp_path / "a.npz", x=np.full((20, 3, 8, 9), 204.0), y=np.eye(2)[np.arange(20) % 2])
     dataset = load_data(DataConfig(f"npz:{tmp_path / 'a.npz'}"), 1, input_shape=(8, 9, 3))
     assert dataset.x_train.shape[1:] == dataset.x_test.shape[1:] == (8, 9, 3)
@@ -181,6 +181,6 @@ def test_a_simulation_reads_the_changed_form(tmp_path) -> None:
     assert dataset.num_classes == 2
 
 
-def test_errors_of_a_changed_form_are_those_of_a_shard() -> None:
+def test_converted_labels_are_checked_like_other_labels() -> None:
     with pytest.raises(DataError, match="10 samples and y has 9 labels"):
         make_shard({"x": np.zeros((10, 4)), "y": np.eye(3)[np.arange(9) % 3]}, "a")

@@ -1,4 +1,4 @@
-"""Findings of an inspection: each mistake by hand, and arbitrary samples, which never make it fail."""
+"""Findings of an inspection: an example of each mistake, and arbitrary samples, which raise no error."""
 
 import warnings
 
@@ -17,37 +17,39 @@ from tests.support.sample_files import windows_of
 RNG = np.random.default_rng(0)
 
 
-def samples(count=60, shape=(8, 8, 1), classes=4, seed=0):
+def make_samples(count=60, shape=(8, 8, 1), classes=4, seed=0):
     x = np.random.default_rng(seed).random((count, *shape)).astype(np.float32)
     return {"x": x, "y": np.arange(count) % classes}
 
 
-def found(*devices, **named):
-    """Return (kind, severity) of each finding about pi-1, pi-2, ..."""
-    return {(each.kind, each.severity) for each in look(*devices).findings}
+def find_kinds(*devices):
+    """Return the set of (kind, severity) of the findings about pi-1, pi-2, ..."""
+    return {(each.kind, each.severity) for each in inspect_devices(*devices).findings}
 
 
-def look(*devices):
+def inspect_devices(*devices):
     return inspect_samples({f"pi-{number}": arrays for number, arrays in enumerate(devices, 1)})
 
 
-def text_of(kind, *devices):
-    (finding,) = [each for each in look(*devices).findings if each.kind == kind]
+def get_finding_text(kind, *devices):
+    (finding,) = [each for each in inspect_devices(*devices).findings if each.kind == kind]
     return finding.text
 
 
 def test_usual_samples_have_no_findings() -> None:
-    assert found(samples(), samples(seed=1)) == set()
+    assert find_kinds(make_samples(), make_samples(seed=1)) == set()
     windows = {"x": RNG.normal(size=(60, 128, 9)), "y": np.arange(60) % 4}
-    assert found(windows) == set()
-    assert found({"x": (255 * samples()["x"]).astype(np.uint8), "y": np.arange(60) % 4}) == set()
+    assert find_kinds(windows) == set()
+    assert find_kinds({"x": (255 * make_samples()["x"]).astype(np.uint8), "y": np.arange(60) % 4}) == set()
 
 
-def test_figures_by_hand() -> None:
+def test_figures_of_a_device_match_hand_calculation() -> None:
     x = np.zeros((4, 2, 2), np.float32)
     x[1] = [[1, -2], [3, 5]]
     x[3] = x[1]
-    (device,) = look({"x": x, "y": np.array([5, 2, 2, 5]), "x_test": x[:1], "y_test": np.array([2])}).devices
+    (device,) = inspect_devices(
+        {"x": x, "y": np.array([5, 2, 2, 5]), "x_test": x[:1], "y_test": np.array([2])}
+    ).devices
     assert (device.stored, device.shape) == ("float32[4, 2, 2]", (2, 2))
     assert (device.num_samples, device.num_test) == (4, 1)
     assert device.class_counts == ((2, 3), (5, 2))
@@ -62,14 +64,14 @@ def test_figures_by_hand() -> None:
     assert [(each.row, each.label) for each in device.examples] == [(1, 2), (0, 5)]
 
 
-def nan(arrays):
+def add_nan(arrays):
     x = arrays["x"].copy()
     x[3] = np.nan
     return arrays | {"x": x}
 
 
 @pytest.mark.parametrize(
-    ("kind", "severity", "change", "words"),
+    ("kind", "severity", "change", "message"),
     [
         ("channels-first", CHANGE, {"x": RNG.random((60, 3, 32, 32))}, "32x32x3"),
         ("channels-first", WARNING, {"x": RNG.random((60, 2, 32, 32))}, "x.transpose(0, 2, 3, 1)"),
@@ -93,18 +95,18 @@ def nan(arrays):
         ("unusable", ERROR, {"y": np.arange(59) % 4}, "60 samples and y has 59 labels"),
         ("unusable", ERROR, {"y": np.array(["a"] * 60)}, "number the classes from 0"),
         ("unusable", ERROR, {"x": np.array(["a"] * 60)}, "expected uint8 pictures or floats"),
-        ("unusable", ERROR, nan(samples()), "NaN or infinite values in 1 of 60 samples, first at 3"),
+        ("unusable", ERROR, add_nan(make_samples()), "NaN or infinite values in 1 of 60 samples, first at 3"),
         ("one-class", WARNING, {"y": np.full(60, 2)}, "all 60 samples are of class 2"),
-        ("few-samples", WARNING, samples(12), "12 samples, expected 20"),
+        ("few-samples", WARNING, make_samples(12), "12 samples, expected 20"),
         ("few-of-a-class", WARNING, {"y": np.r_[np.arange(57) % 3, 3, 3, 3]}, "class 3 (3)"),
         ("constant-channel", WARNING, {"x": RNG.normal(size=(60, 16, 3)) * [1, 0, 1]}, "channel 1 of 3"),
     ],
 )
-def test_each_mistake_is_found(kind, severity, change, words) -> None:
-    arrays = samples() | change
-    assert (kind, severity) in found(arrays)
-    assert words in text_of(kind, arrays)
-    assert all(each not in found(samples()) for each in [(kind, severity)])
+def test_each_mistake_is_found(kind, severity, change, message) -> None:
+    arrays = make_samples() | change
+    assert (kind, severity) in find_kinds(arrays)
+    assert message in get_finding_text(kind, arrays)
+    assert (kind, severity) not in find_kinds(make_samples())
 
 
 @pytest.mark.parametrize(
@@ -119,126 +121,132 @@ def test_each_mistake_is_found(kind, severity, change, words) -> None:
     ],
     ids=["any values", "marks", "signed", "12 bits", "eighths", "9 channels"],
 )
-def test_windows_of_many_channels_are_not_taken_for_pictures(x) -> None:
-    assert "channel-axis" not in {kind for kind, _ in found({"x": x, "y": np.arange(60) % 4})}
+def test_windows_of_many_channels_are_not_reported_as_pictures(x) -> None:
+    assert "channel-axis" not in {kind for kind, _ in find_kinds({"x": x, "y": np.arange(60) % 4})}
 
 
-def test_copies_and_contradictions() -> None:
-    arrays = samples()
+def test_copies_and_contradicting_labels_are_found() -> None:
+    arrays = make_samples()
     arrays["x"][10] = arrays["x"][2]  # both of class 2
     arrays["x"][11] = arrays["x"][2]  # class 3
-    assert text_of("copies", arrays).startswith("2 of 60 samples")
-    assert text_of("contradictions", arrays).startswith("1 samples occur more than once")
+    assert get_finding_text("copies", arrays).startswith("2 of 60 samples")
+    assert get_finding_text("contradictions", arrays).startswith("1 samples occur more than once")
     few_values = {"x": np.zeros((60, 3), np.float32), "y": np.arange(60) % 4}
-    assert not {kind for kind, _ in found(few_values)} & {"copies", "contradictions"}
+    assert not {kind for kind, _ in find_kinds(few_values)} & {"copies", "contradictions"}
 
 
-def test_samples_of_two_devices() -> None:
-    first = samples()
-    second = samples(seed=1)
-    assert {kind for kind, _ in found(first, second)} == set()
-    assert "pi-1 and pi-2" in text_of("same-samples", first, first | {"x": first["x"][::-1]})
+def test_samples_shared_by_two_devices_are_found() -> None:
+    first = make_samples()
+    second = make_samples(seed=1)
+    assert {kind for kind, _ in find_kinds(first, second)} == set()
+    assert "pi-1 and pi-2" in get_finding_text("same-samples", first, first | {"x": first["x"][::-1]})
     second["x"][:7] = first["x"][:7]
-    assert "7 in pi-1 and pi-2" in text_of("shared-samples", first, second)
-    inspection = look(first, second, samples(seed=2))
+    assert "7 in pi-1 and pi-2" in get_finding_text("shared-samples", first, second)
+    inspection = inspect_devices(first, second, make_samples(seed=2))
     assert [device.num_shared for device in inspection.devices] == [7, 7, 0]
     assert inspection.findings[0].devices == ("pi-1", "pi-2")
 
 
-def test_test_samples_that_are_training_samples() -> None:
-    arrays = samples()
+def test_test_samples_in_the_training_part_are_found() -> None:
+    arrays = make_samples()
     leaking = arrays | {"x_test": arrays["x"][:5], "y_test": arrays["y"][:5]}
-    assert text_of("test-in-training", leaking).startswith("5 of 5 samples of x_test")
-    fair = arrays | {"x_test": samples(5, seed=9)["x"], "y_test": arrays["y"][:5]}
-    assert "test-in-training" not in {kind for kind, _ in found(fair)}
+    assert get_finding_text("test-in-training", leaking).startswith("5 of 5 samples of x_test")
+    without_overlap = arrays | {"x_test": make_samples(5, seed=9)["x"], "y_test": arrays["y"][:5]}
+    assert "test-in-training" not in {kind for kind, _ in find_kinds(without_overlap)}
 
 
-def test_windows_of_the_test_part_that_overlap_training_windows() -> None:
+def test_test_windows_that_overlap_training_windows_are_found() -> None:
     """Windows have 16 rows. The windows of `x` begin at rows 0, 16, ..., 944 of a recording of 976 rows."""
     signal = RNG.normal(size=(976, 3))
     x = np.stack([signal[row : row + 16] for row in range(0, 960, 16)])
     new = RNG.normal(size=(2, 16, 3))
     x_test = np.stack([new[0], signal[8:24], x[5], signal[952:968], new[1], signal[960:]])
     arrays = {"x": x, "y": np.arange(60) % 4, "x_test": x_test, "y_test": np.arange(6) % 4}
-    text = text_of("test-overlaps-training", arrays)
+    text = get_finding_text("test-overlaps-training", arrays)
     assert text.startswith("2 of 6 windows of x_test overlap windows of x: rows 1, 3 of x_test; ")
-    assert text_of("test-in-training", arrays).startswith("1 of 6 samples of x_test")
-    fair = arrays | {"x_test": x_test[[0, 4, 5]], "y_test": np.arange(3)}
-    assert found(fair) == set()
+    assert get_finding_text("test-in-training", arrays).startswith("1 of 6 samples of x_test")
+    without_overlap = arrays | {"x_test": x_test[[0, 4, 5]], "y_test": np.arange(3)}
+    assert find_kinds(without_overlap) == set()
     broken = arrays | {"y": np.arange(59) % 4}
-    assert "test-overlaps-training" not in {kind for kind, _ in found(broken)}
+    assert "test-overlaps-training" not in {kind for kind, _ in find_kinds(broken)}
 
 
-@pytest.mark.parametrize("own_test", [False, True])
-def test_groups_whose_windows_overlap(own_test) -> None:
+@pytest.mark.parametrize("has_test_part", [False, True])
+def test_groups_with_overlapping_windows_are_found(has_test_part) -> None:
     """There are five windows in each of twelve groups. The first six groups are one recording."""
     x = np.concatenate([windows_of(30, 8, 1), windows_of(30, 16, 2)])
     arrays = {"x": x, "y": np.arange(60) % 4, "group": np.arange(60) // 5}
-    if own_test:
+    if has_test_part:
         arrays |= {"x_test": windows_of(8, 16, 3), "y_test": np.arange(8) % 4}
-    assert "12 groups count as 7" in text_of("joined-groups", arrays)
-    one = np.r_[np.zeros(30, int), np.arange(30, 60) // 5]
-    assert "joined-groups" not in {kind for kind, _ in found(arrays | {"group": one})}
+    assert "12 groups count as 7" in get_finding_text("joined-groups", arrays)
+    joined = np.r_[np.zeros(30, int), np.arange(30, 60) // 5]
+    assert "joined-groups" not in {kind for kind, _ in find_kinds(arrays | {"group": joined})}
 
 
-def test_devices_that_do_not_fit_together() -> None:
-    assert ("shapes", ERROR) in found(samples(), samples(shape=(9, 9, 1)))
-    names = [samples() | {"class_names": np.array(each)} for each in (["a", "b"], ["b", "a"])]
-    assert "pi-1, pi-2" in text_of("class-names", *names)
-    assert ("class-names", ERROR) not in found(names[0], names[0])
+def test_devices_with_incompatible_samples_are_found() -> None:
+    assert ("shapes", ERROR) in find_kinds(make_samples(), make_samples(shape=(9, 9, 1)))
+    names = [make_samples() | {"class_names": np.array(each)} for each in (["a", "b"], ["b", "a"])]
+    assert "pi-1, pi-2" in get_finding_text("class-names", *names)
+    assert ("class-names", ERROR) not in find_kinds(names[0], names[0])
     metres = {"x": RNG.normal(size=(60, 128, 3)), "y": np.arange(60) % 4}
     thousandths = {"x": metres["x"][::-1] * 20, "y": metres["y"]}
-    assert "values of pi-2 vary 20 times as much as those of pi-1" in text_of("scales", metres, thousandths)
+    assert "values of pi-2 vary 20 times as much as those of pi-1" in get_finding_text(
+        "scales", metres, thousandths
+    )
 
 
-def test_outliers_are_far_from_their_class_and_not_merely_of_a_rare_one() -> None:
+def test_outliers_are_relative_to_the_variance_of_their_class() -> None:
     windows = RNG.normal(size=(200, 64, 3))
     labels = np.zeros(200, int)
     labels[:20] = 1
     windows[:20] *= 3  # a class with a large variance
-    assert "outliers" not in {kind for kind, _ in found({"x": windows, "y": labels})}
+    assert "outliers" not in {kind for kind, _ in find_kinds({"x": windows, "y": labels})}
     windows[150] *= 50
     windows[33, :, 1] += 40
-    inspection = look({"x": windows, "y": labels})
+    inspection = inspect_devices({"x": windows, "y": labels})
     assert inspection.devices[0].outliers == (33, 150)
     shown = [(each.row, each.is_outlier) for each in inspection.devices[0].examples]
     assert shown == [(20, False), (0, False), (33, True), (150, True)]
     assert inspection.devices[0].usual is not None and inspection.devices[0].usual.high < 20
 
 
-def test_sparse_features_are_no_outliers() -> None:
+def test_sparse_features_are_not_outliers() -> None:
     x = np.zeros((200, 10), np.float32)
     x[::40, 3] = 1
-    assert "outliers" not in {kind for kind, _ in found({"x": x, "y": np.arange(200) % 4})}
+    assert "outliers" not in {kind for kind, _ in find_kinds({"x": x, "y": np.arange(200) % 4})}
 
 
-def test_rows_are_those_of_the_file_though_others_cannot_be_read() -> None:
+def test_outlier_rows_are_numbered_as_in_the_file() -> None:
     windows = RNG.normal(size=(60, 64, 3))
     windows[5] = np.inf
     windows[20] *= 100
-    (device,) = look({"x": windows, "y": np.zeros(60, int)}).devices
+    (device,) = inspect_devices({"x": windows, "y": np.zeros(60, int)}).devices
     assert device.outliers == (20,)
     assert device.num_samples == 60 and sum(count for _, count in device.class_counts) == 59
 
 
 def test_findings_begin_with_errors_and_name_all_devices() -> None:
-    odd = samples() | {"y": np.eye(4)[np.arange(60) % 4]}
-    inspection = look(odd, odd | {"x": samples(seed=1)["x"]}, nan(samples(seed=2)))
+    one_hot = make_samples() | {"y": np.eye(4)[np.arange(60) % 4]}
+    inspection = inspect_devices(
+        one_hot, one_hot | {"x": make_samples(seed=1)["x"]}, add_nan(make_samples(seed=2))
+    )
     severities = [SEVERITIES.index(each.severity) for each in inspection.findings]
     assert severities == sorted(severities) and severities[0] == 0
     assert [each.devices for each in inspection.findings if each.kind == "one-hot"] == [("pi-1", "pi-2")]
 
 
-def test_the_short_form_stays_short() -> None:
-    odd = [samples(30 + number, seed=number) | {"y": np.zeros(30 + number, int)} for number in range(20)]
-    lines = format_short_inspection(look(*odd)).splitlines()
+def test_short_format_limits_devices_and_findings() -> None:
+    one_class = [
+        make_samples(30 + number, seed=number) | {"y": np.zeros(30 + number, int)} for number in range(20)
+    ]
+    lines = format_short_inspection(inspect_devices(*one_class)).splitlines()
     assert sum(line.startswith("pi-") for line in lines) == 8
     assert "and 12 more devices" in lines
     assert sum(line.startswith("warning") for line in lines) == 12
     assert lines[-1] == "and 8 more findings; `edgefl data show` prints all"
 
 
-def test_names_of_devices() -> None:
+def test_devices_are_named_after_their_files() -> None:
     assert name_devices(["a/pi-1.npz", "a/pi-2.npz"]) == ["pi-1", "pi-2"]
     assert name_devices(["a/x.npz", "b/x.npz"]) == ["a/x.npz", "b/x.npz"]
     assert name_devices(["x.npz", "x.npz"]) == ["x.npz", "x.npz (2)"]
@@ -266,10 +274,10 @@ FITTING = st.integers(0, 6).flatmap(
 
 @given(st.lists(ARRAYS | FITTING, min_size=1, max_size=3))
 @settings(max_examples=300, deadline=None)
-def test_no_samples_make_it_fail(devices) -> None:
+def test_inspection_of_arbitrary_arrays_never_fails(devices) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        inspection = look(*devices)
+        inspection = inspect_devices(*devices)
         assert format_inspection(inspection) and format_short_inspection(inspection)
         assert render_samples_page(inspection).endswith("</html>\n")
     assert len(inspection.devices) == len(devices)

@@ -18,12 +18,12 @@ def write(path: Path, **arrays: Any) -> Path:
     return path
 
 
-def some(count: int = 10) -> dict[str, Any]:
+def make_arrays(count: int = 10) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     return {"x": rng.random((count, 4, 3)).astype(np.float32), "y": np.arange(count) % 3}
 
 
-def test_bytes_are_scaled_and_the_rest_is_kept(tmp_path: Path) -> None:
+def test_uint8_samples_are_scaled_and_floats_are_unchanged(tmp_path: Path) -> None:
     x = np.array([[0], [51], [255], [102]], np.uint8)
     shard = load_shard(
         write(tmp_path / "a.npz", x=x, y=np.array([0, 1, 0, 1]), x_test=x, y_test=np.array([0, 1, 0, 2]))
@@ -32,23 +32,23 @@ def test_bytes_are_scaled_and_the_rest_is_kept(tmp_path: Path) -> None:
     np.testing.assert_array_equal(shard.x_train, np.float32([[0], [0.2], [1], [0.4]]))
     assert shard.y_train.dtype == np.int64
     assert shard.num_classes == 3
-    floats = load_shard(write(tmp_path / "b.npz", **some()))
+    floats = load_shard(write(tmp_path / "b.npz", **make_arrays()))
     assert floats.x_train.shape == (7, 4, 3)
     assert floats.y_test.tolist() == [1, 2, 0]
 
 
-def test_the_split_depends_on_seed_and_file_only(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.npz", **some(50), group=np.arange(50) // 2)
+def test_split_is_determined_by_the_seed(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.npz", **make_arrays(50), group=np.arange(50) // 2)
     first = load_shard(path, seed=3)
     again = load_shard(path, seed=3)
     other = load_shard(path, seed=4)
     np.testing.assert_array_equal(first.x_test, again.x_test)
     assert not np.array_equal(first.x_test, other.x_test)
-    together = np.concatenate([first.x_train, first.x_test]).reshape(50, -1)
-    np.testing.assert_array_equal(np.sort(together, 0), np.sort(some(50)["x"].reshape(50, -1), 0))
+    all_samples = np.concatenate([first.x_train, first.x_test]).reshape(50, -1)
+    np.testing.assert_array_equal(np.sort(all_samples, 0), np.sort(make_arrays(50)["x"].reshape(50, -1), 0))
 
 
-def test_a_group_is_on_one_side_and_training_samples_keep_it(tmp_path: Path) -> None:
+def test_groups_are_not_divided_and_training_samples_store_their_group(tmp_path: Path) -> None:
     """Six recordings of five samples: class 0 in b, c and d, class 1 in a, e and f."""
     names = np.repeat(["b", "a", "c", "d", "e", "f"], 5)
     arrays = {
@@ -57,26 +57,26 @@ def test_a_group_is_on_one_side_and_training_samples_keep_it(tmp_path: Path) -> 
         "group": names,
     }
     shard, split = make_shard_and_split(arrays, "here")
-    held = {names[int(value)] for value in shard.x_test[:, 0]}
-    assert len(held & {*"bcd"}) == len(held & {*"aef"}) == 1 and len(shard.y_test) == 10
+    held_out_names = {names[int(value)] for value in shard.x_test[:, 0]}
+    assert len(held_out_names & {*"bcd"}) == len(held_out_names & {*"aef"}) == 1 and len(shard.y_test) == 10
     assert shard.group_train is not None
-    kept = [names[int(value)] for value in shard.x_train[:, 0]]
-    assert [sorted(set(names))[group] for group in shard.group_train] == kept
+    training_names = [names[int(value)] for value in shard.x_train[:, 0]]
+    assert [sorted(set(names))[group] for group in shard.group_train] == training_names
     assert split == SplitRecord("group", 1, 20, 10)
     save_shard(tmp_path / "s.npz", shard)
-    back = load_shard(tmp_path / "s.npz").group_train
-    assert back is not None
-    np.testing.assert_array_equal(back, np.unique(kept, return_inverse=True)[1])
+    restored_groups = load_shard(tmp_path / "s.npz").group_train
+    assert restored_groups is not None
+    np.testing.assert_array_equal(restored_groups, np.unique(training_names, return_inverse=True)[1])
 
 
-def test_the_rule_is_named() -> None:
+def test_split_record_names_the_rule() -> None:
     rules = {name: make_shard_and_split(arrays, name)[1].rule for name, arrays in SAMPLE_FILES.items()}
     assert rules == {"recordings": "recording", "groups": "group", "time": "time", "ring": "window_number"}
-    own = some() | {"x_test": some()["x"], "y_test": some()["y"]}
-    assert make_shard_and_split(own, "own")[1].rule == "x_test"
+    with_test_part = make_arrays() | {"x_test": make_arrays()["x"], "y_test": make_arrays()["y"]}
+    assert make_shard_and_split(with_test_part, "own")[1].rule == "x_test"
 
 
-def test_the_only_recording_of_a_file_with_test_samples_is_cut_for_validation() -> None:
+def test_only_recording_of_a_file_with_test_samples_is_cut() -> None:
     """There are three windows of 8 rows with a step of 4, and one window of another recording."""
     signal = np.random.default_rng(3).normal(size=(16, 2)).astype(np.float32)
     x = np.stack([signal[0:8], signal[4:12], np.flip(signal[:8], 0), signal[8:16]])
@@ -89,7 +89,7 @@ def test_the_only_recording_of_a_file_with_test_samples_is_cut_for_validation() 
     assert make_shard(pictures, "here").group_train is None
 
 
-def test_groups_whose_windows_overlap_are_one_in_a_file_with_test_samples() -> None:
+def test_overlapping_groups_of_a_file_with_test_samples_are_joined() -> None:
     """Windows of 16 rows with a step of 4: windows 0 to 5 are one recording, 6 and 7 another."""
     x = np.concatenate([windows_of(6, 4, 5), windows_of(2, 16, 6)])
     arrays = {
@@ -106,7 +106,7 @@ def test_groups_whose_windows_overlap_are_one_in_a_file_with_test_samples() -> N
     assert split == SplitRecord("x_test", 1, 8, 2)
 
 
-def test_the_note_counts_test_windows_that_overlap_training_windows() -> None:
+def test_split_record_counts_test_windows_that_overlap_training_windows() -> None:
     """`x_test` has a new window, a window that shares halves with training windows, and a copy."""
     windows = windows_of(12, 8, 8)
     x = windows[::2]
@@ -116,8 +116,8 @@ def test_the_note_counts_test_windows_that_overlap_training_windows() -> None:
     assert split.overlapping == 2
     assert "2 of 3 windows of x_test overlap training windows" in split.description
     assert decode_split(encode_split(split)) == split
-    fair = arrays | {"x_test": x_test[:1], "y_test": np.array([0])}
-    split = make_shard_and_split(fair, "here", count_overlapping=True)[1]
+    without_overlap = arrays | {"x_test": x_test[:1], "y_test": np.array([0])}
+    split = make_shard_and_split(without_overlap, "here", count_overlapping=True)[1]
     assert (split.overlapping, split.description) == (0, RULES["x_test"])
     pictures = {name: each.reshape(len(each), 16, 2, 1) for name, each in arrays.items() if "x" in name}
     split = make_shard_and_split(arrays | pictures, "here", count_overlapping=True)[1]
@@ -125,7 +125,7 @@ def test_the_note_counts_test_windows_that_overlap_training_windows() -> None:
 
 
 @given(st.integers(4, 60), st.floats(0.01, 0.99))
-def test_both_parts_of_a_split_hold_samples(count: int, share: float) -> None:
+def test_both_parts_of_a_split_have_samples(count: int, share: float) -> None:
     x = np.arange(count, dtype=np.float32)[:, None]
     import tempfile
 
@@ -142,23 +142,23 @@ def test_both_parts_of_a_split_hold_samples(count: int, share: float) -> None:
 
 
 def test_a_device_may_have_samples_of_one_class(tmp_path: Path) -> None:
-    shard = load_shard(write(tmp_path / "s.npz", **some() | {"y": np.full(10, 2)}), num_classes=5)
+    shard = load_shard(write(tmp_path / "s.npz", **make_arrays() | {"y": np.full(10, 2)}), num_classes=5)
     assert set(shard.y_train.tolist()) == set(shard.y_test.tolist()) == {2}
     assert (len(shard.y_train), len(shard.y_test), shard.num_classes) == (8, 2, 5)
 
 
-def test_what_is_saved_is_read_back_bit_for_bit(tmp_path: Path) -> None:
+def test_saved_shard_is_read_back_bit_for_bit(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     x = rng.normal(size=(9, 5)).astype(np.float32)
     shard = Shard(x, np.arange(9) % 4, x[:3] * 2, np.array([0, 1, 2]), 7)
     save_shard(tmp_path / "deep" / "s.npz", shard)
-    back = load_shard(tmp_path / "deep" / "s.npz")
+    restored = load_shard(tmp_path / "deep" / "s.npz")
     for name in ("x_train", "y_train", "x_test", "y_test"):
-        np.testing.assert_array_equal(getattr(back, name), getattr(shard, name))
-    assert back.num_classes == 7
+        np.testing.assert_array_equal(getattr(restored, name), getattr(shard, name))
+    assert restored.num_classes == 7
 
 
-def nan(x: Any) -> Any:
+def add_nan(x: Any) -> Any:
     x = x.copy()
     x[3] = np.nan
     return x
@@ -168,7 +168,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("no x", {"x": None}, "no array x"),
     ("no y", {"y": None}, "no array y"),
     ("lengths", {"y": np.arange(9) % 3}, "10 samples and y has 9 labels"),
-    ("nan", {"x": nan(some()["x"])}, "NaN or infinite values in 1 of 10 samples, first at 3"),
+    ("nan", {"x": add_nan(make_arrays()["x"])}, "NaN or infinite values in 1 of 10 samples, first at 3"),
     ("overflow", {"x": np.full((10, 2), 1e300)}, "infinite"),
     ("negative", {"y": np.arange(10) - 1}, "label -1"),
     ("fractions", {"y": np.arange(10) / 2}, "expected whole numbers"),
@@ -177,7 +177,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("flat", {"x": np.zeros(10)}, "expected \\(samples"),
     ("text", {"x": np.array(["a"] * 10)}, "expected uint8 pictures or floats"),
     ("pickled", {"x": np.array([{}] * 10, object)}, "cannot be read"),
-    ("half a test split", {"x_test": some()["x"]}, "no array y_test"),
+    ("half a test split", {"x_test": make_arrays()["x"]}, "no array y_test"),
     (
         "another test shape",
         {"x_test": np.zeros((2, 9)), "y_test": np.zeros(2, int)},
@@ -193,15 +193,17 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "message"), [row[1:] for row in BAD], ids=[row[0] for row in BAD])
-def test_bad_shards_say_what_is_wrong(tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    arrays = {name: value for name, value in (some() | change).items() if value is not None}
+def test_error_for_an_invalid_shard_names_file_and_cause(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    arrays = {name: value for name, value in (make_arrays() | change).items() if value is not None}
     path = write(tmp_path / "bad.npz", **arrays)
     with pytest.raises(DataError, match=message) as caught:
         load_shard(path)
     assert str(path) in str(caught.value)
 
 
-def test_files_that_are_no_shard(tmp_path: Path) -> None:
+def test_files_that_are_not_shards_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no shard at"):
         load_shard(tmp_path / "none.npz")
     (tmp_path / "text.npz").write_text("hello")
@@ -210,7 +212,7 @@ def test_files_that_are_no_shard(tmp_path: Path) -> None:
     np.save(tmp_path / "bare.npy", np.zeros(3))
     with pytest.raises(DataError, match="bare array"):
         load_shard(tmp_path / "bare.npy")
-    whole = write(tmp_path / "whole.npz", **some(200)).read_bytes()
+    whole = write(tmp_path / "whole.npz", **make_arrays(200)).read_bytes()
     (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match="cannot be read"):
         load_shard(tmp_path / "cut.npz")

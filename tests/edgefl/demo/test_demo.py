@@ -33,13 +33,13 @@ from edgefl.storage.demo_directory import DemoFiles
 DEMO = (sys.executable, "-m", "edgefl", "demo")
 
 
-def descendants(pid: int) -> set[int]:
-    found: set[int] = set()
+def list_descendants(pid: int) -> set[int]:
+    pids: set[int] = set()
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in map(int, (task / "children").read_text().split()):
-                found |= {child} | descendants(child)
-    return found
+                pids |= {child} | list_descendants(child)
+    return pids
 
 
 def is_running(pid: int) -> bool:
@@ -49,21 +49,21 @@ def is_running(pid: int) -> bool:
 
 
 @given(st.integers(1, 30), st.integers(1, 30), st.integers(0, 9), st.integers(1, 40), st.integers(0, 2**32))
-def test_no_sample_is_drawn_twice(of_train: int, of_test: int, train: int, test: int, seed: int) -> None:
-    numbers = np.arange(of_train + of_test)
+def test_no_sample_is_drawn_twice(train_size: int, test_size: int, train: int, test: int, seed: int) -> None:
+    numbers = np.arange(train_size + test_size)
     x = numbers.astype(np.float32)[:, None]
-    dataset = Dataset(x[:of_train], 2 * numbers[:of_train], x[of_train:], 2 * numbers[of_train:], 10)
+    dataset = Dataset(x[:train_size], 2 * numbers[:train_size], x[train_size:], 2 * numbers[train_size:], 10)
     drawn = draw_samples(dataset, train, test, seed)
-    total = of_train + of_test
+    total = train_size + test_size
     assert len(drawn.y_train) == min(train, total)
     assert len(drawn.y_test) == min(test, max(total - train, 0))
-    found = np.concatenate([drawn.y_train, drawn.y_test])
-    assert len(set(found.tolist())) == len(found)
-    assert np.array_equal(2 * np.concatenate([drawn.x_train, drawn.x_test])[:, 0], found)
+    labels = np.concatenate([drawn.y_train, drawn.y_test])
+    assert len(set(labels.tolist())) == len(labels)
+    assert np.array_equal(2 * np.concatenate([drawn.x_train, drawn.x_test])[:, 0], labels)
     assert np.array_equal(draw_samples(dataset, train, test, seed).y_train, drawn.y_train)
 
 
-def test_the_clients_of_a_demo_have_few_samples_to_learn_from_and_many_to_measure(tmp_path: Path) -> None:
+def test_demo_clients_have_few_training_and_many_test_samples(tmp_path: Path) -> None:
     settings = DemoSettings("digits", 4, 1, 1, "auto", 0, tmp_path)
     write_shards(settings)
     shards = [load_shard(DemoFiles(tmp_path).shard(client=name)) for name in settings.ids]
@@ -74,12 +74,14 @@ def test_the_clients_of_a_demo_have_few_samples_to_learn_from_and_many_to_measur
     assert all(len(np.unique(shard.y_train)) > 5 for shard in shards)
 
 
-def test_a_demo_shows_a_federation_that_helps_and_leaves_models(tmp_path: Path) -> None:
+def test_demo_federation_beats_local_training_and_writes_models(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    ran = subprocess.run([*DEMO, "--out", str(out), "--json"], capture_output=True, text=True, timeout=280)
-    assert ran.returncode == 0, ran.stderr
+    completed = subprocess.run(
+        [*DEMO, "--out", str(out), "--json"], capture_output=True, text=True, timeout=280
+    )
+    assert completed.returncode == 0, completed.stderr
     summary = json.loads((out / "summary.json").read_text())
-    assert json.loads(ran.stdout) == summary
+    assert json.loads(completed.stdout) == summary
     assert {"rounds", "seconds", "broker", "dataset", "algorithm", "clients"} <= set(summary)
     assert (summary["rounds"], summary["dataset"], summary["algorithm"]) == (20, "digits", "pfl-mfe")
     assert summary["broker"] in ("mosquitto", "amqtt")
@@ -102,25 +104,25 @@ def test_a_demo_shows_a_federation_that_helps_and_leaves_models(tmp_path: Path) 
     assert summary["verdict"]["worse"] == 0
     assert summary["verdict"]["gain_points"] > 1
     # The demo hides the aggregator's table and prints its own
-    assert "done in" in ran.stderr
-    assert summary["verdict"]["sentence"] not in ran.stderr
-    again = subprocess.run([*DEMO, "--out", str(out)], capture_output=True, text=True, timeout=60)
-    assert again.returncode == 1
-    assert "is in use, expected a new or empty directory" in again.stderr
+    assert "done in" in completed.stderr
+    assert summary["verdict"]["sentence"] not in completed.stderr
+    second_run = subprocess.run([*DEMO, "--out", str(out)], capture_output=True, text=True, timeout=60)
+    assert second_run.returncode == 1
+    assert "is in use, expected a new or empty directory" in second_run.stderr
 
 
 @pytest.mark.parametrize(
-    ("number", "at"), [(signal.SIGINT, "building the plan"), (signal.SIGTERM, "of 2 online")]
+    ("number", "progress"), [(signal.SIGINT, "building the plan"), (signal.SIGTERM, "of 2 online")]
 )
-def test_an_interrupted_demo_leaves_no_process(tmp_path: Path, number: signal.Signals, at: str) -> None:
+def test_an_interrupted_demo_leaves_no_process(tmp_path: Path, number: signal.Signals, progress: str) -> None:
     demo = subprocess.Popen(
         [*DEMO, "--clients", "2", "--out", str(tmp_path / "out")], stderr=subprocess.PIPE, text=True
     )
     assert demo.stderr is not None
     for line in demo.stderr:
-        if at in line:
+        if progress in line:
             break
-    started = descendants(demo.pid)
+    started = list_descendants(demo.pid)
     assert len(started) >= 4
     demo.send_signal(number)
     rest = demo.stderr.read()
@@ -129,18 +131,18 @@ def test_an_interrupted_demo_leaves_no_process(tmp_path: Path, number: signal.Si
     assert not [pid for pid in started if is_running(pid)]
 
 
-def test_a_port_in_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_port_in_use_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import socket
 
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
         assert cli.run_command(["demo", "--port", str(port), "--out", str(tmp_path / "out")]) == 1
     assert f"port {port} of 127.0.0.1 cannot be used: Address already in use" in capsys.readouterr().err
 
 
-def test_a_missing_data_set(
+def test_missing_data_set_is_reported_with_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("edgefl.data.datasets.fashion_mnist.SYSTEM_FOLDER", tmp_path / "nowhere")
@@ -149,7 +151,7 @@ def test_a_missing_data_set(
     assert "apt-get install dataset-fashion-mnist" in capsys.readouterr().err
 
 
-def test_a_full_disk(
+def test_full_disk_is_reported_with_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("edgefl.demo.run.MIN_FREE_BYTES", 1 << 60)
@@ -157,7 +159,7 @@ def test_a_full_disk(
     assert "give an --out on another disk" in capsys.readouterr().err
 
 
-def test_without_the_extra(
+def test_missing_extra_is_reported_with_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -165,12 +167,12 @@ def test_without_the_extra(
     assert "pip install -e '.[aggregator]'" in capsys.readouterr().err
 
 
-def children(tmp_path: Path, code: str) -> Children:
+def make_children(tmp_path: Path, code: str) -> Children:
     return Children(tmp_path / "logs", lambda line: None, (sys.executable, "-c", code))
 
 
-def test_a_failed_process_is_named_with_its_last_words(tmp_path: Path) -> None:
-    with children(tmp_path, "import sys; print('one'); sys.exit('no space left, free some')") as group:
+def test_failed_process_is_reported_with_its_log(tmp_path: Path) -> None:
+    with make_children(tmp_path, "import sys; print('one'); sys.exit('no space left, free some')") as group:
         child, lines = group.start("pi-7")
         child.process.wait(30)
         with pytest.raises(EdgeflError, match=r"pi-7 exited with 1") as caught:
@@ -179,7 +181,7 @@ def test_a_failed_process_is_named_with_its_last_words(tmp_path: Path) -> None:
 
 
 def test_a_process_that_ends_too_early_is_an_error(tmp_path: Path) -> None:
-    with children(tmp_path, "pass") as group:
+    with make_children(tmp_path, "pass") as group:
         child, _ = group.start("broker")
         child.process.wait(30)
         group.check(ended=(child,))
@@ -190,13 +192,13 @@ def test_a_process_that_ends_too_early_is_an_error(tmp_path: Path) -> None:
 def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgefl.demo.processes.GRACE_S", 0.2)
     code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready'); signal.pause()"
-    with children(tmp_path, code) as group:
+    with make_children(tmp_path, code) as group:
         child, lines = group.start("stubborn")
         assert lines.get(timeout=30) == "ready"
     assert child.process.returncode == -signal.SIGKILL
 
 
-def test_shown_lines_are_passed_on(tmp_path: Path) -> None:
+def test_output_of_a_shown_process_is_passed_on(tmp_path: Path) -> None:
     shown: queue.Queue[str] = queue.Queue()
     with Children(tmp_path / "logs", shown.put, (sys.executable, "-c")) as group:
         group.start("a", "print('hello')", show=True)
@@ -204,7 +206,7 @@ def test_shown_lines_are_passed_on(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "logs") == ["a.log"]
 
 
-def test_table_by_hand() -> None:
+def test_client_table_matches_hand_calculation() -> None:
     row = {
         "id": "pi-1",
         "n_train": 235.0,

@@ -1,4 +1,4 @@
-"""The runtime check finds an installed runtime that does not work, however it fails."""
+"""The runtime check reports an installed runtime that does not work, for each kind of failure."""
 
 import sys
 
@@ -9,20 +9,20 @@ from edgefl.doctor.runtimes import check_runtimes
 from edgefl.plan.runtime import list_runtimes
 
 
-def test_the_runtime_of_this_machine_computes():
-    found = check_runtimes()
-    assert [finding.level for finding in found] == ["ok"] * len(list_runtimes())
-    assert found[0].found.split()[0] in ("ai-edge-litert", "tflite-runtime")
+def test_installed_runtimes_work():
+    results = check_runtimes()
+    assert [result.level for result in results] == ["ok"] * len(list_runtimes())
+    assert results[0].found.split()[0] in ("ai-edge-litert", "tflite-runtime")
 
 
-def test_no_runtime(monkeypatch):
+def test_missing_runtime_fails(monkeypatch):
     monkeypatch.setattr(runtimes, "list_runtimes", lambda: ())
-    [found] = check_runtimes()
-    assert (found.level, found.found) == ("fail", "neither ai-edge-litert nor tflite-runtime")
+    [result] = check_runtimes()
+    assert (result.level, result.found) == ("fail", "neither ai-edge-litert nor tflite-runtime")
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "reason"),
     [
         (
             "raise ImportError('libtensorflowlite.so: cannot open shared object file')",
@@ -32,7 +32,7 @@ def test_no_runtime(monkeypatch):
         ("raise SystemExit(3)", "does not work: exit code 3"),
     ],
 )
-def test_a_broken_runtime(code, told, monkeypatch, tmp_path):
+def test_broken_runtime_fails_with_its_reason(code, reason, monkeypatch, tmp_path):
     """The child process imports a fake runtime that fails like a broken one."""
     package = tmp_path / list_runtimes()[0].replace("litert", "ai_edge_litert").replace(
         "tflite-runtime", "tflite_runtime"
@@ -41,7 +41,7 @@ def test_a_broken_runtime(code, told, monkeypatch, tmp_path):
     (package / "__init__.py").write_text("")
     (package / "interpreter.py").write_text(code + "\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{':'.join(path for path in sys.path if path)}")
-    found = check_runtimes()[0]
-    assert found.level == "fail"
-    assert told in found.found
-    assert "--force-reinstall" in found.remedy
+    result = check_runtimes()[0]
+    assert result.level == "fail"
+    assert reason in result.found
+    assert "--force-reinstall" in result.remedy

@@ -20,12 +20,12 @@ from edgefl.wire.topics import check_federation
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def save(path: Path, shape: tuple[int, ...], classes: int = 3) -> None:
+def save_samples(path: Path, shape: tuple[int, ...], classes: int = 3) -> None:
     x = np.random.default_rng(0).random((30, *shape), np.float32)
     np.savez(path, x=x, y=np.arange(30) % classes)
 
@@ -43,19 +43,19 @@ def save(path: Path, shape: tuple[int, ...], classes: int = 3) -> None:
         ((40,), "softmax"),
     ],
 )
-def test_the_model_fits_the_shape(shape: tuple[int, ...], model: str) -> None:
+def test_model_is_chosen_by_input_shape(shape: tuple[int, ...], model: str) -> None:
     assert choose_model(shape) == model
 
 
-def test_a_name_can_be_made_of_any_text() -> None:
+def test_federation_name_is_made_from_any_text() -> None:
     for text in ("Küche 7", "..", "", "-a-", "A" * 99, "x/y"):
         assert check_federation(to_federation_name(text))
 
 
-def test_yes_takes_the_defaults(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_yes_option_uses_the_defaults(working_directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("sklearn")
     assert cli.run_command(["init", "kitchen", "--yes"]) == 0
-    config = load_config(here / "kitchen" / "federation.toml")
+    config = load_config(working_directory / "kitchen" / "federation.toml")
     assert (config.name, config.algorithm, config.min_clients, config.rounds) == ("kitchen", "pfl-mfe", 2, 20)
     assert (config.model.name, config.model.input_shape, config.model.num_classes) == (
         "lenet5",
@@ -67,15 +67,15 @@ def test_yes_takes_the_defaults(here: Path, capsys: pytest.CaptureFixture[str]) 
     assert out.count("edgefl device start") == 2
 
 
-def test_options_are_answers(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save(here / "pi-1.npz", (128, 9), 6)
-    words = (
+def test_options_answer_the_questions(working_directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_samples(working_directory / "pi-1.npz", (128, 9), 6)
+    command = (
         "init --yes --name hall --data pi-1.npz --algorithm fedavg --clients 3 --rounds 7 --broker "
         "mqtt://pi:1884 --json"
     )
-    assert cli.run_command(words.split()) == 0
-    told = json.loads(capsys.readouterr().out)
-    config = load_config(here / "federation.toml")
+    assert cli.run_command(command.split()) == 0
+    output = json.loads(capsys.readouterr().out)
+    config = load_config(working_directory / "federation.toml")
     assert (config.name, config.algorithm, config.min_clients, config.rounds, config.broker) == (
         "hall",
         "fedavg",
@@ -85,62 +85,68 @@ def test_options_are_answers(here: Path, capsys: pytest.CaptureFixture[str]) -> 
     )
     assert (config.model.name, config.model.input_shape, config.model.num_classes) == ("cnn1d", (128, 9), 6)
     assert config.data.name == "npz:pi-1.npz"
-    assert told["path"] == "federation.toml"
-    assert told["next"][0] == "edgefl aggregator start"
-    assert told["next"][1] == "edgefl device start --broker mqtt://pi:1884 --id pi-1 --data pi-1.npz"
-    assert len(told["next"]) == 4
+    assert output["path"] == "federation.toml"
+    assert output["next"][0] == "edgefl aggregator start"
+    assert output["next"][1] == "edgefl device start --broker mqtt://pi:1884 --id pi-1 --data pi-1.npz"
+    assert len(output["next"]) == 4
 
 
-def test_the_classes_of_all_devices_are_counted(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save(here / "pi-1.npz", (28, 28, 1), 3)
-    save(here / "pi-2.npz", (28, 28, 1), 5)
-    save(here / "pi-3.npz", (28, 28, 1), 4)
-    data = [word for i in (1, 2, 3) for word in ("--data", f"pi-{i}.npz")]
-    assert cli.run_command(["init", "--yes", *data, "--json"]) == 0
+def test_the_classes_of_all_devices_are_counted(
+    working_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_samples(working_directory / "pi-1.npz", (28, 28, 1), 3)
+    save_samples(working_directory / "pi-2.npz", (28, 28, 1), 5)
+    save_samples(working_directory / "pi-3.npz", (28, 28, 1), 4)
+    arguments = [argument for i in (1, 2, 3) for argument in ("--data", f"pi-{i}.npz")]
+    assert cli.run_command(["init", "--yes", *arguments, "--json"]) == 0
     out, err = capsys.readouterr()
-    assert load_config(here / "federation.toml").model.num_classes == 5
-    assert load_config(here / "federation.toml").min_clients == 3
+    assert load_config(working_directory / "federation.toml").model.num_classes == 5
+    assert load_config(working_directory / "federation.toml").min_clients == 3
     assert [line.split()[-1] for line in json.loads(out)["next"][2:]] == ["pi-1.npz", "pi-2.npz", "pi-3.npz"]
     assert "5 classes in 3 devices; give --num-classes if others have more" in err
 
 
-def test_devices_of_two_shapes_are_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save(here / "a.npz", (8, 8, 1))
-    save(here / "b.npz", (7,))
+def test_devices_with_different_shapes_are_refused(
+    working_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_samples(working_directory / "a.npz", (8, 8, 1))
+    save_samples(working_directory / "b.npz", (7,))
     assert cli.run_command(["init", "--yes", "--data", "a.npz", "--data", "b.npz"]) == 1
     assert "b.npz has samples of 7, a.npz of 8x8x1; expected one shape" in capsys.readouterr().err
-    assert not (here / "federation.toml").exists()
+    assert not (working_directory / "federation.toml").exists()
 
 
-def test_answers_are_checked_as_they_come(here: Path) -> None:
-    save(here / "mine.npz", (28, 28, 1), 4)
+def test_invalid_answers_are_asked_again(working_directory: Path) -> None:
+    save_samples(working_directory / "mine.npz", (28, 28, 1), 4)
     answers = "My Hall\nhall\nnothing-here\nmine.npz\nfedavgg\nifca\n0\nmany\n5\n"
-    ran = CliRunner().invoke(init, ["x.toml"], input=answers)
-    assert ran.exit_code == 0, ran.output
-    config = load_config(here / "x.toml")
+    completed = CliRunner().invoke(init, ["x.toml"], input=answers)
+    assert completed.exit_code == 0, completed.output
+    config = load_config(working_directory / "x.toml")
     assert (config.name, config.algorithm, config.min_clients, config.model.num_classes) == (
         "hall",
         "ifca",
         5,
         4,
     )
-    for told in (
+    for message in (
         "my-hall would be valid",
         "no file, folder or data set 'nothing-here'",
         "did you mean 'fedavg'",
         "'0', expected a whole number",
     ):
-        assert told in ran.stderr
-    assert "1/4" not in ran.stdout
+        assert message in completed.stderr
+    assert "1/4" not in completed.stdout
 
 
-def test_an_option_leaves_its_question_out(here: Path) -> None:
-    save(here / "mine.npz", (40,))
-    ran = CliRunner().invoke(init, ["--name", "a", "--data", "mine.npz", "--clients", "2"], input="local\n")
-    assert ran.exit_code == 0, ran.output
-    assert "One question for" in ran.stderr
-    assert "1/1 Algorithm" in ran.stderr
-    assert load_config(here / "federation.toml").algorithm == "local"
+def test_option_skips_its_question(working_directory: Path) -> None:
+    save_samples(working_directory / "mine.npz", (40,))
+    completed = CliRunner().invoke(
+        init, ["--name", "a", "--data", "mine.npz", "--clients", "2"], input="local\n"
+    )
+    assert completed.exit_code == 0, completed.output
+    assert "One question for" in completed.stderr
+    assert "1/1 Algorithm" in completed.stderr
+    assert load_config(working_directory / "federation.toml").algorithm == "local"
 
 
 @pytest.mark.parametrize(
@@ -167,43 +173,43 @@ def test_an_option_leaves_its_question_out(here: Path) -> None:
         (["there.toml", "--yes"], "already exists"),
     ],
 )
-def test_what_it_refuses(
-    here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+def test_invalid_arguments_are_refused_and_write_nothing(
+    working_directory: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    (here / "broken.npz").write_bytes(b"no zip")
-    (here / "there.toml").write_text("mine")
+    (working_directory / "broken.npz").write_bytes(b"no zip")
+    (working_directory / "there.toml").write_text("mine")
     assert cli.run_command(["init", *arguments]) == 1
     out, err = capsys.readouterr()
     assert (out, message in err) == ("", True), err
-    assert sorted(path.name for path in here.iterdir()) == ["broken.npz", "there.toml"]
-    assert (here / "there.toml").read_text() == "mine"
+    assert sorted(path.name for path in working_directory.iterdir()) == ["broken.npz", "there.toml"]
+    assert (working_directory / "there.toml").read_text() == "mine"
 
 
-def test_answers_that_end_are_an_error(here: Path) -> None:
-    ran = subprocess.run(
+def test_end_of_input_is_an_error(working_directory: Path) -> None:
+    completed = subprocess.run(
         [sys.executable, "-m", "edgefl", "init"], input="a\n", capture_output=True, text=True, timeout=120
     )
-    assert ran.returncode == 1
-    assert "no answer to question 2 of 4; give --data, or --yes for all defaults" in ran.stderr
-    assert not list(here.iterdir())
+    assert completed.returncode == 1
+    assert "no answer to question 2 of 4; give --data, or --yes for all defaults" in completed.stderr
+    assert not list(working_directory.iterdir())
 
 
-def heeds_ctrl_c() -> None:
+def restore_sigint() -> None:
     """Restore SIGINT, because processes that a background job of a shell starts ignore it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def test_ctrl_c_at_a_question(here: Path) -> None:
+def test_ctrl_c_at_a_question_writes_nothing(working_directory: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "edgefl", "init"],
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        preexec_fn=heeds_ctrl_c,
+        preexec_fn=restore_sigint,
     )
     assert process.stderr is not None
-    said = b""
-    while b"1/4" not in said:
-        said += process.stderr.read1()
+    output = b""
+    while b"1/4" not in output:
+        output += process.stderr.read1()
     # Again, because a signal between the question and the wait for the answer is handled only later
     for _ in range(30):
         process.send_signal(signal.SIGINT)
@@ -212,4 +218,4 @@ def test_ctrl_c_at_a_question(here: Path) -> None:
             break
     assert process.returncode == 130
     assert b"Traceback" not in process.stderr.read()
-    assert not list(here.iterdir())
+    assert not list(working_directory.iterdir())

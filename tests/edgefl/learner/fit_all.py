@@ -1,4 +1,4 @@
-"""Runs every signature of a plan on drawn samples, in another environment: `fit_all.py PLAN WEIGHTS OUT`."""
+"""Runs every signature of a plan on random samples, in another environment: `fit_all.py PLAN WEIGHTS OUT`."""
 
 import sys
 from pathlib import Path

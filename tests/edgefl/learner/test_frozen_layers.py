@@ -18,7 +18,7 @@ from edgefl.types import ClientState, Shard
 FROZEN = ("conv", "fc1")
 
 
-def test_frozen_weights_stay_and_the_laws_hold(tmp_path, digits):
+def test_frozen_weights_do_not_change_and_the_laws_hold(tmp_path, digits):
     model = keras.Sequential(
         [
             keras.Input((8, 8, 1)),

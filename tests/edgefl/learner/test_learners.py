@@ -46,7 +46,7 @@ def case(request, tiny, digits):
     )
 
 
-def test_training_learns_and_changes_no_argument(case):
+def test_training_improves_accuracy_and_changes_no_argument(case):
     learner, weights, x, y = case
     before = {name: array.copy() for name, array in weights.items()}
     start = evaluate(learner, "predict", weights, x, y)
@@ -61,7 +61,7 @@ def test_training_learns_and_changes_no_argument(case):
         np.testing.assert_array_equal(array, before[name])
 
 
-def test_the_same_draws_give_the_same_bits(case):
+def test_same_seed_gives_the_same_bits(case):
     learner, weights, x, y = case
     first, second, other = (
         learner.fit("train", weights, {"x": x[:50]}, y[:50], epochs=1, rng=derive_rng(seed, 1))[0]
@@ -71,33 +71,33 @@ def test_the_same_draws_give_the_same_bits(case):
     assert not all(np.array_equal(first[name], other[name]) for name in first)
 
 
-def test_threads_change_no_bit(tiny, digits):
+def test_number_of_threads_does_not_change_results(tiny, digits):
     """A device uses more threads than the simulator. Both must learn the same."""
     (plan, weights), (x, y) = tiny[:2], digits
-    made = [
+    results = [
         LiteRTLearner(plan, threads).fit("train", weights, {"x": x}, y, epochs=2, rng=derive_rng(1, 1))
         for threads in (1, 2, 4)
     ]
-    for trained, loss in made[1:]:
-        assert loss == made[0][1]
-        assert all(np.array_equal(trained[name], made[0][0][name]) for name in trained)
+    for trained, loss in results[1:]:
+        assert loss == results[0][1]
+        assert all(np.array_equal(trained[name], results[0][0][name]) for name in trained)
 
 
-def test_no_epochs_no_change(case):
+def test_zero_epochs_change_nothing(case):
     learner, weights, x, y = case
     trained, _ = learner.fit("train", weights, {"x": x[:5]}, y[:5], epochs=0, rng=derive_rng(1, 1))
     assert all(np.array_equal(trained[name], weights[name]) for name in trained)
 
 
-def test_a_partial_batch_predicts_as_the_whole_does(case):
+def test_partial_batches_predict_like_full_batches(case):
     learner, weights, x, _ = case
     whole = learner.predict("predict", weights, {"x": x[:100]})
     parts = [learner.predict("predict", weights, {"x": x[:100][i : i + 7]}) for i in range(0, 100, 7)]
     np.testing.assert_allclose(np.concatenate(parts), whole, rtol=1e-5, atol=1e-5)
 
 
-def test_filled_up_samples_do_not_count(case):
-    """One sample in a batch of 8: the mean loss is its loss, and its gradient is not divided by 8."""
+def test_padding_samples_do_not_count(case):
+    """With one sample in a batch of 8, the mean loss is the loss of this sample."""
     learner, weights, x, y = case
     _, loss = learner.fit(
         "train_head",
@@ -112,7 +112,7 @@ def test_filled_up_samples_do_not_count(case):
     assert loss == pytest.approx(alone, rel=0.5 if learner.name != "numpy" else 1e-5)
 
 
-def test_head_on_features_is_the_whole_model(case):
+def test_head_on_features_matches_the_whole_model(case):
     learner, weights, x, _ = case
     features = learner.predict("features", weights, {"x": x[:30]})
     np.testing.assert_allclose(
@@ -155,25 +155,25 @@ def test_divergence_is_an_error_not_an_update(case):
         )
 
 
-def test_an_unknown_signature_lists_the_others(case):
+def test_error_for_unknown_signature_lists_the_others(case):
     learner, weights, x, _ = case
     with pytest.raises(PlanError, match="it has train"):
         learner.predict("predictt", weights, {"x": x})
 
 
-def test_litert_trains_as_keras_does(litert, keras_learner, tiny, digits):
-    """50 steps with dropout and momentum, every weight to 1e-5."""
+def test_litert_trains_like_keras(litert, keras_learner, tiny, digits):
+    """All weights match to 1e-5 after 50 steps with dropout and momentum."""
     (x, y), (_, weights) = digits, tiny
-    pair = [
+    results = [
         learner.fit("train", weights, {"x": x}, y, epochs=1, rng=derive_rng(3, 1))
         for learner in (litert, keras_learner)
     ]
-    assert pair[0][1] == pytest.approx(pair[1][1], abs=1e-5)
+    assert results[0][1] == pytest.approx(results[1][1], abs=1e-5)
     for name in weights:
-        np.testing.assert_allclose(pair[0][0][name], pair[1][0][name], atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(results[0][0][name], results[1][0][name], atol=1e-5, err_msg=name)
 
 
-def test_the_laws_hold_on_litert(litert, tiny, tiny_config, digits):
+def test_algorithm_satisfies_the_laws_on_litert(litert, tiny, tiny_config, digits):
     x, y = digits
     shards = {
         f"pi-{i}": Shard(x[i::4][:40], y[i::4][:40], x[i::4][40:60], y[i::4][40:60], 10) for i in range(3)
@@ -183,7 +183,7 @@ def test_the_laws_hold_on_litert(litert, tiny, tiny_config, digits):
     )
 
 
-def test_a_model_that_is_not_the_plans_is_refused(tiny):
+def test_keras_learner_refuses_a_model_of_another_plan(tiny):
     from edgefl.algorithms.plans import make_keras_learner
 
     with pytest.raises(PlanError, match="other weights than the plan"):

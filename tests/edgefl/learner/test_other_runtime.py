@@ -20,7 +20,7 @@ SCRIPT = Path(__file__).with_name("fit_all.py")
 ROOT = Path(__file__).parents[3]
 
 
-def strided(path: Path) -> ModelConfig:
+def save_strided_model(path: Path) -> ModelConfig:
     import keras
     from keras import layers
 
@@ -45,8 +45,8 @@ def strided(path: Path) -> ModelConfig:
 
 
 @pytest.mark.parametrize("model", ["lenet5", "strided"])
-def test_every_signature_agrees(model, other_python, tmp_path):
-    settings = ModelConfig("lenet5") if model == "lenet5" else strided(tmp_path / "model.keras")
+def test_every_signature_agrees_between_the_runtimes(model, other_python, tmp_path):
+    settings = ModelConfig("lenet5") if model == "lenet5" else save_strided_model(tmp_path / "model.keras")
     plan, weights = build_plan(FederationConfig(algorithm="pfl-mfe", model=settings))
     save_plan(plan, tmp_path / "plan")
     save_file(dict(weights), tmp_path / "weights.safetensors")
@@ -60,10 +60,10 @@ def test_every_signature_agrees(model, other_python, tmp_path):
             str(tmp_path / "weights.safetensors"),
             str(out),
         ]
-        done = subprocess.run(
+        completed = subprocess.run(
             command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False
         )
-        assert done.returncode == 0, done.stderr
+        assert completed.returncode == 0, completed.stderr
         outputs.append(load_file(out))
     assert outputs[0].keys() == outputs[1].keys()
     for name, array in outputs[0].items():

@@ -29,7 +29,7 @@ class WithoutPrivateNames:
 
 
 @pytest.fixture
-def opened(tiny):
+def open_wrapped(tiny):
     plan = tiny[0]
 
     def open_one(wrap, name):
@@ -38,7 +38,7 @@ def opened(tiny):
     return open_one
 
 
-def arguments_of(plan, name):
+def draw_arguments(plan, name):
     rng = derive_rng(1, 1)
     details = load_interpreter(plan.program).get_signature_runner(name).get_input_details()
     return {
@@ -47,13 +47,13 @@ def arguments_of(plan, name):
     }
 
 
-def test_both_give_the_same_bits(opened, tiny):
+def test_private_and_public_names_give_the_same_bits(open_wrapped, tiny):
     for signature in tiny[0].spec.signatures:
         name = signature.name
-        prepared = opened(lambda interpreter: interpreter, name)
-        public = opened(WithoutPrivateNames, name)
+        prepared = open_wrapped(lambda interpreter: interpreter, name)
+        public = open_wrapped(WithoutPrivateNames, name)
         assert isinstance(prepared, PreparedSignature) and isinstance(public, PublicSignature)
-        arguments = arguments_of(tiny[0], name)
+        arguments = draw_arguments(tiny[0], name)
         expected = {key: value.copy() for key, value in prepared(arguments).items()}
         result = public(arguments)
         assert result.keys() == expected.keys() and expected
@@ -62,9 +62,9 @@ def test_both_give_the_same_bits(opened, tiny):
 
 
 @pytest.mark.parametrize("wrap", [lambda interpreter: interpreter, WithoutPrivateNames])
-def test_other_inputs_are_refused(wrap, opened, tiny):
+def test_missing_inputs_are_refused(wrap, open_wrapped, tiny):
     name = tiny[0].spec.signatures[0].name
-    arguments = arguments_of(tiny[0], name)
-    lacking = dict(list(arguments.items())[1:])
+    arguments = draw_arguments(tiny[0], name)
+    incomplete = dict(list(arguments.items())[1:])
     with pytest.raises(PlanError, match=f"takes {next(iter(arguments))}.*build the plan again"):
-        opened(wrap, name)(lacking)
+        open_wrapped(wrap, name)(incomplete)

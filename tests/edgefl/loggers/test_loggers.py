@@ -52,14 +52,16 @@ VERDICT_SCALARS = {
 }
 
 
-def open_one(wanted, **changes):
+def open_log(log_option, **changes):
     return open_logs(
-        [wanted], "kitchen", **{"key": "one", "resumed": False, "about": {"algorithm": "fedavg"}, **changes}
+        [log_option],
+        "kitchen",
+        **{"key": "one", "resumed": False, "about": {"algorithm": "fedavg"}, **changes},
     )
 
 
-def test_scalars_of_a_round_by_hand():
-    told = {
+def test_round_scalars_match_hand_calculation():
+    scalars = {
         "loss": 0.5,
         "updates": 3.0,
         "dropped": 1.0,
@@ -68,7 +70,7 @@ def test_scalars_of_a_round_by_hand():
         "bytes_down": 1900.0,
         "accuracy_p90": 0.75,
     }
-    assert extract_round_scalars(SUMMARY) == {f"round/{name}": value for name, value in told.items()}
+    assert extract_round_scalars(SUMMARY) == {f"round/{name}": value for name, value in scalars.items()}
     updates = {
         "a": {"num_samples": 10.0, "loss": 2.0, "accuracy": 0.5},
         "b": {"num_samples": 30.0, "loss": 1.0, "accuracy": 0.9, "x": math.nan},
@@ -82,30 +84,34 @@ def test_scalars_of_a_round_by_hand():
         "bytes_down": 9,
         "updates": updates,
     }
-    told = {
+    scalars = {
         "round/loss": 1.25,
         "round/seconds": 0.5,
         "round/bytes_up": 8.0,
         "round/bytes_down": 9.0,
         "round/updates": 2.0,
     }
-    assert extract_round_scalars(record) == told | {"clients/accuracy": pytest.approx(0.8)}
+    assert extract_round_scalars(record) == scalars | {"clients/accuracy": pytest.approx(0.8)}
     accuracy = {"accuracy_mean": 0.8, "accuracy_p10": 0.6, "accuracy_p90": 0.9}
     assert {f"round/{name}": value for name, value in accuracy.items()}.items() <= extract_round_scalars(
         SUMMARY | accuracy
     ).items()
-    ended = extract_round_scalars(SUMMARY | accuracy | {"phase": "personalize"})
-    assert {name: value for name, value in ended.items() if "accuracy" in name} == {
+    personalized = extract_round_scalars(SUMMARY | accuracy | {"phase": "personalize"})
+    assert {name: value for name, value in personalized.items() if "accuracy" in name} == {
         "end/accuracy_shipped/mean": 0.8,
         "end/accuracy_shipped/p10": 0.6,
         "end/accuracy_shipped/p90": 0.9,
     }, "another model on other samples is no point of the same curve"
     metrics = {"auc_mean": 0.5, "auc_p10": 0.25, "accuracy_mean": 0.7, "mae_mean": math.nan}
-    told = extract_round_scalars(SUMMARY | accuracy | {"metrics": metrics})
-    assert (told["round/auc_mean"], told["round/auc_p10"], told["round/accuracy_mean"]) == (0.5, 0.25, 0.8)
-    assert not [name for name in told if "mae" in name]
-    told = extract_round_scalars(SUMMARY | {"phase": "personalize", "metrics": metrics})
-    assert (told["end/auc/mean"], told["end/auc/p10"], told["end/accuracy/mean"]) == (0.5, 0.25, 0.7)
+    scalars = extract_round_scalars(SUMMARY | accuracy | {"metrics": metrics})
+    assert (scalars["round/auc_mean"], scalars["round/auc_p10"], scalars["round/accuracy_mean"]) == (
+        0.5,
+        0.25,
+        0.8,
+    )
+    assert not [name for name in scalars if "mae" in name]
+    scalars = extract_round_scalars(SUMMARY | {"phase": "personalize", "metrics": metrics})
+    assert (scalars["end/auc/mean"], scalars["end/auc/p10"], scalars["end/accuracy/mean"]) == (0.5, 0.25, 0.7)
     spread = {"mean": 0.9, "weighted": 0.8, "std": 0.1, "p10": None, "count": 4}
     assert extract_figure_scalars({"accuracy_mixture": spread}) == {
         "end/accuracy_mixture/mean": 0.9,
@@ -113,17 +119,17 @@ def test_scalars_of_a_round_by_hand():
     }
 
 
-def test_scalars_of_a_verdict_by_hand():
+def test_verdict_scalars_match_hand_calculation():
     assert extract_verdict_scalars(VERDICT) == VERDICT_SCALARS
-    alone_is_unknown = {"id": "pi-1", "accuracy_shipped": 0.5}
-    assert extract_verdict_scalars(as_dict(judge_federation([alone_is_unknown]))) == {"verdict/shipped": 0.5}
+    row_without_local = {"id": "pi-1", "accuracy_shipped": 0.5}
+    assert extract_verdict_scalars(as_dict(judge_federation([row_without_local]))) == {"verdict/shipped": 0.5}
     assert extract_verdict_scalars(as_dict(judge_federation([]))) == {}
 
 
 @given(
     st.dictionaries(st.sampled_from(sorted(SUMMARY)), st.floats() | st.none() | st.integers(-(2**40), 2**40))
 )
-def test_only_finite_numbers_are_told(changed):
+def test_round_scalars_contain_only_finite_numbers(changed):
     record = {
         **SUMMARY,
         **{name: value for name, value in changed.items() if name not in ("dropped", "updates")},
@@ -133,10 +139,10 @@ def test_only_finite_numbers_are_told(changed):
     )
 
 
-@pytest.mark.parametrize("wanted", ["wandb:x", "tensorboard", "tensorboard:", "mlflow", ""])
-def test_what_is_no_log_is_named(wanted):
+@pytest.mark.parametrize("log_option", ["wandb:x", "tensorboard", "tensorboard:", "mlflow", ""])
+def test_unknown_log_option_is_refused(log_option):
     with pytest.raises(ConfigError, match="expected tensorboard:DIR or mlflow:URI"):
-        check_log(wanted)
+        check_log(log_option)
     assert check_log("mlflow:http://h:5000") == ("mlflow", "http://h:5000")
 
 
@@ -146,20 +152,20 @@ def read_events(directory):
     events = EventAccumulator(str(directory))
     events.Reload()
     return {
-        tag: [(each.step, each.value) for each in events.Scalars(tag)] for tag in events.Tags()["scalars"]
+        tag: [(point.step, point.value) for point in events.Scalars(tag)] for tag in events.Tags()["scalars"]
     }
 
 
-def test_tensorboard_reads_what_was_logged(tmp_path):
+def test_tensorboard_reads_the_logged_scalars(tmp_path):
     pytest.importorskip("tensorboardX")
     pytest.importorskip("tensorboard")
-    with open_one(f"tensorboard:{tmp_path / 'tb'}") as log:
+    with open_log(f"tensorboard:{tmp_path / 'tb'}") as log:
         log(1, {"round/loss": 0.5, "round/updates": 3.0})
-        until = time.monotonic() + 60
+        deadline = time.monotonic() + 60
         while read_events(tmp_path / "tb").keys() != {"round/loss", "round/updates"}:  # before it is closed
-            assert time.monotonic() < until
+            assert time.monotonic() < deadline
         log(2, {"round/loss": 0.25})
-    with open_one(f"tensorboard:{tmp_path / 'tb'}", resumed=True) as log:
+    with open_log(f"tensorboard:{tmp_path / 'tb'}", resumed=True) as log:
         log(3, {"round/loss": 0.125})
     assert read_events(tmp_path / "tb") == {
         "round/loss": [(1, 0.5), (2, 0.25), (3, 0.125)],
@@ -170,7 +176,7 @@ def test_tensorboard_reads_what_was_logged(tmp_path):
 def test_tensorboard_shows_a_verdict(tmp_path):
     pytest.importorskip("tensorboardX")
     event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    with open_one(f"tensorboard:{tmp_path / 'tb'}") as log:
+    with open_log(f"tensorboard:{tmp_path / 'tb'}") as log:
         log.write_verdict(3, VERDICT)
     assert read_events(tmp_path / "tb") == {
         name: [(3, value)] for name, value in sorted(VERDICT_SCALARS.items())
@@ -181,7 +187,7 @@ def test_tensorboard_shows_a_verdict(tmp_path):
     assert event.tensor_proto.string_val[0].decode() == VERDICT["sentence"]
 
 
-def test_no_log_imports_tensorflow(tmp_path):
+def test_loggers_do_not_import_tensorflow(tmp_path):
     pytest.importorskip("tensorboardX")
     pytest.importorskip("mlflow")
     code = """
@@ -192,70 +198,71 @@ with open_logs(sys.argv[1:], "f", key="k", resumed=False, about={}) as log:
 assert not {"tensorflow", "keras", "torch"} & sys.modules.keys()
 """
     logs = [f"tensorboard:{tmp_path / 'tb'}", f"mlflow:sqlite:///{tmp_path / 'm.db'}"]
-    ran = subprocess.run([sys.executable, "-c", code, *logs], capture_output=True, text=True, timeout=200)
-    assert ran.returncode == 0, ran.stderr
+    completed = subprocess.run(
+        [sys.executable, "-c", code, *logs], capture_output=True, text=True, timeout=200
+    )
+    assert completed.returncode == 0, completed.stderr
 
 
-def runs_of(uri, name="kitchen"):
+def read_runs(uri, name="kitchen"):
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(tracking_uri=uri)
-    found = client.search_runs([client.get_experiment_by_name(name).experiment_id], order_by=["start_time"])
+    runs = client.search_runs([client.get_experiment_by_name(name).experiment_id], order_by=["start_time"])
     return [
         (
             run,
             {
-                key: [(each.step, each.value) for each in client.get_metric_history(run.info.run_id, key)]
+                key: [(point.step, point.value) for point in client.get_metric_history(run.info.run_id, key)]
                 for key in run.data.metrics
             },
         )
-        for run in found
+        for run in runs
     ]
 
 
-def test_mlflow_reads_what_was_logged_and_a_run_is_gone_on_with(tmp_path):
+def test_mlflow_reads_the_logged_scalars_and_resumes_a_run(tmp_path):
     pytest.importorskip("mlflow")
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    with pytest.raises(RuntimeError, match="killed"), open_one(f"mlflow:{uri}", key="a'b") as log:
+    with pytest.raises(RuntimeError, match="killed"), open_log(f"mlflow:{uri}", key="a'b") as log:
         log(1, {"round/loss": 0.5})
         raise RuntimeError("killed")
-    assert runs_of(uri)[0][0].info.status == "FAILED"
-    with open_one(f"mlflow:{uri}", key="a'b", resumed=True) as log:
+    assert read_runs(uri)[0][0].info.status == "FAILED"
+    with open_log(f"mlflow:{uri}", key="a'b", resumed=True) as log:
         log(2, {"round/loss": 0.25})
-    with open_one(
-        f"mlflow:{uri}", key="another", resumed=True
-    ) as log:  # there is no earlier run with this key
+    # No earlier run has this key
+    with open_log(f"mlflow:{uri}", key="another", resumed=True) as log:
         log(7, {"round/loss": 0.125})
-    (first, told), (second, later) = runs_of(uri)
+    (first, first_metrics), (second, second_metrics) = read_runs(uri)
     assert (first.info.status, second.info.status) == ("FINISHED", "FINISHED")
-    assert told == {"round/loss": [(1, 0.5), (2, 0.25)]}
-    assert later == {"round/loss": [(7, 0.125)]}
+    assert first_metrics == {"round/loss": [(1, 0.5), (2, 0.25)]}
+    assert second_metrics == {"round/loss": [(7, 0.125)]}
     assert first.data.params == {"algorithm": "fedavg"}
 
 
-def test_mlflow_shows_a_verdict_once_although_it_is_written_again(tmp_path):
+def test_mlflow_shows_a_rewritten_verdict_once(tmp_path):
     pytest.importorskip("mlflow")
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     for resumed in (False, True):
-        with open_one(f"mlflow:{uri}", resumed=resumed) as log:
+        with open_log(f"mlflow:{uri}", resumed=resumed) as log:
             log.write_verdict(3, VERDICT)
-    ((run, metrics),) = runs_of(uri)
+    ((run, metrics),) = read_runs(uri)
     assert {name: set(points) for name, points in metrics.items()} == {
         name: {(3, value)} for name, value in VERDICT_SCALARS.items()
     }
     assert run.data.tags["edgefl.verdict"] == VERDICT["sentence"]
 
 
-def test_a_server_that_is_not_there_is_an_error(tmp_path, monkeypatch):
+def test_unreachable_log_destination_is_an_error(tmp_path, monkeypatch):
     pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with (
         pytest.raises(ConfigError, match="check that the server runs"),
-        open_one("mlflow:http://127.0.0.1:9"),
+        open_log("mlflow:http://127.0.0.1:9"),
     ):
         pass
     with (
         pytest.raises(ConfigError, match="give a writable directory"),
-        open_one(f"tensorboard:{Path(__file__)}/x"),
+        open_log(f"tensorboard:{Path(__file__)}/x"),
     ):
         pass

@@ -1,4 +1,4 @@
-"""Untrusted files: files that are not `.keras` files or that would run code are rejected unloaded."""
+"""Untrusted files: files of other formats and files that would run code are refused before loading."""
 
 import io
 import json
@@ -78,7 +78,7 @@ def test_a_lambda_layer_never_runs(tmp_path):
         ("eval", "builtins"),
     ],
 )
-def test_what_is_no_part_of_keras_is_not_imported(tmp_path, class_name, module):
+def test_objects_outside_keras_are_not_imported(tmp_path, class_name, module):
     mark = tmp_path / "ran"
     with pytest.raises(
         ConfigError, match=rf"{class_name} of {module or 'no module'} is not part of Keras; .*module:function"
@@ -88,7 +88,7 @@ def test_what_is_no_part_of_keras_is_not_imported(tmp_path, class_name, module):
 
 
 @pytest.mark.parametrize("class_name", ["Lambda", "__lambda__", "TorchModuleWrapper", "TFSMLayer"])
-def test_what_holds_code_is_refused_wherever_it_stands(tmp_path, class_name):
+def test_nested_objects_with_code_are_refused(tmp_path, class_name):
     inner = {"class_name": class_name, "module": "keras.layers", "config": {}}
     with pytest.raises(ConfigError, match="whose code would run on this machine"):
         load(
@@ -107,13 +107,13 @@ class Scaled(L.Layer):
         return 2 * x
 
 
-def test_a_class_of_its_own_is_named(tmp_path):
+def test_error_for_a_custom_class_names_the_class(tmp_path):
     with pytest.raises(ConfigError, match=r"Scaled of .*module:function"):
         load(save(tmp_path / "m.keras", Scaled()))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
-def test_a_truncated_file(tmp_path, share):
+def test_truncated_file_is_refused(tmp_path, share):
     path = save(tmp_path / "m.keras")
     whole = path.read_bytes()
     path.write_bytes(whole[: int(share * len(whole))])
@@ -121,7 +121,7 @@ def test_a_truncated_file(tmp_path, share):
         load(path)
 
 
-def test_files_of_other_formats(tmp_path):
+def test_files_of_other_formats_are_refused(tmp_path):
     save(tmp_path / "m.h5")
     for content, message in (
         ((tmp_path / "m.h5").read_bytes(), "an HDF5 file.*save it again as .keras"),
@@ -146,14 +146,14 @@ def test_files_of_other_formats(tmp_path):
         ({"model.weights.h5": b"\x89HDF\r\n\x1a\n"}, "save it again"),
     ],
 )
-def test_archives_with_damaged_members(tmp_path, replaced, message):
+def test_archives_with_damaged_members_are_refused(tmp_path, replaced, message):
     path = save(tmp_path / "m.keras")
     rewrite(path, replaced)
     with pytest.raises(ConfigError, match=message):
         load(path)
 
 
-def test_an_archive_that_unpacks_to_more_than_a_network_for_boards(tmp_path, monkeypatch):
+def test_archive_that_unpacks_to_too_many_bytes_is_refused(tmp_path, monkeypatch):
     path = save(tmp_path / "m.keras")
     with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("padding", bytes(2_000_000))
@@ -168,7 +168,7 @@ def test_an_archive_that_unpacks_to_more_than_a_network_for_boards(tmp_path, mon
         load(path)
 
 
-def test_a_configuration_that_the_weights_do_not_fit(tmp_path):
+def test_configuration_that_does_not_match_the_weights_is_refused(tmp_path):
     path = save(tmp_path / "m.keras")
     with zipfile.ZipFile(path) as archive:
         config = archive.read("config.json")
@@ -182,7 +182,7 @@ def test_options_for_a_file_are_refused(tmp_path):
         build_model(ModelConfig(str(save(tmp_path / "m.keras")), (4,), 3, {"width": 2}))
 
 
-def test_models_of_keras_own_parts_are_taken_compiled_or_not(tmp_path):
+def test_compiled_model_of_keras_objects_is_loaded(tmp_path):
     """A model with nested models, operations and slices, and with a custom loss, which is not created."""
     inner = keras.Sequential([keras.Input((4,)), L.Dense(6, activation="gelu", kernel_regularizer="l2")])
     inner.compile("sgd", keras.losses.MeanSquaredError())
@@ -196,8 +196,8 @@ def test_models_of_keras_own_parts_are_taken_compiled_or_not(tmp_path):
     np.testing.assert_allclose(load(tmp_path / "m.keras")(data), model(data), atol=1e-6)
 
 
-def peak_of_load(path: Path) -> tuple[str, int]:
-    """Load a file in a separate process. Returns its message and its peak memory in MB."""
+def measure_load(path: Path) -> tuple[str, int]:
+    """Load a file in a separate process, and return its message and its peak memory in MB."""
     code = (
         "import sys, resource, pathlib\n"
         "import keras\n"
@@ -210,15 +210,15 @@ def peak_of_load(path: Path) -> tuple[str, int]:
         "children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss\n"
         "print(max(children, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10, words)\n"
     )
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr[-2000:]
-    memory, words = done.stdout.strip().split(" ", 1)
-    return words, int(memory)
+    assert completed.returncode == 0, completed.stderr[-2000:]
+    memory, message = completed.stdout.strip().split(" ", 1)
+    return message, int(memory)
 
 
-def with_weights(path: Path, change: Callable[[Any], None]) -> Path:
+def change_weights(path: Path, change: Callable[[Any], None]) -> Path:
     """Change the HDF5 file in an archive of one dense layer."""
     save(path)
     with zipfile.ZipFile(path) as archive:
@@ -229,7 +229,7 @@ def with_weights(path: Path, change: Callable[[Any], None]) -> Path:
     return path
 
 
-def test_a_bomb_in_the_arrays(tmp_path):
+def test_decompression_bomb_in_the_arrays_is_refused(tmp_path):
     """HDF5 compresses zeros by a factor of a million: a file of kilobytes can contain a gigabyte."""
 
     def inflate(file: Any) -> None:
@@ -238,22 +238,22 @@ def test_a_bomb_in_the_arrays(tmp_path):
         group.create_dataset("0", (256 << 20,), "f4", chunks=(16 << 20,), compression="gzip", fillvalue=1.0)
         group["0"][:16] = 0.5
 
-    path = with_weights(tmp_path / "bomb.keras", inflate)
+    path = change_weights(tmp_path / "bomb.keras", inflate)
     assert path.stat().st_size < 200_000
-    words, memory = peak_of_load(path)
+    message, memory = measure_load(path)
     assert memory < 1000, f"{memory} MB"
-    assert "arrays in model.weights.h5" in words and "1,073,7" in words and "module:function" in words
+    assert "arrays in model.weights.h5" in message and "1,073,7" in message and "module:function" in message
 
 
-def test_a_bomb_in_the_configuration(tmp_path):
+def test_huge_layer_in_the_configuration_is_refused(tmp_path):
     path = save(tmp_path / "bomb.keras")
     with zipfile.ZipFile(path) as archive:
         config = archive.read("config.json")
     rewrite(path, {"config.json": config.replace(b'"units": 3', b'"units": 100000000')})
     assert path.stat().st_size < 50_000
-    words, memory = peak_of_load(path)
+    message, memory = measure_load(path)
     assert memory < 1000, f"{memory} MB"
-    assert "500,000,000 weights" in words and "module:function" in words
+    assert "500,000,000 weights" in message and "module:function" in message
 
 
 def point_outside(file: Any, kind: str) -> None:
@@ -275,7 +275,7 @@ def point_outside(file: Any, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"),
+    ("kind", "message"),
     [
         ("storage", "another file"),
         ("link", "link"),
@@ -284,26 +284,26 @@ def point_outside(file: Any, kind: str) -> None:
         ("text", "expected numbers"),
     ],
 )
-def test_arrays_that_are_elsewhere_are_refused_by_name(tmp_path, kind, words):
-    path = with_weights(tmp_path / "m.keras", lambda file: point_outside(file, kind))
-    with pytest.raises(ConfigError, match=rf"model.weights.h5.*{words}.*save it again"):
+def test_linked_external_and_text_arrays_are_refused(tmp_path, kind, message):
+    path = change_weights(tmp_path / "m.keras", lambda file: point_outside(file, kind))
+    with pytest.raises(ConfigError, match=rf"model.weights.h5.*{message}.*save it again"):
         load(path)
 
 
-def test_loading_ends_after_a_limit_of_processor_time(tmp_path, monkeypatch):
+def test_loading_stops_at_the_cpu_time_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(keras_file, "LOAD_CPU_LIMIT_S", 0.05)
     path = save(tmp_path / "m.keras", *(L.Dense(4) for _ in range(200)))
     with pytest.raises(ConfigError, match=r"0\.05 s.*module:function"):
         load(path)
 
 
-def test_more_objects_than_a_network_has(tmp_path, monkeypatch):
+def test_file_with_too_many_objects_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(keras_file, "MAX_OBJECTS", 5)
     with pytest.raises(ConfigError, match="more than 5 objects"):
         load(save(tmp_path / "m.keras"))
 
 
-def test_loading_draws_nothing(tmp_path):
+def test_loading_does_not_use_the_global_random_generator(tmp_path):
     """Other random draws of a federation do not depend on whether the model is a file."""
     path = save(tmp_path / "m.keras", L.Dropout(0.1))
     random.seed(5)

@@ -55,26 +55,26 @@ VGG_CONVOLUTIONS = sum((9 * before + 1) * after for before, after in pairwise(VG
         ("cnn1d", (128, 9), 6, {}, 16_326),
     ],
 )
-def test_weights_are_as_many_as_the_paper_says(name, shape, classes, options, count):
+def test_models_have_the_published_number_of_weights(name, shape, classes, options, count):
     model = build_model(ModelConfig(name, shape, classes, options))
     assert sum(math.prod(weight.shape) for weight in model.weights) == count
     assert tuple(model.outputs[0].shape) == (None, classes)
 
 
-def test_every_file_of_a_model_is_listed_with_its_source():
+def test_every_model_file_is_listed_with_its_source():
     others = {"__init__", "commands", "keras_file", "options", "weights_file"}
     files = {path.stem for path in Path(edgefl.models.__file__).parent.glob("*.py")} - others
     assert {name.replace("-", "_") for name in list_models()} == files
     assert all(list_models().values())
 
 
-def test_vgg16_ends_with_the_features_of_its_gate():
+def test_vgg16_features_have_expected_shapes():
     model = build_model(ModelConfig("vgg16", (32, 32, 3), 10, {"filters": 2, "hidden": 3}))
     assert model.get_layer("pool5").output.shape == (None, 1, 1, 16)
     assert build_model(ModelConfig("vgg16", (32, 32, 3), 10)).get_layer("flatten").output.shape == (None, 512)
 
 
-def test_resnet20_takes_every_other_pixel_and_new_channels_of_zeros():
+def test_resnet20_shortcut_subsamples_pixels_and_pads_channels():
     """With the second norms at zero, a block is the relu of its shortcut."""
     model = build_model(ModelConfig("resnet20", (16, 16, 2), 3, {"width": 2, "groups": 1}))
     for layer in model.layers:
@@ -89,7 +89,7 @@ def test_resnet20_takes_every_other_pixel_and_new_channels_of_zeros():
 
 
 @pytest.mark.parametrize("width", [0.35, 1.4])
-def test_mobilenetv2_is_that_of_keras_applications(width):
+def test_mobilenetv2_matches_keras_applications(width):
     reference = keras.applications.MobileNetV2(
         (32, 32, 3), width, include_top=False, weights=None, pooling="avg"
     )
@@ -100,7 +100,7 @@ def test_mobilenetv2_is_that_of_keras_applications(width):
     np.testing.assert_allclose(trunk(x), reference(x), atol=1e-5)
 
 
-def test_a_file_and_a_function_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_models_of_users_are_loaded_from_files_and_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "my_models.py").write_text(
         "import keras\ndef small(input_shape, num_classes, width=4):\n    return "
         "keras.Sequential([keras.Input(input_shape), keras.layers.Dense(width), "
@@ -146,12 +146,12 @@ def test_a_file_and_a_function_of_the_user(tmp_path: Path, monkeypatch: pytest.M
         (ModelConfig("cnn1d"), r"windows \(samples, channels\)"),
     ],
 )
-def test_what_is_refused(config, message):
+def test_invalid_model_configurations_are_refused(config, message):
     with pytest.raises(ConfigError, match=message):
         build_model(config)
 
 
-def test_shapes_that_the_configuration_contradicts(tmp_path: Path):
+def test_model_file_with_other_shapes_is_refused(tmp_path: Path):
     keras.Sequential([keras.Input((5,)), keras.layers.Dense(2)]).save(tmp_path / "m.keras")
     with pytest.raises(ConfigError, match=r"takes samples of shape \(5,\).*input_shape \(6,\)"):
         build_model(ModelConfig(str(tmp_path / "m.keras"), (6,), 2))

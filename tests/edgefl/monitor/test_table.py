@@ -18,7 +18,7 @@ from edgefl.system import format as text_format
 from edgefl.verdict import as_dict, judge_federation
 
 
-def device(name, state="idle", **more):
+def make_device(name, state="idle", **more):
     empty = dict.fromkeys(
         (
             "samples",
@@ -52,7 +52,7 @@ def device(name, state="idle", **more):
     return {**empty, **defaults, "id": name, "state": state, **more}
 
 
-def tree(*devices, **more):
+def make_snapshot(*devices, **more):
     return {
         "federation": "kitchen",
         "session": "s",
@@ -91,48 +91,53 @@ ROUND = {
 }
 
 
-def test_the_head_by_hand():
+def test_head_shows_round_devices_and_accuracy():
     devices = [
-        device("a", "sent"),
-        device("b", "training", slow=True),
-        device("c", "training"),
-        device("d", "offline"),
+        make_device("a", "sent"),
+        make_device("b", "training", slow=True),
+        make_device("c", "training"),
+        make_device("d", "offline"),
     ]
-    assert format_head(tree(*devices, history=[ROUND]), 80) == [
+    assert format_head(make_snapshot(*devices, history=[ROUND]), 80) == [
         "kitchen: round 7 of 20, federate, 1 of 4 updates, 22 of 60 s █████░░░░░░░░░░░░░░",
         "4 devices: 1 offline, 1 slow, 1 training, 1 sent",
         "round 6: loss 0.4210, accuracy mean 91.2%, p10 84.0%, p90 97.1%",
         "2.5 MB up, 950 B down in 1 rounds, loss ▄",
     ]
-    assert format_head(tree(), 80)[1] == "no message from a device yet"
-    assert format_head(tree(phase="", round=0), 80)[0] == "kitchen: no message from an aggregator yet"
-    assert format_head(tree(phase="joining"), 80)[0] == "kitchen: waiting for devices"
-    joined = device("a", "idle"), device("b", "paused")
+    assert format_head(make_snapshot(), 80)[1] == "no message from a device yet"
     assert (
-        format_head(tree(*joined, phase="joining", needed=3), 80)[0]
+        format_head(make_snapshot(phase="", round=0), 80)[0] == "kitchen: no message from an aggregator yet"
+    )
+    assert format_head(make_snapshot(phase="joining"), 80)[0] == "kitchen: waiting for devices"
+    joined = make_device("a", "idle"), make_device("b", "paused")
+    assert (
+        format_head(make_snapshot(*joined, phase="joining", needed=3), 80)[0]
         == "kitchen: waiting for 2 of 3 devices; start them with `edgefl device start`"
     )
-    assert format_head(tree(*joined, phase="joining", needed=1), 80)[0] == "kitchen: waiting for devices"
-    assert format_head(tree(phase="done"), 80)[0] == "kitchen: done after 20 rounds"
-    assert format_head(tree(phase="personalize", round=21), 80)[0].startswith(
+    assert (
+        format_head(make_snapshot(*joined, phase="joining", needed=1), 80)[0]
+        == "kitchen: waiting for devices"
+    )
+    assert format_head(make_snapshot(phase="done"), 80)[0] == "kitchen: done after 20 rounds"
+    assert format_head(make_snapshot(phase="personalize", round=21), 80)[0].startswith(
         "kitchen: personalize, 0 of 4 updates"
     )
     history = [ROUND | {"round": 5, "accuracy_mean": 0.5}, ROUND, ROUND | {"round": 21, "accuracy_mean": 0}]
-    assert format_head(tree(history=history), 80)[2].endswith("mean 0.0%, p10 84.0%, p90 97.1% ▁█")
-    spread = format_head(tree(*(device(f"d{i}", accuracy=i / 10) for i in range(11))), 80)[2]
+    assert format_head(make_snapshot(history=history), 80)[2].endswith("mean 0.0%, p10 84.0%, p90 97.1% ▁█")
+    spread = format_head(make_snapshot(*(make_device(f"d{i}", accuracy=i / 10) for i in range(11))), 80)[2]
     assert spread == "accuracy mean 50.0%, p10 10.0%, p90 90.0%"
     rounds = [{"round": 3, "assignment": {"a": 0, "b": 1, "c": 0}}]
     assert (
-        format_head(tree(clusters={"rounds": rounds, "similarity": None}), 80)[-1]
+        format_head(make_snapshot(clusters={"rounds": rounds, "similarity": None}), 80)[-1]
         == "clusters after round 3: 0 has 2, 1 has 1"
     )
 
 
-def test_the_verdict_is_above_the_devices():
+def test_verdict_is_shown_above_the_devices():
     rows = [
         {"id": f"pi-{i}", "accuracy_local": 0.5, "accuracy_shipped": 0.75, "shipped": 3.0} for i in range(3)
     ]
-    ended = tree(device("pi-0"), phase="done", verdict=as_dict(judge_federation(rows)))
+    ended = make_snapshot(make_device("pi-0"), phase="done", verdict=as_dict(judge_federation(rows)))
     lines = format_head(ended, 80)
     assert lines[1:5] == [
         "device  local  federated  shipped  int8  model  against local",
@@ -144,29 +149,29 @@ def test_the_verdict_is_above_the_devices():
     once = format_snapshot(ended, 80)
     assert once[2] == "pi-0    50.0%          -    75.0%     -  mixture  -"
     assert once[:8][-1].startswith("On average accuracy rises")
-    assert not any("rises" in line for line in format_snapshot(tree(phase="done"), 80))
+    assert not any("rises" in line for line in format_snapshot(make_snapshot(phase="done"), 80))
 
 
-def test_the_head_says_why_figures_are_missing():
-    def reason(**more):
-        return " ".join(format_head(tree(**more), 80)[1:-1])
+def test_head_explains_missing_figures():
+    def get_reason(**more):
+        return " ".join(format_head(make_snapshot(**more), 80)[1:-1])
 
     private = {"differential_privacy": True}
-    assert reason(**private) == (
+    assert get_reason(**private) == (
         "Differential privacy is on, so the aggregator publishes no figures for the rounds."
     )
-    assert reason(phase="done", **private) == (
+    assert get_reason(phase="done", **private) == (
         "Differential privacy is on, so the aggregator publishes no figures and no verdict. `edgefl report` "
         "shows them from the aggregator's folder."
     )
-    assert reason(phase="done").startswith("The broker has no verdict for this federation")
+    assert get_reason(phase="done").startswith("The broker has no verdict for this federation")
     masked = {**as_dict(judge_federation([{"id": "pi-1", "accuracy_shipped": 0.5}])), "rows": []}
-    assert reason(phase="done", verdict=masked).startswith("Updates are masked, so the verdict has no")
-    assert reason() == reason(phase="joining") == reason(phase="stopped") == ""
+    assert get_reason(phase="done", verdict=masked).startswith("Updates are masked, so the verdict has no")
+    assert get_reason() == get_reason(phase="joining") == get_reason(phase="stopped") == ""
 
 
-def test_rows_by_hand():
-    row = device(
+def test_rows_show_figures_and_reasons_of_devices():
+    row = make_device(
         "pi-1", "paused", round=6, accuracy=0.912, loss=0.25, last_seen_ts=940.0, why="paused: on battery"
     )
     columns = choose_columns(80)
@@ -179,30 +184,30 @@ def test_rows_by_hand():
         == "pi-1           paused       6  91.2%  0.2500  1 min paused: on battery"
     )
     assert "°C" in format_header(choose_columns(120), 120)
-    assert format_row(device("pi-2", why="\x1b[2J"), columns, 80, 0.0).isprintable()
+    assert format_row(make_device("pi-2", why="\x1b[2J"), columns, 80, 0.0).isprintable()
 
 
-def test_urgent_devices_come_first_and_devices_without_the_figure_last():
+def test_devices_are_sorted_and_filtered():
     devices = [
-        device("a", "sent", loss=0.3),
-        device("b", "training", loss=0.1),
-        device("c", "offline"),
-        device("d", "training", slow=True, loss=0.2),
+        make_device("a", "sent", loss=0.3),
+        make_device("b", "training", loss=0.1),
+        make_device("c", "offline"),
+        make_device("d", "training", slow=True, loss=0.2),
     ]
 
-    def order(*arguments):
+    def select_ids(*arguments):
         return [row["id"] for row in select_devices(devices, *arguments)]
 
-    assert order("state", False, "") == ["c", "d", "b", "a"]
-    assert order("loss", False, "") == ["b", "d", "a", "c"]
-    assert order("loss", True, "") == ["a", "d", "b", "c"]
-    assert order("device", True, "") == ["d", "c", "b", "a"]
-    assert order("state", False, "slow") == ["d"]
-    assert order("state", False, "TRAIN b") == ["b"]
+    assert select_ids("state", False, "") == ["c", "d", "b", "a"]
+    assert select_ids("loss", False, "") == ["b", "d", "a", "c"]
+    assert select_ids("loss", True, "") == ["a", "d", "b", "c"]
+    assert select_ids("device", True, "") == ["d", "c", "b", "a"]
+    assert select_ids("state", False, "slow") == ["d"]
+    assert select_ids("state", False, "TRAIN b") == ["b"]
 
 
-def test_a_page_by_hand():
-    row = device(
+def test_device_page_shows_figures_gate_and_trace():
+    row = make_device(
         "pi-1",
         "rejected",
         why="rejected: no kernel",
@@ -237,34 +242,37 @@ def test_a_page_by_hand():
     st.floats(-1e12, 1e12) | st.none(),
     st.integers(20, 200),
 )
-def test_no_line_exceeds_the_width(figure, count, when, width):
-    row = device(
+def test_no_line_exceeds_the_width(figure, count, last_seen_ts, width):
+    row = make_device(
         "x" * 64,
         "training",
         loss=figure,
         accuracy=figure,
         seconds=figure,
         bytes_up=count,
-        last_seen_ts=when,
+        last_seen_ts=last_seen_ts,
         rss_mb=figure,
     )
-    lines = format_snapshot(tree(row, history=[{**ROUND, "bytes_up": count, "loss": figure}]), width)
+    lines = format_snapshot(make_snapshot(row, history=[{**ROUND, "bytes_up": count, "loss": figure}]), width)
     assert all(len(line) <= width for line in lines)
 
 
 @pytest.mark.parametrize("sort", SORT_COLUMNS)
-def test_every_order_takes_devices_without_figures(sort):
+def test_every_sort_column_accepts_devices_without_figures(sort):
     assert (
         len(
             select_devices(
-                [device("a"), device("b", loss=1.0, accuracy=0.1, round=1, expert=2)], sort, False, ""
+                [make_device("a"), make_device("b", loss=1.0, accuracy=0.1, round=1, expert=2)],
+                sort,
+                False,
+                "",
             )
         )
         == 2
     )
 
 
-def test_number_formats():
+def test_numbers_ages_and_bars_are_formatted():
     assert [
         text_format.format_bytes(size) for size in (0, 999, 1000, 9_949, 12_345, 2_500_000, 3e9, 5e13)
     ] == [

@@ -61,11 +61,11 @@ def clusters(round=1, session="s1", **assignment):
     return TOPICS.clusters, encode_json(Clusters(session, round, assignment, "", (), (), (), math.nan, 114.0))
 
 
-JUDGED = judge_federation([{"id": "pi-1", "accuracy_local": 0.5, "accuracy_shipped": 0.75, "shipped": 3.0}])
+VERDICT = judge_federation([{"id": "pi-1", "accuracy_local": 0.5, "accuracy_shipped": 0.75, "shipped": 3.0}])
 
 
 def verdict(session="s1"):
-    return TOPICS.verdict, encode_json(make_verdict_message(JUDGED, session, 115.0, with_rows=True))
+    return TOPICS.verdict, encode_json(make_verdict_message(VERDICT, session, 115.0, with_rows=True))
 
 
 def take_snapshot(*messages, now=120.0):
@@ -80,11 +80,11 @@ def take_snapshot(*messages, now=120.0):
     return snapshot(view, now)
 
 
-def of(client_id, tree):
+def find_device(client_id, tree):
     return next(device for device in tree["devices"] if device["id"] == client_id)
 
 
-def test_a_round_by_hand():
+def test_snapshot_describes_an_open_round():
     tree = take_snapshot(
         state(phase="joining", round=0),
         status(),
@@ -123,7 +123,7 @@ def test_a_round_by_hand():
         "broken": 0,
     }
     assert (tree["round_started_ts"], tree["ts"], tree["history"]) == (101.0, 104.0, [])
-    assert of("pi-1", tree) == {
+    assert find_device("pi-1", tree) == {
         "id": "pi-1",
         "state": "sent",
         "why": "",
@@ -152,33 +152,39 @@ def test_a_round_by_hand():
         "trace": [[1, 0.5]],
         "trace_of": "loss",
     }
-    assert (of("pi-2", tree)["state"], of("pi-2", tree)["why"], of("pi-2", tree)["last_seen_ts"]) == (
+    assert (
+        find_device("pi-2", tree)["state"],
+        find_device("pi-2", tree)["why"],
+        find_device("pi-2", tree)["last_seen_ts"],
+    ) == (
         "training",
         "",
         90.0,
     )
 
 
-def test_the_state_says_that_differential_privacy_hides_the_figures():
+def test_snapshot_shows_whether_differential_privacy_is_on():
     assert take_snapshot(state("done", 21, differential_privacy=1.0))["differential_privacy"] is True
     assert take_snapshot(state("done", 21))["differential_privacy"] is False
     assert take_snapshot(status())["differential_privacy"] is False
 
 
-def test_a_view_that_opens_after_the_end_reads_finished_devices_from_the_verdict():
-    gone = [status(client_id, online=False) for client_id in ("pi-1", "pi-2")]
-    tree = take_snapshot(*gone, state("done", 21), verdict())
+def test_late_view_reads_finished_devices_from_the_verdict():
+    offline = [status(client_id, online=False) for client_id in ("pi-1", "pi-2")]
+    tree = take_snapshot(*offline, state("done", 21), verdict())
     assert [(device["id"], device["state"]) for device in tree["devices"]] == [
         ("pi-1", "finished"),
         ("pi-2", "idle"),
     ]
-    assert of("pi-1", take_snapshot(*gone, state("federate", 2), verdict()))["state"] == "offline"
-    late = status("pi-2"), task("pi-2", round=21), begin("pi-2", round=21, accuracy_shipped=0.9)
-    device = of("pi-2", take_snapshot(state("personalize", 21), *late, state("done", 21), verdict()))
+    assert find_device("pi-1", take_snapshot(*offline, state("federate", 2), verdict()))["state"] == "offline"
+    late_messages = status("pi-2"), task("pi-2", round=21), begin("pi-2", round=21, accuracy_shipped=0.9)
+    device = find_device(
+        "pi-2", take_snapshot(state("personalize", 21), *late_messages, state("done", 21), verdict())
+    )
     assert (device["state"], device["why"]) == ("finished", "its model arrived too late for the verdict")
 
 
-def test_number_of_devices_that_a_federation_waits_for():
+def test_snapshot_shows_the_required_number_of_devices():
     assert take_snapshot(state("joining", 0, min_clients=3.0), status())["needed"] == 3
     for settings in ({}, {"min_clients": 0.0}, {"min_clients": math.nan}, {"min_clients": 1e300}):
         assert take_snapshot(state("joining", 0, **settings))["needed"] is None
@@ -194,28 +200,33 @@ def test_number_of_devices_that_a_federation_waits_for():
         (1.0, 0, []),
     ],
 )
-def test_experts_of_a_gate_have_the_names_that_a_simulation_gives_them(num_local, experts, names):
+def test_gate_experts_have_the_same_names_as_in_a_simulation(num_local, experts, names):
     gate = {f"gate_{index}": 1 / experts for index in range(experts)}
     assert take_snapshot(state(own_experts=num_local), status(), metrics(**gate))["experts"] == names
 
 
-def test_a_late_view_reads_the_results_of_devices_from_the_verdict():
+def test_late_view_reads_device_results_from_the_verdict():
     """The order of the retained messages does not matter."""
-    left, done = status(online=False), state("done", 21)
-    for messages in permutations((left, done, verdict())):
-        device = of("pi-1", take_snapshot(*messages))
+    offline, done = status(online=False), state("done", 21)
+    for messages in permutations((offline, done, verdict())):
+        device = find_device("pi-1", take_snapshot(*messages))
         assert (device["state"], device["accuracy"], device["accuracy_local"]) == ("finished", 0.75, 0.5)
-    heard = take_snapshot(done, left, metrics(accuracy_shipped=0.5), verdict())
-    assert of("pi-1", heard)["accuracy_shipped"] == 0.5
-    assert of("pi-2", take_snapshot(done, verdict(), status("pi-2", online=False)))["state"] == "idle"
-    assert of("pi-1", take_snapshot(done, verdict(), left, state(session="s2")))["accuracy_local"] is None
+    with_metrics = take_snapshot(done, offline, metrics(accuracy_shipped=0.5), verdict())
+    assert find_device("pi-1", with_metrics)["accuracy_shipped"] == 0.5
+    assert (
+        find_device("pi-2", take_snapshot(done, verdict(), status("pi-2", online=False)))["state"] == "idle"
+    )
+    assert (
+        find_device("pi-1", take_snapshot(done, verdict(), offline, state(session="s2")))["accuracy_local"]
+        is None
+    )
 
 
-def test_the_verdict_of_this_session_is_shown():
+def test_only_the_verdict_of_the_current_session_is_shown():
     assert take_snapshot(state())["verdict"] is None
     done = state("done", 21)
     for messages in ((done, verdict()), (verdict(), done), (verdict("s0"), done, verdict())):
-        assert take_snapshot(*messages)["verdict"] == as_dict(JUDGED)
+        assert take_snapshot(*messages)["verdict"] == as_dict(VERDICT)
     next_session = state("joining", 0, session="s2")
     cleared = TOPICS.verdict, b""
     for messages in (
@@ -229,7 +240,7 @@ def test_the_verdict_of_this_session_is_shown():
     assert TOPICS.verdict in list_view_subscriptions("kitchen")
 
 
-def test_a_summary_is_a_row_without_nan():
+def test_summary_becomes_a_history_row_without_nan():
     tree = take_snapshot(state(), summary(dropped=("pi-9",)), summary(2, math.nan, auc_mean=0.5, x=math.inf))
     assert tree["history"][0] == {
         "round": 1,
@@ -317,8 +328,8 @@ MEASURED = (state("personalize", 21), status(), task(round=21), begin(round=21, 
         ),
     ],
 )
-def test_what_a_device_does_and_why_it_is_not_in_the_round(messages, now, expected, why):
-    device = of("pi-1", take_snapshot(*messages, now=now))
+def test_device_has_a_state_and_a_reason_for_missing_the_round(messages, now, expected, why):
+    device = find_device("pi-1", take_snapshot(*messages, now=now))
     assert (device["state"], device["why"]) == (expected, why)
 
 
@@ -333,40 +344,53 @@ def test_a_device_that_takes_twice_the_median_time_is_slow():
         112.0,
         begin("pi-2"),
     ]
-    before, after = (of("pi-3", take_snapshot(*open_round, *answers, now=now)) for now in (120.0, 121.0))
+    before, after = (
+        find_device("pi-3", take_snapshot(*open_round, *answers, now=now)) for now in (120.0, 121.0)
+    )
     assert (before["state"], before["slow"], before["why"]) == ("training", False, "")
     assert (after["state"], after["slow"]) == ("training", True)
     assert after["why"] == "slow: working for 21 s, the median of the others is 10 s"
 
 
 def test_only_the_last_will_of_the_current_boot_takes_a_device_offline():
-    assert of("pi-1", take_snapshot(status(boot="b2"), status(online=False, boot="b1")))["state"] == "idle"
-    assert of("pi-1", take_snapshot(status(boot="b2"), status(online=False, boot="b2")))["state"] == "offline"
     assert (
-        of("pi-1", take_snapshot(status(boot="b1"), status(online=False, boot="b1"), status(boot="b2")))[
-            "state"
-        ]
+        find_device("pi-1", take_snapshot(status(boot="b2"), status(online=False, boot="b1")))["state"]
+        == "idle"
+    )
+    assert (
+        find_device("pi-1", take_snapshot(status(boot="b2"), status(online=False, boot="b2")))["state"]
+        == "offline"
+    )
+    assert (
+        find_device(
+            "pi-1", take_snapshot(status(boot="b1"), status(online=False, boot="b1"), status(boot="b2"))
+        )["state"]
         == "idle"
     )
 
 
 def test_errors_are_counted_and_the_last_one_is_shown():
     refusal = receipt(outcome="rejected", reason="x" * 500)
-    device = of("pi-1", take_snapshot(state(), status(), task(), refusal, refusal))
+    device = find_device("pi-1", take_snapshot(state(), status(), task(), refusal, refusal))
     assert (device["rejected"], device["last_error"]) == (2, "round 1: " + "x" * 300)
     assert (
-        of("pi-1", take_snapshot(state(), status(), task(), summary(dropped=("pi-1",))))["last_error"]
+        find_device("pi-1", take_snapshot(state(), status(), task(), summary(dropped=("pi-1",))))[
+            "last_error"
+        ]
         == "round 1 ended without its update"
     )
 
 
 def test_an_update_announced_twice_is_counted_once():
     again = begin(sha="cd" * 32, size=50)
-    assert of("pi-1", take_snapshot(state(), status(), task(), begin(), begin(), again))["bytes_up"] == 1050
-    assert of("pi-1", take_snapshot(state(), status(), metrics(bytes_up=5000.0)))["bytes_up"] == 5000
+    assert (
+        find_device("pi-1", take_snapshot(state(), status(), task(), begin(), begin(), again))["bytes_up"]
+        == 1050
+    )
+    assert find_device("pi-1", take_snapshot(state(), status(), metrics(bytes_up=5000.0)))["bytes_up"] == 5000
 
 
-def test_figures_of_a_personalized_device():
+def test_personalized_device_shows_its_mixture_and_gate():
     values = {
         "accuracy_federated": 0.8,
         "accuracy_mixture": 0.9,
@@ -375,7 +399,7 @@ def test_figures_of_a_personalized_device():
         "gate_1": 0.75,
         "gate_3": 1.0,
     }
-    device = of(
+    device = find_device(
         "pi-1",
         take_snapshot(
             state(),
@@ -388,11 +412,11 @@ def test_figures_of_a_personalized_device():
     assert (device["accuracy"], device["accuracy_federated"], device["accuracy_int8"]) == (0.9, 0.8, 0.88)
     assert (device["gate"], device["expert"], device["round"]) == ([0.25, 0.75], 1, 21)
     assert (device["trace"], device["trace_of"]) == ([[1, 0.5], [2, 0.4]], "loss")
-    device = of("pi-1", take_snapshot(state(), status(), begin(**{"q/0": 0.6, "q/1": 0.4})))
+    device = find_device("pi-1", take_snapshot(state(), status(), begin(**{"q/0": 0.6, "q/1": 0.4})))
     assert (device["expert"], device["gate"]) == (0, None)
 
 
-def test_clusters_of_a_session_that_is_over_are_forgotten_in_any_order():
+def test_clusters_of_other_sessions_are_ignored():
     first = clusters(1, **{"pi-1": 0})
     second = clusters(2, **{"pi-1": 1})
     old = clusters(9, session="s0", **{"pi-1": 5})
@@ -400,7 +424,7 @@ def test_clusters_of_a_session_that_is_over_are_forgotten_in_any_order():
     for messages in ([state(), first, second, second], [first, second, state()]):
         tree = take_snapshot(status(), *messages)
         assert tree["clusters"] == {"rounds": expected, "similarity": None}
-        assert of("pi-1", tree)["expert"] == 1
+        assert find_device("pi-1", tree)["expert"] == 1
     assert (
         take_snapshot(old, state())["clusters"]["rounds"]
         == take_snapshot(state(), old)["clusters"]["rounds"]
@@ -409,7 +433,7 @@ def test_clusters_of_a_session_that_is_over_are_forgotten_in_any_order():
     assert take_snapshot(state(), first, state(session="s2"))["clusters"]["rounds"] == []
 
 
-def test_a_similarity_stays_until_the_next():
+def test_similarity_is_shown_until_the_next_similarity():
     matrix = ((1.0, 0.5), (0.5, 1.0))
     linkage = ((0, 1, 0.5, 2),)
     message = Clusters("s1", 1, {"a": 0, "b": 0}, "fc1", ("a", "b"), matrix, linkage, math.nan, 1.0, 1)
@@ -424,7 +448,7 @@ def test_a_similarity_stays_until_the_next():
     }
 
 
-def test_another_session_resets_the_view_except_for_the_devices():
+def test_new_session_resets_the_view_but_not_the_devices():
     tree = take_snapshot(
         state(),
         status(),
@@ -435,7 +459,7 @@ def test_another_session_resets_the_view_except_for_the_devices():
         130.0,
         state(session="s2", ts=130.0),
     )
-    device = of("pi-1", tree)
+    device = find_device("pi-1", tree)
     assert (tree["session"], tree["history"], tree["round_started_ts"]) == ("s2", [], 130.0)
     assert (device["samples"], device["rejected"], device["trace"], device["loss"], device["bytes_up"]) == (
         40,
@@ -464,7 +488,7 @@ def test_invalid_messages_are_counted(message):
     assert take_snapshot(state(), message)["broken"] == 1
 
 
-def test_a_status_that_was_cleared_takes_the_device_away():
+def test_cleared_status_removes_the_device():
     assert take_snapshot(status(), (TOPICS.format_device("pi-1", "status"), b""))["devices"] == []
 
 

@@ -1,4 +1,4 @@
-"""No message breaks a view or fills memory, and retained messages may arrive in any order."""
+"""No message breaks a view or fills memory, and messages may arrive in any order."""
 
 import json
 import math
@@ -43,7 +43,7 @@ def clusters(round=1):
 STATE = TOPICS.state, encode_json(State("kitchen", "s1", "federate", 1, 20, 2, 60.0, SHA, 100.0))
 TASK = Task("s1", 1, "federate", SHA, {"global": SHA}, {}, 1, 60.0, "fp32", 0, 0.0, "n", 100.0)
 BEGIN = Begin("pi-1", "s1", 1, SHA, SHA, 1000, 1, 65536, 40, {"loss": 0.5}, "n", 110.0)
-FINE = [
+VALID_MESSAGES = [
     STATE,
     status(),
     (TOPICS.format_device("pi-1", "task"), encode_json(TASK)),
@@ -54,13 +54,13 @@ FINE = [
     clusters(),
 ]
 NUMBERS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
-ANY_TOPIC = st.sampled_from([topic for topic, _ in FINE]) | st.text(max_size=40)
+ANY_TOPIC = st.sampled_from([topic for topic, _ in VALID_MESSAGES]) | st.text(max_size=40)
 
 
 @st.composite
-def nearly(draw):
-    """A protocol message with one wrong field."""
-    topic, payload = draw(st.sampled_from(FINE))
+def draw_almost_valid_message(draw):
+    """Draw a protocol message with one wrong field."""
+    topic, payload = draw(st.sampled_from(VALID_MESSAGES))
     fields = json.loads(payload)
     fields[draw(st.sampled_from(sorted(fields)))] = draw(
         NUMBERS | st.lists(NUMBERS, max_size=3) | st.dictionaries(st.text(max_size=4), NUMBERS)
@@ -70,10 +70,15 @@ def nearly(draw):
 
 @settings(max_examples=300)
 @given(
-    st.lists(st.sampled_from(FINE) | nearly() | st.tuples(ANY_TOPIC, st.binary(max_size=60)), max_size=25),
+    st.lists(
+        st.sampled_from(VALID_MESSAGES)
+        | draw_almost_valid_message()
+        | st.tuples(ANY_TOPIC, st.binary(max_size=60)),
+        max_size=25,
+    ),
     st.floats(0, 1e10),
 )
-def test_nothing_on_any_topic_raises_and_a_snapshot_is_json(messages, now):
+def test_arbitrary_messages_give_a_json_snapshot(messages, now):
     view = FederationView("kitchen")
     for topic, payload in messages:
         view.take(topic, payload, now)
@@ -82,8 +87,8 @@ def test_nothing_on_any_topic_raises_and_a_snapshot_is_json(messages, now):
     )
 
 
-@given(st.permutations(FINE))
-def test_the_retained_messages_may_come_in_any_order(messages):
+@given(st.permutations(VALID_MESSAGES))
+def test_messages_may_arrive_in_any_order(messages):
     view = FederationView("kitchen")
     for topic, payload in messages:
         view.take(topic, payload, 115.0)
@@ -99,7 +104,7 @@ def test_the_retained_messages_may_come_in_any_order(messages):
     )
 
 
-def test_memory_is_bounded():
+def test_memory_of_a_view_is_bounded():
     view = FederationView("kitchen")
     view.take(*STATE, 1.0)
     tracemalloc.start()

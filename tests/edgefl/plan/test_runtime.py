@@ -9,7 +9,7 @@ from edgefl.errors import PlanError
 from edgefl.plan import runtime
 
 
-def test_names_the_runtime_and_its_version() -> None:
+def test_runtime_has_a_name_and_a_version() -> None:
     assert runtime.list_runtimes()
     name, version = runtime.RUNTIME_VERSION.split(" ")
     assert name in {"ai-edge-litert", "tflite-runtime"}
@@ -27,12 +27,12 @@ def test_a_truncated_model_is_refused() -> None:
         runtime.load_interpreter(b"\x1c\x00\x00\x00TFL3" + b"\x00" * 8)
 
 
-def test_an_unknown_runtime_is_named() -> None:
+def test_error_names_the_unknown_runtime() -> None:
     with pytest.raises(PlanError, match="'nnom' is not installed"):
         runtime.load_interpreter(b"\x1c\x00\x00\x00TFL3", runtime="nnom")
 
 
-def test_importing_it_loads_no_runtime_and_no_tensorflow() -> None:
+def test_import_loads_no_runtime_and_no_tensorflow() -> None:
     code = (
         "import sys, edgefl.plan.runtime; print([m for m in ('tensorflow', 'ai_edge_litert') if m in "
         "sys.modules])"

@@ -14,7 +14,7 @@ from edgefl.plan.tflite import (
     with_constants,
     with_metadata,
 )
-from tests.firmware_export.graphs import Op, T, model_of
+from tests.firmware_export.graphs import Op, T, make_tflite
 
 KERNEL = np.arange(12, dtype=np.float32).reshape(3, 4)
 
@@ -22,7 +22,7 @@ KERNEL = np.arange(12, dtype=np.float32).reshape(3, 4)
 @pytest.fixture(scope="module")
 def model() -> bytes:
     """Return a dense layer with a scale for each of its three outputs."""
-    return model_of(
+    return make_tflite(
         [
             T((1, 4), kind="FLOAT32", name="x"),
             T((3, 4), data=KERNEL, name="kernel"),
@@ -33,7 +33,7 @@ def model() -> bytes:
     )
 
 
-def test_what_a_file_holds(model: bytes) -> None:
+def test_operators_and_tensors_are_read(model: bytes) -> None:
     graph = read_subgraph(model)
     (operator,) = graph.operators
     assert (operator.name, operator.version, operator.custom) == ("FULLY_CONNECTED", 4, "")
@@ -49,7 +49,7 @@ def test_what_a_file_holds(model: bytes) -> None:
     assert out.zero_point == 7
 
 
-def test_reading_copies_no_constant(model: bytes) -> None:
+def test_constants_are_read_without_copying(model: bytes) -> None:
     kernel = read_subgraph(model).tensors[1]
     assert np.shares_memory(kernel.data, np.frombuffer(model, np.uint8))
     assert not kernel.data.flags.writeable
@@ -75,16 +75,16 @@ def test_packing_twice_gives_the_same_bytes(model: bytes) -> None:
     assert (data.__array_interface__["data"][0] - first) % 16 == 0
 
 
-def test_metadata(model: bytes) -> None:
-    noted = with_metadata(with_metadata(model, "first", b"1"), "second", bytes(1000))
-    assert read_metadata(noted, "first") == b"1"
-    assert read_metadata(noted, "second") == bytes(1000)
-    assert read_metadata(noted, "third") is None
+def test_metadata_is_written_and_read(model: bytes) -> None:
+    with_entries = with_metadata(with_metadata(model, "first", b"1"), "second", bytes(1000))
+    assert read_metadata(with_entries, "first") == b"1"
+    assert read_metadata(with_entries, "second") == bytes(1000)
+    assert read_metadata(with_entries, "third") is None
     assert read_metadata(model, "first") is None
-    np.testing.assert_array_equal(read_float_constants(noted)[1], KERNEL)
+    np.testing.assert_array_equal(read_float_constants(with_entries)[1], KERNEL)
 
 
-def test_a_truncated_file_is_an_error_or_read(model: bytes) -> None:
+def test_truncated_file_is_refused_or_read(model: bytes) -> None:
     """A model that is truncated anywhere outside its padding is a ModelFileError that names the file."""
     refused = 0
     for length in range(len(model)):
@@ -97,12 +97,12 @@ def test_a_truncated_file_is_an_error_or_read(model: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", [PlanError, ExportError])
-def test_foreign_bytes_are_an_error_of_plan_and_export(kind: type[Exception]) -> None:
+def test_foreign_bytes_raise_plan_and_export_errors(kind: type[Exception]) -> None:
     with pytest.raises(kind, match=r"the identifier TFL3 at byte 4, found b'9a\\x00\\x00' in 46 bytes"):
         read_model(b"GIF89a" + bytes(40))
 
 
-def test_newer_files_ask_for_a_newer_edgefl(model: bytes) -> None:
+def test_error_for_newer_files_suggests_an_update(model: bytes) -> None:
     newer = unpack_model(model)
     newer.version = 4
     with pytest.raises(ModelFileError, match=r"schema version 4, expected 3.*update edgefl"):
@@ -113,7 +113,7 @@ def test_newer_files_ask_for_a_newer_edgefl(model: bytes) -> None:
         read_model(pack_model(unknown, 100))
 
 
-def test_several_subgraphs(model: bytes) -> None:
+def test_several_subgraphs_are_refused_if_one_is_expected(model: bytes) -> None:
     root = unpack_model(model)
     root.subgraphs = [*root.subgraphs, *root.subgraphs]
     packed = pack_model(root, 100)

@@ -17,9 +17,7 @@ pytest.importorskip("dp_accounting", reason="the extra dp is not installed")
 @pytest.mark.parametrize(
     ("noise_multiplier", "epochs", "published"), [(1.12, 60, 2.92), (0.6, 30, 9.74), (1.2, 10, 1.20)]
 )
-def test_epsilon_is_that_of_the_mnist_tutorial_of_tensorflow_privacy_or_a_little_better(
-    noise_multiplier, epochs, published
-):
+def test_epsilon_is_close_to_the_tensorflow_privacy_tutorial(noise_multiplier, epochs, published):
     """Its README has epsilon at delta 1e-5 for batches of 256 of 60,000 samples.
 
     It uses Renyi divergences, whose bound is looser.
@@ -28,18 +26,18 @@ def test_epsilon_is_that_of_the_mnist_tutorial_of_tensorflow_privacy_or_a_little
     assert 0.65 * published < computed <= published
 
 
-def test_epsilon_is_within_the_rdp_accountants():
+def test_epsilon_is_slightly_below_the_rdp_accountant():
     import dp_accounting
     from dp_accounting.rdp import RdpAccountant
 
     renyi = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
     renyi.compose(dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(1.1)), 1000)
-    above = renyi.get_epsilon(1e-5)
-    assert 0.85 * above < accountant.compute_epsilon(0.01, 1.1, 1000, 1e-5) < above
+    rdp_epsilon = renyi.get_epsilon(1e-5)
+    assert 0.85 * rdp_epsilon < accountant.compute_epsilon(0.01, 1.1, 1000, 1e-5) < rdp_epsilon
 
 
 @pytest.mark.parametrize(("noise_multiplier", "rounds"), [(5.0, 1), (5.0, 10), (1.0, 1), (20.0, 100)])
-def test_without_sampling_epsilon_is_the_closed_form(noise_multiplier, rounds):
+def test_epsilon_without_sampling_matches_the_closed_form(noise_multiplier, rounds):
     """Balle and Wang, arXiv:1805.06530, theorem 8, with s = sigma / sqrt(rounds).
 
     delta = Phi(1 / 2s - eps s) - e^eps Phi(-1 / 2s - eps s).
@@ -54,9 +52,9 @@ def test_without_sampling_epsilon_is_the_closed_form(noise_multiplier, rounds):
     assert delta(computed) <= 1e-5 < delta(computed - 0.01)
 
 
-def test_a_sampled_round_spends_less_than_a_whole_one_and_more_rounds_more():
-    whole, sampled = (accountant.compute_epsilon(rate, 1.0, 5, 1e-5) for rate in (1.0, 0.1))
-    assert sampled < whole / 2
+def test_epsilon_grows_with_sampling_rate_and_rounds():
+    unsampled, sampled = (accountant.compute_epsilon(rate, 1.0, 5, 1e-5) for rate in (1.0, 0.1))
+    assert sampled < unsampled / 2
     assert (
         0
         == accountant.compute_epsilon(0.1, 1.0, 0, 1e-5)
@@ -66,13 +64,13 @@ def test_a_sampled_round_spends_less_than_a_whole_one_and_more_rounds_more():
 
 
 @pytest.mark.parametrize(("rate", "rounds", "target"), [(0.1, 50, 8.0), (1.0, 3, 0.5), (0.01, 10, 2.0)])
-def test_the_noise_for_a_budget_keeps_it_with_little_to_spare(rate, rounds, target):
+def test_noise_multiplier_meets_the_budget_closely(rate, rounds, target):
     computed = accountant.find_noise_multiplier(rate, rounds, target, 1e-5)
     assert accountant.compute_epsilon(rate, computed, rounds, 1e-5) <= target
     assert accountant.compute_epsilon(rate, computed * 0.985, rounds, 1e-5) > target
 
 
-def test_a_summary_names_its_assumptions():
+def test_spending_summary_contains_its_assumptions():
     config = FederationConfig(clients_per_round=5, privacy=PrivacyConfig(0.5, 1.5, 50, 1e-4))
     spent = accountant.summarize_spending(config, 20)
     assert (spent["sampling"], spent["sampling_rate"], spent["rounds"]) == ("poisson", 0.1, 20)
@@ -85,7 +83,7 @@ def test_a_summary_names_its_assumptions():
     assert accountant.summarize_spending(config, 0)["epsilon"] == 0
 
 
-def test_the_command_finds_the_noise_and_shows_what_it_spends():
+def test_plan_command_finds_noise_and_shows_epsilon():
     def run(*arguments):
         return CliRunner().invoke(
             privacy, ["plan", "--clients", "100", "--per-round", "10", "--rounds", "20", *arguments]
@@ -100,7 +98,7 @@ def test_the_command_finds_the_noise_and_shows_what_it_spends():
         assert isinstance(run(*arguments).exception, ConfigError)
 
 
-def test_as_many_rounds_as_the_budget_allows(caplog):
+def test_rounds_are_limited_to_the_budget(caplog):
     def config(max_epsilon, rounds=50):
         return FederationConfig(
             rounds=rounds, privacy=PrivacyConfig(1.0, 2.0, 10, 1e-5, max_epsilon=max_epsilon)

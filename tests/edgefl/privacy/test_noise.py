@@ -10,14 +10,14 @@ from edgefl.privacy.noise import derive_noise_key, draw_normal, draw_uniform
 KEY = bytes(range(32))
 
 
-def test_the_keystream_is_that_of_rfc_8439():
+def test_keystream_matches_rfc_8439():
     """Section 2.4.2: the keystream of the example, which shows that the cipher is ChaCha20."""
     nonce = (1).to_bytes(4, "little") + bytes.fromhex("000000000000004a00000000")
     stream = Cipher(ChaCha20(KEY, nonce), mode=None).encryptor().update(bytes(16))
     assert stream.hex() == "224f51f3401bd9e12fde276fb8631ded"
 
 
-def test_draws_are_normal_and_those_of_other_purposes_unrelated():
+def test_draws_are_normal_and_uncorrelated_between_purposes():
     stats = pytest.importorskip("scipy.stats")
     first, second = (
         draw_normal(KEY, purpose, (100, 200)) for purpose in ("noise of round 1", "noise of round 2")
@@ -26,11 +26,11 @@ def test_draws_are_normal_and_those_of_other_purposes_unrelated():
     assert abs(first.std() - 1) < 0.02
     assert abs(np.corrcoef(first.ravel(), second.ravel())[0, 1]) < 0.03
     assert abs(np.corrcoef(first.ravel()[:-1], first.ravel()[1:])[0, 1]) < 0.03
-    half = 10_000  # the distance of the two numbers of one pair of uniforms
+    half = 10_000  # distance between the two normal numbers made from one pair of uniform numbers
     assert abs(np.corrcoef(first.ravel()[:half], first.ravel()[half:])[0, 1]) < 0.03
 
 
-def test_the_same_key_and_purpose_give_the_same_bits_another_key_others():
+def test_draws_are_determined_by_key_and_purpose():
     assert draw_normal(KEY, "a", (3,)).tobytes() == draw_normal(KEY, "a", (3,)).tobytes()
     assert draw_normal(KEY, "a", (3,))[0] != draw_normal(bytes(32), "a", (3,))[0]
     assert draw_normal(KEY, "a", ()).shape == ()

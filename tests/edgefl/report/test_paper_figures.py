@@ -1,4 +1,4 @@
-"""The papers' figures: their data by hand, and reproducible pictures of real runs in every format."""
+"""The papers' figures: examples of their data, and reproducible pictures of real runs in every format."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from edgefl.report.figures import clustered as clustered_figures
 from edgefl.report.folder import Folder, read_folder
 
 
-def folder(name="x", algorithm="aem", options=None, partition=None, **more) -> Folder:
+def make_folder(name="x", algorithm="aem", options=None, partition=None, **more) -> Folder:
     config = {
         "algorithm": algorithm,
         "options": options or {},
@@ -34,7 +34,7 @@ def test_aem_3_and_4_average_over_runs():
         ({"id": "a", "accuracy_mixture": 0.7},),
     )
     runs = [
-        folder(
+        make_folder(
             options={k: v for k, v in settings.items() if k != "p"},
             partition={"p": settings["p"]},
             clients=rows,
@@ -62,7 +62,9 @@ def test_aem_5_sorts_clusters_by_size():
     clients = tuple(
         {"id": str(i), "diagnostics": {"best": best}} for i, best in enumerate((2.0, 2.0, 0.0, 2.0, None, -1))
     )
-    assert aem_figures.count_best_models(folder(options={"num_experts": 4}, clients=clients)).tolist() == [
+    assert aem_figures.count_best_models(
+        make_folder(options={"num_experts": 4}, clients=clients)
+    ).tolist() == [
         3,
         1,
         0,
@@ -70,7 +72,7 @@ def test_aem_5_sorts_clusters_by_size():
     ]
 
 
-def test_fedmix_1_slides_over_rounds():
+def test_fedmix_1_smooths_over_rounds():
     np.testing.assert_allclose(fedmix.smooth_values(np.array([4.0, 2.0, 6.0, 0.0]), 3), [4, 3, 4, 8 / 3])
     records = [
         {"round": r, "measured": {"divergence": {"expert0": r, "expert1": 3 * r}}} for r in (1, 2, 3)
@@ -84,7 +86,7 @@ def test_fedmix_7_uses_the_last_report_of_every_client():
         {"round": r, "updates": {c: {"q/0": q, "q/1": 1 - q}}}
         for r, c, q in ((1, "a", 0.5), (9, "a", 0.9), (10, "b", 0.2), (11, "b", 0.0))
     )
-    run = folder(
+    run = make_folder(
         records=records, clients=({"id": "b", "truth": 0}, {"id": "a", "truth": 1}, {"id": "c", "truth": 0})
     )
     clients, truth, q, last = fedmix.read_truth_and_q(run)
@@ -108,7 +110,7 @@ def test_clustered_3_and_4_order_clients_by_their_true_cluster():
         "compared": [epoch],
         "layers": {"fc": [epoch], "conv": [np.eye(3).tolist()]},
     }
-    run = folder(layers=layers)
+    run = make_folder(layers=layers)
     epochs, clients, result = clustered_figures.read_layer_similarities(run)
     assert (epochs, clients, list(result)) == ([1], ["b", "a", "c"], ["other layers", "dense layers"])
     np.testing.assert_allclose(result["dense layers"][0], [[1, 0.1, 0.2], [0.1, 1, 0.9], [0.2, 0.9, 1]])
@@ -120,7 +122,7 @@ def test_clustered_3_and_4_order_clients_by_their_true_cluster():
 def test_clustered_5_and_6_average_over_clients_then_runs():
     def run(loss, clustering):
         measured = {"clients": {"a": {"loss_mixture": loss}, "b": {"loss_mixture": loss + 1}}}
-        return folder(
+        return make_folder(
             algorithm="clustered",
             options={"clustering": clustering, "mixing": 0.25},
             partition={"tasks": 2},
@@ -146,7 +148,7 @@ def test_pfl_moe_3_is_relative_to_fedavg():
         "global_mixture": 0.65,
     }
     result = [
-        pfl_moe.read_gain(folder(algorithm="pfl-mf", clients=({"id": "a", **row},)), test)
+        pfl_moe.read_gain(make_folder(algorithm="pfl-mf", clients=({"id": "a", **row},)), test)
         for test in pfl_moe.TEST_LABELS
     ]
     np.testing.assert_allclose(
@@ -155,7 +157,7 @@ def test_pfl_moe_3_is_relative_to_fedavg():
     assert [g.better.tolist() for g in result] == [[False], [True]]
 
 
-def test_the_list_names_all_figures(capsys):
+def test_list_contains_all_figures(capsys):
     assert edgefl(["report", "--list"]) == 0
     out = capsys.readouterr().out
     assert all(f"  {name} " in out and figure.needs in out for name, figure in PAPER_FIGURES.items())
@@ -170,18 +172,18 @@ def test_the_list_names_all_figures(capsys):
     }
 
 
-def signature_of(path: Path) -> bytes:
+def get_signature(path: Path) -> bytes:
     return {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}[path.suffix]
 
 
 @pytest.mark.parametrize("name", ["aem-3", "aem-4", "aem-5", "aem-6"])
-def test_aem_of_a_real_run(name, aem, tmp_path, capsys):
+def test_aem_figures_of_a_real_run_are_reproducible(name, aem, tmp_path, capsys):
     for ending in ("svg", "png", "pdf"):
         one = tmp_path / f"one.{ending}"
         two = tmp_path / f"two.{ending}"
         for path in (one, two):
             assert edgefl(["report", "--figure", name, str(aem), "-o", str(path)]) == 0
-        assert one.read_bytes().startswith(signature_of(one))
+        assert one.read_bytes().startswith(get_signature(one))
         assert one.read_bytes() == two.read_bytes()
     capsys.readouterr()
     assert edgefl(["report", "--figure", name, str(aem.parent), "--json"]) == 0
@@ -191,7 +193,7 @@ def test_aem_of_a_real_run(name, aem, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["clustered-3", "clustered-4", "clustered-5", "clustered-6"])
-def test_clustered_of_a_real_run(name, clustered, tmp_path, capsys):
+def test_clustered_figures_of_a_real_run_are_drawn(name, clustered, tmp_path, capsys):
     path = tmp_path / "figure.svg"
     assert edgefl(["report", "--figure", name, str(clustered), "-o", str(path)]) == 0
     assert path.read_bytes().startswith(b"<?xml")
@@ -203,15 +205,15 @@ def test_clustered_of_a_real_run(name, clustered, tmp_path, capsys):
         )
 
 
-def test_fedmix_and_pfl_moe_of_real_runs(simulated, tmp_path):
+def test_fedmix_and_pfl_moe_figures_of_real_runs_are_drawn(simulate_once, tmp_path):
     """The gradient divergence of FedAvg and FedMix, experts over rounds, and a client's gain over FedAvg."""
     dirichlet = 'name = "dirichlet"\nnum_clients = 4\nalpha = 0.5\nmin_samples = 60'
     short = {"epochs": 1, "gate_epochs": 1, "personal_epochs": 0}
-    fedmix_run = simulated(
+    fedmix_run = simulate_once(
         "fedmix", "fedmix", model="lenet5", rounds=4, partition=dirichlet, num_experts=2, **short
     )
     options = {"epochs": 1, "adapt_epochs": 1, "gate_epochs": 1}
-    mfe = simulated(
+    mfe = simulate_once(
         "mfe", "pfl-mfe", "--evaluate-every", "2", model="lenet5", rounds=2, partition=dirichlet, **options
     )
     for name, run in (
@@ -223,7 +225,7 @@ def test_fedmix_and_pfl_moe_of_real_runs(simulated, tmp_path):
         path = tmp_path / f"{name}.png"
         assert edgefl(["report", "--figure", name, str(run), "-o", str(path)]) == 0
         assert path.read_bytes().startswith(b"\x89PNG")
-    moe = simulated(
+    moe = simulate_once(
         "moe",
         "fedmix",
         model="lenet5",
@@ -240,5 +242,5 @@ def test_fedmix_and_pfl_moe_of_real_runs(simulated, tmp_path):
     assert edgefl(["report", "--figure", "fedmix-14", str(moe), "-o", str(tmp_path / "moe.svg")]) == 0
     for row in json.loads((mfe / "summary.json").read_text())["clients"]:
         assert sum(row["diagnostics"][f"gate/{part}"] for part in ("global", "local")) == pytest.approx(1)
-    alone = simulated("alone", "local", rounds=1, partition=dirichlet, epochs=1)
+    alone = simulate_once("alone", "local", rounds=1, partition=dirichlet, epochs=1)
     assert edgefl(["report", "--figure", "pfl-moe-1", str(alone), "-o", str(tmp_path / "alone.svg")]) == 0

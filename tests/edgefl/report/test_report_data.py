@@ -54,8 +54,8 @@ def test_losses_leave_out_missing_values():
     assert loss.tolist() == [2.0, 1.0]
 
 
-def test_accuracy_of_evaluated_clients_and_accuracy_that_clients_reported():
-    """Of .2 and .6 the mean is .4, the 10th percentile .24, the 90th .56. The two are never one line."""
+def test_measured_and_reported_accuracy_are_separate():
+    """The mean of .2 and .6 is .4, the 10th percentile is .24, and the 90th percentile is .56."""
     band = summarize_measured_accuracy(RECORDS)
     assert band.rounds.tolist() == [1]
     np.testing.assert_allclose([*band.mean, *band.p10, *band.p90], [0.4, 0.24, 0.56])
@@ -84,7 +84,7 @@ def test_bytes_are_summed_over_rounds():
     )
 
 
-def test_lines_of_the_servers_models():
+def test_each_server_model_has_an_accuracy_curve():
     records = [
         {"round": r, "measured": {"models": {"expert1": {"accuracy": 0.1 * r}, "expert0": {"accuracy": 0.5}}}}
         for r in (1, 3)
@@ -95,7 +95,7 @@ def test_lines_of_the_servers_models():
     np.testing.assert_allclose(result["expert1"][1], [0.1, 0.3])
 
 
-def test_distributions_and_int8_against_float():
+def test_accuracy_distributions_and_int8_pairs_are_read():
     clients = [
         {"id": "a", "accuracy_shipped": 0.9, "accuracy_shipped_int8": 0.8},
         {"id": "b", "accuracy_shipped": 0.5, "accuracy_shipped_int8": None},
@@ -130,11 +130,11 @@ def test_distributions_and_int8_against_float():
         ([-0.001], "Over 1 clients, int8 changes nothing on average. Clients that lose nothing: 1."),
     ],
 )
-def test_the_sentence_on_int8(lost, sentence):
+def test_int8_loss_is_described_in_a_sentence(lost, sentence):
     assert describe_int8_loss(np.array(lost)) == sentence
 
 
-def test_numbered_experts_have_the_names_of_a_simulation():
+def test_numbered_experts_have_the_same_names_as_in_a_simulation():
     assert [label_expert(expert, ["0", "1"], "pfl-mfe") for expert in ("0", "1")] == ["global", "local"]
     assert [label_expert(expert, ["0", "1", "2"], "aem") for expert in "012"] == [
         "expert0",
@@ -145,8 +145,8 @@ def test_numbered_experts_have_the_names_of_a_simulation():
     assert label_expert("expert0", ["expert0", "local"], "aem") == "expert0"
 
 
-def test_marks_that_would_overlap_move_apart():
-    """Two marks at 90 get lanes half a step from the middle, the one at 50 stays in the middle."""
+def test_overlapping_marks_get_different_lanes():
+    """Two marks at 90 get lanes half a step from the middle. The mark at 50 stays in the middle."""
     assert assign_lanes([90.0, 50.0, 90.5], 1.0) == [-0.5, 0.0, 0.5]
     assert assign_lanes([90.0, 90.0, 90.0], 1.0) == [-1.0, 0.0, 1.0]
     assert assign_lanes([np.nan, 90.0, 80.0], 1.0) == [0.0, 0.0, 0.0]
@@ -156,7 +156,7 @@ MERGES = [[0, 2, 0.1, 2], [1, 3, 0.4, 2], [4, 5, 0.9, 4]]
 """Clients 0 and 2 merge, then 1 and 3, then both pairs."""
 
 
-def test_a_dendrograms_leaves_and_branches():
+def test_dendrogram_has_ordered_leaves_and_branches():
     merges = np.array(MERGES, np.float64)
     assert order_leaves(merges) == [0, 2, 1, 3]
     assert build_dendrogram(merges) == [
@@ -191,7 +191,7 @@ def test_damaged_clusters_are_rejected(change):
         read_client_similarity({**whole, **change})
 
 
-def test_clusters_that_a_server_assigns_hold_until_the_next_assignment():
+def test_server_clusters_are_valid_until_the_next_assignment():
     records = [
         {"round": 1},
         {"round": 2, "measured": {"clusters": {"b": 1, "a": 0}}},
@@ -202,7 +202,7 @@ def test_clusters_that_a_server_assigns_hold_until_the_next_assignment():
     assert (rounds, clients, result.tolist()) == ([2, 3, 4], ["a", "b"], [[0, 0, 1], [1, 1, 1]])
 
 
-def test_clusters_that_clients_choose_hold_only_in_their_rounds():
+def test_clusters_chosen_by_clients_are_valid_for_one_round():
     records = [
         {"round": 1, "updates": {"a": {"expert": 2.0}, "b": {"expert": 0.0}}},
         {"round": 2, "updates": {"b": {"q/0": 0.2, "q/1": 0.8}}},
@@ -212,12 +212,12 @@ def test_clusters_that_clients_choose_hold_only_in_their_rounds():
     assert read_membership([{"round": 1, "updates": {"a": {"loss": 1.0}}}])[0] == []
 
 
-def test_stretches_of_one_cluster():
+def test_stretches_of_one_cluster_are_found():
     assert find_stretches([2, 2, NO_CLUSTER, 0, 2]) == [(0, 2, 2), (3, 4, 0), (4, 5, 2)]
     assert find_stretches([NO_CLUSTER]) == find_stretches([]) == []
 
 
-def test_confusion_by_client_and_its_shares():
+def test_confusion_matrices_are_read_and_normalized():
     clients = [
         {"id": "a", "confusion": [[0, 0, 3], [0, 2, 1]]},
         {"id": "b", "confusion": [[1, 1, 5]]},
@@ -233,7 +233,7 @@ def test_confusion_by_client_and_its_shares():
             read_confusions([{"id": "a", "confusion": damaged}])
 
 
-def test_gate_usage_of_simulations_and_of_devices():
+def test_gate_usage_is_read_from_simulations_and_devices():
     clients = [
         {"id": "a", "diagnostics": {"gate/expert0": 0.25, "gate/local": 0.75}},
         {"id": "b", "diagnostics": {"gate/local": 1.0}},
@@ -246,7 +246,7 @@ def test_gate_usage_of_simulations_and_of_devices():
 
 
 def test_gates_by_class_weigh_all_samples_equally():
-    """Class 1: three samples of .8 and one of .4 give .7."""
+    """Class 1: three samples with weight .8 and one with weight .4 have the mean .7."""
     clients = [
         {"id": "a", "gates": [[0, 5, 0.1, 0.9], [1, 3, 0.8, 0.2]]},
         {"id": "b", "gates": [[1, 1, 0.4, 0.6]]},

@@ -12,7 +12,7 @@ from edgefl.report.folder import read_folder, read_round_records
 
 
 @pytest.fixture
-def says(capsys):
+def get_error(capsys):
     """Return a function that runs `edgefl report`, expects exit code 1 and returns the error message."""
 
     def run(*arguments) -> str:
@@ -25,20 +25,20 @@ def says(capsys):
     return run
 
 
-def test_folders_that_hold_no_federation(says, tmp_path, written):
-    assert "is not a folder; give the --out of `edgefl simulate`" in says(tmp_path / "none")
+def test_folders_without_a_federation_are_refused(get_error, tmp_path, write_run):
+    assert "is not a folder; give the --out of `edgefl simulate`" in get_error(tmp_path / "none")
     (tmp_path / "empty").mkdir()
-    assert "contains neither run.json nor result.json" in says(tmp_path / "empty")
-    written("one")
+    assert "contains neither run.json nor result.json" in get_error(tmp_path / "empty")
+    write_run("one")
     assert re.search(
-        r"is not a run but contains runs: one; give one of them, such as .*/one$", says(tmp_path)
+        r"is not a run but contains runs: one; give one of them, such as .*/one$", get_error(tmp_path)
     )
-    assert "0 folders, expected one" in says()
-    assert "2 folders, expected one" in says(tmp_path, tmp_path)
+    assert "0 folders, expected one" in get_error()
+    assert "2 folders, expected one" in get_error(tmp_path, tmp_path)
 
 
-def test_damaged_folders(says, written):
-    folder = written(records=[{"round": 1, "loss": 1.0}], clients=[{"id": "a"}])
+def test_damaged_folders_are_refused(get_error, write_run):
+    folder = write_run(records=[{"round": 1, "loss": 1.0}], clients=[{"id": "a"}])
     for name, content, message in (
         ("run.json", "{", "cannot read"),
         ("run.json", "[]", "expected an object"),
@@ -54,7 +54,7 @@ def test_damaged_folders(says, written):
     ):
         before = (folder / name).read_text() if (folder / name).exists() else None
         (folder / name).write_text(content)
-        assert message in says(folder)
+        assert message in get_error(folder)
         if before is None:
             (folder / name).unlink()
         else:
@@ -63,7 +63,7 @@ def test_damaged_folders(says, written):
     assert (folder / "report.html").exists()
 
 
-def test_any_values_in_the_records_give_a_page_or_an_error(written):
+def test_any_values_in_the_records_give_a_page_or_an_error(write_run):
     """Records of another program never cause another kind of traceback."""
     from edgefl.report.page import to_html
 
@@ -108,7 +108,9 @@ def test_any_values_in_the_records_give_a_page_or_an_error(written):
         }
         try:
             to_html(
-                read_folder(written(f"strange{i}", records=[record, inside], clients=clients, config=config))
+                read_folder(
+                    write_run(f"strange{i}", records=[record, inside], clients=clients, config=config)
+                )
             )
         except StateError:
             continue
@@ -123,39 +125,41 @@ def test_an_incomplete_line_is_ignored_and_a_repeated_round_counts_once(tmp_path
     assert [record["loss"] for record in read_round_records(path)] == [1, 2]
 
 
-def test_without_matplotlib(says, written, monkeypatch):
-    folder = written(records=[{"round": 1, "loss": 1.0}])
+def test_missing_matplotlib_is_an_error(get_error, write_run, monkeypatch):
+    folder = write_run(records=[{"round": 1, "loss": 1.0}])
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert (
         "this command needs matplotlib, which this environment lacks; install the extra: pip install -e "
-        "'.[plots]'" in says(folder)
+        "'.[plots]'" in get_error(folder)
     )
     assert not (folder / "report.html").exists()
 
 
-def test_a_file_that_cannot_be_written(says, written):
-    folder = written(records=[{"round": 1, "loss": 1.0}])
-    message = says(folder, "-o", folder / "run.json" / "x.html")
+def test_unwritable_output_file_is_an_error(get_error, write_run):
+    folder = write_run(records=[{"round": 1, "loss": 1.0}])
+    message = get_error(folder, "-o", folder / "run.json" / "x.html")
     assert re.search(r"cannot write .*run.json/x.html: .*; free some space, or give another -o", message)
 
 
-def test_figures_that_cannot_be_made(says, written):
-    folder = written(config={"name": "hand", "algorithm": "fedavg"})
-    assert "no figure 'aem-33'; did you mean 'aem-3'" in says("--figure", "aem-33", folder)
-    assert "is a run of fedavg, but aem-3 needs runs of aem with several p" in says(
+def test_impossible_figures_are_refused(get_error, write_run):
+    folder = write_run(config={"name": "hand", "algorithm": "fedavg"})
+    assert "no figure 'aem-33'; did you mean 'aem-3'" in get_error("--figure", "aem-33", folder)
+    assert "is a run of fedavg, but aem-3 needs runs of aem with several p" in get_error(
         "--figure", "aem-3", folder
     )
-    assert "no folder given; aem-3 needs" in says("--figure", "aem-3")
-    assert "ends in .gif, expected .svg, .png, .pdf" in says("--figure", "fedmix-1", folder, "-o", "x.gif")
-    assert "has no gradient divergence" in says("--figure", "fedmix-1", folder)
-    assert "has no layers.json; simulate with --layers-over 4" in says("--figure", "clustered-3", folder)
-    assert "was not evaluated between rounds; simulate with --evaluate-every 1" in says(
+    assert "no folder given; aem-3 needs" in get_error("--figure", "aem-3")
+    assert "ends in .gif, expected .svg, .png, .pdf" in get_error(
+        "--figure", "fedmix-1", folder, "-o", "x.gif"
+    )
+    assert "has no gradient divergence" in get_error("--figure", "fedmix-1", folder)
+    assert "has no layers.json; simulate with --layers-over 4" in get_error("--figure", "clustered-3", folder)
+    assert "was not evaluated between rounds; simulate with --evaluate-every 1" in get_error(
         "--figure", "pfl-moe-2", folder
     )
-    damaged = written(
+    damaged = write_run(
         "damaged",
         layers=json.loads(
             '{"clients": ["a"], "epochs": [1], "compared": [[1, 2]], "layers": {}, "truth": [0], "dense": []}'
         ),
     )
-    assert "layers.json is damaged" in says("--figure", "clustered-4", damaged)
+    assert "layers.json is damaged" in get_error("--figure", "clustered-4", damaged)

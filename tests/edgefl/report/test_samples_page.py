@@ -41,12 +41,12 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-def pictures(seed=0, shape=(9, 12, 3)):
+def make_pictures(seed=0, shape=(9, 12, 3)):
     x = np.random.default_rng(seed).random((40, *shape)).astype(np.float32)
     return {"x": x, "y": np.arange(40) % 4}
 
 
-def checked(text):
+def check_page(text):
     page = Page(text)
     assert "script" not in page.tags and "http" not in text and "@import" not in text
     for name, value in page.attributes:
@@ -57,55 +57,55 @@ def checked(text):
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (5, 7, 3), (1, 1), (1, 1, 3)])
-def test_a_png_holds_the_pixels(shape) -> None:
+def test_png_contains_the_pixels(shape) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     with Image.open(io.BytesIO(encode_png(pixels))) as image:
         assert image.mode == ("RGB" if len(shape) == 3 else "L")
         assert np.array_equal(np.asarray(image), pixels)
 
 
-def test_pictures_and_lines() -> None:
+def test_page_draws_pictures_and_lines() -> None:
     windows = {"x": np.random.default_rng(0).normal(size=(40, 64, 3)), "y": np.arange(40) % 4}
-    page = checked(render_samples_page(inspect_samples({"camera": pictures(), "wrist": windows})))
+    page = check_page(render_samples_page(inspect_samples({"camera": make_pictures(), "wrist": windows})))
     assert page.tags.count("img") == page.tags.count("polyline") / 3 == 4
     assert page.tags.count("figure") == 8
     assert sum(name == "alt" and value == "class 2, row 2" for name, value in page.attributes) == 1
 
 
-def test_hostile_names_are_text() -> None:
-    arrays = pictures() | {"class_names": np.array([HOSTILE] * 4)}
+def test_hostile_names_are_escaped() -> None:
+    arrays = make_pictures() | {"class_names": np.array([HOSTILE] * 4)}
     text = render_samples_page(inspect_samples({HOSTILE: arrays}))
-    checked(text)
+    check_page(text)
     assert "&lt;script&gt;" in text and "<script" not in text
 
 
 def test_the_same_samples_give_the_same_page() -> None:
-    devices = {f"pi-{number}": pictures(number) for number in range(30)}
+    devices = {f"pi-{number}": make_pictures(number) for number in range(30)}
     first, again = (render_samples_page(inspect_samples(devices)) for _ in range(2))
     assert first == again
     assert "6 more devices are not shown" in first
 
 
-def test_a_browser_shows_it(tmp_path: Path) -> None:
+def test_browser_shows_pictures_and_outliers(tmp_path: Path) -> None:
     """In both themes and at the width of a phone: pictures are drawn, nothing is wider than the window."""
     pytest.importorskip("playwright")
     if not Path(CHROMIUM).exists():
         pytest.skip("no chromium; apt-get install chromium")
     from playwright.sync_api import sync_playwright
 
-    windows = pictures(1)
+    windows = make_pictures(1)
     windows["x"][7] = 60
-    inspection = inspect_samples({"pi-1": pictures(), "pi-2": windows})
+    inspection = inspect_samples({"pi-1": make_pictures(), "pi-2": windows})
     (tmp_path / "data.html").write_text(render_samples_page(inspection))
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         try:
-            grounds = set()
+            backgrounds = set()
             for width, theme in ((390, "light"), (1280, "dark")):
                 page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=theme)
                 page.set_default_timeout(60_000)
-                complaints = []
-                page.on("console", lambda message, texts=complaints: texts.append(message.text))
+                console_messages = []
+                page.on("console", lambda message, texts=console_messages: texts.append(message.text))
                 page.goto(f"file://{tmp_path}/data.html")
                 sizes = page.eval_on_selector_all(
                     "img", "all => all.map(i => [i.naturalWidth, i.naturalHeight])"
@@ -114,8 +114,8 @@ def test_a_browser_shows_it(tmp_path: Path) -> None:
                 assert page.evaluate("document.documentElement.scrollWidth") <= width
                 assert page.locator(".findings li").first.is_visible()
                 assert page.locator(".outlier").count() == 1
-                grounds.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
-                assert complaints == []
-            assert len(grounds) == 2
+                backgrounds.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+                assert console_messages == []
+            assert len(backgrounds) == 2
         finally:
             browser.close()

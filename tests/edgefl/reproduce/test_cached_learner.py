@@ -22,7 +22,7 @@ CONFIG = FederationConfig(
 )
 
 
-def plan_of(algorithm):
+def build_algorithm_plan(algorithm):
     pytest.importorskip("keras", reason="the aggregator extra is not installed")
     from edgefl.algorithms.plans import build_plan
 
@@ -30,8 +30,8 @@ def plan_of(algorithm):
 
 
 @pytest.fixture(scope="module")
-def built():
-    return plan_of("fedavg")
+def fedavg_plan():
+    return build_algorithm_plan("fedavg")
 
 
 @pytest.fixture
@@ -51,8 +51,8 @@ def fit(learner, initial, samples, **changes):
     return {name: array.tobytes() for name, array in weights.items()}, loss, rng.random()
 
 
-def test_a_model_is_trained_once_and_has_the_bits_of_a_plain_learner(built, samples, tmp_path):
-    plan, initial = built
+def test_cached_model_is_trained_once_and_equals_plain_learner_result(fedavg_plan, samples, tmp_path):
+    plan, initial = fedavg_plan
     expected = fit(LiteRTLearner(plan), initial, samples)
     first, second = CachedLearner(plan, tmp_path), CachedLearner(plan, tmp_path)
     assert fit(first, initial, samples) == expected
@@ -64,10 +64,10 @@ def test_a_model_is_trained_once_and_has_the_bits_of_a_plain_learner(built, samp
     assert np.array_equal(predicted, LiteRTLearner(plan).predict(PREDICT_SINGLE, initial, {"x": x}))
 
 
-def test_another_algorithm_reads_the_same_local_model(built, samples, tmp_path):
-    plan, initial = built
+def test_local_model_is_shared_between_algorithms(fedavg_plan, samples, tmp_path):
+    plan, initial = fedavg_plan
     fit(CachedLearner(plan, tmp_path), initial, samples)
-    other = CachedLearner(plan_of("ditto")[0], tmp_path)
+    other = CachedLearner(build_algorithm_plan("ditto")[0], tmp_path)
     fit(other, initial, samples)
     assert other.saved_s > 0
 
@@ -77,16 +77,16 @@ def test_another_algorithm_reads_the_same_local_model(built, samples, tmp_path):
     [{"epochs": 3}, {"seed": 2}, {"hyper": {"learning_rate": 0.5}}],
     ids=lambda changes: next(iter(changes)),
 )
-def test_another_training_is_not_read(built, samples, tmp_path, changes):
-    plan, initial = built
+def test_changed_training_settings_miss_the_cache(fedavg_plan, samples, tmp_path, changes):
+    plan, initial = fedavg_plan
     fit(CachedLearner(plan, tmp_path), initial, samples)
     learner = CachedLearner(plan, tmp_path)
     assert fit(learner, initial, samples, **changes) == fit(LiteRTLearner(plan), initial, samples, **changes)
     assert learner.saved_s == 0
 
 
-def test_another_label_or_sample_is_not_read(built, samples, tmp_path):
-    plan, initial = built
+def test_changed_labels_or_samples_miss_the_cache(fedavg_plan, samples, tmp_path):
+    plan, initial = fedavg_plan
     learner = CachedLearner(plan, tmp_path)
     fit(learner, initial, samples)
     x, y = samples
@@ -95,8 +95,8 @@ def test_another_label_or_sample_is_not_read(built, samples, tmp_path):
     assert learner.saved_s == 0
 
 
-def test_a_training_that_fails_leaves_no_model(built, samples, tmp_path):
-    plan, initial = built
+def test_failed_training_caches_no_model(fedavg_plan, samples, tmp_path):
+    plan, initial = fedavg_plan
     x, y = samples
     with pytest.raises(DataError):
         fit(CachedLearner(plan, tmp_path), initial, (x * np.float32("nan"), y))

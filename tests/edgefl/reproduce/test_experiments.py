@@ -1,4 +1,4 @@
-"""Each experiment at the smallest scale, from the command line to the report, on real data."""
+"""Each experiment at smoke scale, from the command line to the report, on real data."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from edgefl.reproduce import EXPERIMENTS, load_experiment
 DATA = {"fedmix-cifar10": "cifar10", "outcomes": "mnist-writers"}
 
 
-def has(data: str) -> bool:
+def is_dataset_available(data: str) -> bool:
     from edgefl.data import load_dataset
     from edgefl.errors import DataError
 
@@ -24,12 +24,12 @@ def has(data: str) -> bool:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_a_small_cut_runs_from_data_to_report(name, tmp_path, capsys, monkeypatch):
+def test_smoke_scale_experiment_runs_from_data_to_report(name, tmp_path, capsys, monkeypatch):
     pytest.importorskip("tensorflow", reason="the aggregator extra is not installed")
     data = DATA.get(name, "fashion-mnist")
     if data == "fashion-mnist" and not Path("/usr/share/datasets/fashion-mnist").exists():
         pytest.skip("dataset-fashion-mnist is not installed")
-    if data != "fashion-mnist" and not has(data):
+    if data != "fashion-mnist" and not is_dataset_available(data):
         pytest.skip(f"no {data} in EDGEFL_DATA")
     out = tmp_path / name
     assert run_command(["reproduce", name, "--smoke", "--out", str(out), "--processes", "1", "--json"]) == 0

@@ -1,4 +1,4 @@
-"""The benchmark of outcomes on synthetic results: columns computed by hand, and every claim."""
+"""The outcomes benchmark on synthetic results: columns against values computed by hand, and every claim."""
 
 import pytest
 
@@ -28,16 +28,16 @@ GOOD = {
 UNTESTED = dict.fromkeys(GOOD) | {"shipped": 0, "n_test": 0, "test_gained": 0, "test_lost": 0}
 
 
-def run_of(*rows, **further):
+def make_run(*rows, **extra):
     clients = [{"id": f"c{i}", **row} for i, row in enumerate(rows)]
-    return {"clients": clients, "bytes_up": 3_000_000, "bytes_down": 5_000_000, **further}
+    return {"clients": clients, "bytes_up": 3_000_000, "bytes_down": 5_000_000, **extra}
 
 
-def without(row, name):
+def drop_column(row, name):
     return {key: value for key, value in row.items() if key != name}
 
 
-def all_results(seeds=3, **changes):
+def make_results(seeds=3, **changes):
     """Return results of all stages and seeds in which every client has the row `GOOD`.
 
     changes: by stage, with "_" for "-", a function from the row to the row of the second client.
@@ -46,54 +46,54 @@ def all_results(seeds=3, **changes):
     for seed in range(1, seeds + 1):
         stages = {}
         for stage in outcomes.stages("reduced", seed):
-            row = GOOD if stage.measure_int8 else without(GOOD, "accuracy_shipped_int8")
+            row = GOOD if stage.measure_int8 else drop_column(GOOD, "accuracy_shipped_int8")
             change = changes.get(stage.name.replace("-", "_"), lambda row: row)
             late = ["c1"] if stage.num_late else []
-            stages[stage.name] = run_of(row, change(row), late=late, device_seconds=12.0)
+            stages[stage.name] = make_run(row, change(row), late=late, device_seconds=12.0)
         results.append(stages)
     return results
 
 
-def failing(results):
+def list_failing_claims(results):
     return [verdict.line for verdict in outcomes.verdicts("reduced", results) if not verdict.holds]
 
 
-def test_the_regret_by_hand():
+def test_regret_matches_hand_calculation():
     """The first client ships a model 10 points below its best model. The second client ships its best."""
     rows = GOOD | {"accuracy_shipped": 0.75}, GOOD
-    assert outcomes.measure_regret(run_of(*rows)) == pytest.approx((10 + 0) / 2)
-    lacking = without(GOOD, "accuracy_fine_tuned") | {"accuracy_shipped": 0.79}
-    assert outcomes.measure_regret(run_of(lacking)) == pytest.approx(1.0)
-    assert outcomes.measure_regret(run_of(GOOD, UNTESTED)) == 0
-    assert outcomes.measure_regret(run_of(UNTESTED)) is None
+    assert outcomes.measure_regret(make_run(*rows)) == pytest.approx((10 + 0) / 2)
+    incomplete = drop_column(GOOD, "accuracy_fine_tuned") | {"accuracy_shipped": 0.79}
+    assert outcomes.measure_regret(make_run(incomplete)) == pytest.approx(1.0)
+    assert outcomes.measure_regret(make_run(GOOD, UNTESTED)) == 0
+    assert outcomes.measure_regret(make_run(UNTESTED)) is None
 
 
-def test_the_best_kind_by_hand():
+def test_comparison_with_best_kind_matches_hand_calculation():
     """Fine-tuned models are best with a mean of 80. Shipped models have 77.5. Incomplete rows are ignored."""
     other = GOOD | {"accuracy_fine_tuned": 0.75, "accuracy_mixture": 0.70, "accuracy_shipped": 0.70}
-    run = run_of(GOOD, other, without(GOOD, "accuracy_local") | {"accuracy_fine_tuned": 0.0}, UNTESTED)
+    run = make_run(GOOD, other, drop_column(GOOD, "accuracy_local") | {"accuracy_fine_tuned": 0.0}, UNTESTED)
     assert outcomes.compare_with_best_kind(run) == pytest.approx((85 + 75) / 2 - (85 + 70) / 2)
-    assert outcomes.compare_with_best_kind(run_of(UNTESTED)) is None
+    assert outcomes.compare_with_best_kind(make_run(UNTESTED)) is None
 
 
-def test_worse_clients_are_those_of_all_seeds():
-    """Ten losses against two gains give p = .019, five against one .109. A client's seeds are pooled."""
+def test_worse_clients_are_judged_over_all_seeds():
+    """Ten losses against two gains give p = .019, five against one .109. The seeds of a client are pooled."""
     half = GOOD | {"test_gained": 1, "test_lost": 5}
-    seeds = [{"s": run_of(half, GOOD)}, {"s": run_of(half, GOOD, UNTESTED)}]
+    seeds = [{"s": make_run(half, GOOD)}, {"s": make_run(half, GOOD, UNTESTED)}]
     assert outcomes.measure_worse_share(seeds[:1], ["s"]) == 0
     assert outcomes.measure_worse_share(seeds, ["s"]) == 50
-    assert outcomes.measure_worse_share([{"s": run_of(without(GOOD, "test_gained"))}], ["s"]) is None
+    assert outcomes.measure_worse_share([{"s": make_run(drop_column(GOOD, "test_gained"))}], ["s"]) is None
 
 
-def test_a_client_with_the_same_id_in_another_federation_is_another_client():
+def test_equal_client_ids_in_different_federations_are_not_pooled():
     half = GOOD | {"test_gained": 1, "test_lost": 5}
-    results = [{"one": run_of(half), "two": run_of(half)}]
+    results = [{"one": make_run(half), "two": make_run(half)}]
     assert outcomes.measure_worse_share(results, ["one", "two"]) == 0
 
 
-def test_the_columns_of_a_stage_by_hand():
+def test_columns_of_a_stage_match_hand_calculation():
     other = GOOD | {"accuracy_local": 0.60, "accuracy_shipped": 0.55, "shipped": 0}
-    columns = outcomes.measure_columns([{"s": run_of(GOOD, other, device_seconds=2.5)}], "s")
+    columns = outcomes.measure_columns([{"s": make_run(GOOD, other, device_seconds=2.5)}], "s")
     assert {name: round(values[0], 6) for name, values in columns.items()} == {
         "local": 70.0,
         "federated": 60.0,
@@ -111,9 +111,9 @@ def test_the_columns_of_a_stage_by_hand():
     }
 
 
-def test_clients_that_lack_a_model_are_counted():
-    diverged = without(GOOD, "accuracy_mixture") | {"accuracy_local": 0.70}
-    results = [{"s": run_of(GOOD, diverged, UNTESTED)}, {"s": run_of(GOOD, GOOD, UNTESTED)}]
+def test_clients_without_a_model_are_counted():
+    diverged = drop_column(GOOD, "accuracy_mixture") | {"accuracy_local": 0.70}
+    results = [{"s": make_run(GOOD, diverged, UNTESTED)}, {"s": make_run(GOOD, GOOD, UNTESTED)}]
     columns = outcomes.measure_columns(results, "s")
     assert columns["clients without mixture"] == (1.0,)
     assert "clients without local" not in columns
@@ -124,13 +124,13 @@ def test_clients_that_lack_a_model_are_counted():
 
 
 def test_a_stage_without_test_samples_is_shown():
-    row = outcomes.format_results([{"s": run_of(UNTESTED)}]).splitlines()[1]
+    row = outcomes.format_results([{"s": make_run(UNTESTED)}]).splitlines()[1]
     assert row.split()[:8] == ["s", *7 * "-"]
-    assert outcomes.figures("reduced", [{"s": run_of(UNTESTED)}])
+    assert outcomes.figures("reduced", [{"s": make_run(UNTESTED)}])
 
 
-def test_the_table_has_the_private_and_the_late_stages():
-    results = all_results(**{LATE_STAGE.replace("-", "_"): lambda row: row | {"accuracy_shipped": 0.5}})
+def test_table_lists_private_and_late_stages():
+    results = make_results(**{LATE_STAGE.replace("-", "_"): lambda row: row | {"accuracy_shipped": 0.5}})
     lines = outcomes.format_results(results).splitlines()
     rows = {line[:70].split("  ")[0].strip(): line for line in lines}
     assert {SECURE_STAGE, PRIVATE_STAGE, LATE_STAGE} <= rows.keys()
@@ -140,13 +140,13 @@ def test_the_table_has_the_private_and_the_late_stages():
 
 
 def test_all_claims_hold_for_good_results():
-    result = outcomes.verdicts("reduced", all_results())
+    result = outcomes.verdicts("reduced", make_results())
     assert [verdict.line for verdict in result if not verdict.holds] == []
     assert len(result) == 5 * len(PAPER_ALGORITHMS) + 3
     assert outcomes.verdicts("smoke", []) == ()
 
 
-def everywhere(algorithm, change, only=tuple(FEDERATIONS)):
+def change_stages(algorithm, change, only=tuple(FEDERATIONS)):
     return {name_stage(federation, algorithm).replace("-", "_"): change for federation in only}
 
 
@@ -154,15 +154,15 @@ def everywhere(algorithm, change, only=tuple(FEDERATIONS)):
     ("changes", "line"),
     [
         # the second client loses 10 points, so the mean gain of its federation falls from 4 to -1
-        (everywhere("aem", lambda row: row | {"accuracy_shipped_int8": 0.74}, ["few"]), "aem: int8 is"),
-        (everywhere("fedmix", lambda row: row | {"accuracy_mixture": 0.76}), "fedmix: the mixture"),
-        (everywhere("fedap", lambda row: row | {"accuracy_mixture": 0.88}, ["har"]), "fedap: the regret"),
+        (change_stages("aem", lambda row: row | {"accuracy_shipped_int8": 0.74}, ["few"]), "aem: int8 is"),
+        (change_stages("fedmix", lambda row: row | {"accuracy_mixture": 0.76}), "fedmix: the mixture"),
+        (change_stages("fedap", lambda row: row | {"accuracy_mixture": 0.88}, ["har"]), "fedap: the regret"),
         (
-            everywhere("clustered", lambda row: row | {"test_gained": 1, "test_lost": 5}, ["har", "few"]),
+            change_stages("clustered", lambda row: row | {"test_gained": 1, "test_lost": 5}, ["har", "few"]),
             "clustered: at most 5% of the clients",
         ),
         (
-            everywhere("ditto", lambda row: row | {"accuracy_mixture": -0.60}, ["many"]),
+            change_stages("ditto", lambda row: row | {"accuracy_mixture": -0.60}, ["many"]),
             "no mixture is at chance",
         ),
         (
@@ -172,7 +172,7 @@ def everywhere(algorithm, change, only=tuple(FEDERATIONS)):
     ],
 )
 def test_every_claim_fails_separately(changes, line):
-    result = failing(all_results(**changes))
+    result = list_failing_claims(make_results(**changes))
     assert len(result) == 1
     assert result[0].startswith(line)
 
@@ -181,32 +181,32 @@ def test_the_recommended_algorithm_must_gain():
     """A gain of 1.9 points everywhere is enough for all other claims."""
     change = {}
     for algorithm in ("pfl-mfe", "fedmix"):
-        change |= everywhere(algorithm, lambda row: row | {"accuracy_shipped_int8": 0.798})
-    (line,) = failing(all_results(**change))
+        change |= change_stages(algorithm, lambda row: row | {"accuracy_shipped_int8": 0.798})
+    (line,) = list_failing_claims(make_results(**change))
     assert line.startswith("the algorithm that is recommended is at least local + 2")
 
 
 def test_no_claim_holds_for_a_stage_without_results():
     """A mixture that no client could make is not as good as the local model."""
-    change = everywhere("fedap", lambda row: row)
-    results = all_results(**change)
+    change = change_stages("fedap", lambda row: row)
+    results = make_results(**change)
     for stages in results:
         for row in stages["har-fedap"]["clients"]:
             del row["accuracy_mixture"]
-    assert [line.split(" (")[0] for line in failing(results)] == [
+    assert [line.split(" (")[0] for line in list_failing_claims(results)] == [
         "fedap: the mixture is at least local - 2 on average",
         "no mixture is at chance, points above it",
     ]
 
 
-def test_claims_count_the_clients_that_they_leave_out():
-    results = all_results(**everywhere("aem", lambda row: without(row, "accuracy_mixture"), ["har"]))
+def test_claims_report_the_number_of_excluded_clients():
+    results = make_results(**change_stages("aem", lambda row: drop_column(row, "accuracy_mixture"), ["har"]))
     line = next(claim for claim in outcomes.verdicts("reduced", results) if "aem: the mixture" in claim.line)
     assert line.measured.endswith("; 3 clients without mixture or local")
 
 
-def test_the_picture_has_a_bar_per_paper_algorithm_and_federation(tmp_path):
-    results = all_results(seeds=1)
+def test_plot_has_a_bar_per_paper_algorithm_and_federation(tmp_path):
+    results = make_results(seeds=1)
     shown = outcomes.choose_plotted_figures("reduced", results)
     assert len(shown) == len(PAPER_ALGORITHMS) * len(FEDERATIONS)
     assert {round(figure.mean, 6) for figure in shown} == {4.0}
@@ -215,7 +215,7 @@ def test_the_picture_has_a_bar_per_paper_algorithm_and_federation(tmp_path):
 
 
 def test_all_figures_have_a_unique_name_and_values():
-    result = load_experiment("outcomes").figures("reduced", all_results(seeds=2))
+    result = load_experiment("outcomes").figures("reduced", make_results(seeds=2))
     names = [figure.name for figure in result]
     assert len(set(names)) == len(names)
     assert all(figure.measured for figure in result)

@@ -1,4 +1,4 @@
-"""Reports by hand: tables, CSV and limits of verdicts. Experiments name stages and figures consistently."""
+"""Reports: tables, CSV and the limits of verdicts. All experiments have consistent stages and figures."""
 
 import csv
 import io
@@ -35,7 +35,7 @@ REPORT = ExperimentReport(
 )
 
 
-def test_verdicts_at_their_limits():
+def test_verdicts_hold_exactly_at_their_limits():
     assert check_at_least("", 4.0, 4.0).holds
     assert not check_at_least("", 3.99, 4.0).holds
     assert check_at_most("", 1.5, 1.5).holds
@@ -70,13 +70,13 @@ def test_json_and_csv_hold_the_same_figures():
     assert [figure["mean"] for figure in result["figures"]] == [71.0, 80.5]
 
 
-def test_the_numbers_of_a_reference():
+def test_numbers_are_parsed_from_a_reference():
     assert parse_numbers("75.3 / 77.3") == [75.3, 77.3]
     assert parse_numbers("about round 9") == [9.0]
     assert parse_numbers("") == []
 
 
-def test_a_report_is_drawn(tmp_path):
+def test_report_is_plotted_as_png(tmp_path):
     pytest.importorskip("matplotlib")
     plot_report(REPORT, tmp_path / "report.png")
     assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
@@ -84,7 +84,7 @@ def test_a_report_is_drawn(tmp_path):
 
 @pytest.mark.parametrize("scale", ["smoke", "reduced", "full"])
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_stages_are_configurations_that_parse(name, scale):
+def test_stages_have_valid_configurations(name, scale):
     """Names are unique, `after` names an earlier stage, and algorithm and partition know all options."""
     from edgefl.algorithms import complete_algorithm_options
     from edgefl.data.options import fill_defaults as partition_options
@@ -101,7 +101,7 @@ def test_stages_are_configurations_that_parse(name, scale):
         seen.append(stage.name)
 
 
-def permutation_run(clusters):
+def make_permutation_run(clusters):
     """Return the result of a stage with 20 clients, and with `clusters[t]` as the expert of permutation t."""
     from sklearn.metrics import adjusted_rand_score
 
@@ -119,18 +119,18 @@ def permutation_run(clusters):
 @pytest.mark.parametrize(
     ("clusters", "holds"), [((0, 1, 2, 3), True), ((0, 1, 2, 2), False), ((0, 0, 0, 0), False)]
 )
-def test_permutations_that_share_an_expert_are_no_success(clusters, holds):
-    """Agreement with the majority of a permutation is not enough, because one expert for all has it too."""
+def test_claims_fail_when_permutations_share_an_expert(clusters, holds):
+    """Agreement with the majority of a permutation is not enough, because one expert for all reaches it."""
     module = load_experiment("fedmix-permutation")
-    exact = permutation_run((0, 1, 2, 3))
-    tried = permutation_run(clusters)
+    exact = make_permutation_run((0, 1, 2, 3))
+    tried = make_permutation_run(clusters)
     results = [{"k4-start0": tried, **{f"k6-start{start}": exact for start in range(3)}}]
     result = module.figures("reduced", results)
     assert all(verdict.holds for verdict in module.verdicts("reduced", results)) == holds
     assert {"K 4: adjusted Rand index", "K 4: accuracy"} <= {figure.name for figure in result}
 
 
-def test_the_clustering_round_is_counted_separately():
+def test_clustering_round_is_added_to_the_training_rounds():
     """There are 40 rounds before the clustering round, and 260 after it."""
     federations = [stage for stage in load_experiment("fedap").stages("reduced", 1) if stage.name != "local"]
     assert len(federations) == 4
@@ -149,7 +149,7 @@ def test_clusters_are_checked_where_true_clusters_exist():
         assert {line.split(":")[0] for line in failing if "exactly" in line} == {"2 tasks", "3 tasks"}
 
 
-def test_an_experiment_that_cannot_work_is_refused_at_the_start(tmp_path, capsys):
+def test_impossible_experiment_is_refused_at_the_start(tmp_path, capsys):
     from edgefl.cli.main import run_command
 
     assert run_command(["reproduce", "fedap", "--full", "--out", str(tmp_path / "out")]) != 0
@@ -161,9 +161,9 @@ def test_an_experiment_that_cannot_work_is_refused_at_the_start(tmp_path, capsys
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_a_report_describes_differences_from_the_paper(name):
-    about = load_experiment(name).SETUP_NOTES["reduced"]
-    assert about.startswith("paper: ")
-    assert "; here: " in about
-    assert about in to_text(
-        ExperimentReport(name, "reduced", (1,), (Figure("one", (1.0,), "2.0"),), (), 1.0, {}, about)
+    notes = load_experiment(name).SETUP_NOTES["reduced"]
+    assert notes.startswith("paper: ")
+    assert "; here: " in notes
+    assert notes in to_text(
+        ExperimentReport(name, "reduced", (1,), (Figure("one", (1.0,), "2.0"),), (), 1.0, {}, notes)
     )

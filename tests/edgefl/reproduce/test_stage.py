@@ -1,4 +1,4 @@
-"""Stages on a few digits: late clients, an interruption, the measured seconds and bytes."""
+"""Stages on a few digits: late clients, an interruption, and the measured seconds and bytes."""
 
 import json
 from collections import Counter
@@ -29,27 +29,27 @@ CONFIG = FederationConfig(
 def calls(monkeypatch):
     """Count the calls of the two client functions."""
     pytest.importorskip("keras", reason="the aggregator extra is not installed")
-    made = Counter()
+    counter = Counter()
 
-    def counted(function):
+    def count_calls(function):
         def call(federation, item):
-            made[function.__name__, item.client_id] += 1
+            counter[function.__name__, item.client_id] += 1
             return function(federation, item)
 
         return call
 
     for function in (simulate.train_client, simulate.personalize_client):
-        monkeypatch.setattr(simulate, function.__name__, counted(function))
-    return made
+        monkeypatch.setattr(simulate, function.__name__, count_calls(function))
+    return counter
 
 
-def play(out, stage):
+def play_stage(out, stage):
     with Progress() as progress, StageRunner(out, "a test", 1, progress) as stages:
         return stages.play(stage, "a test")
 
 
 def test_late_clients_are_personalized_once_and_take_part_in_no_round(calls, tmp_path):
-    result = play(tmp_path, ExperimentStage("late", CONFIG, num_late=1))
+    result = play_stage(tmp_path, ExperimentStage("late", CONFIG, num_late=1))
     *early, late = sorted(row["id"] for row in result["clients"])
     assert len(early) == 3
     assert calls == {
@@ -60,29 +60,29 @@ def test_late_clients_are_personalized_once_and_take_part_in_no_round(calls, tmp
     assert all(sorted(record["updates"]) == early for record in result["records"])
 
 
-def test_an_interrupted_stage_continues_and_a_finished_one_is_read(calls, tmp_path, monkeypatch):
+def test_interrupted_stage_continues_and_finished_stage_is_reloaded(calls, tmp_path, monkeypatch):
     stage = ExperimentStage("whole", CONFIG)
-    counted = simulate.personalize_client
+    counting_function = simulate.personalize_client
 
-    def interrupted(federation, item):
+    def interrupt(federation, item):
         if calls["personalize_client", item.client_id] or len(calls) == len(CLIENTS) + 2:
             raise KeyboardInterrupt
-        return counted(federation, item)
+        return counting_function(federation, item)
 
-    monkeypatch.setattr(simulate, "personalize_client", interrupted)
+    monkeypatch.setattr(simulate, "personalize_client", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        play(tmp_path, stage)
+        play_stage(tmp_path, stage)
     assert sorted(calls.values()) == [1, 1, *[ROUNDS] * len(CLIENTS)]
     calls.clear()
-    monkeypatch.setattr(simulate, "personalize_client", counted)
-    result = play(tmp_path, stage)
+    monkeypatch.setattr(simulate, "personalize_client", counting_function)
+    result = play_stage(tmp_path, stage)
     assert {name for name, _ in calls} == {"personalize_client"}
     assert set(calls.values()) == {1}
     calls.clear()
-    again = play(tmp_path, stage)
+    again = play_stage(tmp_path, stage)
     assert not calls
     assert json.dumps(again, sort_keys=True) == json.dumps(result, sort_keys=True)
-    whole = play(tmp_path / "other", stage)
+    whole = play_stage(tmp_path / "other", stage)
     assert whole["figures"] == result["figures"]
 
     seconds = read_seconds(tmp_path / "whole-3" / "client_seconds.jsonl")
@@ -100,20 +100,20 @@ def test_an_interrupted_stage_continues_and_a_finished_one_is_read(calls, tmp_pa
     )
 
 
-def test_seconds_that_were_not_measured_are_left_out(calls, tmp_path):
+def test_missing_time_measurements_are_omitted(calls, tmp_path):
     """A stage that an older version started has no times for its rounds."""
     stage = ExperimentStage("whole", CONFIG)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulate, "personalize_client", lambda federation, item: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            play(tmp_path, stage)
+            play_stage(tmp_path, stage)
     (tmp_path / "whole-3" / "client_seconds.jsonl").unlink()
-    result = play(tmp_path, stage)
+    result = play_stage(tmp_path, stage)
     assert result["device_seconds"] is None
     assert all(row["round_seconds"] is None for row in result["clients"])
 
 
-def test_the_later_of_two_times_counts(tmp_path):
+def test_last_recorded_time_of_a_round_is_used(tmp_path):
     path = tmp_path / "seconds"
     path.write_text('["a", 1, 0.5]\n["a", 2, 7]\n["b", 1, 2]\n["a", 2, 0.25]\n["a", 3')
     assert read_seconds(path) == {"a": {1: 0.5, 2: 0.25}, "b": {1: 2}}
@@ -128,21 +128,21 @@ def test_the_engine_times_only_the_clients(tmp_path):
     from edgefl.client.runner import WorkItem
     from edgefl.types import Broadcast, ClientState
 
-    def busy(seconds):
+    def use_cpu(seconds):
         until = process_time() + seconds
         while process_time() < until:
             pass
 
     federation = SimpleNamespace(runner=SimpleNamespace(learner=None))
 
-    class Direct:
+    class DirectEngine:
         def run(self, function, items):
             for item in items:
-                busy(0.2)
+                use_cpu(0.2)
                 yield function(federation, item)
 
     items = [WorkItem(Broadcast(4, "federate", {}), ClientState(), name) for name in ("a", "b")]
-    engine = TimedEngine(Direct(), tmp_path / "seconds")
-    assert list(engine.run(lambda federation, item: busy(0.05) or item.client_id, items)) == ["a", "b"]
+    engine = TimedEngine(DirectEngine(), tmp_path / "seconds")
+    assert list(engine.run(lambda federation, item: use_cpu(0.05) or item.client_id, items)) == ["a", "b"]
     seconds = read_seconds(tmp_path / "seconds")
     assert [0.05 <= seconds[name][4] < 0.15 for name in ("a", "b")] == [True, True]

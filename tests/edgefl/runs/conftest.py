@@ -1,4 +1,4 @@
-"""Small runs on digits whose plans are built once, so that `edgefl simulate` needs no TensorFlow."""
+"""Small runs on digits. Their plans are built once, so that `edgefl simulate` needs no TensorFlow."""
 
 import os
 import subprocess
@@ -42,10 +42,10 @@ MAIN = (
     "import sys; from edgefl.runs import directory; directory.CHECKPOINT_INTERVAL_S = 0.2; "
     "from edgefl.cli.main import run_command; sys.exit(run_command())"
 )
-"""The command as a process of its own, with a checkpoint every few rounds of so small a federation."""
+"""Program of the command in a separate process, with a checkpoint every few rounds of a small federation."""
 
 
-def text_of(
+def format_config(
     algorithm: str = "ditto",
     rounds: int = 3,
     clients: int = 4,
@@ -55,7 +55,7 @@ def text_of(
     tables: str = "",
     **options: object,
 ) -> str:
-    """Return a configuration; further options are the algorithm's."""
+    """Return the text of a configuration. Further options belong to the algorithm."""
     extra = "".join(f"{key} = {value}\n" for key, value in options.items())
     return (
         CONFIG.format(
@@ -72,36 +72,38 @@ def text_of(
 
 
 @pytest.fixture(scope="session")
-def built():
-    """Build the plan of a configuration; one for all with the same model and algorithm."""
+def build_cached_plan():
+    """Build the plan of a configuration once for all configurations with the same model and algorithm."""
     pytest.importorskip("keras", reason="the aggregator extra is not installed")
     from edgefl.algorithms.plans import build_plan
 
-    found = {}
+    plans = {}
 
     def build(config):
         key = (config.algorithm, str(config.options), str(config.model), config.seed)
-        if key not in found:
-            found[key] = build_plan(config)
-        return found[key]
+        if key not in plans:
+            plans[key] = build_plan(config)
+        return plans[key]
 
     return build
 
 
 @pytest.fixture
-def prepare(tmp_path, built) -> Callable[..., tuple[str, str]]:
-    """Write a configuration and a run of it that was interrupted before its first round; return both
-    paths.
+def prepare(tmp_path, build_cached_plan) -> Callable[..., tuple[str, str]]:
+    """Write a configuration and a run that was interrupted before its first round.
+
+    Returns:
+        The paths of the configuration and of the run.
     """
 
     def make(name: str = "run", **options: object) -> tuple[str, str]:
-        text = text_of(**options)
+        text = format_config(**options)
         config = parse_config(text)
         path = tmp_path / f"{name}.toml"
         out = tmp_path / name
         path.write_text(text)
         run = RunDirectory(out, config, "a test", resume=False)
-        plan, initial = built(config)
+        plan, initial = build_cached_plan(config)
         save_plan(plan, run.files.plan)
         write_atomic(run.files.plan / INITIAL_FILE, encode_weights(initial))
         return str(path), str(out)
@@ -111,9 +113,7 @@ def prepare(tmp_path, built) -> Callable[..., tuple[str, str]]:
 
 @pytest.fixture
 def start(tmp_path):
-    """Start `edgefl ...` as a process; what is still running is killed at the end. What it leaves behind goes
-    with the test.
-    """
+    """Start `edgefl ...` as a process. Running processes are killed and their files removed at the end."""
     started = []
     (tmp_path / "tmp").mkdir()
     environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
@@ -131,8 +131,8 @@ def start(tmp_path):
 
 
 @pytest.fixture
-def until() -> Callable[..., None]:
-    """Wait until a condition holds, or the process that brings it about has ended."""
+def wait_until() -> Callable[..., None]:
+    """Wait until a condition holds. Fail if the process ends before that."""
 
     def wait(holds: Callable[[], object], process: subprocess.Popen[str], deadline_s: float = 120) -> None:
         end = time.monotonic() + deadline_s

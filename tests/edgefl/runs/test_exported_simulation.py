@@ -1,4 +1,4 @@
-"""What `edgefl simulate --mixtures` leaves is what `edgefl export --state` and `edgefl infer` read."""
+"""`edgefl export` and `edgefl infer` read what `edgefl simulate --mixtures` writes."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ def simulated(prepare, capfd) -> Path:
 def test_a_simulated_client_is_exported_and_measured(simulated, capfd, tmp_path) -> None:
     client = json.loads((simulated / "summary.json").read_text())["clients"][0]
     name = client.get("client") or client.get("id")
-    moved = tmp_path / "elsewhere" / "run"  # paths inside of a run are its own
+    moved = tmp_path / "elsewhere" / "run"  # a run contains no absolute paths
     moved.parent.mkdir()
     shutil.move(simulated, moved)
     state = moved / "mixtures" / name
@@ -33,7 +33,7 @@ def test_a_simulated_client_is_exported_and_measured(simulated, capfd, tmp_path)
     assert json.loads(capfd.readouterr().out)["samples"] == client["n_test"]
 
 
-def test_the_directory_of_a_run_names_its_states(simulated, capfd, tmp_path) -> None:
+def test_export_of_a_run_directory_suggests_client_states(simulated, capfd, tmp_path) -> None:
     for directory in (simulated, simulated / "mixtures"):
         assert edgefl(["export", "--state", str(directory), "-o", str(tmp_path / "out")]) == 1
         error = capfd.readouterr().err
@@ -44,14 +44,14 @@ def test_the_directory_of_a_run_names_its_states(simulated, capfd, tmp_path) -> 
     assert "--mixtures" in capfd.readouterr().err
 
 
-def test_an_unknown_key_of_data_names_the_tables_own_too(tmp_path, capfd) -> None:
+def test_unknown_data_key_error_lists_valid_keys(tmp_path, capfd) -> None:
     (tmp_path / "f.toml").write_text('[data]\nname = "digits"\ntrain_samples = 100\n')
     assert edgefl(["simulate", str(tmp_path / "f.toml"), "--out", str(tmp_path / "run")]) == 1
     error = capfd.readouterr().err
     assert "'train_samples'" in error and "num_train" in error
 
 
-def test_all_clients_are_exported_at_once(simulated, capfd) -> None:
+def test_all_clients_are_exported_by_one_command(simulated, capfd) -> None:
     assert edgefl(["export", "fleet", str(simulated), "--json"]) == 0, capfd.readouterr().err
     rows = json.loads(capfd.readouterr().out)
     clients = json.loads((simulated / "summary.json").read_text())["clients"]
@@ -69,6 +69,6 @@ def test_all_clients_are_exported_at_once(simulated, capfd) -> None:
     assert lines[-1].endswith(f", int8 {mean:.4f}")
 
 
-def test_a_run_without_models_is_refused(tmp_path, capfd) -> None:
+def test_export_of_a_run_without_models_is_refused(tmp_path, capfd) -> None:
     assert edgefl(["export", "fleet", str(tmp_path)]) == 1
     assert "--mixtures --resume" in capfd.readouterr().err

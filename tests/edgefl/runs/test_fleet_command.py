@@ -18,7 +18,7 @@ def simulate(capfd, config, out):
     return json.loads(capfd.readouterr().out)
 
 
-def test_without_delays_it_ends_as_a_run_without_a_clock(prepare, capfd, tmp_path):
+def test_fleet_run_without_delays_equals_plain_run(prepare, capfd, tmp_path):
     config, out = prepare("plain", federation=SYNC)
     plain = simulate(capfd, config, out)
     config, out = prepare("virtual", federation=SYNC, tables=FLEET)
@@ -41,14 +41,14 @@ def test_a_run_that_learns_nothing_ends_with_a_warning(prepare, capfd, tables):
 
 
 @pytest.mark.parametrize("tables", ["", FLEET], ids=["plain", "fleet"])
-def test_an_accuracy_well_above_guessing_has_no_warning(prepare, capfd, tables):
-    """With Ditto the global model stays as it was drawn, and the personal models learn."""
+def test_accuracy_well_above_chance_gives_no_warning(prepare, capfd, tables):
+    """With Ditto the global model keeps its initial weights, and the personal models learn."""
     config, out = prepare(federation=SYNC, tables=tables, learning_rate="1e-12")
     assert edgefl(["simulate", config, "--out", out, "--resume"]) == 0
     assert "no effect" not in capfd.readouterr().err
 
 
-def test_slow_devices_in_asynchronous_rounds(prepare, capfd):
+def test_asynchronous_run_with_slow_devices_prints_virtual_time(prepare, capfd):
     fleet = "samples_per_s = 5\nspeed_spread = 1.0\nmessage_loss = 0.05\n"
     config, out = prepare(federation=ASYNC, tables=FLEET + fleet)
     capfd.readouterr()
@@ -59,7 +59,7 @@ def test_slow_devices_in_asynchronous_rounds(prepare, capfd):
     assert "time to accuracy: " in printed
 
 
-def test_it_cannot_be_continued(prepare, capfd):
+def test_run_in_virtual_time_cannot_be_continued(prepare, capfd):
     config, out = prepare(federation=SYNC, tables=FLEET)
     simulate(capfd, config, out)
     assert edgefl(["simulate", config, "--out", out, "--resume"]) == 1
@@ -68,19 +68,19 @@ def test_it_cannot_be_continued(prepare, capfd):
     assert "another --out" in error
 
 
-def test_measuring_in_between_needs_a_run_without_a_clock(prepare, capfd):
+def test_evaluate_every_is_refused_in_virtual_time(prepare, capfd):
     config, out = prepare(tables=FLEET)
     assert edgefl(["simulate", config, "--out", out, "--evaluate-every", "1"]) == 1
     assert "--evaluate-every cannot be used in virtual time" in capfd.readouterr().err
 
 
-def test_asynchronous_rounds_need_a_clock(prepare, capfd):
+def test_asynchronous_rounds_need_the_fleet_table(prepare, capfd):
     config, out = prepare(federation=ASYNC)
     assert edgefl(["simulate", config, "--out", out, "--resume"]) == 1
     assert "add the table [fleet]" in capfd.readouterr().err
 
 
-def test_a_misspelt_key_of_the_fleet_is_named(prepare, capfd, tmp_path):
+def test_misspelt_fleet_key_is_named(prepare, capfd, tmp_path):
     config, out = prepare()
     path = tmp_path / "misspelt.toml"
     path.write_text(f"{Path(config).read_text()}\n{FLEET}sample_per_s = 1.0\n")

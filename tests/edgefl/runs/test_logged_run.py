@@ -1,4 +1,4 @@
-"""`edgefl simulate --log`: what rounds.jsonl and summary.json say is what TensorBoard and MLflow read."""
+"""`edgefl simulate --log`: TensorBoard and MLflow show the figures of rounds.jsonl and summary.json."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from edgefl.cli.main import run_command as edgefl
 
 
-def test_a_run_and_its_logs_say_the_same(prepare, tmp_path, capfd):
+def test_tensorboard_and_mlflow_logs_match_the_run_files(prepare, tmp_path, capfd):
     pytest.importorskip("tensorboardX")
     pytest.importorskip("mlflow")
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
@@ -26,9 +26,9 @@ def test_a_run_and_its_logs_say_the_same(prepare, tmp_path, capfd):
     events = accumulator.EventAccumulator(str(tmp_path / "tb"))
     events.Reload()
     for name in ("loss", "bytes_up", "bytes_down", "seconds"):
-        told = [(each.step, each.value) for each in events.Scalars(f"round/{name}")]
+        logged = [(each.step, each.value) for each in events.Scalars(f"round/{name}")]
         # Event files hold float32
-        assert told == [(each["round"], pytest.approx(each[name], rel=1e-6)) for each in rounds]
+        assert logged == [(each["round"], pytest.approx(each[name], rel=1e-6)) for each in rounds]
     mixture = summary["figures"]["accuracy_mixture"]
     assert [(e.step, e.value) for e in events.Scalars("end/accuracy_mixture/p10")] == [
         (3, pytest.approx(mixture["p10"], rel=1e-6))
@@ -49,7 +49,7 @@ def test_a_run_and_its_logs_say_the_same(prepare, tmp_path, capfd):
     assert (shipped.step, shipped.value) == (3, pytest.approx(means["shipped"]))
 
 
-def test_a_log_that_is_none_ends_before_anything_is_made(tmp_path, capfd):
+def test_unknown_log_type_is_refused_before_the_run_starts(tmp_path, capfd):
     (tmp_path / "f.toml").write_text("")
     assert (
         edgefl(["simulate", str(tmp_path / "f.toml"), "--out", str(tmp_path / "run"), "--log", "wandb:x"])

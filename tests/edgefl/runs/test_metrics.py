@@ -1,4 +1,4 @@
-"""Evaluation over clients and classes, worked by hand."""
+"""Evaluation over clients and classes, against values computed by hand."""
 
 import numpy as np
 import pytest
@@ -17,9 +17,10 @@ from edgefl.simulation.simulate import Simulation
 from edgefl.types import Mixture, ServerState
 
 
-def test_local_test_by_hand():
-    """Accuracy by class .9, .5, .8 for clients with p(y|s) = (.5, .5, 0) and (0, .25, .75): .7 and .725;
-    weighted 40:80 .716667.
+def test_local_accuracy_matches_hand_calculation():
+    """Accuracies by class .9, .5, .8 give .7 for p(y|s) = (.5, .5, 0) and .725 for (0, .25, .75).
+
+    The mean with weights 40 and 80 is .716667.
     """
     values = [estimate_local_accuracy([0.9, 0.5, 0.8], share) for share in ([0.5, 0.5, 0], [0, 0.25, 0.75])]
     assert values == pytest.approx([0.7, 0.725])
@@ -27,15 +28,15 @@ def test_local_test_by_hand():
     assert summarize_figure(values, [40, 80]).mean == pytest.approx(0.7125)
 
 
-def test_the_weighted_mean_over_clients_is_the_pooled_accuracy():
+def test_weighted_mean_over_clients_equals_pooled_accuracy():
     right = np.array([3, 9, 40])
     count = np.array([10, 10, 50])
     assert summarize_figure(right / count, count).weighted == pytest.approx(right.sum() / count.sum())
 
 
-def test_spread_by_hand():
-    found = summarize_figure([0.5, 1.0, float("nan")], [1, 3, 100])
-    assert (found.mean, found.weighted, found.std, found.p10, found.count) == pytest.approx(
+def test_summary_statistics_match_hand_calculation():
+    figure = summarize_figure([0.5, 1.0, float("nan")], [1, 3, 100])
+    assert (figure.mean, figure.weighted, figure.std, figure.p10, figure.count) == pytest.approx(
         (0.75, 0.875, 0.25, 0.55, 2)
     )
     assert np.isnan(summarize_figure([], []).mean)
@@ -48,13 +49,13 @@ def test_a_class_without_samples_is_left_out():
     assert estimate_global_accuracy(by_class, [30, 0, 10]) == pytest.approx(0.7)
 
 
-def test_cdf_by_hand():
+def test_cdf_matches_hand_calculation():
     values, share = compute_cdf([0.9, 0.5, float("nan"), 0.7])
     assert values.tolist() == [0.5, 0.7, 0.9]
     assert share == pytest.approx([1 / 3, 2 / 3, 1])
 
 
-def rand_index(truths: list[int], clusters: list[int]) -> float:
+def compute_rand_index(truths: list[int], clusters: list[int]) -> float:
     """Return the summary's adjusted Rand index of clients with these true and found clusters."""
     results = {
         f"client-{i}": ClientResult(
@@ -62,19 +63,17 @@ def rand_index(truths: list[int], clusters: list[int]) -> float:
         )
         for i, cluster in enumerate(clusters)
     }
-    none = np.zeros(0, np.int64)
-    allotments = {f"client-{i}": ClientPartition(none, none, truth=truth) for i, truth in enumerate(truths)}
+    empty = np.zeros(0, np.int64)
+    partitions = {f"client-{i}": ClientPartition(empty, empty, truth=truth) for i, truth in enumerate(truths)}
     simulation = Simulation(ServerState(1, "done", {}), results)
-    summary = summarize_run(FederationConfig(), simulation, [], allotments, np.ones(1))
+    summary = summarize_run(FederationConfig(), simulation, [], partitions, np.ones(1))
     return float(summary["adjusted_rand_index"])
 
 
-def test_adjusted_rand_index_by_hand():
-    """0 0 1 1 against 0 0 1 2: pairs together in both 1, in the first 2, in the second 1, of 6: (1 - 1/3) /
-    (1.5 - 1/3) = 4/7.
-    """
+def test_adjusted_rand_index_matches_hand_calculation():
+    """Of 6 pairs, 0 0 1 1 joins 2, 0 0 1 2 joins 1, and both join 1: (1 - 1/3) / (1.5 - 1/3) = 4/7."""
     pytest.importorskip("sklearn.metrics", reason="the aggregator extra is not installed")
-    assert rand_index([0, 0, 1, 1], [0, 0, 1, 2]) == pytest.approx(4 / 7)
-    assert rand_index([0, 0, 1, 1], [5, 5, 2, 2]) == 1
-    assert rand_index([0, 1, 2], [0, 0, 0]) == 0
-    assert rand_index([0, 0], [3, 3]) == 1
+    assert compute_rand_index([0, 0, 1, 1], [0, 0, 1, 2]) == pytest.approx(4 / 7)
+    assert compute_rand_index([0, 0, 1, 1], [5, 5, 2, 2]) == 1
+    assert compute_rand_index([0, 1, 2], [0, 0, 0]) == 0
+    assert compute_rand_index([0, 0], [3, 3]) == 1

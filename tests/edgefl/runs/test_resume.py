@@ -1,4 +1,4 @@
-"""A run that is killed with no warning and gone on with ends as one that was not, bit by bit."""
+"""A run that was killed and resumed ends with the same bits as an uninterrupted run."""
 
 import json
 import signal
@@ -9,12 +9,12 @@ from edgefl.cli.main import run_command as edgefl
 from edgefl.storage.checkpoint import decode_server_state
 
 
-def files_of(directory):
+def list_files(directory):
     return [path for path in directory.rglob("*") if path.is_file()]
 
 
-def everything(out):
-    """All that a run leaves, but for times and what it ran on."""
+def read_results(out):
+    """Return all results of a run, without times, versions and machine."""
     rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     summary = json.loads((out / "summary.json").read_text())
     return {
@@ -28,13 +28,13 @@ def everything(out):
         **{
             str(path.relative_to(out)): path.read_bytes()
             for name in ("clients", "mixtures")
-            for path in files_of(out / name)
+            for path in list_files(out / name)
         },
     }
 
 
 def is_past_a_checkpoint(out):
-    """Whether rounds were played after the checkpoint: those are lost."""
+    """Return whether rounds follow the checkpoint. They are lost when the run is killed."""
     if not (out / "server_state.safetensors").exists():
         return False
     state = decode_server_state((out / "server_state.safetensors").read_bytes())
@@ -49,20 +49,22 @@ def is_personalizing(out):
     ("algorithm", "reached"),
     [("ditto", is_past_a_checkpoint), ("ifca", is_past_a_checkpoint), ("ditto", is_personalizing)],
 )
-def test_a_run_that_is_killed_and_gone_on_with(algorithm, reached, tmp_path, prepare, start, until, capfd):
+def test_killed_and_resumed_run_equals_uninterrupted_run(
+    algorithm, reached, tmp_path, prepare, start, wait_until, capfd
+):
     rounds = 60 if reached is is_past_a_checkpoint else 5
     config, killed = prepare("killed", algorithm=algorithm, rounds=rounds, clients=12)
     _, whole = prepare("whole", algorithm=algorithm, rounds=rounds, clients=12)
     process = start("simulate", config, "--out", killed, "--resume", "--mixtures")
-    until(lambda: reached(tmp_path / "killed"), process)
+    wait_until(lambda: reached(tmp_path / "killed"), process)
     process.kill()
     assert process.wait() == -signal.SIGKILL
     assert edgefl(["simulate", config, "--out", killed, "--resume", "--mixtures"]) == 0
     assert f"of {rounds} rounds are done" in capfd.readouterr().err
     assert edgefl(["simulate", config, "--out", whole, "--resume", "--mixtures"]) == 0
-    one = everything(tmp_path / "killed")
-    two = everything(tmp_path / "whole")
-    assert list(one) == list(two)
-    for name, found in one.items():
-        assert found == two[name], name
-    assert len(one["rounds"]) == rounds
+    resumed = read_results(tmp_path / "killed")
+    expected = read_results(tmp_path / "whole")
+    assert list(resumed) == list(expected)
+    for name, content in resumed.items():
+        assert content == expected[name], name
+    assert len(resumed["rounds"]) == rounds

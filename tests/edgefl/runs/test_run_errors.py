@@ -1,4 +1,4 @@
-"""What can be wrong with a run: one clear message, exit code 1, and no traceback."""
+"""Errors of a run: one clear message, exit code 1, and no traceback."""
 
 import re
 from pathlib import Path
@@ -9,10 +9,8 @@ from edgefl.cli.main import run_command as edgefl
 
 
 @pytest.fixture
-def fails(capfd):
-    """Run a command that must fail; return its message. What is no error on purpose would leave `run` as an
-    exception.
-    """
+def run_failing(capfd):
+    """Run a command that must fail, and return its message. An unexpected error is raised."""
 
     def run(*arguments: str) -> str:
         capfd.readouterr()
@@ -31,65 +29,65 @@ def edit(path: str, old: str, new: str) -> None:
     Path(path).write_text(text.replace(old, new))
 
 
-def test_an_unknown_key(fails, prepare):
+def test_unknown_key_is_named_with_a_suggestion(run_failing, prepare):
     config, out = prepare()
     edit(config, "rounds", "roundz")
-    assert "[federation] has an unknown key 'roundz'; did you mean 'rounds'?" in fails(
+    assert "[federation] has an unknown key 'roundz'; did you mean 'rounds'?" in run_failing(
         "simulate", config, "--out", out
     )
 
 
-def test_resume_with_another_configuration(fails, prepare):
+def test_resume_with_another_configuration_is_refused(run_failing, prepare):
     config, out = prepare()
     edit(config, "epochs = 1", "epochs = 2")
-    assert f"{out} holds a run with another options ({{'epochs': 1}}); give another --out" == fails(
+    assert f"{out} contains a run with another options ({{'epochs': 1}}); pass another --out" == run_failing(
         "simulate", config, "--out", out, "--resume"
     )
     edit(config, "epochs = 2", "epochs = 1")
-    assert "another seed (3)" in fails("simulate", config, "--out", out, "--resume", "--seed", "4")
+    assert "another seed (3)" in run_failing("simulate", config, "--out", out, "--resume", "--seed", "4")
 
 
-def test_a_run_of_a_version_that_did_not_know_all_keys_goes_on(prepare):
+def test_run_of_older_version_without_all_keys_resumes(prepare):
     config, out = prepare()
     edit(f"{out}/run.json", '"codec": "fp32",', "")
     assert edgefl(["simulate", config, "--out", out, "--resume"]) == 0
 
 
-def test_an_out_that_is_in_use(fails, prepare, tmp_path):
+def test_output_directory_in_use_is_refused(run_failing, prepare, tmp_path):
     config, out = prepare()
-    assert "contains a run; continue it with --resume" in fails("simulate", config, "--out", out)
+    assert "continue the run with --resume" in run_failing("simulate", config, "--out", out)
     (tmp_path / "file").write_text("mine")
     (tmp_path / "directory").mkdir()
     (tmp_path / "directory" / "notes.txt").write_text("mine")
     for name in ("file", "directory"):
-        assert "is in use, expected a new or empty directory" in fails(
+        assert "is in use, expected a new or empty directory" in run_failing(
             "simulate", config, "--out", str(tmp_path / name)
         )
     assert (tmp_path / "file").read_text() == "mine"
-    assert "--resume without --out" in fails("simulate", config, "--resume")
+    assert "--resume without --out" in run_failing("simulate", config, "--resume")
 
 
-def test_partitions_that_leave_a_client_without_samples(fails, prepare, tmp_path):
+def test_partition_with_too_few_samples_or_clients_is_refused(run_failing, prepare, tmp_path):
     config, _ = prepare()
     new = str(tmp_path / "new")
     edit(config, "num_clients = 4", "num_clients = 70")
-    assert "120 samples for 70 clients, expected at least 2 each; use fewer clients" in fails(
+    assert "120 samples for 70 clients, expected at least 2 each; use fewer clients" in run_failing(
         "simulate", config, "--out", new
     )
     edit(config, 'name = "dirichlet"', 'name = "tasks"\nclusters = 5\nnum_tasks = 10')
     edit(config, "num_clients = 70", "num_clients = 4")
-    assert "4 clients in 5 clusters, expected at least one each; use more clients" in fails(
+    assert "4 clients in 5 clusters, expected at least one each; use more clients" in run_failing(
         "simulate", config, "--out", new
     )
     assert not (tmp_path / "new").exists()
 
 
-def test_a_loss_that_is_no_number(fails, prepare):
+def test_nonfinite_loss_names_client_and_round(run_failing, prepare):
     config, out = prepare(rounds=5, learning_rate=1e38)
-    assert re.search(r"client-00\d, round \d+: ", fails("simulate", config, "--out", out, "--resume"))
+    assert re.search(r"client-00\d, round \d+: ", run_failing("simulate", config, "--out", out, "--resume"))
 
 
-WHOLE = (
+SUMMARY_END = (
     ', "algorithm": "", "data": "", "clients": [], "rounds": 1, "seconds": 1, "bytes_up": 1, "bytes_down": 1}'
 )
 
@@ -116,12 +114,12 @@ def damage(path: Path, how: str) -> None:
         ("held.3.json", "cut"),
     ],
 )
-def test_a_run_whose_files_are_damaged(name, how, fails, prepare):
+def test_damaged_run_file_is_named(name, how, run_failing, prepare):
     config, out = prepare()
     assert edgefl(["simulate", config, "--out", out, "--resume"]) == 0
     edit(config, "rounds = 3", "rounds = 4")
     damage(Path(out) / name, how)
-    assert f"{out}/{name.replace('plan/plan.json', 'plan')}" in fails(
+    assert f"{out}/{name.replace('plan/plan.json', 'plan')}" in run_failing(
         "simulate", config, "--out", out, "--resume"
     )
 
@@ -134,12 +132,12 @@ def test_a_run_whose_files_are_damaged(name, how, fails, prepare):
         "[]",
         "{}",
         '{"figures": 3}',
-        '{"figures": {"accuracy_mixture": {"mean": 0.5}}' + WHOLE,
-        '{"figures": []' + WHOLE,
+        '{"figures": {"accuracy_mixture": {"mean": 0.5}}' + SUMMARY_END,
+        '{"figures": []' + SUMMARY_END,
     ],
 )
-def test_compare_of_what_is_no_summary(text, fails, tmp_path):
+def test_compare_names_missing_or_invalid_summary(text, run_failing, tmp_path):
     (tmp_path / "a").mkdir()
-    assert f"{tmp_path / 'a' / 'summary.json'}" in fails("compare", str(tmp_path / "a"))
+    assert f"{tmp_path / 'a' / 'summary.json'}" in run_failing("compare", str(tmp_path / "a"))
     (tmp_path / "a" / "summary.json").write_text(text)
-    assert f"{tmp_path / 'a' / 'summary.json'}" in fails("compare", str(tmp_path / "a"))
+    assert f"{tmp_path / 'a' / 'summary.json'}" in run_failing("compare", str(tmp_path / "a"))

@@ -1,6 +1,4 @@
-"""`edgefl simulate` and `edgefl compare` from end to end: what they print, what they leave, and what ends
-them early.
-"""
+"""`edgefl simulate` and `edgefl compare` from end to end: output, files, and errors that end them early."""
 
 import json
 import os
@@ -18,8 +16,8 @@ from edgefl.runs.table import format_result
 from edgefl.verdict import as_dict, judge_federation
 
 
-def test_a_federation_from_toml_to_json(prepare, capfd, tmp_path):
-    """The one test in which the command compiles the plan itself, in a process of its own."""
+def test_simulate_compiles_runs_and_prints_the_summary(prepare, capfd, tmp_path):
+    """Only in this test the command compiles the plan itself, in a separate process."""
     config, prepared = prepare(rounds=2)
     out = tmp_path / "new"
     assert edgefl(["simulate", config, "--out", str(out), "--json"]) == 0
@@ -47,8 +45,8 @@ def test_a_federation_from_toml_to_json(prepare, capfd, tmp_path):
         assert (out / "plan" / name).read_bytes() == (Path(prepared) / "plan" / name).read_bytes()
 
 
-def test_processes_change_nothing_and_two_runs_compare(prepare, capfd, tmp_path):
-    """Of an algorithm whose clients keep a state, in a partition with true clusters."""
+def test_runs_with_one_and_two_processes_are_identical(prepare, capfd, tmp_path):
+    """The clients of the algorithm keep a state, and the partition has true clusters."""
     summaries = []
     states = []
     for name, processes in (("one", "1"), ("two", "2")):
@@ -73,7 +71,7 @@ def test_processes_change_nothing_and_two_runs_compare(prepare, capfd, tmp_path)
             == 0
         )
         summaries.append(json.loads(capfd.readouterr().out))
-        kept = [
+        paths = [
             path
             for directory in ("clients", "mixtures")
             for path in Path(out, directory).rglob("*")
@@ -82,7 +80,7 @@ def test_processes_change_nothing_and_two_runs_compare(prepare, capfd, tmp_path)
         states.append(
             {
                 str(path.relative_to(out)): path.read_bytes()
-                for path in [*kept, Path(out, "server_state.safetensors")]
+                for path in [*paths, Path(out, "server_state.safetensors")]
             }
         )
     first, second = (
@@ -101,17 +99,17 @@ def test_processes_change_nothing_and_two_runs_compare(prepare, capfd, tmp_path)
     assert row[-2:] == [f"{100 * first['figures']['accuracy_mixture']['mean']:.2f}"] * 2
 
 
-def children_of(pid: int) -> list[int]:
-    """The spawned processes below a process; the resource tracker, which runs no client, left out."""
-    found = []
+def list_spawned_children(pid: int) -> list[int]:
+    """Return the spawned children of a process, without the resource tracker, which runs no client."""
+    spawned = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in (task / "children").read_text().split():
             if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text():
-                found.append(int(child))
-    return found
+                spawned.append(int(child))
+    return spawned
 
 
-def ends(process) -> str:
+def wait_for_error(process) -> str:
     out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (1, "")
     assert "Traceback" not in err
@@ -122,14 +120,17 @@ def ends(process) -> str:
     not Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").exists(),
     reason="this system does not list children",
 )
-def test_a_process_of_clients_that_is_killed(prepare, start, until):
+def test_killed_client_process_ends_the_simulation_with_an_error(prepare, start, wait_until):
     config, out = prepare(rounds=5000)
     process = start("simulate", config, "--out", out, "--resume", "--processes", "2", "--json")
-    until(lambda: (Path(out) / "rounds.jsonl").exists() and len(children_of(process.pid)) == 2, process)
-    os.kill(children_of(process.pid)[0], signal.SIGKILL)
+    wait_until(
+        lambda: (Path(out) / "rounds.jsonl").exists() and len(list_spawned_children(process.pid)) == 2,
+        process,
+    )
+    os.kill(list_spawned_children(process.pid)[0], signal.SIGKILL)
     assert (
-        "a process of the simulation was killed, most often for want of memory; run fewer processes"
-        in ends(process)
+        "a process of the simulation was killed, probably because memory ran out; run fewer processes"
+        in wait_for_error(process)
     )
 
 
@@ -141,7 +142,9 @@ def test_no_process_outlives_the_simulation(prepare, start):
     config, out = prepare(rounds=5000)
     process = start("simulate", config, "--out", out, "--resume", "--processes", "2", "--json")
     deadline = time.monotonic() + 120
-    while len(children := children_of(process.pid)) < 2 or not (Path(out) / "rounds.jsonl").exists():
+    while (
+        len(children := list_spawned_children(process.pid)) < 2 or not (Path(out) / "rounds.jsonl").exists()
+    ):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
     handles = [os.pidfd_open(child) for child in children]
@@ -155,29 +158,33 @@ def test_no_process_outlives_the_simulation(prepare, start):
     not Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").exists(),
     reason="this system does not list children",
 )
-def test_a_compiling_process_that_is_killed(prepare, start, until, tmp_path):
+def test_killed_compiling_process_ends_the_command_with_an_error(prepare, start, wait_until, tmp_path):
     config, _ = prepare()
     process = start("simulate", config, "--out", str(tmp_path / "new"))
-    until(lambda: children_of(process.pid), process)
-    os.kill(children_of(process.pid)[0], signal.SIGKILL)
-    assert "the process that compiles the plan was killed" in ends(process)
+    wait_until(lambda: list_spawned_children(process.pid), process)
+    os.kill(list_spawned_children(process.pid)[0], signal.SIGKILL)
+    assert "the process that compiles the plan was killed" in wait_for_error(process)
 
 
-def limited(size: int):
-    """No file may be larger than that: the disk is full, for this process."""
+def limit_file_size(size: int):
+    """Return a function that limits the file size of a process, as a full disk does."""
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
-def test_a_full_disk_and_on_when_there_is_space(prepare, start):
-    """40 samples take 125,568 bytes, a server state of six models 190,000."""
+def test_full_disk_is_reported_and_the_run_can_be_resumed(prepare, start):
+    """40 samples take 125,568 bytes. A server state of six models takes 190,000."""
     config, out = prepare(algorithm="ifca", num_train=40, num_experts=6)
     _, whole = prepare("whole", algorithm="ifca", num_train=40, num_experts=6)
-    message = ends(start("simulate", config, "--out", out, "--resume", preexec_fn=limited(140_000)))
+    message = wait_for_error(
+        start("simulate", config, "--out", out, "--resume", preexec_fn=limit_file_size(140_000))
+    )
     assert (
         message == f"edgefl: cannot write {out}/server_state.safetensors: File too large; free some space, "
         "then continue with --resume"
     )
-    message = ends(start("simulate", config, "--out", out, "--resume", preexec_fn=limited(100_000)))
+    message = wait_for_error(
+        start("simulate", config, "--out", out, "--resume", preexec_fn=limit_file_size(100_000))
+    )
     assert re.search(
         r"cannot write 125440 bytes to .*x_train\.npy: .*; free some space, or set TMPDIR", message
     )

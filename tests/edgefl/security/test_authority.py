@@ -1,4 +1,4 @@
-"""The authority's directory: who is enrolled, who was, and that a serial number once revoked stays so."""
+"""The authority's directory: enrolment, replacement and revocation of devices."""
 
 import json
 import ssl
@@ -24,52 +24,58 @@ def directory(tmp_path):
     return tmp_path / "keys"
 
 
-def revoked(directory):
+def list_revoked_serials(directory):
     return {entry.serial_number for entry in x509.load_pem_x509_crl((directory / "crl.pem").read_bytes())}
 
 
-def common_name(certificate: str) -> str:
+def read_common_name(certificate: str) -> str:
     subject = x509.load_pem_x509_certificate(certificate.encode()).subject
     return subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
 
 
-def test_what_is_certified(directory):
+def test_certificates_have_expected_names_and_purposes(directory):
     server = x509.load_pem_x509_certificate((directory / "server.pem").read_bytes())
     names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["broker.local", "localhost"]
     assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.7", "127.0.0.1"]
     route = x509.load_pem_x509_certificate((directory / "route.pem").read_bytes())
-    route.verify_directly_issued_by(route)  # by itself: no other certificate passes between servers
+    route.verify_directly_issued_by(route)  # self-signed: servers accept no other certificate
     purposes = route.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     assert set(purposes) == {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
     assert route.extensions.get_extension_for_class(x509.SubjectAlternativeName).value == names
     assert (directory / "route.key").stat().st_mode & 0o777 == 0o600
-    made = create_enrolment(directory, "pi-1", 30)
-    assert (common_name(made.certificate), made.broker) == ("pi-1", "mqtts://broker.local:8883")
-    assert common_name(load_enrolment(directory / "aggregator.enrol").certificate) == "aggregator"
-    assert make_tls_context(made).verify_mode is ssl.CERT_REQUIRED
+    enrolment = create_enrolment(directory, "pi-1", 30)
+    assert (read_common_name(enrolment.certificate), enrolment.broker) == (
+        "pi-1",
+        "mqtts://broker.local:8883",
+    )
+    assert read_common_name(load_enrolment(directory / "aggregator.enrol").certificate) == "aggregator"
+    assert make_tls_context(enrolment).verify_mode is ssl.CERT_REQUIRED
     assert "PRIVATE" not in (directory / "devices.json").read_text()
 
 
-def test_a_board_is_replaced_under_the_same_id(directory):
+def test_device_is_replaced_under_the_same_id_after_revocation(directory):
     first = create_enrolment(directory, "pi-1", 30)
     with pytest.raises(ConfigError, match=r"enrolled already.*revoke pi-1"):
         create_enrolment(directory, "pi-1", 30)
     keys = DeviceKeys(directory)
-    known = keys.find_key("pi-1")
+    old_key = keys.find_key("pi-1")
     revoke_enrolment(directory, "pi-1")
     with pytest.raises(WireError, match="pi-1 was revoked"):
         keys.find_key("pi-1")
-    assert revoked(directory) == {read_serial(first.certificate)}
+    assert list_revoked_serials(directory) == {read_serial(first.certificate)}
     second = create_enrolment(directory, "pi-1", 30)
-    assert revoked(directory) == {read_serial(first.certificate)}
-    assert keys.find_key("pi-1") != known
+    assert list_revoked_serials(directory) == {read_serial(first.certificate)}
+    assert keys.find_key("pi-1") != old_key
     revoke_enrolment(directory, "pi-1")
-    assert revoked(directory) == {read_serial(first.certificate), read_serial(second.certificate)}
+    assert list_revoked_serials(directory) == {
+        read_serial(first.certificate),
+        read_serial(second.certificate),
+    }
     assert load_enrolled_devices(directory)["pi-1"].revoked
 
 
-OPENED = """
+COUNT_OPENED_FILES = """
 import sys, tempfile
 tempfile.tempdir = sys.argv[2]
 written = []
@@ -84,18 +90,19 @@ print(len(written))
 """
 
 
-def test_no_private_key_is_written_to_the_disk_of_a_board(directory, tmp_path):
-    """OpenSSL reads keys from a file only; it lies in memory. What Python opens below the folder of temporary
-    files is counted.
+def test_private_key_is_not_written_to_disk(directory, tmp_path):
+    """OpenSSL reads keys only from a file, which is in memory here.
+
+    The test counts the files that Python opens in the folder of temporary files.
     """
     save_enrolment(create_enrolment(directory, "pi-1", 30), tmp_path / "pi.enrol")
     (tmp_path / "temporary").mkdir()
-    command = [sys.executable, "-c", OPENED, tmp_path / "pi.enrol", tmp_path / "temporary"]
+    command = [sys.executable, "-c", COUNT_OPENED_FILES, tmp_path / "pi.enrol", tmp_path / "temporary"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "0\n"
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"format": "edgefl enrolment 1"}', b"\xff"])
-def test_what_is_no_enrolment(content, tmp_path):
+def test_invalid_enrolment_file_is_refused(content, tmp_path):
     path = tmp_path / "x.enrol"
     path.write_bytes(content)
     path.chmod(0o600)
@@ -103,13 +110,13 @@ def test_what_is_no_enrolment(content, tmp_path):
         load_enrolment(path)
 
 
-def test_an_enrolment_survives_and_bad_keys_are_named(directory, tmp_path):
-    made = create_enrolment(directory, "pi-1", 30)
-    save_enrolment(made, tmp_path / "pi.enrol")
-    assert load_enrolment(tmp_path / "pi.enrol") == made
+def test_enrolment_round_trips_and_wrong_keys_are_refused(directory, tmp_path):
+    enrolment = create_enrolment(directory, "pi-1", 30)
+    save_enrolment(enrolment, tmp_path / "pi.enrol")
+    assert load_enrolment(tmp_path / "pi.enrol") == enrolment
     other = create_enrolment(directory, "pi-2", 30)
     with pytest.raises(ConfigError, match="keys of 'pi-1' cannot be used"):
-        make_tls_context(replace(made, key=other.key))
+        make_tls_context(replace(enrolment, key=other.key))
     with pytest.raises(ConfigError, match="broker init"):
         load_enrolled_devices(tmp_path)
     with pytest.raises(ConfigError, match="no host"):
@@ -119,10 +126,8 @@ def test_an_enrolment_survives_and_bad_keys_are_named(directory, tmp_path):
 @pytest.mark.parametrize(
     "changes", [{"masked_only": 1}, {"masked_only": "no"}, {"least_clients": -1}, {"least_clients": True}]
 )
-def test_what_a_device_may_send_is_read_strictly(changes, directory, tmp_path):
-    """A file of an older version says nothing of it; one that says something odd must not count as a
-    permission.
-    """
+def test_enrolment_permissions_are_validated_strictly(changes, directory, tmp_path):
+    """A file of an older version lacks these fields. An invalid value must not count as a permission."""
     path = tmp_path / "pi.enrol"
     save_enrolment(create_enrolment(directory, "pi-1", 30), path)
     content = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""Who is left out after complaints about shares that are not genuine."""
+"""Clients that are excluded after complaints about shares that are not genuine."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from edgefl.security.secagg.complaints import Fault, find_excluded
 
 
-def test_by_hand():
+def test_excluded_clients_match_hand_worked_cases():
     """Six clients, threshold 4, so two may be at fault."""
     assert find_excluded({}, 2) == {}
     assert set(find_excluded({"a": ["f"], "b": ["f"], "c": ["f"]}, 2)) == {
@@ -17,16 +17,16 @@ def test_by_hand():
     assert set(find_excluded({"a": ["f"], "b": ["f"]}, 2)) == {
         "a",
         "f",
-    }  # f is out already when b's turn comes
+    }  # f is already excluded when the complaint of b is judged
     assert set(find_excluded({"a": ["f"], "b": ["e"]}, 2)) == {"a", "b", "e", "f"}
     assert set(find_excluded({"a": ["f"], "b": ["f", "a"], "c": ["f"], "d": ["b"]}, 2)) == {"f", "a", "b"}
     assert find_excluded({"a": ["a"]}, 2) == {"a": Fault("cannot open its own shares")}
 
 
-def test_the_reasons_name_the_other_end():
-    out = find_excluded({"a": ["f"]}, 2)
+def test_fault_reasons_name_the_other_client():
+    excluded = find_excluded({"a": ["f"]}, 2)
     both = "one of the two is at fault: check the logs of both"
-    assert out == {
+    assert excluded == {
         "a": Fault("accuses f of a sealed share that is not genuine", both),
         "f": Fault("sealed a share that is not genuine, according to a", both),
     }
@@ -35,15 +35,13 @@ def test_the_reasons_name_the_other_end():
     )
     assert (
         find_excluded({"f": "abc"}, 2)["f"].reason
-        == "accuses 3 clients, more than 2, of shares that are not genuine"
+        == "accuses 3 clients of shares that are not genuine, expected at most 2"
     )
 
 
 @given(st.integers(3, 12), st.data())
-def test_with_as_many_at_fault_as_are_tolerated_no_more_honest_clients_are_out_than_others(count, data):
-    """Honest clients complain of nobody honest; those at fault complain of whom they like, and seal what they
-    like for whom they like.
-    """
+def test_excluded_honest_clients_never_outnumber_excluded_faulty_clients(count, data):
+    """Honest clients accuse only faulty clients. Faulty clients may accuse any client."""
     tolerated = count // 3
     clients = list(range(count))
     at_fault = data.draw(st.sets(st.sampled_from(clients), max_size=tolerated))
@@ -53,10 +51,12 @@ def test_with_as_many_at_fault_as_are_tolerated_no_more_honest_clients_are_out_t
         accused = data.draw(st.sets(st.sampled_from(possible))) if possible else set()
         if accused:
             complaints[f"{client:02}"] = [f"{each:02}" for each in accused]
-    out = {int(each) for each in find_excluded(complaints, tolerated)}
-    assert len(out - at_fault) <= len(out & at_fault)
-    assert bool(out) == bool(complaints)
-    # every accusation has an end that is out, so the next attempt has none of them
+    excluded = {int(each) for each in find_excluded(complaints, tolerated)}
+    assert len(excluded - at_fault) <= len(excluded & at_fault)
+    assert bool(excluded) == bool(complaints)
+    # each accusation excludes one of its two clients, so the next attempt contains no accusation
     assert all(
-        int(one) in out or int(other) in out for one, all_others in complaints.items() for other in all_others
+        int(accuser) in excluded or int(accused) in excluded
+        for accuser, all_accused in complaints.items()
+        for accused in all_accused
     )

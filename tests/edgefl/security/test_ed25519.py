@@ -1,4 +1,4 @@
-"""Both libraries by the vectors of RFC 8032, section 7.1, and against each other."""
+"""Both Ed25519 libraries against the vectors of RFC 8032, section 7.1, and against each other."""
 
 import importlib.util
 import sys
@@ -26,8 +26,8 @@ VECTORS = [
 SEEDS = st.binary(min_size=32, max_size=32)
 
 
-def without_libsodium():
-    """Return the module as it is where `nacl` cannot be imported."""
+def load_without_libsodium():
+    """Import the module as on a system without `nacl`."""
     spec = importlib.util.spec_from_file_location("ed25519_of_openssl", ed25519.__file__)
     module = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
@@ -36,17 +36,17 @@ def without_libsodium():
     return module
 
 
-OPENSSL = without_libsodium()
+OPENSSL = load_without_libsodium()
 BOTH = pytest.mark.parametrize("module", [ed25519, OPENSSL], ids=["libsodium", "openssl"])
 
 
-def test_they_are_two_libraries():
+def test_modules_use_two_different_libraries():
     assert hasattr(ed25519, "VerifyKey") and not hasattr(OPENSSL, "VerifyKey")
 
 
 @BOTH
 @pytest.mark.parametrize("seed, public, message, signature", VECTORS)
-def test_rfc_8032(module, seed, public, message, signature):
+def test_rfc_8032_vectors_match(module, seed, public, message, signature):
     seed, public, message, signature = map(bytes.fromhex, (seed, public, message, signature))
     assert module.derive_public_bytes(seed) == public
     assert module.make_signer(seed)(message) == signature
@@ -56,18 +56,18 @@ def test_rfc_8032(module, seed, public, message, signature):
 
 @BOTH
 @pytest.mark.parametrize("signature", [b"", bytes(63), bytes(64), bytes(65), b"\xff" * 64])
-def test_what_is_no_signature_does_not_fit(module, signature):
+def test_invalid_signature_is_rejected(module, signature):
     assert module.make_verifier(module.derive_public_bytes(bytes(32)))(signature, b"word") is False
 
 
 @BOTH
 @pytest.mark.parametrize("public", [b"\xff" * 32, bytes(32)])
-def test_to_a_key_that_is_no_point_nothing_fits(module, public):
+def test_invalid_public_key_accepts_no_signature(module, public):
     assert module.make_verifier(public)(b"\x01" * 64, b"word") is False
 
 
 @given(SEEDS, st.binary(max_size=300), st.integers(0, 511))
-def test_they_sign_alike_and_check_each_others(seed, message, bit):
+def test_libraries_make_equal_signatures_and_verify_each_other(seed, message, bit):
     signature = ed25519.make_signer(seed)(message)
     assert OPENSSL.make_signer(seed)(message) == signature
     public = ed25519.derive_public_bytes(seed)
@@ -75,5 +75,5 @@ def test_they_sign_alike_and_check_each_others(seed, message, bit):
     flipped = bytearray(signature)
     flipped[bit // 8] ^= 1 << bit % 8
     for module in (ed25519, OPENSSL):
-        fits = module.make_verifier(public)
-        assert fits(signature, message) and not fits(bytes(flipped), message)
+        verify = module.make_verifier(public)
+        assert verify(signature, message) and not verify(bytes(flipped), message)

@@ -1,7 +1,7 @@
-"""An aggregator that shows devices different lists, played against the devices' own code: enrolled, all
-signatures and vouchers checked.
+"""An aggregator that sends different lists to devices, against the real code of enrolled devices.
 
-Only what devices answer is used. Every attack ends with the victim's single update, or with nothing.
+The devices check all signatures and vouchers. The attacks use only the answers of devices. They try to reveal
+a single update, or the sum of too few updates.
 """
 
 import numpy as np
@@ -16,31 +16,31 @@ from edgefl.security.secagg.masking import expand_mask
 from edgefl.security.secagg.participant import Participant, from_advertised
 from edgefl.security.secagg.shamir import SHARE_BYTES, combine_shares
 from edgefl.security.trust import DeviceKeys, Trust
-from edgefl.wire import masked
 from edgefl.wire.masked import (
+    AGREE_STEP,
     MASK_STEP,
     SEALED_BYTES,
     SHARE_STEP,
     UNMASK_STEP,
     Advertised,
+    Agreed,
     Introduced,
-    encode_ids,
+    decode_complaint,
+    encode_agreed,
     encode_inbox,
     encode_keys,
+    encode_lists,
     split_blob,
 )
 from edgefl.wire.strict_json import decode_json
 
 CONTEXT = "c0ffee"
-AGREE = getattr(masked, "AGREE_STEP", "")
 SIZE = 5
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    """Return the trust of twelve enrolled devices, the authority, and what introduces a device to the
-    others.
-    """
+    """Return the trust of twelve enrolled devices, the authority, and a function that introduces a device."""
     directory = tmp_path_factory.mktemp("keys")
     create_key_directory(directory, ["localhost"], 8883, 30)
     enrolled = {f"pi-{i:02}": create_enrolment(directory, f"pi-{i:02}", 30) for i in range(12)}
@@ -48,8 +48,8 @@ def fleet(tmp_path_factory):
     return trusts, enrolled["pi-00"].ca, DeviceKeys(directory).find_introduction
 
 
-class Liar:
-    """The aggregator; it relays as it likes and keeps every answer."""
+class LyingAggregator:
+    """A dishonest aggregator. It relays any messages to any clients and stores all answers."""
 
     def __init__(self, fleet, ids):
         trusts, authority, introduce = fleet
@@ -57,69 +57,50 @@ class Liar:
         self.clients = {
             client_id: Participant(client_id, CONTEXT, trusts[client_id], authority) for client_id in ids
         }
-        told = {
+        advertised = {
             client_id: decode_json(Advertised, each.advertise()) for client_id, each in self.clients.items()
         }
-        self.public = {client_id: from_advertised(each) for client_id, each in told.items()}
+        self.public = {client_id: from_advertised(each) for client_id, each in advertised.items()}
         self.introduced = {
-            client_id: Introduced(each, *introduce(client_id)) for client_id, each in told.items()
+            client_id: Introduced(each, *introduce(client_id)) for client_id, each in advertised.items()
         }
         rng = np.random.default_rng(len(ids))
-        self.words = {client_id: rng.integers(0, 2**62, SIZE, np.uint64) for client_id in ids}
+        self.vectors = {client_id: rng.integers(0, 2**62, SIZE, np.uint64) for client_id in ids}
         self.refusals = []
 
-    def ask(self, client_id, step, asked):
+    def ask(self, client_id, step, payload):
         try:
-            return self.clients[client_id].answer(step, asked, lambda: self.words[client_id])
+            return self.clients[client_id].answer(step, payload, lambda: self.vectors[client_id])
         except EdgeflError as error:
             self.refusals.append(str(error))
             return None
 
-    def shares(self, client_id, shown):
-        """Return what a client seals when it is shown these clients' keys."""
-        blob = self.ask(client_id, SHARE_STEP, encode_keys([self.introduced[other] for other in shown]))
-        return dict(zip(shown, split_blob(blob, len(shown), SEALED_BYTES), strict=True))
+    def request_shares(self, client_id, key_owners):
+        """Return the shares that a client seals when it receives the keys of these clients."""
+        blob = self.ask(client_id, SHARE_STEP, encode_keys([self.introduced[other] for other in key_owners]))
+        return dict(zip(key_owners, split_blob(blob, len(key_owners), SEALED_BYTES), strict=True))
 
-    def masked(self, client_id, inbox):
+    def request_masked(self, client_id, inbox):
         blob = self.ask(client_id, MASK_STEP, encode_inbox(inbox))
         return np.frombuffer(blob, "<u8") if blob and len(blob) == 8 * SIZE else None
 
-    def revealed(self, client_id, inbox, came):
-        """Return one share of each client of the inbox: of its seed when it came, else of its mask key."""
-        blob = self.ask(client_id, UNMASK_STEP, encode_ids(came))
-        return (
-            dict(
-                zip(
-                    sorted(inbox), map(int.from_bytes, split_blob(blob, len(inbox), SHARE_BYTES)), strict=True
-                )
-            )
-            if blob
-            else None
-        )
+    def request_revealed_from_all(self, survivors):
+        """Ask each client to unmask with a separate list of survivors. All clients shared their secrets.
 
-    def revealed_by_all(self, came):
-        """Ask each client to unmask with a list of its own of whose words came; all clients shared.
-
-        Where clients have to agree first, each gets what others said of its list.
+        Each client receives the agreements of the clients that received the same list.
         """
-        if AGREE:
-            from edgefl.wire.masked import Agreed, encode_agreed, encode_lists
-
-            lists = {client_id: encode_lists(self.ids, came[client_id]) for client_id in self.ids}
-            told = {client_id: self.ask(client_id, AGREE, lists[client_id]) for client_id in self.ids}
-            agreed = {client_id: decode_json(Agreed, blob) for client_id, blob in told.items()}
-            same = {
-                one: [agreed[other] for other in self.ids if lists[other] == lists[one]] for one in self.ids
-            }
-            blobs = {
-                client_id: self.ask(client_id, UNMASK_STEP, encode_agreed(lists[client_id], same[client_id]))
-                for client_id in self.ids
-            }
-        else:
-            blobs = {
-                client_id: self.ask(client_id, UNMASK_STEP, encode_ids(came[client_id]))
-                for client_id in self.ids
-            }
+        lists = {client_id: encode_lists(self.ids, survivors[client_id]) for client_id in self.ids}
+        answers = {client_id: self.ask(client_id, AGREE_STEP, lists[client_id]) for client_id in self.ids}
+        agreed = {client_id: decode_json(Agreed, blob) for client_id, blob in answers.items()}
+        agreements = {
+            one: [agreed[other] for other in self.ids if lists[other] == lists[one]] for one in self.ids
+        }
+        blobs = {
+            client_id: self.ask(
+                client_id, UNMASK_STEP, encode_agreed(lists[client_id], agreements[client_id])
+            )
+            for client_id in self.ids
+        }
         parts = {
             client_id: split_blob(blob, len(self.ids), SHARE_BYTES)
             for client_id, blob in blobs.items()
@@ -130,111 +111,104 @@ class Liar:
             for client_id, each in parts.items()
         }
 
-    def agreed(self, private, other):
+    def derive_mask_seed(self, private, other):
         exchanged = X25519PrivateKey.from_private_bytes(private).exchange(
             X25519PublicKey.from_public_bytes(self.public[other].mask)
         )
         return HKDF(SHA256(), 32, None, f"{CONTEXT} mask".encode()).derive(exchanged)
 
 
-def take_one_update(liar, victim, helper, other):
-    """Show the victim three clients (threshold 2), all others everyone; return the victim's words, None when
-    a device refuses.
-
-    The victim masks towards the helper alone. The two of them reveal the victim's seed; the others, who are
-    told that the helper did not come, reveal the helper's mask key.
-    """
-    everyone = sorted(liar.ids)
-    few = sorted([victim, helper, other])
-    sealed = {
-        client_id: liar.shares(client_id, few if client_id == victim else everyone) for client_id in everyone
+def test_honest_aggregator_gets_masked_vectors_and_shares(fleet):
+    """The attacks below fail because devices refuse them, not because the aggregator here cannot ask."""
+    ids = [f"pi-{i:02}" for i in range(6)]
+    aggregator = LyingAggregator(fleet, ids)
+    sealed = {client_id: aggregator.request_shares(client_id, ids) for client_id in ids}
+    for client_id in ids:
+        masked = aggregator.request_masked(client_id, {other: sealed[other][client_id] for other in ids})
+        assert masked is not None and not (masked == aggregator.vectors[client_id]).any()
+    revealed = aggregator.request_revealed_from_all(dict.fromkeys(ids, ids))
+    assert {client_id: shares.keys() for client_id, shares in revealed.items()} == {
+        client_id: set(ids) for client_id in ids
     }
-    pair = sorted([victim, helper])
-    masked = liar.masked(victim, {client_id: sealed[client_id][victim] for client_id in pair})
-    of_seed = liar.revealed(victim, pair, pair)
-    liar.masked(helper, {client_id: sealed[client_id][helper] for client_id in everyone})
-    of_all = liar.revealed(helper, everyone, everyone)
-    of_key = {}
-    known = [client_id for client_id in everyone if client_id != victim]
-    for place, client_id in enumerate(everyone, 1):
-        if client_id not in pair:
-            liar.masked(client_id, {each: sealed[each][client_id] for each in known})
-            if answer := liar.revealed(client_id, known, [each for each in known if each != helper]):
-                of_key[place] = answer[helper]
-    if masked is None or of_seed is None or of_all is None:
-        return None
-    places = {client_id: place for place, client_id in enumerate(few, 1)}
-    seed = combine_shares({places[victim]: of_seed[victim], places[helper]: of_all[victim]}, 2, 32)
-    key = combine_shares(of_key, -(-2 * len(everyone) // 3), 32)
-    towards = expand_mask(liar.agreed(key, victim), SIZE)
-    return masked - expand_mask(seed, SIZE) - (towards if helper > victim else -towards)
+    assert aggregator.refusals == []
 
 
 @pytest.mark.parametrize("count", [6, 9, 10, 12])
-def test_different_key_lists_give_no_clients_update(fleet, count):
+def test_client_with_a_shorter_key_list_sends_no_masked_vector(fleet, count):
+    """The victim gets the keys of three clients, so that it has a pairwise mask only with the helper.
+
+    The helper gets the keys of all. Its share for the victim is bound to that list. The victim cannot open
+    the share and complains.
+    """
     ids = [f"pi-{i:02}" for i in range(count)]
-    liar = Liar(fleet, ids)
-    found = take_one_update(liar, *ids[:3])
-    assert found is None or not (found == liar.words[ids[0]]).all(), (
-        "the aggregator has the exact update of one client"
-    )
-    assert found is None
+    victim, helper = ids[:2]
+    aggregator = LyingAggregator(fleet, ids)
+    of_victim = aggregator.request_shares(victim, ids[:3])
+    of_helper = aggregator.request_shares(helper, ids)
+    inbox = {victim: of_victim[victim], helper: of_helper[victim]}
+    answer = aggregator.ask(victim, MASK_STEP, encode_inbox(inbox))
+    assert decode_complaint(answer) == (helper,)
 
 
 @pytest.mark.parametrize("changed", ["fewer clients", "other keys of one client"])
-def test_clients_that_were_shown_different_lists_cannot_open_each_others_shares(fleet, changed):
+def test_clients_with_different_key_lists_cannot_open_each_others_shares(fleet, changed):
     ids = [f"pi-{i:02}" for i in range(6)]
-    liar = Liar(fleet, ids)
-    other = Liar(fleet, ids)
-    introduced = dict(liar.introduced)
+    aggregator = LyingAggregator(fleet, ids)
+    other = LyingAggregator(fleet, ids)
+    introduced = dict(aggregator.introduced)
     if changed == "fewer clients":
         del introduced["pi-05"]
     else:
         introduced["pi-05"] = other.introduced["pi-05"]
-    sealed = {client_id: liar.shares(client_id, ids) for client_id in ids[1:]}
-    blob = liar.ask("pi-00", SHARE_STEP, encode_keys(list(introduced.values())))
+    sealed = {client_id: aggregator.request_shares(client_id, ids) for client_id in ids[1:]}
+    blob = aggregator.ask("pi-00", SHARE_STEP, encode_keys(list(introduced.values())))
     sealed["pi-00"] = dict(zip(introduced, split_blob(blob, len(introduced), SEALED_BYTES), strict=True))
-    for client_id in ("pi-00", "pi-01"):  # no inbox of five, the threshold being 4, has words of either
-        assert liar.masked(client_id, {each: sealed[each][client_id] for each in ids[:5]}) is None
+    for client_id in ("pi-00", "pi-01"):  # with a threshold of 4, neither masks for an inbox of five
+        assert (
+            aggregator.request_masked(client_id, {each: sealed[each][client_id] for each in ids[:5]}) is None
+        )
 
 
-def test_different_lists_of_whose_words_came_give_no_sum_of_half_the_clients(fleet):
-    """Six clients, threshold 4. Each of the first three is told that two of the last three did not come, each
-    of the last three that the other two did not.
+def test_different_survivor_lists_reveal_no_sum_of_half_the_clients(fleet):
+    """Six clients have threshold 4. The list of each client has the first three and one of the last three.
 
-    So all clients reveal the seeds of the first three, and four of them the mask key of each other: the sum
-    of three clients, where the threshold promises four.
+    So all clients reveal the seeds of the first three, and four clients reveal each other mask key.
+    The result is the sum of three clients, although the threshold promises four.
     """
     ids = [f"pi-{i:02}" for i in range(6)]
     first = ids[:3]
     rest = ids[3:]
-    liar = Liar(fleet, ids)
-    sealed = {client_id: liar.shares(client_id, ids) for client_id in ids}
-    words = {
-        client_id: liar.masked(client_id, {other: sealed[other][client_id] for other in ids})
+    aggregator = LyingAggregator(fleet, ids)
+    sealed = {client_id: aggregator.request_shares(client_id, ids) for client_id in ids}
+    vectors = {
+        client_id: aggregator.request_masked(client_id, {other: sealed[other][client_id] for other in ids})
         for client_id in ids
     }
-    kept = dict(zip(first, rest, strict=True)) | {client_id: client_id for client_id in rest}
-    came = {client_id: sorted([*first, kept[client_id]]) for client_id in ids}
-    revealed = liar.revealed_by_all(came)
+    last_survivor = dict(zip(first, rest, strict=True)) | {client_id: client_id for client_id in rest}
+    survivors = {client_id: sorted([*first, last_survivor[client_id]]) for client_id in ids}
+    revealed = aggregator.request_revealed_from_all(survivors)
     places = {client_id: place for place, client_id in enumerate(ids, 1)}
-    total = sum((words[client_id] for client_id in first), np.zeros(SIZE, np.uint64))
+    total = sum((vectors[client_id] for client_id in first), np.zeros(SIZE, np.uint64))
     if revealed:
         for client_id in first:
             total = total - expand_mask(
-                combine_shares({places[who]: shares[client_id] for who, shares in revealed.items()}, 4, 32),
+                combine_shares(
+                    {places[revealer]: shares[client_id] for revealer, shares in revealed.items()}, 4, 32
+                ),
                 SIZE,
             )
         for other in rest:
             of_key = {
-                places[who]: shares[other] for who, shares in revealed.items() if other not in came[who]
+                places[revealer]: shares[other]
+                for revealer, shares in revealed.items()
+                if other not in survivors[revealer]
             }
             key = combine_shares(of_key, 4, 32)
             for client_id in first:
-                pair = expand_mask(liar.agreed(key, client_id), SIZE)
+                pair = expand_mask(aggregator.derive_mask_seed(key, client_id), SIZE)
                 total = total - pair if other > client_id else total + pair
-    wanted = sum((liar.words[client_id] for client_id in first), np.zeros(SIZE, np.uint64))
-    assert not (total == wanted).all(), (
+    expected = sum((aggregator.vectors[client_id] for client_id in first), np.zeros(SIZE, np.uint64))
+    assert not (total == expected).all(), (
         "the aggregator has the sum of three clients, and the threshold is four"
     )
     assert revealed == {}

@@ -1,4 +1,4 @@
-"""A federation in one process whose network reorders, repeats and loses messages, and that crashes."""
+"""A federation in one process, with crashes and a network that reorders, repeats and loses messages."""
 
 import hashlib
 from collections import defaultdict
@@ -36,8 +36,8 @@ WEIGHTS = {"head/kernel": np.zeros((4, 3), np.float32), "head/bias": np.zeros(3,
 FINAL_STEPS = 3000
 
 
-def delta_of(client_id, number, weights):
-    """Return a client's delta: it depends on the client, the round and the weights that it received."""
+def compute_delta(client_id, number, weights):
+    """Return the delta of a client, which depends on the client, the round and the received weights."""
     rng = derive_rng(1, number, client_id)
     return {
         name: (0.1 * rng.standard_normal(weights[name].shape) + 0.01 * weights[name]).astype(np.float32)
@@ -45,12 +45,12 @@ def delta_of(client_id, number, weights):
     }
 
 
-def samples_of(client_id):
+def count_samples(client_id):
     return 10 + int(client_id.removeprefix("c"))
 
 
-def update_of(event):
-    """Return the sha256 of the update that an event is about."""
+def get_update_hash(event):
+    """Return the sha256 of the update in an event."""
     return event.begin.sha256 if isinstance(event, BeginReceived) else event.sha256
 
 
@@ -78,7 +78,7 @@ class HostileNetwork:
             self.spec,
             key=b"",
         )
-        initial = self.algorithm.init(self.initial_weights(), derive_rng(1, 0, "init"))
+        initial = self.algorithm.init(self.make_initial_weights(), derive_rng(1, 0, "init"))
         self.memory = InMemoryStore(initial)
         self.first_state = initial
         self.clients = {f"c{i}": VirtualClient(f"c{i}", 10 + i) for i in range(clients)}
@@ -91,12 +91,12 @@ class HostileNetwork:
         self.nonces = 0
         self.starts = 0
         self.crash_after = None
-        self.promised = defaultdict(set)
+        self.acknowledged = defaultdict(set)
         self.start_server()
         for client in self.clients.values():
             self.send(client.connect(self.now))
 
-    def initial_weights(self):
+    def make_initial_weights(self):
         named = {each.name: each.shape for each in self.spec.weights}
         return {name: np.full(shape, 0.5, np.float32) for name, shape in named.items()}
 
@@ -131,7 +131,7 @@ class HostileNetwork:
         return f"{self.nonces:016x}"
 
     def handle(self, event):
-        """Have the server handle an event. A server that ends with an error is started again."""
+        """Let the server handle an event. A server that ends with an error is started again."""
         if self.server.is_done:
             return
         try:
@@ -168,13 +168,13 @@ class HostileNetwork:
                     begin.sha256 for accepted in self.memory.accepted.values() for begin in accepted.values()
                 }
                 assert action.message.sha256 in committed, "ok before the update was committed"
-                self.promised[address.client_id].add(action.message.sha256)
+                self.acknowledged[address.client_id].add(action.message.sha256)
             if isinstance(action.message, Task):
                 self.check_task(address.client_id, action.message)
             self.to_clients.append((address.client_id, action.message))
 
     def check_task(self, client_id, task):
-        """Assert that a task is of a stored round, and asks for nothing that was committed before."""
+        """Assert that a task belongs to a stored round and requests no update that was committed before."""
         opened = self.memory.opened.get((task.round, task.phase))
         assert opened is not None, "a task before its round was stored"
         assert task.nonce == derive_nonce(opened.nonce, client_id)
@@ -193,8 +193,8 @@ class HostileNetwork:
     def replay(self, index):
         """Send all messages of an earlier update once more."""
         if self.history:
-            sha256 = update_of(self.history[index % len(self.history)])
-            self.to_server.extend(event for event in self.history if update_of(event) == sha256)
+            sha256 = get_update_hash(self.history[index % len(self.history)])
+            self.to_server.extend(event for event in self.history if get_update_hash(event) == sha256)
 
     def deliver_to_client(self, client_id, message):
         client = self.clients[client_id]
@@ -211,15 +211,15 @@ class HostileNetwork:
         if task is None:
             return
         if task.phase == PHASE_PERSONALIZE:
-            update = TrainedUpdate(encode_models({}), samples_of(client.client_id), {"accuracy": 0.5})
+            update = TrainedUpdate(encode_models({}), count_samples(client.client_id), {"accuracy": 0.5})
         else:
             weights = load(self.blobs[task.models["global"]])
-            delta = {"global": delta_of(client.client_id, task.round, weights)}
-            update = TrainedUpdate(encode_models(delta), samples_of(client.client_id), {"loss": 1.0})
+            delta = {"global": compute_delta(client.client_id, task.round, weights)}
+            update = TrainedUpdate(encode_models(delta), count_samples(client.client_id), {"loss": 1.0})
         self.send(client.finish_training(update, self.now))
 
     def step(self, kind, index):
-        """Do one thing of a schedule."""
+        """Play one step of a schedule."""
         clients = list(self.clients.values())
         client = clients[index % len(clients)]
         match kind:
@@ -269,7 +269,7 @@ class HostileNetwork:
                 self.send(client.handle_timer(self.now))
 
     def finish(self):
-        """Let everything work from now on, until the federation is complete."""
+        """Play without faults until the federation is complete."""
         self.crash_after = None
         for client in self.clients.values():
             if not client.is_online:
@@ -294,10 +294,10 @@ class HostileNetwork:
                 self.pass_time()
         raise AssertionError("the federation does not end")
 
-    # What must have come of it
+    # Final checks
 
     def check(self):
-        """Assert that the state is that of the journalled rounds, and that no promise was broken."""
+        """Assert that the state follows from the journal, and that all acknowledged updates are stored."""
         state = self.first_state
         states = {}
         accepted_by_client = defaultdict(set)
@@ -309,12 +309,12 @@ class HostileNetwork:
             updates = []
             for (client_id, answers), begin in sorted(accepted.items()):
                 weights = self.algorithm.broadcast(states[answers], client_id).models["global"]
-                delta = {"global": delta_of(client_id, answers, weights)}
+                delta = {"global": compute_delta(client_id, answers, weights)}
                 assert hashlib.sha256(encode_models(delta)).hexdigest() == begin.sha256
                 assert 0 <= state.round - answers <= self.config.staleness, "too old"
                 assert (client_id, answers) not in accepted_by_client[client_id], "an answer counts once"
                 accepted_by_client[client_id].add((client_id, answers))
-                updates.append(Update(client_id, answers, samples_of(client_id), delta, begin.metrics))
+                updates.append(Update(client_id, answers, count_samples(client_id), delta, begin.metrics))
             state = self.algorithm.aggregate(state, iter(updates))
         assert self.memory.state.phase == "done"
         assert self.memory.state.round == state.round
@@ -322,6 +322,8 @@ class HostileNetwork:
             assert self.memory.state.models["global"][name].tobytes() == array.tobytes()
         assert len(self.memory.losses) == self.config.rounds
         personal = self.memory.accepted[state.round, PHASE_PERSONALIZE]
-        kept = {begin.sha256 for accepted in self.memory.accepted.values() for begin in accepted.values()}
-        assert all(promised <= kept for promised in self.promised.values())
+        stored_hashes = {
+            begin.sha256 for accepted in self.memory.accepted.values() for begin in accepted.values()
+        }
+        assert all(acknowledged <= stored_hashes for acknowledged in self.acknowledged.values())
         return replace(state, phase="done"), personal

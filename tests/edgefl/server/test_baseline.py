@@ -16,14 +16,14 @@ INITIAL = {
 }
 
 
-def made(algorithm="fedavg", **personalization):
+def build_algorithm(algorithm="fedavg", **personalization):
     spec = softmax_spec(algorithm, inputs=2, features=2, classes=2, options={"epochs": 3})
     spec = type(spec)(**{**vars(spec), "personalization": personalization})
     return with_baseline(make_algorithm(algorithm, None, {}), CONFIG, spec)
 
 
-def test_the_last_broadcast_holds_the_first_weights_and_the_epochs_of_all_rounds():
-    algorithm = made(baseline=True)
+def test_last_broadcast_holds_initial_weights_and_epochs_of_all_rounds():
+    algorithm = build_algorithm(baseline=True)
     state = algorithm.init(INITIAL, derive_rng(1, 0, "init"))
     assert set(algorithm.broadcast(state, "a").models) == {GLOBAL}
     delta = {name: np.ones_like(array) for name, array in INITIAL.items()}
@@ -35,8 +35,8 @@ def test_the_last_broadcast_holds_the_first_weights_and_the_epochs_of_all_rounds
         np.testing.assert_array_equal(last.models[GLOBAL][name], array + 1)
 
 
-def test_without_a_baseline_the_algorithm_is_left_as_it_is():
-    algorithm = made(baseline=False)
+def test_algorithm_without_baseline_is_unchanged():
+    algorithm = build_algorithm(baseline=False)
     state = algorithm.init(INITIAL, derive_rng(1, 0, "init"))
     assert set(state.models) == {GLOBAL}
     last = algorithm.broadcast(type(state)(2, PHASE_PERSONALIZE, state.models), "a")

@@ -1,6 +1,4 @@
-"""The server's part of the comparison of models: what the last round asks, and what the last broadcast
-tells.
-"""
+"""The server's part of the comparison of models: scores in the last round, ranking in the last broadcast."""
 
 import json
 from dataclasses import replace
@@ -26,46 +24,46 @@ INITIAL = {
 }
 
 
-def spec_of(algorithm="fedavg", **personalization):
+def make_spec(algorithm="fedavg", **personalization):
     spec = softmax_spec(algorithm, inputs=2, features=2, classes=2)
     return type(spec)(
         **{**vars(spec), "personalization": {"select": True, "baseline": True, **personalization}}
     )
 
 
-def made(config=CONFIG, spec=None):
-    spec = spec or spec_of()
+def build_algorithm(config=CONFIG, spec=None):
+    spec = spec or make_spec()
     return with_comparison(with_baseline(make_algorithm("fedavg", None, {}), config, spec), config, spec)
 
 
-def update(client_id, round_number, **metrics):
+def make_update(client_id, round_number, **metrics):
     delta = {name: np.zeros_like(array) for name, array in INITIAL.items()}
     return Update(client_id, round_number, 5, {GLOBAL: delta}, {"loss": 1.0, **metrics})
 
 
-def test_the_last_round_asks_for_scores_and_holds_what_a_local_model_starts_from():
-    algorithm = made()
+def test_last_round_requests_scores_and_sends_local_start_weights():
+    algorithm = build_algorithm()
     first = algorithm.init(INITIAL, derive_rng(1, 0, "init"))
     sent = algorithm.broadcast(first, "a")
     assert COMPARE_SCALAR not in sent.scalars and set(sent.models) == {GLOBAL}
-    last = algorithm.aggregate(first, [update("a", 1)])
+    last = algorithm.aggregate(first, [make_update("a", 1)])
     sent = algorithm.broadcast(last, "a")
     assert sent.scalars[COMPARE_SCALAR] == 1 and sent.scalars[LOCAL_EPOCHS] == 2
     assert set(sent.models) == {GLOBAL, LOCAL_START}
     assert (sent.round, sent.phase) == (2, last.phase)
 
 
-def test_the_last_broadcast_tells_the_order_of_the_models():
-    algorithm = made()
+def test_last_broadcast_contains_the_model_ranking():
+    algorithm = build_algorithm()
     first = algorithm.init(INITIAL, derive_rng(1, 0, "init"))
-    last = algorithm.aggregate(first, [update("a", 1, score_local=0.9, score_mixture=0.1)])
+    last = algorithm.aggregate(first, [make_update("a", 1, score_local=0.9, score_mixture=0.1)])
     after = algorithm.aggregate(
         last,
         [
-            update("a", 2, score_local=0.5, score_mixture=0.75),
-            update("b", 2, score_local=0.25, score_mixture=0.75),
-            update("c", 2),
-            update("d", 2, score_local=1e9, score_mixture=float("nan")),  # lacks a model
+            make_update("a", 2, score_local=0.5, score_mixture=0.75),
+            make_update("b", 2, score_local=0.25, score_mixture=0.75),
+            make_update("c", 2),
+            make_update("d", 2, score_local=1e9, score_mixture=float("nan")),  # lacks a model
         ],
     )
     after = decode_server_state(encode_server_state(replace(after, phase=PHASE_PERSONALIZE)))
@@ -76,7 +74,7 @@ def test_the_last_broadcast_tells_the_order_of_the_models():
     json.dumps(dict(sent.scalars))
 
 
-def test_the_order_is_that_of_the_mean_scores():
+def test_models_are_ranked_by_mean_score():
     # means .6 and .65
     assert rank_models([{"local": 0.5, "mixture": 0.8}, {"local": 0.7, "mixture": 0.5}]) == [
         "mixture",
@@ -87,18 +85,18 @@ def test_the_order_is_that_of_the_mean_scores():
     assert rank_models([]) == rank_models([{}]) == []
 
 
-def test_only_devices_with_all_models_count_in_the_order():
+def test_only_devices_with_all_models_count_in_the_ranking():
     assert rank_models([{"local": 0.5}, {"mixture": 0.7}]) == []
     both = {"local": 0.5, "mixture": 0.6}
     assert rank_models([both, {"local": 0.9}]) == ["mixture", "local"]
 
 
-def test_the_models_are_those_without_a_comparison():
-    plain = with_baseline(make_algorithm("fedavg", None, {}), CONFIG, spec_of())
-    for algorithm in (plain, made()):
+def test_comparison_does_not_change_the_models():
+    plain = with_baseline(make_algorithm("fedavg", None, {}), CONFIG, make_spec())
+    for algorithm in (plain, build_algorithm()):
         state = algorithm.init(INITIAL, derive_rng(1, 0, "init"))
         for number in (1, 2):
-            state = algorithm.aggregate(state, [update("a", number, score_local=0.5)])
+            state = algorithm.aggregate(state, [make_update("a", number, score_local=0.5)])
         assert set(state.models) == {GLOBAL, LOCAL_START} and state.round == 3
         np.testing.assert_array_equal(state.models[GLOBAL]["trunk/kernel"], INITIAL["trunk/kernel"])
 
@@ -106,19 +104,19 @@ def test_the_models_are_those_without_a_comparison():
 @pytest.mark.parametrize(
     ("change", "spec"),
     [
-        ({"share_scores": False}, spec_of()),
-        ({"evaluate": False}, spec_of()),
-        ({"privacy": PrivacyConfig(secure_aggregation=True)}, spec_of()),
-        ({"privacy": PrivacyConfig(1.0, 0.5, population=4, delta=1e-2)}, spec_of()),
-        ({"personalization": PersonalizationConfig(select=False)}, spec_of(select=False)),
+        ({"share_scores": False}, make_spec()),
+        ({"evaluate": False}, make_spec()),
+        ({"privacy": PrivacyConfig(secure_aggregation=True)}, make_spec()),
+        ({"privacy": PrivacyConfig(1.0, 0.5, population=4, delta=1e-2)}, make_spec()),
+        ({"personalization": PersonalizationConfig(select=False)}, make_spec(select=False)),
     ],
 )
-def test_no_score_travels_where_no_accuracy_may(change, spec):
+def test_scores_are_not_requested_where_sharing_is_disabled(change, spec):
     config = replace(CONFIG, **change)
-    assert should_compare_models(CONFIG, spec_of()) and not should_compare_models(config, spec)
-    algorithm = made(config, spec)
+    assert should_compare_models(CONFIG, make_spec()) and not should_compare_models(config, spec)
+    algorithm = build_algorithm(config, spec)
     state = algorithm.init(INITIAL, derive_rng(1, 0, "init"))
-    state = algorithm.aggregate(state, [update("a", 1)])
+    state = algorithm.aggregate(state, [make_update("a", 1)])
     assert COMPARE_SCALAR not in algorithm.broadcast(state, "a").scalars
-    state = algorithm.aggregate(state, [update("a", 2, score_local=0.5)])
+    state = algorithm.aggregate(state, [make_update("a", 2, score_local=0.5)])
     assert not state.scalars

@@ -1,4 +1,4 @@
-"""When training diverged: worked by hand, the curves of real runs, and what honest training never does."""
+"""When training has diverged: hand-worked cases, curves of real runs, and bounds for honest training."""
 
 import math
 
@@ -30,12 +30,12 @@ RISING = [2.3, 2.9, 14.0, 40.0, 210.0]
 
 
 @pytest.mark.parametrize("losses", [FLAT, RISING, [1.2, 0.8, 12.0, 12.0, 12.0], [None, 20.0, 21.0, 22.0]])
-def test_a_loss_that_stays_far_above_guessing_and_does_not_fall_is_divergence(losses):
-    found = find_divergence(losses, 10)
-    assert found is not None
-    assert (found.round, found.loss) == (len(losses), losses[-1])
-    assert found.guess_loss == pytest.approx(2.302585)
-    assert find_divergence(losses[:-1], 10) is None  # three rounds in a row, and not the first
+def test_persistently_high_loss_is_divergence(losses):
+    result = find_divergence(losses, 10)
+    assert result is not None
+    assert (result.round, result.loss) == (len(losses), losses[-1])
+    assert result.guess_loss == pytest.approx(2.302585)
+    assert find_divergence(losses[:-1], 10) is None  # three rounds in a row are needed, without the first
 
 
 @pytest.mark.parametrize(
@@ -52,16 +52,16 @@ def test_a_loss_that_stays_far_above_guessing_and_does_not_fall_is_divergence(lo
         [125.147, 125.069, 60.026, 61.479, 33.426, 49.202, 31.395, 32.226],
         # measured: clustered with learning_rate 100, accuracy 97%
         [661.209, 300.5, 27.545, 196.269, 23.3, 26.255, 28.899, 20.518],
-        # measured: FedMix on two classes a client; its loss has a term for the gate
+        # measured: FedMix on two classes per client, its loss has a term for the gate
         [3.304, 6.176, 3.709, 3.064, 2.915, 2.259, 1.583, 1.156],
     ],
 )
-def test_what_falls_recovers_or_stays_near_guessing_is_none(losses):
+def test_falling_recovering_or_moderate_loss_is_no_divergence(losses):
     for count in range(len(losses) + 1):
         assert find_divergence(losses[:count], 10) is None
 
 
-def test_an_accuracy_well_above_guessing_counts_more_than_the_loss():
+def test_accuracy_well_above_chance_overrides_a_high_loss():
     # a quarter of the way from .1 to 1
     assert find_divergence(FLAT, 10, accuracy=0.33) is None
     assert find_divergence(FLAT, 10, accuracy=0.32) is not None
@@ -73,7 +73,7 @@ def test_an_accuracy_well_above_guessing_counts_more_than_the_loss():
     losses=st.lists(st.floats(0, 11.5), max_size=30),
     spikes=st.lists(st.tuples(st.integers(0, 29), st.floats(0, 1e30)), max_size=2),
 )
-def test_two_wild_rounds_never_stop_a_federation(losses, spikes):
+def test_two_outlier_rounds_never_stop_a_federation(losses, spikes):
     for index, loss in spikes:
         if index < len(losses):
             losses[index] = loss
@@ -81,17 +81,17 @@ def test_two_wild_rounds_never_stop_a_federation(losses, spikes):
 
 
 @given(first=st.floats(0.01, 1e6), falls=st.lists(st.floats(0.01, 0.899), min_size=1, max_size=30))
-def test_a_loss_below_nine_tenths_of_the_first_never_stops_a_federation(first, falls):
+def test_loss_below_nine_tenths_of_first_loss_is_no_divergence(first, falls):
     assert find_divergence([first, *(first * fall for fall in falls)], 10) is None
 
 
 @pytest.mark.parametrize("losses", [[2.3, 40.0], [12.0, 12.1], [2.3, 40.0, 12.0], [73.8, 74.1, 74.0]])
-def test_a_short_federation_diverged_when_every_loss_after_the_first_is_high_and_above_it(losses):
-    found = find_divergence(losses, 10, rounds=len(losses))
-    assert found is not None
-    assert (found.round, found.loss, found.first_loss) == (len(losses), losses[-1], losses[0])
+def test_short_federation_diverges_when_all_later_losses_are_higher(losses):
+    result = find_divergence(losses, 10, rounds=len(losses))
+    assert result is not None
+    assert (result.round, result.loss, result.first_loss) == (len(losses), losses[-1], losses[0])
     assert find_divergence(losses, 10, accuracy=0.9, rounds=len(losses)) is None
-    for more in (0, len(losses) + 1, 30):  # the federation goes on, so the loss may still fall
+    for more in (0, len(losses) + 1, 30):  # the federation continues, so the loss may still fall
         assert find_divergence(losses, 10, rounds=more) is None
     assert find_divergence(losses[:-1], 10, rounds=len(losses)) is None
 
@@ -110,23 +110,23 @@ def test_a_short_federation_diverged_when_every_loss_after_the_first_is_high_and
         [125.147, 125.069, 60.026],  # measured: a linear model, learning_rate 100, accuracy 95%
     ],
 )
-def test_a_short_federation_whose_loss_does_not_rise_far_is_none(losses):
+def test_short_federation_with_moderate_losses_has_not_diverged(losses):
     assert find_divergence(losses, 10, rounds=len(losses)) is None
 
 
-def test_a_long_federation_needs_three_rounds_in_a_row_to_its_end():
+def test_long_federation_diverges_after_three_consecutive_high_losses():
     assert find_divergence([2.3, 2.2, 40.0, 41.0], 10, rounds=4) is None
     assert find_divergence([2.3, 40.0, 40.0, 41.0], 10, rounds=4) is not None
 
 
-DEAD = [2.3026, 2.3026, 2.3026, 2.3026]
+NO_EFFECT = [2.3026, 2.3026, 2.3026, 2.3026]
 
 
 @pytest.mark.parametrize(
     ("losses", "remedy"),
     [
-        (DEAD, "check labels and data, change learning_rate"),
-        (DEAD[:2], "check labels and data, change learning_rate"),
+        (NO_EFFECT, "check labels and data, change learning_rate"),
+        (NO_EFFECT[:2], "check labels and data, change learning_rate"),
         ([3.3, 2.32, 2.303, 2.303, 2.303], "check labels and data, change learning_rate"),
         ([None, 2.3026, math.nan, 2.3026], "check labels and data, change learning_rate"),
         ([2.3, 2.9, 3.4], "lower learning_rate"),
@@ -167,7 +167,7 @@ def test_training_with_effect_has_no_warning(losses):
     assert explain_no_progress(losses, 10) is None
 
 
-def state_of(phase: str, **settings: float) -> State:
+def make_state(phase: str, **settings: float) -> State:
     return State("kitchen", "s", phase, 0, 20, 0, 120.0, "p", 1.0, settings=settings)
 
 
@@ -185,24 +185,24 @@ def state_of(phase: str, **settings: float) -> State:
         ),
     ],
 )
-def test_the_reason_travels_as_numbers_of_the_last_state(divergence, sentence):
+def test_divergence_round_trips_through_numbers_of_the_last_state(divergence, sentence):
     settings = encode_divergence(divergence)
     assert all(math.isfinite(value) for value in settings.values())
-    found = read_divergence(state_of(STOPPED_PHASE, min_clients=2.0, **settings))
-    assert found is not None
-    assert explain_divergence(found).startswith(sentence)
-    assert explain_divergence(found) == str(FederationDivergedError(divergence))
-    assert read_divergence(state_of(STOPPED_PHASE, min_clients=2.0)) is None
-    assert read_divergence(state_of("federate", **settings)) is None
+    result = read_divergence(make_state(STOPPED_PHASE, min_clients=2.0, **settings))
+    assert result is not None
+    assert explain_divergence(result).startswith(sentence)
+    assert explain_divergence(result) == str(FederationDivergedError(divergence))
+    assert read_divergence(make_state(STOPPED_PHASE, min_clients=2.0)) is None
+    assert read_divergence(make_state("federate", **settings)) is None
 
 
 @given(values=st.lists(st.floats(), min_size=6, max_size=6))
-def test_any_numbers_from_the_network_have_a_sentence(values):
+def test_any_received_divergence_numbers_can_be_explained(values):
     names = ("round", "loss", "first_loss", "guess_loss", "clients", "cohort")
     settings = {f"diverged_{name}": value for name, value in zip(names, values, strict=True)}
-    found = read_divergence(state_of(STOPPED_PHASE, **settings))
-    assert found is not None
-    assert len(explain_divergence(found)) < 400
+    result = read_divergence(make_state(STOPPED_PHASE, **settings))
+    assert result is not None
+    assert len(explain_divergence(result)) < 400
 
 
 def simulate_noise(rounds, *, learning_rate=10.0, **settings):
@@ -235,15 +235,15 @@ def test_the_simulator_stops_a_federation_that_diverged():
         simulate_noise(2)
 
 
-def test_the_simulator_warns_once_of_a_model_that_learns_nothing(caplog):
+def test_simulator_warns_once_about_a_model_that_learns_nothing(caplog):
     losses = simulate_noise(3, learning_rate=1e-9)
     assert losses == pytest.approx([math.log(3)] * 3, rel=1e-3)
     assert caplog.messages == [explain_no_progress(losses, 3)]
 
 
-def test_with_privacy_the_loss_stops_nothing_and_warns_of_nothing(caplog):
+def test_loss_neither_stops_nor_warns_with_privacy(caplog):
     private = PrivacyConfig(clip=1000.0, noise_multiplier=1e-6, population=2, delta=0.1)
     losses = simulate_noise(8, privacy=private)
     assert explain_no_progress(losses, 3) is not None
     assert caplog.messages == []
-    assert find_divergence(losses, 3) is not None  # without noise it would have been stopped
+    assert find_divergence(losses, 3) is not None  # without privacy the federation would have been stopped

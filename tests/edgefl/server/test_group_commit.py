@@ -1,4 +1,4 @@
-"""How often a round commits its updates, and who gets a task again after the link was down."""
+"""How often a round commits its updates, and which clients get a task again after a lost link."""
 
 import pytest
 
@@ -15,12 +15,12 @@ def network():
     made.commits = []
     apply = made.memory.apply
 
-    def recorded(action):
+    def record_commits(action):
         if isinstance(action, CommitUpdates):
             made.commits.append(sorted(begin.client_id for begin in action.begins))
         apply(action)
 
-    made.memory.apply = recorded
+    made.memory.apply = record_commits
     made.step("drain", 0)
     made.step("drain", 0)
     return made
@@ -33,7 +33,7 @@ def test_updates_that_close_a_round_are_committed_together(network):
     assert network.commits == [["c0", "c1", "c2"]]
 
 
-def test_an_update_waits_a_moment_for_others_and_no_longer(network):
+def test_update_is_committed_after_the_group_commit_delay(network):
     network.step("train", 1)
     network.step("drain", 0)
     assert network.commits == []
@@ -43,7 +43,7 @@ def test_an_update_waits_a_moment_for_others_and_no_longer(network):
     assert network.commits == [["c1"]]
 
 
-def test_clients_that_are_missing_get_their_task_again_when_the_link_is_restored(network):
+def test_missing_clients_get_their_task_again_when_link_is_restored(network):
     network.step("train", 0)
     network.step("drain", 0)
     network.now += GROUP_COMMIT_DELAY_S

@@ -1,6 +1,4 @@
-"""Over-selected, late and asynchronous rounds: each by hand, what late updates weigh, and the laws over many
-rounds.
-"""
+"""Over-selected, late and asynchronous rounds: worked cases, weights of late updates, and invariants."""
 
 import math
 
@@ -23,64 +21,64 @@ from edgefl.types import ServerState, Update
 from tests.support.numpy_learner.softmax import softmax_spec
 
 
-def opened(number=3, cohort=("a", "b", "c", "d"), quorum=0.5, **more):
-    return rounds.open_round(number, cohort, quorum=quorum, deadline_s=100.0, grace_s=10.0, now=0.0, **more)
+def open_round(number=3, cohort=("a", "b", "c", "d"), quorum=0.5, **options):
+    return rounds.open_round(
+        number, cohort, quorum=quorum, deadline_s=100.0, grace_s=10.0, now=0.0, **options
+    )
 
 
-def take(round, number, *clients):
+def accept_updates(round, number, *clients):
     for client in clients:
         round, verdict = rounds.receive_update(round, number, client, f"{number}-{client}")
         assert verdict.kind == "accepted", verdict
     return round
 
 
-def test_an_over_selected_round_by_hand():
-    """Of four that have a task three are enough, and half of three, rounded up, is the quorum."""
-    round = opened(enough=3)
+def test_over_selected_round_closes_with_enough_updates():
+    """Three updates of four clients are enough. The quorum is half of three, rounded up."""
+    round = open_round(enough=3)
     assert round.needed == 2
-    two = take(round, 3, "d", "a")
+    two = accept_updates(round, 3, "d", "a")
     assert not rounds.is_closed(two, 99.0)
     assert rounds.is_closed(two, 100.0)
-    three = take(two, 3, "b")
+    three = accept_updates(two, 3, "b")
     assert rounds.is_closed(three, 0.0)
     assert rounds.list_missing(three) == ("c",)
-    after, verdict = rounds.receive_update(opened(4), 3, "c", "late")
-    assert (after, verdict.kind) == (opened(4), "rejected")
+    after, verdict = rounds.receive_update(open_round(4), 3, "c", "late")
+    assert (after, verdict.kind) == (open_round(4), "rejected")
     assert "stale: an update of round 3, round 4 is open" in verdict.reason
-    assert opened(enough=9).enough == 4, "no round waits for more than its cohort"
+    assert open_round(enough=9).enough == 4, "no round waits for more than its cohort"
 
 
-def test_a_late_update_is_taken_once_and_closes_no_synchronous_round():
-    round = opened(max_staleness=1, settled={(2, "a"): "2-a"})
+def test_late_update_counts_once_and_closes_no_synchronous_round():
+    round = open_round(max_staleness=1, settled={(2, "a"): "2-a"})
     assert rounds.receive_update(round, 2, "a", "2-a")[1].kind == "repeated"
     assert "duplicate: round 2 had update 2-a of a" in rounds.receive_update(round, 2, "a", "other")[1].reason
     assert "stale" in rounds.receive_update(round, 1, "b", "x")[1].reason
-    late = take(round, 2, "b", "z")
+    late = accept_updates(round, 2, "b", "z")
     assert late.late == {(2, "b"): "2-b", (2, "z"): "2-z"}
     assert rounds.receive_update(late, 2, "b", "2-b")[1].kind == "repeated"
     assert "duplicate" in rounds.receive_update(late, 2, "b", "other")[1].reason
     assert (rounds.count_updates(late), rounds.list_missing(late)) == (0, ("a", "b", "c", "d"))
     assert rounds.is_overdue(late, 100.0)
-    # its answer to this round's own task counts beside it
-    assert rounds.is_closed(take(late, 3, "a", "b"), 100.0)
+    # b may answer the task of this round in addition to its late update
+    assert rounds.is_closed(accept_updates(late, 3, "a", "b"), 100.0)
 
 
-def test_a_buffer_of_two_is_full_with_a_late_and_a_fresh_update():
-    version = opened(enough=2, max_staleness=5, late_count=True)
-    version = take(version, 1, "c")
+def test_late_and_fresh_update_fill_a_buffer_of_two():
+    version = open_round(enough=2, max_staleness=5, late_count=True)
+    version = accept_updates(version, 1, "c")
     assert not rounds.is_closed(version, 1.0)
-    version = take(version, 3, "a")
+    version = accept_updates(version, 3, "a")
     assert rounds.is_closed(version, 1.0)
-    alone = opened(cohort=("a",), enough=2, max_staleness=5, late_count=True)
-    assert rounds.is_closed(take(alone, 3, "a"), 1.0), (
+    alone = open_round(cohort=("a",), enough=2, max_staleness=5, late_count=True)
+    assert rounds.is_closed(accept_updates(alone, 3, "a"), 1.0), (
         "fewer devices than the buffer holds are enough when all reported"
     )
 
 
-def test_what_late_updates_weigh_by_hand():
-    """n = 1 and 3, d = 4 and 4, the second one three rounds old, so halved: (1 * 4 + 3 * 2) / 4 = 2.5 where
-    fresh ones give 4.
-    """
+def test_weight_of_late_updates_matches_hand_calculation():
+    """For n = 1 and 3 and d = 4, an update that is three rounds late is halved: (1 * 4 + 3 * 2) / 4 = 2.5."""
     assert [weigh_staleness(s) for s in (0, 3)] == [1.0, 0.5]
     delta = {"global": {"w": np.float32([4.0])}}
     fresh = Update("a", 5, 1, delta)
@@ -100,7 +98,7 @@ def test_what_late_updates_weigh_by_hand():
     )
 
 
-def test_over_selection_draws_more_and_counts_to_what_was_wanted():
+def test_over_selection_enlarges_the_cohort_but_not_required_updates():
     config = FederationConfig(clients_per_round=10, over_selection=1.3)
     state = ServerState(1, "federate", {})
     online = [f"c{i:02}" for i in range(20)]
@@ -124,7 +122,7 @@ def test_over_selection_draws_more_and_counts_to_what_was_wanted():
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("over_selection = 0.9", "expected 1 \\(none\\) to 10"),
         ("over_selection = 1.3", "set clients_per_round"),
@@ -141,14 +139,14 @@ def test_over_selection_draws_more_and_counts_to_what_was_wanted():
         ("budget_s = -1", "expected 0"),
     ],
 )
-def test_settings_that_do_not_fit_together(text, says):
-    with pytest.raises(ConfigError, match=says):
+def test_conflicting_round_settings_are_refused(text, message):
+    with pytest.raises(ConfigError, match=message):
         parse_config(f"[federation]\n{text}\n")
 
 
-def test_which_algorithms_take_late_updates_and_the_others_say_why_not():
-    takes = {name for name in REGISTRY if make_algorithm(name, None, {}).takes_late}
-    assert takes == {
+def test_only_algorithms_with_a_global_mean_accept_late_updates():
+    supported = {name for name in REGISTRY if make_algorithm(name, None, {}).takes_late}
+    assert supported == {
         "apfl",
         "biased-fedavg",
         "ditto",
@@ -164,7 +162,7 @@ def test_which_algorithms_take_late_updates_and_the_others_say_why_not():
         check_staleness(FederationConfig(algorithm=name, budget_s=5.0))
         for settings_of_rounds in ({"late": "keep"}, {"mode": "async", "buffer": 2}):
             config = FederationConfig(algorithm=name, **settings_of_rounds)
-            if name in takes:
+            if name in supported:
                 check_staleness(config)
             else:
                 with pytest.raises(
@@ -174,9 +172,12 @@ def test_which_algorithms_take_late_updates_and_the_others_say_why_not():
                     check_staleness(config)
 
 
-def test_the_simulator_says_that_it_plays_no_asynchronous_rounds(shards):
+def test_simulator_refuses_asynchronous_rounds(shards):
     plan = Plan(softmax_spec("fedavg", inputs=4, features=4, classes=3), b"", b"")
-    with pytest.raises(ConfigError, match="mode 'async' needs a clock; add the table \\[fleet\\]"):
+    with pytest.raises(
+        ConfigError,
+        match="mode 'async' needs a clock, which this simulation lacks; add the table \\[fleet\\]",
+    ):
         simulate(plan, {}, shards, FederationConfig(mode="async", buffer=1))
 
 
@@ -196,43 +197,39 @@ def test_the_simulator_says_that_it_plays_no_asynchronous_rounds(shards):
         (10.0, {"epochs": math.nan, "seconds": 1.0}, 1),
     ],
 )
-def test_epochs_that_fit_a_budget(budget_s, before, epochs):
+def test_epochs_are_limited_by_the_time_budget(budget_s, before, epochs):
     assert fit_epochs(budget_s, 5, before) == epochs
 
 
 @given(st.integers(0, 3), st.integers(1, 4), st.booleans(), st.integers(0, 10**6))
 @settings(deadline=None, max_examples=100)
-def test_over_many_rounds_an_answer_is_taken_once_in_time_and_whatever_was_taken_brings_the_round_back(
-    staleness, buffer, counts, seed
-):
-    """Clients send any of their answers, old and new ones, again and again; a round is as what a journal
-    would know of it.
-    """
+def test_answers_count_once_in_time_and_rounds_replay_from_journal(staleness, buffer, counts, seed):
+    """Clients repeat any of their old and new answers. A round can be rebuilt from the accepted answers."""
     rng = derive_rng(seed, 0, "answers")
     clients = "abc"
-    taken = {}
+    accepted = {}
     for number in range(1, 7):
-        settled = {answer: sha for answer, (sha, _) in taken.items() if answer[0] >= number - staleness}
+        settled = {answer: sha for answer, (sha, _) in accepted.items() if answer[0] >= number - staleness}
         terms = {"enough": buffer, "max_staleness": staleness, "late_count": counts, "settled": settled}
-        round = begun = opened(number, clients, **terms)
+        round = initial_round = open_round(number, clients, **terms)
         for _ in range(int(rng.integers(0, 12))):
             answer = int(rng.integers(max(1, number - 4), number + 2)), clients[rng.integers(3)]
             sha = f"{answer}-{rng.integers(2)}"
-            was, (round, verdict) = taken.get(answer), rounds.receive_update(round, *answer, sha)
+            previous, (round, verdict) = accepted.get(answer), rounds.receive_update(round, *answer, sha)
             in_time = number - staleness <= answer[0] <= number
             if verdict.kind == "accepted":
-                assert was is None
+                assert previous is None
                 assert in_time
-                taken[answer] = sha, number
+                accepted[answer] = sha, number
             elif in_time:
-                assert was is not None
-                assert verdict.kind == ("repeated" if was[0] == sha else "rejected")
+                assert previous is not None
+                assert verdict.kind == ("repeated" if previous[0] == sha else "rejected")
             else:
                 assert verdict.kind == "rejected"
             if rounds.is_closed(round, 1.0):
                 break
-        again = begun
-        for answer, (sha, when) in sorted(taken.items(), reverse=True):
-            if when == number:
-                again, _ = rounds.receive_update(again, *answer, sha)
-        assert again == round
+        replayed = initial_round
+        for answer, (sha, accepted_in) in sorted(accepted.items(), reverse=True):
+            if accepted_in == number:
+                replayed, _ = rounds.receive_update(replayed, *answer, sha)
+        assert replayed == round

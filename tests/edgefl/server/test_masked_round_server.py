@@ -35,7 +35,7 @@ from edgefl.wire.masked import MASKED_CODEC, hash_context, parse_attempt
 from edgefl.wire.messages import Begin, Status, Task
 from edgefl.wire.tensors import encode_models
 from edgefl.wire.topics import parse_topic
-from tests.edgefl.server.hostile_network import delta_of, samples_of
+from tests.edgefl.server.hostile_network import compute_delta, count_samples
 from tests.support.numpy_learner.softmax import softmax_spec
 
 IDS = tuple(f"c{i}" for i in range(5))
@@ -45,9 +45,9 @@ SPEC = softmax_spec(
 
 
 class MaskedFederation:
-    """A masked federation in one process. `silent` maps a step to the clients that vanish before it."""
+    """A masked federation in one process. `dropouts` maps a step to the clients that go offline before it."""
 
-    def __init__(self, rounds=1, silent=(), clients=IDS):
+    def __init__(self, rounds=1, dropouts=(), clients=IDS):
         self.config = FederationConfig(
             rounds=rounds,
             min_clients=len(clients),
@@ -57,7 +57,7 @@ class MaskedFederation:
             quorum=0.5,
             privacy=PrivacyConfig(secure_aggregation=True),
         )
-        self.silent = dict(silent)
+        self.dropouts = dict(dropouts)
         self.algorithm = build_server_algorithm(
             make_algorithm("fedavg", None, SPEC.options), self.config, SPEC, key=b""
         )
@@ -68,7 +68,7 @@ class MaskedFederation:
         self.blobs = {}
         self.participants = {}
         self.queue = []
-        self.gone = set()
+        self.offline = set()
         self.lines = []
         self.payloads = []
         self.saved = []
@@ -90,15 +90,15 @@ class MaskedFederation:
         )
         self.carry_out(self.server.start(self.now))
         for client_id in self.clients:
-            if client_id not in self.gone:
-                self.handle(self.status(client_id, True))
+            if client_id not in self.offline:
+                self.handle(self.make_status(client_id, True))
 
     def new_nonce(self):
         self.nonces += 1
         return f"{self.nonces:016x}"
 
     @staticmethod
-    def status(client_id, online):
+    def make_status(client_id, online):
         return StatusReceived(Status(client_id, "boot", online, 0.0, 10, "0", 0.0))
 
     def handle(self, event):
@@ -125,23 +125,23 @@ class MaskedFederation:
     def answer(self, client_id, task):
         """Return a client's answer to a task, and its number of samples."""
         if task.phase == PHASE_PERSONALIZE:
-            return encode_models({}), samples_of(client_id)
+            return encode_models({}), count_samples(client_id)
         if task.codec == MASKED_CODEC and task.phase == "federate":
             weights = load(self.blobs[task.models["global"]])
-            deltas = {"global": delta_of(client_id, task.round, weights)}
+            deltas = {"global": compute_delta(client_id, task.round, weights)}
             attempt = client_id, parse_attempt(task.nonce)
             if attempt not in self.participants:
                 context = hash_context(self.config.name, task)
                 participant = Participant(client_id, context, Trust(self.config.name))
                 self.participants[attempt] = participant, deltas
-            return self.participants[attempt][0].advertise(), samples_of(client_id)
+            return self.participants[attempt][0].advertise(), count_samples(client_id)
         participant, deltas = self.participants[client_id, parse_attempt(task.nonce)]
         [sha256] = task.models.values()
         shapes = list_shapes(deltas)
         answer = participant.answer(
-            task.phase, self.blobs[sha256], lambda: encode_deltas(deltas, samples_of(client_id), shapes)
+            task.phase, self.blobs[sha256], lambda: encode_deltas(deltas, count_samples(client_id), shapes)
         )
-        return answer, samples_of(client_id)
+        return answer, count_samples(client_id)
 
     def run(self, until=lambda: False):
         """Deliver all messages in order until the federation is complete."""
@@ -154,10 +154,10 @@ class MaskedFederation:
                 self.handle(TimePassed())
                 continue
             client_id, task = self.queue.pop(0)
-            if client_id in self.silent.get(task.phase, ()) and client_id not in self.gone:
-                self.gone.add(client_id)
-                self.handle(self.status(client_id, False))
-            if client_id in self.gone:
+            if client_id in self.dropouts.get(task.phase, ()) and client_id not in self.offline:
+                self.offline.add(client_id)
+                self.handle(self.make_status(client_id, False))
+            if client_id in self.offline:
                 continue
             blob, samples = self.answer(client_id, task)
             self.payloads.append(blob)
@@ -181,55 +181,55 @@ class MaskedFederation:
             self.handle(ChunkReceived(client_id, sha256, 0, blob))
         raise AssertionError("the federation does not end")
 
-    def expected(self, cohorts):
-        """Return the state that these clients' sums make, one set of clients for each round."""
+    def compute_expected_state(self, cohorts):
+        """Return the state after rounds with the sums of these cohorts, one cohort for each round."""
         state = self.first_state
         for cohort in cohorts:
             weights = self.algorithm.broadcast(state, "").models["global"]
             updates = []
             for client_id in sorted(cohort):
-                deltas = {"global": delta_of(client_id, state.round, weights)}
-                updates.append(Update(client_id, state.round, samples_of(client_id), deltas))
+                deltas = {"global": compute_delta(client_id, state.round, weights)}
+                updates.append(Update(client_id, state.round, count_samples(client_id), deltas))
             means = average_masked(list_shapes({"global": weights}), updates, sorted(cohort), "test")
             state = self.algorithm.aggregate(state, wrap_means(means, state.round))
         return state
 
     def check(self, cohorts):
-        expected = self.expected(cohorts)
+        expected = self.compute_expected_state(cohorts)
         assert self.memory.state.phase == "done"
         for name, array in expected.models["global"].items():
             assert self.memory.state.models["global"][name].tobytes() == array.tobytes()
 
 
-def test_two_rounds_have_the_bits_of_the_simulator_and_send_no_update():
+def test_masked_rounds_equal_the_simulator_and_send_no_plain_update():
     federation = MaskedFederation(rounds=2)
     federation.start()
     federation.run()
     federation.check([IDS, IDS])
     weights = federation.algorithm.broadcast(federation.first_state, "").models["global"]
     for client_id in IDS:
-        kernel = delta_of(client_id, 1, weights)["head/kernel"].tobytes()
+        kernel = compute_delta(client_id, 1, weights)["head/kernel"].tobytes()
         assert not any(kernel in payload for payload in federation.payloads)
     assert federation.memory.losses == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("step", ["share", "mask"])
-def test_a_client_that_vanishes_before_its_vector_came_is_not_in_the_sum(step):
-    federation = MaskedFederation(silent={step: ["c3"]})
+def test_client_lost_before_its_masked_vector_is_excluded_from_sum(step):
+    federation = MaskedFederation(dropouts={step: ["c3"]})
     federation.start()
     federation.run()
     federation.check([[client_id for client_id in IDS if client_id != "c3"]])
 
 
 @pytest.mark.parametrize("step", ["agree", "unmask"])
-def test_a_client_that_vanishes_after_its_vector_came_is_in_the_sum(step):
-    federation = MaskedFederation(silent={step: ["c3"]})
+def test_client_lost_after_its_masked_vector_is_included_in_sum(step):
+    federation = MaskedFederation(dropouts={step: ["c3"]})
     federation.start()
     federation.run()
     federation.check([IDS])
 
 
-def test_a_server_that_is_restarted_after_the_vectors_came_plays_the_last_steps():
+def test_restart_after_masked_vectors_continues_the_attempt():
     federation = MaskedFederation()
     federation.start()
     federation.run(until=lambda: bool(federation.saved))
@@ -244,7 +244,7 @@ def test_a_server_that_is_restarted_after_the_vectors_came_plays_the_last_steps(
 
 
 @pytest.mark.parametrize("damage", [lambda content: content[:-1], lambda content: content[:-1] + b"\xff"])
-def test_a_damaged_sum_is_refused_with_its_path(damage):
+def test_damaged_masked_sum_is_refused_with_its_path(damage):
     federation = MaskedFederation()
     federation.start()
     federation.run(until=lambda: bool(federation.saved))
@@ -255,7 +255,7 @@ def test_a_damaged_sum_is_refused_with_its_path(damage):
         federation.start(resume=damaged)
 
 
-def test_a_server_that_is_restarted_before_plays_the_round_with_other_keys():
+def test_restart_before_masked_vectors_starts_a_new_attempt():
     federation = MaskedFederation()
     federation.start()
     federation.run(until=lambda: any(task.phase == "mask" for _, task in federation.queue))
@@ -266,8 +266,8 @@ def test_a_server_that_is_restarted_before_plays_the_round_with_other_keys():
     assert len({nonce for _, nonce in federation.participants}) == 2
 
 
-def test_two_clients_are_no_masked_sum():
-    federation = MaskedFederation(silent={"share": ["c0", "c1", "c2"]})
+def test_masked_sum_of_two_clients_is_refused():
+    federation = MaskedFederation(dropouts={"share": ["c0", "c1", "c2"]})
     federation.start()
     with pytest.raises(RoundError, match=r"2 of 5 updates, expected 3.*look at their logs"):
         federation.run()

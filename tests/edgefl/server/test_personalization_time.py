@@ -27,46 +27,53 @@ SPEC = softmax_spec(
 )
 
 
-def deadline(*times, config=SETTINGS):
+def compute_deadline(*times, config=SETTINGS):
     return estimate_personalization_s(config, SPEC, times)
 
 
-def took(seconds, *, client="a", epochs=2.0, samples=SAMPLES):
+def make_time(seconds, *, client="a", epochs=2.0, samples=SAMPLES):
     return RoundTime(client, seconds, epochs, samples)
 
 
-def test_passes_over_the_samples_of_a_personalization():
+def test_personalization_epochs_match_hand_calculation():
     assert count_personalization_epochs(SETTINGS, SPEC, SAMPLES) == EPOCHS == 520
     # 16,000 samples are 1,000 steps an epoch, so that the 10 epochs stay
     assert count_personalization_epochs(SETTINGS, SPEC, 16_000) == 2 * (200 + 10 + 10 + 10)
 
 
-def test_the_deadline_follows_from_the_time_of_the_rounds():
-    """A dead device held a federation of 100 rounds of 600 s for 60,000 s, whatever its rounds took."""
+def test_deadline_follows_from_the_round_times():
+    """Without round times, a dead device delays a federation of 100 rounds of 600 s by 60,000 s."""
     # a round of two epochs takes 5 s: 2.5 s an epoch, 520 epochs, twice for safety
-    assert deadline(took(5.0)) == 2 * 520 * 2.5 == 2600.0
+    assert compute_deadline(make_time(5.0)) == 2 * 520 * 2.5 == 2600.0
 
 
-def test_the_slowest_client_counts_by_its_median():
-    times = [took(5.0, client="a"), took(500.0, client="a"), took(6.0, client="a"), took(8.0, client="b")]
-    assert deadline(*times) == 2 * 520 * 4.0
+def test_deadline_uses_the_median_of_the_slowest_client():
+    times = [
+        make_time(5.0, client="a"),
+        make_time(500.0, client="a"),
+        make_time(6.0, client="a"),
+        make_time(8.0, client="b"),
+    ]
+    assert compute_deadline(*times) == 2 * 520 * 4.0
 
 
-def test_a_client_that_trained_fewer_epochs_within_its_budget_is_as_slow_as_it_was():
-    assert deadline(took(5.0, epochs=1.0)) == 2 * 520 * 5.0
+def test_deadline_uses_time_per_trained_epoch():
+    assert compute_deadline(make_time(5.0, epochs=1.0)) == 2 * 520 * 5.0
 
 
-def test_the_deadline_has_bounds():
-    assert deadline(took(0.01)) == 600.0
-    assert deadline(took(600.0)) == 2 * 100 * 600.0
-    assert deadline(took(math.inf)) == 2 * 100 * 600.0
+def test_deadline_is_bounded():
+    assert compute_deadline(make_time(0.01)) == 600.0
+    assert compute_deadline(make_time(600.0)) == 2 * 100 * 600.0
+    assert compute_deadline(make_time(math.inf)) == 2 * 100 * 600.0
 
 
-@pytest.mark.parametrize("times", [(), (took(math.nan),), (took(0.0),), (took(5.0, epochs=0.0),)])
-def test_without_a_time_the_deadline_is_the_largest(times):
-    assert deadline(*times) == 2 * 100 * 600.0
+@pytest.mark.parametrize(
+    "times", [(), (make_time(math.nan),), (make_time(0.0),), (make_time(5.0, epochs=0.0),)]
+)
+def test_deadline_without_usable_times_is_the_largest(times):
+    assert compute_deadline(*times) == 2 * 100 * 600.0
 
 
-def test_the_configured_deadline_counts():
+def test_configured_deadline_takes_precedence():
     config = FederationConfig(rounds=100, personalization=PersonalizationConfig(deadline_s=90.0))
-    assert deadline(took(5.0), config=config) == 90.0
+    assert compute_deadline(make_time(5.0), config=config) == 90.0

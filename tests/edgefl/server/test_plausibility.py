@@ -1,6 +1,4 @@
-"""One absurd update does not ruin a federation, and no honest one is stopped: by hand, as laws, and with
-every algorithm.
-"""
+"""Absurd updates are skipped and honest updates are not: worked cases, invariants, and every algorithm."""
 
 import math
 from dataclasses import replace
@@ -28,42 +26,42 @@ from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 ABSURD = np.float32(3.4e38)
 
 
-def state_of(**weights):
+def make_state(**weights):
     return ServerState(
         3, "federate", {"global": {name: np.array(value, np.float32) for name, value in weights.items()}}
     )
 
 
-def update(client_id, value, samples=10, size=2):
+def make_update(client_id, value, samples=10, size=2):
     return Update(client_id, 3, samples, {"global": {"w": np.full(size, value, np.float32)}}, {"loss": 1.0})
 
 
 PLAIN = FederationConfig()
 
 
-def aggregated(caplog, state, updates, config=PLAIN, **options):
+def aggregate_updates(caplog, state, updates, config=PLAIN, **options):
     """Return the state after a round, and what was logged about it."""
     caplog.clear()
     algorithm = with_plausibility_check(make_algorithm("fedavg", None, options), config)
     return algorithm.aggregate(state, updates), caplog.messages
 
 
-def test_how_far_a_model_may_move_by_hand():
+def test_step_limit_matches_hand_calculation():
     """|w| = 5, m = 1, n = 2: 10 (5 + 1) + sqrt(2) = 61.41."""
-    before = state_of(w=[3, 4])
+    before = make_state(w=[3, 4])
     median = 1.0
     assert compute_step_limit(before.models["global"], before.models["global"], median) == pytest.approx(
         60 + math.sqrt(2)
     )
-    assert find_problem(before, state_of(w=[3, 4 + 61.4]), median) == ""
+    assert find_problem(before, make_state(w=[3, 4 + 61.4]), median) == ""
     assert "global would move by 61.5 (L2 norm), expected 61.4 at most" in find_problem(
-        before, state_of(w=[3, 4 + 61.5]), median
+        before, make_state(w=[3, 4 + 61.5]), median
     )
-    assert find_problem(before, state_of(w=[3, 4 + 61.5]), median, finite_only=True) == ""
+    assert find_problem(before, make_state(w=[3, 4 + 61.5]), median, finite_only=True) == ""
 
 
-def test_a_new_model_is_measured_from_zero_and_slots_must_be_finite():
-    before = state_of(w=[0, 0])
+def test_new_model_is_measured_from_zero_and_slots_must_be_finite():
+    before = make_state(w=[0, 0])
     # sqrt(2) = 1.41 ...
     assert (
         find_problem(before, replace(before, models={"cluster0": {"w": np.float32([1.0, 1.0])}}), 0.0) == ""
@@ -79,30 +77,34 @@ def test_a_new_model_is_measured_from_zero_and_slots_must_be_finite():
 
 @pytest.mark.parametrize("value", [ABSURD, -ABSURD, np.float32(1e6)])
 @pytest.mark.parametrize("samples", [10, 100_000])
-def test_nine_honest_clients_and_an_absurd_one(value, samples, caplog):
-    state = state_of(w=[1, 1])
-    honest = [update(f"pi-{i}", 0.1) for i in range(9)]
-    after, lines = aggregated(caplog, state, [update("bad", value, samples), *honest])
+def test_absurd_update_skips_the_round_and_excludes_its_client(value, samples, caplog):
+    state = make_state(w=[1, 1])
+    honest = [make_update(f"pi-{i}", 0.1) for i in range(9)]
+    after, lines = aggregate_updates(caplog, state, [make_update("bad", value, samples), *honest])
     assert (
         after.models["global"] is state.models["global"] and after.round == 4 and after.phase == state.phase
     )
     assert list_implausible_clients(after) == {"bad"}
     [line] = lines
     assert line.startswith("round 3: skipped") and "bad" in line and "pi-" not in line
-    # the next round goes on, and the client stays left out
-    after, lines = aggregated(caplog, after, [replace(each, round=4) for each in honest])
+    # the next round succeeds, and the client stays excluded
+    after, lines = aggregate_updates(caplog, after, [replace(each, round=4) for each in honest])
     np.testing.assert_allclose(after.models["global"]["w"], 1.1, rtol=1e-6)
     assert (after.round, list_implausible_clients(after), lines) == (5, {"bad"}, [])
 
 
-def test_who_comes_together_with_one_absurd_client_is_not_named(caplog):
-    """The lower median of two is the honest one's."""
-    after, _ = aggregated(caplog, state_of(w=[1, 1]), [update("a", 0.1), update("bad", ABSURD)])
+def test_honest_client_beside_an_absurd_client_is_not_excluded(caplog):
+    """The lower median of two updates belongs to the honest client."""
+    after, _ = aggregate_updates(
+        caplog, make_state(w=[1, 1]), [make_update("a", 0.1), make_update("bad", ABSURD)]
+    )
     assert list_implausible_clients(after) == {"bad"}
 
 
-def test_updates_that_overflow_together_are_skipped_and_nobody_is_named(caplog):
-    after, [line] = aggregated(caplog, state_of(w=[2e38, 2e38]), [update(f"pi-{i}", 2e38) for i in range(3)])
+def test_updates_overflowing_together_are_skipped_without_excluding_clients(caplog):
+    after, [line] = aggregate_updates(
+        caplog, make_state(w=[2e38, 2e38]), [make_update(f"pi-{i}", 2e38) for i in range(3)]
+    )
     assert (
         list_implausible_clients(after) == frozenset()
         and np.isfinite(after.models["global"]["w"]).all()
@@ -110,14 +112,14 @@ def test_updates_that_overflow_together_are_skipped_and_nobody_is_named(caplog):
     )
 
 
-def test_of_sums_and_noise_nobody_is_named(caplog):
-    """Single updates are not seen under masks; with `[privacy]` only NaN and infinity count."""
+def test_masked_or_noisy_updates_exclude_no_client(caplog):
+    """Masks hide single updates. With `[privacy]`, only NaN and infinite values count."""
     masked = FederationConfig(privacy=PrivacyConfig(secure_aggregation=True))
-    after, [line] = aggregated(caplog, state_of(w=[1, 1]), [update("", 1e6)], masked)
+    after, [line] = aggregate_updates(caplog, make_state(w=[1, 1]), [make_update("", 1e6)], masked)
     assert (list_implausible_clients(after), after.round) == (frozenset(), 4) and "would move by" in line
     noisy = FederationConfig(privacy=PrivacyConfig(clip=1.0, noise_multiplier=1.0, population=10, delta=1e-5))
     assert noisy.privacy.is_on
-    after, lines = aggregated(caplog, state_of(w=[1, 1]), [update("", 1e6)], noisy)
+    after, lines = aggregate_updates(caplog, make_state(w=[1, 1]), [make_update("", 1e6)], noisy)
     assert lines == [] and after.models["global"]["w"][0] > 1e5
 
 
@@ -126,16 +128,16 @@ def test_of_sums_and_noise_nobody_is_named(caplog):
     st.floats(0, 5, width=32),
     st.sampled_from(["", "adam", "yogi"]),
 )
-def test_updates_of_the_size_of_the_model_never_stop_a_round(values, scale, optimizer):
-    state = state_of(w=[scale, -scale])
+def test_updates_as_large_as_the_model_are_never_skipped(values, scale, optimizer):
+    state = make_state(w=[scale, -scale])
     options = {"server_optimizer": optimizer} if optimizer else {}
     algorithm = make_algorithm("fedavg", None, options)
     first = algorithm.init(state.models["global"], np.random.default_rng(0))
     first = replace(first, round=3)
     after = with_plausibility_check(algorithm, FederationConfig()).aggregate(
-        first, [update(f"c{i}", v) for i, v in enumerate(values)]
+        first, [make_update(f"c{i}", v) for i, v in enumerate(values)]
     )
-    plain = algorithm.aggregate(first, [update(f"c{i}", v) for i, v in enumerate(values)])
+    plain = algorithm.aggregate(first, [make_update(f"c{i}", v) for i, v in enumerate(values)])
     assert after.round == plain.round
     assert all(
         np.array_equal(after.models[name][key], array)
@@ -144,7 +146,7 @@ def test_updates_of_the_size_of_the_model_never_stop_a_round(values, scale, opti
     )
 
 
-def shard_of(seed):
+def make_shard(seed):
     rng = np.random.default_rng(seed)
     y = np.concatenate([np.arange(3), rng.integers(0, 3, 37)])
     x = (np.eye(3, 4)[y] * 2 + rng.normal(0, 0.7, (40, 4))).astype(np.float32)
@@ -152,8 +154,8 @@ def shard_of(seed):
 
 
 @pytest.mark.parametrize("algorithm", sorted(REGISTRY))
-def test_no_algorithm_trains_beyond_the_bound(algorithm, caplog):
-    """The largest share of the bound that a model's step takes in honest rounds is far from one."""
+def test_honest_training_stays_within_the_step_limit(algorithm, caplog):
+    """Honest rounds of an algorithm log no skipped round."""
     if algorithm == "fedmix-permutation":
         pytest.importorskip("scipy")
     options = complete_algorithm_options(
@@ -164,7 +166,7 @@ def test_no_algorithm_trains_beyond_the_bound(algorithm, caplog):
     initial = {spec.name: rng.normal(0, 0.1, spec.shape).astype(np.float32) for spec in plan.spec.weights}
     config = FederationConfig(rounds=4, algorithm=algorithm, options=options)
     states = []
-    shards = {f"pi-{i}": shard_of(i) for i in range(4)}
+    shards = {f"pi-{i}": make_shard(i) for i in range(4)}
     simulate(
         plan,
         initial,
@@ -178,7 +180,7 @@ def test_no_algorithm_trains_beyond_the_bound(algorithm, caplog):
     assert [line.partition(":")[0] for line in caplog.messages] == expected and len(states) >= 1
 
 
-def test_the_simulator_refuses_a_client_with_more_samples_than_count():
+def test_simulator_refuses_a_client_above_max_samples():
     plan = Plan(
         softmax_spec(
             "fedavg", inputs=4, features=4, classes=3, options=complete_algorithm_options("fedavg", {})
@@ -191,7 +193,7 @@ def test_the_simulator_refuses_a_client_with_more_samples_than_count():
         simulate(
             plan,
             initial,
-            {"pi-0": shard_of(0)},
+            {"pi-0": make_shard(0)},
             FederationConfig(max_samples=29),
             learner=SoftmaxLearner(plan.spec),
         )

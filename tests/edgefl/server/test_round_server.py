@@ -1,4 +1,4 @@
-"""The round server without a broker: whatever the network and the processes do, rounds are as stored."""
+"""The round server without a broker: rounds match the stored rounds despite any faults and crashes."""
 
 import os
 from dataclasses import replace
@@ -42,22 +42,22 @@ steps = st.lists(
 )
 
 
-def federation(clients=3, **changes):
+def make_network(clients=3, **changes):
     values = {"rounds": 3, "min_clients": 2, "seed": 5, "deadline_s": 20.0, "grace_s": 2.0} | changes
     return HostileNetwork(FederationConfig(**values), clients)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_federation_without_faults_ends_with_every_client(mode):
-    network = federation(**MODES[mode])
+def test_federation_without_faults_personalizes_every_client(mode):
+    network = make_network(**MODES[mode])
     network.finish()
     _, personal = network.check()
     assert {client_id for client_id, _ in personal} == set(network.clients)
     assert network.starts == 1
 
 
-def test_nothing_happens_until_enough_clients_are_online():
-    network = federation(clients=1)
+def test_no_round_opens_until_enough_clients_are_online():
+    network = make_network(clients=1)
     for _ in range(10):
         if network.to_server:
             network.step("to server", 0)
@@ -74,16 +74,16 @@ def test_nothing_happens_until_enough_clients_are_online():
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-def test_any_schedule_ends_in_the_state_of_the_stored_rounds(mode, schedule):
-    network = federation(**MODES[mode])
+def test_any_schedule_ends_in_the_state_of_stored_rounds(mode, schedule):
+    network = make_network(**MODES[mode])
     for kind, index in schedule:
         network.step(kind, index)
     network.finish()
     network.check()
 
 
-def test_a_server_that_is_stopped_publishes_nothing_that_was_not_stored():
-    network = federation()
+def test_stopped_server_only_withdraws_messages_and_publishes_its_state():
+    network = make_network()
 
     def fail():
         raise ValueError("no nonce")
@@ -100,8 +100,8 @@ def test_a_server_that_is_stopped_publishes_nothing_that_was_not_stored():
     assert (last.message.phase, last.message.settings["reason"]) == ("stopped", 1.0)
 
 
-def test_a_client_that_is_left_out_joins_no_asynchronous_round():
-    network = federation(**MODES["async"])
+def test_excluded_client_joins_no_asynchronous_round():
+    network = make_network(**MODES["async"])
     scalars = {**network.first_state.scalars, "left-out/c0": 1.0}
     network.memory.state = replace(network.first_state, scalars=scalars)
     assert list_implausible_clients(network.memory.state) == {"c0"}
@@ -113,8 +113,8 @@ def test_a_client_that_is_left_out_joins_no_asynchronous_round():
     assert asked == {"c1", "c2"}
 
 
-def test_a_client_that_was_revoked_before_a_restart_gets_no_task():
-    network = federation(clients=2)
+def test_client_revoked_before_a_restart_gets_no_task():
+    network = make_network(clients=2)
     network.step("drain", 0)
     actions = network.make_server(network.memory.resume(network.config)).start(
         network.now, {"c1": "c1 was revoked"}

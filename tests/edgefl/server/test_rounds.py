@@ -1,6 +1,4 @@
-"""The round machine: a round by hand, each way to close, each rejection, and its laws under any order of
-events.
-"""
+"""Rounds: each way to close, each rejection, and invariants under any order of events."""
 
 import pytest
 from hypothesis import given, settings
@@ -10,24 +8,24 @@ from edgefl.errors import RoundError
 from edgefl.server import rounds
 
 
-def opened(cohort=("a", "b", "c", "d"), quorum=0.5, deadline_s=100.0, grace_s=10.0, now=0.0, number=3):
+def open_round(cohort=("a", "b", "c", "d"), quorum=0.5, deadline_s=100.0, grace_s=10.0, now=0.0, number=3):
     return rounds.open_round(number, cohort, quorum=quorum, deadline_s=deadline_s, grace_s=grace_s, now=now)
 
 
-def with_updates(round, *clients):
+def add_updates(round, *clients):
     for client in clients:
         round, verdict = rounds.receive_update(round, round.number, client, f"sha-{client}")
         assert verdict.kind == "accepted"
     return round
 
 
-def test_a_round_of_two_clients_by_hand():
-    round = opened(("b", "a"), quorum=1.0)
+def test_round_of_two_clients_closes_after_both_updates():
+    round = open_round(("b", "a"), quorum=1.0)
     assert (round.cohort, round.needed, round.closes) == (("a", "b"), 2, 100.0)
-    round = with_updates(round, "a")
+    round = add_updates(round, "a")
     assert rounds.list_missing(round) == ("b",)
     assert not rounds.is_closed(round, 99.0)
-    round = with_updates(round, "b")
+    round = add_updates(round, "b")
     assert rounds.is_closed(round, 1.0)
 
 
@@ -35,13 +33,13 @@ def test_a_round_of_two_clients_by_hand():
     ("clients", "quorum", "needed"),
     [(4, 0.5, 2), (5, 0.5, 3), (1, 0.1, 1), (30, 0.1, 3), (10, 0.7, 7), (3, 1.0, 3)],
 )
-def test_quorum_in_clients(clients, quorum, needed):
-    assert opened([f"c{i}" for i in range(clients)], quorum).needed == needed
+def test_quorum_is_rounded_up_to_clients(clients, quorum, needed):
+    assert open_round([f"c{i}" for i in range(clients)], quorum).needed == needed
 
 
-def test_the_deadline_closes_with_quorum_and_only_then():
-    short = with_updates(opened(), "a")
-    enough = with_updates(opened(), "a", "b")
+def test_deadline_closes_a_round_only_with_quorum():
+    short = add_updates(open_round(), "a")
+    enough = add_updates(open_round(), "a", "b")
     assert not rounds.is_closed(enough, 99.9)
     assert rounds.is_closed(enough, 100.0)
     assert not rounds.is_closed(short, 100.0)
@@ -49,8 +47,8 @@ def test_the_deadline_closes_with_quorum_and_only_then():
     assert not rounds.is_overdue(enough, 100.0)
 
 
-def test_with_quorum_nobody_waits_for_those_who_are_away_longer_than_the_grace():
-    round = with_updates(opened(), "a", "b")
+def test_round_with_quorum_closes_after_grace_period_of_offline_clients():
+    round = add_updates(open_round(), "a", "b")
     round = rounds.mark_offline(rounds.mark_offline(round, "c", 5.0), "d", 8.0)
     assert rounds.get_timeout(round, 9.0) == 6.0
     assert not rounds.is_closed(round, 17.9)
@@ -58,8 +56,8 @@ def test_with_quorum_nobody_waits_for_those_who_are_away_longer_than_the_grace()
     assert not rounds.is_closed(rounds.mark_online(round, "d"), 18.0)
 
 
-def test_how_many_updates_would_close_a_round_by_hand():
-    round = with_updates(opened(), "a")
+def test_outstanding_updates_match_hand_count():
+    round = add_updates(open_round(), "a")
     assert rounds.count_outstanding(round) == 3
     round = rounds.mark_offline(rounds.mark_offline(round, "a", 1.0), "b", 1.0)
     assert rounds.count_outstanding(round) == 2
@@ -67,16 +65,16 @@ def test_how_many_updates_would_close_a_round_by_hand():
     over_selected = rounds.open_round(
         3, "abcd", quorum=0.5, deadline_s=100.0, grace_s=10.0, now=0.0, enough=2
     )
-    assert rounds.count_outstanding(with_updates(over_selected, "d")) == 1
+    assert rounds.count_outstanding(add_updates(over_selected, "d")) == 1
 
 
-def test_a_second_offline_does_not_start_the_grace_anew():
-    round = rounds.mark_offline(rounds.mark_offline(opened(), "c", 5.0), "c", 50.0)
+def test_repeated_offline_event_does_not_restart_the_grace_period():
+    round = rounds.mark_offline(rounds.mark_offline(open_round(), "c", 5.0), "c", 50.0)
     assert round.away == {"c": 5.0}
 
 
 @pytest.mark.parametrize(
-    ("number", "client", "sha", "kind", "says"),
+    ("number", "client", "sha", "kind", "message"),
     [
         (2, "b", "x", "rejected", "stale: an update of round 2, round 3 is open"),
         (4, "b", "x", "rejected", "an update of round 4, round 3 is open"),
@@ -86,25 +84,25 @@ def test_a_second_offline_does_not_start_the_grace_anew():
         (3, "b", "x", "accepted", ""),
     ],
 )
-def test_verdicts(number, client, sha, kind, says):
-    before = with_updates(opened(), "a")
+def test_verdict_of_each_update_has_kind_and_reason(number, client, sha, kind, message):
+    before = add_updates(open_round(), "a")
     after, verdict = rounds.receive_update(before, number, client, sha)
     assert verdict.kind == kind
-    assert says in verdict.reason
+    assert message in verdict.reason
     assert (after == before) == (kind != "accepted")
 
 
-def test_who_failed_is_not_waited_for_and_may_do_better():
-    round = with_updates(opened(), "a", "b")
+def test_failed_client_is_not_awaited_but_may_still_report():
+    round = add_updates(open_round(), "a", "b")
     round = rounds.mark_failed(rounds.mark_failed(round, "c", "NaN"), "d", "wrong shape")
     assert rounds.is_closed(round, 1.0)
-    round = with_updates(round, "c")
+    round = add_updates(round, "c")
     assert "c" not in round.failed
     assert rounds.mark_failed(round, "c", "late fault") == round
 
 
-def test_without_quorum_and_without_hope_a_round_is_overdue_at_once_then_extended_three_times():
-    round = with_updates(opened(), "a")
+def test_round_without_reachable_quorum_is_extended_three_times():
+    round = add_updates(open_round(), "a")
     for client in "bcd":
         round = rounds.mark_failed(round, client, "NaN weights")
     for turn in range(3):
@@ -122,7 +120,7 @@ def test_without_quorum_and_without_hope_a_round_is_overdue_at_once_then_extende
 
 
 def test_an_extension_may_be_shorter_than_the_deadline():
-    """A personalization of hours is not given hours three times more."""
+    """A personalization of hours is not extended by hours three times."""
     round = rounds.open_round(
         4, ("a",), quorum=1.0, deadline_s=3600.0, extension_s=60.0, grace_s=10.0, now=0.0
     )
@@ -134,38 +132,38 @@ def test_an_extension_may_be_shorter_than_the_deadline():
         rounds.extend_round(round, 3780.0)
 
 
-def test_a_client_admitted_late_is_waited_for_and_changes_no_quorum():
-    round = with_updates(rounds.admit_client(opened(("a",)), "b"), "a")
+def test_late_admitted_client_is_awaited_without_changing_the_quorum():
+    round = add_updates(rounds.admit_client(open_round(("a",)), "b"), "a")
     assert (round.needed, rounds.is_closed(round, 1.0)) == (1, False)
-    assert rounds.is_closed(with_updates(round, "b"), 1.0)
+    assert rounds.is_closed(add_updates(round, "b"), 1.0)
 
 
-def test_a_client_that_leaves_is_not_waited_for_and_lowers_what_cannot_be_reached():
-    """Three of three are needed. One reported, one leaves: two of two. The one that reported stays."""
-    round = with_updates(opened(("a", "b", "c"), quorum=1.0), "a")
+def test_removed_client_is_not_awaited_and_lowers_unreachable_quorum():
+    """The quorum is three of three. One client reports and another leaves, so it becomes two of two."""
+    round = add_updates(open_round(("a", "b", "c"), quorum=1.0), "a")
     round = rounds.remove_client(round, "b")
     assert (round.cohort, round.needed) == (("a", "c"), 2)
     assert rounds.remove_client(round, "a") == round
     assert rounds.remove_client(round, "unknown") == round
     assert not rounds.is_closed(round, 1.0)
-    assert rounds.is_closed(with_updates(round, "c"), 1.0)
+    assert rounds.is_closed(add_updates(round, "c"), 1.0)
 
 
-def test_quorum_stays_while_enough_clients_are_left():
-    round = rounds.remove_client(opened(("a", "b", "c", "d"), quorum=0.5), "d")
+def test_quorum_stays_while_enough_clients_remain():
+    round = rounds.remove_client(open_round(("a", "b", "c", "d"), quorum=0.5), "d")
     assert (len(round.cohort), round.needed) == (3, 2)
 
 
-def test_a_round_that_everybody_left_waits_until_its_deadline_for_another_client():
-    round = rounds.remove_client(opened(("a",), quorum=1.0, deadline_s=100.0), "a")
+def test_round_without_clients_waits_until_deadline_for_another_client():
+    round = rounds.remove_client(open_round(("a",), quorum=1.0, deadline_s=100.0), "a")
     assert not rounds.is_overdue(round, 99.0) and rounds.is_overdue(round, 100.0)
     round = rounds.admit_client(round, "b")
-    assert rounds.is_closed(with_updates(round, "b"), 1.0)
+    assert rounds.is_closed(add_updates(round, "b"), 1.0)
 
 
 def test_an_empty_cohort_is_an_error():
     with pytest.raises(RoundError, match="start a device"):
-        opened(())
+        open_round(())
 
 
 EVENTS = st.lists(
@@ -180,8 +178,8 @@ EVENTS = st.lists(
 
 @given(EVENTS, st.floats(0.01, 1))
 @settings(deadline=None, max_examples=150)
-def test_laws_under_any_events(events, quorum):
-    round = opened(quorum=quorum)
+def test_round_invariants_hold_under_any_events(events, quorum):
+    round = open_round(quorum=quorum)
     now = 0.0
     for kind, client, seconds in events:
         now += seconds
@@ -201,7 +199,7 @@ def test_laws_under_any_events(events, quorum):
         assert not set(round.received) & set(round.failed)
         assert not (rounds.is_closed(round, now) and rounds.is_overdue(round, now))
         assert rounds.is_closed(round, now) <= rounds.has_quorum(round)
-        # at the deadline something always happens, and until next_change nothing does by itself
+        # a round always closes or is overdue at its deadline, and does not close before get_timeout
         assert rounds.is_closed(round, round.closes) or rounds.is_overdue(round, round.closes)
         if now < round.closes and not rounds.is_closed(round, now) and not rounds.is_overdue(round, now):
             wait = rounds.get_timeout(round, now)

@@ -1,4 +1,4 @@
-"""The spread of a metric over clients, by hand."""
+"""The spread of a metric over clients."""
 
 import math
 
@@ -8,8 +8,8 @@ from edgefl.server.spread import MAX_SPREADS, Spread, measure_spread, measure_sp
 from edgefl.system import format as text_format
 
 
-def test_mean_and_percentiles_by_hand():
-    """Of .5, .6, ..., 1 the 10th percentile is .55 and the 90th .95; weights and order play no part."""
+def test_mean_and_percentiles_match_hand_calculation():
+    """The percentiles of .5, .6, ..., 1 are .55 and .95. Weights and order do not matter."""
     clients = [{"accuracy": share / 10, "num_samples": share} for share in (10, 5, 6, 9, 7, 8)]
     spread = measure_spread("accuracy", clients)
     assert [spread.mean, spread.p10, spread.p90] == pytest.approx([0.75, 0.55, 0.95])
@@ -29,7 +29,7 @@ def test_shares_are_shown_in_per_cent_and_other_metrics_as_numbers():
     assert text_format.format_spread("loss", 0.5, 0.25, 1.0) == "loss 0.5000 (p10 0.2500, p90 1.0000)"
 
 
-def test_every_metric_has_its_spread_by_hand():
+def test_spreads_of_all_metrics_match_hand_calculation():
     clients = [{"auc": share / 10, "loss": 1.0, "shipped": 2.0, "q/0": 0.5} for share in (10, 5, 6, 9, 7, 8)]
     clients += [{"accuracy": 0.5, "auc": math.nan}, {"mae": math.inf}]
     assert measure_spreads(clients) == pytest.approx(
@@ -45,9 +45,9 @@ def test_every_metric_has_its_spread_by_hand():
     assert measure_spreads([]) == measure_spreads([{}]) == {}
 
 
-def test_one_client_with_many_metrics_displaces_none_that_others_report():
+def test_client_with_many_metrics_does_not_displace_common_metrics():
     hostile = {f"a{index}": 1.0 for index in range(1000)} | {"Auc": 1.0, "a b": 1.0, "x" * 41: 1.0, "": 1.0}
-    found = measure_spreads([hostile, {"zeta": 0.5}, {"zeta": 0.5}])
-    assert len(found) == 3 * MAX_SPREADS
-    assert found["zeta_mean"] == 0.5
-    assert not {name.rpartition("_")[0] for name in found} & {"Auc", "a b", "x" * 41, ""}
+    spreads = measure_spreads([hostile, {"zeta": 0.5}, {"zeta": 0.5}])
+    assert len(spreads) == 3 * MAX_SPREADS
+    assert spreads["zeta_mean"] == 0.5
+    assert not {name.rpartition("_")[0] for name in spreads} & {"Auc", "a b", "x" * 41, ""}

@@ -1,4 +1,4 @@
-"""Rounds that are measured end with the bits of rounds that are not."""
+"""Round diagnostics do not change the results of a simulation."""
 
 import numpy as np
 import pytest
@@ -10,8 +10,8 @@ CASES = {"clustered": {"cut": "auto", "compare": "deltas", "mixing": 0.25}, "fed
 
 
 @pytest.fixture(scope="session")
-def linear():
-    """Return a function: the plan and the initial weights of a linear model for the blobs, by algorithm."""
+def build_linear_plan():
+    """Return a function that builds plan and initial weights of a linear model for an algorithm."""
     keras = pytest.importorskip("keras", reason="the aggregator extra is not installed")
     del keras
     from edgefl.algorithms.plans import build_plan
@@ -27,9 +27,9 @@ def linear():
 
 @pytest.mark.parametrize("algorithm", CASES)
 @pytest.mark.parametrize("processes", [1, 2])
-def test_evaluating_changes_no_bit(algorithm, processes, shards, linear):
+def test_evaluation_does_not_change_results(algorithm, processes, shards, build_linear_plan):
     options = CASES[algorithm]
-    plan, initial = linear(algorithm, options)
+    plan, initial = build_linear_plan(algorithm, options)
     config = FederationConfig(
         rounds=4,
         algorithm=algorithm,
@@ -38,11 +38,11 @@ def test_evaluating_changes_no_bit(algorithm, processes, shards, linear):
         clients_per_round=2 if algorithm == "ditto" else 0,
     )
     ends = []
-    kept = []
+    client_states = []
     records = []
     for every in (0, 2):
         states = {}
-        told = []
+        round_records = []
         x = shards["pi-1"].x_test
         y = shards["pi-1"].y_test
         ends.append(
@@ -55,34 +55,34 @@ def test_evaluating_changes_no_bit(algorithm, processes, shards, linear):
                 evaluate_every=every,
                 test=(x, y),
                 processes=processes,
-                progress=lambda state, record, told=told: told.append(record),
+                progress=lambda state, record, round_records=round_records: round_records.append(record),
             )
         )
-        kept.append(states)
-        records.append(told)
+        client_states.append(states)
+        records.append(round_records)
     for first, second in zip(*(end.state.models.values() for end in ends), strict=True):
         assert all(first[name].tobytes() == second[name].tobytes() for name in first)
     assert ends[0].state.scalars == ends[1].state.scalars
     for client in shards:
         assert ends[0].metrics[client] == ends[1].metrics[client]
         assert all(
-            kept[0][client].arrays[n].tobytes() == a.tobytes() for n, a in kept[1][client].arrays.items()
+            client_states[0][client].arrays[n].tobytes() == a.tobytes()
+            for n, a in client_states[1][client].arrays.items()
         )
     assert ["clients" in record.measured for record in records[0]] == [False] * 4
     assert ["clients" in record.measured for record in records[1]] == [False, True, False, True]
     last = records[1][-1].measured
     assert last["clients"].keys() == shards.keys()
-    for client, told in last[
-        "clients"
-    ].items():  # the last round's evaluation is of what the client ends with
-        assert told["accuracy_federated"] == pytest.approx(
+    # the last evaluation measures the final models of the client
+    for client, figures in last["clients"].items():
+        assert figures["accuracy_federated"] == pytest.approx(
             ends[1].metrics[client]["accuracy_federated"], abs=1e-6
         )
         if algorithm != "ditto":
-            assert told["accuracy_mixture"] == pytest.approx(
+            assert figures["accuracy_mixture"] == pytest.approx(
                 ends[1].metrics[client]["accuracy_mixture"], abs=1e-6
             )
-        assert told["loss_mixture"] > 0
+        assert figures["loss_mixture"] > 0
     assert last["models"].keys() == {
         name for name in ends[1].state.models if name not in ("initial", "local_start")
     }
@@ -93,13 +93,16 @@ def test_evaluating_changes_no_bit(algorithm, processes, shards, linear):
         assert "clusters" not in records[0][1].measured
 
 
-def test_confusion_counts_each_held_out_sample_once(shards, linear):
-    plan, initial = linear("fedavg", {})
+def test_confusion_matrix_counts_each_test_sample_once(shards, build_linear_plan):
+    plan, initial = build_linear_plan("fedavg", {})
     end = simulate(plan, initial, shards, FederationConfig(rounds=1), learner=None)
+    assert end.results.keys() == shards.keys()
     for client, result in end.results.items():
-        true, taken, counts = result.confusion.T
+        true, predicted, counts = result.confusion.T
         assert counts.sum() == len(shards[client].y_test)
-        assert result.metrics["accuracy_shipped"] == pytest.approx(counts[true == taken].sum() / counts.sum())
+        assert result.metrics["accuracy_shipped"] == pytest.approx(
+            counts[true == predicted].sum() / counts.sum()
+        )
         np.testing.assert_array_equal(
             np.bincount(true, counts, 3), np.bincount(shards[client].y_test, minlength=3)
         )

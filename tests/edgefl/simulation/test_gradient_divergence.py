@@ -1,4 +1,4 @@
-"""The gradient divergence of deltas that come one at a time is that of all at once."""
+"""The incremental gradient divergence equals the one that is computed from all deltas at once."""
 
 import numpy as np
 import pytest
@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from edgefl.simulation.gradient_divergence import GradientDivergence
 
 
-def over_all_pairs(deltas, shares):
-    """Return equation 16 as it stands, of all deltas at once."""
+def compute_over_all_pairs(deltas, shares):
+    """Return equation 16 of all deltas at once."""
     weights = np.asarray(shares) / np.sum(shares)
     total = 0.0
     for name in deltas[0]:
@@ -22,16 +22,17 @@ def over_all_pairs(deltas, shares):
     return total
 
 
-def one_at_a_time(deltas, shares):
-    found = GradientDivergence()
+def compute_incrementally(deltas, shares):
+    incremental = GradientDivergence()
     for delta, share in zip(deltas, shares, strict=True):
-        found.add("global", delta, share)
-    return found.compute()["global"]
+        incremental.add("global", delta, share)
+    return incremental.compute()["global"]
 
 
-def test_two_clients_by_hand():
-    """At right angles with equal weights: 2 * 1/4 * 1/2 = 1/4; weights 1 and 3: 2 * 3/16 * 1/2 = 3/16;
-    opposite: twice that.
+def test_divergence_of_two_clients_matches_hand_calculation():
+    """Deltas at right angles give 2 * 1/4 * 1/2 = 1/4, and with weights 1 and 3 2 * 3/16 * 1/2 = 3/16.
+
+    Opposite deltas give twice as much.
     """
     east, north, west = (np.array(v, np.float32) for v in ([1, 0], [0, 2], [-3, 0]))
     for second, weights, expected in (
@@ -40,15 +41,15 @@ def test_two_clients_by_hand():
         (west, (1, 3), 3 / 8),
         (east, (1, 3), 0),
     ):
-        found = GradientDivergence()
+        incremental = GradientDivergence()
         for delta, weight in zip((east, second), weights, strict=True):
-            found.add("global", {"w": delta}, weight)
-        assert found.compute()["global"] == pytest.approx(expected, abs=1e-6)
+            incremental.add("global", {"w": delta}, weight)
+        assert incremental.compute()["global"] == pytest.approx(expected, abs=1e-6)
 
 
 @given(st.integers(1, 6), st.integers(0, 2**31))
-def test_it_is_the_sum_over_all_pairs(clients, seed):
-    """Some deltas are zero in a tensor: such a one is like itself alone."""
+def test_incremental_divergence_equals_the_sum_over_all_pairs(clients, seed):
+    """Some deltas have a zero tensor. It is similar only to itself."""
     rng = np.random.default_rng(seed)
     deltas = [
         {
@@ -58,17 +59,20 @@ def test_it_is_the_sum_over_all_pairs(clients, seed):
         for _ in range(clients)
     ]
     shares = rng.uniform(0.1, 1, clients)
-    found = GradientDivergence()
+    incremental = GradientDivergence()
     for delta, share in zip(deltas, shares, strict=True):
-        found.add("expert0", delta, 50 * share)
-    found.add("expert1", deltas[0], 0.0)
-    assert found.compute() == {"expert0": pytest.approx(over_all_pairs(deltas, shares), abs=1e-5)}
+        incremental.add("expert0", delta, 50 * share)
+    incremental.add("expert1", deltas[0], 0.0)
+    assert incremental.compute() == {
+        "expert0": pytest.approx(compute_over_all_pairs(deltas, shares), abs=1e-5)
+    }
 
 
-@pytest.mark.parametrize("divergence", [over_all_pairs, one_at_a_time])
-def test_divergence_of_gradients_by_hand(divergence):
-    """Equation 16: two clients at right angles, .25 and .75: 2 * .25 * .75 * .5 = .1875 a tensor; opposite:
-    .375.
+@pytest.mark.parametrize("divergence", [compute_over_all_pairs, compute_incrementally])
+def test_both_implementations_match_hand_calculation(divergence):
+    """Equation 16 for weights .25 and .75 gives 2 * .25 * .75 * .5 = .1875 for a tensor at right angles.
+
+    Opposite tensors give .375.
     """
     x = np.array([2.0, 0.0], np.float32)
     y = np.array([0.0, 0.5], np.float32)
@@ -77,10 +81,12 @@ def test_divergence_of_gradients_by_hand(divergence):
     assert divergence([{"w": x, "v": x}, {"w": y, "v": x}], [0.25, 0.75]) == pytest.approx(0.1875)
 
 
-@pytest.mark.parametrize(("divergence", "within"), [(over_all_pairs, 1e-12), (one_at_a_time, 1e-6)])
-def test_divergence_of_aligned_or_no_gradients(divergence, within):
+@pytest.mark.parametrize(
+    ("divergence", "within"), [(compute_over_all_pairs, 1e-12), (compute_incrementally, 1e-6)]
+)
+def test_divergence_of_aligned_or_zero_gradients(divergence, within):
     one = {"w": np.array([[1.0, 2.0]], np.float32)}
     assert divergence([one, {"w": 3 * one["w"]}], [1, 1]) == pytest.approx(0, abs=within)
     assert divergence([one, {"w": 0 * one["w"]}], [1, 1]) == pytest.approx(0.25)
     assert divergence([one], [5]) == pytest.approx(0, abs=within)
-    assert over_all_pairs([one], [5]) == 0
+    assert compute_over_all_pairs([one], [5]) == 0

@@ -1,6 +1,4 @@
-"""N processes on this machine: items in their order and few at a time, and a client's error as it is in this
-process.
-"""
+"""Several processes on this machine: order of items, lazy reading, and the same errors as in one process."""
 
 from dataclasses import replace
 
@@ -26,7 +24,7 @@ def federation(tiny, tiny_config, digits):
     return SimulatedFederation(tiny[0], tiny_config.seed, shards)
 
 
-def items_of(federation, weights):
+def make_items(federation, weights):
     spec = federation.plan.spec
     algorithm = make_algorithm(spec.algorithm, None, spec.options)
     state = algorithm.init(weights, derive_rng(federation.seed, 0, "init"))
@@ -36,33 +34,31 @@ def items_of(federation, weights):
     ]
 
 
-def test_items_in_their_order_as_they_are_needed_and_errors_of_one_client_do_not_end_the_others(
-    federation, tiny
-):
+def test_processes_keep_order_read_items_lazily_and_survive_client_errors(federation, tiny):
     bad = federation.shards["pi-3"]
     broken = replace(
         federation,
         shards={**federation.shards, "pi-3": replace(bad, x_train=np.full_like(bad.x_train, np.nan))},
     )
-    items = items_of(federation, tiny[1])
+    items = make_items(federation, tiny[1])
     read = []
     with pytest.raises(DataError, match="pi-3, round 1: ") as expected:
         list(SerialEngine(broken).run(train_client, items))
 
-    def reading(count):
+    def read_items(count):
         for item in (items[:3] * 5)[:count]:
             read.append(item)
             yield item
 
     with ProcessEngine(broken, 2) as engine:
         seen = []
-        for update, _ in engine.run(train_client, reading(13)):
+        for update, _ in engine.run(train_client, read_items(13)):
             seen.append(update.client_id)
             assert len(read) <= len(seen) + 2 * MAX_ITEMS_PER_PROCESS
         assert seen == [item.client_id for item in read]
-        with pytest.raises(DataError) as found:
+        with pytest.raises(DataError) as raised:
             list(engine.run(train_client, items))
-        assert str(found.value) == str(expected.value)
+        assert str(raised.value) == str(expected.value)
         assert [update.client_id for update, _ in engine.run(train_client, items[:3])] == [
             "pi-0",
             "pi-1",

@@ -1,6 +1,4 @@
-"""Actors on a Ray cluster of two hosts, here two raylets: the bits of this process, items in their order and
-few at a time, errors.
-"""
+"""Actors on a Ray cluster of two raylets: results of one process, order of items, lazy reading, errors."""
 
 import shutil
 import socket
@@ -28,17 +26,17 @@ ray = pytest.importorskip("ray", reason="the ray extra is not installed")
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
-    """Two raylets of one CPU and one object store each; RAY_ADDRESS leads to them."""
+    """Start two raylets with one CPU and one object store each, and set RAY_ADDRESS."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        made = two_raylets()
+        made = start_two_raylets()
         patch.setenv("RAY_ADDRESS", made.address)
         yield made
         made.shutdown()
 
 
-def two_raylets(attempts=3):
-    """Start a cluster. Ray gives its processes 30 s, which a busy machine may not have at first."""
+def start_two_raylets(attempts=3):
+    """Start a cluster. Ray gives its processes 30 s, which a busy machine may exceed at first."""
     from ray.cluster_utils import Cluster
 
     store = {"num_cpus": 1, "object_store_memory": 80_000_000}
@@ -48,13 +46,13 @@ def two_raylets(attempts=3):
     except Exception:
         if attempts == 1:
             raise
-        return two_raylets(attempts - 1)
+        return start_two_raylets(attempts - 1)
     return made
 
 
 @pytest.fixture(scope="class")
-def connected(cluster):
-    """A connection for the tests that do not try the connection itself."""
+def ray_connection(cluster):
+    """Open a connection for the tests that do not test the connection itself."""
     from edgefl.simulation.engines.ray_session import open_ray_session
 
     with open_ray_session(2):
@@ -70,7 +68,7 @@ def federation(tiny, tiny_config, digits):
     return SimulatedFederation(tiny[0], tiny_config.seed, shards, (x[300:], y[300:]))
 
 
-def items_of(federation, weights, phase=""):
+def make_items(federation, weights, phase=""):
     spec = federation.plan.spec
     algorithm = make_algorithm(spec.algorithm, None, spec.options)
     state = algorithm.init(weights, derive_rng(federation.seed, 0, "init"))
@@ -81,7 +79,7 @@ def items_of(federation, weights, phase=""):
     ]
 
 
-def same(one, two):
+def assert_same_result(one, two):
     assert encode_mixture(one.mixture) == encode_mixture(two.mixture)
     assert one.metrics == two.metrics
     np.testing.assert_array_equal(one.class_share, two.class_share)
@@ -90,15 +88,15 @@ def same(one, two):
         np.testing.assert_array_equal(by_class, two.test_accuracies[name])
 
 
-def broken(federation, client_id):
-    """Give one client a sample that is no number."""
+def break_client(federation, client_id):
+    """Return the federation with a NaN sample at one client."""
     shard = federation.shards[client_id]
     x = shard.x_train.copy()
     x[0] = np.nan
     return replace(federation, shards={**federation.shards, client_id: replace(shard, x_train=x)})
 
 
-def test_same_bits_as_in_this_process_and_nothing_stays_connected(federation, tiny, tiny_config):
+def test_ray_results_equal_serial_results_and_the_connection_closes(federation, tiny, tiny_config):
     from edgefl.simulation.engines.ray import RayEngine
 
     def play(open_engine=None):
@@ -106,20 +104,20 @@ def test_same_bits_as_in_this_process_and_nothing_stays_connected(federation, ti
             tiny[0], tiny[1], federation.shards, tiny_config, test=federation.test, open_engine=open_engine
         )
 
-    here = play()
-    there = play(lambda own: RayEngine(own, 2))
+    serial = play()
+    distributed = play(lambda own: RayEngine(own, 2))
     assert not ray.is_initialized()
-    assert encode_server_state(here.state) == encode_server_state(there.state)
-    assert list(here.results) == list(there.results)
-    for client_id, result in here.results.items():
-        same(result, there.results[client_id])
-    (mixture, *_) = there.mixtures.values()
+    assert encode_server_state(serial.state) == encode_server_state(distributed.state)
+    assert list(serial.results) == list(distributed.results)
+    for client_id, result in serial.results.items():
+        assert_same_result(result, distributed.results[client_id])
+    (mixture, *_) = distributed.mixtures.values()
     assert all(array.flags.owndata for array in mixture.weights.values()), (
         "a result must not lie in Ray's memory, which is gone"
     )
 
 
-def test_an_address_where_nobody_answers(monkeypatch):
+def test_unreachable_ray_address_is_an_error(monkeypatch):
     from edgefl.simulation.engines.ray_session import open_ray_session
 
     with socket.socket() as free:
@@ -129,59 +127,59 @@ def test_an_address_where_nobody_answers(monkeypatch):
             pass
 
 
-@pytest.mark.usefixtures("connected")
+@pytest.mark.usefixtures("ray_connection")
 class TestConnected:
     def test_actors_need_no_file_of_this_machine(self, federation, tiny, digits, tmp_path):
-        """On another host there is none: it is removed before the actors ask for samples."""
+        """The files are removed before actors read samples, because another host does not have them."""
         from edgefl.simulation.engines.ray import RayEngine
 
         x, y = digits
         dataset = Dataset((x * 255).astype(np.uint8), y, x[:40], y[:40], 10)
-        allotments = {f"pi-{i}": ClientPartition(np.arange(i, 100, 5), np.arange(i, 40, 5)) for i in range(5)}
-        mapped = replace(federation, shards=map_dataset(dataset, allotments, tmp_path / "maps"))
-        items = items_of(mapped, tiny[1], PHASE_PERSONALIZE)
+        partitions = {f"pi-{i}": ClientPartition(np.arange(i, 100, 5), np.arange(i, 40, 5)) for i in range(5)}
+        mapped = replace(federation, shards=map_dataset(dataset, partitions, tmp_path / "maps"))
+        items = make_items(mapped, tiny[1], PHASE_PERSONALIZE)
         expected = [result for result, _ in SerialEngine(mapped).run(personalize_client, items)]
         with RayEngine(mapped, 2) as engine:
             shutil.rmtree(tmp_path / "maps")
-            found = [result for result, _ in engine.run(personalize_client, items)]
-        for one, two in zip(expected, found, strict=True):
-            same(one, two)
+            results = [result for result, _ in engine.run(personalize_client, items)]
+        for one, two in zip(expected, results, strict=True):
+            assert_same_result(one, two)
         assert ray.is_initialized(), "who was connected before stays connected"
 
-    def test_items_are_read_as_they_are_needed_and_results_keep_their_order(self, federation, tiny):
+    def test_items_are_read_lazily_and_results_keep_their_order(self, federation, tiny):
         from edgefl.simulation.engines.ray import MAX_ITEMS_PER_ACTOR, RayEngine
 
-        items = items_of(federation, tiny[1]) * 4
+        items = make_items(federation, tiny[1]) * 4
         read = []
 
-        def reading():
+        def read_items():
             for item in items:
                 read.append(item)
                 yield item
 
         with RayEngine(federation, 2) as engine:
             seen = []
-            for update, _ in engine.run(train_client, reading()):
+            for update, _ in engine.run(train_client, read_items()):
                 seen.append(update.client_id)
                 assert len(read) <= len(seen) + 2 * MAX_ITEMS_PER_ACTOR
         assert seen == [item.client_id for item in items]
 
-    def test_a_clients_error_is_the_one_of_this_process(self, federation, tiny):
+    def test_client_error_equals_the_error_of_the_serial_engine(self, federation, tiny):
         from edgefl.simulation.engines.ray import RayEngine
 
-        bad = broken(federation, "pi-3")
-        items = items_of(bad, tiny[1])
+        bad = break_client(federation, "pi-3")
+        items = make_items(bad, tiny[1])
         with pytest.raises(DataError, match="pi-3, round 1: ") as expected:
             list(SerialEngine(bad).run(train_client, items))
-        with RayEngine(bad, 2) as engine, pytest.raises(DataError) as found:
+        with RayEngine(bad, 2) as engine, pytest.raises(DataError) as raised:
             list(engine.run(train_client, items))
-        assert str(found.value) == str(expected.value)
+        assert str(raised.value) == str(expected.value)
 
     def test_a_killed_actor_is_an_error(self, federation, tiny):
         from edgefl.simulation.engines.ray import RayEngine
 
         with RayEngine(federation, 2) as engine:
-            results = engine.run(train_client, items_of(federation, tiny[1]) * 4)
+            results = engine.run(train_client, make_items(federation, tiny[1]) * 4)
             next(results)
             ray.kill(engine._actors[0])
             with pytest.raises(EdgeflError, match="an actor of the simulation was killed"):

@@ -1,6 +1,4 @@
-"""Secure aggregation in the simulator: the plain federation's result but for rounding, the same bits each
-time, and its refusals.
-"""
+"""Secure aggregation in the simulator: the plain result except for rounding, determinism, and refusals."""
 
 import numpy as np
 import pytest
@@ -17,7 +15,7 @@ from tests.support.softmax_federation import simulate_softmax
 SECURE = PrivacyConfig(secure_aggregation=True)
 
 
-def play(name, shards, privacy=SECURE, **more):
+def play(name, shards, privacy=SECURE, **changes):
     spec = softmax_spec(
         name,
         inputs=4,
@@ -25,7 +23,7 @@ def play(name, shards, privacy=SECURE, **more):
         classes=3,
         options={"num_experts": 2} if name in ("ifca", "aem") else {"epochs": 1},
     )
-    config = FederationConfig(rounds=3, privacy=privacy, **more)
+    config = FederationConfig(rounds=3, privacy=privacy, **changes)
     records = []
     end = simulate_softmax(
         spec,
@@ -39,10 +37,10 @@ def play(name, shards, privacy=SECURE, **more):
 
 
 @pytest.mark.parametrize("name", ["fedavg", "pfl-mfe", "lg-fedavg", "ditto", "ifca", "aem"])
-def test_the_masked_federation_ends_where_the_plain_one_does(name, shards):
+def test_masked_federation_matches_the_plain_federation(name, shards):
     masked = play(name, shards)[0]
     plain = play(name, shards, PrivacyConfig())[0]
-    # Though its keys are drawn anew
+    # the bits are the same although new keys are drawn
     assert encode_server_state(masked) == encode_server_state(play(name, shards)[0])
     for model, weights in plain.models.items():
         for weight, array in weights.items():
@@ -50,11 +48,11 @@ def test_the_masked_federation_ends_where_the_plain_one_does(name, shards):
     assert encode_server_state(masked) != encode_server_state(plain)
 
 
-def test_bytes_are_those_of_words_of_eight_bytes_with_keys_and_shares(shards):
-    """31 weights: 8 x 32 bytes for 4 x 31; 96 of keys, 64 to agree; and towards each of 3 clients 224 sealed,
-    66 revealed.
+def test_masked_communication_cost_matches_hand_calculation(shards):
+    """The model has 31 weights, so a masked vector is 8 x 32 bytes and a plain update 4 x 31 bytes.
 
-    Down 96 + 224 of each, and what two of them agreed to.
+    Each of 3 clients also sends 96 bytes of keys, 64 bytes of agreement, and for each client 224 sealed and
+    66 revealed bytes. It receives 96 + 224 bytes of each client and two agreements.
     """
     masked = play("fedavg", shards, evaluate=False)[1]
     plain = play("fedavg", shards, PrivacyConfig(), evaluate=False)[1]
@@ -63,17 +61,17 @@ def test_bytes_are_those_of_words_of_eight_bytes_with_keys_and_shares(shards):
 
 
 @pytest.mark.parametrize("name", ["clustered", "fedap", "fedmix", "fedmix-permutation"])
-def test_what_looks_at_single_updates_is_refused(name):
+def test_algorithms_that_need_single_updates_are_refused(name):
     with pytest.raises(ConfigError, match=f"secure_aggregation does not work with {name}"):
         check_secure_aggregation(make_algorithm(name, None, {}), FederationConfig(privacy=SECURE))
 
 
-def test_other_refusals(shards):
+def test_unsupported_secure_settings_are_refused(shards):
     with pytest.raises(ConfigError, match="clients_per_round is 2, expected 3"):
         play("fedavg", shards, clients_per_round=2)
     with pytest.raises(ConfigError, match="expected 'fp32' for secure_aggregation"):
         play("fedavg", shards, codec="int8")
-    with pytest.raises(RoundError, match="a secure sum of 2 clients"):
+    with pytest.raises(RoundError, match="a masked sum has 2 clients"):
         play("fedavg", dict(list(shards.items())[:2]))
     with pytest.raises(ConfigError, match="expected one of them"):
         parse_config("[privacy]\nclip = 1\nnoise_multiplier = 1\npopulation = 4\nsecure_aggregation = true")

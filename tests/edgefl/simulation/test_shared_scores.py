@@ -1,4 +1,4 @@
-"""Clients that choose by the scores of all clients, over whole federations."""
+"""Clients that choose a model by the scores of all clients, in whole federations."""
 
 from dataclasses import asdict, replace
 
@@ -17,15 +17,15 @@ SETTINGS = PersonalizationConfig(least_steps=20)
 OPTIONS = {"aem": {"local_epochs": 5, "gate_epochs": 5, "num_experts": 2}, "fedap": {"pretrain_rounds": 1}}
 
 
-def shard(seed):
+def make_shard(seed):
     rng = np.random.default_rng(seed)
     y = np.arange(40) % 3
     x = (np.eye(3, 4)[y] * 2 + rng.normal(0, 1, (40, 4))).astype(np.float32)
     return Shard(x[:25], y[:25], x[25:], y[25:], 3)
 
 
-def run(name, shards, **changes):
-    """Return the end of three rounds, the last states of the clients, and the figures of each round."""
+def simulate_federation(name, shards, **changes):
+    """Simulate three rounds. Return the end, the last states of the clients, and the records of rounds."""
     options = REGISTRY[name].defaults | OPTIONS.get(name, {})
     spec = softmax_spec(
         name, inputs=4, features=3, classes=3, options=options, personalization=asdict(SETTINGS)
@@ -43,10 +43,10 @@ def run(name, shards, **changes):
 
 
 @pytest.mark.parametrize("name", ["aem", "clustered", "fedap", "fedavg", "fedmix", "pfl-mfe"])
-def test_sharing_scores_changes_only_which_model_a_client_ships(name):
-    shards = {f"pi-{i}": shard(i) for i in range(4)}
-    with_scores, states, records = run(name, shards)
-    without, _, _ = run(name, shards, share_scores=False)
+def test_score_sharing_changes_only_the_shipped_model(name):
+    shards = {f"pi-{i}": make_shard(i) for i in range(4)}
+    with_scores, states, records = simulate_federation(name, shards)
+    without, _, _ = simulate_federation(name, shards, share_scores=False)
     for client_id, mixture in with_scores.mixtures.items():
         other = without.mixtures[client_id]
         assert mixture.peers.keys() == other.peers.keys()
@@ -63,20 +63,21 @@ def test_sharing_scores_changes_only_which_model_a_client_ships(name):
     assert not [key for state in states.values() for key in state.arrays if key.startswith("score/")]
 
 
-def test_a_client_without_validation_samples_ships_what_is_best_for_all():
-    """It knows nothing of its own, so the first model in the order of all is the best guess."""
-    shards = {f"pi-{i}": shard(i) for i in range(4)}
-    one = shard(9)
+def test_client_without_validation_samples_ships_overall_best_model():
+    """It cannot compare its own models, so the best model of all clients is the best guess."""
+    shards = {f"pi-{i}": make_shard(i) for i in range(4)}
+    one = make_shard(9)
     shards["one sample"] = replace(one, x_train=one.x_train[:1], y_train=one.y_train[:1])
-    end, _, records = run("fedavg", shards)
+    end, _, records = simulate_federation("fedavg", shards)
     reported = [figures for name, figures in records[-1].updates.items() if name != "one sample"]
     order = rank_models([{m: figures[f"score_{m}"] for m in COMPARED_MODELS} for figures in reported])
     assert COMPARED_MODELS[int(end.metrics["one sample"]["shipped"])] == order[0]
     assert not [key for key in records[-1].updates["one sample"] if key.startswith("score_")]
 
 
-def test_a_client_that_took_no_part_in_the_last_round_compares_by_itself():
-    shards = {f"pi-{i}": shard(i) for i in range(4)}
-    end, _, _ = run("fedavg", shards, clients_per_round=2)
+def test_client_absent_from_the_last_round_compares_models_itself():
+    shards = {f"pi-{i}": make_shard(i) for i in range(4)}
+    end, _, _ = simulate_federation("fedavg", shards, clients_per_round=2)
+    assert end.mixtures.keys() == shards.keys()
     for mixture in end.mixtures.values():
         assert {f"validation/{model}" for model in COMPARED_MODELS} <= mixture.diagnostics.keys()

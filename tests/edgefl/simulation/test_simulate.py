@@ -1,4 +1,4 @@
-"""The simulator: one round by hand through every room of the core, cohorts, and its errors."""
+"""The simulator: one round worked by hand, cohorts, and errors."""
 
 from dataclasses import replace
 
@@ -20,11 +20,11 @@ from edgefl.types import ServerState, Shard
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 
-def plan(name, **options):
+def make_plan(name, **options):
     return Plan(replace(softmax_spec(name, inputs=4, features=4, classes=3), options=options), b"", b"")
 
 
-def initial():
+def make_weights():
     return {
         "trunk/kernel": np.eye(4, dtype=np.float32),
         "head/kernel": np.zeros((4, 3), np.float32),
@@ -32,9 +32,10 @@ def initial():
     }
 
 
-def test_one_round_of_two_one_sample_clients_by_hand():
-    """Logits 0, p = 1/3: a client's step moves its label's bias by +2/3 lr and the others by -1/3 lr; the
-    mean weighs by count.
+def test_one_round_of_two_clients_matches_hand_calculation():
+    """With logits 0, a step moves the bias of the label by +2/3 lr and the others by -1/3 lr.
+
+    The mean weighs clients by their number of samples.
     """
     x = np.zeros((1, 4), np.float32)
     x2 = np.zeros((3, 4), np.float32)
@@ -42,9 +43,13 @@ def test_one_round_of_two_one_sample_clients_by_hand():
         "a": Shard(x, np.array([0]), x, np.array([0]), 3),
         "b": Shard(x2, np.array([1, 1, 1]), x2, np.array([1, 1, 1]), 3),
     }
-    the_plan = plan("fedavg", epochs=1, learning_rate=0.3, momentum=0.0)
+    built_plan = make_plan("fedavg", epochs=1, learning_rate=0.3, momentum=0.0)
     end = simulate(
-        the_plan, initial(), shards, FederationConfig(rounds=1), learner=SoftmaxLearner(the_plan.spec)
+        built_plan,
+        make_weights(),
+        shards,
+        FederationConfig(rounds=1),
+        learner=SoftmaxLearner(built_plan.spec),
     )
     np.testing.assert_allclose(
         end.state.models["global"]["head/bias"], [-0.1 + 0.3 / 4, 0.2 - 0.3 / 4, -0.1], atol=1e-7
@@ -52,14 +57,14 @@ def test_one_round_of_two_one_sample_clients_by_hand():
 
 
 def test_federation_and_personalization_learn(shards):
-    the_plan = plan("pfl-mfe", epochs=2, learning_rate=0.1, adapt_learning_rate=0.05)
+    built_plan = make_plan("pfl-mfe", epochs=2, learning_rate=0.1, adapt_learning_rate=0.05)
     seen = []
     end = simulate(
-        the_plan,
-        initial(),
+        built_plan,
+        make_weights(),
         shards,
         FederationConfig(rounds=4),
-        learner=SoftmaxLearner(the_plan.spec),
+        learner=SoftmaxLearner(built_plan.spec),
         progress=lambda state, record: seen.append((state.round, record.loss)),
     )
     assert [number for number, _ in seen] == [2, 3, 4, 5]
@@ -72,16 +77,16 @@ def test_federation_and_personalization_learn(shards):
 
 def test_a_client_without_rounds_is_personalized_and_changes_no_round(shards):
     """The rounds are those of a federation without the client."""
-    the_plan = plan("pfl-mfe", epochs=2, learning_rate=0.1)
+    built_plan = make_plan("pfl-mfe", epochs=2, learning_rate=0.1)
     *early, late = sorted(shards)
     seen = []
     both, alone = (
         simulate(
-            the_plan,
-            initial(),
+            built_plan,
+            make_weights(),
             {client_id: shards[client_id] for client_id in clients},
             FederationConfig(rounds=3),
-            learner=SoftmaxLearner(the_plan.spec),
+            learner=SoftmaxLearner(built_plan.spec),
             progress=lambda state, record: seen.append(sorted(record.updates)),
             without_rounds=without,
         )
@@ -93,15 +98,15 @@ def test_a_client_without_rounds_is_personalized_and_changes_no_round(shards):
     assert {client_id: both.metrics[client_id] for client_id in early} == alone.metrics
 
 
-def test_same_seed_same_bits_another_seed_other_bits(shards):
-    the_plan = plan("pfl-mf")
+def test_equal_seeds_give_equal_results_and_other_seeds_differ(shards):
+    built_plan = make_plan("pfl-mf")
     ends = [
         simulate(
-            the_plan,
-            initial(),
+            built_plan,
+            make_weights(),
             shards,
             FederationConfig(rounds=2, seed=seed, clients_per_round=2),
-            learner=SoftmaxLearner(the_plan.spec),
+            learner=SoftmaxLearner(built_plan.spec),
         )
         for seed in (1, 1, 2)
     ]
@@ -117,7 +122,7 @@ def test_same_seed_same_bits_another_seed_other_bits(shards):
     count=st.integers(0, 12),
     total=st.integers(1, 12),
 )
-def test_a_cohort_is_a_sorted_subset_whatever_the_order_of_ids(seed, round, count, total):
+def test_cohort_is_a_sorted_subset_for_any_order_of_ids(seed, round, count, total):
     ids = [f"pi-{i}" for i in range(total)]
     state = ServerState(round, PHASE_FEDERATE, {})
     cohort = choose_cohort(seed, state, ids, count)
@@ -126,18 +131,18 @@ def test_a_cohort_is_a_sorted_subset_whatever_the_order_of_ids(seed, round, coun
     assert len(set(cohort)) == (total if count in (0, *range(total, 13)) else count)
 
 
-def test_a_cohort_is_drawn_from_each_cluster_and_takes_all_to_place_them():
+def test_cohort_is_drawn_per_cluster_and_includes_all_when_clustering():
     ids = [f"pi-{i}" for i in range(9)]
     state = with_assignments(
         ServerState(5, PHASE_FEDERATE, {}), {name: i // 3 for i, name in enumerate(ids[:8])}
     )
     cohort = choose_cohort(1, state, ids, 2)
-    groups = (ids[:3], ids[3:6], ids[6:8], ["pi-8"])  # pi-8 arrives later and has to be placed
+    groups = (ids[:3], ids[3:6], ids[6:8], ["pi-8"])  # pi-8 has no cluster yet
     assert [sum(name in cohort for name in group) for group in groups] == [2, 2, 2, 1]
     assert choose_cohort(1, replace(state, phase=PHASE_CLUSTER), ids, 2) == tuple(ids)
 
 
-def test_draws_are_those_of_seed_round_and_client():
+def test_random_draws_depend_on_seed_round_and_client():
     assert (
         derive_rng(1, 2, "pi-1").integers(0, 2**31, 3).tolist()
         == derive_rng(1, 2, "pi-1").integers(0, 2**31, 3).tolist()
@@ -151,29 +156,29 @@ def test_draws_are_those_of_seed_round_and_client():
 
 def test_no_shards_is_an_error():
     with pytest.raises(ConfigError, match="no shards"):
-        simulate(plan("fedavg"), initial(), {}, FederationConfig())
+        simulate(make_plan("fedavg"), make_weights(), {}, FederationConfig())
 
 
 def test_a_shared_learner_cannot_run_in_many_processes(shards):
-    the_plan = plan("fedavg")
+    built_plan = make_plan("fedavg")
     with pytest.raises(ConfigError, match="shared"):
         simulate(
-            the_plan,
-            initial(),
+            built_plan,
+            make_weights(),
             shards,
             FederationConfig(),
             processes=2,
-            learner=SoftmaxLearner(the_plan.spec),
+            learner=SoftmaxLearner(built_plan.spec),
         )
 
 
-def test_processes_do_not_change_a_bit(tiny, tiny_config, digits):
-    the_plan, weights = tiny
+def test_number_of_processes_does_not_change_results(tiny, tiny_config, digits):
+    built_plan, weights = tiny
     x, y = digits
     shards = {
         f"pi-{i}": Shard(x[i::3][:60], y[i::3][:60], x[i::3][60:90], y[i::3][60:90], 10) for i in range(3)
     }
-    one, two = (simulate(the_plan, weights, shards, tiny_config, processes=n) for n in (1, 2))
+    one, two = (simulate(built_plan, weights, shards, tiny_config, processes=n) for n in (1, 2))
     assert encode_server_state(one.state) == encode_server_state(two.state)
     assert [encode_mixture(m) for m in one.mixtures.values()] == [
         encode_mixture(m) for m in two.mixtures.values()

@@ -1,4 +1,4 @@
-"""Simulation in virtual time: the bits of the simulator without delays, and fleets that come and go."""
+"""Simulation in virtual time: the results of the simulator without delays, and fleets with outages."""
 
 import math
 from dataclasses import dataclass, replace
@@ -32,17 +32,17 @@ ALGORITHMS = {
 }
 
 
-def toy_plan(algorithm, **options):
+def make_plan(algorithm, **options):
     values = complete_algorithm_options(algorithm, {"epochs": 2, **options})
     return Plan(softmax_spec(algorithm, inputs=4, features=4, classes=3, options=values), b"", b"")
 
 
-def toy_weights(plan, scale=0.1):
+def make_weights(plan, scale=0.1):
     rng = np.random.default_rng(3)
     return {each.name: rng.normal(0, scale, each.shape).astype(np.float32) for each in plan.spec.weights}
 
 
-def toy_shard(seed, count):
+def make_shard(seed, count):
     rng = np.random.default_rng(seed)
     y = np.concatenate([np.arange(3), rng.integers(0, 3, count + 7)])
     x = (np.eye(3, 4)[y] * 2 + rng.normal(0, 0.7, (count + 10, 4))).astype(np.float32)
@@ -59,8 +59,8 @@ class Run:
 
 
 def play(config, algorithm="fedavg", options=None, ids=IDS, weight_scale=0.1):
-    plan = toy_plan(algorithm, **(options or {}))
-    shards = {client_id: toy_shard(i, 20 + 5 * i) for i, client_id in enumerate(ids)}
+    plan = make_plan(algorithm, **(options or {}))
+    shards = {client_id: make_shard(i, 20 + 5 * i) for i, client_id in enumerate(ids)}
     learner = SoftmaxLearner(plan.spec)
     trainer = EngineTrainer(
         plan,
@@ -68,7 +68,7 @@ def play(config, algorithm="fedavg", options=None, ids=IDS, weight_scale=0.1):
         {client_id: len(shard.y_train) for client_id, shard in shards.items()},
     )
     lines = []
-    initial = toy_weights(plan, weight_scale)
+    initial = make_weights(plan, weight_scale)
     records = []
     state, figures = simulate_fleet(
         plan,
@@ -82,70 +82,70 @@ def play(config, algorithm="fedavg", options=None, ids=IDS, weight_scale=0.1):
     return Run(state, figures, records, trainer, lines), (plan, initial, shards, learner)
 
 
-def config_of(fleet=None, **changes):
+def make_config(fleet=None, **changes):
     values = {"rounds": 4, "min_clients": len(IDS), "seed": 5, "deadline_s": 600.0, "grace_s": 1.0} | changes
     return FederationConfig(**values, fleet=fleet or FleetConfig())
 
 
 @pytest.mark.parametrize("codec", ["fp32", "int8"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_without_delays_the_bits_are_those_of_the_simulator(algorithm, codec):
-    config = config_of(clients_per_round=3, codec=codec)
+def test_fleet_without_delays_equals_the_simulator(algorithm, codec):
+    config = make_config(clients_per_round=3, codec=codec)
     run, (plan, initial, shards, learner) = play(config, algorithm, ALGORITHMS[algorithm])
     end = simulate(plan, initial, shards, replace(config, fleet=None), learner=learner)
     assert encode_server_state(run.state) == encode_server_state(end.state)
     for client_id, result in end.results.items():
-        found = run.trainer.results[client_id]
-        assert found.metrics == pytest.approx(result.metrics, nan_ok=True, rel=0, abs=0)
+        fleet_result = run.trainer.results[client_id]
+        assert fleet_result.metrics == pytest.approx(result.metrics, nan_ok=True, rel=0, abs=0)
         for name, array in result.mixture.weights.items():
-            assert found.mixture.weights[name].tobytes() == array.tobytes()
+            assert fleet_result.mixture.weights[name].tobytes() == array.tobytes()
     updates = sum(len(record.updates) for record in run.records)
     assert run.figures.acknowledged == run.figures.accepted == updates + len(IDS)
 
 
 def test_the_round_server_warns_once_of_training_without_effect():
-    run, (plan, *_) = play(config_of(rounds=3), options={"learning_rate": 1e-9}, weight_scale=0.0)
+    run, (plan, *_) = play(make_config(rounds=3), options={"learning_rate": 1e-9}, weight_scale=0.0)
     warning = explain_no_progress([record.loss for record in run.records], plan.spec.num_classes)
     assert warning is not None
     assert [line for _, line in run.lines].count(warning) == 1
 
 
 def test_a_fleet_that_learns_has_no_warning():
-    run, _ = play(config_of(rounds=3), options={"learning_rate": 0.1})
+    run, _ = play(make_config(rounds=3), options={"learning_rate": 0.1})
     assert not [line for _, line in run.lines if "no effect" in line]
 
 
 def test_a_short_federation_that_diverges_is_stopped_after_its_last_round():
     with pytest.raises(FederationDivergedError, match="diverged in round 2"):
-        play(config_of(rounds=2), options={"learning_rate": 10.0})
+        play(make_config(rounds=2), options={"learning_rate": 10.0})
 
 
-def test_a_run_with_the_same_seed_is_the_same():
+def test_runs_with_the_same_seed_are_identical():
     fleet = FleetConfig(samples_per_s=1.0, speed_spread=0.5, outages_per_day=500.0, message_loss=0.1)
-    first, second = (play(config_of(fleet, quorum=0.5))[0] for _ in range(2))
+    first, second = (play(make_config(fleet, quorum=0.5))[0] for _ in range(2))
     assert repr(first.records) == repr(second.records)
     assert encode_server_state(first.state) == encode_server_state(second.state)
 
 
 def test_a_round_lasts_as_long_as_its_slowest_client():
-    """One epoch over 45 samples at one sample a second, for the last of six clients that are all alike."""
-    config = config_of(FleetConfig(samples_per_s=1.0), rounds=1)
+    """The largest of six equally fast clients trains one epoch over 45 samples at one sample per second."""
+    config = make_config(FleetConfig(samples_per_s=1.0), rounds=1)
     run, _ = play(config, options={"epochs": 1})
     assert run.records[0].hours * 3600 == pytest.approx(45.0, abs=0.2)
 
 
-def test_over_selection_takes_the_fastest():
+def test_over_selection_uses_the_fastest_clients():
     fleet = FleetConfig(samples_per_s=1.0, speed_spread=1.0)
     settings = {"clients_per_round": 2, "rounds": 3}
-    plain, _ = play(config_of(fleet, **settings))
-    over, _ = play(config_of(fleet, **settings, over_selection=3.0))
+    plain, _ = play(make_config(fleet, **settings))
+    over, _ = play(make_config(fleet, **settings, over_selection=3.0))
     assert [len(record.updates) for record in over.records] == [2, 2, 2]
     assert over.records[2].hours < plain.records[2].hours
 
 
 def test_late_updates_count_in_asynchronous_mode():
     fleet = FleetConfig(samples_per_s=1.0, speed_spread=1.0)
-    run, _ = play(config_of(fleet, mode="async", buffer=2, max_staleness=5, rounds=8))
+    run, _ = play(make_config(fleet, mode="async", buffer=2, max_staleness=5, rounds=8))
     assert run.figures.late > 0
     assert len(run.records) == 8
 
@@ -154,43 +154,43 @@ def test_lost_messages_and_outages_lose_no_update():
     fleet = FleetConfig(
         samples_per_s=2.0, speed_spread=0.5, outages_per_day=1000.0, outage_s=20.0, message_loss=0.2
     )
-    run, _ = play(config_of(fleet, rounds=6, quorum=1.0))
+    run, _ = play(make_config(fleet, rounds=6, quorum=1.0))
     assert run.figures.lost_messages > 5
     assert run.figures.outages > 5
     assert run.figures.acknowledged <= run.figures.accepted
     assert run.figures.dropped == 0
 
 
-def test_devices_are_online_for_some_hours_of_the_day():
+def test_devices_go_offline_outside_their_daily_hours():
     fleet = FleetConfig(samples_per_s=0.01, hours_per_day=8.0)
-    run, _ = play(config_of(fleet, rounds=2, min_clients=2, quorum=0.5, deadline_s=20_000.0))
+    run, _ = play(make_config(fleet, rounds=2, min_clients=2, quorum=0.5, deadline_s=20_000.0))
     assert run.figures.hours > 1
     assert run.figures.outages >= 1
 
 
-def test_a_fleet_that_is_lost_ends_with_the_reason():
+def test_federation_with_a_lost_fleet_ends_with_a_reason():
     with pytest.raises(RoundError, match=r"lost|no device came online|did not end|updates, expected"):
-        play(config_of(FleetConfig(samples_per_s=1e-4, lost_per_day=1.0), rounds=50))
+        play(make_config(FleetConfig(samples_per_s=1e-4, lost_per_day=1.0), rounds=50))
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [({"fleet": None}, r"\[fleet\]"), ({"budget_s": 1.0}, "budget_s")],
 )
-def test_what_virtual_time_cannot_play_is_refused(changes, words):
-    with pytest.raises(ConfigError, match=words):
-        config = replace(config_of(), **changes)
-        simulate_fleet(toy_plan("fedavg"), {}, config, IDS, None)
+def test_settings_unsupported_in_virtual_time_are_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        config = replace(make_config(), **changes)
+        simulate_fleet(make_plan("fedavg"), {}, config, IDS, None)
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"samples_per_s": 0.0}, "samples_per_s is 0, expected"),
         ({"hours_per_day": 25.0}, "hours_per_day is 25, expected"),
         ({"message_loss": math.nan}, "message_loss is nan, expected"),
     ],
 )
-def test_a_fleet_that_cannot_be_is_refused(changes, words):
-    with pytest.raises(ConfigError, match=rf"\[fleet\] {words}"):
+def test_impossible_fleet_settings_are_refused(changes, message):
+    with pytest.raises(ConfigError, match=rf"\[fleet\] {message}"):
         FleetConfig(**changes)

@@ -1,4 +1,4 @@
-"""States and mixtures come back as they were, whatever their arrays' shapes; a damaged file says so."""
+"""States and mixtures round-trip with arrays of any shape, and damaged files are refused."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ WEIGHTS = st.dictionaries(
 SCALARS = st.dictionaries(st.text("xyz", min_size=1, max_size=3), st.floats(allow_nan=False), max_size=2)
 
 
-def same(first, second):
+def assert_same_arrays(first, second):
     assert first.keys() == second.keys()
     for name, array in first.items():
         assert array.shape == second[name].shape
@@ -37,33 +37,33 @@ def same(first, second):
     scalars=SCALARS,
     round=st.integers(0, 10**6),
 )
-def test_server_state_comes_back(models, scalars, round):
+def test_server_state_round_trips(models, scalars, round):
     state = ServerState(
         round, "federate", models, {"momentum": models["global"]} if "global" in models else {}, scalars
     )
-    back = decode_server_state(encode_server_state(state))
-    assert (back.round, back.phase, back.scalars) == (round, "federate", scalars)
-    assert back.models.keys() == models.keys() and back.slots.keys() == state.slots.keys()
+    decoded = decode_server_state(encode_server_state(state))
+    assert (decoded.round, decoded.phase, decoded.scalars) == (round, "federate", scalars)
+    assert decoded.models.keys() == models.keys() and decoded.slots.keys() == state.slots.keys()
     for name in models:
-        same(models[name], back.models[name])
-    assert encode_server_state(back) == encode_server_state(state)
+        assert_same_arrays(models[name], decoded.models[name])
+    assert encode_server_state(decoded) == encode_server_state(state)
 
 
 @given(weights=WEIGHTS, scalars=SCALARS)
-def test_client_state_and_mixture_come_back(weights, scalars):
+def test_client_state_and_mixture_round_trip(weights, scalars):
     state = decode_client_state(encode_client_state(ClientState(weights, scalars)))
-    same(weights, state.arrays)
+    assert_same_arrays(weights, state.arrays)
     assert state.scalars == scalars
-    same(weights, decode_stored_mixture(encode_mixture(Mixture(weights))).mixture.weights)
+    assert_same_arrays(weights, decode_stored_mixture(encode_mixture(Mixture(weights))).mixture.weights)
 
 
 @given(cut=st.integers(0, 200))
-def test_a_truncated_file_is_an_error_that_says_so(cut):
+def test_truncated_file_is_refused_as_truncated(cut):
     blob = encode_mixture(Mixture({"w": np.ones(30, np.float32)}))
     with pytest.raises(StateError, match="truncated or foreign"):
         decode_stored_mixture(blob[: min(cut, len(blob) - 1)])
 
 
-def test_one_kind_is_not_read_as_another():
+def test_mixture_is_not_decoded_as_a_client_state():
     with pytest.raises(StateError, match="contains a mixture, expected a client state"):
         decode_client_state(encode_mixture(Mixture({})))

@@ -17,7 +17,7 @@ from edgefl.storage.run_directory import RunFiles
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "reference" / "directories.md"
 DIRECTORIES = (DeviceFiles, AggregatorFiles, RunFiles, DemoFiles)
-# Names that something else has too: a configuration, an export, a firmware project, samples of a person.
+# Names that other things share: a configuration, an export, a firmware project, samples of a person.
 SHARED = {"federation.toml", "model", "model.tflite", "report.html", "shard.npz"}
 PARTS = {
     part for directory in DIRECTORIES for each in directory.list_files() for part in Path(each.name).parts
@@ -25,21 +25,21 @@ PARTS = {
 PLAN_FILES = {*PLAN_FILE_NAMES.values(), INITIAL_FILE}
 NAMES = {part for part in PARTS if "." in part and "{" not in part} - SHARED | PLAN_FILES
 # These names are ordinary words. They count where a path is put together.
-WORDS = {part for part in PARTS if part.isalpha()} - SHARED
+PLAIN_NAMES = {part for part in PARTS if part.isalpha()} - SHARED
 
 
-def sources() -> list[Path]:
-    found = (
+def list_sources() -> list[Path]:
+    paths = (
         path
         for package in ("edgefl", "devices", "mqtt_broker", "firmware_export")
         for path in sorted((ROOT / package).rglob("*.py"))
     )
     owners = {ROOT / "edgefl" / "storage", ROOT / "edgefl" / "plan"}
-    return [path for path in found if path.parent not in owners]
+    return [path for path in paths if path.parent not in owners]
 
 
-def texts(tree: ast.Module) -> Iterator[str]:
-    """Every string of a module, docstrings apart."""
+def iterate_strings(tree: ast.Module) -> Iterator[str]:
+    """Iterate over the strings of a module, without docstrings."""
     docstrings = {
         id(node.body[0].value)
         for node in ast.walk(tree)
@@ -52,23 +52,25 @@ def texts(tree: ast.Module) -> Iterator[str]:
             yield node.value
 
 
-def appended(tree: ast.Module) -> Iterator[str]:
-    """Every string that is appended to a path."""
+def iterate_path_parts(tree: ast.Module) -> Iterator[str]:
+    """Iterate over the strings that are appended to a path."""
     for node in ast.walk(tree):
         match node:
             case ast.BinOp(op=ast.Div(), right=ast.Constant(value=str(text))):
                 yield text
 
 
-@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_file_name_is_repeated(path: Path) -> None:
+@pytest.mark.parametrize("path", list_sources(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_file_names_are_not_repeated_in_product_code(path: Path) -> None:
     tree = ast.parse(path.read_text())
-    wanted = re.compile(rf"(?<![\w.-])({'|'.join(map(re.escape, sorted(NAMES)))})(?!\w)")
-    assert not [text for text in texts(tree) if wanted.search(text)], "read it from edgefl.storage"
-    assert not [name for name in appended(tree) if name in WORDS], "read it from edgefl.storage"
+    pattern = re.compile(rf"(?<![\w.-])({'|'.join(map(re.escape, sorted(NAMES)))})(?!\w)")
+    assert not [text for text in iterate_strings(tree) if pattern.search(text)], "read it from edgefl.storage"
+    assert not [name for name in iterate_path_parts(tree) if name in PLAIN_NAMES], (
+        "read it from edgefl.storage"
+    )
 
 
-def rows(directory: type[Directory]) -> list[str]:
+def format_rows(directory: type[Directory]) -> list[str]:
     return [
         f"| `{each.name}` | {each.content} | {each.writer} | {'yes' if each.is_secret else ''} |"
         for each in directory.list_files()
@@ -76,19 +78,19 @@ def rows(directory: type[Directory]) -> list[str]:
 
 
 @pytest.mark.parametrize("directory", DIRECTORIES)
-def test_the_reference_lists_the_files(directory: type[Directory]) -> None:
+def test_reference_page_lists_the_files_of_each_directory(directory: type[Directory]) -> None:
     page = PAGE.read_text()
     section = page.partition(f"\n::: {directory.__module__}\n")[2].partition("\n## ")[0]
     listed = [line for line in section.splitlines() if line.startswith("| `")]
-    assert listed == rows(directory)
+    assert listed == format_rows(directory)
 
 
-def test_the_reference_lists_the_files_of_a_plan() -> None:
+def test_reference_page_lists_the_files_of_a_plan() -> None:
     assert all(f"`{name}`" in PAGE.read_text() for name in PLAN_FILES)
 
 
 @pytest.mark.parametrize("directory", DIRECTORIES)
-def test_names_are_used_once(directory: type[Directory]) -> None:
+def test_file_names_are_unique_within_a_directory(directory: type[Directory]) -> None:
     listed = [each.name for each in directory.list_files()]
     assert len(listed) == len(set(listed)) >= 8
 
@@ -99,7 +101,7 @@ class Example(Directory):
     part = FileSeries("folder/{client}.{round}.bin", "one part", "a test", is_secret=True)
 
 
-def test_an_entry_is_a_path_of_an_instance_and_a_row_of_its_class() -> None:
+def test_entry_is_a_path_on_instances_and_a_declaration_on_the_class() -> None:
     example = Example(Path("out"))
     assert (example.note, example.folder) == (Path("out/note.json"), Path("out/folder"))
     assert example.part(client="a.b", round=3) == Path("out/folder/a.b.3.bin")

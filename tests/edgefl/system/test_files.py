@@ -1,4 +1,4 @@
-"""Atomic files: old or new content, and the mode of the umask except for secrets."""
+"""Atomic files have the old or the new content, and the mode of the umask except for secrets."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ def test_a_file_follows_the_umask(umask: int, tmp_path: Path) -> None:
     assert (tmp_path / "report.html").stat().st_mode & 0o777 == 0o666 & ~umask
 
 
-def test_a_secret_is_its_owners_alone_from_its_first_byte(
+def test_secret_file_is_private_from_the_start(
     umask: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     modes = []
@@ -38,18 +38,16 @@ def test_a_secret_is_its_owners_alone_from_its_first_byte(
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600 == modes[0]
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_write_leaves_only_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_atomic(tmp_path / "a", b"old")
 
-    def full(descriptor: int) -> None:
+    def fail_to_sync(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left on device") as caught:
+    monkeypatch.setattr(os, "fsync", fail_to_sync)
+    with pytest.raises(OSError, match="No space left on device") as raised:
         write_atomic(tmp_path / "a", b"new")
-    assert caught.value.filename == str(tmp_path / "a")
+    assert raised.value.filename == str(tmp_path / "a")
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     assert (tmp_path / "a").read_bytes() == b"old"
 
@@ -57,9 +55,9 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
 def test_a_refused_write_names_file_cause_and_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     path = tmp_path / "file" / "state.json"
-    with pytest.raises(StateError) as caught:
+    with pytest.raises(StateError) as raised:
         write_state(path, b"", remedy="choose another --out")
-    assert str(caught.value) == f"cannot write {path}: {os.strerror(errno.EEXIST)}; choose another --out"
+    assert str(raised.value) == f"cannot write {path}: {os.strerror(errno.EEXIST)}; choose another --out"
     with (
         pytest.raises(StateError, match=r"^cannot write log: closed; free some space$"),
         write_errors(Path("log")),

@@ -18,7 +18,7 @@ from edgefl.system.logs import (
 )
 
 
-def record(level=logging.INFO, message="round 3: done", **fields):
+def make_record(level=logging.INFO, message="round 3: done", **fields):
     made = logging.makeLogRecord({"name": "edgefl.device", "levelno": level, "msg": message, **fields})
     made.levelname = logging.getLevelName(level)
     return made
@@ -33,18 +33,18 @@ def record(level=logging.INFO, message="round 3: done", **fields):
         (logging.ERROR, "error: round 3: done", "<3>error: round 3: done"),
     ],
 )
-def test_a_line_shows_the_level_to_people_and_to_the_journal(level, line, journal):
-    assert TextFormatter().format(record(level)) == line
-    assert JournalFormatter().format(record(level)) == journal
+def test_text_and_journal_lines_show_the_level(level, line, journal):
+    assert TextFormatter().format(make_record(level)) == line
+    assert JournalFormatter().format(make_record(level)) == journal
 
 
-def test_a_level_between_two_counts_as_the_lower_one():
+def test_intermediate_level_has_the_priority_of_the_lower_level():
     assert format_journal_line(logging.CRITICAL, "x") == "<3>x"
     assert format_journal_line(logging.WARNING + 1, "x") == "<4>x"
     assert format_journal_line(1, "x") == "<7>x"
 
 
-def test_json_has_the_fields_of_the_record_and_of_the_service():
+def test_json_line_contains_fields_of_record_and_service():
     lines = []
     logger = logging.getLogger("edgefl.device")
     with show_logs(lines.append, LogOptions(log_format="json"), {"client_id": "pi-1"}):
@@ -67,7 +67,7 @@ def test_json_has_the_fields_of_the_record_and_of_the_service():
     assert "\n" not in line
 
 
-def test_a_message_from_the_network_is_no_format():
+def test_message_is_not_used_as_a_format_string():
     lines = []
     with show_logs(lines.append, LogOptions()):
         logging.getLogger("edgefl.device").warning("ignored: %s %d {} from a client")

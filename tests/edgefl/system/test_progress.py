@@ -25,22 +25,22 @@ print("result")
 """
 
 
-def test_bars_and_clocks_by_hand() -> None:
+def test_progress_bars_and_durations_are_formatted() -> None:
     assert draw_progress_bar(1, 4) == "[#####---------------] "
     assert draw_progress_bar(4, 4) == draw_progress_bar(9, 4) == f"[{'#' * 20}] "
     assert draw_progress_bar(0, 0) == ""
     assert [format_duration(s) for s in (8.4, 99, 180, 7500)] == ["8 s", "99 s", "3 min", "2 h 05 min"]
 
 
-def test_plain_lines(capfd: pytest.CaptureFixture[str]) -> None:
-    ran = subprocess.run(
+def test_output_without_a_terminal_is_plain_lines(capfd: pytest.CaptureFixture[str]) -> None:
+    completed = subprocess.run(
         [sys.executable, "-c", PROGRAM, "0"], capture_output=True, text=True, timeout=60, check=True
     )
-    assert ran.stdout == "result\n"
-    assert ran.stderr == "begun\nround 1/4: loss 2\nround 4/4: loss 1\nover\n"
+    assert completed.stdout == "result\n"
+    assert completed.stderr == "begun\nround 1/4: loss 2\nround 4/4: loss 1\nover\n"
 
 
-def test_counted_lines_are_few(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_lines_are_limited_by_the_interval(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress(interval_s=3600) as progress:
         for number in range(1, 1001):
             progress.update(f"round {number}", number, 1000)
@@ -48,7 +48,7 @@ def test_counted_lines_are_few(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "round 1\nround 1000\n"
 
 
-def on_terminal(term: str, **env: str) -> str:
+def run_on_terminal(term: str, **env: str) -> str:
     master, terminal = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, "1.5"],
@@ -69,8 +69,8 @@ def on_terminal(term: str, **env: str) -> str:
     return output.decode()
 
 
-def test_a_terminal_gets_a_bar_that_is_gone_at_the_end() -> None:
-    output = on_terminal("xterm", NO_COLOR="1")
+def test_terminal_shows_a_bar_and_clears_it_at_the_end() -> None:
+    output = run_on_terminal("xterm", NO_COLOR="1")
     assert "\r\x1b[K[#####---------------] round 1/4: loss 2, " in output
     assert output.startswith("begun\r\n")
     # The clearing code removes everything before it on its line. A live line may follow the last line.
@@ -79,10 +79,10 @@ def test_a_terminal_gets_a_bar_that_is_gone_at_the_end() -> None:
 
 
 def test_a_dumb_terminal_gets_lines() -> None:
-    assert on_terminal("dumb") == "begun\r\nround 1/4: loss 2\r\nround 4/4: loss 1\r\nover\r\n"
+    assert run_on_terminal("dumb") == "begun\r\nround 1/4: loss 2\r\nround 4/4: loss 1\r\nover\r\n"
 
 
-def test_what_libraries_write_is_dropped_and_the_bar_is_not(tmp_path: Path) -> None:
+def test_library_output_is_suppressed_but_the_bar_is_not(tmp_path: Path) -> None:
     code = """
 import os, threading
 from edgefl.system.stderr import suppress_stderr

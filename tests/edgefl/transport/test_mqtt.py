@@ -1,6 +1,4 @@
-"""The link over a real mosquitto: what arrives, what is refused, and what survives a broker that goes and
-comes back.
-"""
+"""The link over a real mosquitto: messages, refusals, and a broker that restarts."""
 
 import socket
 import subprocess
@@ -37,7 +35,7 @@ def url(port, protocol):
 
 
 @pytest.fixture
-def link(url):
+def make_link(url):
     made = []
 
     def make(name, **options):
@@ -49,9 +47,9 @@ def link(url):
         each.close(2.0)
 
 
-def test_messages_arrive_and_payload_bytes_are_counted(link, until):
-    one = link("one")
-    two = link("two")
+def test_messages_arrive_and_payload_bytes_are_counted(make_link, until):
+    one = make_link("one")
+    two = make_link("two")
     two.subscribe("a/+")
     one.publish("a/b", b"hello")
     assert until(two, lambda e: e == Message("a/b", b"hello"))
@@ -60,9 +58,9 @@ def test_messages_arrive_and_payload_bytes_are_counted(link, until):
     assert one.get(0.0) is None
 
 
-def test_retained_messages_say_so_and_an_unsubscribed_topic_is_silent(link, until):
-    one = link("one")
-    two = link("two")
+def test_retained_messages_are_marked_and_unsubscribed_topics_are_silent(make_link, until):
+    one = make_link("one")
+    two = make_link("two")
     one.publish("r/state", b"here", retain=True)
     assert one.wait_in_flight(1, 5.0)
     two.subscribe("r/state", "r/end")
@@ -73,8 +71,8 @@ def test_retained_messages_say_so_and_an_unsubscribed_topic_is_silent(link, unti
     assert until(two, lambda e: True) == Message("r/end", b"end")
 
 
-def test_the_last_will_speaks_for_a_link_that_breaks_and_not_for_one_that_is_closed(link, until):
-    watcher = link("watcher")
+def test_last_will_is_sent_for_broken_but_not_for_closed_links(make_link, until):
+    watcher = make_link("watcher")
     watcher.subscribe("will/+")
     closed = Link(watcher.url, "closed", will=Message("will/closed", b"gone"))
     broken = Link(watcher.url, "broken", will=Message("will/broken", b"gone"))
@@ -84,35 +82,33 @@ def test_the_last_will_speaks_for_a_link_that_breaks_and_not_for_one_that_is_clo
     broken.close()
 
 
-def test_no_will_speaks_for_links_that_leave_while_they_are_spoken_to(link):
-    """What they have not read yet must not become a reset that overtakes their last word; one of a hundred
-    did.
-    """
-    watcher = link("watcher")
-    speaker = link("speaker")
+def test_link_closed_with_unread_messages_sends_no_last_will(make_link):
+    """Unread data must not cause a TCP reset that overtakes the disconnect. This happened to 1% of links."""
+    watcher = make_link("watcher")
+    publisher = make_link("speaker")
     enough = threading.Event()
     watcher.subscribe("will/+")
 
-    def speak():
+    def publish_noise():
         while not enough.is_set():
-            speaker.publish("noise", bytes(200), qos=0)
+            publisher.publish("noise", bytes(200), qos=0)
 
-    speaking = threading.Thread(target=speak)
-    speaking.start()
+    publishing = threading.Thread(target=publish_noise)
+    publishing.start()
     try:
         for i in range(100):
-            leaving = Link(watcher.url, f"leaving-{i}", will=Message(f"will/{i}", b"gone"))
-            leaving.subscribe("noise")
-            assert leaving.get(20.0)
-            assert leaving.close()
+            closing = Link(watcher.url, f"leaving-{i}", will=Message(f"will/{i}", b"gone"))
+            closing.subscribe("noise")
+            assert closing.get(20.0)
+            assert closing.close()
     finally:
         enough.set()
-        speaking.join()
+        publishing.join()
     assert watcher.get(0.5) is None
 
 
-def test_close_waits_for_all_that_was_published(link, until):
-    reader = link("reader")
+def test_close_waits_for_all_published_messages(make_link, until):
+    reader = make_link("reader")
     reader.subscribe("bulk/+")
     writer = Link(reader.url, "writer")
     for i in range(40):
@@ -121,15 +117,15 @@ def test_close_waits_for_all_that_was_published(link, until):
     assert {until(reader, lambda e: True).topic for _ in range(40)} == {f"bulk/{i}" for i in range(40)}
 
 
-def test_an_oversize_message_is_not_sent(link):
+def test_an_oversize_message_is_not_sent(make_link):
     with pytest.raises(LinkError, match=r"big is 300000 bytes, expected at most 261120; send it in chunks"):
-        link("one").publish("big", bytes(300_000))
+        make_link("one").publish("big", bytes(300_000))
     assert MAX_PAYLOAD_BYTES == 261_120
 
 
-def test_a_reply_is_given_on_the_network_thread_while_the_service_is_busy(link, until):
-    asks = link("asks")
-    answers = link("answers")
+def test_network_thread_replies_while_the_service_is_busy(make_link, until):
+    asks = make_link("asks")
+    answers = make_link("answers")
     answers.answer_on_network("q/ask", lambda message: answers.publish("q/answer", message.payload + b"!"))
     answers.subscribe("q/ask")
     asks.subscribe("q/answer")
@@ -137,15 +133,15 @@ def test_a_reply_is_given_on_the_network_thread_while_the_service_is_busy(link, 
     assert until(asks, lambda e: True).payload == b"there!"
 
 
-def test_an_exception_on_the_network_thread_reaches_the_service(link, until):
-    one = link("one")
+def test_an_exception_on_the_network_thread_reaches_the_service(make_link, until):
+    one = make_link("one")
     called = threading.Event()
 
-    def fails(message):
+    def raise_error(message):
         called.set()
         raise ZeroDivisionError
 
-    one.answer_on_network("x", fails)
+    one.answer_on_network("x", raise_error)
     one.subscribe("x")
     one.publish("x", b"")
     assert called.wait(10)
@@ -153,7 +149,7 @@ def test_an_exception_on_the_network_thread_reaches_the_service(link, until):
         until(one, lambda e: False)
 
 
-def test_a_broker_that_comes_back_finds_subscriptions_and_unsent_messages(protocol, until):
+def test_restarted_broker_gets_subscriptions_and_unsent_messages(protocol, until):
     port = choose_port()
     with mosquitto(port):
         one, two = (Link(f"mqtt://{LOOPBACK_HOST}:{port}{protocol}", name) for name in ("one", "two"))
@@ -162,23 +158,23 @@ def test_a_broker_that_comes_back_finds_subscriptions_and_unsent_messages(protoc
     with mosquitto(port):
         assert until(two, lambda e: isinstance(e, Connected), 30.0)
         assert until(one, lambda e: isinstance(e, Connected), 30.0)
-        # A broker answers in order: once it grants this, it has granted again what went before
+        # A broker answers in order: when it grants this subscription, it has renewed the earlier ones
         two.subscribe("b")
         one.publish("a/new", b"new")
-        # what was published while the broker was away may come before `two` listens again: the protocol sends
-        # it again
+        # A message that was published during the restart may arrive before `two` subscribes again. Then the
+        # protocol sends it again.
         assert until(two, lambda e: isinstance(e, Message) and e.topic == "a/new").payload == b"new"
         one.close()
         two.close()
 
 
-def test_no_broker_is_an_error_with_url_and_remedy():
+def test_missing_broker_error_has_url_and_remedy():
     port = choose_port()
     with pytest.raises(LinkError, match=rf"no broker at mqtt://{LOOPBACK_HOST}:{port}.*edgefl broker start"):
         Link(f"mqtt://{LOOPBACK_HOST}:{port}", "one")
 
 
-def test_something_that_listens_but_is_no_broker():
+def test_server_without_mqtt_is_an_error():
     with (
         socket.create_server((LOOPBACK_HOST, 0)) as server,
         pytest.raises(LinkError, match="did not answer in MQTT"),
@@ -186,7 +182,7 @@ def test_something_that_listens_but_is_no_broker():
         Link(f"mqtt://{LOOPBACK_HOST}:{server.getsockname()[1]}", "one", timeout_s=0.3)
 
 
-def test_a_broker_that_refuses_says_why_and_shows_no_password(tmp_path):
+def test_refused_login_error_has_reason_and_no_password(tmp_path):
     port = choose_port()
     conf = tmp_path / "m.conf"
     conf.write_text(f"listener {port} {LOOPBACK_HOST}\nallow_anonymous false\n")
@@ -205,7 +201,7 @@ def test_a_broker_that_refuses_says_why_and_shows_no_password(tmp_path):
         process.wait()
 
 
-def test_urls():
+def test_urls_are_parsed_and_validated():
     made = parse_url("mqtts://pi:a%40b@broker.local")
     assert (made.host, made.port, made.tls, made.username, made.password) == (
         "broker.local",

@@ -10,21 +10,24 @@ from hypothesis import strategies as st
 from edgefl.transport.sockets import MAX_RECORD_BYTES, RecordSocket, read_to_end
 
 
-def socket_of(records, timeout=None):
-    """A socket without a connection, whose reads give these records and then the end; `timeout` 0: one that
-    does not wait.
+def make_socket(records, timeout=None):
+    """Return a socket without a connection that reads these records and then the end of the stream.
+
+    Args:
+        records: the records.
+        timeout: 0 for a socket that does not block.
     """
     made = RecordSocket.__new__(RecordSocket)
-    left = list(records)
+    remaining = list(records)
 
     def read(size):
         assert size >= MAX_RECORD_BYTES, "a record is never cut"
-        return left.pop(0) if left else b""
+        return remaining.pop(0) if remaining else b""
 
     made.read = read
     made._sslobj = SimpleNamespace()
     made.gettimeout = lambda: timeout
-    return made, left
+    return made, remaining
 
 
 @given(
@@ -32,21 +35,21 @@ def socket_of(records, timeout=None):
     st.lists(st.integers(1, 40), min_size=1),
     st.sampled_from([None, 0.0]),
 )
-def test_records_come_in_pieces_of_any_size(records, sizes, timeout):
-    tls, left = socket_of(records, timeout)
-    found = b""
+def test_records_are_read_in_pieces_of_any_size(records, sizes, timeout):
+    tls, remaining = make_socket(records, timeout)
+    received = b""
     turn = 0
     while piece := tls.recv(size := sizes[turn % len(sizes)]):
         assert len(piece) <= size
-        found = found + piece
+        received = received + piece
         turn = turn + 1
-        assert tls.pending() == len(b"".join(records)) - len(found) - len(b"".join(left))
-    assert found == b"".join(records)
+        assert tls.pending() == len(b"".join(records)) - len(received) - len(b"".join(remaining))
+    assert received == b"".join(records)
     assert tls.pending() == 0
 
 
-def test_a_socket_that_another_thread_shut_down_has_ended():
-    """paho's thread may be about to read then: an error that is no OSError would end it."""
+def test_read_after_shutdown_by_another_thread_returns_end_of_stream():
+    """The thread of paho may read at that moment. An error other than OSError would end it."""
     mine, _other = socket.socketpair()
     with RecordSocket.__new__(RecordSocket) as made:
         socket.socket.__init__(made, fileno=mine.detach())
@@ -55,7 +58,7 @@ def test_a_socket_that_another_thread_shut_down_has_ended():
         assert made.recv(1) == b""
 
 
-def test_what_was_sent_last_arrives_from_a_socket_that_is_closed_over_unread_bytes():
+def test_last_sent_bytes_arrive_when_socket_closes_with_unread_bytes():
     with socket.create_server(("127.0.0.1", 0)) as server:
         mine = socket.create_connection(server.getsockname())
         peer, _ = server.accept()

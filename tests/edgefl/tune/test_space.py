@@ -1,4 +1,4 @@
-"""What a search may choose and on what it is measured: by hand, then as properties."""
+"""Values that a search may choose, and its validation samples: worked cases and properties."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ AEM = FederationConfig(
 )
 
 
-def test_places_in_a_domain_by_hand():
+def test_picked_values_match_hand_calculation():
     assert [NumberRange(1e-4, 1e-2, log=True).pick(place) for place in (0, 0.5, 0.75)] == [
         1e-4,
         1e-3,
@@ -49,29 +49,29 @@ def test_places_in_a_domain_by_hand():
 
 
 @given(count=st.integers(1, 30), seed=st.integers(0, 2**32))
-def test_each_part_of_each_range_is_drawn_from_once(count, seed):
+def test_each_interval_of_a_range_is_drawn_once(count, seed):
     space = {"a": Choice(tuple(range(count))), "b": Choice(tuple(range(count)))}
     points = draw_points(space, count, np.random.default_rng(seed))
     assert [sorted(point[name] for point in points) for name in "ab"] == [list(range(count))] * 2
     assert points == draw_points(space, count, np.random.default_rng(seed))
 
 
-def test_options_go_where_the_configuration_has_them():
-    found = with_options(
+def test_options_are_set_in_their_configuration_tables():
+    config = with_options(
         AEM, {"epochs": 3, "model.hidden": 64, "local_options.hidden": 32, "local_options.dropout": 0.5}
     )
-    assert found.options == {
+    assert config.options == {
         "num_experts": 6,
         "learning_rate": 0.02,
         "epochs": 3,
         "local_options": {"hidden": 32, "dropout": 0.5},
     }
-    assert found.model.options == {"hidden": 64}
+    assert config.model.options == {"hidden": 64}
     assert AEM.options["epochs"] == 1
     assert AEM.model.options == {}
 
 
-def test_sizes_are_searched_where_the_network_is_the_papers():
+def test_layer_sizes_are_searched_only_for_the_paper_network():
     plain = FederationConfig(algorithm="aem", model=ModelConfig("lenet5"))
     assert set(make_cluster_space(plain)) == {"learning_rate", "weight_decay", "epochs"}
     assert set(make_cluster_space(AEM)) - set(make_cluster_space(plain)) == {
@@ -84,7 +84,7 @@ def test_sizes_are_searched_where_the_network_is_the_papers():
     assert set(make_exploration_space(both)) == {"epsilon"}
 
 
-def test_the_papers_values_lie_within_the_ranges():
+def test_search_ranges_contain_the_values_of_the_paper():
     """Table 1 of the paper, and its epsilon of .33."""
     spaces = {
         **make_cluster_space(AEM),
@@ -113,7 +113,7 @@ def test_the_papers_values_lie_within_the_ranges():
             assert value in sizes[f"{table}.{name}"].values
 
 
-def test_settings_of_the_stages():
+def test_stages_configure_algorithm_and_options():
     cluster, local, gate, exploration = (stage.configure(AEM) for stage in TUNE_STAGES)
     assert (cluster.algorithm, cluster.options) == (
         "ifca",
@@ -127,17 +127,17 @@ def test_settings_of_the_stages():
     assert configure_experts(AEM).options["num_experts"] == 6
 
 
-def test_stages_by_number():
+def test_stages_are_selected_by_number():
     assert [stage.name for stage in parse_stages("all")] == ["cluster", "local", "gate", "exploration"]
     assert [stage.name for stage in parse_stages("3, 1")] == ["cluster", "gate"]
     for text in ("", "5", "gate", "1,,2"):
         with pytest.raises(
-            ConfigError, match=r"expected all, or numbers such as 1,2; there are 1 \(cluster\)"
+            ConfigError, match=r"expected all, or numbers such as 1,2; choose from 1 \(cluster\)"
         ):
             parse_stages(text)
 
 
-def test_looks_by_hand():
+def test_report_steps_match_hand_worked_cases():
     assert [list_report_steps(steps) for steps in (1, 2, 3, 9, 10, 100)] == [
         (1,),
         (1, 2),
@@ -148,7 +148,7 @@ def test_looks_by_hand():
     ]
 
 
-def test_the_setting_is_iid():
+def test_search_partition_is_iid():
     assert make_iid_partition(PartitionConfig("dirichlet", 8, {"alpha": 0.1}), 10) == PartitionConfig(
         "iid", 8
     )
@@ -157,30 +157,32 @@ def test_the_setting_is_iid():
 
 
 @given(count=st.integers(2, 60), share=st.floats(0.05, 0.9), seed=st.integers(0, 100))
-def test_what_is_held_back_is_not_trained_on_and_nothing_else_is_lost(count, share, seed):
-    own = np.arange(100, 100 + count)
-    turns = own % 7
+def test_validation_samples_are_split_from_training_samples_without_loss(count, share, seed):
+    samples = np.arange(100, 100 + count)
+    turns = samples % 7
     labels = np.zeros(100 + count, np.int64)
-    found = hold_back(ClientPartition(own, np.array([3]), turns, np.array([1])), "pi-1", share, seed, labels)
-    assert sorted([*found.train, *found.test]) == own.tolist()
-    assert len(found.train) >= 1
-    assert len(found.test) == min(max(1, round(share * count)), count - 1)
-    assert (found.turns_train == found.train % 7).all()
-    assert (found.turns_test == found.test % 7).all()
+    split = hold_back(
+        ClientPartition(samples, np.array([3]), turns, np.array([1])), "pi-1", share, seed, labels
+    )
+    assert sorted([*split.train, *split.test]) == samples.tolist()
+    assert len(split.train) >= 1
+    assert len(split.test) == min(max(1, round(share * count)), count - 1)
+    assert (split.turns_train == split.train % 7).all()
+    assert (split.turns_test == split.test % 7).all()
 
 
-def test_a_search_divides_no_recording():
-    """Rows 4 to 9 are of three recordings: one of them is held out whole."""
+def test_recordings_are_held_out_whole():
+    """Rows 4 to 9 belong to three recordings. One of these is held out whole."""
     recordings = np.array([9, 9, 9, 9, 1, 1, 2, 2, 3, 3])
-    own = ClientPartition(np.arange(4, 10), np.array([0]))
-    found = hold_back(own, "pi-1", 0.2, 1, np.zeros(10, np.int64), recordings)
-    assert found.test.tolist() in ([4, 5], [6, 7], [8, 9])
-    assert sorted([*found.train, *found.test]) == [4, 5, 6, 7, 8, 9]
+    partition = ClientPartition(np.arange(4, 10), np.array([0]))
+    split = hold_back(partition, "pi-1", 0.2, 1, np.zeros(10, np.int64), recordings)
+    assert split.test.tolist() in ([4, 5], [6, 7], [8, 9])
+    assert sorted([*split.train, *split.test]) == [4, 5, 6, 7, 8, 9]
     with pytest.raises(DataError, match="samples of 1 recordings, expected 2"):
         hold_back(ClientPartition(np.array([4, 5]), np.array([0])), "pi-1", 0.2, 1, recordings, recordings)
 
 
-def test_no_test_sample_is_read():
+def test_search_reads_no_test_samples():
     """Training samples are 1 to 8, test samples are NaN."""
     x = np.arange(1, 9, dtype=np.float32)[:, None]
     dataset = Dataset(x, np.arange(8) % 2, np.full((4, 1), np.nan, np.float32), np.zeros(4, np.int64), 2)
@@ -201,8 +203,8 @@ VALUE = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=6,
 )
-OWN = {"name", "num_train", "num_test", "num_clients", "input_shape", "num_classes"}
-OPTIONS = st.dictionaries(TEXT.filter(lambda key: key not in OWN), VALUE, max_size=4)
+RESERVED_KEYS = {"name", "num_train", "num_test", "num_clients", "input_shape", "num_classes"}
+OPTIONS = st.dictionaries(TEXT.filter(lambda key: key not in RESERVED_KEYS), VALUE, max_size=4)
 
 
 @given(
@@ -213,7 +215,7 @@ OPTIONS = st.dictionaries(TEXT.filter(lambda key: key not in OWN), VALUE, max_si
     partition=OPTIONS,
     options=OPTIONS,
 )
-def test_a_configuration_is_what_is_read_of_its_text(rounds, quorum, model, data, partition, options):
+def test_configuration_round_trips_through_toml(rounds, quorum, model, data, partition, options):
     config = FederationConfig(
         rounds=rounds,
         quorum=quorum,
@@ -228,6 +230,6 @@ def test_a_configuration_is_what_is_read_of_its_text(rounds, quorum, model, data
     assert parse_config(to_toml(config)) == config
 
 
-def test_an_option_that_toml_has_no_form_for():
+def test_option_without_toml_representation_is_refused():
     with pytest.raises(ConfigError, match="None is a NoneType, expected text, a number"):
         to_toml(FederationConfig(options={"x": None}))

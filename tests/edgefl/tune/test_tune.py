@@ -1,4 +1,4 @@
-"""A whole search with tiny budgets on digits: what it finds, what it writes, and how it goes on."""
+"""A whole search with tiny budgets on digits: results, files, and continuation."""
 
 import json
 from dataclasses import replace
@@ -71,7 +71,7 @@ def run(capfd):
 
 @pytest.fixture
 def local_ray(monkeypatch):
-    """A local Ray for all searches of a test: each would start its own."""
+    """Start one local Ray for all searches of a test, which would otherwise each start one."""
     pytest.importorskip("ray", reason="the ray extra is not installed")
     from edgefl.simulation.engines.ray_session import open_ray_session
 
@@ -81,21 +81,21 @@ def local_ray(monkeypatch):
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_four_stages_a_federation_and_nothing_twice(run, config_file, tmp_path):
+def test_search_runs_four_stages_once_and_writes_the_federation(run, config_file, tmp_path):
     pytest.importorskip("keras", reason="the aggregator extra is not installed")
     out = tmp_path / "tuned"
     first = json.loads(run("--stages", "1,2", "--samples", 2, "--out", out, "--json", config_file).out)
     done = {path.name: path.read_bytes() for path in out.glob("?-*.json")}
     assert sorted(done) == ["1-cluster.json", "2-local.json"]
     whole = run("--samples", 2, "--out", out, "--json", config_file)
-    found = json.loads(whole.out)
-    assert found["stages"][:2] == first["stages"]
-    assert whole.err.count(": done before") == 2
-    assert whole.err.count("2 of 2 trials are over") == 2
+    result = json.loads(whole.out)
+    assert result["stages"][:2] == first["stages"]
+    assert whole.err.count(": already complete") == 2
+    assert whole.err.count("2 of 2 trials are complete") == 2
     assert all((out / name).read_bytes() == content for name, content in done.items())
 
     best = {}
-    for stage, each in zip(TUNE_STAGES, found["stages"], strict=True):
+    for stage, each in zip(TUNE_STAGES, result["stages"], strict=True):
         assert (each["stage"], each["name"], each["given"]) == (stage.number, stage.name, best)
         assert [trial["trial"] for trial in each["trials"]] == [0, 1]
         assert each["trials"][0]["options"] == {}, "the first is the configuration as it is"
@@ -103,22 +103,22 @@ def test_four_stages_a_federation_and_nothing_twice(run, config_file, tmp_path):
         assert each["score"] == max(trial["score"] for trial in ended)
         assert each["best"] in [trial["options"] for trial in ended]
         best |= each["best"]
-    written = load_config(Path(found["federation"]))
+    written = load_config(Path(result["federation"]))
     assert written == with_options(load_config(config_file), best)
     assert written.partition.name == "dirichlet", "the search is IID, the federation is not"
 
-    with pytest.raises(ConfigError, match="holds the search of another configuration"):
+    with pytest.raises(ConfigError, match="contains a search of another configuration"):
         run("--samples", 2, "--out", out, "--seed", 9, config_file)
-    (out / "1-cluster.json").write_text(json.dumps({**found["stages"][0], "best": {"epochs": 5}}))
+    (out / "1-cluster.json").write_text(json.dumps({**result["stages"][0], "best": {"epochs": 5}}))
     with pytest.raises(
         ConfigError,
-        match=r"stage 2 in .* was searched with other options of the stages before; remove its file",
+        match=r"stage 2 in .* was searched with other options of the earlier stages; remove its file",
     ):
         run("--stages", "2", "--samples", 2, "--out", out, config_file)
 
 
 @pytest.fixture
-def built():
+def build_fitting_plan():
     pytest.importorskip("keras", reason="the aggregator extra is not installed")
     from edgefl.algorithms.plans import build_plan
 
@@ -126,7 +126,7 @@ def built():
 
 
 @pytest.fixture
-def held():
+def config_and_shards():
     config = with_iid_partition(parse_config(CONFIG))
     dataset = load_data(config.data, config.seed)
     return config, make_validation_shards(
@@ -134,9 +134,9 @@ def held():
     )
 
 
-def test_a_plan_of_the_same_structure_trains_as_one_of_its_own(built, held):
-    """Only what a program takes as an input is left out of the structure."""
-    config, shards = held
+def test_shared_plan_trains_like_a_separately_built_plan(build_fitting_plan, config_and_shards):
+    """The structure omits only the options that are inputs of the compiled functions."""
+    config, shards = config_and_shards
     other = with_options(
         config,
         {
@@ -161,40 +161,40 @@ def test_a_plan_of_the_same_structure_trains_as_one_of_its_own(built, held):
     ):
         assert describe_structure(with_options(config, change)) != describe_structure(config)
     ends = []
-    for plan, initial in (apply_options(built(config), other), built(other)):
+    for plan, initial in (apply_options(build_fitting_plan(config), other), build_fitting_plan(other)):
         ends.append(simulate(plan, initial, shards, other))
     assert encode_server_state(ends[0].state) == encode_server_state(ends[1].state)
     assert ends[0].metrics == ends[1].metrics
 
 
-def test_a_trial_reports_the_figures_of_the_simulation(built, held):
-    config, shards = held
+def test_trial_reports_the_scores_of_the_simulation(build_fitting_plan, config_and_shards):
+    config, shards = config_and_shards
     for stage in TUNE_STAGES:
-        own = stage.configure(config)
-        plan, initial = built(own)
+        stage_config = stage.configure(config)
+        plan, initial = build_fitting_plan(stage_config)
         reports = []
         run_trial(
-            Trial(stage, own, plan, initial, shards),
+            Trial(stage, stage_config, plan, initial, shards),
             lambda step, score, reports=reports: reports.append((step, score)),
         )
         assert [step for step, _ in reports] == ([1, 2] if stage.by_round else [1, 3, 4])
         if stage.federates:
-            end = simulate(plan, initial, shards, own)
+            end = simulate(plan, initial, shards, stage_config)
             scores = [each[stage.metric] for each in end.metrics.values()]
             assert reports[-1][1] == pytest.approx(np.mean(scores))
             if not stage.by_round:
                 assert reports[0][1] == scores[0]
 
 
-def test_a_trial_that_diverges(built, held):
-    config, shards = held
-    own = TUNE_STAGES[0].configure(with_options(config, {"learning_rate": 1e38}))
-    plan, initial = built(own)
+def test_diverging_trial_is_an_error(build_fitting_plan, config_and_shards):
+    config, shards = config_and_shards
+    stage_config = TUNE_STAGES[0].configure(with_options(config, {"learning_rate": 1e38}))
+    plan, initial = build_fitting_plan(stage_config)
     with pytest.raises(DataError, match="round 1"):
-        run_trial(Trial(TUNE_STAGES[0], own, plan, initial, shards), lambda step, score: None)
+        run_trial(Trial(TUNE_STAGES[0], stage_config, plan, initial, shards), lambda step, score: None)
 
 
-def test_what_cannot_be_searched(run, config_file, tmp_path):
+def test_invalid_search_arguments_are_refused(run, config_file, tmp_path):
     pytest.importorskip("ray", reason="the ray extra is not installed")
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "mine.txt").write_text("mine")
@@ -210,7 +210,7 @@ def test_what_cannot_be_searched(run, config_file, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_the_table_marks_the_best():
+def test_table_marks_the_best_trial():
     trials = [
         {"trial": 0, "options": {}, "score": 0.5, "step": 9, "seconds": 1.0, "ended": "full"},
         {"trial": 1, "options": {"epsilon": 0.2}, "score": 0.75, "step": 9, "seconds": 2.0, "ended": "full"},
@@ -233,7 +233,7 @@ def test_the_table_marks_the_best():
     ]
 
 
-def test_the_best_of_trials():
+def test_best_complete_trial_is_chosen():
     pytest.importorskip("ray", reason="the ray extra is not installed")
     from edgefl.tune.search import TRIAL_DIVERGED, TRIAL_FULL, TRIAL_STOPPED, TrialOutcome, choose_best
 
@@ -248,5 +248,5 @@ def test_the_best_of_trials():
         outcome(4, 0.0, TRIAL_DIVERGED),
     ]
     assert choose_best(TUNE_STAGES[3], outcomes).trial == 2, "the first of the best that came to their end"
-    with pytest.raises(DataError, match=r"no trial of stage 4 \(exploration\) came to its end"):
+    with pytest.raises(DataError, match=r"no trial of stage 4 \(exploration\) ran to its end"):
         choose_best(TUNE_STAGES[3], [replace(each, ended=TRIAL_DIVERGED) for each in outcomes])

@@ -1,6 +1,4 @@
-"""Chunks: any order, any repeats, any losses give the same bytes; the assembler says exactly what it
-lacks.
-"""
+"""Chunks: any order, repeats and losses give the same bytes, and the assembler lists the missing chunks."""
 
 import hashlib
 
@@ -12,26 +10,26 @@ from edgefl.errors import WireError
 from edgefl.wire.chunks import Assembler, count_chunks, slice_chunk, to_indices, to_ranges
 
 
-def assembler_for(blob, chunk_bytes=1024, **changes):
-    made = {
+def make_assembler(blob, chunk_bytes=1024, **changes):
+    fields = {
         "sha256": hashlib.sha256(blob).hexdigest(),
         "size": len(blob),
         "count": count_chunks(len(blob), chunk_bytes),
     }
-    return Assembler(**{**made, "chunk_bytes": chunk_bytes, **changes})
+    return Assembler(**{**fields, "chunk_bytes": chunk_bytes, **changes})
 
 
 @given(size=st.integers(0, 9000), order=st.randoms(use_true_random=False), lost=st.floats(0, 0.9))
 @settings(deadline=None, max_examples=50)
-def test_lost_and_repeated_chunks_are_made_up_for_by_asking(size, order, lost):
+def test_blob_is_assembled_despite_lost_and_repeated_chunks(size, order, lost):
     blob = hashlib.shake_128(str(size).encode()).digest(size)
-    assembler = assembler_for(blob)
+    assembler = make_assembler(blob)
     for _ in range(200):
         if assembler.is_complete():
             break
-        asked = to_indices(assembler.list_missing(), assembler.count)
-        assert asked
-        for index in order.sample(asked, len(asked)):
+        requested = to_indices(assembler.list_missing(), assembler.count)
+        assert requested
+        for index in order.sample(requested, len(requested)):
             if order.random() >= lost:
                 assert assembler.add(index, slice_chunk(blob, index, 1024))
                 assert not assembler.add(index, slice_chunk(blob, index, 1024))
@@ -44,9 +42,9 @@ def test_ranges_and_indices_are_inverse(indices):
     assert to_indices(to_ranges(sorted(indices)), 301) == sorted(indices)
 
 
-def test_a_damaged_chunk_is_found_and_all_is_asked_again():
+def test_damaged_chunk_is_detected_and_all_chunks_are_missing_again():
     blob = bytes(3000)
-    assembler = assembler_for(blob)
+    assembler = make_assembler(blob)
     for index in range(3):
         assembler.add(index, bytes([index == 1]) * len(slice_chunk(blob, index, 1024)))
     with pytest.raises(WireError, match="a chunk was damaged"):
@@ -55,7 +53,7 @@ def test_a_damaged_chunk_is_found_and_all_is_asked_again():
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ({"size": 10**12}, "expected at most 5000"),
         ({"size": -1}, "expected at most"),
@@ -64,17 +62,17 @@ def test_a_damaged_chunk_is_found_and_all_is_asked_again():
         ({"chunk_bytes": 10**9}, "expected 1024 to"),
     ],
 )
-def test_a_manifest_is_checked_before_memory_is_taken(changes, says):
-    with pytest.raises(WireError, match=says):
-        assembler_for(bytes(3000), **changes, limit=5000)
+def test_manifest_is_checked_before_memory_is_allocated(changes, message):
+    with pytest.raises(WireError, match=message):
+        make_assembler(bytes(3000), **changes, limit=5000)
 
 
 @pytest.mark.parametrize(
     ("index", "payload"), [(3, bytes(952)), (-1, bytes(1024)), (0, bytes(1023)), (2, bytes(1024))]
 )
-def test_a_chunk_of_another_place_or_length_is_refused(index, payload):
+def test_chunk_with_wrong_index_or_length_is_refused(index, payload):
     with pytest.raises(WireError, match="expected"):
-        assembler_for(bytes(3000)).add(index, payload)
+        make_assembler(bytes(3000)).add(index, payload)
 
 
 @pytest.mark.parametrize("ranges", [((0, 4),), ((2, 2),), ((-1, 1),), ((0, 1),) * 300])

@@ -1,4 +1,4 @@
-"""Codecs: worked figures, then what holds for all of them."""
+"""Codecs: worked cases, and properties of all codecs."""
 
 import numpy as np
 import pytest
@@ -15,16 +15,16 @@ ARRAYS = hnp.arrays(
 )
 
 
-def test_int8_by_hand():
-    """Largest 254: scale 2, values halved and rounded to even."""
+def test_int8_codec_matches_hand_calculation():
+    """The largest value 254 gives scale 2. Values are halved and rounded to even."""
     parts = pack_array("int8", np.float32([254, -254, 3, 1, -1, 0.9]))
     assert parts["scale"].tolist() == [2.0]
     assert parts[""].tolist() == [127, -127, 2, 0, 0, 0]
     assert unpack_array("int8", parts, (6,), "x").tolist() == [254, -254, 4, 0, 0, 0]
 
 
-def test_top_by_hand():
-    """A fifth of five is one; a half is three, of equal ones the first."""
+def test_top_k_codec_matches_hand_calculation():
+    """One value of three is kept for 20%, three of six for 50%. The first of equal values is kept."""
     array = np.float32([[1, -3, 2], [2, 0, 2]])
     assert unpack_array("top-20", pack_array("top-20", array[0:1]), (1, 3), "x").tolist() == [[0, -3, 0]]
     assert unpack_array("top-50", pack_array("top-50", array), (2, 3), "x").tolist() == [
@@ -35,7 +35,7 @@ def test_top_by_hand():
 
 @pytest.mark.parametrize("codec", CODECS)
 @given(ARRAYS)
-def test_packing_what_was_unpacked_gives_the_same_bits(codec, array):
+def test_repeated_packing_changes_no_bit(codec, array):
     once = apply_codec(codec, {"w": array})["w"]
     assert (once.dtype, once.shape) == (np.float32, array.shape)
     assert apply_codec(codec, {"w": once})["w"].tobytes() == once.tobytes()
@@ -45,7 +45,7 @@ def test_packing_what_was_unpacked_gives_the_same_bits(codec, array):
 
 
 @given(ARRAYS)
-def test_int8_is_within_half_a_step(array):
+def test_int8_error_is_at_most_half_a_step(array):
     step = np.abs(array).max(initial=0) / 127
     assert np.abs(apply_codec("int8", {"w": array})["w"] - array).max(initial=0) <= 0.5001 * step + 1e-37
 
@@ -61,12 +61,12 @@ def test_int8_is_within_half_a_step(array):
         ("top-50", {"": np.float32([1, 2]), "place": np.uint32([2, 1])}),
     ],
 )
-def test_what_no_sender_makes_is_refused(codec, parts):
+def test_malformed_parts_are_refused(codec, parts):
     with pytest.raises(WireError, match="pi-3"):
         unpack_array(codec, parts, (4,) if codec == "top-50" else (1,), "pi-3")
 
 
-def test_unknown_codecs():
+def test_unknown_codecs_are_refused():
     for name in ("", "int4", "top-0", "top-51", "top-1.5", "top"):
         with pytest.raises(ConfigError, match="expected fp32, fp16, int8, or top-K"):
             check_codec(name)

@@ -1,6 +1,4 @@
-"""Deflated updates: planes by hand, the same bits back, and no bytes that take more memory than an update
-may.
-"""
+"""Deflated updates: byte planes, lossless round trips, and a limit on memory."""
 
 import tracemalloc
 import zlib
@@ -20,19 +18,19 @@ DELTA = {"fc/kernel": RNG.normal(0, 0.01, (60, 50)).astype(np.float32), "fc/bias
 SPECS = {"global": list_specs(DELTA)}
 
 
-def test_planes_by_hand():
-    """Two values of two bytes and one byte that is left over: first bytes, second bytes, the rest."""
+def test_byte_planes_match_hand_calculation():
+    """Two values of two bytes and one extra byte become first bytes, second bytes, and the extra byte."""
     assert zlib.decompress(deflate_blob(b"aAbB.", 2)) == b"abAB."
     assert inflate_blob(zlib.compress(b"abAB."), 2, 5, "pi-1") == b"aAbB."
 
 
 @given(st.binary(max_size=300), st.sampled_from([1, 2, 4]))
-def test_what_was_squeezed_expands_to_the_same_bytes(blob, itemsize):
+def test_deflated_bytes_inflate_to_the_same_bytes(blob, itemsize):
     assert inflate_blob(deflate_blob(blob, itemsize), itemsize, len(blob), "pi-1") == blob
 
 
 @pytest.mark.parametrize("codec", ["fp32", "fp16", "int8", "top-10", "top-1"])
-def test_an_update_has_the_same_bits_and_fewer_bytes(codec):
+def test_deflated_update_is_identical_and_smaller(codec):
     plain, deflated = (encode_models({"global": DELTA}, each) for each in (codec, f"{codec}+deflate"))
     assert len(deflated) < len(plain)
     assert len(deflated) <= bound_models_size(SPECS, f"{codec}+deflate")
@@ -43,7 +41,7 @@ def test_an_update_has_the_same_bits_and_fewer_bytes(codec):
     }
 
 
-def test_bytes_that_nothing_shortens_are_within_the_limit():
+def test_incompressible_update_stays_within_the_limit():
     noise = {"w": np.frombuffer(np.random.default_rng(1).bytes(4_000_000), np.float32)}
     noise = {"w": np.nan_to_num(noise["w"])}
     assert len(encode_models({"global": noise}, "fp32+deflate")) <= bound_models_size(
@@ -51,11 +49,11 @@ def test_bytes_that_nothing_shortens_are_within_the_limit():
     )
 
 
-def test_an_answer_without_tensors():
+def test_update_without_tensors_round_trips():
     assert decode_models(encode_models({}, "int8+deflate"), {}, "pi-1", "int8+deflate") == {}
 
 
-def test_a_bomb_is_refused_before_its_memory_is_taken():
+def test_decompression_bomb_is_refused_before_memory_is_allocated():
     bomb = zlib.compress(bytes(100_000_000), 9)
     assert len(bomb) < 100_000
     tracemalloc.start()
@@ -70,7 +68,7 @@ def test_a_bomb_is_refused_before_its_memory_is_taken():
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         (lambda blob: blob[:-3], "end too early or too late"),
         (lambda blob: blob + b"more", "end too early or too late"),
@@ -78,14 +76,14 @@ def test_a_bomb_is_refused_before_its_memory_is_taken():
         (lambda blob: zlib.compress(zlib.decompress(blob)[:-8]), "sent"),
     ],
 )
-def test_damaged_bytes_are_refused(change, says):
-    with pytest.raises(WireError, match=says):
+def test_damaged_bytes_are_refused(change, message):
+    with pytest.raises(WireError, match=message):
         decode_models(change(encode_models({"global": DELTA}, "int8+deflate")), SPECS, "pi-1", "int8+deflate")
 
 
 @pytest.mark.parametrize(
     "name", ["deflate", "int8+zstd", "int8+deflate+deflate", "top-51+deflate", "+deflate"]
 )
-def test_other_names_are_refused(name):
+def test_other_codec_names_are_refused(name):
     with pytest.raises(ConfigError, match=r"with or without \+deflate after it"):
         check_codec(name)

@@ -1,4 +1,4 @@
-"""Messages: every dataclass survives JSON; a field that is unknown, missing or of another type is named."""
+"""Messages: every dataclass round-trips through JSON, and errors name the wrong field."""
 
 import dataclasses
 import json
@@ -42,7 +42,7 @@ BY_TYPE = {
 KINDS = [State, Status, Claim, Task, Manifest, Begin, End, Receipt, Want, Summary, Metrics]
 
 
-def name_of(annotation):
+def name_type(annotation):
     if annotation == messages.Ranges:
         return "Ranges"
     return (
@@ -55,12 +55,12 @@ def name_of(annotation):
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
 @settings(deadline=None, max_examples=15)
-def test_every_message_survives_json(kind, data):
-    made = kind(**{f.name: data.draw(BY_TYPE[name_of(f.type)]) for f in dataclasses.fields(kind)})
+def test_every_message_round_trips_through_json(kind, data):
+    made = kind(**{f.name: data.draw(BY_TYPE[name_type(f.type)]) for f in dataclasses.fields(kind)})
     assert decode_json(kind, encode_json(made)) == made
 
 
-def receipt(**changes):
+def encode_receipt(**changes):
     raw = {
         "round": 1,
         "sha256": "a",
@@ -75,7 +75,7 @@ def receipt(**changes):
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ({"rounds": 1}, "unknown field 'rounds'"),
         ({"round": ...}, "lacks the field 'round'"),
@@ -92,16 +92,16 @@ def receipt(**changes):
         ({"missing": {"0": 1}}, "a list"),
     ],
 )
-def test_each_fault_names_field_and_expectation(changes, says):
+def test_error_names_field_and_expectation(changes, message):
     with pytest.raises(WireError) as caught:
-        decode_json(Receipt, receipt(**changes))
-    assert says in str(caught.value)
+        decode_json(Receipt, encode_receipt(**changes))
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
     "payload", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 20000, b'{"ts":1,"ts":2}', b" " * 70_000]
 )
-def test_what_is_no_json_object_is_a_wire_error(payload):
+def test_payload_without_a_json_object_is_a_wire_error(payload):
     with pytest.raises(WireError):
         decode_json(Receipt, payload)
 
@@ -118,11 +118,11 @@ def test_any_bytes_are_a_wire_error_or_a_message(payload):
         assert decode_json(Claim, encode_json(claim)) == claim
 
 
-def test_text_of_any_script_travels_and_half_a_character_does_not():
-    told = Metrics("pi-1", 1, {"Verlust \U0001f600": 1.0, "é": 2.0}, 50.0, 60.0, 1.0, 1.0, 0.0)
-    assert decode_json(Metrics, encode_json(told)) == told
+def test_unicode_text_round_trips_and_lone_surrogates_are_refused():
+    metrics = Metrics("pi-1", 1, {"Verlust \U0001f600": 1.0, "é": 2.0}, 50.0, 60.0, 1.0, 1.0, 0.0)
+    assert decode_json(Metrics, encode_json(metrics)) == metrics
     with pytest.raises(WireError, match=r"Metrics.values is .*, expected an object"):
-        decode_json(Metrics, encode_json(dataclasses.replace(told, values={"\ude00": 1.0})))
+        decode_json(Metrics, encode_json(dataclasses.replace(metrics, values={"\ude00": 1.0})))
 
 
 def test_a_number_that_is_not_finite_arrives_as_nan():
@@ -131,11 +131,11 @@ def test_a_number_that_is_not_finite_arrives_as_nan():
     )
     assert json.loads(payload)["values"] == {"loss": None, "accuracy": None}
     assert json.loads(payload)["temperature_c"] is None
-    back = decode_json(Metrics, payload)
-    assert all(math.isnan(v) for v in (*back.values.values(), back.temperature_c))
+    decoded = decode_json(Metrics, payload)
+    assert all(math.isnan(v) for v in (*decoded.values.values(), decoded.temperature_c))
 
 
-def test_a_message_that_is_too_large_is_not_sent():
+def test_message_that_is_too_large_is_not_encoded():
     with pytest.raises(WireError, match="at most 65536"):
         encode_json(
             Task(
@@ -156,8 +156,8 @@ def test_a_message_that_is_too_large_is_not_sent():
         )
 
 
-def test_metrics_have_a_limit_of_their_own_both_ways():
-    """Nobody smuggles a weight vector in a message that is made for a dozen numbers."""
+def test_metrics_size_is_limited_when_encoding_and_decoding():
+    """A message for a dozen numbers must not carry a weight vector."""
     large = Metrics("pi-1", 1, {f"w{i}": 0.123456789 for i in range(300)}, 1.0, 1.0, 1.0, 1.0, 0.0)
     with pytest.raises(WireError, match="expected at most 4096"):
         encode_json(large)
@@ -172,7 +172,7 @@ def test_numbers_beyond_a_double_are_wire_errors(number):
 
 
 def test_an_optional_field_may_be_missing_and_a_required_one_may_not():
-    """Also where Python has a default: a message without `started` has no place in the order of tasks."""
+    """This includes fields with a Python default: tasks without `started` cannot be ordered."""
     task = json.loads(
         encode_json(
             Task(

@@ -1,6 +1,4 @@
-"""Tensors on the wire: same weights same bytes, readable by safetensors itself; what is foreign is named and
-never allocated.
-"""
+"""Tensors on the wire: deterministic bytes that safetensors can read, and errors without allocation."""
 
 import json
 import struct
@@ -28,7 +26,7 @@ WEIGHTS = {"conv/kernel": np.arange(6, dtype=np.float32).reshape(1, 2, 3), "conv
 SPECS = list_specs(WEIGHTS)
 
 
-def drawn(seed, shapes):
+def draw_weights(seed, shapes):
     rng = np.random.default_rng(seed)
     return {f"w{i}/k": rng.normal(size=shape).astype(np.float32) for i, shape in enumerate(shapes)}
 
@@ -37,37 +35,40 @@ def drawn(seed, shapes):
     seed=st.integers(0, 1000), shapes=st.lists(st.lists(st.integers(0, 4), max_size=4).map(tuple), max_size=5)
 )
 @settings(deadline=None, max_examples=40)
-def test_weights_survive_bit_for_bit_and_in_order(seed, shapes):
-    weights = drawn(seed, shapes)
+def test_weights_round_trip_exactly_and_in_order(seed, shapes):
+    weights = draw_weights(seed, shapes)
     blob = encode_weights(weights)
     assert blob == encode_weights(dict(reversed(weights.items())))
     assert len(blob) <= bound_blob_size(list_specs(weights))
-    back = decode_weights(blob, list_specs(weights), "pi-1")
-    assert list(back) == list(weights)
+    decoded = decode_weights(blob, list_specs(weights), "pi-1")
+    assert list(decoded) == list(weights)
     for name, array in load(blob).items():
-        assert array.tobytes() == back[name].tobytes() == weights[name].tobytes()
-        assert back[name].shape == weights[name].shape
+        assert array.tobytes() == decoded[name].tobytes() == weights[name].tobytes()
+        assert decoded[name].shape == weights[name].shape
 
 
-def forged(header, data=b""):
+def forge_blob(header, data=b""):
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text + data
 
 
-def entry(shape, low, high, dtype="F32"):
+def make_entry(shape, low, high, dtype="F32"):
     return {"dtype": dtype, "shape": shape, "data_offsets": [low, high]}
 
 
 @pytest.mark.parametrize(
-    ("blob", "says"),
+    ("blob", "message"),
     [
         (b"", "not safetensors"),
         (b"\xff" * 8, "not safetensors"),
         (struct.pack("<Q", 2**40) + b"{}", "not safetensors"),
-        (forged([1, 2]), "not safetensors"),
-        (forged({"conv/kernel": 5}), "not safetensors"),
-        (forged({"other": entry([1], 0, 4)}), "unknown tensor 'other', expected conv/kernel, conv/bias"),
+        (forge_blob([1, 2]), "not safetensors"),
+        (forge_blob({"conv/kernel": 5}), "not safetensors"),
+        (
+            forge_blob({"other": make_entry([1], 0, 4)}),
+            "unknown tensor 'other', expected conv/kernel, conv/bias",
+        ),
         (encode_weights({"conv/bias": WEIGHTS["conv/bias"]}), "no tensor 'conv/kernel', expected (1, 2, 3)"),
         (
             encode_weights({**WEIGHTS, "conv/bias": np.zeros(4, np.float32)}),
@@ -75,23 +76,33 @@ def entry(shape, low, high, dtype="F32"):
         ),
         (bytes(save({**WEIGHTS, "conv/bias": np.zeros(3)})), "is F64, expected F32"),
         (
-            forged({"conv/kernel": entry([1, 2, 3], 0, 10**12), "conv/bias": entry([3], 24, 36)}),
+            forge_blob(
+                {"conv/kernel": make_entry([1, 2, 3], 0, 10**12), "conv/bias": make_entry([3], 24, 36)}
+            ),
             "expected 24 bytes",
         ),
         (
-            forged({"conv/kernel": entry([1, 2, 3], 0, 24), "conv/bias": entry([3], 0, 12)}, bytes(36)),
+            forge_blob(
+                {"conv/kernel": make_entry([1, 2, 3], 0, 24), "conv/bias": make_entry([3], 0, 12)}, bytes(36)
+            ),
             "overlap or leave gaps",
         ),
         (
-            forged({"conv/kernel": entry([1, 2, 3], 0, 24), "conv/bias": entry([3], 24, 36)}, bytes(30)),
+            forge_blob(
+                {"conv/kernel": make_entry([1, 2, 3], 0, 24), "conv/bias": make_entry([3], 24, 36)}, bytes(30)
+            ),
             "30 bytes of tensors, expected 36",
         ),
         (
-            forged({"conv/kernel": entry([1, 2, 3], 0, 24), "conv/bias": entry([3], 24, 36)}, bytes(99)),
+            forge_blob(
+                {"conv/kernel": make_entry([1, 2, 3], 0, 24), "conv/bias": make_entry([3], 24, 36)}, bytes(99)
+            ),
             "99 bytes of tensors, expected 36",
         ),
         (
-            forged({"conv/kernel": entry([1, 2, 3], -24, 0), "conv/bias": entry([3], 0, 12)}, bytes(12)),
+            forge_blob(
+                {"conv/kernel": make_entry([1, 2, 3], -24, 0), "conv/bias": make_entry([3], 0, 12)}, bytes(12)
+            ),
             "overlap or leave gaps",
         ),
         (
@@ -100,10 +111,10 @@ def entry(shape, low, high, dtype="F32"):
         ),
     ],
 )
-def test_what_is_foreign_says_tensor_received_expected(blob, says):
+def test_invalid_blob_error_names_received_and_expected_tensor(blob, message):
     with pytest.raises(WireError) as caught:
         decode_weights(blob, SPECS, "pi-3")
-    assert says in str(caught.value)
+    assert message in str(caught.value)
     assert ";" in str(caught.value)
 
 
@@ -115,17 +126,17 @@ def test_a_damaged_blob_is_a_wire_error_or_the_right_shapes(data):
         blob[data.draw(st.integers(0, len(blob) - 1))] = data.draw(st.integers(0, 255))
     del blob[data.draw(st.integers(0, len(blob))) :]
     try:
-        back = decode_weights(bytes(blob), SPECS, "pi-3")
+        decoded = decode_weights(bytes(blob), SPECS, "pi-3")
     except WireError:
         return
-    assert {name: array.shape for name, array in back.items()} == {spec.name: spec.shape for spec in SPECS}
+    assert {name: array.shape for name, array in decoded.items()} == {spec.name: spec.shape for spec in SPECS}
 
 
-def test_several_models_in_one_blob_any_of_the_expected_each_whole():
+def test_blob_may_hold_any_expected_models_but_only_complete_ones():
     expected = {"expert0": SPECS, "expert1": SPECS}
-    back = decode_models(encode_models({"expert1": WEIGHTS}), expected, "pi-3")
-    assert list(back) == ["expert1"]
-    np.testing.assert_array_equal(back["expert1"]["conv/kernel"], WEIGHTS["conv/kernel"])
+    decoded = decode_models(encode_models({"expert1": WEIGHTS}), expected, "pi-3")
+    assert list(decoded) == ["expert1"]
+    np.testing.assert_array_equal(decoded["expert1"]["conv/kernel"], WEIGHTS["conv/kernel"])
     assert decode_models(encode_models({}), expected, "pi-3") == {}
     with pytest.raises(WireError, match="unknown model 'local'"):
         decode_models(encode_models({"local": WEIGHTS}), expected, "pi-3")
@@ -135,11 +146,11 @@ def test_several_models_in_one_blob_any_of_the_expected_each_whole():
         decode_models(encode_models({"expert0": {"conv/kernel": WEIGHTS["conv/kernel"]}}), expected, "pi-3")
 
 
-def test_a_model_may_be_a_part_of_the_plan():
+def test_model_may_hold_a_subset_of_the_plan_tensors():
     part = {"conv/kernel": WEIGHTS["conv/kernel"]}
-    back = decode_subset(encode_weights(part), SPECS, "the aggregator")
-    assert list(back) == ["conv/kernel"]
-    np.testing.assert_array_equal(back["conv/kernel"], part["conv/kernel"])
+    decoded = decode_subset(encode_weights(part), SPECS, "the aggregator")
+    assert list(decoded) == ["conv/kernel"]
+    np.testing.assert_array_equal(decoded["conv/kernel"], part["conv/kernel"])
     assert list(decode_subset(encode_weights(WEIGHTS), SPECS, "the aggregator")) == [
         spec.name for spec in SPECS
     ]
@@ -158,10 +169,10 @@ def test_only_float32_is_sent_and_model_names_have_no_slash():
         encode_models({"a/b": WEIGHTS})
 
 
-def test_a_claimed_size_takes_no_memory():
+def test_claimed_tensor_size_allocates_no_memory():
     import tracemalloc
 
-    huge = forged({"w": entry([10**6, 10**6], 0, 4 * 10**12)})
+    huge = forge_blob({"w": make_entry([10**6, 10**6], 0, 4 * 10**12)})
     tracemalloc.start()
     with pytest.raises(WireError):
         decode_weights(huge, (TensorSpec("w", (10**6, 10**6)),), "pi-3")
@@ -169,7 +180,7 @@ def test_a_claimed_size_takes_no_memory():
     tracemalloc.stop()
 
 
-def test_a_header_that_promises_terabytes_is_refused_before_memory_is_taken():
+def test_huge_header_is_refused_before_memory_is_allocated():
     header = {"global/conv/kernel": {"dtype": "F32", "shape": [2**40, 2**20], "data_offsets": [0, 2**62]}}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)

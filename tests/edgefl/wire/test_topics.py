@@ -1,4 +1,4 @@
-"""Topics: built and parsed are each other's inverse, and nothing else parses."""
+"""Topics: parsing is the inverse of formatting, and other topics are refused."""
 
 import contextlib
 
@@ -13,7 +13,7 @@ IDS = st.from_regex(r"[a-z0-9][a-z0-9_-]{0,20}", fullmatch=True)
 HASHES = st.from_regex(r"[0-9a-f]{64}", fullmatch=True)
 
 
-def test_the_topics_of_the_design():
+def test_topics_have_the_documented_form():
     topics = FederationTopics("home")
     assert topics.state == "edgefl/v2/home/state"
     assert topics.format_device("pi-1", "status") == "edgefl/v2/home/device/pi-1/status"
@@ -24,7 +24,7 @@ def test_the_topics_of_the_design():
 
 @given(name=IDS, client=IDS, sha=HASHES, number=st.integers(0, 10**8))
 @settings(deadline=None, max_examples=30)
-def test_what_is_built_parses_back(name, client, sha, number):
+def test_formatted_topics_parse_back(name, client, sha, number):
     topics = FederationTopics(name)
     assert parse_topic(topics.state) == Address(name, "state")
     assert parse_topic(topics.clusters) == Address(name, "clusters")

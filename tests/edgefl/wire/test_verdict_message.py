@@ -1,4 +1,4 @@
-"""The message of a verdict: what goes in comes out, in five digits, and it stays small."""
+"""The message of a verdict: round trips with five digits, and a limited size."""
 
 import math
 
@@ -17,12 +17,12 @@ ROWS = [
 ]
 
 
-def travelled(verdict, **options):
+def round_trip(verdict, **options):
     sent = encode_json(make_verdict_message(verdict, "s", 1.0, **{"with_rows": True, **options}))
     return read_verdict(decode_json(messages.Verdict, sent))
 
 
-def test_a_message_by_hand():
+def test_message_has_the_figures_of_the_verdict():
     verdict = judge_federation(ROWS)
     message = make_verdict_message(verdict, "s", 2.5, with_rows=True)
     assert (message.session, message.ts, message.devices, message.better) == ("s", 2.5, 2, 1)
@@ -30,22 +30,22 @@ def test_a_message_by_hand():
     assert math.isnan(message.means["int8"])
     assert [row[:2] for row in message.rows] == [("pi-1", 0.5), ("pi-2", 0.33333)]
     assert message.rows[1][3:] == (1.0, message.rows[1][4], "", "better")
-    found = travelled(verdict)
-    assert found.rows[1].local == 0.33333
-    assert found.rows[1].int8 is None
-    assert found.sentence == verdict.sentence
+    decoded = round_trip(verdict)
+    assert decoded.rows[1].local == 0.33333
+    assert decoded.rows[1].int8 is None
+    assert decoded.sentence == verdict.sentence
 
 
-def test_a_reader_rounds_to_the_per_cent_that_the_aggregator_prints():
+def test_reader_and_aggregator_print_the_same_percentage():
     share = 293 / 325  # 90.154%; four digits would give 90.15%, which is 90.1% on a page
-    found = travelled(judge_federation([{"id": "pi-1", "accuracy_local": 0.5, "accuracy_shipped": share}]))
-    assert format_percent(found.rows[0].shipped) == format_percent(share) == "90.2%"
+    decoded = round_trip(judge_federation([{"id": "pi-1", "accuracy_local": 0.5, "accuracy_shipped": share}]))
+    assert format_percent(decoded.rows[0].shipped) == format_percent(share) == "90.2%"
 
 
 def test_figures_of_single_devices_can_be_left_out():
-    found = travelled(judge_federation(ROWS), with_rows=False)
-    assert found.rows == ()
-    assert (found.devices, found.means["shipped"], found.kinds["mixture"]) == (2, 0.875, 1)
+    decoded = round_trip(judge_federation(ROWS), with_rows=False)
+    assert decoded.rows == ()
+    assert (decoded.devices, decoded.means["shipped"], decoded.kinds["mixture"]) == (2, 0.875, 1)
 
 
 @settings(deadline=None, max_examples=50)
@@ -66,15 +66,15 @@ def test_figures_of_single_devices_can_be_left_out():
         max_size=5,
     )
 )
-def test_figures_of_five_digits_travel_exactly(rows):
+def test_five_digit_figures_round_trip_exactly(rows):
     verdict = judge_federation({"id": f"d-{i}", **row} for i, row in enumerate(rows))
-    found = travelled(verdict)
-    assert found.rows == verdict.rows
-    assert (found.kinds, found.overall, found.worst) == (verdict.kinds, verdict.overall, verdict.worst)
+    decoded = round_trip(verdict)
+    assert decoded.rows == verdict.rows
+    assert (decoded.kinds, decoded.overall, decoded.worst) == (verdict.kinds, verdict.overall, verdict.worst)
 
 
 def test_the_message_of_thousands_of_devices_is_small():
-    """The longest ids, figures and words; a broker may pass 64 KiB only."""
+    """Ids and figures have their maximum length. A broker may limit messages to 64 KiB."""
     rows = [
         {
             "id": f"{i:064}",
@@ -89,19 +89,19 @@ def test_the_message_of_thousands_of_devices_is_small():
     verdict = judge_federation(rows, num_classes=10)
     sent = encode_json(make_verdict_message(verdict, "s" * 16, 1e9, with_rows=True))
     assert len(sent) < find_max_bytes(messages.Verdict) == 65_536
-    found = read_verdict(decode_json(messages.Verdict, sent))
-    assert (found.devices, len(found.rows)) == (5000, 500)
-    assert [row.id for row in found.rows] == [f"{i:064}" for i in range(500)]
+    decoded = read_verdict(decode_json(messages.Verdict, sent))
+    assert (decoded.devices, len(decoded.rows)) == (5000, 500)
+    assert [row.id for row in decoded.rows] == [f"{i:064}" for i in range(500)]
 
 
-def test_a_hostile_message_prints_nothing_of_its_own():
+def test_hostile_message_prints_no_control_characters():
     message = make_verdict_message(judge_federation(ROWS), "s", 1.0, with_rows=True)
     row = ("\x1b[2J", 1e300, -1.0, math.inf, 0.5, "\x1b[31m", "\n")
     hostile = {"rows": (row,), "gain_points": 1e300, "kinds": {"\n": 9}, "sentence": "\x1b[2J\n"}
-    found = read_verdict(messages.Verdict(**{**vars(message), **hostile}))
-    assert found.rows[0] == DeviceFigures("\x1b[2J", int8=0.5)
-    assert (found.gain_points, sum(found.kinds.values())) == (None, 0)
-    assert all(line.isprintable() for line in render_verdict_lines(found))
+    decoded = read_verdict(messages.Verdict(**{**vars(message), **hostile}))
+    assert decoded.rows[0] == DeviceFigures("\x1b[2J", int8=0.5)
+    assert (decoded.gain_points, sum(decoded.kinds.values())) == (None, 0)
+    assert all(line.isprintable() for line in render_verdict_lines(decoded))
 
 
 def test_an_unknown_comparison_of_a_newer_aggregator_is_missing():
@@ -110,5 +110,5 @@ def test_an_unknown_comparison_of_a_newer_aggregator_is_missing():
     newer = messages.Verdict(
         **{**vars(message), "rows": (row,), "overall": "splendid", "means": {"auc": 0.5}}
     )
-    found = read_verdict(newer)
-    assert (found.rows[0].comparison, found.overall, found.means["local"]) == ("", "", None)
+    decoded = read_verdict(newer)
+    assert (decoded.rows[0].comparison, decoded.overall, decoded.means["local"]) == ("", "", None)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from edgefl.errors import ExportError
-from firmware_export.certificate import bundle as bundle_of
+from firmware_export.certificate import bundle as bundle_module
 from firmware_export.certificate import parity
 from firmware_export.certificate.budget import Budget
 from firmware_export.certificate.bundle import write_bundle
@@ -27,18 +27,18 @@ SAMPLES = 30
 
 @pytest.fixture
 def few_targets(monkeypatch) -> None:
-    """Use only this computer and one core, for tests of other things than parity."""
+    """Run only the host and one core. Most tests need no other target."""
     monkeypatch.setattr(
-        bundle_of, "make_certificate", partial(make_certificate, target_names=("host", "cortex-m4"))
+        bundle_module, "make_certificate", partial(make_certificate, target_names=("host", "cortex-m4"))
     )
 
 
-def certificate_of(out: Path) -> dict:
+def read_certificate(out: Path) -> dict:
     return json.loads((out / "certificate.json").read_text())
 
 
 def test_every_target_gives_the_same_bytes(bundle) -> None:
-    certificate = certificate_of(bundle)
+    certificate = read_certificate(bundle)
     status = {row["place"]: (row["status"], row["samples"]) for row in certificate["parity"]}
     for name in ("tflite-micro", "host", "cortex-m3", "cortex-m4", "cortex-m7"):
         assert status[name] == ("equal", SAMPLES), name
@@ -61,8 +61,8 @@ def test_every_target_gives_the_same_bytes(bundle) -> None:
     assert counted == pytest.approx(cost["cortex-m4"]["instructions_mean"], rel=0.05)
 
 
-def test_the_files_of_the_folder(bundle) -> None:
-    certificate = certificate_of(bundle)
+def test_bundle_contains_exactly_the_certified_files(bundle) -> None:
+    certificate = read_certificate(bundle)
     present = {str(path.relative_to(bundle)) for path in bundle.rglob("*") if path.is_file()}
     assert present == {*certificate["files"], "certificate.json"}
     assert {
@@ -80,7 +80,7 @@ def test_the_files_of_the_folder(bundle) -> None:
     assert f'<td class="number">{mean / 100e3:.2f}</td>' in page, "milliseconds at 100 MHz"
 
 
-def test_one_byte_that_differs_fails(bundle, monkeypatch) -> None:
+def test_one_different_output_byte_is_an_error(bundle, monkeypatch) -> None:
     model, model_float = ((bundle / name).read_bytes() for name in ("model.tflite", "model_float.tflite"))
     golden = decode_golden((bundle / "golden.npz").read_bytes())
     outputs = golden.outputs.copy()
@@ -111,10 +111,10 @@ def test_an_exceeded_budget_names_layers_and_three_remedies(bundle, budget, text
     assert all(text in str(caught.value) for text in (*texts, "too many", "  1. ", "  2. ", "  3. "))
 
 
-def test_a_second_export_leaves_nothing_of_the_first(copy, digits, few_targets) -> None:
+def test_second_export_removes_the_files_of_the_first(copy, digits, few_targets) -> None:
     write_bundle(copy, *choose_golden_samples(digits.shard, 5, 1), ExportRequest("host", Budget()))
     present = {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()}
-    assert present == {*certificate_of(copy)["files"], "certificate.json"}
+    assert present == {*read_certificate(copy)["files"], "certificate.json"}
     assert "firmware/host.c" in present and "firmware/startup.c" not in present
 
 
@@ -138,10 +138,10 @@ def test_a_folder_that_cannot_be_written_is_an_error(copy, digits, monkeypatch, 
     assert not (copy / "certificate.json").exists()
 
 
-def test_profile_shares_out_the_instructions(bundle) -> None:
+def test_profile_divides_instructions_among_layers(bundle) -> None:
     target, layers, budget = profile_bundle(bundle, "cortex-m3")
     assert target == "cortex-m3" and budget == {"ram_bytes": 64 << 10, "flash_bytes": 256 << 10}
-    certificate = certificate_of(bundle)
+    certificate = read_certificate(bundle)
     cost = next(row for row in certificate["cost"] if row["target"] == "cortex-m3")
     assert sum(layer.instructions for layer in layers) == pytest.approx(cost["instructions_mean"], rel=0.05)
     assert max(layers, key=lambda layer: layer.instructions).name.startswith("conv")
@@ -162,7 +162,7 @@ def test_a_skip_threshold_reports_its_cost(bundle, digits, tmp_path, few_targets
     assert skipping["outputs_sha256"] and certificate["parity"][0]["status"] == "equal"
 
 
-def test_the_c_array_is_the_model(bundle, tmp_path) -> None:
+def test_compiled_c_array_equals_the_model_file(bundle, tmp_path) -> None:
     program = (
         '#include "model_data.h"\n#include <stdio.h>\nint main(void) { return fwrite(model_data, 1, '
         "model_data_bytes, stdout) == 0; }\n"

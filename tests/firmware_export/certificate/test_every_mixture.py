@@ -26,7 +26,7 @@ CASES = [(kind, data, 8) for data in DATA for kind in KINDS] + [
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("kind", "data", "weights"), CASES if SAMPLES else FEW)
-def test_the_same_bytes_everywhere(kind, data, weights, mixture_of) -> None:
+def test_every_target_gives_the_same_bytes(kind, data, weights, mixture_of) -> None:
     for target in TARGETS.values():
         if reason := explain_not_runnable(target):
             pytest.skip(reason)
@@ -38,7 +38,7 @@ def test_the_same_bytes_everywhere(kind, data, weights, mixture_of) -> None:
     )
     assert len(x) == count
     model = made.model if weights == 8 else with_few_values(made.model, made.shard.x_train[:256], weights)
-    # an untrained expert may have few different values
+    # An untrained expert may have few different values
     assert weights == 8 or "fully_connected_narrow" in generate_c(model).files["model.c"]
     golden = make_golden(model, x, y)
     results = run_everywhere(generate_c(model).files, golden, tuple(TARGETS.values()), "cortex-m4")

@@ -1,6 +1,6 @@
-"""TensorFlow Lite Micro's files.
+"""The files for TensorFlow Lite Micro.
 
-The arena is the smallest one that works. The resolver has exactly the model's operators.
+The arena has the smallest size that works. The resolver has exactly the model's operators.
 """
 
 import re
@@ -24,7 +24,7 @@ def model(digits, tmp_path_factory) -> bytes:
     return (out / "model.tflite").read_bytes()
 
 
-def test_the_arena_is_enough_and_sixteen_bytes_less_are_not(model) -> None:
+def test_measured_arena_is_the_smallest_that_works(model) -> None:
     size = measure_arena_bytes(model)
     inputs = np.random.default_rng(1).integers(-128, 128, (5, 28, 28, 1)).astype(np.int8)
     np.testing.assert_array_equal(run_tflm(model, inputs, size), run_tflm(model, inputs))
@@ -40,13 +40,13 @@ def test_the_resolver_has_every_operator_once(model) -> None:
     assert "AddConv2D()" in text and "AddMaxPool2D()" in text and "AddSoftmax()" not in text
 
 
-def test_an_operator_without_a_call_is_named() -> None:
+def test_error_names_an_operator_without_resolver_call() -> None:
     graph = OperatorGraph((("WHERE", (0,)),), (TensorKind("a", "INT8", False),))
     with pytest.raises(ExportError, match="no resolver call for WHERE"):
         render_model_ops_h(graph, 1, 1, "1")
 
 
-def test_the_array_holds_every_byte() -> None:
+def test_c_array_contains_every_byte_of_the_model() -> None:
     blob = bytes(range(40))
     text = render_model_data_c(blob)
     assert bytes(int(byte, 16) for byte in re.findall(r"0x([0-9a-f]{2}),", text)) == blob

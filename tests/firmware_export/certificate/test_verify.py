@@ -16,23 +16,23 @@ from firmware_export.certificate.verify import verify_bundle
 pytest.importorskip("tflite_micro")
 
 
-def certificate_of(out: Path) -> dict:
+def read_certificate(out: Path) -> dict:
     return json.loads((out / "certificate.json").read_text())
 
 
-def test_it_verifies_and_is_made_the_same_again(bundle) -> None:
+def test_intact_bundle_passes_verification(bundle) -> None:
     result = verify_bundle(bundle)
     assert not result.unchecked and any("cortex-m7" in line for line in result.checked)
 
 
-def changed(out: Path, name: str, change) -> None:
+def change_file(out: Path, name: str, change) -> None:
     (out / name).write_bytes(change((out / name).read_bytes()))
 
 
-def forged(out: Path, name: str, change) -> None:
+def forge_file(out: Path, name: str, change) -> None:
     """Change a file and put its new digest into the certificate."""
-    changed(out, name, change)
-    certificate = certificate_of(out)
+    change_file(out, name, change)
+    certificate = read_certificate(out)
     certificate["files"][name] = sha256((out / name).read_bytes()).hexdigest()
     (out / "certificate.json").write_text(json.dumps(certificate))
 
@@ -49,7 +49,7 @@ def forged(out: Path, name: str, change) -> None:
     ],
 )
 def test_a_damaged_file_is_named(copy, name) -> None:
-    changed(copy, name, lambda blob: blob[:-1] + bytes([blob[-1] ^ 1]))
+    change_file(copy, name, lambda blob: blob[:-1] + bytes([blob[-1] ^ 1]))
     with pytest.raises(ExportError, match=f"^{re.escape(name)} is not the exported file"):
         verify_bundle(copy)
 
@@ -60,8 +60,8 @@ def test_a_missing_file_is_named(copy) -> None:
         verify_bundle(copy)
 
 
-def test_edited_c_is_named_even_with_a_new_digest(copy) -> None:
-    forged(copy, "c/model.c", lambda blob: blob.replace(b"return best;", b"return 0;"))
+def test_edited_c_is_named_despite_an_updated_digest(copy) -> None:
+    forge_file(copy, "c/model.c", lambda blob: blob.replace(b"return best;", b"return 0;"))
     with pytest.raises(ExportError, match=r"c/model\.c does not follow from model\.tflite"):
         verify_bundle(copy)
 
@@ -73,7 +73,7 @@ def test_edited_outputs_are_detected(copy) -> None:
         outputs[3, 0] ^= 1
         return encode_golden(replace(golden, outputs=outputs))
 
-    forged(copy, "golden.npz", flip)
+    forge_file(copy, "golden.npz", flip)
     with pytest.raises(ExportError, match="outputs differ from tflite-micro's outputs"):
         verify_bundle(copy)
 
@@ -83,14 +83,14 @@ def test_edited_outputs_are_detected(copy) -> None:
     [("accuracy", "accuracy_int8"), ("cost", 2, "flash_bytes"), ("tflm", "arena_bytes"), ("model", "bytes")],
 )
 def test_an_edited_figure_is_named(bundle, copy, path, monkeypatch) -> None:
-    certificate = certificate_of(copy)
+    certificate = read_certificate(copy)
     entry = certificate
     for key in path[:-1]:
         entry = entry[key]
     entry[path[-1]] += 1
     (copy / "certificate.json").write_text(json.dumps(certificate))
-    truth = {key: value for key, value in certificate_of(bundle).items() if key != "files"}
-    # Made again in test_it_verifies
+    truth = {key: value for key, value in read_certificate(bundle).items() if key != "files"}
+    # test_intact_bundle_passes_verification makes the real certificate again
     monkeypatch.setattr(verify, "make_certificate", lambda *arguments: truth)
     if path[0] == "tflm":
         monkeypatch.setattr(verify, "derive_files", lambda *arguments: {"report.html": b""})

@@ -14,24 +14,24 @@ SEEDS = range(6)
 CONV = ("CONV_2D", "DEPTHWISE_CONV_2D")
 
 
-def scale(rng, low=-7.0, high=-2.0):
+def draw_scale(rng, low=-7.0, high=-2.0):
     return float(np.float32(2.0 ** rng.uniform(low, high)))
 
 
-def zero(rng):
+def draw_zero_point(rng):
     return int(rng.integers(-128, 128))
 
 
-def int8(rng, *shape):
+def draw_int8(rng, *shape):
     return rng.integers(-128, 128, shape).astype(np.int8)
 
 
-def equal(compiled, tmp_path, model, rng, shape, low=-128, samples=30) -> None:
+def check_against_micro(compiled, tmp_path, model, rng, shape, low=-128, samples=30) -> None:
     source = generate_c(model)
     x = rng.integers(low, 128, (samples, *shape)).astype(np.int8)
     x[0] = 127
     x[1] = low
-    expected = compiled.micro(model, x)
+    expected = compiled.run_micro(model, x)
     received, _ = compiled.run(
         compiled.build(source, tmp_path, "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
         x,
@@ -43,7 +43,7 @@ def equal(compiled, tmp_path, model, rng, shape, low=-128, samples=30) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", CONV)
-def test_convolutions(compiled, graphs, tmp_path, kind, seed) -> None:
+def test_convolutions_match_tflite_micro(compiled, graphs, tmp_path, kind, seed) -> None:
     rng = np.random.default_rng(seed)
     height = int(rng.integers(3, 11))
     width = int(rng.integers(3, 11))
@@ -57,11 +57,11 @@ def test_convolutions(compiled, graphs, tmp_path, kind, seed) -> None:
     ]
     multiple = int(rng.integers(1, 4))
     out = channels * multiple if kind != "CONV_2D" else int(rng.integers(1, 9))
-    weights = int8(rng, out, kh, kw, channels) if kind == "CONV_2D" else int8(rng, 1, kh, kw, out)
+    weights = draw_int8(rng, out, kh, kw, channels) if kind == "CONV_2D" else draw_int8(rng, 1, kh, kw, out)
     per_channel = seed != 5
-    scales = [scale(rng, -9, -5) for _ in range(out)] if per_channel else scale(rng, -9, -5)
-    x = scale(rng)
-    y = scale(rng, -4, -1)
+    scales = [draw_scale(rng, -9, -5) for _ in range(out)] if per_channel else draw_scale(rng, -9, -5)
+    x = draw_scale(rng)
+    y = draw_scale(rng, -4, -1)
     bias = rng.integers(-3000, 3000, out).astype(np.int32)
     options = {
         "padding": 0 if same else 1,
@@ -74,14 +74,14 @@ def test_convolutions(compiled, graphs, tmp_path, kind, seed) -> None:
     if kind != "CONV_2D":
         options["depthMultiplier"] = multiple
     tensors = [
-        graphs.T((1, height, width, channels), x, zero(rng)),
+        graphs.T((1, height, width, channels), x, draw_zero_point(rng)),
         graphs.T(weights.shape, scales, 0, weights, 0 if kind == "CONV_2D" else 3),
         graphs.T((out,), [x * float(s) for s in np.atleast_1d(scales)], 0, bias),
-        graphs.T((1, *size, out), y, zero(rng)),
+        graphs.T((1, *size, out), y, draw_zero_point(rng)),
     ]
     cls = "Conv2D" if kind == "CONV_2D" else "DepthwiseConv2D"
-    model = graphs.model_of(tensors, [graphs.Op(kind, (0, 1, 2), (3,), options, cls)])
-    equal(compiled, tmp_path, model, rng, tensors[0].shape[1:])
+    model = graphs.make_tflite(tensors, [graphs.Op(kind, (0, 1, 2), (3,), options, cls)])
+    check_against_micro(compiled, tmp_path, model, rng, tensors[0].shape[1:])
 
 
 WINDOWS = [
@@ -102,14 +102,16 @@ MEANS = [
 
 
 @pytest.mark.parametrize(("window", "size", "same"), WINDOWS)
-def test_pooling_behind_a_convolution(compiled, graphs, tmp_path, window, size, same) -> None:
+def test_pooling_after_a_convolution_matches_tflite_micro(
+    compiled, graphs, tmp_path, window, size, same
+) -> None:
     rng = np.random.default_rng(sum(size))
-    weights = int8(rng, 5, 3, 3, 3)
+    weights = draw_int8(rng, 5, 3, 3, 3)
     pooled = [-(-n // w) if same else n // w for n, w in zip(size, window, strict=True)]
-    out = scale(rng, -4, -2), zero(rng)
+    out = draw_scale(rng, -4, -2), draw_zero_point(rng)
     tensors = [
-        graphs.T((1, *size, 3), 0.02, zero(rng)),
-        graphs.T(weights.shape, [scale(rng, -8, -5) for _ in range(5)], 0, weights),
+        graphs.T((1, *size, 3), 0.02, draw_zero_point(rng)),
+        graphs.T(weights.shape, [draw_scale(rng, -8, -5) for _ in range(5)], 0, weights),
         graphs.T((5,), [0.001] * 5, 0, rng.integers(-3000, 3000, 5).astype(np.int32)),
         graphs.T((1, *size, 5), *out),
         graphs.T((1, *pooled, 5), *out),
@@ -133,30 +135,30 @@ def test_pooling_behind_a_convolution(compiled, graphs, tmp_path, window, size, 
         graphs.Op("CONV_2D", (0, 1, 2), (3,), convolution, "Conv2D"),
         graphs.Op("MAX_POOL_2D", (3,), (4,), pool, "Pool2D"),
     ]
-    model = graphs.model_of(tensors, operators)
+    model = graphs.make_tflite(tensors, operators)
     fused = window[0] * window[1] in (2, 4) and all(
         p * w <= n for p, w, n in zip(pooled, window, size, strict=True)
     )
     assert [layer.op for layer in generate_c(model).layers] == (
         ["CONV_2D + MAX_POOL_2D"] if fused else ["CONV_2D", "MAX_POOL_2D"]
     )
-    equal(compiled, tmp_path, model, rng, tensors[0].shape[1:])
+    check_against_micro(compiled, tmp_path, model, rng, tensors[0].shape[1:])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_dense(compiled, graphs, tmp_path, seed) -> None:
+def test_dense_layers_match_tflite_micro(compiled, graphs, tmp_path, seed) -> None:
     rng = np.random.default_rng(seed)
     inputs = int(rng.integers(1, 40))
     outputs = (1, 2, 3, 4, 9, 16)[seed]
-    weights = int8(rng, outputs, inputs)
-    scales = [scale(rng, -9, -5) for _ in range(outputs)] if seed % 2 else scale(rng, -9, -5)
-    x = scale(rng)
+    weights = draw_int8(rng, outputs, inputs)
+    scales = [draw_scale(rng, -9, -5) for _ in range(outputs)] if seed % 2 else draw_scale(rng, -9, -5)
+    x = draw_scale(rng)
     bias = rng.integers(-3000, 3000, outputs).astype(np.int32)
     tensors = [
-        graphs.T((1, inputs), x, zero(rng)),
+        graphs.T((1, inputs), x, draw_zero_point(rng)),
         graphs.T(weights.shape, scales, 0, weights),
         graphs.T((outputs,), [x * float(s) for s in np.atleast_1d(scales)], 0, bias),
-        graphs.T((1, outputs), scale(rng, -4, -1), zero(rng)),
+        graphs.T((1, outputs), draw_scale(rng, -4, -1), draw_zero_point(rng)),
     ]
     has_bias = seed != 4
     operator = graphs.Op(
@@ -166,12 +168,12 @@ def test_dense(compiled, graphs, tmp_path, seed) -> None:
         {"fusedActivationFunction": seed % 2},
         "FullyConnected",
     )
-    equal(compiled, tmp_path, graphs.model_of(tensors, [operator]), rng, (inputs,))
+    check_against_micro(compiled, tmp_path, graphs.make_tflite(tensors, [operator]), rng, (inputs,))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", ["MAX_POOL_2D", "AVERAGE_POOL_2D"])
-def test_pooling(compiled, graphs, tmp_path, kind, seed) -> None:
+def test_pooling_matches_tflite_micro(compiled, graphs, tmp_path, kind, seed) -> None:
     rng = np.random.default_rng(seed)
     height, width = (int(v) for v in rng.integers(3, 9, 2))
     window = rng.integers(1, 4, 2)
@@ -181,7 +183,7 @@ def test_pooling(compiled, graphs, tmp_path, kind, seed) -> None:
         -(-n // int(s)) if same else -(-(n - int(k) + 1) // int(s))
         for n, k, s in zip((height, width), window, stride, strict=True)
     ]
-    quantization = scale(rng), zero(rng)
+    quantization = draw_scale(rng), draw_zero_point(rng)
     options = {
         "padding": 0 if same else 1,
         "filterHeight": int(window[0]),
@@ -191,10 +193,10 @@ def test_pooling(compiled, graphs, tmp_path, kind, seed) -> None:
         "fusedActivationFunction": seed % 2,
     }
     tensors = [graphs.T((1, height, width, 3), *quantization), graphs.T((1, *size, 3), *quantization)]
-    equal(
+    check_against_micro(
         compiled,
         tmp_path,
-        graphs.model_of(tensors, [graphs.Op(kind, (0,), (1,), options, "Pool2D")]),
+        graphs.make_tflite(tensors, [graphs.Op(kind, (0,), (1,), options, "Pool2D")]),
         rng,
         tensors[0].shape[1:],
     )
@@ -202,27 +204,27 @@ def test_pooling(compiled, graphs, tmp_path, kind, seed) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", ["ADD", "SUB", "MUL"])
-def test_arithmetic_of_two(compiled, graphs, tmp_path, kind, seed) -> None:
-    """Try several second operands.
+def test_binary_arithmetic_matches_tflite_micro(compiled, graphs, tmp_path, kind, seed) -> None:
+    """The seed chooses the second operand.
 
-    They are the same shape, a scalar, one value per channel, a constant, and the first operand itself.
+    It is a tensor of the same shape, a scalar, one value per channel, a constant, or the first operand.
     """
     rng = np.random.default_rng(seed)
     shape = (1, 3, 4, 5)
-    x = scale(rng)
-    y = scale(rng)
+    x = draw_scale(rng)
+    y = draw_scale(rng)
     out = float(np.float32((x * y * 90) if kind == "MUL" else max(x, y) * rng.uniform(0.6, 3)))
     other = (shape, (), (1, 1, 1, 5), (1, 3, 1, 5), shape, shape)[seed]
-    data = int8(rng, *other) // 8 if seed in (1, 2, 3) else None
+    data = draw_int8(rng, *other) // 8 if seed in (1, 2, 3) else None
     tensors = [
         graphs.T(shape, x, 5),
         graphs.T(other, x if seed >= 4 else y, 3, data),
-        graphs.T(shape, out, zero(rng) // 4),
+        graphs.T(shape, out, draw_zero_point(rng) // 4),
     ]
     if data is None:
         # The operands: the input, and the input plus a constant
-        tensors[1] = graphs.T((5,), y, zero(rng), int8(rng, 5))
-        tensors.insert(2, graphs.T(shape, y, zero(rng)))
+        tensors[1] = graphs.T((5,), y, draw_zero_point(rng), draw_int8(rng, 5))
+        tensors.insert(2, graphs.T(shape, y, draw_zero_point(rng)))
         widen = graphs.Op("ADD", (0, 1), (2,), {"fusedActivationFunction": 0}, "Add")
         first, second, result = (0, 2, 3) if seed < 5 or kind == "SUB" else (2, 2, 3)
     else:
@@ -230,59 +232,59 @@ def test_arithmetic_of_two(compiled, graphs, tmp_path, kind, seed) -> None:
     operator = graphs.Op(
         kind, (first, second), (result,), {"fusedActivationFunction": (0, 1, 3)[seed % 3]}, kind.capitalize()
     )
-    equal(
+    check_against_micro(
         compiled,
         tmp_path,
-        graphs.model_of(tensors, [widen, operator] if widen else [operator]),
+        graphs.make_tflite(tensors, [widen, operator] if widen else [operator]),
         rng,
         shape[1:],
     )
 
 
-def single(graphs, kind, source, output, options=None, cls=""):
-    return graphs.model_of([source, output], [graphs.Op(kind, (0,), (1,), options or {}, cls)])
+def make_unary_model(graphs, kind, source, output, options=None, cls=""):
+    return graphs.make_tflite([source, output], [graphs.Op(kind, (0,), (1,), options or {}, cls)])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", ["LOGISTIC", "TANH", "RSQRT", "LEAKY_RELU", "RELU", "RELU6", "QUANTIZE"])
-def test_tables_hold_every_int8(compiled, graphs, tmp_path, kind, seed) -> None:
+def test_lookup_tables_match_tflite_micro_for_every_int8(compiled, graphs, tmp_path, kind, seed) -> None:
     rng = np.random.default_rng(seed)
     shape = (1, 256)
-    x = graphs.T(shape, scale(rng, -9, -1), -128 if kind == "RSQRT" else zero(rng))
-    y = {"LOGISTIC": (1 / 256, -128), "TANH": (1 / 128, 0), "RSQRT": (scale(rng, -7, -3), -128)}.get(
-        kind, (scale(rng, -8, -2), zero(rng))
+    x = graphs.T(shape, draw_scale(rng, -9, -1), -128 if kind == "RSQRT" else draw_zero_point(rng))
+    y = {"LOGISTIC": (1 / 256, -128), "TANH": (1 / 128, 0), "RSQRT": (draw_scale(rng, -7, -3), -128)}.get(
+        kind, (draw_scale(rng, -8, -2), draw_zero_point(rng))
     )
     if kind == "RELU6":
         y = x.scales, x.zero
     options = ({"alpha": 0.2}, "LeakyRelu") if kind == "LEAKY_RELU" else ({}, "")
-    model = single(graphs, kind, x, graphs.T(shape, *y), *options)
+    model = make_unary_model(graphs, kind, x, graphs.T(shape, *y), *options)
     values = np.arange(-128, 128, dtype=np.int8)[None]
-    expected = compiled.micro(model, values)
+    expected = compiled.run_micro(model, values)
     received, _ = compiled.run(compiled.build(generate_c(model), tmp_path), values, 256)
     np.testing.assert_array_equal(received, expected)
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_softmax(compiled, graphs, tmp_path, seed) -> None:
+def test_softmax_matches_tflite_micro(compiled, graphs, tmp_path, seed) -> None:
     rng = np.random.default_rng(seed)
     classes = (2, 3, 7, 10, 62)[seed % 5]
-    model = single(
+    model = make_unary_model(
         graphs,
         "SOFTMAX",
-        graphs.T((1, classes), scale(rng, -7, 1), zero(rng)),
+        graphs.T((1, classes), draw_scale(rng, -7, 1), draw_zero_point(rng)),
         graphs.T((1, classes), 1 / 256, -128),
         {"beta": (1.0, 0.5)[seed % 2]},
         "Softmax",
     )
-    equal(compiled, tmp_path, model, rng, (classes,), samples=200)
+    check_against_micro(compiled, tmp_path, model, rng, (classes,), samples=200)
 
 
 @pytest.mark.parametrize(("shape", "axes", "out"), MEANS)
-@pytest.mark.parametrize("alike", [False, True])
-def test_mean(compiled, graphs, tmp_path, shape, axes, out, alike) -> None:
+@pytest.mark.parametrize("same_quantization", [False, True])
+def test_mean_matches_tflite_micro(compiled, graphs, tmp_path, shape, axes, out, same_quantization) -> None:
     rng = np.random.default_rng(len(shape) + sum(axes))
-    x = scale(rng), zero(rng)
-    y = x if alike else (scale(rng, -9, -4), zero(rng))
+    x = draw_scale(rng), draw_zero_point(rng)
+    y = x if same_quantization else (draw_scale(rng, -9, -4), draw_zero_point(rng))
     tensors = [graphs.T(shape, *x), graphs.T((len(axes),), data=np.array(axes, np.int32)), graphs.T(out, *y)]
-    model = graphs.model_of(tensors, [graphs.Op("MEAN", (0, 1), (2,), {"keepDims": True}, "Reducer")])
-    equal(compiled, tmp_path, model, rng, shape[1:])
+    model = graphs.make_tflite(tensors, [graphs.Op("MEAN", (0, 1), (2,), {"keepDims": True}, "Reducer")])
+    check_against_micro(compiled, tmp_path, model, rng, shape[1:])

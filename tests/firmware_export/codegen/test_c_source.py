@@ -58,17 +58,17 @@ def made(request, mixture_of):
     return mixture_of(*request.param)
 
 
-def samples(made, count: int = 1000):
+def quantize_samples(made, count: int = 1000):
     x = np.concatenate([made.shard.x_test, made.shard.x_train])[:count]
     return quantize_input(load_tflite(made.model, reference=True), x)
 
 
-def test_a_thousand_samples_are_bit_equal(made, compiled, tmp_path) -> None:
+def test_c_of_every_mixture_gives_tflite_micro_bytes(made, compiled, tmp_path) -> None:
     pytest.importorskip("tflite_micro")
     source = generate_c(made.model)
-    x = samples(made)
+    x = quantize_samples(made)
     program = compiled.build(source, tmp_path)
-    expected = compiled.micro(made.model, x)
+    expected = compiled.run_micro(made.model, x)
     received, gates = compiled.run(program, x, expected.shape[1])
     assert len(x) >= 700
     np.testing.assert_array_equal(received, expected)
@@ -78,7 +78,7 @@ def test_a_thousand_samples_are_bit_equal(made, compiled, tmp_path) -> None:
     assert ("gate" in source.parts) == bool(experts)
 
 
-def test_the_same_model_gives_the_same_text_and_ram_size(made, compiled, tmp_path) -> None:
+def test_generated_c_is_reproducible_and_reports_its_ram_size(made, compiled, tmp_path) -> None:
     first = generate_c(made.model)
     second = generate_c(made.model)
     assert first == second and list(first.files) == ["model.h", "model.c", "model_weights.c"]
@@ -110,7 +110,7 @@ def test_the_last_layer_has_the_name_of_its_weights(digits) -> None:
         ("PartitionedCall:0", [], "fully_connected"),
     ],
 )
-def test_the_name_of_a_layer(output: str, constants: list[str], name: str) -> None:
+def test_layer_is_named_after_its_output_or_weights(output: str, constants: list[str], name: str) -> None:
     named = [SimpleNamespace(name=output, data=None)]
     named += [SimpleNamespace(name=constant, data=np.zeros(1)) for constant in constants]
     network: Any = SimpleNamespace(get_tensor=lambda index: named[index])
@@ -129,15 +129,15 @@ def lenets(fashion, digits):
     return *models, quantize_input(load_tflite(models[1], reference=True), digits.shard.x_test[:60])
 
 
-def test_no_undefined_behaviour(lenets, compiled, tmp_path) -> None:
+def test_generated_c_has_no_undefined_behaviour(lenets, compiled, tmp_path) -> None:
     first, _, x = lenets
     program = compiled.build(
         generate_c(first), tmp_path, "-fsanitize=address,undefined", "-fno-sanitize-recover=all"
     )
-    np.testing.assert_array_equal(compiled.run(program, x, 10)[0], compiled.micro(first, x))
+    np.testing.assert_array_equal(compiled.run(program, x, 10)[0], compiled.run_micro(first, x))
 
 
-def test_another_models_parts_make_it_the_other_model(lenets, compiled, tmp_path) -> None:
+def test_firmware_with_replaced_parts_computes_the_other_model(lenets, compiled, tmp_path) -> None:
     """An update sends the images of the parts, which hold everything that depends on weights and scales."""
     first, second, x = lenets
     one = generate_c(first)
@@ -148,13 +148,13 @@ def test_another_models_parts_make_it_the_other_model(lenets, compiled, tmp_path
     ran = subprocess.run([program, tmp_path / "parts"], input=x.tobytes(), capture_output=True, timeout=60)
     assert ran.stderr == b"".join(one.images[name] for name in one.parts)
     np.testing.assert_array_equal(
-        np.frombuffer(ran.stdout, np.int8).reshape(-1, 10), compiled.micro(second, x)
+        np.frombuffer(ran.stdout, np.int8).reshape(-1, 10), compiled.run_micro(second, x)
     )
 
 
-def test_an_expert_under_the_threshold_does_not_run(mixture_of, compiled, tmp_path) -> None:
+def test_expert_below_the_gate_threshold_is_skipped(mixture_of, compiled, tmp_path) -> None:
     made = mixture_of("aem", "uci-har")
-    x = samples(made, 300)
+    x = quantize_samples(made, 300)
     expected, gates = compiled.run(compiled.build(generate_c(made.model), tmp_path / "all"), x, 6)
     skipping = generate_c(made.model, threshold=0.3)
     received, same_gates = compiled.run(compiled.build(skipping, tmp_path / "some"), x, 6)
@@ -173,11 +173,11 @@ def test_an_expert_under_the_threshold_does_not_run(mixture_of, compiled, tmp_pa
 
 @pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize("level", ["-O0", "-O2"])
-def test_arm_cores_need_no_library(mixture_of, compiled, tmp_path, core, level) -> None:
+def test_c_compiled_for_arm_cores_needs_no_library(mixture_of, compiled, tmp_path, core, level) -> None:
     if shutil.which("arm-none-eabi-gcc") is None:
         pytest.skip("no arm-none-eabi-gcc")
     for data in ("uci-har", "fashion-mnist"):
-        files = compiled.write(generate_c(mixture_of("aem", data).model), tmp_path / data)
+        files = compiled.write_files(generate_c(mixture_of("aem", data).model), tmp_path / data)
         target = ["arm-none-eabi-gcc", f"-mcpu={core}", "-mthumb", "-ffreestanding", level, *compiled.STRICT]
         target += ["-mfloat-abi=hard"] if core == "cortex-m55" else []
         for file in files:

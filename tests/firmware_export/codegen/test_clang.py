@@ -24,7 +24,7 @@ LEVELS = ("-O0", "-O1", "-O2", "-O3", "-Os")
 @pytest.fixture(scope="module")
 def model(graphs: Any, random_models: Any) -> bytes:
     """A model with every kernel."""
-    made: bytes = random_models.every_kernel(graphs)
+    made: bytes = random_models.make_every_kernel_model(graphs)
     text = generate_c(made).files["model.c"]
     assert [kernel for kernel in KERNEL_ORDER if read_c_template(kernel) not in text] == []
     return made
@@ -32,7 +32,7 @@ def model(graphs: Any, random_models: Any) -> bytes:
 
 @pytest.mark.parametrize("core", CORES)
 def test_every_kernel_compiles_at_every_level(core: str, model: bytes, compiled: Any, tmp_path: Path) -> None:
-    source = compiled.write(generate_c(model), tmp_path)[0]
+    source = compiled.write_files(generate_c(model), tmp_path)[0]
     warnings = [option for option in COMPILER_OPTIONS if option not in ("-O2", "-Werror")]
     for level in LEVELS:
         command = [
@@ -53,8 +53,10 @@ def test_every_kernel_compiles_at_every_level(core: str, model: bytes, compiled:
 
 
 @pytest.mark.parametrize("core", CORES)
-def test_qemu_gives_the_bytes(core: str, model: bytes, compiled: Any, tmp_path: Path) -> None:
-    """Use the commands of the project's README: at -O2, with Clang, linked by GCC."""
+def test_clang_firmware_in_qemu_gives_tflite_micro_bytes(
+    core: str, model: bytes, compiled: Any, tmp_path: Path
+) -> None:
+    """Use the commands of the project's README. Clang compiles with -O2, and GCC links."""
     pytest.importorskip("tflite_micro")
     for name, text in make_project_files(generate_c(model).files, TARGETS[core]).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +73,7 @@ def test_qemu_gives_the_bytes(core: str, model: bytes, compiled: Any, tmp_path: 
             ["cmake", *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=600
         )
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    expected = compiled.micro(model, samples)
+    expected = compiled.run_micro(model, samples)
     assert len(np.unique(expected, axis=0)) > 10, "the outputs do not depend on the inputs"
     assert (tmp_path / "outputs.bin").read_bytes() == expected.tobytes()
     assert (

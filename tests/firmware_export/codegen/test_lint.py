@@ -1,4 +1,4 @@
-"""A model that cannot become C gives findings with operator, layer and remedy."""
+"""A model that cannot become C gives messages with operator, layer and remedy."""
 
 import numpy as np
 import pytest
@@ -9,55 +9,62 @@ from firmware_export.codegen.lint import lint
 from firmware_export.tflite.quantized_model import read_quantized_model
 
 
-def refused(model, *texts) -> None:
+def assert_refused(model, *texts) -> None:
     findings = lint(read_quantized_model(model))
     assert findings and all(text in str(findings[0]) for text in texts), findings
     with pytest.raises(ExportError, match="cannot become C"):
         generate_c(model)
 
 
-def unary(graphs, kind, source=None, output=None, version=1):
+def make_unary_model(graphs, kind, source=None, output=None, version=1):
     tensors = [source or graphs.T((1, 4), 0.1, 0), output or graphs.T((1, 4), 0.1, 0, name="block/layer")]
-    return graphs.model_of(tensors, [graphs.Op(kind, (0,), (1,), version=version)])
+    return graphs.make_tflite(tensors, [graphs.Op(kind, (0,), (1,), version=version)])
 
 
-def test_operators_without_a_kernel(graphs) -> None:
-    refused(unary(graphs, "GELU"), "GELU", "block/layer", "ReLU")
-    refused(unary(graphs, "SUM"), "SUM", "block/layer", "ADD")
-    refused(unary(graphs, "COS"), "COS", "block/layer", "CONV_2D")
-    refused(unary(graphs, "LOGISTIC", version=6), "LOGISTIC", "version 6", "update")
+def test_operators_without_a_kernel_are_refused(graphs) -> None:
+    assert_refused(make_unary_model(graphs, "GELU"), "GELU", "block/layer", "ReLU")
+    assert_refused(make_unary_model(graphs, "SUM"), "SUM", "block/layer", "ADD")
+    assert_refused(make_unary_model(graphs, "COS"), "COS", "block/layer", "CONV_2D")
+    assert_refused(make_unary_model(graphs, "LOGISTIC", version=6), "LOGISTIC", "version 6", "update")
 
 
-def test_types(graphs) -> None:
-    refused(
-        unary(graphs, "LOGISTIC", graphs.T((1, 4), kind="FLOAT32"), graphs.T((1, 4), kind="FLOAT32")),
+def test_float_tensors_and_batches_are_refused(graphs) -> None:
+    assert_refused(
+        make_unary_model(
+            graphs, "LOGISTIC", graphs.T((1, 4), kind="FLOAT32"), graphs.T((1, 4), kind="FLOAT32")
+        ),
         "FLOAT32",
         "INT8",
     )
-    refused(unary(graphs, "QUANTIZE", graphs.T((1, 4), kind="FLOAT32")), "FLOAT32")
-    refused(unary(graphs, "LOGISTIC", graphs.T((2, 4)), graphs.T((2, 4), 1 / 256, -128)), "batch of one")
+    assert_refused(make_unary_model(graphs, "QUANTIZE", graphs.T((1, 4), kind="FLOAT32")), "FLOAT32")
+    assert_refused(
+        make_unary_model(graphs, "LOGISTIC", graphs.T((2, 4)), graphs.T((2, 4), 1 / 256, -128)),
+        "batch of one",
+    )
     tensors = [graphs.T((1, 4)), graphs.T((4, 4), data=np.zeros((4, 4), np.float32)), graphs.T((1, 4))]
-    refused(
-        graphs.model_of(tensors, [graphs.Op("FULLY_CONNECTED", (0, 1, -1), (2,), {}, "FullyConnected")]),
+    assert_refused(
+        graphs.make_tflite(tensors, [graphs.Op("FULLY_CONNECTED", (0, 1, -1), (2,), {}, "FullyConnected")]),
         "FULLY_CONNECTED",
         "FLOAT32",
     )
 
 
-def test_several_inputs(graphs) -> None:
+def test_model_with_several_inputs_is_refused(graphs) -> None:
     tensors = [graphs.T((1, 4)), graphs.T((1, 4)), graphs.T((1, 4), 0.2)]
-    refused(graphs.model_of(tensors, [graphs.Op("ADD", (0, 1), (2,), {}, "Add")], (0, 1)), "2 inputs")
+    assert_refused(
+        graphs.make_tflite(tensors, [graphs.Op("ADD", (0, 1), (2,), {}, "Add")], (0, 1)), "2 inputs"
+    )
 
 
-def test_parameters_that_the_interpreter_refuses(graphs) -> None:
+def test_invalid_quantization_parameters_are_refused(graphs) -> None:
     with pytest.raises(ExportError, match=r"LOGISTIC \(p\) has zero point 0, expected -128"):
-        generate_c(unary(graphs, "LOGISTIC", None, graphs.T((1, 4), 1 / 256, 0, name="p")))
+        generate_c(make_unary_model(graphs, "LOGISTIC", None, graphs.T((1, 4), 1 / 256, 0, name="p")))
     join = graphs.Op("CONCATENATION", (0, 0), (1,), {"axis": 1}, "Concatenation")
     with pytest.raises(ExportError, match="different scales"):
-        generate_c(graphs.model_of([graphs.T((1, 4), 0.1), graphs.T((1, 8), 0.2)], [join]))
+        generate_c(graphs.make_tflite([graphs.T((1, 4), 0.1), graphs.T((1, 8), 0.2)], [join]))
 
 
-def test_a_bias_that_overflows(graphs) -> None:
+def test_bias_that_overflows_is_refused(graphs) -> None:
     tensors = [
         graphs.T((1, 2), 0.1),
         graphs.T((1, 2), 1e-9, 0, np.ones((1, 2), np.int8)),
@@ -66,5 +73,5 @@ def test_a_bias_that_overflows(graphs) -> None:
     ]
     with pytest.raises(ExportError, match=r"FULLY_CONNECTED \(fc\) has a bias of 2147483647 in channel 0"):
         generate_c(
-            graphs.model_of(tensors, [graphs.Op("FULLY_CONNECTED", (0, 1, 2), (3,), {}, "FullyConnected")])
+            graphs.make_tflite(tensors, [graphs.Op("FULLY_CONNECTED", (0, 1, 2), (3,), {}, "FullyConnected")])
         )

@@ -1,4 +1,4 @@
-"""The firmware project: the two commands of its README compile and run it from a clean folder."""
+"""The firmware project. The two commands of its README compile and run it in a clean folder."""
 
 import re
 import shlex
@@ -16,7 +16,7 @@ INPUTS = np.random.default_rng(2).integers(-128, 128, (5, 3)).astype(np.int8)
 
 
 @pytest.mark.parametrize("name", ["cortex-m0", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m55", "host"])
-def test_the_two_commands_of_the_readme(name, tmp_path, hand) -> None:
+def test_both_readme_commands_build_and_run_the_firmware(name, tmp_path, hand) -> None:
     target = TARGETS[name]
     reason = explain_not_runnable(target) or ("" if shutil.which("cmake") else "cmake is not installed")
     if reason:
@@ -35,12 +35,12 @@ def test_the_two_commands_of_the_readme(name, tmp_path, hand) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
     output = done.stdout + done.stderr
     outputs = np.frombuffer((folder / "outputs.bin").read_bytes(), np.int8).reshape(-1, 2)
-    np.testing.assert_array_equal(outputs, hand.expected(INPUTS))
-    for number, row in enumerate(hand.expected(INPUTS)):
+    np.testing.assert_array_equal(outputs, hand.compute_outputs(INPUTS))
+    for number, row in enumerate(hand.compute_outputs(INPUTS)):
         assert re.search(rf"^sample {number}: class {row.argmax()}, ticks \d+$", output, re.MULTILINE), output
 
 
-def test_the_same_model_gives_the_same_text(hand) -> None:
+def test_project_files_are_reproducible(hand) -> None:
     for target in TARGETS.values():
         first = make_project_files(hand.FILES, target)
         assert first == make_project_files(dict(hand.FILES), target)
@@ -48,12 +48,12 @@ def test_the_same_model_gives_the_same_text(hand) -> None:
         assert {"README.md", "CMakeLists.txt", "model/model.c", "main.c", "ports/README.md"} <= set(first)
 
 
-def test_every_port_says_that_it_was_not_tested(hand) -> None:
+def test_every_port_states_that_it_is_untested_on_hardware(hand) -> None:
     for name, text in make_project_files(hand.FILES, TARGETS["cortex-m4"]).items():
         if name.startswith("ports/") and name.endswith((".c", ".ino", "README.md")):
             assert "ot tested on hardware" in text
 
 
-def test_macros_are_read() -> None:
+def test_read_macro_returns_the_number() -> None:
     assert read_macro("#define A 3\n#define MODEL_INPUT_BYTES 784\n", "MODEL_INPUT_BYTES") == 784
     assert read_macro("#define Z (-5)\n", "Z") == -5

@@ -24,18 +24,18 @@ from firmware_export.firmware.targets import TARGETS
 pytest.importorskip("tflite_micro")
 
 
-def run(*arguments: Any) -> Result:
+def run_export(*arguments: Any) -> Result:
     return CliRunner().invoke(export, [str(argument) for argument in arguments])
 
 
-def succeed(*arguments: Any) -> str:
-    done = run(*arguments)
+def run_successfully(*arguments: Any) -> str:
+    done = run_export(*arguments)
     assert done.exit_code == 0, (done.output, done.exception)
     return done.output
 
 
-def field(project: Path) -> str:
-    """Run the field program once, as a board runs it after each start."""
+def run_field_program(project: Path) -> str:
+    """Build the field program if necessary, and run it once, as a board does after each start."""
     build = [["cmake", "-B", "build"], ["cmake", "--build", "build", "--target", "field.elf"]]
     for command in [*(build if not (project / "build" / "field.elf").exists() else []), ["build/field.elf"]]:
         done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=600)
@@ -43,10 +43,10 @@ def field(project: Path) -> str:
     return done.stdout
 
 
-def new_board(home: Path, name: str) -> Path:
-    """Return the firmware of an export in its factory state."""
-    for left in ("slots.bin", "update_counter.bin", "update.bin"):
-        (home / name / "firmware" / left).unlink(missing_ok=True)
+def reset_board(home: Path, name: str) -> Path:
+    """Return the firmware folder of an export, reset to its factory state."""
+    for state_file in ("slots.bin", "update_counter.bin", "update.bin"):
+        (home / name / "firmware" / state_file).unlink(missing_ok=True)
     return home / name / "firmware"
 
 
@@ -59,7 +59,7 @@ def home(digits: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     if reason := explain_not_runnable(TARGETS["host"]):
         pytest.skip(reason)
     home = tmp_path_factory.mktemp("boards")
-    succeed("key", home / "keys" / "updates")
+    run_successfully("key", home / "keys" / "updates")
     save_shard(home / "shard.npz", digits.shard)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", str(home))  # nothing is compiled or measured
@@ -75,66 +75,70 @@ def home(digits: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
             (state / "mixture.safetensors").write_bytes(encode_mixture(Mixture(moved)))
             note = {"data": str(home / "shard.npz"), "id": device, "federation": "boards", "seed": 1}
             (state / "device.json").write_text(json.dumps(note))
-            asked = ["--state", state, "-o", home / name, "--target", "host", "--samples", 5]
-            succeed(*asked, "--update-key", home / "keys" / "updates.pub")
+            options = ["--state", state, "-o", home / name, "--target", "host", "--samples", 5]
+            run_successfully(*options, "--update-key", home / "keys" / "updates.pub")
     return home
 
 
 def make_update(home: Path, *options: Any) -> Path:
     out = home / "update.bin"
-    succeed("update", home / "a", home / "a-new", "--key", home / "keys" / "updates", "-o", out, *options)
+    run_successfully(
+        "update", home / "a", home / "a-new", "--key", home / "keys" / "updates", "-o", out, *options
+    )
     return out
 
 
-def test_another_boards_update_is_refused(home: Path) -> None:
-    board = new_board(home, "b")
-    field(board)
+def test_update_for_another_board_is_refused(home: Path) -> None:
+    board = reset_board(home, "b")
+    run_field_program(board)
     outputs = (board / "outputs.bin").read_bytes()
     shutil.copy(make_update(home, "--counter", 1), board / "update.bin")
-    assert "update.bin: made for another device\nrunning update 0" in field(board)
+    assert "update.bin: made for another device\nrunning update 0" in run_field_program(board)
     assert (board / "outputs.bin").read_bytes() == outputs
-    other = new_board(home, "a")
+    other = reset_board(home, "a")
     shutil.copy(board / "update.bin", other)
-    assert "update.bin: done\nrunning update 1" in field(other)
+    assert "update.bin: done\nrunning update 1" in run_field_program(other)
 
 
 def test_an_old_update_is_refused_after_both_slots_were_lost(home: Path) -> None:
-    board = new_board(home, "a")
-    field(board)
+    board = reset_board(home, "a")
+    run_field_program(board)
     built_in = (board / "outputs.bin").read_bytes()
     first = make_update(home, "--counter", 1).read_bytes()
     for counter in (1, 2, 3):
         shutil.copy(make_update(home, "--counter", counter), board / "update.bin")
-        assert f"update.bin: done\nrunning update {counter}" in field(board)
+        assert f"update.bin: done\nrunning update {counter}" in run_field_program(board)
     slots = bytearray((board / "slots.bin").read_bytes())
     for start in (0, len(slots) // 2):
         slots[start] ^= 1
     (board / "slots.bin").write_bytes(slots)
     (board / "update.bin").write_bytes(first)
-    printed = field(board)
+    printed = run_field_program(board)
     assert "update.bin: old counter\nrunning update 0" in printed
     assert "running update 0, highest counter 3" in printed
     assert (board / "outputs.bin").read_bytes() == built_in
 
 
-def test_an_update_is_for_the_device_of_its_export(home: Path, tmp_path: Path) -> None:
+def test_update_is_bound_to_the_device_of_its_export(home: Path, tmp_path: Path) -> None:
     out = tmp_path / "update.bin"
     key = ("--key", home / "keys" / "updates")
-    summary = json.loads(succeed("update", home / "a", home / "a-new", *key, "-o", out, "--json"))
+    summary = json.loads(run_successfully("update", home / "a", home / "a-new", *key, "-o", out, "--json"))
     assert summary["device"] == "pi-1"
-    assert "for pi-7:" in succeed("update", home / "a", home / "a-new", *key, "-o", out, "--device", "pi-7")
-    assert "for all devices:" in succeed(
+    assert "for pi-7:" in run_successfully(
+        "update", home / "a", home / "a-new", *key, "-o", out, "--device", "pi-7"
+    )
+    assert "for all devices:" in run_successfully(
         "update", home / "b", home / "a-new", *key, "-o", out, "--all-devices"
     )
-    refused = run("update", home / "b", home / "a-new", *key, "-o", out)
+    refused = run_export("update", home / "b", home / "a-new", *key, "-o", out)
     assert refused.exit_code != 0
     assert all(text in str(refused.exception) for text in ("'pi-2'", "'pi-1'", "--device", "--all-devices"))
     for options in (["--device", ""], ["--device", "pi-1", "--all-devices"]):
         assert (
             "use either --device ID or --all-devices"
-            in run("update", home / "a", home / "a-new", *key, "-o", out, *options).output
+            in run_export("update", home / "a", home / "a-new", *key, "-o", out, *options).output
         )
     nameless = Path(shutil.copytree(home / "a-new", tmp_path / "nameless"))
     (nameless / "report.json").unlink()
-    failed = run("update", home / "a", nameless, *key, "-o", out)
+    failed = run_export("update", home / "a", nameless, *key, "-o", out)
     assert all(text in str(failed.exception) for text in ("report.json names no device", "--device ID"))

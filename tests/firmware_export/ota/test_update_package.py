@@ -1,6 +1,6 @@
-"""Updates, applied by the firmware's own C compiled for this machine.
+"""Updates that the firmware's C applies, compiled for this machine.
 
-Flash is an array whose power can be cut.
+An array stands for the flash. A power cut can interrupt each of its operations.
 """
 
 import ctypes
@@ -57,15 +57,15 @@ SAMPLE = np.array([1, 2, 3, 4, 5], np.int8)
 BUILT_IN = (7, 3)
 
 
-def parts(trunk: int, weight: int) -> FirmwareParts:
-    """The parts of ota_board/model.c with other values."""
+def make_parts(trunk: int, weight: int) -> FirmwareParts:
+    """Return the parts of ota_board/model.c with these values."""
     return FirmwareParts(
         LAYOUT,
         (FirmwarePart("trunk", trunk.to_bytes(4, "little")), FirmwarePart("expert0", bytes([weight, 0, 0]))),
     )
 
 
-def answer(trunk: int, weight: int) -> Callable[[Any], Any]:
+def make_answer(trunk: int, weight: int) -> Callable[[Any], Any]:
     def run(samples: Any) -> Any:
         total = samples.astype(int).sum(axis=1) + trunk
         return np.stack([total & 127, weight * (total & 31)], axis=1).astype(np.int8)
@@ -73,7 +73,7 @@ def answer(trunk: int, weight: int) -> Callable[[Any], Any]:
     return run
 
 
-def update(
+def build_update(
     values: tuple[int, int],
     counter: int = 1,
     old: tuple[int, int] | None = BUILT_IN,
@@ -81,11 +81,11 @@ def update(
     device: str = DEVICE,
 ) -> bytes:
     return make_update(
-        parts(*old) if old else None,
-        parts(*values),
+        make_parts(*old) if old else None,
+        make_parts(*values),
         counter=counter,
         sign=KEY.sign,
-        answer=answer(*(computes or values)),
+        answer=make_answer(*(computes or values)),
         inputs=5,
         device=device,
     )
@@ -131,108 +131,108 @@ def damage_slots(board: Any) -> None:
         board.area(slot)[0] ^= 1
 
 
-def runs(board: Any) -> list[int]:
+def run_model(board: Any) -> list[int]:
     out = (ctypes.c_int8 * 2)()
     board.model_invoke(SAMPLE.ctypes.data_as(ctypes.c_char_p), out)
     return list(out)
 
 
-def operations(board: Any) -> int:
+def count_operations(board: Any) -> int:
     """Return the number of erase and write operations of the flash."""
     return ctypes.c_int.in_dll(board, "operations").value
 
 
-def expected(values: tuple[int, int]) -> list[int]:
-    return [int(v) for v in answer(*values)(SAMPLE[None])[0]]
+def compute_expected(values: tuple[int, int]) -> list[int]:
+    return [int(v) for v in make_answer(*values)(SAMPLE[None])[0]]
 
 
-def test_a_changed_expert_alone_travels_and_outlives_a_restart(board: Any) -> None:
-    content = update((7, 5))
+def test_update_contains_only_the_changed_expert_and_survives_a_restart(board: Any) -> None:
+    content = build_update((7, 5))
     assert len(content) == UPDATE_HEADER.size + 2 * PART_ENTRY.size + 64 + 3
-    assert runs(board) == expected(BUILT_IN)
+    assert run_model(board) == compute_expected(BUILT_IN)
     assert apply(board, content) == DONE
-    assert runs(board) == expected((7, 5))
+    assert run_model(board) == compute_expected((7, 5))
     assert board.boot() == 1
-    assert runs(board) == expected((7, 5))
-    assert apply(board, update((9, 5), 2, (7, 5))) == DONE
+    assert run_model(board) == compute_expected((7, 5))
+    assert apply(board, build_update((9, 5), 2, (7, 5))) == DONE
     assert board.boot() == 2
-    assert runs(board) == expected((9, 5))
+    assert run_model(board) == compute_expected((9, 5))
 
 
-def test_the_self_tests_inputs_are_those_of_the_firmware(board: Any) -> None:
-    """By hand: xorshift32 from 1 gives 270369, and its low byte is 33."""
+def test_self_test_inputs_equal_those_of_the_firmware(board: Any) -> None:
+    """Computed by hand: xorshift32 of 1 is 270369, and its low byte is 33."""
     assert draw_self_test_inputs(1, 1, 1)[0, 0] == 33 - 128
     assert abs(int(draw_self_test_inputs(1, 8, 50)[7].min())) <= 1
-    assert apply(board, update((7, 5))) == DONE
+    assert apply(board, build_update((7, 5))) == DONE
 
 
 def test_a_wrong_signature_is_refused(board: Any) -> None:
-    assert apply(board, update((7, 5)), bytes(32)) == BAD_SIGNATURE
-    content = bytearray(update((7, 5)))
+    assert apply(board, build_update((7, 5)), bytes(32)) == BAD_SIGNATURE
+    content = bytearray(build_update((7, 5)))
     content[8] = 9
     assert apply(board, bytes(content)) == BAD_SIGNATURE
-    assert runs(board) == expected(BUILT_IN)
-    assert operations(board) == 0
+    assert run_model(board) == compute_expected(BUILT_IN)
+    assert count_operations(board) == 0
 
 
 @pytest.mark.parametrize("counter", [1, 3])
 def test_an_older_counter_is_refused(board: Any, counter: int) -> None:
-    assert apply(board, update((7, 5), 3)) == DONE
-    assert apply(board, update((8, 5), counter, (7, 5))) == OLD_COUNTER
+    assert apply(board, build_update((7, 5), 3)) == DONE
+    assert apply(board, build_update((8, 5), counter, (7, 5))) == OLD_COUNTER
     board.boot()
-    assert apply(board, update((8, 5), counter, (7, 5))) == OLD_COUNTER
-    assert runs(board) == expected((7, 5))
+    assert apply(board, build_update((8, 5), counter, (7, 5))) == OLD_COUNTER
+    assert run_model(board) == compute_expected((7, 5))
 
 
 def test_another_layout_is_refused(board: Any) -> None:
-    other = replace(parts(7, 5), layout="ab" * 32)
-    sent = make_update(None, other, counter=1, sign=KEY.sign, answer=answer(7, 5), inputs=5)
+    other = replace(make_parts(7, 5), layout="ab" * 32)
+    sent = make_update(None, other, counter=1, sign=KEY.sign, answer=make_answer(7, 5), inputs=5)
     assert apply(board, sent) == OTHER_LAYOUT
-    more = FirmwareParts(LAYOUT, (*parts(7, 5).parts, FirmwarePart("expert1", b"123")))
+    more = FirmwareParts(LAYOUT, (*make_parts(7, 5).parts, FirmwarePart("expert1", b"123")))
     assert (
-        apply(board, make_update(None, more, counter=1, sign=KEY.sign, answer=answer(7, 5), inputs=5))
+        apply(board, make_update(None, more, counter=1, sign=KEY.sign, answer=make_answer(7, 5), inputs=5))
         == OTHER_LAYOUT
     )
-    longer = FirmwareParts(LAYOUT, (parts(7, 5).parts[0], FirmwarePart("expert0", b"1234")))
+    longer = FirmwareParts(LAYOUT, (make_parts(7, 5).parts[0], FirmwarePart("expert0", b"1234")))
     assert (
-        apply(board, make_update(None, longer, counter=1, sign=KEY.sign, answer=answer(7, 5), inputs=5))
+        apply(board, make_update(None, longer, counter=1, sign=KEY.sign, answer=make_answer(7, 5), inputs=5))
         == OTHER_LAYOUT
     )
-    assert operations(board) == 0
+    assert count_operations(board) == 0
 
 
 def test_an_update_for_another_base_is_refused(board: Any) -> None:
-    assert apply(board, update((8, 5), 1, (8, 3))) == OTHER_BASE
-    assert runs(board) == expected(BUILT_IN)
+    assert apply(board, build_update((8, 5), 1, (8, 3))) == OTHER_BASE
+    assert run_model(board) == compute_expected(BUILT_IN)
 
 
 def test_a_damaged_part_is_refused(board: Any) -> None:
-    content = bytearray(update((7, 5)))
+    content = bytearray(build_update((7, 5)))
     content[-3] ^= 1
     assert apply(board, bytes(content)) == BAD_DIGEST
-    assert operations(board) == 0
+    assert count_operations(board) == 0
 
 
 def test_a_failed_self_test_rolls_back(board: Any) -> None:
-    assert apply(board, update((7, 5))) == DONE
-    assert apply(board, update((7, 9), 2, (7, 5), computes=(7, 8))) == SELF_TEST_FAILED
-    assert runs(board) == expected((7, 5))
+    assert apply(board, build_update((7, 5))) == DONE
+    assert apply(board, build_update((7, 9), 2, (7, 5), computes=(7, 8))) == SELF_TEST_FAILED
+    assert run_model(board) == compute_expected((7, 5))
     assert board.boot() == 1
-    assert runs(board) == expected((7, 5))
-    assert apply(board, update((7, 9), 2, (7, 5))) == DONE
+    assert run_model(board) == compute_expected((7, 5))
+    assert apply(board, build_update((7, 9), 2, (7, 5))) == DONE
 
 
-def test_slots_that_are_too_small_take_nothing(board: Any) -> None:
+def test_update_is_refused_if_slots_or_counter_pages_are_too_small(board: Any) -> None:
     board.set_slot_bytes(16 + RECORD - 1)
-    assert apply(board, update((7, 5))) == NO_ROOM
+    assert apply(board, build_update((7, 5))) == NO_ROOM
     board.set_slot_bytes(16 + RECORD)
     board.set_counter_bytes(15)
-    assert apply(board, update((7, 5))) == NO_ROOM
+    assert apply(board, build_update((7, 5))) == NO_ROOM
     board.set_counter_bytes(16)
-    assert apply(board, update((7, 5))) == DONE
+    assert apply(board, build_update((7, 5))) == DONE
 
 
-def snapshot(board: Any) -> bytes:
+def read_flash(board: Any) -> bytes:
     """Return the whole content of the flash."""
     return ctypes.string_at(board.everything(), board.everything_bytes())
 
@@ -247,21 +247,21 @@ def restore(board: Any, content: bytes) -> None:
 def test_power_cut_at_any_operation_keeps_a_model_and_the_counter(
     board: Any, torn: int, applied: int
 ) -> None:
-    """After `applied` updates, with counter pages of two records.
+    """Cut the power in the update that follows `applied` updates.
 
-    Pages start, fill up, and are erased while the other page counts.
+    A counter page has two records. Updates start a page, fill it, and erase it while the other page counts.
     """
     board.set_counter_bytes(32)
     values = [BUILT_IN, *((7, weight) for weight in range(4, 11))]
     for number in range(1, applied + 1):
-        before = operations(board)
-        assert apply(board, update(values[number], number, values[number - 1])) == DONE
+        before = count_operations(board)
+        assert apply(board, build_update(values[number], number, values[number - 1])) == DONE
     last = values[applied]
     values_after = values[applied + 1]
-    following = update(values_after, applied + 1, last)
-    flash = snapshot(board)
-    # One more for an erase of a counter page, and one for a cut after the end
-    count = operations(board) - before + 2
+    following = build_update(values_after, applied + 1, last)
+    flash = read_flash(board)
+    # One more operation for the erase of a counter page, and one for a cut after the last operation
+    count = count_operations(board) - before + 2
     ctypes.c_int.in_dll(board, "torn").value = torn
     done = 0
     for cut in range(1, count + 1):
@@ -271,107 +271,108 @@ def test_power_cut_at_any_operation_keeps_a_model_and_the_counter(
         whole = result == DONE or (torn == 4 and board.boot() == applied + 1)
         done += whole
         assert result in (DONE, NOT_WRITTEN), cut
-        assert runs(board) == expected(values_after if whole else last), cut
+        assert run_model(board) == compute_expected(values_after if whole else last), cut
         assert board.boot() == applied + whole, cut
-        assert runs(board) == expected(values_after if whole else last), cut
+        assert run_model(board) == compute_expected(values_after if whole else last), cut
         assert board.highest() in (applied, applied + 1) and board.highest() >= board.boot(), cut
-        assert apply(board, update(values[applied], applied, None)) == OLD_COUNTER, cut
+        assert apply(board, build_update(values[applied], applied, None)) == OLD_COUNTER, cut
         if not whole:
             assert apply(board, following) == DONE, cut
         assert board.boot() == board.highest() == applied + 1, cut
-        assert runs(board) == expected(values_after), cut
+        assert run_model(board) == compute_expected(values_after), cut
         damage_slots(board)
         assert (board.boot(), board.highest()) == (0, applied + 1), cut
     assert done, "no cut came after the last operation"
 
 
-def test_the_loss_of_both_slots_runs_the_built_in_model_and_keeps_the_counter(board: Any) -> None:
+def test_loss_of_both_slots_restores_built_in_model_and_preserves_counter(board: Any) -> None:
     sent = [
-        update((7, 4 + number), number, (7, 3 + number) if number > 1 else BUILT_IN) for number in (1, 2, 3)
+        build_update((7, 4 + number), number, (7, 3 + number) if number > 1 else BUILT_IN)
+        for number in (1, 2, 3)
     ]
     for content in sent:
         assert apply(board, content) == DONE
     damage_slots(board)
     assert (board.boot(), board.highest()) == (0, 3)
-    assert runs(board) == expected(BUILT_IN)
+    assert run_model(board) == compute_expected(BUILT_IN)
     assert apply(board, sent[0]) == OLD_COUNTER
-    assert apply(board, update((7, 9), 2, None)) == OLD_COUNTER
-    assert runs(board) == expected(BUILT_IN)
-    assert apply(board, update((7, 7), 3, None)) == DONE, (
+    assert apply(board, build_update((7, 9), 2, None)) == OLD_COUNTER
+    assert run_model(board) == compute_expected(BUILT_IN)
+    assert apply(board, build_update((7, 7), 3, None)) == DONE, (
         "the newest one may come again: it brings the board back"
     )
     assert (board.boot(), board.highest()) == (3, 3)
-    assert apply(board, update((7, 7), 3, None)) == OLD_COUNTER
+    assert apply(board, build_update((7, 7), 3, None)) == OLD_COUNTER
 
 
 @pytest.mark.parametrize("record", range(3))
-def test_the_loss_of_a_counter_page_keeps_the_counter_of_the_slots(board: Any, record: int) -> None:
-    """The pages lose each record in turn. The counters in the slots count too."""
+def test_counter_survives_damage_to_a_counter_page(board: Any, record: int) -> None:
+    """Damage each record of a page in turn. The slots store counters too."""
     for number in (1, 2, 3):
-        assert apply(board, update((7, 3 + number), number, (7, 2 + number))) == DONE
+        assert apply(board, build_update((7, 3 + number), number, (7, 2 + number))) == DONE
     board.area(COUNTER_PAGES[0])[16 * record + 9] ^= 1
     assert (board.boot(), board.highest()) == (3, 3)
-    assert apply(board, update((7, 9), 3, None)) == OLD_COUNTER
-    assert apply(board, update((7, 9), 4, None)) == DONE
+    assert apply(board, build_update((7, 9), 3, None)) == OLD_COUNTER
+    assert apply(board, build_update((7, 9), 4, None)) == DONE
     assert (board.boot(), board.highest()) == (4, 4)
 
 
-def test_counter_pages_fill_up_and_take_turns(board: Any) -> None:
+def test_counter_pages_alternate_when_full(board: Any) -> None:
     board.set_counter_bytes(48)
     for number in range(1, 20):
-        assert apply(board, update((7, number), number, None)) == DONE
+        assert apply(board, build_update((7, number), number, None)) == DONE
         damage_slots(board)
         assert (board.boot(), board.highest()) == (0, number)
 
 
-def test_counter_pages_that_hold_anything_else_are_used(board: Any) -> None:
-    """A page that was never erased holds no counters. It is erased before it is written."""
+def test_uninitialized_counter_pages_are_erased_and_used(board: Any) -> None:
+    """A page that was never erased contains no counters. The firmware erases it before it writes."""
     for page in COUNTER_PAGES:
-        for at in range(128):
-            board.area(page)[at] = at * 37 & 255
+        for offset in range(128):
+            board.area(page)[offset] = offset * 37 & 255
     assert (board.boot(), board.highest()) == (0, 0)
-    assert apply(board, update((7, 5), 5)) == DONE
+    assert apply(board, build_update((7, 5), 5)) == DONE
     damage_slots(board)
     assert (board.boot(), board.highest()) == (0, 5)
 
 
 def test_an_update_for_another_device_is_refused(board: Any) -> None:
-    personal = update((7, 5))
+    personal = build_update((7, 5))
     assert apply(board, personal, device="pi-2") == OTHER_DEVICE
     assert apply(board, personal, device="") == OTHER_DEVICE
-    assert operations(board) == 0
+    assert count_operations(board) == 0
     assert board.highest() == 0, "the device's own update 1 must stay possible"
-    assert runs(board) == expected(BUILT_IN)
+    assert run_model(board) == compute_expected(BUILT_IN)
     changed = bytearray(personal)
     changed[48:80] = bytes(32)
     assert apply(board, bytes(changed), device="pi-2") == BAD_SIGNATURE, "the device is signed"
-    assert apply(board, update((7, 5), device="pi-2"), device="pi-2") == DONE
+    assert apply(board, build_update((7, 5), device="pi-2"), device="pi-2") == DONE
 
 
 @pytest.mark.parametrize("device", ["pi-1", "pi-2", ""])
 def test_every_device_accepts_an_update_for_all_devices(board: Any, device: str) -> None:
-    assert apply(board, update((7, 5), device=""), device=device) == DONE
+    assert apply(board, build_update((7, 5), device=""), device=device) == DONE
 
 
-def old_format(values: tuple[int, int]) -> bytes:
+def build_old_update(values: tuple[int, int]) -> bytes:
     """Return an update in version 1 of the format, which has no device."""
-    content = update(values)
+    content = build_update(values)
     head = bytearray(content[:48] + content[80 : 120 + 2 * PART_ENTRY.size])
     head[4] = 1
     return bytes(head) + KEY.sign(bytes(head)) + content[120 + 2 * PART_ENTRY.size + 64 :]
 
 
 def test_an_update_of_the_old_format_is_refused(board: Any) -> None:
-    assert apply(board, old_format((7, 5))) == OTHER_VERSION
-    assert operations(board) == 0
+    assert apply(board, build_old_update((7, 5))) == OTHER_VERSION
+    assert count_operations(board) == 0
     with pytest.raises(
         ExportError, match=r"format version 1, expected 2.*make it again with `edgefl export update`"
     ):
-        read_update(old_format((7, 5)))
+        read_update(build_old_update((7, 5)))
 
 
-def test_a_slot_of_the_old_format_is_ignored_and_written_over(board: Any) -> None:
-    """Version 1 had mark, counter, layout, digest of counter, layout and parts."""
+def test_slot_of_the_old_format_is_ignored_and_overwritten(board: Any) -> None:
+    """A slot of version 1 has a mark, a counter, a layout, and a digest of counter, layout and parts."""
     content = (7).to_bytes(4, "little") + bytes(4) + bytes([9, 0, 0]) + bytes(5)
     counter = (2).to_bytes(4, "little")
     layout = bytes.fromhex(LAYOUT)
@@ -379,33 +380,33 @@ def test_a_slot_of_the_old_format_is_ignored_and_written_over(board: Any) -> Non
     for slot in SLOT:
         ctypes.memmove(board.area(slot), content + record, len(content + record))
     assert (board.boot(), board.highest()) == (0, 0)
-    assert runs(board) == expected(BUILT_IN)
-    assert apply(board, update((7, 5), 1)) == DONE
+    assert run_model(board) == compute_expected(BUILT_IN)
+    assert apply(board, build_update((7, 5), 1)) == DONE
     assert board.boot() == 1
 
 
 def test_a_slot_of_a_newer_format_is_ignored(board: Any) -> None:
-    assert apply(board, update((7, 5))) == DONE
+    assert apply(board, build_update((7, 5))) == DONE
     assert board.area(0)[16 + 4] == 2
     board.area(0)[16 + 4] = 3
     assert board.boot() == 0
-    assert runs(board) == expected(BUILT_IN)
+    assert run_model(board) == compute_expected(BUILT_IN)
 
 
 def test_an_endless_self_test_is_refused(board: Any) -> None:
-    """It would stop the board although it is signed."""
-    content = update((7, 5))
+    """A signed self-test of 2^32 - 1 inputs would block the board."""
+    content = build_update((7, 5))
     head = bytearray(content[: 120 + 2 * PART_ENTRY.size])
     head[84:88] = (2**32 - 1).to_bytes(4, "little")
     assert apply(board, bytes(head) + KEY.sign(bytes(head)) + content[len(head) + 64 :]) == BAD_FORMAT
 
 
 def test_a_flipped_bit_in_the_used_slot_is_detected_at_the_next_start(board: Any) -> None:
-    assert apply(board, update((7, 5), 1)) == DONE
-    assert apply(board, update((7, 6), 2, (7, 5))) == DONE
+    assert apply(board, build_update((7, 5), 1)) == DONE
+    assert apply(board, build_update((7, 6), 2, (7, 5))) == DONE
     board.area(1)[8] ^= 4
     assert board.boot() == 1
-    assert runs(board) == expected((7, 5))
+    assert run_model(board) == compute_expected((7, 5))
 
 
 @settings(max_examples=300, deadline=None)
@@ -413,16 +414,16 @@ def test_a_flipped_bit_in_the_used_slot_is_detected_at_the_next_start(board: Any
 def test_no_damaged_update_is_applied(library: Path, data: st.DataObject) -> None:
     board = ctypes.CDLL(str(library))
     board.boot()
-    content = bytearray(update((7, 5), 2**31))
+    content = bytearray(build_update((7, 5), 2**31))
     if data.draw(st.booleans()):
         del content[data.draw(st.integers(0, len(content) - 1)) :]
     else:
         content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     assert apply(board, bytes(content)) != DONE
-    assert runs(board) == expected(BUILT_IN)
+    assert run_model(board) == compute_expected(BUILT_IN)
 
 
-def test_hashes_are_those_of_the_standard(library: Path) -> None:
+def test_sha_256_and_sha_512_equal_hashlib(library: Path) -> None:
     """Compare with hashlib for every length around the ends of blocks.
 
     The signatures in the tests above cover SHA-512.
@@ -444,24 +445,24 @@ def test_hashes_are_those_of_the_standard(library: Path) -> None:
         assert long.raw == hashlib.sha512(message).digest(), length
 
 
-def test_impossible_updates_are_refused() -> None:
+def test_make_update_refuses_invalid_updates() -> None:
     with pytest.raises(ExportError, match="no update is needed"):
-        update(BUILT_IN)
+        build_update(BUILT_IN)
     with pytest.raises(ExportError, match="count the updates"):
-        update((7, 5), 0)
+        build_update((7, 5), 0)
     with pytest.raises(ExportError, match="flash the whole new firmware"):
         make_update(
-            replace(parts(7, 5), layout="ab" * 32),
-            parts(7, 6),
+            replace(make_parts(7, 5), layout="ab" * 32),
+            make_parts(7, 6),
             counter=1,
             sign=KEY.sign,
-            answer=answer(7, 6),
+            answer=make_answer(7, 6),
             inputs=5,
         )
 
 
-def test_an_updates_manifest_is_read_back() -> None:
-    content = update((7, 5), 3)
+def test_read_update_returns_the_manifest_and_refuses_damaged_bytes() -> None:
+    content = build_update((7, 5), 3)
     manifest = read_update(content)
     assert (manifest.counter, manifest.layout, [is_carried for _, is_carried, _ in manifest.entries]) == (
         3,

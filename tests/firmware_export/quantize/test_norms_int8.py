@@ -1,4 +1,4 @@
-"""Group norm and layer norm export to int8 and answer like the float model."""
+"""Models with group norm and layer norm are exported to int8 and agree with the float models."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ keras = pytest.importorskip("keras")
 
 
 @pytest.mark.parametrize("norm", ["GroupNormalization", "LayerNormalization"])
-def test_norms_have_an_int8_form(norm: str, compiled, tmp_path) -> None:
+def test_norm_layers_are_quantized_to_int8(norm: str, compiled, tmp_path) -> None:
     from edgefl.compiler import objective as of
     from edgefl.compiler.network import Network
     from edgefl.compiler.template import build_template
@@ -45,4 +45,4 @@ def test_norms_have_an_int8_form(norm: str, compiled, tmp_path) -> None:
     assert np.corrcoef(received.ravel(), expected.ravel())[0, 1] > 0.99
     assert (received.argmax(axis=1) == expected.argmax(axis=1)).mean() > 0.9
     pytest.importorskip("tflite_micro")
-    compiled.check(integer, x, tmp_path)
+    compiled.check_against_micro(integer, x, tmp_path)

@@ -1,4 +1,4 @@
-"""The papers' models export to int8 and answer like the float models.
+"""The models of the papers are exported to int8 and agree with the float models.
 
 Their C gives tflite-micro's bytes.
 """
@@ -27,7 +27,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_it_has_an_int8_form(name: str, compiled, tmp_path) -> None:
+def test_paper_models_are_quantized_to_int8(name: str, compiled, tmp_path) -> None:
     import keras
 
     from edgefl.compiler import objective as of
@@ -43,7 +43,7 @@ def test_it_has_an_int8_form(name: str, compiled, tmp_path) -> None:
         rng.normal(size=(40, *[1] * len(network.input_shape))) + rng.normal(size=(40, *network.input_shape))
     ).astype(np.float32)
     weights = network.read_weights()
-    # The statistics of the data, which momentum 0 takes from one batch. ReLU6 seldom clips around 3
+    # Momentum 0 takes the statistics from one batch. ReLU6 rarely clips values around 3
     if network.statistics:
         weights |= {
             key: value + 3 for key, value in weights.items() if key.endswith("beta") and "project" not in key
@@ -57,4 +57,4 @@ def test_it_has_an_int8_form(name: str, compiled, tmp_path) -> None:
     received, _ = run_samples(load_tflite(integer, reference=True), x)
     assert np.corrcoef(received.ravel(), expected.ravel())[0, 1] > 0.95
     pytest.importorskip("tflite_micro")
-    compiled.check(integer, x[:20], tmp_path)
+    compiled.check_against_micro(integer, x[:20], tmp_path)

@@ -1,6 +1,6 @@
-"""The int8 export is as good as TensorFlow's converter, and reports a loss of accuracy.
+"""The int8 export is as accurate as TensorFlow's converter, and reports a loss of accuracy.
 
-Data that cannot calibrate give a clear error.
+Unusable calibration data give a clear error.
 """
 
 import json
@@ -20,7 +20,7 @@ from firmware_export.tflite.interpreter import load_tflite, measure_accuracy, ru
 
 
 @pytest.mark.parametrize("name", ["fashion", "digits"])
-def test_int8_is_within_a_point_of_float(request, name, tmp_path) -> None:
+def test_int8_accuracy_is_within_one_point_of_float(request, name, tmp_path) -> None:
     trained = request.getfixturevalue(name)
     report = export_mixture(trained.plan, trained.mixture, trained.shard, tmp_path, seed=7, client_id="pi-1")
     assert report.within_one_point
@@ -39,7 +39,7 @@ def test_the_same_mixture_gives_the_same_bytes(digits, tmp_path) -> None:
     assert first == second
 
 
-def test_the_float_model_is_what_the_plan_computes(digits, tmp_path) -> None:
+def test_float_model_gives_the_outputs_of_the_plan(digits, tmp_path) -> None:
     from edgefl.learner.litert import LiteRTLearner
 
     expected = LiteRTLearner(digits.plan).predict(
@@ -51,7 +51,7 @@ def test_the_float_model_is_what_the_plan_computes(digits, tmp_path) -> None:
     )
 
 
-def test_as_good_as_the_converter(fashion) -> None:
+def test_int8_accuracy_is_close_to_that_of_the_converter(fashion) -> None:
     tf = pytest.importorskip("tensorflow")
     from edgefl.algorithms.registry import build_objectives
     from edgefl.compiler.build import make_network
@@ -68,14 +68,15 @@ def test_as_good_as_the_converter(fashion) -> None:
     converter.representative_dataset = lambda: ([sample[None]] for sample in fashion.shard.x_train[:256])
     converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
     converter.inference_input_type = converter.inference_output_type = tf.int8
-    theirs = converter.convert()
+    converted = converter.convert()
 
     model = fill_template(fashion.plan.template, fashion.plan.spec.bindings, fashion.mixture.weights)
-    ours = quantize(model, record_extremes(model, fashion.shard.x_train), RECIPES[0])
+    quantized = quantize(model, record_extremes(model, fashion.shard.x_train), RECIPES[0])
     x = fashion.shard.x_test
     y = fashion.shard.y_test
     reached = [
-        measure_accuracy(run_samples(load_tflite(model, reference=True), x)[0], y) for model in (ours, theirs)
+        measure_accuracy(run_samples(load_tflite(model, reference=True), x)[0], y)
+        for model in (quantized, converted)
     ]
     assert reached[0] >= reached[1] - 0.01
 
@@ -83,7 +84,7 @@ def test_as_good_as_the_converter(fashion) -> None:
 def test_extremes_of_every_sample_are_recorded(fashion) -> None:
     """The gate's logit is one value per sample.
 
-    An average of minima and maxima over samples would leave it no width.
+    An average of minima and maxima over samples would give a range without width.
     """
     model = fill_template(fashion.plan.template, fashion.plan.spec.bindings, fashion.mixture.weights)
     observed = record_extremes(model, fashion.shard.x_train[:100])
@@ -97,7 +98,7 @@ def test_extremes_of_every_sample_are_recorded(fashion) -> None:
         assert float(limits["min"].item()) <= low and float(limits["max"].item()) >= high
 
 
-def test_ranges_by_hand() -> None:
+def test_ranges_match_hand_computed_values() -> None:
     from firmware_export.quantize.ranges import RecordedExtremes
 
     observed = RecordedExtremes({"t": np.array([[1, 2], [-3, 4], [0, 8]], np.float32)}, {"t": 2})
@@ -110,8 +111,8 @@ def test_ranges_by_hand() -> None:
     assert [choose_ranges(observed, 3, 100.0, 0.5)["t"][k].item() for k in ("min", "max")] == [-5.75, 10.75]
 
 
-def test_remedies_are_tried_and_the_best_is_chosen(digits, tmp_path, monkeypatch) -> None:
-    """The next recipe repairs a model with ranges that are a thousand times too wide."""
+def test_recipes_are_tried_and_the_best_is_chosen(digits, tmp_path, monkeypatch) -> None:
+    """The first recipe makes the ranges a thousand times too wide. The second one gives a good model."""
     bad = Recipe("far too wide", margin=1000.0)
     report = export_mixture(digits.plan, digits.mixture, digits.shard, tmp_path, recipes=(bad, RECIPES[0]))
     assert [a.recipe for a in report.tried] == ["far too wide", RECIPES[0].name]
@@ -125,9 +126,9 @@ def test_remedies_are_tried_and_the_best_is_chosen(digits, tmp_path, monkeypatch
 
 
 def test_test_labels_do_not_choose_the_recipe(digits, tmp_path) -> None:
-    """The test labels are replaced by the answers of the bad recipe.
+    """Replace the test labels by the answers of the bad recipe.
 
-    On the test samples, it would be the best one.
+    If the test samples chose the recipe, they would choose the bad one.
     """
     bad = Recipe("far too wide", margin=1000.0)
     model = fill_template(digits.plan.template, digits.plan.spec.bindings, digits.mixture.weights)
@@ -151,7 +152,7 @@ def test_test_labels_do_not_choose_the_recipe(digits, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda r: r.name)
-def test_every_remedy_makes_a_model_that_runs(digits, recipe) -> None:
+def test_every_recipe_makes_an_accurate_model(digits, recipe) -> None:
     model = fill_template(digits.plan.template, digits.plan.spec.bindings, digits.mixture.weights)
     made = quantize(model, record_extremes(model, digits.shard.x_train[:50]), recipe)
     assert (
@@ -162,16 +163,16 @@ def test_every_remedy_makes_a_model_that_runs(digits, recipe) -> None:
     )
 
 
-def test_recipes_that_add_nothing_are_left_out() -> None:
+def test_duplicate_recipes_are_left_out() -> None:
     assert [r.name for r in dedupe_recipes(RECIPES[:3], 100)] == [RECIPES[0].name, RECIPES[2].name]
     assert len(dedupe_recipes(RECIPES, 1000)) == len(RECIPES)
 
 
-def changed(shard: Shard, x: np.ndarray) -> Shard:
+def replace_training_samples(shard: Shard, x: np.ndarray) -> Shard:
     return replace(shard, x_train=x.astype(np.float32), y_train=shard.y_train[: len(x)])
 
 
-def test_data_that_cannot_calibrate(digits, tmp_path) -> None:
+def test_unusable_calibration_data_are_refused(digits, tmp_path) -> None:
     x = digits.shard.x_train
     spoiled = x.copy()
     spoiled[3, 2, 1, 0] = np.nan
@@ -182,7 +183,9 @@ def test_data_that_cannot_calibrate(digits, tmp_path) -> None:
         (x[:, :14], r"are \(14, 28, 1\), expected \(28, 28, 1\)"),
     ):
         with pytest.raises(ExportError, match=message):
-            export_mixture(digits.plan, digits.mixture, changed(digits.shard, data), tmp_path)
+            export_mixture(
+                digits.plan, digits.mixture, replace_training_samples(digits.shard, data), tmp_path
+            )
     strange = replace(digits.shard, y_test=digits.shard.y_test + 5)
     with pytest.raises(ExportError, match="a label is 14, the mixture has 10 classes"):
         export_mixture(digits.plan, digits.mixture, strange, tmp_path)
@@ -192,10 +195,10 @@ def test_data_that_cannot_calibrate(digits, tmp_path) -> None:
     assert not (tmp_path / "model.tflite").exists()
 
 
-def test_one_class_calibrates_and_measures(digits, tmp_path) -> None:
+def test_shard_with_one_class_is_exported(digits, tmp_path) -> None:
     """A client with samples of one class is exported like any other.
 
-    Labels measure. They do not calibrate.
+    Calibration does not use the labels.
     """
     one = digits.shard.y_train == 3
     shard = replace(digits.shard, x_train=digits.shard.x_train[one], y_train=digits.shard.y_train[one])
@@ -204,13 +207,13 @@ def test_one_class_calibrates_and_measures(digits, tmp_path) -> None:
     assert report.within_one_point == (report.accuracy_float - report.accuracy_int8 <= 0.01 + 1e-9)
 
 
-def test_an_export_without_held_out_samples_reports_it(digits, tmp_path) -> None:
+def test_report_states_that_no_samples_were_held_out(digits, tmp_path) -> None:
     bare = replace(digits.shard, x_test=digits.shard.x_test[:0], y_test=digits.shard.y_test[:0])
     report = export_mixture(digits.plan, digits.mixture, bare, tmp_path)
     assert (report.measured_on, report.num_test) == ("training", len(bare.y_train))
 
 
-def test_a_mixture_of_another_plan(digits, tmp_path) -> None:
+def test_mixture_with_missing_or_huge_weights_is_refused(digits, tmp_path) -> None:
     weights = dict(digits.mixture.weights)
     name = sorted(weights)[0]
     lacking = {key: value for key, value in weights.items() if key != name}
@@ -224,7 +227,7 @@ def test_a_mixture_of_another_plan(digits, tmp_path) -> None:
         export_mixture(digits.plan, Mixture(huge), digits.shard, tmp_path)
 
 
-def test_a_board_without_the_quantizer_gets_a_remedy(digits, tmp_path, monkeypatch) -> None:
+def test_error_for_a_missing_quantizer_has_a_remedy(digits, tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "ai_edge_quantizer", None)
     with pytest.raises(ExportError, match="64-bit system"):
         export_mixture(digits.plan, digits.mixture, digits.shard, tmp_path)

@@ -1,7 +1,7 @@
 """The quantization routes.
 
 The clone computes the same as the mixture. The converter agrees with the device's route. Tuning and 16-bit
-activations keep the accuracy.
+activations preserve the accuracy.
 """
 
 import subprocess
@@ -59,22 +59,22 @@ def test_the_clone_computes_the_same_as_the_mixture(made) -> None:
     )
 
 
-def test_the_two_routes_agree(made) -> None:
-    """Both use the extremes of the same 256 samples."""
+def test_device_and_converter_routes_agree(made) -> None:
+    """Both routes use the extremes of the same 256 samples."""
     from edgefl.rng import derive_rng
     from firmware_export.quantize.convert import convert_float
 
     x = made.shard.x_test
     y = made.shard.y_test
     order = derive_rng(1, 0, "calibration").permutation(len(made.shard.x_train))
-    theirs, _ = run_samples(
+    converted, _ = run_samples(
         load_tflite(convert_float(made.model_float, made.shard.x_train[order][:256]), reference=True), x
     )
-    ours, _ = run_samples(load_tflite(made.model, reference=True), x)
+    exported, _ = run_samples(load_tflite(made.model, reference=True), x)
     expected, _ = run_samples(load_tflite(made.model_float), x)
-    assert abs(measure_accuracy(ours, y) - measure_accuracy(theirs, y)) <= 0.01
-    assert (ours.argmax(axis=1) == theirs.argmax(axis=1)).mean() > 0.95
-    assert (theirs.argmax(axis=1) == expected.argmax(axis=1)).mean() > 0.95
+    assert abs(measure_accuracy(exported, y) - measure_accuracy(converted, y)) <= 0.01
+    assert (exported.argmax(axis=1) == converted.argmax(axis=1)).mean() > 0.95
+    assert (converted.argmax(axis=1) == expected.argmax(axis=1)).mean() > 0.95
 
 
 def test_the_kind_of_mixing_is_detected(made) -> None:
@@ -82,7 +82,7 @@ def test_the_kind_of_mixing_is_detected(made) -> None:
 
 
 @pytest.mark.parametrize("route", ["device", "tensorflow"])
-def test_sixteen_bits_are_nearer_to_float(mixture_of, route, tmp_path) -> None:
+def test_sixteen_bit_activations_are_closer_to_float(mixture_of, route, tmp_path) -> None:
     made = mixture_of("aem", "uci-har")
     report = export_mixture(
         made.plan, made.mixture, made.shard, tmp_path, options=QuantizationOptions(route, 16)
@@ -109,7 +109,7 @@ TUNINGS = [
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.name)
-def test_tuning_keeps_the_accuracy(mixture_of, tuning, tmp_path) -> None:
+def test_tuning_preserves_accuracy(mixture_of, tuning, tmp_path) -> None:
     pytest.importorskip("tensorflow_model_optimization")
     made = mixture_of("aem" if tuning.qat else "pfl-mfe", "uci-har")
     report = export_mixture(
@@ -123,14 +123,12 @@ def test_tuning_keeps_the_accuracy(mixture_of, tuning, tmp_path) -> None:
     if tuning.prune:
         assert report.deflated_bytes < made.report.deflated_bytes
     if tuning.cluster:
-        assert largest_count_of_values(model) <= 16 + 1
+        assert find_largest_value_count(model) <= 16 + 1
     assert run_samples(load_tflite(model, MICRO_RUNTIME), made.shard.x_test[:3])[0].dtype == np.int8
 
 
 @pytest.mark.parametrize("settings", [MIXTURE_ONLY, PersonalizationConfig()], ids=["mixture", "default"])
-def test_tuning_does_not_see_the_samples_that_compare_recipes(
-    digits, tmp_path, monkeypatch, settings
-) -> None:
+def test_tuning_excludes_the_samples_that_compare_recipes(digits, tmp_path, monkeypatch, settings) -> None:
     shard = digits.shard
     tuned_on, compared_on = [], []
 
@@ -138,12 +136,12 @@ def test_tuning_does_not_see_the_samples_that_compare_recipes(
         tuned_on.append((x, y))
         return quantize(model, record_extremes(model, calibration), RECIPES[0])
 
-    def watched(loaded, x):
+    def run_recorded(loaded, x):
         compared_on.append(x)
         return run_samples(loaded, x)
 
     monkeypatch.setattr("firmware_export.quantize.tune.tune_int8", tune)
-    monkeypatch.setattr("firmware_export.quantize.quantize.run_samples", watched)
+    monkeypatch.setattr("firmware_export.quantize.quantize.run_samples", run_recorded)
     plan = replace(digits.plan, spec=replace(digits.plan.spec, personalization=asdict(settings)))
     options = QuantizationOptions("tensorflow", 8, Tuning(prune=0.5))
     report = export_mixture(plan, digits.mixture, shard, tmp_path, client_id="pi-1", options=options)
@@ -156,7 +154,7 @@ def test_tuning_does_not_see_the_samples_that_compare_recipes(
     assert [samples[sample.tobytes()] for sample in x] == y.tolist()
 
 
-def largest_count_of_values(model: bytes) -> int:
+def find_largest_value_count(model: bytes) -> int:
     """Return the largest number of different int8 values in a row of a dense kernel.
 
     Each row has a scale.
@@ -167,16 +165,16 @@ def largest_count_of_values(model: bytes) -> int:
 
 
 @pytest.mark.timeout(900)
-def test_a_tuning_that_spoils_the_model_is_discarded(mixture_of, tmp_path) -> None:
+def test_tuning_that_loses_accuracy_is_discarded(mixture_of, tmp_path) -> None:
     pytest.importorskip("tensorflow_model_optimization")
     made = mixture_of("pfl-mfe", "uci-har")
-    spoilt = QuantizationOptions("tensorflow", 8, Tuning(prune=0.99, epochs=1))
-    report = export_mixture(made.plan, made.mixture, made.shard, tmp_path, options=spoilt)
+    options = QuantizationOptions("tensorflow", 8, Tuning(prune=0.99, epochs=1))
+    report = export_mixture(made.plan, made.mixture, made.shard, tmp_path, options=options)
     assert report.tried[0].accuracy_int8 < report.accuracy_float - 0.01
     assert report.recipe.startswith("converter") and report.within_one_point
 
 
-def test_options_that_do_not_fit() -> None:
+def test_incompatible_quantization_options_are_refused() -> None:
     for make, message in (
         (lambda: Tuning(prune=1.0), "prune is 1.0"),
         (lambda: Tuning(cluster=1), "cluster_weights is 1"),
@@ -190,7 +188,7 @@ def test_options_that_do_not_fit() -> None:
             make()
 
 
-def test_a_host_without_tensorflow_gets_an_error(digits, tmp_path, monkeypatch) -> None:
+def test_tensorflow_route_without_tensorflow_gives_an_error(digits, tmp_path, monkeypatch) -> None:
     from firmware_export.quantize import keras_clone
 
     monkeypatch.setitem(sys.modules, "tf_keras", None)
@@ -201,7 +199,7 @@ def test_a_host_without_tensorflow_gets_an_error(digits, tmp_path, monkeypatch) 
         )
 
 
-def test_one_class_is_not_tuned_on() -> None:
+def test_tuning_on_one_class_is_refused() -> None:
     from firmware_export.quantize.tune import tune_int8
 
     x = np.zeros((4, 2), np.float32)
@@ -210,7 +208,7 @@ def test_one_class_is_not_tuned_on() -> None:
         tune_int8(b"", x, y, x, Tuning(prune=0.5))
 
 
-def test_the_command_refuses_options_that_do_not_fit(tmp_path) -> None:
+def test_export_command_refuses_incompatible_options(tmp_path) -> None:
     command = [
         sys.executable,
         "-m",

@@ -11,12 +11,12 @@ from firmware_export.quantize.quantize import export_mixture
 from firmware_export.tflite.interpreter import load_tflite, quantize_input, run_samples
 
 FOREIGN = Path(__file__).parents[1] / "foreign.py"
-STEPS_OF_REFERENCE = 2  # measured: ai-edge-litert 2.3's reference kernels round .7% of logits the other way
+STEPS_OF_REFERENCE = 2  # measured: ai-edge-litert 2.3's reference kernels round 0.7% of logits differently
 SAME_LOGITS = 0.98
 STEPS_OF_XNNPACK = 4  # measured on x86-64: 2 on these mixtures, 4 on others
 
 
-def foreign(
+def run_foreign(
     python: str,
     runtime: str,
     model: bytes,
@@ -46,41 +46,43 @@ def exported(request, tmp_path_factory):
     )
 
 
-def steps(first: np.ndarray, second: np.ndarray) -> int:
+def measure_largest_step(first: np.ndarray, second: np.ndarray) -> int:
     return int(np.abs(first.astype(int) - second.astype(int)).max())
 
 
-def test_micro_and_reference_give_the_same_bits(exported, other_python, micro_environment, tmp_path) -> None:
+def test_tflite_micro_and_reference_kernels_give_the_same_bits(
+    exported, other_python, micro_environment, tmp_path
+) -> None:
     model, _, x = exported
     raw = quantize_input(load_tflite(model), x)
-    reference = foreign(other_python, "reference", model, raw, tmp_path)
-    micro = foreign(sys.executable, "tflite-micro", model, raw, tmp_path, micro_environment)
+    reference = run_foreign(other_python, "reference", model, raw, tmp_path)
+    micro = run_foreign(sys.executable, "tflite-micro", model, raw, tmp_path, micro_environment)
     np.testing.assert_array_equal(micro, reference)
 
 
-def test_the_default_kernels_agree_nearly(exported, other_python, tmp_path) -> None:
+def test_default_kernels_agree_within_rounding_steps(exported, other_python, tmp_path) -> None:
     model, _, x = exported
     raw = quantize_input(load_tflite(model), x)
-    reference = foreign(other_python, "reference", model, raw, tmp_path)
-    fast_elsewhere = foreign(other_python, "default", model, raw, tmp_path)
+    reference = run_foreign(other_python, "reference", model, raw, tmp_path)
+    fast_elsewhere = run_foreign(other_python, "default", model, raw, tmp_path)
     received, _ = run_samples(load_tflite(model, reference=True), x)
     fast, _ = run_samples(load_tflite(model), x)
-    assert steps(received, reference) <= STEPS_OF_REFERENCE
+    assert measure_largest_step(received, reference) <= STEPS_OF_REFERENCE
     assert (received == reference).mean() >= SAME_LOGITS
-    assert steps(fast, reference) <= STEPS_OF_XNNPACK
-    assert steps(fast_elsewhere, reference) <= STEPS_OF_XNNPACK
+    assert measure_largest_step(fast, reference) <= STEPS_OF_XNNPACK
+    assert measure_largest_step(fast_elsewhere, reference) <= STEPS_OF_XNNPACK
     assert (fast.argmax(axis=1) == reference.argmax(axis=1)).mean() >= 0.98
 
 
-def test_the_float_model_is_the_same_everywhere(exported, other_python, tmp_path) -> None:
+def test_float_model_agrees_across_runtimes(exported, other_python, tmp_path) -> None:
     _, model, x = exported
     received, _ = run_samples(load_tflite(model, reference=True), x[:100])
     np.testing.assert_allclose(
-        foreign(other_python, "default", model, x[:100], tmp_path), received, rtol=1e-4, atol=1e-4
+        run_foreign(other_python, "default", model, x[:100], tmp_path), received, rtol=1e-4, atol=1e-4
     )
 
 
-def test_it_has_only_integers(exported) -> None:
+def test_exported_model_has_int8_input_and_output(exported) -> None:
     model, _, _ = exported
     loaded = load_tflite(model)
     assert loaded.dtype == np.int8

@@ -7,32 +7,32 @@ from edgefl.errors import ExportError
 from firmware_export.tflite.graph import OperatorGraph, TensorKind, check_integer, read_graph
 
 
-def graph(*operators: tuple[str, str]) -> OperatorGraph:
+def make_graph(*operators: tuple[str, str]) -> OperatorGraph:
     tensors = tuple(TensorKind(f"layer{i}", dtype, False) for i, (_, dtype) in enumerate(operators))
     return OperatorGraph(tuple((name, (i,)) for i, (name, _) in enumerate(operators)), tensors)
 
 
-def test_integers_pass() -> None:
-    check_integer(graph(("CONV_2D", "INT8"), ("ADD", "INT8")))
+def test_integer_operators_are_allowed() -> None:
+    check_integer(make_graph(("CONV_2D", "INT8"), ("ADD", "INT8")))
 
 
 def test_forbidden_operators_are_named() -> None:
     with pytest.raises(ExportError, match=r"SUM \(layer1\).*ADD"):
-        check_integer(graph(("CONV_2D", "INT8"), ("SUM", "INT8")))
+        check_integer(make_graph(("CONV_2D", "INT8"), ("SUM", "INT8")))
     with pytest.raises(ExportError, match=r"BATCH_MATMUL \(layer0\)"):
-        check_integer(graph(("BATCH_MATMUL", "INT8")))
+        check_integer(make_graph(("BATCH_MATMUL", "INT8")))
 
 
-def test_the_operator_that_stayed_float_is_named_rather_than_its_neighbours() -> None:
+def test_error_names_the_float_operator_and_not_its_neighbours() -> None:
     with pytest.raises(ExportError, match=r"SQUARED_DIFFERENCE \(layer1\)"):
         check_integer(
-            graph(("DEQUANTIZE", "FLOAT32"), ("SQUARED_DIFFERENCE", "FLOAT32"), ("QUANTIZE", "INT8"))
+            make_graph(("DEQUANTIZE", "FLOAT32"), ("SQUARED_DIFFERENCE", "FLOAT32"), ("QUANTIZE", "INT8"))
         )
     with pytest.raises(ExportError, match=r"DEQUANTIZE \(layer0\)"):
-        check_integer(graph(("DEQUANTIZE", "FLOAT32")))
+        check_integer(make_graph(("DEQUANTIZE", "FLOAT32")))
 
 
-def test_bytes_that_are_not_a_model() -> None:
+def test_bytes_without_tflite_identifier_are_refused() -> None:
     with pytest.raises(ExportError, match="TFL3"):
         read_graph(b"GIF89a" + b"\0" * 50)
 

@@ -21,7 +21,7 @@ INT8 = {
     "PAD": 2,
     "RESHAPE": 1,
 }
-"""The versions that bakenn 1.0.0 asks for; the same as LiteRT's op_version.cc for int8."""
+"""The versions that bakenn 1.0.0 requires. LiteRT's op_version.cc has the same versions for int8."""
 
 
 @pytest.fixture(scope="module")
@@ -31,30 +31,30 @@ def network(graphs) -> bytes:
     t = graphs.T
     op = graphs.Op
 
-    def weight(*shape: int) -> object:
+    def make_weight(*shape: int) -> object:
         return t(shape, data=rng.normal(size=shape).astype(np.float32) / 3)
 
-    def flow(*shape: int) -> object:
+    def make_activation(*shape: int) -> object:
         return t((1, *shape), kind="FLOAT32")
 
     tensors = [
-        flow(8, 8, 3),
+        make_activation(8, 8, 3),
         t((4, 2), data=np.array([[0, 0], [1, 1], [1, 1], [0, 0]], np.int32), scales=()),
-        flow(10, 10, 3),
-        weight(4, 3, 3, 3),
-        weight(4),
-        flow(8, 8, 4),
-        weight(1, 3, 3, 4),
-        weight(4),
-        flow(8, 8, 4),
-        flow(8, 8, 4),
-        flow(4, 4, 4),
-        flow(2, 2, 4),
+        make_activation(10, 10, 3),
+        make_weight(4, 3, 3, 3),
+        make_weight(4),
+        make_activation(8, 8, 4),
+        make_weight(1, 3, 3, 4),
+        make_weight(4),
+        make_activation(8, 8, 4),
+        make_activation(8, 8, 4),
+        make_activation(4, 4, 4),
+        make_activation(2, 2, 4),
         t((2,), data=np.array([1, 16], np.int32), scales=()),
-        flow(16),
-        weight(5, 16),
-        weight(5),
-        flow(5),
+        make_activation(16),
+        make_weight(5, 16),
+        make_weight(5),
+        make_activation(5),
     ]
     for number, tensor in enumerate(tensors):
         object.__setattr__(tensor, "name", f"layer{number}")
@@ -83,15 +83,15 @@ def network(graphs) -> bytes:
         op("RESHAPE", (11, 12), (13,)),
         op("FULLY_CONNECTED", (13, 14, 15), (16,), {}, "FullyConnected"),
     ]
-    return graphs.model_of(tensors, operators)
+    return graphs.make_tflite(tensors, operators)
 
 
-def test_the_device_route_names_the_schemas_versions(network) -> None:
+def test_device_route_writes_the_operator_versions_of_the_schema(network) -> None:
     exported = quantize(network, record_extremes(network, X), RECIPES[0])
     assert {operator.name: operator.version for operator in read_quantized_model(exported).operators} == INT8
 
 
-def test_a_strict_importer_takes_an_export_and_computes_the_same(network, compiled, tmp_path) -> None:
+def test_strict_importer_accepts_an_export_and_gives_the_same_outputs(network, compiled, tmp_path) -> None:
     bakenn = pytest.importorskip("bakenn")
     pytest.importorskip("tflite")
     exported = quantize(network, record_extremes(network, X), RECIPES[0])
@@ -106,10 +106,10 @@ def test_a_strict_importer_takes_an_export_and_computes_the_same(network, compil
 
     plan = bakenn.compile(imported, tmp_path).plan
     rows = [run_reference(plan, sample[None]).ravel() for sample in samples]
-    np.testing.assert_array_equal(np.stack(rows), compiled.micro(exported, samples))
+    np.testing.assert_array_equal(np.stack(rows), compiled.run_micro(exported, samples))
 
 
-def test_the_versions_equal_those_of_the_converter() -> None:
+def test_operator_versions_equal_those_of_the_converter() -> None:
     tf = pytest.importorskip("tensorflow")
     from edgefl.plan.tflite import pack_model, unpack_model
     from firmware_export.tflite.portable import to_portable
@@ -143,14 +143,14 @@ def test_the_versions_equal_those_of_the_converter() -> None:
     )
     converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
     converter.inference_input_type = converter.inference_output_type = tf.int8
-    theirs = bytes(converter.convert())
-    root = unpack_model(theirs)
+    converted = bytes(converter.convert())
+    root = unpack_model(converted)
     for code in root.operatorCodes:
         code.version = 1
-    ours = to_portable(pack_model(root, 1024))
+    rewritten = to_portable(pack_model(root, 1024))
 
-    def versions(model: bytes) -> list[tuple[str, int]]:
+    def list_versions(model: bytes) -> list[tuple[str, int]]:
         return [(operator.name, operator.version) for operator in read_quantized_model(model).operators]
 
-    assert len({name for name, _ in versions(theirs)}) > 15
-    assert versions(ours) == versions(theirs)
+    assert len({name for name, _ in list_versions(converted)}) > 15
+    assert list_versions(rewritten) == list_versions(converted)

@@ -18,13 +18,13 @@ def dense(graphs):
         graphs.T((3,), [0.05, 0.1, 0.15], 0, np.array([1, -2, 3], np.int32), name="fc/bias"),
         graphs.T((1, 3), 0.25, 7, name="fc/Relu;fc/BiasAdd"),
     ]
-    return graphs.model_of(
+    return graphs.make_tflite(
         tensors,
         [graphs.Op("FULLY_CONNECTED", (0, 1, 2), (3,), {"fusedActivationFunction": 1}, "FullyConnected")],
     )
 
 
-def test_the_contents_of_a_model(dense) -> None:
+def test_all_fields_of_a_model_are_read(dense) -> None:
     network = read_quantized_model(dense)
     (operator,) = network.operators
     assert (operator.name, operator.version, operator.inputs, operator.outputs) == (
@@ -49,7 +49,7 @@ def test_the_contents_of_a_model(dense) -> None:
     assert (network.inputs, network.outputs) == ((0,), (3,))
 
 
-def test_a_dense_layer_by_hand(dense) -> None:
+def test_c_of_a_dense_layer_matches_hand_computed_constants(dense) -> None:
     """Check the fields of a dense layer by hand.
 
     The folded bias is 1 + 128 * sum(-6 .. -3) = 1 + 128 * -18. The multiplier is .5 * .1 / .25 = .2 = .8 *
@@ -77,20 +77,20 @@ def test_damaged_bytes_never_end_in_a_traceback(dense) -> None:
     rng = np.random.default_rng(0)
     for _ in range(300):
         spoiled = bytearray(dense)
-        for at in rng.integers(8, len(dense), 3):
-            spoiled[at] = int(rng.integers(256))
+        for offset in rng.integers(8, len(dense), 3):
+            spoiled[offset] = int(rng.integers(256))
         try:
             generate_c(bytes(spoiled))
         except ExportError as error:
             assert str(error)
 
 
-def test_foreign_and_newer_bytes() -> None:
+def test_foreign_bytes_are_refused() -> None:
     with pytest.raises(ExportError, match="expected the identifier TFL3"):
         read_quantized_model(b"GIF89a" + bytes(40))
 
 
-def repacked(model, change) -> bytes:
+def repack(model, change) -> bytes:
     from edgefl.plan.tflite import pack_model, unpack_model
 
     root = unpack_model(model)
@@ -98,31 +98,31 @@ def repacked(model, change) -> bytes:
     return pack_model(root, 1024)
 
 
-def test_newer_schema_and_operator(dense) -> None:
-    def newer(root) -> None:
+def test_newer_schema_and_unknown_operator_are_refused(dense) -> None:
+    def set_newer_version(root) -> None:
         root.version = 4
 
-    def unknown(root) -> None:
+    def set_unknown_operator(root) -> None:
         root.operatorCodes[0].builtinCode = 4000
 
     with pytest.raises(ExportError, match=r"schema version 4, expected 3.*update edgefl"):
-        read_quantized_model(repacked(dense, newer))
+        read_quantized_model(repack(dense, set_newer_version))
     with pytest.raises(ExportError, match=r"builtin operator 4000.*update edgefl"):
-        read_quantized_model(repacked(dense, unknown))
+        read_quantized_model(repack(dense, set_unknown_operator))
 
 
-def test_weights_behind_the_flatbuffer(dense) -> None:
-    """Large models have their weights there, and tflite-micro would read zeros."""
+def test_weights_behind_the_flatbuffer_are_read_and_moved_inside(dense) -> None:
+    """Large models store their weights there, and tflite-micro would read zeros."""
     weights = read_quantized_model(dense).get_tensor(1).data
     moved = bytearray()
 
-    def outside(root) -> None:
+    def move_weights_outside(root) -> None:
         buffer = root.buffers[root.subgraphs[0].tensors[1].buffer]
         buffer.data = None
         buffer.offset = 1 << 20
         buffer.size = weights.size
 
-    moved += repacked(dense, outside)
+    moved += repack(dense, move_weights_outside)
     moved += bytes((1 << 20) - len(moved)) + weights.tobytes()
     assert read_quantized_model(bytes(moved)).get_tensor(1).data.tolist() == weights.tolist()
     inside = to_portable(bytes(moved))

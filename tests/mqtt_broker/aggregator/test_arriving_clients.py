@@ -1,5 +1,5 @@
-"""A client that arrives after the clustering, over a real broker: its first update places it, as in the
-simulator.
+"""A client that arrives after the clustering, over a real broker: its first update assigns it to a
+cluster, as in the simulator.
 """
 
 import numpy as np
@@ -9,47 +9,47 @@ from edgefl.rng import derive_rng
 from edgefl.types import Update
 from edgefl.wire.tensors import encode_models
 
-BIAS = {"a": [1, 0, -1], "b": [2, 0, -1], "c": [-1, 0, 1], "late": [-3, 1, 2]}
-"""What each client's first round changes: a and b agree, c and the late client contradict them."""
+BIAS_DELTAS = {"a": [1, 0, -1], "b": [2, 0, -1], "c": [-1, 0, 1], "late": [-3, 1, 2]}
+"""The change of each client in its first round: a and b agree, c and the late client contradict them."""
 
 
-def delta(toys, client_id):
+def make_delta(toys, client_id):
     zeros = {name: np.zeros_like(array) for name, array in toys.weights().items()}
-    return {"global": {**zeros, "head/bias": np.array(BIAS[client_id], np.float32)}}
+    return {"global": {**zeros, "head/bias": np.array(BIAS_DELTAS[client_id], np.float32)}}
 
 
-def test_the_first_update_places_a_client(federate, mosquitto_url, toys, puppet, listen):
+def test_first_update_assigns_a_new_client_to_a_cluster(federate, mosquitto_url, toys, puppet, listen):
     federation = federate(mosquitto_url, rounds=9, quorum=1.0, min_clients=3, algorithm="clustered")
     federation.aggregator()
     clients = {client_id: puppet(federation, client_id) for client_id in "abc"}
     server = make_algorithm("clustered", None, {})
     state = server.init(toys.weights(), derive_rng(1, 0, "init"))
 
-    def play(senders):
+    def play_round(senders):
         nonlocal state
         tasks = {client_id: clients[client_id].next("task") for client_id in senders}
         for client_id, task in tasks.items():
-            assert clients[client_id].send(task, encode_models(delta(toys, client_id))).outcome == "ok"
+            assert clients[client_id].send(task, encode_models(make_delta(toys, client_id))).outcome == "ok"
         expected = {client_id: server.broadcast(state, client_id).phase for client_id in senders}
         assert {client_id: task.phase for client_id, task in tasks.items()} == expected
         state = server.aggregate(
-            state, [Update(c, state.round, 10, delta(toys, c), {"loss": 1.0}) for c in senders]
+            state, [Update(c, state.round, 10, make_delta(toys, c), {"loss": 1.0}) for c in senders]
         )
         return tasks
 
-    first = play("abc")
+    first = play_round("abc")
     second = {client_id: clients[client_id].next("task") for client_id in "abc"}
-    heard = listen(federation, federation.topics.format_device("late", "status"))
+    listener = listen(federation, federation.topics.format_device("late", "status"))
     clients["late"] = puppet(federation, "late")
-    heard.until("status")
+    listener.wait_for_topic("status")
     for client_id, task in second.items():
-        assert clients[client_id].send(task, encode_models(delta(toys, client_id))).outcome == "ok"
+        assert clients[client_id].send(task, encode_models(make_delta(toys, client_id))).outcome == "ok"
     state = server.aggregate(
-        state, [Update(c, state.round, 10, delta(toys, c), {"loss": 1.0}) for c in "abc"]
+        state, [Update(c, state.round, 10, make_delta(toys, c), {"loss": 1.0}) for c in "abc"]
     )
-    third = play(("a", "b", "c", "late"))
+    third = play_round(("a", "b", "c", "late"))
     assert third["late"].phase == "cluster"
     assert third["late"].models == first["a"].models, "it begins where all began"
-    fourth = play(("a", "b", "c", "late"))
+    fourth = play_round(("a", "b", "c", "late"))
     assert fourth["late"].models == fourth["c"].models != fourth["a"].models
     assert {task.phase for task in fourth.values()} == {"federate"}

@@ -1,4 +1,4 @@
-"""What one client can do to a whole federation: it floods the aggregator, stays connected after its
+"""What a single client can do to a federation: it floods the aggregator, stays connected after its
 revocation, or sends absurd updates.
 """
 
@@ -23,7 +23,7 @@ from mqtt_broker.aggregator.results import load_state
 MB = 1024 * 1024
 DEADLINE_S = 60.0
 
-SLOW = """
+SLOW_ALGORITHM = """
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +43,7 @@ ENTRIES = {{"slow": replace(FEDAVG["fedavg"], factory=slow)}}
 """
 
 
-def peak_mb(process):
+def read_peak_mb(process):
     """Return the largest resident memory of a process so far, in MiB."""
     [line] = [
         line
@@ -63,9 +63,9 @@ def flood(flooder, messages, qos):
 
 @pytest.fixture
 def slow_algorithm(tmp_path, monkeypatch):
-    """An algorithm of the operator's own whose `aggregate` is busy until the file `go-on` is there."""
+    """A custom algorithm whose `aggregate` is busy until the file `go-on` exists."""
     (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "slow_rounds.py").write_text(SLOW.format(tmp_path))
+    (tmp_path / "own" / "slow_rounds.py").write_text(SLOW_ALGORITHM.format(tmp_path))
     monkeypatch.syspath_prepend(tmp_path / "own")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "own"))
     return "slow_rounds:slow"
@@ -78,7 +78,7 @@ def slow_algorithm(tmp_path, monkeypatch):
         pytest.param(0, 60, 100, id="without them 64 MiB wait and the rest is dropped"),
     ],
 )
-def test_a_flood_while_the_aggregator_computes_does_not_fill_its_memory(
+def test_message_flood_does_not_fill_the_aggregators_memory(
     qos, least_mb, most_mb, federate, own_broker, puppet, toys, slow_algorithm, tmp_path
 ):
     federation = federate(
@@ -90,87 +90,91 @@ def test_a_flood_while_the_aggregator_computes_does_not_fill_its_memory(
     task = honest.next("task")
     _ = flooder.next("task")
     assert honest.send(task, encode_models({"global": toys.weights()})).outcome == "ok"
-    flooder.say(online=False)  # the round does not wait for it
+    flooder.publish_status(online=False)  # the round does not wait for the flooder
     deadline = time.monotonic() + DEADLINE_S
     while not (tmp_path / "busy").exists():
-        assert time.monotonic() < deadline and aggregator.popen.poll() is None, aggregator.said
+        assert time.monotonic() < deadline and aggregator.popen.poll() is None, aggregator.err
         time.sleep(0.01)
-    before = peak_mb(aggregator)
+    before = read_peak_mb(aggregator)
     flood(flooder, 500, qos)  # 125 MB; the broker holds at most 1,000 messages for the aggregator
-    while peak_mb(aggregator) - before < least_mb:
-        assert time.monotonic() < deadline, f"it took {peak_mb(aggregator) - before:.0f} MiB of the flood"
+    while read_peak_mb(aggregator) - before < least_mb:
+        assert time.monotonic() < deadline, (
+            f"it took {read_peak_mb(aggregator) - before:.0f} MiB of the flood"
+        )
         time.sleep(0.01)
     flood(flooder, 400, qos)
-    grown = peak_mb(aggregator) - before
+    increase_mb = read_peak_mb(aggregator) - before
     (tmp_path / "go-on").touch()
     assert honest.send(honest.next("task"), encode_models({})).outcome == "ok"
-    assert aggregator.end() == 0, aggregator.said
-    assert grown < most_mb, f"one client made the aggregator take {grown:.0f} MiB"
-    assert ("messages were dropped" in aggregator.said) == (qos == 0)
+    assert aggregator.end() == 0, aggregator.err
+    assert increase_mb < most_mb, f"one client made the aggregator take {increase_mb:.0f} MiB"
+    assert ("messages were dropped" in aggregator.err) == (qos == 0)
 
 
 @pytest.fixture
-def stolen(secured_broker, tmp_path):
-    """A device with keys that never answers, stays connected, and says its status whenever the test wants."""
+def connect_stolen_device(secured_broker, tmp_path):
+    """Returns a function that publishes the status of an enrolled device, which stays connected and never
+    answers.
+    """
     link = secured_broker.link(secured_broker.enrol("stolen", tmp_path / "stolen.enrol"))
 
-    def speak(federation):
+    def publish_status(federation):
         status = Status("stolen", "5701e9", True, time.time(), 10, "0", time.time())
         link.subscribe(federation.topics.format_device("stolen", "task"))
         link.publish(federation.topics.format_device("stolen", "status"), encode_json(status), retain=True)
         assert link.wait_in_flight(1, DEADLINE_S)
         return link
 
-    yield speak
+    yield publish_status
     link.close(1.0)
 
 
-def enrolled_device(secured_broker, federation, toys, client_id):
+def start_enrolled_device(secured_broker, federation, toys, client_id):
     path = federation.directory / f"{client_id}.enrol"
     secured_broker.enrol(client_id, path)
     return federation.device(client_id, toys.shard(1), "--enrol", path)
 
 
-def test_a_device_that_is_revoked_in_a_round_and_stays_connected_counts_for_nothing(
-    secured_broker, federate, toys, stolen
+def test_device_revoked_during_a_round_is_excluded_while_connected(
+    secured_broker, federate, toys, connect_stolen_device
 ):
     federation = federate(secured_broker.url, rounds=2, min_clients=2, quorum=1.0, deadline_s=5.0)
     aggregator = federation.aggregator("--security", secured_broker.directory, "--broker", secured_broker.url)
     aggregator.wait_for("waiting for devices")
-    link = stolen(federation)
-    device = enrolled_device(secured_broker, federation, toys, "honest")
+    link = connect_stolen_device(federation)
+    device = start_enrolled_device(secured_broker, federation, toys, "honest")
     assert decode_json(Task, link.get(DEADLINE_S).payload).round == 1
     revoke_enrolment(secured_broker.directory, "stolen")
-    # Mosquitto reads the revocation list, and keeps the connection
+    # Mosquitto reads the revocation list but does not end the connection
     secured_broker.popen.send_signal(signal.SIGHUP)
     aggregator.wait_for("revoked")
-    stolen(federation)
-    assert aggregator.end() == 0, aggregator.said
-    assert device.end() == 0, device.said
+    connect_stolen_device(federation)
+    assert aggregator.end() == 0, aggregator.err
+    assert device.end() == 0, device.err
     assert [row["id"] for row in federation.result()["clients"]] == ["honest"]
     assert link.is_connected and link.get(0.0) is None  # no further task
-    assert aggregator.said.count("stolen was revoked") == 1 and "restart the broker" in aggregator.said
+    assert aggregator.err.count("stolen was revoked") == 1 and "restart the broker" in aggregator.err
 
 
-def test_a_round_whose_only_client_is_revoked_goes_on_with_the_next_that_comes(
-    secured_broker, federate, toys, stolen
+def test_round_with_a_revoked_client_continues_with_the_next_device(
+    secured_broker, federate, toys, connect_stolen_device
 ):
     federation = federate(secured_broker.url, rounds=1, min_clients=1, quorum=1.0, deadline_s=5.0)
     aggregator = federation.aggregator("--security", secured_broker.directory, "--broker", secured_broker.url)
     aggregator.wait_for("waiting for devices")
-    link = stolen(federation)
+    link = connect_stolen_device(federation)
     assert decode_json(Task, link.get(DEADLINE_S).payload).round == 1
     revoke_enrolment(secured_broker.directory, "stolen")
-    device = enrolled_device(secured_broker, federation, toys, "honest")
-    assert aggregator.end() == 0, aggregator.said
-    assert device.end() == 0, device.said
+    device = start_enrolled_device(secured_broker, federation, toys, "honest")
+    assert aggregator.end() == 0, aggregator.err
+    assert device.end() == 0, device.err
 
 
-def test_a_masked_round_that_lost_a_client_to_a_revocation_is_played_by_others(
-    secured_broker, federate, toys, stolen
+def test_masked_round_is_drawn_again_after_a_revocation(
+    secured_broker, federate, toys, connect_stolen_device
 ):
-    """Its cohort of three is in the journal; one of them is revoked while the aggregator is down, and another
-    device is enrolled.
+    """The journal has the cohort of three. One of them is revoked while the aggregator is down, and
+    another device is enrolled.
     """
     federation = federate(
         secured_broker.url,
@@ -183,25 +187,27 @@ def test_a_masked_round_that_lost_a_client_to_a_revocation_is_played_by_others(
     )
     options = ("--security", secured_broker.directory, "--broker", secured_broker.url)
     aggregator = federation.aggregator(*options)
-    link = stolen(federation)
-    devices = [enrolled_device(secured_broker, federation, toys, f"pi-{number}") for number in (1, 2)]
+    link = connect_stolen_device(federation)
+    devices = [start_enrolled_device(secured_broker, federation, toys, f"pi-{number}") for number in (1, 2)]
     assert decode_json(Task, link.get(DEADLINE_S).payload).round == 1
     aggregator.popen.kill()
     aggregator.popen.wait()
     revoke_enrolment(secured_broker.directory, "stolen")
     aggregator = federation.aggregator(*options)
     aggregator.wait_for("is drawn again")
-    devices.append(enrolled_device(secured_broker, federation, toys, "pi-3"))
-    assert aggregator.end() == 0, aggregator.said
-    assert [device.end() for device in devices] == [0, 0, 0], [device.said for device in devices]
+    devices.append(start_enrolled_device(secured_broker, federation, toys, "pi-3"))
+    assert aggregator.end() == 0, aggregator.err
+    assert [device.end() for device in devices] == [0, 0, 0], [device.err for device in devices]
     assert [row["id"] for row in federation.result()["clients"]] == ["pi-1", "pi-2", "pi-3"]
     assert federation.result()["losses"] != [None]
 
 
-def test_a_random_sample_whose_only_client_is_revoked_is_not_filled_up(
-    secured_broker, federate, toys, stolen
+def test_random_sample_is_not_refilled_after_a_revocation(
+    secured_broker, federate, toys, connect_stolen_device
 ):
-    """Epsilon counts with the odds of being drawn: who was not drawn must not take part."""
+    """Epsilon depends on the probability of being drawn, so a client that was not drawn must not take
+    part.
+    """
     pytest.importorskip("dp_accounting", reason="the extra dp is not installed")
     table = "[privacy]\nclip = 0.5\nnoise_multiplier = 2.0\npopulation = 1\n"
     federation = federate(
@@ -209,42 +215,42 @@ def test_a_random_sample_whose_only_client_is_revoked_is_not_filled_up(
     )
     aggregator = federation.aggregator("--security", secured_broker.directory, "--broker", secured_broker.url)
     aggregator.wait_for("waiting for devices")
-    link = stolen(federation)
+    link = connect_stolen_device(federation)
     assert decode_json(Task, link.get(DEADLINE_S).payload).round == 1
-    device = enrolled_device(secured_broker, federation, toys, "honest")
+    device = start_enrolled_device(secured_broker, federation, toys, "honest")
     aggregator.wait_for("honest is online")
     revoke_enrolment(secured_broker.directory, "stolen")
-    assert aggregator.end() == 0, aggregator.said
-    assert device.end() == 0, device.said
+    assert aggregator.end() == 0, aggregator.err
+    assert device.end() == 0, device.err
     assert federation.result()["losses"] == [None], "a client that was not drawn took part"
-    assert "round 1 federate" not in device.said
+    assert "round 1 federate" not in device.err
     assert [row["id"] for row in federation.result()["clients"]] == ["honest"]
 
 
 ABSURD = np.float32(3.4e38)
 
 
-def deltas(toys, value):
-    """Return an update that moves every weight by so much."""
+def make_deltas(toys, value):
+    """Return an update that changes every weight by this value."""
     return {
         "global": {name: np.full(array.shape, value, np.float32) for name, array in toys.weights().items()}
     }
 
 
-def first_task(member, seconds):
-    """Return the next task of a client that may get none, or None."""
+def wait_for_task(client, seconds):
+    """Return the next task of a client, or None if it gets none in time."""
     deadline = time.monotonic() + seconds
-    while not member.inbox["task"] and time.monotonic() < deadline:
-        event = member.link.get(max(0.0, deadline - time.monotonic()))
+    while not client.inbox["task"] and time.monotonic() < deadline:
+        event = client.link.get(max(0.0, deadline - time.monotonic()))
         if event is not None:
-            member.inbox[parse_topic(event.topic).kind].append(event.payload)
-    return member.next("task") if member.inbox["task"] else None
+            client.inbox[parse_topic(event.topic).kind].append(event.payload)
+    return client.next("task") if client.inbox["task"] else None
 
 
 @pytest.mark.parametrize("samples", [10**9, 100])
-def test_one_absurd_update_among_nine_ruins_nothing(federate, own_broker, puppet, toys, samples):
-    """At the end the model is one that a device can train on: the device ends well, and its own training did
-    improve the model.
+def test_one_absurd_update_does_not_ruin_the_model(federate, own_broker, puppet, toys, samples):
+    """A device can train on the model at the end: it ends without an error, and its own training has
+    improved the model.
     """
     federation = federate(
         f"mqtt://127.0.0.1:{own_broker.port}", algorithm="fedavg", rounds=3, min_clients=10, quorum=0.5
@@ -253,64 +259,62 @@ def test_one_absurd_update_among_nine_ruins_nothing(federate, own_broker, puppet
     aggregator = federation.aggregator()
     device = federation.device("real", toys.shard(1))
     for round in range(1, 4):
-        if task := hostile.next("task") if round == 1 else first_task(hostile, 0.5):
-            hostile.send(task, encode_models(deltas(toys, ABSURD)), num_samples=samples)
+        if task := hostile.next("task") if round == 1 else wait_for_task(hostile, 0.5):
+            hostile.send(task, encode_models(make_deltas(toys, ABSURD)), num_samples=samples)
         for each in honest:
-            assert each.send(each.next("task"), encode_models(deltas(toys, 0.01))).outcome == "ok"
+            assert each.send(each.next("task"), encode_models(make_deltas(toys, 0.01))).outcome == "ok"
     for each in (hostile, *honest):
-        if task := first_task(each, 20.0):
+        if task := wait_for_task(each, 20.0):
             each.send(task, encode_models({}))
-    assert aggregator.end() == 0, aggregator.said
-    assert device.end() == 0, device.said
+    assert aggregator.end() == 0, aggregator.err
+    assert device.end() == 0, device.err
     model = load_state(federation.out).models["global"]
     assert all(np.isfinite(array).all() and np.abs(array).max() < 100 for array in model.values())
     if samples == 100:
-        assert "round 1: skipped" in aggregator.said and "Left out from now on: a-hostile" in aggregator.said
-        assert aggregator.said.count("skipped") == 1
+        assert "round 1: skipped" in aggregator.err and "Left out from now on: a-hostile" in aggregator.err
+        assert aggregator.err.count("skipped") == 1
     else:
-        assert "num_samples is 1000000000, expected 1 to 100000" in aggregator.said
+        assert "num_samples is 1000000000, expected 1 to 100000" in aggregator.err
 
 
-def test_an_aggregator_that_is_killed_after_an_absurd_update_goes_on_from_the_good_state_to_the_same_bits(
-    federate, own_broker, puppet, toys
-):
+def test_killed_aggregator_resumes_with_the_same_bits_after_absurd_update(federate, own_broker, puppet, toys):
     from edgefl.server.plausibility import list_implausible_clients, with_plausibility_check
 
     federation = federate(
         f"mqtt://127.0.0.1:{own_broker.port}", algorithm="fedavg", rounds=2, min_clients=3, quorum=0.5
     )
-    members = {name: puppet(federation, name) for name in ("a-hostile", "pi-1", "pi-2")}
+    clients = {name: puppet(federation, name) for name in ("a-hostile", "pi-1", "pi-2")}
     sent = {"a-hostile": ABSURD, "pi-1": 0.25, "pi-2": 0.5}
     aggregator = federation.aggregator()
-    for name, member in members.items():
-        assert member.send(member.next("task"), encode_models(deltas(toys, sent[name]))).outcome == "ok"
+    for name, client in clients.items():
+        assert client.send(client.next("task"), encode_models(make_deltas(toys, sent[name]))).outcome == "ok"
     aggregator.wait_for("round 1: skipped")
     aggregator.popen.kill()
     aggregator.popen.wait()
-    for member in members.values():  # a task of the process that is gone has nobody who waits for its answer
-        while first_task(member, 0.3):
+    for client in clients.values():  # nobody waits for the answer to a task of the killed process
+        while wait_for_task(client, 0.3):
             pass
     aggregator = federation.aggregator()
     for name in ("pi-1", "pi-2"):
-        task = members[name].next("task")
+        task = clients[name].next("task")
         assert task.round == 2
-        assert members[name].send(task, encode_models(deltas(toys, sent[name]))).outcome == "ok"
-    for member in members.values():
-        task = member.next("task")
+        assert clients[name].send(task, encode_models(make_deltas(toys, sent[name]))).outcome == "ok"
+    for client in clients.values():
+        task = client.next("task")
         while task.phase != "personalize":
-            task = member.next("task")
-        member.send(task, encode_models({}))
-    assert aggregator.end() == 0, aggregator.said
+            task = client.next("task")
+        client.send(task, encode_models({}))
+    assert aggregator.end() == 0, aggregator.err
     algorithm = with_plausibility_check(
         make_algorithm("fedavg", None, federation.plan.spec.options), FederationConfig()
     )
     state = algorithm.init(toys.weights(), derive_rng(1, 0, "init"))
     state = algorithm.aggregate(
-        state, [Update(name, 1, 10, deltas(toys, sent[name])) for name in sorted(sent)]
+        state, [Update(name, 1, 10, make_deltas(toys, sent[name])) for name in sorted(sent)]
     )
     assert list_implausible_clients(state) == {"a-hostile"}
     state = algorithm.aggregate(
-        state, [Update(name, 2, 10, deltas(toys, sent[name])) for name in ("pi-1", "pi-2")]
+        state, [Update(name, 2, 10, make_deltas(toys, sent[name])) for name in ("pi-1", "pi-2")]
     )
     found = load_state(federation.out)
     assert list_implausible_clients(found) == {"a-hostile"}

@@ -1,5 +1,5 @@
-"""What monitors are told of clusters: by hand, within its limits, not where it is nobody's business, and in a
-real federation.
+"""Cluster telemetry: with known values, within its limits, suppressed with privacy, and in a real
+federation.
 """
 
 import json
@@ -21,18 +21,18 @@ from tests.support.numpy_learner.softmax import softmax_spec
 TOML = '[federation]\nname = "f"\nrounds = 3\n'
 
 
-def update(client_id="pi-1", models=("global",), **metrics):
+def make_update(client_id="pi-1", models=("global",), **metrics):
     return Update(client_id, 1, 10, {name: {} for name in models}, metrics)
 
 
-def told(more="", algorithm="ifca"):
+def make_telemetry(more="", algorithm="ifca"):
     return ClusterTelemetry(
         parse_config(TOML + more), softmax_spec(algorithm, inputs=4, features=4, classes=3)
     )
 
 
-def similar(n, clusters=2):
-    placed = {f"cluster/{f'c{i}' * 20}": float(i % clusters) for i in range(n)}
+def make_clustered_state(n, clusters=2):
+    assignments = {f"cluster/{f'c{i}' * 20}": float(i % clusters) for i in range(n)}
     kept = {
         "matrix": np.full((n, n), -0.123, np.float32),
         "linkage": np.array([[i, n + i, 0.123456, 2] for i in range(n - 1)], np.float32),
@@ -44,29 +44,31 @@ def similar(n, clusters=2):
         }
     }
     return ServerState(
-        4, "federate", model, {"similarity": kept}, {**placed, "cut/at": 0.25, "cut/round": 3.0}
+        4, "federate", model, {"similarity": kept}, {**assignments, "cut/at": 0.25, "cut/round": 3.0}
     )
 
 
-def test_the_expert_of_an_update_by_hand():
-    assert find_expert(update(models=("expert2",))) == 2
-    assert find_expert(update(models=("expert0", "expert1"))) is None
-    assert find_expert(update()) is None
+def test_expert_of_an_update_is_found():
+    assert find_expert(make_update(models=("expert2",))) == 2
+    assert find_expert(make_update(models=("expert0", "expert1"))) is None
+    assert find_expert(make_update()) is None
     assert (
-        find_expert(update(models=("expert0", "expert1"), **{"q/0": 0.2, "q/1": 0.7, "q/2": float("nan")}))
+        find_expert(
+            make_update(models=("expert0", "expert1"), **{"q/0": 0.2, "q/1": 0.7, "q/2": float("nan")})
+        )
         == 1
     )
-    assert find_expert(update(models=("expert0",), **{"q/x": 1.0})) == 0
+    assert find_expert(make_update(models=("expert0",), **{"q/x": 1.0})) == 0
 
 
-def test_what_was_seen_is_told_until_it_is_seen_again():
-    clusters = told()
+def test_experts_are_published_until_the_next_observation():
+    clusters = make_telemetry()
     state = ServerState(2, "federate", {})
     assert clusters.make_message("s", 1, state) is None
-    seen = [update("b", ("expert1",)), update("a", ("expert0",))]
-    assert list(clusters.record_experts(seen)) == seen
+    updates = [make_update("b", ("expert1",)), make_update("a", ("expert0",))]
+    assert list(clusters.record_experts(updates)) == updates
     assert dict(clusters.make_message("s", 1, state).assignment) == {"a": 0, "b": 1}
-    list(clusters.record_experts([update("b", ("expert2",))]))
+    list(clusters.record_experts([make_update("b", ("expert2",))]))
     message = clusters.make_message("s", 2, state)
     assert (message.round, dict(message.assignment), message.matrix, message.layer) == (
         2,
@@ -83,14 +85,14 @@ def test_what_was_seen_is_told_until_it_is_seen_again():
         "[privacy]\nclip = 1.0\nnoise_multiplier = 1.0\npopulation = 10\ndelta = 0.01\n",
     ],
 )
-def test_with_privacy_nothing_is_told(more):
-    clusters = told(more)
-    list(clusters.record_experts([update("a", ("expert1",))]))
-    assert clusters.make_message("s", 1, similar(3)) is None
+def test_privacy_suppresses_cluster_telemetry(more):
+    clusters = make_telemetry(more)
+    list(clusters.record_experts([make_update("a", ("expert1",))]))
+    assert clusters.make_message("s", 1, make_clustered_state(3)) is None
 
 
-def test_the_largest_message_fits_and_more_clients_have_no_matrix():
-    message = told(algorithm="clustered").make_message("s", 3, similar(100))
+def test_largest_message_fits_and_more_clients_omit_the_matrix():
+    message = make_telemetry(algorithm="clustered").make_message("s", 3, make_clustered_state(100))
     payload = encode_json(message)
     assert len(payload) < 200_000
     assert decode_json(Clusters, payload) == message
@@ -102,9 +104,9 @@ def test_the_largest_message_fits_and_more_clients_have_no_matrix():
     )
     assert message.cut == 0.25
     many = ServerState(2, "federate", {}, {}, {f"cluster/c{i}": 0.0 for i in range(1024)})
-    assert told().make_message("s", 1, many).matrix == ()
+    assert make_telemetry().make_message("s", 1, many).matrix == ()
     assert (
-        told().make_message(
+        make_telemetry().make_message(
             "s", 1, ServerState(2, "federate", {}, {}, {f"cluster/c{i}": 0.0 for i in range(1025)})
         )
         is None
@@ -115,23 +117,25 @@ def test_the_largest_message_fits_and_more_clients_have_no_matrix():
     ("algorithm", "options"),
     [("clustered", {"cut": "auto"}), ("fedap", {"pretrain_rounds": 1}), ("ifca", {})],
 )
-def test_a_federation_tells_its_clusters(algorithm, options, mosquitto_url, federate, toys, listen):
+def test_federation_publishes_its_clusters(algorithm, options, mosquitto_url, federate, toys, listen):
     federation = federate(mosquitto_url, algorithm=algorithm, options=options, rounds=4, min_clients=3)
-    ear = listen(federation)
+    listener = listen(federation)
     clients = ("one", "two", "three")
     devices = [federation.device(name, toys.shard(i)) for i, name in enumerate(clients)]
     aggregator = federation.aggregator()
-    assert aggregator.end() == 0, aggregator.said
+    assert aggregator.end() == 0, aggregator.err
     assert [device.end() for device in devices] == [0, 0, 0]
-    heard = [message for message in ear.until_phase("done") if message.topic == federation.topics.clusters]
+    cluster_messages = [
+        message for message in listener.wait_for_phase("done") if message.topic == federation.topics.clusters
+    ]
     state = load_state(federation.out)
-    messages = [decode_json(Clusters, message.payload) for message in heard]
+    messages = [decode_json(Clusters, message.payload) for message in cluster_messages]
     first = {"clustered": 1, "fedap": 2, "ifca": 1}[algorithm]
     assert [message.round for message in messages] == list(range(first, 5))
     assert set(messages[-1].assignment) == set(clients)
     assert {message.session for message in messages} == {federation.result()["session"]}
     view = FederationView(federation.name)
-    for message in ear.messages:
+    for message in listener.messages:
         view.take(message.topic, message.payload, 1.0)
     found = snapshot(view, 1.0)["clusters"]
     assert len(found["rounds"]) == len(messages)

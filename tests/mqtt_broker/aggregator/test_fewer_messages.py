@@ -1,5 +1,5 @@
-"""What saves a round its messages: updates that are granted before they are announced, and blobs that the
-broker keeps.
+"""How a round saves messages: some updates are granted before they are announced, and the broker retains
+blobs.
 """
 
 from dataclasses import replace
@@ -20,35 +20,37 @@ A = "a" * 64
 B = "b" * 64
 
 
-def begin(client_id, sha256=A, follows=True):
+def make_begin(client_id, sha256=A, follows=True):
     return Begin(client_id, "s", 1, "p", sha256, 100, 1, CHUNK_BYTES, 4, {}, "n", 0.0, follows=follows)
 
 
-def said(receipts):
+def list_outcomes(receipts):
     return [(client_id, receipt.outcome) for client_id, receipt in receipts]
 
 
-def test_what_was_granted_needs_no_receipt_and_no_slot():
+def test_granted_upload_needs_no_receipt_and_no_slot():
     uploads = Uploads(slots=1)
-    assert said(uploads.begin(begin("a", follows=False), 1000, 0.0)) == [("a", "missing")]
-    assert said(uploads.begin(begin("b"), 1000, 0.0, follows=True)) == []
-    assert uploads.add_chunk("b", A, 0, bytes(100), 0.0) == begin("b")
-    assert said(uploads.begin(begin("c", follows=False), 1000, 0.0)) == [("c", "wait")]
-    assert said(uploads.begin(begin("c"), 1000, 0.0, follows=True)) == []
+    assert list_outcomes(uploads.begin(make_begin("a", follows=False), 1000, 0.0)) == [("a", "missing")]
+    assert list_outcomes(uploads.begin(make_begin("b"), 1000, 0.0, follows=True)) == []
+    assert uploads.add_chunk("b", A, 0, bytes(100), 0.0) == make_begin("b")
+    assert list_outcomes(uploads.begin(make_begin("c", follows=False), 1000, 0.0)) == [("c", "wait")]
+    assert list_outcomes(uploads.begin(make_begin("c"), 1000, 0.0, follows=True)) == []
     assert uploads.close("a", 0.0) == [], "who was granted a place has left the queue"
 
 
-def test_a_granted_update_that_comes_again_says_what_it_lacks_when_it_asks():
+def test_repeated_granted_upload_gets_its_missing_chunks_on_request():
     uploads = Uploads(slots=1)
-    uploads.begin(begin("a"), 1000, 0.0, follows=True)
-    assert uploads.begin(begin("a"), 1000, 1.0, follows=True) == []
-    assert [each.missing for _, each in uploads.begin(begin("a", follows=False), 1000, 2.0)] == [((0, 1),)]
-    uploads.begin(begin("b", follows=False), 1000, 2.0)
-    assert said(uploads.expire(2.1 + MAX_UPLOAD_IDLE_S)) == [("b", "missing")]
+    uploads.begin(make_begin("a"), 1000, 0.0, follows=True)
+    assert uploads.begin(make_begin("a"), 1000, 1.0, follows=True) == []
+    assert [each.missing for _, each in uploads.begin(make_begin("a", follows=False), 1000, 2.0)] == [
+        ((0, 1),)
+    ]
+    uploads.begin(make_begin("b", follows=False), 1000, 2.0)
+    assert list_outcomes(uploads.expire(2.1 + MAX_UPLOAD_IDLE_S)) == [("b", "missing")]
 
 
 @pytest.mark.parametrize(("features", "granted"), [(4, 5), (400_000, 0), (170_000, 1)])
-def test_so_many_are_granted_as_fit(features, granted, toys):
+def test_granted_uploads_fit_the_byte_limit(features, granted, toys):
     plan = toys.plan(features)
     config = FederationConfig(algorithm="fedavg")
     algorithm = make_algorithm("fedavg", None, complete_algorithm_options("fedavg", {}))
@@ -63,41 +65,41 @@ def test_so_many_are_granted_as_fit(features, granted, toys):
         max_staleness=0,
         offer=lambda *blob: None,
     )
-    briefs = [tasks.prepare(f"pi-{i}") for i in range(5)]
-    assert [brief.task.granted for brief in briefs] == [i < granted for i in range(5)]
-    assert sum(brief.limit for brief in briefs if brief.task.granted) <= GRANTED_BYTES
+    client_tasks = [tasks.prepare(f"pi-{i}") for i in range(5)]
+    assert [brief.task.granted for brief in client_tasks] == [i < granted for i in range(5)]
+    assert sum(brief.limit for brief in client_tasks if brief.task.granted) <= GRANTED_BYTES
 
 
-def test_a_granted_update_has_one_receipt_and_a_lost_chunk_is_asked_for(federate, any_url, toys, puppet):
+def test_granted_update_has_one_receipt_and_lost_chunk_is_requested(federate, any_url, toys, puppet):
     federation = federate(any_url, rounds=1, min_clients=2, wide=True)
     aggregator = federation.aggregator()
-    whole = puppet(federation, "pi-1")
-    partly = puppet(federation, "pi-2")
+    complete = puppet(federation, "pi-1")
+    incomplete = puppet(federation, "pi-2")
     blob = encode_models({"global": toys.weights(10_000)})
-    for client, lost in ((whole, ()), (partly, (1,))):
+    for client, lost_chunks in ((complete, ()), (incomplete, (1,))):
         task = client.next("task")
         assert task.granted
-        told = client.begin(task, blob, follows=True)
-        for index in range(told.count):
-            if index not in lost:
-                client.publish(told.sha256, index, slice_chunk(blob, index))
-        if lost:
+        announcement = client.begin(task, blob, follows=True)
+        for index in range(announcement.count):
+            if index not in lost_chunks:
+                client.publish(announcement.sha256, index, slice_chunk(blob, index))
+        if lost_chunks:
             client.begin(task, blob)
             receipt = client.next("receipt")
             assert (receipt.outcome, receipt.missing) == ("missing", ((1, 2),))
-            client.publish(told.sha256, 1, slice_chunk(blob, 1))
+            client.publish(announcement.sha256, 1, slice_chunk(blob, 1))
         assert client.next("receipt").outcome == "ok"
-    for client in (whole, partly):
+    for client in (complete, incomplete):
         assert client.send(client.next("task"), encode_models({})).outcome == "ok"
-    assert aggregator.end() == 0, aggregator.said
+    assert aggregator.end() == 0, aggregator.err
 
 
-def test_a_forged_manifest_makes_an_aggregator_publish_nothing(federate, mosquitto_url, toys, listen, puppet):
-    """Its session is no secret. Neither a count without end nor another topic's name gets the aggregator to
-    say anything of it.
+def test_forged_manifest_makes_the_aggregator_publish_nothing(federate, mosquitto_url, toys, listen, puppet):
+    """The session is public. Neither an unlimited count nor the name of another topic makes the
+    aggregator publish anything for it.
     """
     federation = federate(mosquitto_url, rounds=1, min_clients=1)
-    heard = listen(federation)
+    listener = listen(federation)
     aggregator = federation.aggregator()
     client = puppet(federation, "pi-1")
     task = client.next("task")
@@ -111,7 +113,7 @@ def test_a_forged_manifest_makes_an_aggregator_publish_nothing(federate, mosquit
         client.link.publish(federation.topics.format_manifest(A), encode_json(each))
     assert client.send(task, encode_models({"global": toys.weights()})).outcome == "ok"
     assert client.send(client.next("task"), encode_models({})).outcome == "ok"
-    assert aggregator.end() == 0, aggregator.said
-    topics = [message.topic for message in heard.until_phase("done", federation.topics.state)]
+    assert aggregator.end() == 0, aggregator.err
+    topics = [message.topic for message in listener.wait_for_phase("done", federation.topics.state)]
     assert not [topic for topic in topics if f"/blob/{A}/" in topic and not topic.endswith("/manifest")]
     assert not [topic for topic in topics if f"/blob/{B}/" in topic]

@@ -1,4 +1,4 @@
-"""A blob that the broker does not keep goes out in chunks, as many at a time as the broker acknowledges."""
+"""A blob that the broker does not retain is sent in chunks, as many at a time as the broker acknowledges."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ DEADLINE_S = 60.0
 
 
 def fetch(client, topics, sha256):
-    """Ask for a blob and return its chunks in order."""
+    """Request a blob and return its chunks in order."""
     client.link.subscribe(topics.format_blob(sha256, "+"))
     client.link.publish(
         topics.format_device(client.client_id, "want"), encode_json(Want(sha256, (), time.time()))
@@ -36,7 +36,7 @@ def fetch(client, topics, sha256):
     return [chunks[index] for index in range(size)]
 
 
-def test_all_chunks_of_a_large_blob_come(federate, mosquitto_url, toys, puppet):
+def test_all_chunks_of_a_large_blob_arrive(federate, mosquitto_url, toys, puppet):
     federation = federate(
         mosquitto_url, rounds=1, min_clients=1, algorithm="fedavg", wide=15, chunk_bytes=16_384
     )
@@ -48,4 +48,4 @@ def test_all_chunks_of_a_large_blob_come(federate, mosquitto_url, toys, puppet):
     blob = b"".join(chunks)
     assert len(blob) > MAX_RETAINED_BYTES and len(chunks) > 10 * MAX_CHUNKS_IN_FLIGHT
     assert hashlib.sha256(blob).hexdigest() == sha256
-    assert aggregator.popen.poll() is None, aggregator.said
+    assert aggregator.popen.poll() is None, aggregator.err

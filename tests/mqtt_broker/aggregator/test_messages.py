@@ -1,4 +1,4 @@
-"""Which event an aggregator reads from a message."""
+"""The events that an aggregator reads from messages."""
 
 from dataclasses import replace
 
@@ -37,7 +37,7 @@ def read(topic, payload, trust=OPEN):
     return read_event(Message(topic, payload), "s", trust)
 
 
-def state(session, phase):
+def encode_state(session, phase):
     return encode_json(State("f", session, phase, 0, 1, 0, 1.0, "p", 0.0))
 
 
@@ -53,17 +53,17 @@ def state(session, phase):
         (TOPICS.format_manifest(A), encode_json(MANIFEST), ManifestReceived(MANIFEST)),
         (TOPICS.format_manifest(A), b"", None),
         (TOPICS.state, b"", None),
-        (TOPICS.state, state("s", JOINING_PHASE), None),
-        (TOPICS.state, state("s", STOPPED_PHASE), StateOverwritten()),
+        (TOPICS.state, encode_state("s", JOINING_PHASE), None),
+        (TOPICS.state, encode_state("s", STOPPED_PHASE), StateOverwritten()),
     ],
 )
-def test_each_message_is_its_event(topic, payload, event):
+def test_message_is_read_as_its_event(topic, payload, event):
     assert read(topic, payload) == event
 
 
-def test_another_aggregator_on_the_topic_ends_this_one():
+def test_state_of_another_aggregator_is_an_error():
     with pytest.raises(LinkError, match="'f' now; run one at a time"):
-        read(TOPICS.state, state("other", JOINING_PHASE))
+        read(TOPICS.state, encode_state("other", JOINING_PHASE))
 
 
 @pytest.mark.parametrize(
@@ -75,14 +75,14 @@ def test_another_aggregator_on_the_topic_ends_this_one():
         (TOPICS.format_upload("pi-1", A, "begin"), encode_json(replace(BEGIN, sha256="b" * 64)), "", A),
     ],
 )
-def test_what_a_client_says_wrongly_is_its_own(topic, payload, reason, sha256):
+def test_invalid_client_message_is_attributed_to_the_client(topic, payload, reason, sha256):
     event = read(topic, payload)
     assert isinstance(event, MessageInvalid)
     assert (event.client_id, event.sha256) == ("pi-1", sha256)
     assert reason in event.reason
 
 
-def test_an_oversize_chunk_is_rejected_with_its_size():
+def test_oversize_chunk_is_rejected_with_its_size():
     event = read_event(Message(TOPICS.format_upload("pi-1", A, 0), b"", oversize=300_000), "s", OPEN)
     assert (event.client_id, event.sha256) == ("pi-1", A) and "300000 bytes" in event.reason
 
@@ -95,16 +95,16 @@ def test_an_oversize_chunk_is_rejected_with_its_size():
         (TOPICS.format_manifest("b" * 64), encode_json(MANIFEST)),
     ],
 )
-def test_what_no_client_says_is_an_error(topic, payload):
+def test_invalid_message_without_a_client_is_an_error(topic, payload):
     with pytest.raises(WireError):
         read(topic, payload)
 
 
-def test_a_client_that_is_not_enrolled_is_excluded_whatever_it_says():
-    def key_of(client_id):
+def test_message_of_an_unenrolled_client_excludes_it():
+    def refuse_key(client_id):
         raise WireError(f"{client_id} was revoked; enrol it")
 
-    trust = Trust("f", find_key=key_of)
+    trust = Trust("f", find_key=refuse_key)
     assert read(TOPICS.format_device("pi-1", "status"), b"{", trust) == ClientExcluded(
         "pi-1", "pi-1 was revoked; enrol it"
     )

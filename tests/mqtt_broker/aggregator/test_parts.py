@@ -1,5 +1,5 @@
-"""The aggregator's parts without a network: presence, blobs on demand, upload slots, results, and where a
-plan comes from.
+"""Parts of the aggregator without a network: requested blobs, upload slots, results, plan sources and the
+dev broker.
 """
 
 import json
@@ -37,7 +37,7 @@ A = "a" * 64
 B = "b" * 64
 
 
-def test_chunks_that_several_want_go_out_once_after_a_moment():
+def test_chunks_requested_by_several_clients_are_sent_once():
     blobs = BlobServer(0)
     blobs.offer(A, bytes(CHUNK_BYTES + 1))
     assert blobs.make_manifest(A).count == 2
@@ -51,7 +51,7 @@ def test_chunks_that_several_want_go_out_once_after_a_moment():
     assert not blobs.is_busy
 
 
-def test_a_blob_goes_out_at_once_when_all_who_were_told_of_it_have_asked():
+def test_blob_is_sent_at_once_when_all_expected_clients_asked():
     blobs = BlobServer(0)
     blobs.offer(A, b"x")
     blobs.expect(A, "pi-1")
@@ -62,7 +62,7 @@ def test_a_blob_goes_out_at_once_when_all_who_were_told_of_it_have_asked():
     assert blobs.take_next_chunk(10.001) == (A, 0, b"x")
 
 
-def test_one_who_was_told_and_never_asks_holds_the_others_up_for_a_moment_only():
+def test_silent_client_delays_a_blob_only_briefly():
     blobs = BlobServer(0)
     blobs.offer(A, b"x")
     blobs.expect(A, "pi-1")
@@ -72,23 +72,23 @@ def test_one_who_was_told_and_never_asks_holds_the_others_up_for_a_moment_only()
     assert blobs.take_next_chunk(10.001 + WANT_WINDOW_S) == (A, 0, b"x")
 
 
-def test_a_blob_waits_for_those_who_keep_asking_but_not_for_ever():
+def test_blob_waits_for_further_requests_up_to_a_limit():
     blobs = BlobServer(0)
     blobs.offer(A, b"x")
     step = WANT_WINDOW_S / 2
-    asks = round(2 * MAX_WANT_WAIT_S / WANT_WINDOW_S)
-    for i in range(asks + 1):
+    num_requests = round(2 * MAX_WANT_WAIT_S / WANT_WINDOW_S)
+    for i in range(num_requests + 1):
         blobs.expect(A, f"pi-{i}")
     sent = []
-    for i in range(asks):
+    for i in range(num_requests):
         blobs.record_want(Want(A, (), 0.0), 10.0 + i * step, f"pi-{i}")
         if blobs.take_next_chunk(10.0 + i * step):
             sent.append(i * step)
     assert sent == [] or sent[0] >= MAX_WANT_WAIT_S - step
-    assert blobs.take_next_chunk(10.0 + asks * step + 0.001)
+    assert blobs.take_next_chunk(10.0 + num_requests * step + 0.001)
 
 
-def test_a_manifest_is_published_again_for_those_who_ask_again_and_not_once_for_each():
+def test_manifest_is_published_again_at_most_once_per_interval():
     blobs = BlobServer(0)
     blobs.offer(A, b"x")
     assert [blobs.is_manifest_due(A, 10.0 + i / 1000) for i in range(3)] == [False] * 3
@@ -96,7 +96,7 @@ def test_a_manifest_is_published_again_for_those_who_ask_again_and_not_once_for_
     assert [blobs.is_manifest_due(A, later), blobs.is_manifest_due(A, later + 0.1)] == [True, False]
 
 
-def test_who_asks_late_gets_a_chunk_again_when_the_others_had_time_to_leave():
+def test_late_request_gets_a_chunk_again_after_an_interval():
     blobs = BlobServer(0)
     blobs.offer(A, b"x")
     blobs.record_want(Want(A, (), 0.0), now=1.0)
@@ -110,7 +110,7 @@ def test_who_asks_late_gets_a_chunk_again_when_the_others_had_time_to_leave():
     assert blobs.take_next_chunk(sent + 0.02 + 3 * CHUNK_REPEAT_S)
 
 
-def test_a_blob_that_is_gone_or_a_range_outside_it():
+def test_removed_blob_and_invalid_range_are_not_served():
     blobs = BlobServer(0)
     blobs.offer(A, b"x")
     blobs.offer(B, b"y")
@@ -122,7 +122,7 @@ def test_a_blob_that_is_gone_or_a_range_outside_it():
         blobs.record_want(Want(B, ((0, 2),), 0.0), now=0.0)
 
 
-def begin(client_id, blob=b"x" * 100, **changes):
+def make_begin(client_id, blob=b"x" * 100, **changes):
     made = {
         "session": "s",
         "round": 1,
@@ -132,35 +132,35 @@ def begin(client_id, blob=b"x" * 100, **changes):
         "count": count_chunks(len(blob)),
         "nonce": "n",
     }
-    told = {"num_samples": 4, "metrics": {}, "ts": 0.0}
-    return Begin(client_id=client_id, chunk_bytes=CHUNK_BYTES, **{**made, **told, **changes})
+    more_fields = {"num_samples": 4, "metrics": {}, "ts": 0.0}
+    return Begin(client_id=client_id, chunk_bytes=CHUNK_BYTES, **{**made, **more_fields, **changes})
 
 
-def said(receipts):
+def list_outcomes(receipts):
     return [(client_id, receipt.outcome) for client_id, receipt in receipts]
 
 
-def test_slots_are_granted_in_turn():
+def test_upload_slots_are_granted_in_turn():
     uploads = Uploads(slots=1)
-    assert said(uploads.begin(begin("a"), 1000, 0.0)) == [("a", "missing")]
-    assert said(uploads.begin(begin("b"), 1000, 0.0)) == [("b", "wait")]
-    assert said(uploads.begin(begin("c"), 1000, 0.0)) == [("c", "wait")]
-    assert said(uploads.begin(begin("a"), 1000, 0.0)) == [("a", "missing")]
-    assert said(uploads.close("a", 0.0)) == [("b", "missing")]
+    assert list_outcomes(uploads.begin(make_begin("a"), 1000, 0.0)) == [("a", "missing")]
+    assert list_outcomes(uploads.begin(make_begin("b"), 1000, 0.0)) == [("b", "wait")]
+    assert list_outcomes(uploads.begin(make_begin("c"), 1000, 0.0)) == [("c", "wait")]
+    assert list_outcomes(uploads.begin(make_begin("a"), 1000, 0.0)) == [("a", "missing")]
+    assert list_outcomes(uploads.close("a", 0.0)) == [("b", "missing")]
     assert uploads.expire(MAX_UPLOAD_IDLE_S) == []
-    assert said(uploads.expire(MAX_UPLOAD_IDLE_S + 0.1)) == [("c", "missing")]
+    assert list_outcomes(uploads.expire(MAX_UPLOAD_IDLE_S + 0.1)) == [("c", "missing")]
     assert uploads.end("b", A, 0.0) == []
 
 
-def test_an_update_above_the_limit_takes_neither_slot_nor_memory():
+def test_oversized_update_uses_no_slot_and_no_memory():
     uploads = Uploads(slots=1)
     with pytest.raises(WireError, match="expected at most 1000"):
-        uploads.begin(begin("a", size=10**12, count=10**12 // CHUNK_BYTES + 1), 1000, 0.0)
-    assert said(uploads.begin(begin("b"), 1000, 0.0)) == [("b", "missing")]
+        uploads.begin(make_begin("a", size=10**12, count=10**12 // CHUNK_BYTES + 1), 1000, 0.0)
+    assert list_outcomes(uploads.begin(make_begin("b"), 1000, 0.0)) == [("b", "missing")]
 
 
 @given(st.data())
-def test_any_order_of_clients_and_chunks_ends_with_every_update_and_never_more_slots_than_there_are(data):
+def test_any_upload_order_completes_all_updates_within_the_slots(data):
     slots = data.draw(st.integers(1, 3))
     sizes = data.draw(st.lists(st.integers(0, 3 * CHUNK_BYTES), min_size=1, max_size=4))
     waiting = {f"c{i}": bytes([i]) * size for i, size in enumerate(sizes)}
@@ -169,14 +169,14 @@ def test_any_order_of_clients_and_chunks_ends_with_every_update_and_never_more_s
     done = set()
     import hashlib
 
-    def take(receipts):
+    def record_grants(receipts):
         for client_id, receipt in receipts:
             if receipt.outcome == "missing":
                 granted[client_id] = receipt.missing
 
-    begins = {c: begin(c, blob, sha256=hashlib.sha256(blob).hexdigest()) for c, blob in waiting.items()}
+    begins = {c: make_begin(c, blob, sha256=hashlib.sha256(blob).hexdigest()) for c, blob in waiting.items()}
     for client_id in data.draw(st.permutations(sorted(waiting))):
-        take(uploads.begin(begins[client_id], 10**6, 0.0))
+        record_grants(uploads.begin(begins[client_id], 10**6, 0.0))
     while len(done) < len(waiting):
         open_now = sorted(set(granted) - done)
         assert 1 <= len(open_now) <= slots
@@ -190,20 +190,20 @@ def test_any_order_of_clients_and_chunks_ends_with_every_update_and_never_more_s
         assert finished == made
         assert uploads.read_blob(client_id) == blob
         done.add(client_id)
-        take(uploads.close(client_id, 0.0))
+        record_grants(uploads.close(client_id, 0.0))
 
 
-def test_a_summary_by_hand_and_a_result_that_is_strict_json(tmp_path):
+def test_round_summary_is_correct_and_result_is_strict_json(tmp_path):
     closed = rounds.open_round(1, ("a", "b", "c", "d"), quorum=0.5, deadline_s=9.0, grace_s=0.0, now=0.0)
     for client_id in ("a", "b"):
         closed, _ = rounds.receive_update(closed, 1, client_id, "x")
     closed = rounds.mark_offline(rounds.mark_failed(closed, "c", "NaN"), "d", 1.0)
     begins = [
-        begin("a", metrics={"loss": 1.0, "accuracy": 0.5, "auc": 0.25}, num_samples=1),
-        begin("b", metrics={"loss": 3.0, "accuracy": 1.0, "auc": 0.75}, num_samples=3),
+        make_begin("a", metrics={"loss": 1.0, "accuracy": 0.5, "auc": 0.25}, num_samples=1),
+        make_begin("b", metrics={"loss": 3.0, "accuracy": 1.0, "auc": 0.75}, num_samples=3),
     ]
     assert average_loss(begins) == 2.5
-    assert math.isnan(average_loss([begin("a")]))
+    assert math.isnan(average_loss([make_begin("a")]))
     dropped = [DroppedClient(1, "c", "NaN"), DroppedClient(1, "d", "offline")]
     summary = summarize_round(closed, "federate", begins, dropped, 10, 20, 1.5)
     assert (summary.updates, summary.accuracy_mean, summary.dropped) == (2, 0.75, ("c", "d"))
@@ -220,18 +220,18 @@ def test_a_summary_by_hand_and_a_result_that_is_strict_json(tmp_path):
     assert decode_json(Summary, encode_json(summary)).metrics == summary.metrics
     older = {name: value for name, value in json.loads(encode_json(summary)).items() if name != "metrics"}
     assert decode_json(Summary, json.dumps(older).encode()).accuracy_mean == 0.75
-    rows = make_client_rows([begin("a", metrics={"accuracy_mixture": math.nan, "n_train": 4.0})])
+    rows = make_client_rows([make_begin("a", metrics={"accuracy_mixture": math.nan, "n_train": 4.0})])
     result = make_result(
         FederationConfig(), "p", "s", rows, dropped, [2.5, math.nan], 1.234, judge_federation(rows)
     )
     path = save_result(result, tmp_path / "out")
-    back = json.loads(path.read_text(), parse_constant=lambda _: pytest.fail("NaN is no JSON"))
-    assert back["clients"] == [{"id": "a", "accuracy_mixture": None, "n_train": 4.0}]
-    assert (back["losses"], back["seconds"]) == ([2.5, None], 1.23)
-    assert (back["verdict"]["devices"], back["verdict"]["means"]["shipped"]) == (1, None)
+    parsed = json.loads(path.read_text(), parse_constant=lambda _: pytest.fail("NaN is no JSON"))
+    assert parsed["clients"] == [{"id": "a", "accuracy_mixture": None, "n_train": 4.0}]
+    assert (parsed["losses"], parsed["seconds"]) == ([2.5, None], 1.23)
+    assert (parsed["verdict"]["devices"], parsed["verdict"]["means"]["shipped"]) == (1, None)
 
 
-def test_a_plan_of_another_algorithm_or_without_weights_is_refused(toys, tmp_path):
+def test_plan_of_another_algorithm_or_without_weights_is_refused(toys, tmp_path):
     plan = toys.plan()
     save_plan(plan, tmp_path)
     config = FederationConfig(algorithm="pfl-mfe")
@@ -247,29 +247,29 @@ def test_a_plan_of_another_algorithm_or_without_weights_is_refused(toys, tmp_pat
         open_built_plan(tmp_path / "none", config)
 
 
-def test_a_plan_that_cannot_be_built_says_why(tmp_path):
+def test_failed_plan_build_reports_the_reason(tmp_path):
     config = tmp_path / "federation.toml"
     config.write_text('[model]\nname = "no-such-model"\n')
     with pytest.raises(PlanError, match="no-such-model"):
         build_plan_in_child(config, tmp_path / "plan")
 
 
-def test_a_port_in_use_and_a_broker_that_is_not_installed(monkeypatch):
+def test_used_port_and_missing_mosquitto_are_errors(monkeypatch):
     import socket
 
     with (
-        socket.create_server((embedded.LOOPBACK_HOST, 0)) as taken,
+        socket.create_server((embedded.LOOPBACK_HOST, 0)) as occupied,
         pytest.raises(LinkError, match="cannot be used"),
     ):
-        embedded.check_port(taken.getsockname()[1])
+        embedded.check_port(occupied.getsockname()[1])
     monkeypatch.setattr(embedded, "find_mosquitto", lambda: None)
     with pytest.raises(ConfigError, match="apt install mosquitto"):
         embedded.choose_kind("mosquitto")
     assert embedded.choose_kind("auto") == "amqtt"
 
 
-def test_a_broker_that_does_not_answer_is_given_up(monkeypatch):
-    began = time.monotonic()
+def test_broker_that_does_not_answer_times_out(monkeypatch):
+    start_time = time.monotonic()
     with pytest.raises(LinkError, match="did not answer on port"):
         embedded.wait_until_up(choose_port(), lambda: True, 0.2)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - start_time < 5

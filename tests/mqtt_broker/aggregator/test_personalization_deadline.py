@@ -1,4 +1,4 @@
-"""How long an aggregator waits for a device that is online and never answers."""
+"""How long an aggregator waits for an online device that never answers."""
 
 import pytest
 
@@ -6,54 +6,54 @@ from edgefl.wire.tensors import encode_models
 
 
 @pytest.fixture
-def still(toys):
+def zero_update(toys):
     """An update that changes nothing."""
     return encode_models({"global": {name: 0 * array for name, array in toys.weights().items()}})
 
 
-def test_a_silent_device_holds_the_end_by_what_the_rounds_took(federate, mosquitto_url, puppet, still):
-    """Of 10 samples, 200 steps are 200 epochs. There are 2 epochs of the round for the local model, 200 more
-    of it, and 200 each for the fine-tuning, the algorithm's personal model and its gate. All happen twice:
-    1,604 epochs of 2.5 ms. The deadline is twice as long, for safety.
+def test_deadline_for_a_silent_device_follows_the_measured_rounds(
+    federate, mosquitto_url, puppet, zero_update
+):
+    """With 10 samples, 200 steps are 200 epochs. The local model takes the 2 epochs of the round and 200
+    more, and the fine-tuning, the algorithm's personal model and its gate take 200 each. Everything
+    happens twice: 1,604 epochs of 2.5 ms. The deadline is twice as long, for safety.
     """
     federation = federate(mosquitto_url, rounds=1, min_clients=2, deadline_s=5.0)
     aggregator = federation.aggregator()
-    dolls = [puppet(federation, name) for name in ("one", "two")]
-    for doll in dolls:
-        task = doll.next("task")
+    clients = [puppet(federation, name) for name in ("one", "two")]
+    for client in clients:
+        task = client.next("task")
         assert task.deadline_s == 5.0
-        assert doll.send(task, still, metrics={"loss": 1.0, "seconds": 0.005}).outcome == "ok"
-    task = dolls[0].next("task")
+        assert client.send(task, zero_update, metrics={"loss": 1.0, "seconds": 0.005}).outcome == "ok"
+    task = clients[0].next("task")
     assert (task.phase, task.deadline_s) == ("personalize", pytest.approx(8.02))
     aggregator.wait_for("waits at most 8 s")
-    assert dolls[0].send(task, encode_models({})).outcome == "ok"
-    assert aggregator.end() == 0, aggregator.said
+    assert clients[0].send(task, encode_models({})).outcome == "ok"
+    assert aggregator.end() == 0, aggregator.err
     assert [each["reason"] for each in federation.result()["dropped"]] == ["too late"]
 
 
-def test_a_restart_changes_how_long_the_aggregator_waits(federate, mosquitto_url, puppet, still):
+def test_restart_applies_a_changed_personalization_deadline(federate, mosquitto_url, puppet, zero_update):
     federation = federate(
         mosquitto_url, rounds=1, min_clients=2, tables="[personalization]\ndeadline_s = 3600\n"
     )
     aggregator = federation.aggregator()
-    dolls = [puppet(federation, name) for name in ("one", "two")]
-    for doll in dolls:
-        assert doll.send(doll.next("task"), still).outcome == "ok"
-    task = dolls[0].next("task")
+    clients = [puppet(federation, name) for name in ("one", "two")]
+    for client in clients:
+        assert client.send(client.next("task"), zero_update).outcome == "ok"
+    task = clients[0].next("task")
     assert (task.phase, task.deadline_s) == ("personalize", 3600.0)
-    assert dolls[0].send(task, encode_models({})).outcome == "ok"
+    assert clients[0].send(task, encode_models({})).outcome == "ok"
     aggregator.wait_for("one reported (1 of 2)", times=2)
     aggregator.popen.kill()
     aggregator.popen.wait()
     federation.tables = "[personalization]\ndeadline_s = 1\n"
     again = federation.aggregator()
-    assert again.end() == 0, again.said
+    assert again.end() == 0, again.err
     assert [row["id"] for row in federation.result()["clients"]] == ["one"]
 
 
-def test_without_quorum_a_silent_device_is_asked_for_three_more_rounds(
-    federate, mosquitto_url, puppet, still
-):
+def test_without_quorum_the_deadline_is_extended_three_times(federate, mosquitto_url, puppet, zero_update):
     federation = federate(
         mosquitto_url,
         rounds=1,
@@ -62,8 +62,8 @@ def test_without_quorum_a_silent_device_is_asked_for_three_more_rounds(
         tables="[personalization]\ndeadline_s = 2\n",
     )
     aggregator = federation.aggregator()
-    doll = puppet(federation, "one")
-    task = doll.next("task")
-    assert doll.send(task, still).outcome == "ok"
+    client = puppet(federation, "one")
+    task = client.next("task")
+    assert client.send(task, zero_update).outcome == "ok"
     assert aggregator.end() == 1
-    assert "0 of 1 updates, expected 1, after a deadline of 2 s and 3 more of 0.5 s" in aggregator.said
+    assert "0 of 1 updates, expected 1, after a deadline of 2 s and 3 more of 0.5 s" in aggregator.err

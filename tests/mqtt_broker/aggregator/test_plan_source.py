@@ -1,4 +1,4 @@
-"""A plan that was built with other options than the configuration's."""
+"""A plan that was built with other options than those of the configuration."""
 
 from dataclasses import asdict
 
@@ -8,7 +8,7 @@ from mqtt_broker.aggregator.plan_source import list_differing_options
 from tests.support.numpy_learner.softmax import softmax_spec
 
 
-def test_options_of_which_plan_and_configuration_differ_are_named():
+def test_differing_algorithm_options_are_named():
     config = FederationConfig(algorithm="fedap", rounds=20, options={"epochs": 2})
     options = resolve_algorithm_options(config)
     assert options["pretrain_rounds"] == 5
@@ -29,26 +29,26 @@ def test_options_of_which_plan_and_configuration_differ_are_named():
     assert "epochs = 1, the configuration 2" in epochs
 
 
-def spec_with(settings):
+def make_spec(settings):
     return softmax_spec("fedavg", inputs=2, features=2, classes=2, personalization=settings)
 
 
-def test_settings_of_the_personalization_that_differ_are_named():
-    """The aggregator reads the deadline from the configuration, so that it may differ."""
+def test_differing_personalization_settings_are_named():
+    """The deadline may differ, because the aggregator reads it from the configuration."""
     config = FederationConfig(personalization=PersonalizationConfig(select=False, epochs=3, deadline_s=60.0))
     planned = asdict(PersonalizationConfig())
-    assert list_differing_options(spec_with(planned), config) == [
+    assert list_differing_options(make_spec(planned), config) == [
         "the plan has [personalization] select = True, the configuration False; the plan's value is used. "
         "To use the configuration's, build the plan with `edgefl plan build --config`",
         "the plan has [personalization] epochs = 10, the configuration 3; the plan's value is used. "
         "To use the configuration's, build the plan with `edgefl plan build --config`",
     ]
-    assert list_differing_options(spec_with({**planned, "select": False, "epochs": 3}), config) == []
+    assert list_differing_options(make_spec({**planned, "select": False, "epochs": 3}), config) == []
 
 
-def test_a_plan_without_settings_of_the_personalization_differs_from_the_defaults():
-    """An older version built it: devices ship the mixture and hold nothing back."""
-    lines = list_differing_options(spec_with({}), FederationConfig())
+def test_plan_without_personalization_settings_differs_from_the_defaults():
+    """An older version built the plan: devices ship the mixture and hold out no validation samples."""
+    lines = list_differing_options(make_spec({}), FederationConfig())
     assert [line.partition(";")[0] for line in lines] == [
         "the plan has [personalization] select = False, the configuration True",
         "the plan has [personalization] validation_share = 0.0, the configuration 0.2",

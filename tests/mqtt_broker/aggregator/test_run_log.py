@@ -1,5 +1,5 @@
-"""What an aggregator leaves for a report: its rounds, how alike its clients were, what it was started
-with.
+"""The files of an aggregator for a report: its rounds, the similarity of its clients, and its start
+options.
 """
 
 import json
@@ -12,9 +12,9 @@ from edgefl.simulation.simulate import simulate
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 
-def test_a_clustered_federation_has_a_report(federate, mosquitto_url, toys):
-    """Clusters as the simulator tells them; a federation that begins anew in the same directory has its own
-    lines only.
+def test_clustered_federation_has_a_report(federate, mosquitto_url, toys):
+    """The clusters match the simulator. A federation that starts afresh in the same directory has only
+    its own lines.
     """
     federation = federate(
         mosquitto_url, rounds=3, min_clients=3, seed=7, algorithm="clustered", options={"learning_rate": 0.1}
@@ -22,11 +22,11 @@ def test_a_clustered_federation_has_a_report(federate, mosquitto_url, toys):
     shards = {f"pi-{i}": toys.shard(i, 20 + 10 * i) for i in range(3)}
     for more in ((), ("--fresh",)):
         aggregator = federation.aggregator(*more)
-        # So that no device takes the end of the one before for its own
+        # So that no device mistakes the end of the previous federation for its own
         aggregator.wait_for("waiting for devices")
         devices = [federation.device(client_id, shard) for client_id, shard in shards.items()]
-        assert aggregator.end(120) == 0, aggregator.said
-        assert [device.end(120) for device in devices] == [0, 0, 0], [device.said for device in devices]
+        assert aggregator.end(120) == 0, aggregator.err
+        assert [device.end(120) for device in devices] == [0, 0, 0], [device.err for device in devices]
 
     records = []
     learner = SoftmaxLearner(federation.plan.spec)
@@ -49,9 +49,9 @@ def test_a_clustered_federation_has_a_report(federate, mosquitto_url, toys):
     assert [line["loss"] for line in lines[:3]] == pytest.approx([record.loss for record in records])
     assert lines[0]["updates"].keys() == shards.keys()
     assert lines[0]["updates"]["pi-2"]["num_samples"] == len(shards["pi-2"].y_train)
-    told = json.loads((federation.out / "clusters.json").read_text())
-    assert told == records[0].similarity
-    assert set(told["assignment"]) == set(shards)
+    clusters = json.loads((federation.out / "clusters.json").read_text())
+    assert clusters == records[0].similarity
+    assert set(clusters["assignment"]) == set(shards)
 
     folder = read_folder(federation.out)
     assert (folder.kind, folder.algorithm, len(folder.records), len(folder.clients)) == (

@@ -1,5 +1,5 @@
-"""The state of a round goes to the disk when the next one's tasks are out, and after what must be on the disk
-first.
+"""The state of a round is saved after the tasks of the next round are sent, and after another write that
+must come first.
 """
 
 import pytest
@@ -15,32 +15,34 @@ DEADLINE_S = 40.0
 STATE_2 = ServerState(2, "federate", {}, {})
 
 
-@pytest.mark.parametrize("how", ["tasks_out", "wait", "after a moment"])
-def test_the_state_is_saved_after_what_must_be_on_the_disk_first(how, tmp_path, monkeypatch):
-    monkeypatch.setattr(state_writer, "MAX_SAVE_DELAY_S", 0.0 if how == "after a moment" else 10 * DEADLINE_S)
+@pytest.mark.parametrize("trigger", ["tasks_out", "wait", "after a moment"])
+def test_state_is_saved_after_the_write_that_must_come_first(trigger, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        state_writer, "MAX_SAVE_DELAY_S", 0.0 if trigger == "after a moment" else 10 * DEADLINE_S
+    )
     calls = []
-    made = StateWriter(lambda: calls.append(AggregatorFiles(tmp_path).server_state.exists()))
-    made.wait()
-    made.begin(STATE_2, tmp_path)
-    if how != "after a moment":
+    writer = StateWriter(lambda: calls.append(AggregatorFiles(tmp_path).server_state.exists()))
+    writer.wait()
+    writer.begin(STATE_2, tmp_path)
+    if trigger != "after a moment":
         assert calls == []
-    if how == "tasks_out":
-        made.release()
-    if how == "wait":
-        made.wait()
+    if trigger == "tasks_out":
+        writer.release()
+    if trigger == "wait":
+        writer.wait()
     else:
-        made._last.result(DEADLINE_S)
+        writer._last.result(DEADLINE_S)
     assert calls == [False]
     assert decode_server_state(AggregatorFiles(tmp_path).server_state.read_bytes()).round == 2
-    made.wait()
+    writer.wait()
 
 
-def test_an_error_reaches_the_caller_that_waits_and_no_state_is_saved(tmp_path):
-    def before():
+def test_error_of_the_first_write_reaches_the_caller_and_saves_nothing(tmp_path):
+    def fail():
         raise StateError("the disk is full; free some space")
 
-    made = StateWriter(before)
-    made.begin(STATE_2, tmp_path)
+    writer = StateWriter(fail)
+    writer.begin(STATE_2, tmp_path)
     with pytest.raises(StateError, match="full"):
-        made.wait()
+        writer.wait()
     assert not AggregatorFiles(tmp_path).server_state.exists()

@@ -1,5 +1,5 @@
-"""What one enrolled board can make the broker store: mosquitto as `edgefl broker init` configures it, with
-small limits.
+"""Limits on what one enrolled board can make the broker store: mosquitto as `edgefl broker init`
+configures it, with small limits.
 """
 
 import contextlib
@@ -26,13 +26,13 @@ from tests.support.ports import choose_port
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
 MIB = 2**20
 MESSAGE_BYTES = 255 * 1024
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 OVERHEAD_MB = 48
-"""mosquitto itself, what it sends and receives at the moment, and the buffers of TLS."""
+"""mosquitto itself, the messages in transfer, and the buffers of TLS."""
 
 
 class Broker:
-    """The project's configuration; `limits` replace values in it, where it has such a limit."""
+    """A mosquitto with the project's configuration. `limits` replace values of existing limits in it."""
 
     def __init__(self, directory, **limits):
         self.directory = directory
@@ -61,7 +61,7 @@ class Broker:
         self.process = subprocess.Popen(
             [find_mosquitto(), "-c", str(self.directory / "mosquitto.conf")], stderr=self.log
         )
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         leader = make_tls_context(load_enrolment(self.directory / "aggregator.enrol"))
         while True:
             with contextlib.suppress(LinkError):
@@ -73,25 +73,27 @@ class Broker:
     def enrol(self, client_id):
         return make_tls_context(create_enrolment(self.directory, client_id, 30))
 
-    def resident_mb(self):
+    def read_resident_mb(self):
         return (
             int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{self.process.pid}/status").read_text())[1]) / 1024
         )
 
-    def start_empty(self):
-        """What the page for operators says of a broker whose memory is full."""
+    def restart_without_stored_messages(self):
+        """Restart the broker without its stored messages, as the page for operators advises when the
+        memory is full.
+        """
         self.leader.close(0.0)
         self.process.terminate()
         self.process.wait()
         (self.directory / "data/mosquitto.db").unlink()
         self.start()
 
-    def delivers(self, context, client_id, payload=b"still here"):
+    def can_deliver(self, context, client_id, payload=b"still here"):
         """Return whether a message of this board reaches the aggregator."""
         link = Link(f"mqtts://localhost:{self.port}", "other", context=context)
         try:
-            link.publish(f"{prefix()}/f/device/{client_id}/status", payload)
-            return self.leader.get(PATIENCE_S).payload == payload
+            link.publish(f"{get_topic_prefix()}/f/device/{client_id}/status", payload)
+            return self.leader.get(TIMEOUT_S).payload == payload
         finally:
             link.close(1.0)
 
@@ -102,7 +104,7 @@ class Broker:
         self.log.close()
 
 
-def prefix():
+def get_topic_prefix():
     """Return the first two levels of every topic."""
     from edgefl.wire.topics import FederationTopics
 
@@ -123,7 +125,7 @@ def small_broker(tmp_path):
 
 
 class Flooder:
-    """A board that does what its certificate allows, as fast as it can."""
+    """A board that publishes what its certificate allows, as fast as it can."""
 
     def __init__(self, port, context, name, *, clean=True):
         self.connected = threading.Event()
@@ -135,11 +137,11 @@ class Flooder:
         self.client.on_disconnect = lambda *_: self.ended.set()
         self.client.connect("localhost", port)
         self.client.loop_start()
-        assert self.connected.wait(PATIENCE_S)
+        assert self.connected.wait(TIMEOUT_S)
 
     def publish(self, topics, *, retain=False):
-        """Publish a message of 255 KB on each topic; return when all are acknowledged or the broker ended the
-        connection.
+        """Publish a message of 255 KB on each topic. Return when all are acknowledged or the broker ended
+        the connection.
         """
         payload = os.urandom(MESSAGE_BYTES)
         for sent in [self.client.publish(topic, payload, qos=1, retain=retain) for topic in topics]:
@@ -151,51 +153,51 @@ class Flooder:
         self.client.loop_stop()
 
 
-def test_one_board_cannot_fill_the_memory_with_retained_messages(small_broker):
-    """600 retained messages of 255 KB: 149 MB, without a limit in less than a second."""
+def test_board_cannot_fill_broker_memory_with_retained_messages(small_broker):
+    """600 retained messages of 255 KB are 149 MB. Without a limit they arrive in less than a second."""
     broker = small_broker(memory_limit=64 * MIB)
     thief = broker.enrol("thief")
     other = broker.enrol("other")
     flooder = Flooder(broker.port, thief, "flooder")
-    flooder.publish([f"{prefix()}/f/device/thief/up/{i:064x}/0" for i in range(600)], retain=True)
-    assert broker.resident_mb() < 64 + OVERHEAD_MB
+    flooder.publish([f"{get_topic_prefix()}/f/device/thief/up/{i:064x}/0" for i in range(600)], retain=True)
+    assert broker.read_resident_mb() < 64 + OVERHEAD_MB
     assert flooder.ended.is_set()
     flooder.close()
-    assert broker.delivers(other, "other")
-    said = (broker.directory / "log").read_text()
-    # The operator learns whom to revoke
-    assert "flooder disconnected due to out of memory" in said and "u'thief'" in said
+    assert broker.can_deliver(other, "other")
+    log = (broker.directory / "log").read_text()
+    # The log tells the operator which board to revoke
+    assert "flooder disconnected due to out of memory" in log and "u'thief'" in log
     revoke_enrolment(broker.directory, "thief")
-    broker.start_empty()
-    assert broker.delivers(other, "other", bytes(MESSAGE_BYTES))
+    broker.restart_without_stored_messages()
+    assert broker.can_deliver(other, "other", bytes(MESSAGE_BYTES))
     with pytest.raises(LinkError):
         Link(f"mqtts://localhost:{broker.port}", "flooder", timeout_s=2.0, context=thief)
 
 
-def test_one_board_cannot_fill_the_memory_with_queues(small_broker):
-    """Messages for a session whose client is away: above `max_queued_bytes` the broker drops them, and nobody
-    else notices.
+def test_board_cannot_fill_broker_memory_with_queues(small_broker):
+    """Messages are queued for sessions whose client is absent. Above `max_queued_bytes` the broker drops
+    them, and other clients are not affected.
     """
     broker = small_broker(max_queued_bytes=16 * MIB)
     thief = broker.enrol("thief")
     other = broker.enrol("other")
-    topic = f"{prefix()}/q/device/thief/status"
+    topic = f"{get_topic_prefix()}/q/device/thief/status"
     for number in range(3):
-        away = Flooder(broker.port, thief, f"away-{number}", clean=False)
+        absent = Flooder(broker.port, thief, f"away-{number}", clean=False)
         subscribed = threading.Event()
-        away.client.on_subscribe = lambda *_, done=subscribed: done.set()
-        away.client.subscribe(topic, 1)
-        assert subscribed.wait(PATIENCE_S)
-        away.close()
+        absent.client.on_subscribe = lambda *_, done=subscribed: done.set()
+        absent.client.subscribe(topic, 1)
+        assert subscribed.wait(TIMEOUT_S)
+        absent.close()
     flooder = Flooder(broker.port, thief, "flooder")
     for _ in range(4):
         flooder.publish([topic] * 100)
-    assert broker.resident_mb() < 16 + OVERHEAD_MB
+    assert broker.read_resident_mb() < 16 + OVERHEAD_MB
     flooder.close()
-    assert broker.delivers(other, "other")
+    assert broker.can_deliver(other, "other")
 
 
-def test_connections_are_counted_and_sessions_end(small_broker):
+def test_connections_are_limited_and_sessions_expire(small_broker):
     broker = small_broker(max_connections=3)
     context = broker.enrol("thief")
     links = []

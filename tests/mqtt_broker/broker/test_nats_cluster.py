@@ -1,5 +1,5 @@
-"""NATS as the broker: one server, a federation over a cluster of three of which one is killed, and attacks on
-a cluster with keys.
+"""NATS as the broker: one server, a federation over a cluster of three servers one of which is killed,
+and attacks on a cluster with keys.
 """
 
 import contextlib
@@ -27,13 +27,13 @@ from tests.support.ports import choose_port
 
 NATS = shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin:/usr/local/sbin")
 TEMPLATES = Path(__file__).parents[3] / "mqtt_broker" / "broker" / "clusters"
-PATIENCE_S = 90.0
+TIMEOUT_S = 90.0
 
 pytestmark = pytest.mark.skipif(NATS is None, reason="nats-server is not installed")
 
 
-def access(devices):
-    """Return the access list that the project ships, with a block for each device."""
+def make_access_list(devices):
+    """Return the access list of the project, with a block for each device."""
     head, mark, rest = (
         (TEMPLATES / "nats-access.conf").read_text().partition("    # Repeat this block for each device\n")
     )
@@ -42,7 +42,7 @@ def access(devices):
 
 
 class Cluster:
-    """nats-servers with the configuration that the project ships."""
+    """nats-servers with the configuration of the project."""
 
     def __init__(self, directory, count, keys=None, devices=(), address=LOOPBACK_HOST):
         ports = self.ports = [[choose_port() for _ in range(3)] for _ in range(count)]
@@ -50,8 +50,8 @@ class Cluster:
         self.urls = [f"mqtt://{LOOPBACK_HOST}:{mqtt}" for _, mqtt, _ in ports]
         self.servers = []
         self.directory = directory
-        if keys:  # before any server starts: one that reads half of it admits everybody
-            (directory / "nats-access.conf").write_text(access(devices))
+        if keys:  # written before a server starts: a server that reads an incomplete list admits everybody
+            (directory / "nats-access.conf").write_text(make_access_list(devices))
         for index, (client, mqtt, route) in enumerate(ports):
             values = {
                 "NAME": f"n{index}",
@@ -70,17 +70,17 @@ class Cluster:
             for name, value in values.items():
                 text = text.replace(f"@{name}@", str(value))
             conf = directory / f"n{index}.conf"
-            # a server without others must not wait for them
+            # a single server must not wait for others
             conf.write_text(text if count > 1 else text[: text.index("cluster {")])
             with (directory / f"n{index}.log").open("w") as log:
                 self.servers.append(subprocess.Popen([NATS, "-c", str(conf)], stdout=log, stderr=log))
-        if not keys:  # these know none but the enrolled
+        if not keys:  # servers with keys admit only enrolled clients
             for url in self.urls:
                 self.wait_until_up(url)
 
     def wait_until_up(self, url, **identity):
-        """Wait until a server takes a client, which it does when the cluster has a leader."""
-        deadline = time.monotonic() + PATIENCE_S
+        """Wait until a server accepts a client, which it does when the cluster has a leader."""
+        deadline = time.monotonic() + TIMEOUT_S
         while True:
             try:
                 Link(url, "probe", timeout_s=5.0, **identity).close()
@@ -91,8 +91,8 @@ class Cluster:
                         "\n".join(log.read_text() for log in self.directory.glob("*.log"))
                     ) from None
 
-    def starting_at(self, index):
-        """Return the urls of all, that server's first."""
+    def list_urls_from(self, index):
+        """Return all urls, starting with that server."""
         return ",".join(self.urls[index:] + self.urls[:index])
 
     def kill(self, index):
@@ -106,7 +106,7 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
+def single_server(tmp_path_factory):
     made = Cluster(tmp_path_factory.mktemp("nats"), 1)
     yield made
     made.close()
@@ -121,7 +121,7 @@ def cluster(tmp_path):
 
 @pytest.fixture(scope="module")
 def enrolled_cluster(tmp_path_factory):
-    """Three servers with keys, and the connections' contexts of the aggregator and two boards."""
+    """Three servers with keys, and the TLS contexts of the aggregator and two boards."""
     tmp_path = tmp_path_factory.mktemp("enrolled")
     keys = tmp_path / "keys"
     names = ("one", "two")
@@ -144,16 +144,14 @@ class Nats:
         self.answer = b""
 
     def send(self, *lines, until=(b"PONG", b"-ERR")):
-        """Send lines, and return all that the server said when one of `until` came or the connection
-        ended.
-        """
+        """Send lines and return the whole answer when it contains one of `until` or the connection ended."""
         self._socket.sendall("".join(f"{line}\r\n" for line in lines).encode())
         with contextlib.suppress(TimeoutError, ConnectionResetError):
             while not any(each in self.answer for each in until) and (more := self._socket.recv(65536)):
                 self.answer += more
         return self.answer
 
-    def heard(self, payload):
+    def has_received(self, payload):
         """Return whether a message with this payload has arrived."""
         self._socket.setblocking(False)
         with contextlib.suppress(BlockingIOError):
@@ -165,7 +163,7 @@ class Nats:
 
 
 def check_bits(federation, toys, shards, settings):
-    """The server state and each device's mixture are the simulator's, byte for byte."""
+    """Check that server state and mixtures match the simulator byte for byte."""
     end = simulate(
         federation.plan,
         toys.weights(),
@@ -188,75 +186,75 @@ def check_bits(federation, toys, shards, settings):
     assert federation.result()["dropped"] == []
 
 
-def test_one_server_gives_the_simulators_bits(alone, federate, toys):
+def test_single_nats_server_matches_the_simulator(single_server, federate, toys):
     settings = {"rounds": 3, "min_clients": 3, "clients_per_round": 2, "seed": 5}
-    federation = federate(alone.urls[0], **settings)
+    federation = federate(single_server.urls[0], **settings)
     shards = {f"pi-{i}": toys.shard(i, 20 + 10 * i) for i in range(3)}
     aggregator = federation.aggregator()
     devices = [federation.device(client_id, shard) for client_id, shard in shards.items()]
-    assert aggregator.end(PATIENCE_S) == 0, aggregator.said
-    assert [device.end() for device in devices] == [0, 0, 0], [device.said for device in devices]
+    assert aggregator.end(TIMEOUT_S) == 0, aggregator.err
+    assert [device.end() for device in devices] == [0, 0, 0], [device.err for device in devices]
     check_bits(federation, toys, shards, settings)
 
 
-def test_what_nats_does_not_take(alone):
-    """MQTT 5 is refused in words, and a dot in a topic ends the connection each time, as
-    docs/reference/brokers.md says.
+def test_nats_refuses_mqtt_5_and_dots_in_topics(single_server):
+    """NATS refuses MQTT 5 with an error message, and a dot in a topic ends the connection each time, as
+    docs/reference/brokers.md explains.
     """
     with pytest.raises(
         LinkError, match=r"refused: Unsupported protocol version; leave \?protocol=5 out of the url"
     ):
-        Link(f"{alone.urls[0]}?protocol=5", "five")
-    link = Link(alone.urls[0], "dots")
+        Link(f"{single_server.urls[0]}?protocol=5", "five")
+    link = Link(single_server.urls[0], "dots")
     try:
         link.publish("edgefl/v2/with.dot/state", b"never")
         version = subprocess.run([NATS, "--version"], capture_output=True, text=True, check=True).stdout
         if "v2.9." in version:
-            assert isinstance(link.get(PATIENCE_S), Connected)
+            assert isinstance(link.get(TIMEOUT_S), Connected)
             assert link.in_flight == 1
     finally:
         link.close(0.0)
 
 
-def test_retained_messages_and_the_last_will(alone):
-    watcher = Link(alone.urls[0], "watcher")
-    other = Link(alone.urls[0], "other", will=Message("w/other", b"gone", retained=True))
+def test_nats_delivers_retained_messages_and_the_last_will(single_server):
+    watcher = Link(single_server.urls[0], "watcher")
+    other = Link(single_server.urls[0], "other", will=Message("w/other", b"gone", retained=True))
     other.publish("w/state", b"here", retain=True)
-    assert other.wait_in_flight(1, PATIENCE_S)
+    assert other.wait_in_flight(1, TIMEOUT_S)
     watcher.subscribe("w/+")
-    assert watcher.get(PATIENCE_S) == Message("w/state", b"here", retained=True)
+    assert watcher.get(TIMEOUT_S) == Message("w/state", b"here", retained=True)
     other._client.reconnect_delay_set(600, 600)
     other._client.socket().shutdown(2)
-    assert watcher.get(PATIENCE_S) == Message("w/other", b"gone")
+    assert watcher.get(TIMEOUT_S) == Message("w/other", b"gone")
     watcher.publish("w/state", b"", retain=True)
-    assert watcher.get(PATIENCE_S) == Message("w/state", b"")
-    late = Link(alone.urls[0], "late")
+    assert watcher.get(TIMEOUT_S) == Message("w/state", b"")
+    late = Link(single_server.urls[0], "late")
     late.subscribe("w/+")
-    assert late.get(PATIENCE_S) == Message("w/other", b"gone", retained=True)
+    assert late.get(TIMEOUT_S) == Message("w/other", b"gone", retained=True)
     for link in (watcher, late, other):
         link.close(1.0)
 
 
-def test_enrolled_devices_over_nats_and_each_speaks_and_hears_for_itself_alone(tmp_path, federate, toys):
+def test_enrolled_nats_devices_can_access_only_their_own_topics(tmp_path, federate, toys):
     keys = tmp_path / "keys"
     names = ("one", "two")
     create_key_directory(keys, ["localhost"], 8883, 30)
     made = {name: create_enrolment(keys, name, 30) for name in names}
     for name, enrolment in made.items():
         save_enrolment(enrolment, tmp_path / f"{name}.enrol")
-    alone = Cluster(tmp_path, 1, keys, names, address="0.0.0.0")
+    single_server = Cluster(tmp_path, 1, keys, names, address="0.0.0.0")
     try:
-        url = alone.urls[0].replace(f"mqtt://{LOOPBACK_HOST}", "mqtts://localhost")
+        url = single_server.urls[0].replace(f"mqtt://{LOOPBACK_HOST}", "mqtts://localhost")
         contexts = {name: make_tls_context(enrolment) for name, enrolment in made.items()}
-        alone.wait_until_up(url, context=contexts["one"])
+        single_server.wait_until_up(url, context=contexts["one"])
         federation = federate(url, rounds=2)
         aggregator = federation.aggregator("--security", keys, "--broker", url)
         devices = [
             federation.device(name, toys.shard(i), "--enrol", tmp_path / f"{name}.enrol")
             for i, name in enumerate(names)
         ]
-        assert aggregator.end(PATIENCE_S) == 0, aggregator.said
-        assert [device.end(PATIENCE_S) for device in devices] == [0, 0], [device.said for device in devices]
+        assert aggregator.end(TIMEOUT_S) == 0, aggregator.err
+        assert [device.end(TIMEOUT_S) for device in devices] == [0, 0], [device.err for device in devices]
 
         root = "edgefl/v2/f"
         leader = Link(url, "leader", context=make_tls_context(load_enrolment(keys / "aggregator.enrol")))
@@ -264,16 +262,16 @@ def test_enrolled_devices_over_nats_and_each_speaks_and_hears_for_itself_alone(t
         leader.subscribe(f"{root}/#")
         for topic in ("state", "blob/aa/0", "device/two/status", "device/two/task", "device/one/status"):
             one.publish(f"{root}/{topic}", b"of one")
-        assert [leader.get(PATIENCE_S).topic, leader.get(0.5)] == [f"{root}/device/one/status", None]
-        # of version 1 a board may write its status and read the state
+        assert [leader.get(TIMEOUT_S).topic, leader.get(0.5)] == [f"{root}/device/one/status", None]
+        # with version 1 a board may write its status and read the state
         older = "edgefl/v1/f"
         leader.subscribe(f"{older}/device/+/status")
         two.subscribe(f"{older}/state")
         for topic in ("device/two/status", "device/one/task", "state", "device/one/status"):
             one.publish(f"{older}/{topic}", b"of one")
-        assert [leader.get(PATIENCE_S).topic, leader.get(0.5)] == [f"{older}/device/one/status", None]
+        assert [leader.get(TIMEOUT_S).topic, leader.get(0.5)] == [f"{older}/device/one/status", None]
         leader.publish(f"{older}/state", b"update")
-        assert [two.get(PATIENCE_S).payload, two.get(0.5)] == [b"update", None]
+        assert [two.get(TIMEOUT_S).payload, two.get(0.5)] == [b"update", None]
         two.subscribe(f"{root}/device/two/task")
         for topic in (
             f"{older}/device/two/task",
@@ -287,23 +285,24 @@ def test_enrolled_devices_over_nats_and_each_speaks_and_hears_for_itself_alone(t
                 two.subscribe(topic, timeout_s=0.1)
         leader.publish(f"{root}/device/one/task", b"secret")
         leader.publish(f"{root}/device/two/task", b"mine")
-        assert [two.get(PATIENCE_S).payload, two.get(0.5)] == [b"mine", None]
+        assert [two.get(TIMEOUT_S).payload, two.get(0.5)] == [b"mine", None]
         with pytest.raises(LinkError):
             Link(url, "nobody")
-        # another address of this machine stands for the network: MQTT is there, NATS's own protocol is not
-        client_port, mqtt_port, _ = alone.ports[0]
+        # another address of this machine stands for the network: MQTT is reachable, NATS's own protocol is
+        # not
+        client_port, mqtt_port, _ = single_server.ports[0]
         socket.create_connection(("127.0.0.2", mqtt_port), 10.0).close()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.2", client_port), 10.0)
         for link in (leader, one, two):
             link.close(1.0)
     finally:
-        alone.close()
+        single_server.close()
 
 
-def test_the_client_port_admits_nobody_without_a_certificate(enrolled_cluster):
-    """Users have no password, and NATS compares an empty password with an empty one. Boards and aggregator
-    work all the while.
+def test_client_port_requires_a_certificate(enrolled_cluster):
+    """Users have no password, and NATS accepts an empty password for them. Boards and aggregator work
+    during the attack.
     """
     cluster, contexts = enrolled_cluster
     leader = Link(cluster.urls[1], "leader", context=contexts["aggregator"])
@@ -322,22 +321,22 @@ def test_the_client_port_admits_nobody_without_a_certificate(enrolled_cluster):
         stranger.close()
     board.publish("edgefl/v2/f/device/one/status", b"of the board")
     leader.publish("edgefl/v2/f/device/one/task", b"of the aggregator")
-    assert leader.get(PATIENCE_S).payload == b"of the board"
+    assert leader.get(TIMEOUT_S).payload == b"of the board"
     assert [
         user
         for user, answer in logins.items()
         if b"+OK" in answer or b"Authorization Violation" not in answer
     ] == [], logins
-    assert board.get(PATIENCE_S).payload == b"of the aggregator"
+    assert board.get(TIMEOUT_S).payload == b"of the aggregator"
     with pytest.raises(LinkError, match="refused the subscription"):
         board.subscribe("$MQTT/sub/#", timeout_s=0.1)
     for link in (leader, board):
         link.close(1.0)
 
 
-def test_a_strangers_server_does_not_join_the_cluster(enrolled_cluster, tmp_path):
-    """One without keys, and one with the certificate of a board: at the route port both are refused, and hear
-    nothing.
+def test_foreign_server_cannot_join_the_cluster(enrolled_cluster, tmp_path):
+    """One server has no keys, and one has the certificate of a board. The route port refuses both, and
+    they receive nothing.
     """
     cluster, contexts = enrolled_cluster
     made = create_enrolment(cluster.directory / "keys", "thief", 30)
@@ -361,7 +360,7 @@ def test_a_strangers_server_does_not_join_the_cluster(enrolled_cluster, tmp_path
             )
             with log.open("w") as file:
                 process = subprocess.Popen([NATS, "-c", str(conf)], stdout=file, stderr=file)
-            deadline = time.monotonic() + PATIENCE_S
+            deadline = time.monotonic() + TIMEOUT_S
             client = None
             strangers.append((name, process, log))
             while client is None and time.monotonic() < deadline:
@@ -375,7 +374,7 @@ def test_a_strangers_server_does_not_join_the_cluster(enrolled_cluster, tmp_path
             leader.publish("edgefl/v2/f/device/one/task", b"for the board alone")
             assert leader.get(0.1) is None
             for name, _, log, client in strangers:
-                if client.heard(b"for the board alone"):
+                if client.has_received(b"for the board alone"):
                     heard.add(name)
                 elif log.read_text().count("Router connection closed") >= 2 * len(cluster.ports):
                     refused.add(name)
@@ -390,24 +389,24 @@ def test_a_strangers_server_does_not_join_the_cluster(enrolled_cluster, tmp_path
 
 
 @pytest.mark.timeout(400)
-def test_a_server_that_is_killed_in_a_round_loses_nothing(cluster, federate, toys):
-    """One device and the aggregator are at the server that dies, the others at one each; the bits are those
-    of the simulator.
+def test_killed_server_does_not_disturb_a_round(cluster, federate, toys):
+    """One device and the aggregator use the server that is killed, and each other device uses another
+    server. The bits match the simulator.
     """
     settings = {"rounds": 3, "min_clients": 3, "seed": 5, "quorum": 1.0}
-    federation = federate(cluster.starting_at(0), **settings)
+    federation = federate(cluster.list_urls_from(0), **settings)
     shards = {f"pi-{i}": toys.shard(i, 20 + 10 * i) for i in range(3)}
     aggregator = federation.aggregator()
     devices = []
     for index, (client_id, shard) in enumerate(shards.items()):
-        federation.url = cluster.starting_at(index)
+        federation.url = cluster.list_urls_from(index)
         devices.append(federation.device(client_id, shard))
         devices[-1].wait_for(f"joined {federation.name!r} at {cluster.urls[index]}")
     aggregator.wait_for("round 1: ")  # one of three has reported
     cluster.kill(0)
-    assert aggregator.end(300) == 0, aggregator.said
-    assert [device.end(PATIENCE_S) for device in devices] == [0, 0, 0], [device.said for device in devices]
-    assert "the link to the broker is up again at" in aggregator.said
-    assert "the link to the broker is up again at" in devices[0].said
-    assert not [each for each in (aggregator, *devices) if f"up again at {cluster.urls[0]}" in each.said]
+    assert aggregator.end(300) == 0, aggregator.err
+    assert [device.end(TIMEOUT_S) for device in devices] == [0, 0, 0], [device.err for device in devices]
+    assert "the link to the broker is up again at" in aggregator.err
+    assert "the link to the broker is up again at" in devices[0].err
+    assert not [each for each in (aggregator, *devices) if f"up again at {cluster.urls[0]}" in each.err]
     check_bits(federation, toys, shards, settings)

@@ -1,5 +1,5 @@
-"""Home Assistant's discovery: by hand, then a real federation whose messages go through the templates that
-Home Assistant evaluates.
+"""Home Assistant's discovery: with known values, then with a real federation whose messages go through
+the templates as Home Assistant evaluates them.
 """
 
 import contextlib
@@ -23,7 +23,8 @@ from mqtt_broker.integrations.home_assistant import (
     make_node_id,
 )
 
-# what https://www.home-assistant.io/integrations/mqtt/ and its pages on sensor and binary_sensor document
+# the keys that https://www.home-assistant.io/integrations/mqtt/ and its pages on sensor and binary_sensor
+# document
 SENSOR = {
     "availability",
     "availability_mode",
@@ -74,9 +75,9 @@ TOPIC = re.compile(r"homeassistant/(sensor|binary_sensor)/[a-zA-Z0-9_-]+/[a-zA-Z
 
 
 def check_entity(topic, entity):
-    found = TOPIC.fullmatch(topic)
-    assert found, topic
-    assert entity.keys() <= (SENSOR if found[1] == "sensor" else BINARY), topic
+    match = TOPIC.fullmatch(topic)
+    assert match, topic
+    assert entity.keys() <= (SENSOR if match[1] == "sensor" else BINARY), topic
     assert {"name", "unique_id", "state_topic", "value_template", "device", "origin"} <= entity.keys()
     assert entity["device"].keys() <= DEVICE
     assert entity["device"]["identifiers"]
@@ -86,9 +87,9 @@ def check_entity(topic, entity):
     assert ("unit_of_measurement" in entity) <= ("state_class" in entity)
 
 
-def rendered(template, payload):
-    """Return what Home Assistant would: its templates are Jinja's, with the message as `value` and, when it
-    is JSON, `value_json`.
+def render_template(template, payload):
+    """Return the rendered template. Home Assistant's templates are Jinja templates with the message as
+    `value` and, if it is JSON, as `value_json`.
     """
     values = {"value": payload.decode()}
     with contextlib.suppress(ValueError):
@@ -100,15 +101,15 @@ def rendered(template, payload):
     return environment.from_string(template).render(values)
 
 
-def by_key(entities):
+def index_by_key(entities):
     return {topic.rsplit("/", 2)[1].removeprefix("pi-1_"): entity for topic, entity in entities.items()}
 
 
-def test_entities_are_what_home_assistant_documents():
-    both = make_federation_entities("a.b_c-1") | make_board_entities("a.b_c-1", "pi_1", "0.1.0")
-    for topic, entity in both.items():
+def test_entities_follow_the_home_assistant_documentation():
+    entities = make_federation_entities("a.b_c-1") | make_board_entities("a.b_c-1", "pi_1", "0.1.0")
+    for topic, entity in entities.items():
         check_entity(topic, entity)
-    assert len({entity["unique_id"] for entity in both.values()}) == len(both) == 18
+    assert len({entity["unique_id"] for entity in entities.values()}) == len(entities) == 18
     assert make_node_id("a.b_c-1") == "edgefl_aDb_c-1"
     names = {make_node_id(name) for name in ("a.b", "a_b", "a-b", "adb", "ab")}
     assert len(names) == 5
@@ -122,8 +123,8 @@ def test_entities_are_what_home_assistant_documents():
     )
 
 
-def test_templates_by_hand():
-    board = by_key(make_board_entities("f", "pi-1", "1"))
+def test_board_templates_render_metrics():
+    board = index_by_key(make_board_entities("f", "pi-1", "1"))
     metrics = {
         "client_id": "pi-1",
         "round": 7,
@@ -132,11 +133,13 @@ def test_templates_by_hand():
         "temperature_c": 51.25,
     }
 
-    def told(key, **values):
+    def render_metric(key, **values):
         message = {**metrics, "values": {**metrics["values"], **values}}
-        return rendered(board[key]["value_template"], json.dumps(message).encode())
+        return render_template(board[key]["value_template"], json.dumps(message).encode())
 
-    assert [told(key) for key in ("accuracy", "accuracy_int8", "loss", "round", "temperature", "memory")] == [
+    assert [
+        render_metric(key) for key in ("accuracy", "accuracy_int8", "loss", "round", "temperature", "memory")
+    ] == [
         "25.0",
         "",
         "0.1235",
@@ -144,12 +147,12 @@ def test_templates_by_hand():
         "51.2",
         "44.4",
     ]
-    assert told("accuracy", accuracy_shipped=0.987, accuracy_shipped_int8=0.98) == "98.7"
-    assert told("accuracy_int8", accuracy_shipped_int8=0.98) == "98.0"
-    assert told("accuracy", accuracy_shipped=None) == told("loss", loss=None) == ""
-    nothing = json.dumps({**metrics, "values": {}, "temperature_c": None, "rss_mb": None}).encode()
+    assert render_metric("accuracy", accuracy_shipped=0.987, accuracy_shipped_int8=0.98) == "98.7"
+    assert render_metric("accuracy_int8", accuracy_shipped_int8=0.98) == "98.0"
+    assert render_metric("accuracy", accuracy_shipped=None) == render_metric("loss", loss=None) == ""
+    empty_metrics = json.dumps({**metrics, "values": {}, "temperature_c": None, "rss_mb": None}).encode()
     assert {
-        rendered(board[key]["value_template"], nothing)
+        render_template(board[key]["value_template"], empty_metrics)
         for key in ("accuracy", "accuracy_int8", "loss", "temperature", "memory")
     } == {""}
 
@@ -157,21 +160,19 @@ def test_templates_by_hand():
 VERDICT_KEYS = ("verdict", "verdict_local", "verdict_federated", "verdict_shipped", "verdict_int8")
 
 
-def rendered_verdict(payload):
-    """Return the states of the five entities of a verdict and the attributes of the first one."""
-    entities = by_key(make_federation_entities("f"))
-    states = [rendered(entities[key]["value_template"], payload) for key in VERDICT_KEYS]
-    return states, json.loads(rendered(entities["verdict"]["json_attributes_template"], payload))
+def render_verdict(payload):
+    """Return the states of the five verdict entities and the attributes of the first one."""
+    entities = index_by_key(make_federation_entities("f"))
+    states = [render_template(entities[key]["value_template"], payload) for key in VERDICT_KEYS]
+    return states, json.loads(render_template(entities["verdict"]["json_attributes_template"], payload))
 
 
-def test_templates_of_the_verdict_by_hand():
-    """A figure that nobody reported is unknown, which Home Assistant reads as None."""
+def test_verdict_templates_render_the_verdict():
+    """A figure without a report is unknown, which Home Assistant reads as None."""
     figures = {"accuracy_local": 0.5, "accuracy_shipped": 0.8, "test_gained": 10.0, "test_lost": 0.0}
     other = {"accuracy_local": 0.75, "accuracy_shipped": 0.8, "test_gained": 2.0, "test_lost": 1.0}
     verdict = judge_federation([{"id": "pi-1", **figures}, {"id": "pi-2", **other}])
-    states, attributes = rendered_verdict(
-        encode_json(make_verdict_message(verdict, "s", 1.0, with_rows=True))
-    )
+    states, attributes = render_verdict(encode_json(make_verdict_message(verdict, "s", 1.0, with_rows=True)))
     assert states == ["1 better, 1 as good, 0 worse", "62.5", "None", "80.0", "None"]
     assert attributes == {
         "sentence": verdict.sentence,
@@ -182,32 +183,30 @@ def test_templates_of_the_verdict_by_hand():
         "gain_points": 17.5,
     }
     verdict = judge_federation([{"id": "pi-1", "accuracy_shipped": 0.8}])
-    states, attributes = rendered_verdict(
-        encode_json(make_verdict_message(verdict, "s", 1.0, with_rows=True))
-    )
+    states, attributes = render_verdict(encode_json(make_verdict_message(verdict, "s", 1.0, with_rows=True)))
     assert states == ["not compared", "None", "None", "80.0", "None"]
     assert attributes["gain_points"] is None
-    # a federation that begins makes the topic empty
-    assert rendered_verdict(b"") == (["not ended", "None", "None", "None", "None"], {})
+    # a new federation publishes an empty message on the topic
+    assert render_verdict(b"") == (["not ended", "None", "None", "None", "None"], {})
 
 
-def status_of(client_id, version="1", online=True):
+def encode_status(client_id, version="1", online=True):
     return encode_json(Status(client_id, "b", online, 1.0, 10, version, 2.0))
 
 
-def test_the_announcer_says_everything_once_and_takes_back_who_is_revoked():
+def test_announcer_announces_once_and_withdraws_revoked_devices():
     revoked = set()
     announcer = Announcer("f", "homeassistant", revoked.__contains__)
     assert len(list(announcer.collect_due())) == 11
     assert not list(announcer.collect_due())
-    for payload in (status_of("pi-1"), status_of("pi-1", online=False), b"", b"{", b"[]"):
+    for payload in (encode_status("pi-1"), encode_status("pi-1", online=False), b"", b"{", b"[]"):
         announcer.take("edgefl/v2/f/device/pi-1/status", payload, 0.0)
     for topic in ("edgefl/v2/f/state", "else/where", "edgefl/v2/f/device/pi-2/metrics"):
         announcer.take(topic, b"{}", 0.0)
     made = list(announcer.collect_due())
     assert len(made) == 7
     assert all(message.retained and message.payload for message in made)
-    announcer.take("edgefl/v2/f/device/pi-1/status", status_of("pi-1", "2"), 0.0)
+    announcer.take("edgefl/v2/f/device/pi-1/status", encode_status("pi-1", "2"), 0.0)
     assert {json.loads(message.payload)["device"]["sw_version"] for message in announcer.collect_due()} == {
         "2"
     }
@@ -223,9 +222,9 @@ def test_the_announcer_says_everything_once_and_takes_back_who_is_revoked():
     assert {message.payload for message in announcer.withdraw()} == {b""}
 
 
-def retained(url, topic):
-    """Return what a broker holds under a filter: all that comes before an answer to a message of one's
-    own.
+def read_retained(url, topic):
+    """Return the retained messages under a filter: all messages before the answer to the test's own
+    message.
     """
     link = Link(url, f"reader-{secrets.token_hex(4)}")
     marker = f"marker/{secrets.token_hex(4)}"
@@ -242,24 +241,29 @@ def retained(url, topic):
 
 
 @pytest.fixture
-def heard_all(federate, mosquitto_url, toys, listen):
-    """A federation of two devices with discovery, and all that was said."""
+def play_federation(federate, mosquitto_url, toys, listen):
+    """Returns a function that plays a federation of two devices with discovery and returns all messages."""
     prefix = f"ha-{secrets.token_hex(4)}"
 
     def play(*more):
         federation = federate(mosquitto_url, rounds=2)
-        heard = listen(federation)
+        listener = listen(federation)
         aggregator = federation.aggregator("--home-assistant", prefix, *more)
         devices = [federation.device(f"pi-{i}", toys.shard(i)) for i in (1, 2)]
-        assert aggregator.end() == 0, aggregator.said
+        assert aggregator.end() == 0, aggregator.err
         assert [device.end() for device in devices] == [0, 0]
-        return federation, retained(mosquitto_url, f"{prefix}/#"), heard.until_phase("done"), prefix
+        return (
+            federation,
+            read_retained(mosquitto_url, f"{prefix}/#"),
+            listener.wait_for_phase("done"),
+            prefix,
+        )
 
     return play
 
 
-def test_every_entity_of_a_real_federation_gets_its_values(heard_all):
-    federation, found, messages, prefix = heard_all()
+def test_every_entity_of_a_real_federation_gets_values(play_federation):
+    federation, found, messages, prefix = play_federation()
     entities = {
         topic.replace(prefix, "homeassistant", 1): json.loads(payload) for topic, payload in found.items()
     }
@@ -268,16 +272,18 @@ def test_every_entity_of_a_real_federation_gets_its_values(heard_all):
     for topic, entity in entities.items():
         check_entity(topic, entity)
         values = [
-            rendered(entity["value_template"], m.payload)
+            render_template(entity["value_template"], m.payload)
             for m in messages
             if m.payload and matches_filter(entity["state_topic"], m.topic)
         ]
         assert values, f"nothing is said on {entity['state_topic']}"
-        # Home Assistant passes over an empty one
+        # Home Assistant ignores an empty value
         values_of["/".join(topic.split("/")[3:4])] = [value for value in values if value]
         for each in entity.get("availability", ()):
             states = [
-                rendered(each["value_template"], m.payload) for m in messages if m.topic == each["topic"]
+                render_template(each["value_template"], m.payload)
+                for m in messages
+                if m.topic == each["topic"]
             ]
             assert states
             assert set(states) <= {"online", "offline"}
@@ -300,15 +306,13 @@ def test_every_entity_of_a_real_federation_gets_its_values(heard_all):
     assert (values_of["pi-1_online"][0], len(values_of["pi-1_loss"])) == ("ON", 2)
 
 
-def test_entities_are_taken_away_at_the_end_where_that_is_asked_for(heard_all):
-    _, found, _, _ = heard_all("--home-assistant-clear")
+def test_entities_are_withdrawn_at_the_end_on_request(play_federation):
+    _, found, _, _ = play_federation("--home-assistant-clear")
     assert found == {}
 
 
-def test_who_is_revoked_goes_at_once_and_the_access_list_lets_the_aggregator_say_so(
-    secured_broker, federate, toys
-):
-    """The aggregator alone may write discovery messages; a monitor may read them, a device may not."""
+def test_revoked_device_is_withdrawn_and_only_aggregator_writes_discovery(secured_broker, federate, toys):
+    """Only the aggregator may write discovery messages. A monitor may read them, a device may not."""
     federation = federate(secured_broker.url, min_clients=3)
     aggregator = federation.aggregator(
         "--security", secured_broker.directory, "--broker", secured_broker.url, "--home-assistant"
@@ -323,21 +327,21 @@ def test_who_is_revoked_goes_at_once_and_the_access_list_lets_the_aggregator_say
     thief.publish("homeassistant/sensor/edgefl_x/forged/config", b"{}", retain=True)
     thief.subscribe("homeassistant/#", timeout_s=0)
 
-    def until(ready):
+    def wait_for_messages(ready):
         found = {}
         while not ready(found):
             event = watcher.get(40.0)
-            assert isinstance(event, Message), (sorted(found), aggregator.said)
+            assert isinstance(event, Message), (sorted(found), aggregator.err)
             found[event.topic] = event.payload
         return found
 
-    seen = until(lambda found: len(found) == 18)
+    seen = wait_for_messages(lambda found: len(found) == 18)
     assert all(seen.values())
     assert not [topic for topic in seen if "forged" in topic]
     assert thief.get(0.5) is None
     revoke_enrolment(secured_broker.directory, "pi-1")
-    gone = until(lambda found: len(found) == 7)
-    assert set(gone.values()) == {b""}
-    assert {topic.split("/")[3].partition("_")[0] for topic in gone} == {"pi-1"}
+    removed = wait_for_messages(lambda found: len(found) == 7)
+    assert set(removed.values()) == {b""}
+    assert {topic.split("/")[3].partition("_")[0] for topic in removed} == {"pi-1"}
     for link in (watcher, thief):
         link.close()

@@ -1,5 +1,5 @@
-"""`--metrics-port`: what a real aggregator answers, read with Prometheus's own parser. And `--log`, which the
-same options offer.
+"""`--metrics-port`: the answer of a real aggregator, read with Prometheus's own parser. Also `--log`,
+which belongs to the same options.
 """
 
 import json
@@ -34,9 +34,9 @@ def scrape(url):
     }
 
 
-def metrics_url(aggregator):
+def find_metrics_url(aggregator):
     aggregator.wait_for("/metrics")
-    found = re.search(r"metrics at (http://127\.0\.0\.1:\d+/metrics)", aggregator.said)
+    found = re.search(r"metrics at (http://127\.0\.0\.1:\d+/metrics)", aggregator.err)
     assert found
     return found[1]
 
@@ -60,11 +60,11 @@ def metrics_url(aggregator):
         ("head/kernel of pi-1 is [5], expected (4, 3); it runs another plan; restart it", "malformed"),
     ],
 )
-def test_reasons_are_of_few_kinds(reason, kind):
+def test_rejection_reason_is_classified(reason, kind):
     assert classify_reason(reason) == kind
 
 
-def test_a_refusal_is_counted_by_its_kind():
+def test_rejected_updates_are_counted_by_reason():
     figures = FederationMetrics("f")
     refused = Receipt(1, "a" * 64, "rejected", (), "duplicate: round 1", "", 1.0)
     for payload in (
@@ -82,8 +82,10 @@ def test_a_refusal_is_counted_by_its_kind():
     }
 
 
-def verdict_of(*rows):
-    """Return the samples of a verdict on a federation of these devices, and the figures that they are of."""
+def collect_verdict_metrics(*rows):
+    """Return the samples of a verdict on a federation of these devices, and the metrics object that
+    collected them.
+    """
     figures = FederationMetrics("f")
     state = State("f", "s", "done", 2, 1, 0, 30.0, "p", 1.0)
     figures.take("edgefl/v2/f/state", encode_json(state), 2.0)
@@ -98,9 +100,9 @@ def verdict_of(*rows):
     }, figures
 
 
-def test_a_verdict_by_hand():
+def test_verdict_metrics_match_the_verdict():
     row = {"accuracy_local": 0.5, "accuracy_shipped": 0.75, "test_gained": 10.0, "test_lost": 0.0}
-    found, _ = verdict_of({"id": "pi-1", **row}, {"id": "pi-2", **row, "test_gained": 0.0})
+    found, _ = collect_verdict_metrics({"id": "pi-1", **row}, {"id": "pi-2", **row, "test_gained": 0.0})
     (sentence,) = (key[1] for key in found if key[0] == "edgefl_verdict_info")
     assert sentence.startswith("The federation was worth it for 1 of 2 devices")
     assert found == {
@@ -112,13 +114,13 @@ def test_a_verdict_by_hand():
         ("edgefl_verdict_gain_points",): 25.0,
         ("edgefl_verdict_info", sentence): 1,
     }
-    found, _ = verdict_of({"id": "pi-1", "accuracy_shipped": 0.75})
+    found, _ = collect_verdict_metrics({"id": "pi-1", "accuracy_shipped": 0.75})
     assert {key for key in found if key[0] != "edgefl_verdict_info"} == {
         ("edgefl_verdict_accuracy", "shipped")
     }
 
 
-def test_only_somebody_who_scrapes_is_waited_for():
+def test_aggregator_waits_only_for_a_previous_scraper():
     pytest.importorskip("prometheus_client")
     figures = FederationMetrics("f")
     state = State("f", "s", "done", 2, 1, 0, 30.0, "p", 1.0)
@@ -134,29 +136,29 @@ def test_only_somebody_who_scrapes_is_waited_for():
     assert not never_scraped.is_awaiting_scrape()
 
 
-def test_a_running_aggregator_answers_with_what_it_did(federate, mosquitto_url, toys, puppet, listen):
-    """Two real devices play two rounds; a puppet that is there too sends nonsense in the first, and goes;
-    then it is scraped.
+def test_running_aggregator_exposes_metrics_of_a_federation(federate, mosquitto_url, toys, puppet, listen):
+    """Two real devices play two rounds. A puppet sends an invalid update in the first round and leaves
+    after the scrape.
     """
     federation = federate(mosquitto_url, rounds=2, min_clients=3, grace_s=0.1)
-    heard = listen(federation)
+    listener = listen(federation)
     aggregator = federation.aggregator(
         "--metrics-port", "0", "--log", f"tensorboard:{federation.directory / 'tb'}"
     )
-    url = metrics_url(aggregator)
+    url = find_metrics_url(aggregator)
     before = scrape(url)
     assert before["edgefl_rounds_closed_total",] == 0
     assert ("edgefl_round_loss",) not in before
     assert before["process_resident_memory_bytes",] > 20e6
-    doll = puppet(federation, "pi-9")
+    client = puppet(federation, "pi-9")
     devices = [federation.device(f"pi-{i}", toys.shard(i)) for i in (1, 2)]
-    assert doll.send(doll.next("task"), b"no safetensors").outcome == "rejected"
-    heard.until("round/1/summary")
-    doll.next("task")  # the second round is open and cannot close while this client has not answered
+    assert client.send(client.next("task"), b"no safetensors").outcome == "rejected"
+    listener.wait_for_topic("round/1/summary")
+    client.next("task")  # the second round is open and cannot close before this client answers
     answers = []
     done = threading.Event()
 
-    def watch():
+    def scrape_until_done():
         while not done.is_set():
             answers.append(scrape(url))
             if (
@@ -165,24 +167,28 @@ def test_a_running_aggregator_answers_with_what_it_did(federate, mosquitto_url, 
             ):
                 done.set()
 
-    watcher = threading.Thread(target=watch, daemon=True)
+    watcher = threading.Thread(target=scrape_until_done, daemon=True)
     watcher.start()
     assert done.wait(40)
     watcher.join(20)
-    told = answers[-1]
-    first = json.loads(next(m.payload for m in heard.messages if m.topic.endswith("round/1/summary")))
-    assert told["edgefl_round_loss",] == first["loss"]
-    assert told["edgefl_round_seconds",] == first["seconds"]
+    metrics = answers[-1]
+    first = json.loads(next(m.payload for m in listener.messages if m.topic.endswith("round/1/summary")))
+    assert metrics["edgefl_round_loss",] == first["loss"]
+    assert metrics["edgefl_round_seconds",] == first["seconds"]
     assert (
-        told["edgefl_round_updates",],
-        told["edgefl_updates_total",],
-        told["edgefl_rounds_closed_total",],
+        metrics["edgefl_round_updates",],
+        metrics["edgefl_updates_total",],
+        metrics["edgefl_rounds_closed_total",],
     ) == (2, 2, 1)
-    assert told["edgefl_payload_bytes_total", "up"] == first["bytes_up"]
-    assert told["edgefl_payload_bytes_total", "down"] == first["bytes_down"]
-    assert (told["edgefl_rounds",], told["edgefl_cohort_size",], told["edgefl_devices_online",]) == (2, 3, 3)
-    assert told["edgefl_phase", "federate"] == 1
-    states = {key[1]: value for key, value in told.items() if key[0] == "edgefl_devices"}
+    assert metrics["edgefl_payload_bytes_total", "up"] == first["bytes_up"]
+    assert metrics["edgefl_payload_bytes_total", "down"] == first["bytes_down"]
+    assert (metrics["edgefl_rounds",], metrics["edgefl_cohort_size",], metrics["edgefl_devices_online",]) == (
+        2,
+        3,
+        3,
+    )
+    assert metrics["edgefl_phase", "federate"] == 1
+    states = {key[1]: value for key, value in metrics.items() if key[0] == "edgefl_devices"}
     assert states.keys() == {
         "rejected",
         "silent",
@@ -194,14 +200,14 @@ def test_a_running_aggregator_answers_with_what_it_did(federate, mosquitto_url, 
         "finished",
     }
     assert sum(states.values()) == 3
-    doll.close_hard()
-    # the aggregator does not end before the verdict was scraped
+    client.drop_connection()
+    # the aggregator does not end before the verdict is scraped
     aggregator.wait_for("waiting for a last scrape of the metrics")
     last = scrape(url)
     verdict = federation.result()["verdict"]
     assert last["edgefl_verdict_accuracy", "shipped"] == pytest.approx(verdict["means"]["shipped"], abs=1e-4)
     assert last["edgefl_verdict_info", verdict["sentence"]] == 1
-    assert aggregator.end() == 0, aggregator.said
+    assert aggregator.end() == 0, aggregator.err
     assert [device.end() for device in devices] == [0, 0]
 
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
@@ -217,29 +223,29 @@ def test_a_running_aggregator_answers_with_what_it_did(federate, mosquitto_url, 
     assert (shipped.step, shipped.value) == (3, pytest.approx(verdict["means"]["shipped"]))
 
 
-def test_a_port_that_is_taken_is_an_error(federate, mosquitto_url):
+def test_metrics_port_in_use_is_an_error(federate, mosquitto_url):
     port = mosquitto_url.rsplit(":", 1)[1]
     aggregator = federate(mosquitto_url).aggregator("--metrics-port", port)
     assert aggregator.end() == 1
-    assert "for --metrics-port" in aggregator.said
+    assert "for --metrics-port" in aggregator.err
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "error"),
     [
         (("--home-assistant-clear",), "give --home-assistant too"),
         (("--home-assistant", "a/#"), "expected the prefix"),
         (("--log", "paper"), "expected tensorboard:DIR or mlflow:URI"),
     ],
 )
-def test_options_that_cannot_be(more, said, tmp_path, capfd):
+def test_invalid_integration_options_are_rejected(more, error, tmp_path, capfd):
     config = tmp_path / "f.toml"
     config.write_text("")
     assert edgefl(["aggregator", "start", "--config", str(config), *more]) == 1
-    assert said in capfd.readouterr().err
+    assert error in capfd.readouterr().err
 
 
-def test_losses_of_a_private_federation_are_not_logged(tmp_path, capfd):
+def test_log_option_is_refused_with_differential_privacy(tmp_path, capfd):
     config = tmp_path / "f.toml"
     config.write_text(
         "[privacy]\nnoise_multiplier = 1.0\nclip = 1.0\npopulation = 10\n[federation]\nclients_per_round = "

@@ -1,5 +1,5 @@
-"""The account of monitors on a broker with keys: it reads what is told of rounds and devices, no model, no
-update, and writes nothing.
+"""The watcher account on a broker with keys: it reads messages about rounds and devices, no model and no
+update, and cannot publish.
 """
 
 import json
@@ -33,7 +33,7 @@ def watcher(secured_broker, tmp_path):
 
 
 @pytest.fixture
-def speak(secured_broker):
+def connect(secured_broker):
     made = []
 
     def link(path, will=None, protocol=""):
@@ -72,52 +72,54 @@ HIDDEN = [
 ]
 
 
-def test_it_reads_what_a_view_needs_and_no_model_and_no_update(secured_broker, watcher, speak):
-    leader = speak(secured_broker.directory / "aggregator.enrol")
-    eye = speak(watcher)
-    eye.subscribe("#")
-    eye.subscribe(*list_view_subscriptions("f"))
+def test_watcher_reads_monitor_topics_but_no_model_or_update(secured_broker, watcher, connect):
+    leader = connect(secured_broker.directory / "aggregator.enrol")
+    watcher_link = connect(watcher)
+    watcher_link.subscribe("#")
+    watcher_link.subscribe(*list_view_subscriptions("f"))
     for topic in [*HIDDEN, *READ]:
         leader.publish(topic, b"said")
-    heard = set()
-    while READ[-1] not in heard:
-        event = eye.get(20.0)
-        assert event is not None, heard
-        heard.add(event.topic)
-    while (event := eye.get(0.5)) is not None:
-        heard.add(event.topic)
-    assert heard == set(READ)
+    received = set()
+    while READ[-1] not in received:
+        event = watcher_link.get(20.0)
+        assert event is not None, received
+        received.add(event.topic)
+    while (event := watcher_link.get(0.5)) is not None:
+        received.add(event.topic)
+    assert received == set(READ)
 
 
 @pytest.mark.parametrize("protocol", ["", "?protocol=5"])
-def test_it_writes_nothing_not_even_under_its_own_name(secured_broker, watcher, speak, protocol):
-    leader = speak(secured_broker.directory / "aggregator.enrol")
+def test_watcher_cannot_publish_even_under_its_own_name(secured_broker, watcher, connect, protocol):
+    leader = connect(secured_broker.directory / "aggregator.enrol")
     leader.subscribe("edgefl/v2/f/#")
     will = Message(TOPICS.format_device("watcher", "status"), b"will", retained=True)
-    eye = speak(watcher, will=will, protocol=protocol)
-    own = [TOPICS.format_device("watcher", leaf) for leaf in ("status", "metrics", "want", "claim", "task")]
+    watcher_link = connect(watcher, will=will, protocol=protocol)
+    own_topics = [
+        TOPICS.format_device("watcher", leaf) for leaf in ("status", "metrics", "want", "claim", "task")
+    ]
     for topic in [
         *READ,
         *HIDDEN,
-        *own,
+        *own_topics,
         TOPICS.format_upload("watcher", SHA, "begin"),
         TOPICS.format_upload("watcher", SHA, 0),
     ]:
-        eye.publish(topic, b"forged", retain=True)
-    assert eye.wait_in_flight(1, 20.0)
-    if protocol:  # MQTT 5 says so
+        watcher_link.publish(topic, b"forged", retain=True)
+    assert watcher_link.wait_in_flight(1, 20.0)
+    if protocol:  # MQTT 5 reports the refusal
         with pytest.raises(LinkError, match=r"refused to publish .*check the broker's access list"):
-            eye.get(0.0)
-    eye._client.socket().shutdown(2)  # its will is not taken either
+            watcher_link.get(0.0)
+    watcher_link._client.socket().shutdown(2)  # the broker does not publish its will either
     leader.publish(TOPICS.state, b"last")
     assert leader.get(20.0) == Message(TOPICS.state, b"last")
     assert leader.get(1.0) is None
 
 
-def test_commands_and_their_errors(secured_broker, watcher, tmp_path):
+def test_watcher_commands_report_errors(secured_broker, watcher, tmp_path):
     run = CliRunner().invoke
     security = ["--security", str(secured_broker.directory)]
-    for command, arguments, says in (
+    for command, arguments, error in (
         (broker_commands, ["watcher", *security, "-o", str(watcher)], "already exists"),
         (
             broker_commands,
@@ -131,7 +133,7 @@ def test_commands_and_their_errors(secured_broker, watcher, tmp_path):
         ),
         (device_commands, ["enrol", "watcher", *security], "reserved for the watcher"),
     ):
-        assert says in str(run(command, arguments).exception)
+        assert error in str(run(command, arguments).exception)
     assert json.loads((secured_broker.directory / "devices.json").read_text())["watcher"]["signing_key"] == ""
     assert run(device_commands, ["revoke", "watcher", *security]).exit_code == 0
     assert run(broker_commands, ["watcher", *security, "-o", str(tmp_path / "second")]).exit_code == 0

@@ -1,4 +1,4 @@
-"""Real federations in processes on a real broker, and those who watch: lines, a snapshot, the terminal view
+"""Real federations on a real broker, and the ways to watch them: lines, a snapshot, and the terminal view
 in a pseudo-terminal.
 """
 
@@ -17,7 +17,7 @@ from edgefl.monitor.feed import Feed
 DEADLINE_S = 90.0
 
 
-def test_the_terminal_view_follows_a_federation_and_sees_a_killed_device_go(
+def test_terminal_view_follows_federation_and_shows_killed_device_offline(
     mosquitto_url, federate, toys, terminal
 ):
     pytest.importorskip("textual")
@@ -29,7 +29,7 @@ def test_the_terminal_view_follows_a_federation_and_sees_a_killed_device_go(
     devices = {name: federation.device(name, toys.shard(i)) for i, name in enumerate(("one", "two", "three"))}
     view.wait_for("3 devices: ", "one ", "two ", "three ", " of 5000, federate, ", "loss ")
     before = len(view.drawn)
-    view.wait_for(": loss ", since=before)  # the round goes on
+    view.wait_for(": loss ", since=before)  # the round continues
     before = len(view.drawn)
     devices["two"].popen.kill()
     view.wait_for("two            offline", since=before)
@@ -47,7 +47,7 @@ def test_the_terminal_view_follows_a_federation_and_sees_a_killed_device_go(
     aggregator.popen.terminate()
 
 
-def test_sigterm_gives_the_terminal_back(mosquitto_url, terminal):
+def test_sigterm_restores_the_terminal(mosquitto_url, terminal):
     pytest.importorskip("textual")
     view = terminal("monitor", "--broker", mosquitto_url, "--federation", "nobody")
     view.wait_for("nobody: no message from an aggregator yet")
@@ -57,7 +57,7 @@ def test_sigterm_gives_the_terminal_back(mosquitto_url, terminal):
     assert view.drawn.rstrip().endswith(b"\x1b[?1004l") or b"\x1b[?1049l" in view.drawn
 
 
-def test_lines_and_a_snapshot_of_a_federation(mosquitto_url, federate, toys, start):
+def test_watch_lines_and_snapshot_show_a_federation(mosquitto_url, federate, toys, start):
     federation = federate(mosquitto_url, rounds=3, min_clients=2)
     lines = start("watch", "--broker", mosquitto_url, "--federation", federation.name, "--json")
     text = start(
@@ -75,15 +75,15 @@ def test_lines_and_a_snapshot_of_a_federation(mosquitto_url, federate, toys, sta
         feed = Feed(link, federation.name)
         aggregator = federation.aggregator()
         aggregator.wait_for("plan")
-        # Both processes listen by the time that something is said, or hear what is retained
+        # Both processes listen before the first message, or receive it as a retained message
         with lines.changed:
             assert lines.changed.wait_for(lambda: "state" in lines.out, DEADLINE_S)
         devices = [federation.device(name, toys.shard(i)) for i, name in enumerate(("one", "two"))]
-        assert aggregator.end() == 0, aggregator.said
+        assert aggregator.end() == 0, aggregator.err
         assert [device.end() for device in devices] == [0, 0]
-        until = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + DEADLINE_S
         while feed.snapshot()["phase"] != "done" or len(feed.snapshot()["history"]) < 4:
-            assert time.monotonic() < until, feed.snapshot()
+            assert time.monotonic() < deadline, feed.snapshot()
             feed.pump(1.0)
         feed.pump_for(1.0)
     finally:
@@ -94,7 +94,7 @@ def test_lines_and_a_snapshot_of_a_federation(mosquitto_url, federate, toys, sta
     with lines.changed:
         assert lines.changed.wait_for(lambda: '"phase": "done"' in lines.out, DEADLINE_S)
     lines.popen.terminate()
-    assert lines.end() == 0, lines.said
+    assert lines.end() == 0, lines.err
     found = [json.loads(line) for line in lines.out.splitlines()]
     assert not [each for each in found if "broken" in each]
     assert {"state", "summary", "status", "metrics", "task", "receipt", "begin", "chunk", "want"} - {
@@ -107,18 +107,18 @@ def test_lines_and_a_snapshot_of_a_federation(mosquitto_url, federate, toys, sta
     tree = feed.snapshot()
     result = federation.result()
     assert (tree["broken"], tree["round"], [row["round"] for row in tree["history"]]) == (0, 4, [1, 2, 3, 4])
-    told = {row["id"]: row for row in result["clients"]}
+    clients = {row["id"]: row for row in result["clients"]}
     for device in tree["devices"]:
         assert device["state"] == "finished"
-        assert device["accuracy_shipped"] == told[device["id"]]["accuracy_shipped"]
-        assert device["gate"] == pytest.approx([told[device["id"]][f"gate_{k}"] for k in range(2)])
+        assert device["accuracy_shipped"] == clients[device["id"]]["accuracy_shipped"]
+        assert device["gate"] == pytest.approx([clients[device["id"]][f"gate_{k}"] for k in range(2)])
         assert [number for number, _ in device["trace"]] == [1, 2, 3]
     assert tree["history"][-1]["accuracy_mean"] == pytest.approx(
-        sum(row["accuracy_shipped"] for row in told.values()) / 2
+        sum(row["accuracy_shipped"] for row in clients.values()) / 2
     )
 
     once = start("monitor", "--broker", mosquitto_url, "--federation", federation.name, "--once")
-    assert once.end() == 0, once.said
+    assert once.end() == 0, once.err
     assert once.out.splitlines()[0] == f"{federation.name}: done after 3 rounds"
     # a row in the verdict's table, and one below it
     above, _, below = once.out.partition("why not in the round")
@@ -132,44 +132,44 @@ def test_lines_and_a_snapshot_of_a_federation(mosquitto_url, federate, toys, sta
     assert json.loads(as_json.out)["phase"] == "done"
 
 
-def test_which_federation_is_meant(federate, start, own_broker):
-    """On a broker of its own: none, one, and several."""
+def test_monitor_chooses_the_only_federation_or_lists_all(federate, start, own_broker):
+    """The broker has no federation, then one, then two."""
     url = f"mqtt://127.0.0.1:{own_broker.port}"
-    none = start("monitor", "--broker", url, "--once")
-    assert none.end() == 1
-    assert "no federation is on" in none.said
+    without_federation = start("monitor", "--broker", url, "--once")
+    assert without_federation.end() == 1
+    assert "no federation is on" in without_federation.err
     first, second = (federate(url, rounds=1, min_clients=9) for _ in range(2))
-    one = first.aggregator()
-    one.wait_for("plan")
+    first_aggregator = first.aggregator()
+    first_aggregator.wait_for("plan")
     link = open_link(url, None)
     try:
-        until = time.monotonic() + DEADLINE_S
-        while not (found := _chosen(link)):
-            assert time.monotonic() < until
+        deadline = time.monotonic() + DEADLINE_S
+        while not (found := _choose_federation(link)):
+            assert time.monotonic() < deadline
         assert found == first.name
     finally:
         link.close()
-    other = second.aggregator()
-    other.wait_for("plan")
-    until = time.monotonic() + DEADLINE_S
-    several = none
-    while "2 federations are on" not in several.said:
-        assert time.monotonic() < until, several.said
-        several = start("monitor", "--broker", url, "--once")
-        several.end()
-    assert f"{first.name} (joining)" in several.said
-    assert "choose one with --federation" in several.said
+    second_aggregator = second.aggregator()
+    second_aggregator.wait_for("plan")
+    deadline = time.monotonic() + DEADLINE_S
+    with_several = without_federation
+    while "2 federations are on" not in with_several.err:
+        assert time.monotonic() < deadline, with_several.err
+        with_several = start("monitor", "--broker", url, "--once")
+        with_several.end()
+    assert f"{first.name} (joining)" in with_several.err
+    assert "choose one with --federation" in with_several.err
 
 
-def _chosen(link):
+def _choose_federation(link):
     try:
         return choose_federation(link, "")
-    except LinkError:  # none is there yet
+    except LinkError:  # no federation exists yet
         return ""
 
 
-def test_a_pipe_that_nobody_reads_ends_it(mosquitto_url):
-    """As `| head -0` does, at a broker where nothing is said."""
+def test_closed_pipe_ends_watch_without_error(mosquitto_url):
+    """As `| head -0` does, at a broker without messages."""
     command = [
         sys.executable,
         "-m",
@@ -188,7 +188,7 @@ def test_a_pipe_that_nobody_reads_ends_it(mosquitto_url):
     popen.stderr.close()
 
 
-def test_the_pilot_follows_a_real_federation(mosquitto_url, federate, toys):
+def test_monitor_app_follows_a_real_federation(mosquitto_url, federate, toys):
     pytest.importorskip("textual")
     from edgefl.monitor.device_list import DeviceList
     from edgefl.monitor.terminal import Monitor
@@ -204,9 +204,9 @@ def test_the_pilot_follows_a_real_federation(mosquitto_url, federate, toys):
         async with app.run_test(size=(80, 24)) as pilot:
 
             async def wait_for(condition):
-                until = time.monotonic() + DEADLINE_S
+                deadline = time.monotonic() + DEADLINE_S
                 while not condition():
-                    assert time.monotonic() < until, app.last_snapshot
+                    assert time.monotonic() < deadline, app.last_snapshot
                     await pilot.pause(0.2)
 
             await wait_for(lambda: len(app.last_snapshot["history"]) >= 2)

@@ -17,7 +17,7 @@ START = {
 STATE = ServerState(1, "cluster", {"global": START, "initial": START})
 
 
-def update(client: str, x: float, y: float, trunk: float) -> Update:
+def make_update(client: str, x: float, y: float, trunk: float) -> Update:
     """Return an update that changes the dense layer to the vector (y, x), which is bias before kernel."""
     delta = {
         "conv/kernel": np.full((1, 1, 1, 1), trunk),
@@ -29,10 +29,10 @@ def update(client: str, x: float, y: float, trunk: float) -> Update:
     )
 
 
-def test_dense_layers_by_cosine():
+def test_report_compares_dense_layers_by_cosine():
     """The vectors of the clustering oracle. Similarities: a and b .98, a and c .6, a and d 0."""
     vectors = {"a": (1, 0), "b": (0.98, 0.199), "c": (0.6, 0.8), "d": (0, 1)}
-    updates = [update(client, *vector, trunk=9) for client, vector in vectors.items()]
+    updates = [make_update(client, *vector, trunk=9) for client, vector in vectors.items()]
     after = start_clusters(STATE, updates, cut_by_similarity(updates, START, 0.9, "threshold", "weights", ""))
     report = make_cluster_report(
         "clustered", complete_algorithm_options("clustered", {"compare": "weights"}), after
@@ -44,9 +44,9 @@ def test_dense_layers_by_cosine():
     assert (report["round"], round(report["cut"], 9), report["layer"]) == (1, 0.1, "the weights of fc")
 
 
-def test_whole_models_by_wards_method():
+def test_report_compares_whole_models_by_ward_linkage():
     """Ward on (0, 0), (1, 0), (4, 0), (4, 3) merges at 1, 3 and 5.385165."""
-    updates = [update(str(i), x, 0, y) for i, (x, y) in enumerate(((0, 0), (1, 0), (4, 0), (4, 3)))]
+    updates = [make_update(str(i), x, 0, y) for i, (x, y) in enumerate(((0, 0), (1, 0), (4, 0), (4, 3)))]
     after = start_clusters(STATE, updates, cut_by_distance(updates, 4.0, 0))
     report = make_cluster_report("fedap", complete_algorithm_options("fedap", {}), after)
     np.testing.assert_allclose([row[2] for row in report["linkage"]], [1, 3, 5.385165], atol=1e-4)
@@ -56,8 +56,8 @@ def test_whole_models_by_wards_method():
     )
 
 
-def test_other_rounds_have_no_report():
-    updates = [update("a", 1, 0, 0), update("b", 0, 1, 0)]
+def test_only_the_clustering_round_has_a_report():
+    updates = [make_update("a", 1, 0, 0), make_update("b", 0, 1, 0)]
     after = start_clusters(STATE, updates, cut_by_similarity(updates, START, 0.9, "threshold", "weights", ""))
     assert make_cluster_report("clustered", complete_algorithm_options("clustered", {}), after) is not None
     later = ServerState(3, after.phase, after.models, after.slots, after.scalars)

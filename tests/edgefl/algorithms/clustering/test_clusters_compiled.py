@@ -63,7 +63,7 @@ def test_laws_hold_on_a_compiled_plan(name, options, compiled, learner, digit_sh
     )
 
 
-def round_of(algorithm, state, shards, states):
+def run_round(algorithm, state, shards, states):
     updates = []
     for client_id in sorted(shards):
         sent = algorithm.broadcast(state, client_id)
@@ -74,20 +74,24 @@ def round_of(algorithm, state, shards, states):
     return algorithm.aggregate(state, updates), updates
 
 
-def test_keras_and_litert_cluster_and_train_clients_equally(compiled, learner, digit_shards):
-    ends = []
+def test_keras_and_litert_give_equal_clusters_and_models(compiled, learner, digit_shards):
+    final_states = []
     for any_learner in (learner, make_keras_learner(compiled[0].spec)):
         algorithm = make_algorithm("fedap", any_learner, FEDAP)
         state = algorithm.init(compiled[1], derive_rng(1, 0))
         states = dict.fromkeys(digit_shards, ClientState())
         for _ in range(3):
-            state, _ = round_of(algorithm, state, digit_shards, states)
-        ends.append(state)
-    assert read_assignments(ends[0]) == read_assignments(ends[1]) == {"pi-0": 0, "pi-1": 0, "pi-2": 1}
-    for model, weights in ends[0].models.items():
+            state, _ = run_round(algorithm, state, digit_shards, states)
+        final_states.append(state)
+    assert (
+        read_assignments(final_states[0])
+        == read_assignments(final_states[1])
+        == {"pi-0": 0, "pi-1": 0, "pi-2": 1}
+    )
+    for model, weights in final_states[0].models.items():
         for name, array in weights.items():
             np.testing.assert_allclose(
-                array, ends[1].models[model][name], atol=1e-4, err_msg=f"{model} {name}"
+                array, final_states[1].models[model][name], atol=1e-4, err_msg=f"{model} {name}"
             )
 
 
@@ -95,7 +99,7 @@ def test_moving_statistics_stay_on_the_device(compiled, learner, digit_shards):
     algorithm = make_algorithm("fedap", learner, FEDAP)
     state = algorithm.init(compiled[1], derive_rng(1, 0))
     states = dict.fromkeys(digit_shards, ClientState())
-    after, updates = round_of(algorithm, state, digit_shards, states)
+    after, updates = run_round(algorithm, state, digit_shards, states)
     initial = select_statistics(compiled[1])
     assert sorted(initial) == ["norm/moving_mean", "norm/moving_variance"]
     for name, array in initial.items():
@@ -117,7 +121,7 @@ def test_shared_statistics_are_averaged(compiled, learner, digit_shards):
     algorithm = make_algorithm("fedap", learner, {**FEDAP, "share_statistics": True})
     state = algorithm.init(compiled[1], derive_rng(1, 0))
     states = dict.fromkeys(digit_shards, ClientState())
-    after, updates = round_of(algorithm, state, digit_shards, states)
+    after, updates = run_round(algorithm, state, digit_shards, states)
     mean = np.mean([update.deltas["global"]["norm/moving_mean"] for update in updates], axis=0)
     np.testing.assert_allclose(after.models["global"]["norm/moving_mean"], mean, atol=1e-6)
     assert not any(client_state.arrays for client_state in states.values())

@@ -1,4 +1,4 @@
-"""Clustering: numbers worked by hand, then properties of any vectors."""
+"""Hierarchical clustering: examples worked by hand, then properties of random vectors."""
 
 import numpy as np
 import pytest
@@ -17,22 +17,22 @@ from edgefl.algorithms.clustering.hierarchical import (
     explain_cut,
 )
 
-FOUR = np.array([[1, 0], [0.98, 0.199], [0.6, 0.8], [0, 1]])
+FOUR_VECTORS = np.array([[1, 0], [0.98, 0.199], [0.6, 0.8], [0, 1]])
 POINTS = np.array([[0, 0], [1, 0], [4, 0], [4, 3]])
 VECTORS = arrays(np.float64, st.tuples(st.integers(1, 9), st.just(3)), elements=st.floats(-9, 9, width=32))
 
 
-def average(vectors):
+def link_by_average(vectors):
     return build_linkage(cosine_distance(vectors), "average")
 
 
 @pytest.mark.parametrize(("t", "labels"), [(0.9, [0, 0, 1, 2]), (0.75, [0, 0, 1, 1])])
 def test_cosine_threshold_by_hand(t, labels):
-    assert cut_at(average(FOUR), 1 - t).labels.tolist() == labels
+    assert cut_at(link_by_average(FOUR_VECTORS), 1 - t).labels.tolist() == labels
 
 
-def test_cosine_by_hand():
-    similarity = cosine_similarity(FOUR)
+def test_cosine_similarity_by_hand():
+    similarity = cosine_similarity(FOUR_VECTORS)
     assert similarity[0, 2] == pytest.approx(0.6, abs=1e-6)
     assert similarity[2, 3] == pytest.approx(0.8, abs=1e-6)
     assert similarity[1, 2] == pytest.approx((0.98 * 0.6 + 0.199 * 0.8) / np.hypot(0.98, 0.199), abs=1e-6)
@@ -41,13 +41,13 @@ def test_cosine_by_hand():
 def test_average_linkage_by_hand():
     """Unit vectors at 0, 18, 40, 58 degrees: 1 - cos 18 twice, then the mean over 40, 58, 22, 40 degrees."""
     angles = np.radians([0, 18, 40, 58])
-    heights = average(np.stack([np.cos(angles), np.sin(angles)], axis=1))[:, 2]
+    heights = link_by_average(np.stack([np.cos(angles), np.sin(angles)], axis=1))[:, 2]
     expected = [1 - np.cos(np.radians(18))] * 2 + [1 - np.cos(np.radians([40, 58, 22, 40])).mean()]
     np.testing.assert_allclose(heights, expected, atol=1e-6)
     np.testing.assert_allclose(heights, [0.0489, 0.0489, 0.2527], atol=5e-5)
 
 
-def test_ward_by_hand():
+def test_ward_linkage_by_hand():
     merges = build_linkage(euclidean_distance(POINTS), "ward")
     np.testing.assert_allclose(merges[:, 2], [1, 3, 5.385165], atol=1e-6)
     cut = cut_at(merges, 5.0)
@@ -56,19 +56,19 @@ def test_ward_by_hand():
     assert cut.margin == pytest.approx(2.385165, abs=1e-6)
 
 
-def test_a_merge_at_the_height_of_the_cut_is_applied():
+def test_merge_at_cut_height_is_applied():
     merges = build_linkage(euclidean_distance(POINTS), "ward")
     assert cut_at(merges, 3.0).labels.tolist() == [0, 0, 1, 1]
     assert cut_at(merges, 2.999).labels.tolist() == [0, 0, 1, 2]
 
 
 @pytest.mark.parametrize(("count", "clusters"), [(0, 1), (1, 1), (2, 2), (3, 3), (4, 4), (99, 4)])
-def test_more_clusters_than_clients_leave_clients_separate(count, clusters):
+def test_cluster_count_is_between_one_and_number_of_clients(count, clusters):
     assert cut_into(build_linkage(euclidean_distance(POINTS), "ward"), count).count == clusters
 
 
-def test_a_client_alone_is_one_cluster():
-    merges = average(FOUR[:1])
+def test_single_client_is_one_cluster():
+    merges = link_by_average(FOUR_VECTORS[:1])
     for cut in (cut_at(merges, 0.1), cut_into(merges, 3), cut_widest(merges)):
         assert (cut.labels.tolist(), cut.count, cut.margin) == ([0], 1, None)
 
@@ -76,17 +76,17 @@ def test_a_client_alone_is_one_cluster():
 @pytest.mark.parametrize("vector", [[3.0, -4.0, 0.1], [0.0, 0.0, 0.0]])
 def test_identical_clients_are_one_cluster(vector):
     same = [np.array(vector, np.float32)] * 5
-    for merges in (average(same), build_linkage(euclidean_distance(same), "ward")):
+    for merges in (link_by_average(same), build_linkage(euclidean_distance(same), "ward")):
         assert merges[:, 2].tolist() == [0.0] * 4
         assert cut_at(merges, 0.0).count == cut_widest(merges).count == 1
 
 
-def test_zeros_are_similar_to_no_other_vector():
+def test_zero_vector_has_no_similarity_to_others():
     similarity = cosine_similarity([np.zeros(2), np.array([1.0, 2.0])])
     assert similarity.tolist() == [[1.0, 0.0], [0.0, 1.0]]
 
 
-def test_the_widest_gap_finds_the_groups():
+def test_widest_gap_separates_groups():
     points = np.array([[0.0], [0.1], [10.0], [10.2], [20.0], [20.3]])
     cut = cut_widest(build_linkage(euclidean_distance(points), "average"))
     assert cut.labels.tolist() == [0, 0, 1, 1, 2, 2]
@@ -94,7 +94,7 @@ def test_the_widest_gap_finds_the_groups():
     assert cut.margin == pytest.approx(10.05 - 0.3)
 
 
-def test_the_widest_gap_is_not_sought_between_the_lowest_merges():
+def test_widest_gap_ignores_gaps_between_lowest_merges():
     """Four groups of four clients, of which two pairs agree by chance.
 
     The pairs merge at .10 and .12, all others of a group at .60, groups at .90. The widest gap, .12 to .60,
@@ -116,7 +116,7 @@ def test_a_pair_and_a_single_client_are_two_clusters():
 
 
 @given(VECTORS, st.floats(0.01, 20))
-def test_the_automatic_cut_keeps_its_bounds(vectors, limit):
+def test_automatic_cut_respects_its_limits(vectors, limit):
     merges = build_linkage(euclidean_distance(vectors), "average")
     assert cut_widest(merges).count <= (len(vectors) + 1) // 2 + (len(vectors) == 0)
     assert cut_widest(merges, limit).last_height <= limit + 1e-9
@@ -131,14 +131,14 @@ def test_the_automatic_cut_keeps_its_bounds(vectors, limit):
         (4, 0.5, 0.0, 1.0, "each of 4 clients"),
     ],
 )
-def test_a_cut_reports_its_margin_and_warns(clusters, at, below, above, message):
+def test_cut_explanation_reports_margin_and_warns(clusters, at, below, above, message):
     summary, warning = explain_cut(4, clusters, at, below, above)
     assert f"{clusters} clusters of 4 clients" in summary
     assert message in warning
     assert bool(warning) == bool(message)
 
 
-def test_one_client_alone_is_nothing_to_warn_of():
+def test_cut_of_single_client_has_no_warning():
     assert explain_cut(1, 1, 0.1, 0.0, None)[1] == ""
 
 
@@ -151,7 +151,7 @@ def test_cosine_is_symmetric_and_bounded(vectors):
 
 
 @given(VECTORS, st.integers(1, 12))
-def test_a_count_gives_that_many_clusters_numbered_by_first_client(vectors, count):
+def test_cut_by_count_numbers_clusters_by_first_client(vectors, count):
     cut = cut_into(build_linkage(euclidean_distance(vectors), "ward"), count)
     assert cut.count == min(count, len(vectors))
     firsts = [int(np.argmax(cut.labels == label)) for label in range(cut.count)]
@@ -159,7 +159,7 @@ def test_a_count_gives_that_many_clusters_numbered_by_first_client(vectors, coun
 
 
 @given(VECTORS, st.floats(0.01, 20))
-def test_a_cut_parts_exactly_what_merges_above_it(vectors, at):
+def test_cut_gives_same_clusters_as_scipy(vectors, at):
     from scipy.cluster.hierarchy import fcluster
 
     merges = build_linkage(euclidean_distance(vectors), "ward")
@@ -172,9 +172,13 @@ def test_a_cut_parts_exactly_what_merges_above_it(vectors, at):
 
 
 @given(count=st.integers(1, 9), seed=st.integers(0, 999))
-def test_without_ties_the_order_of_clients_changes_nothing(count, seed):
+def test_client_order_does_not_change_clusters_without_ties(count, seed):
     rng = np.random.default_rng(seed)
     vectors = rng.normal(size=(count, 3))
     order = rng.permutation(count)
-    labels, moved = (cut_into(average(ordered), 3).labels for ordered in (vectors, vectors[order]))
-    np.testing.assert_array_equal(labels[order][:, None] == labels[order], moved[:, None] == moved)
+    labels, permuted_labels = (
+        cut_into(link_by_average(ordered), 3).labels for ordered in (vectors, vectors[order])
+    )
+    np.testing.assert_array_equal(
+        labels[order][:, None] == labels[order], permuted_labels[:, None] == permuted_labels
+    )

@@ -1,4 +1,4 @@
-"""The compared weights, and the data of the heat maps and lines."""
+"""Similarity of clients: the compared weights, each layer by hand, and the epochs of a pretraining."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ WEIGHTS = {name: np.full(shape, i, np.float32) for i, (name, shape) in enumerate
         ("head, conv1/", ("conv1/bias", "conv1/kernel", "head/fc/kernel")),
     ],
 )
-def test_dense_layers_with_their_biases_or_those_named_are_compared(layers, names):
+def test_dense_or_named_layers_are_compared_with_their_biases(layers, names):
     assert select_compared_weights(WEIGHTS, layers) == names
     assert select_compared_weights(dict(reversed(WEIGHTS.items())), layers) == names
 
@@ -47,12 +47,12 @@ def test_dense_layers_with_their_biases_or_those_named_are_compared(layers, name
         (WEIGHTS, "fc", "'fc', which is no layer of the model; it has bn, conv1"),
     ],
 )
-def test_nothing_to_compare_is_an_error(weights, layers, message):
+def test_model_without_matching_layers_is_an_error(weights, layers, message):
     with pytest.raises(ConfigError, match=message):
         select_compared_weights(weights, layers)
 
 
-def test_a_vector_holds_the_named_weights_in_order():
+def test_flattened_vector_holds_named_weights_in_order():
     assert flatten_weights(
         {"a": np.array([[1, 2], [3, 4]], np.float32), "b": np.array([5], np.float32)}, ("b", "a")
     ).tolist() == [5, 1, 2, 3, 4]
@@ -60,7 +60,7 @@ def test_a_vector_holds_the_named_weights_in_order():
     assert extract_layer("w") == "w"
 
 
-def models(*angles):
+def make_models(*angles):
     return [
         {
             "conv/kernel": np.ones((1, 1, 1, 2), np.float32),
@@ -70,16 +70,16 @@ def models(*angles):
     ]
 
 
-def test_a_heat_map_a_layer_by_hand():
-    maps = measure_layer_similarities(models(0, np.pi / 3, np.pi / 2))
-    assert list(maps) == ["conv", "fc"]
-    np.testing.assert_allclose(maps["conv"], np.ones((3, 3)), atol=1e-6)
+def test_similarity_of_each_layer_by_hand():
+    similarities = measure_layer_similarities(make_models(0, np.pi / 3, np.pi / 2))
+    assert list(similarities) == ["conv", "fc"]
+    np.testing.assert_allclose(similarities["conv"], np.ones((3, 3)), atol=1e-6)
     np.testing.assert_allclose(
-        maps["fc"], [[1, 0.5, 0], [0.5, 1, np.sqrt(0.75)], [0, np.sqrt(0.75), 1]], atol=1e-6
+        similarities["fc"], [[1, 0.5, 0], [0.5, 1, np.sqrt(0.75)], [0, np.sqrt(0.75), 1]], atol=1e-6
     )
 
 
-def similarity_of_pairs(checkpoints):
+def measure_pair_similarities(checkpoints):
     """Return one row for each epoch with all pairs of clients: (0, 1), (0, 2), ... (n - 2, n - 1)."""
     names = select_compared_weights(checkpoints[0][0])
     pairs = np.triu_indices(len(checkpoints[0]), 1)
@@ -88,7 +88,7 @@ def similarity_of_pairs(checkpoints):
     )
 
 
-def test_pretraining_returns_a_checkpoint_an_epoch_and_separates_tasks():
+def test_pretraining_returns_checkpoint_per_epoch_and_separates_tasks():
     """Clients 0 and 1 see classes 0 and 1, and clients 2 and 3 see classes 2 and 3.
 
     The pairs (0, 1) and (2, 3) stay more similar than the others.
@@ -102,8 +102,8 @@ def test_pretraining_returns_a_checkpoint_an_epoch_and_separates_tasks():
     learner = SoftmaxLearner(softmax_spec("clustered", inputs=4, features=4, classes=4))
     initial = {s.name: rng.normal(0, 0.3, s.shape).astype(np.float32) for s in learner.spec.weights}
     checkpoints = pretrain(learner, initial, shards, 3, {"learning_rate": 0.1})
-    lines = similarity_of_pairs(checkpoints)
-    assert lines.shape == (3, 6)
-    assert (lines[:, [0, 5]].min(axis=1) > lines[:, 1:5].max(axis=1)).all()
+    similarities = measure_pair_similarities(checkpoints)
+    assert similarities.shape == (3, 6)
+    assert (similarities[:, [0, 5]].min(axis=1) > similarities[:, 1:5].max(axis=1)).all()
     again = pretrain(learner, initial, dict(reversed(shards.items())), 3, {"learning_rate": 0.1})
-    np.testing.assert_array_equal(similarity_of_pairs(again), lines)
+    np.testing.assert_array_equal(measure_pair_similarities(again), similarities)

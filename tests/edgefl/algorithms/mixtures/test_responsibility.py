@@ -1,4 +1,4 @@
-"""Responsibilities of experts: worked figures, then general properties."""
+"""Responsibilities of experts: examples worked by hand, then general properties."""
 
 import numpy as np
 import pytest
@@ -11,26 +11,26 @@ OF_LABEL = np.array([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])
 LABELS = np.array([[0.5, 0.5, 0], [0, 0.25, 0.75]])
 
 
-def marginal_entropy(phi, shares):
+def compute_marginal_entropy(phi, shares):
     """Return H(sum_c p(c) q(.|c)) in nats."""
     marginal = rs.average_responsibilities(rs.normalize_logits(phi), shares)
     return -(marginal * np.log(marginal)).sum()
 
 
-def test_of_a_client_by_hand():
+def test_responsibility_of_a_client_by_hand():
     """Oracle 8."""
     of_client = rs.average_responsibilities(OF_LABEL, LABELS)
     np.testing.assert_allclose(of_client, [[0.55, 0.45], [0.425, 0.575]])
 
 
-def test_marginal_entropy_and_its_slope_by_hand():
+def test_marginal_entropy_and_its_gradient_by_hand():
     """Oracle 9."""
     phi = np.log(OF_LABEL)
     shares = [0.25, 0.25, 0.5]
-    assert marginal_entropy(phi, shares) == pytest.approx(0.691897, abs=1e-6)
-    slope = rs.differentiate_marginal_entropy(phi, shares)
-    np.testing.assert_allclose(slope[:, 0], [-0.002252, -0.004003, -0.012510], atol=1e-6)
-    np.testing.assert_allclose(slope[:, 1], -slope[:, 0])
+    assert compute_marginal_entropy(phi, shares) == pytest.approx(0.691897, abs=1e-6)
+    gradient = rs.differentiate_marginal_entropy(phi, shares)
+    np.testing.assert_allclose(gradient[:, 0], [-0.002252, -0.004003, -0.012510], atol=1e-6)
+    np.testing.assert_allclose(gradient[:, 1], -gradient[:, 0])
 
 
 def test_specialization_by_hand():
@@ -60,16 +60,16 @@ def test_pi_in_closed_form_by_hand():
     np.testing.assert_allclose(rs.damp_responsibility([0.5, 0.5], pi, 0.75), [0.586113, 0.413887], atol=1e-6)
 
 
-def test_shares_of_labels():
+def test_label_shares_by_hand():
     np.testing.assert_allclose(rs.measure_shares(np.array([2, 0, 2, 2]), 4), [0.25, 0, 0.75, 0])
 
 
-def test_what_no_threshold_leaves_is_the_likeliest():
+def test_likeliest_expert_stays_when_all_are_below_threshold():
     assert rs.filter_experts([0.2, 0.5, 0.3], 0.6) == (1,)
     np.testing.assert_allclose(rs.prune_experts([0.0, 0.0, 1.0], (0, 1)), [0.5, 0.5, 0])
 
 
-def test_a_hotter_pi_is_flatter():
+def test_higher_beta_makes_pi_flatter():
     joints = np.log([[0.5, 0.1], [0.4, 0.2]])
     assert rs.from_joints(joints, beta=4.0)[0] < rs.from_joints(joints)[0]
 
@@ -78,18 +78,18 @@ logits = st.lists(st.lists(st.floats(-8, 8), min_size=3, max_size=3), min_size=2
 
 
 @given(phi=logits, seed=st.integers(0, 99))
-def test_the_entropy_slope_is_its_derivative(phi, seed):
+def test_entropy_gradient_equals_numerical_derivative(phi, seed):
     phi = np.array(phi)
     shares = np.random.default_rng(seed).dirichlet(np.ones(len(phi)))
     step = np.random.default_rng(seed + 1).normal(size=phi.shape)
-    ahead, back = (marginal_entropy(phi + sign * 1e-5 * step, shares) for sign in (1, -1))
+    ahead, back = (compute_marginal_entropy(phi + sign * 1e-5 * step, shares) for sign in (1, -1))
     assert (rs.differentiate_marginal_entropy(phi, shares) * step).sum() == pytest.approx(
         (ahead - back) / 2e-5, abs=1e-7
     )
 
 
 @given(phi=logits, seed=st.integers(0, 99))
-def test_all_are_distributions(phi, seed):
+def test_all_responsibilities_are_distributions(phi, seed):
     of_condition = rs.normalize_logits(phi)
     of_client = rs.average_responsibilities(
         of_condition, np.random.default_rng(seed).dirichlet(np.ones(len(phi)), size=4)
@@ -97,6 +97,6 @@ def test_all_are_distributions(phi, seed):
     np.testing.assert_allclose(of_condition.sum(axis=1), 1)
     np.testing.assert_allclose(of_client.sum(axis=1), 1)
     for q in of_client:
-        left = rs.prune_experts(q, rs.filter_experts(q, 0.3))
-        assert left.sum() == pytest.approx(1)
-        assert (left[q < 0.3] == 0).all() or left.max() == 1
+        pruned = rs.prune_experts(q, rs.filter_experts(q, 0.3))
+        assert pruned.sum() == pytest.approx(1)
+        assert (pruned[q < 0.3] == 0).all() or pruned.max() == 1

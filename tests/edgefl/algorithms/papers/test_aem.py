@@ -25,7 +25,7 @@ QUICK = {
 }
 
 
-def learner_of(options, inputs=4, features=3, classes=3, batch_size=8):
+def make_learner(options, inputs=4, features=3, classes=3, batch_size=8):
     return SoftmaxLearner(
         softmax_spec(
             "aem", inputs=inputs, features=features, classes=classes, batch_size=batch_size, options=options
@@ -33,26 +33,26 @@ def learner_of(options, inputs=4, features=3, classes=3, batch_size=8):
     )
 
 
-def drawn(learner, seed=7):
+def draw_weights(learner, seed=7):
     return {
         s.name: np.random.default_rng(seed).normal(0, 0.5, s.shape).astype(np.float32)
         for s in learner.spec.weights
     }
 
 
-def logs(*values):
+def compute_logs(*values):
     return np.log(np.array(values, np.float32))
 
 
 def test_mixture_by_hand():
     """Oracle 15: g = [.5, .3, .2], p = [.7, .3], [.2, .8], [.5, .5] -> [.51, .49]."""
-    learner = learner_of({"num_experts": 2}, inputs=1, features=1, classes=2, batch_size=1)
+    learner = make_learner({"num_experts": 2}, inputs=1, features=1, classes=2, batch_size=1)
     weights = {
         s.name: np.zeros(s.shape, np.float32) for s in learner.spec.find_signature("predict_mixture").frozen
     }
-    weights["gate/bias"] = logs(0.5, 0.3, 0.2)
+    weights["gate/bias"] = compute_logs(0.5, 0.3, 0.2)
     for part, p in (("expert0", (0.7, 0.3)), ("expert1", (0.2, 0.8)), ("local", (0.5, 0.5))):
-        weights[f"{part}/head/bias"] = logs(*p)
+        weights[f"{part}/head/bias"] = compute_logs(*p)
     out = learner.predict("predict_mixture", weights, {"x": np.ones((1, 1), np.float32)})
     np.testing.assert_allclose(np.exp(out), [[0.51, 0.49]], atol=1e-6)
 
@@ -62,8 +62,8 @@ def test_gate_step_by_hand():
 
     Its gradient by the gate's logits is g (.51 - p) / .51 = -.186275, .182353, .003922.
     """
-    learner = learner_of({"num_experts": 2}, inputs=1, features=1, classes=2, batch_size=1)
-    start = {"gate/kernel": np.zeros((1, 3), np.float32), "gate/bias": logs(0.5, 0.3, 0.2)}
+    learner = make_learner({"num_experts": 2}, inputs=1, features=1, classes=2, batch_size=1)
+    start = {"gate/kernel": np.zeros((1, 3), np.float32), "gate/bias": compute_logs(0.5, 0.3, 0.2)}
     data = {"x": np.full((1, 1), 2, np.float32), "likelihood": np.array([[0.7, 0.2, 0.5]], np.float32)}
     gate, loss = learner.fit(
         "train_gate", start, data, np.array([0]), epochs=1, rng=derive_rng(1, 1), hyper={"learning_rate": 1.0}
@@ -75,7 +75,7 @@ def test_gate_step_by_hand():
     np.testing.assert_allclose(-gate["gate/kernel"], [[-0.372549, 0.364706, 0.007843]], atol=1e-5)
 
 
-def test_exploration_includes_the_best():
+def test_exploration_may_choose_the_best_model():
     """Oracle 3: epsilon .33, J 6: P(best) = .725, the others .055."""
     models = {index: {} for index in range(6)}
     rng = derive_rng(1, 1)
@@ -89,7 +89,7 @@ def test_exploration_includes_the_best():
     np.testing.assert_allclose(shares, [0.055, 0.055, 0.725, 0.055, 0.055, 0.055], atol=0.01)
 
 
-def test_the_local_model_that_is_measured_trains_on_all_samples():
+def test_local_expert_peer_trains_on_all_samples():
     """Labels 0, 0, 0, 1, x = 1, one epoch in one batch at rate 1 from zero.
 
     The bias moves by (3 - 1) / 4 of .5 = .25. If one sample were left for the gate, it would move by .5 or
@@ -102,7 +102,7 @@ def test_the_local_model_that_is_measured_trains_on_all_samples():
         "local_weight_decay": 0.0,
         "gate_epochs": 1,
     }
-    learner = learner_of(options, inputs=1, features=1, classes=2)
+    learner = make_learner(options, inputs=1, features=1, classes=2)
     zeros = {s.name: np.zeros(s.shape, np.float32) for s in learner.spec.find_signature("predict").frozen}
     zeros["trunk/kernel"] = np.ones((1, 1), np.float32)
     device, server = (make_algorithm("aem", item, options) for item in (learner, None))
@@ -118,28 +118,28 @@ def test_the_local_model_that_is_measured_trains_on_all_samples():
     )
 
 
-def test_a_gate_may_train_on_samples_that_no_expert_has_seen():
+def test_gate_unseen_trains_gate_only_on_validation_samples():
     """One of four samples is a validation sample. Only its label moves the gate.
 
     Only the labels of the others move the local model.
     """
     options = {"num_experts": 2, "validation_share": 0.25, "gate_unseen": True, **QUICK}
-    learner = learner_of(options, inputs=1, features=1, classes=2)
+    learner = make_learner(options, inputs=1, features=1, classes=2)
     device, server = (make_algorithm("aem", item, options) for item in (learner, None))
     sent = server.broadcast(
-        replace(server.init(drawn(learner), derive_rng(1, 0, "init")), phase=PHASE_PERSONALIZE), "a"
+        replace(server.init(draw_weights(learner), derive_rng(1, 0, "init")), phase=PHASE_PERSONALIZE), "a"
     )
     x = np.ones((4, 1), np.float32)
     y = np.array([0, 0, 1, 1])
     _, held_out = split_validation_rows(y, 0.25)
     other = y.copy()
     other[held_out] = 1 - other[held_out]
-    one, two = (
+    first, second = (
         device.personalize(sent, ClientState(), Shard(x, item, x, item, 2), derive_rng(1, 2, "a"))[0].weights
         for item in (y, other)
     )
-    np.testing.assert_array_equal(one["local/head/bias"], two["local/head/bias"])
-    assert not np.array_equal(one["gate/bias"], two["gate/bias"])
+    np.testing.assert_array_equal(first["local/head/bias"], second["local/head/bias"])
+    assert not np.array_equal(first["gate/bias"], second["gate/bias"])
     with pytest.raises(ConfigError, match="gate_unseen needs samples to validate on"):
         make_algorithm("aem", None, {"gate_unseen": True, "validation_share": 0.0})
 
@@ -157,45 +157,45 @@ def federate(name, learner, weights, shards, options, rounds):
     return device, server, state
 
 
-def test_without_exploration_it_federates_as_ifca(shards):
-    learner = learner_of({})
+def test_aem_without_exploration_equals_ifca(shards):
+    learner = make_learner({})
     rates = {"learning_rate": 0.1, "epochs": 2}
-    ends = [
-        federate(name, learner, drawn(learner), shards, options, 3)[2]
+    final_states = [
+        federate(name, learner, draw_weights(learner), shards, options, 3)[2]
         for name, options in (("ifca", rates), ("aem", {**rates, "epsilon": 0.0}))
     ]
-    for index, model in select_experts(ends[0].models).items():
+    for index, model in select_experts(final_states[0].models).items():
         for name, array in model.items():
-            np.testing.assert_array_equal(array, select_experts(ends[1].models)[index][name])
+            np.testing.assert_array_equal(array, select_experts(final_states[1].models)[index][name])
 
 
-def test_exploration_trains_models_that_nobody_would_choose(shards):
+def test_exploration_trains_models_that_no_client_would_choose(shards):
     """IFCA trains only one of two models from this start. With exploration, both learn."""
-    learner = learner_of({"num_experts": 2}, features=4)
+    learner = make_learner({"num_experts": 2}, features=4)
     options = {"num_experts": 2, "epochs": 3, "learning_rate": 0.1}
-    weights = drawn(learner, 5)
+    weights = draw_weights(learner, 5)
     shares = {}
     losses = {}
     for epsilon in (0.0, 0.33):
         state = federate("aem", learner, weights, shards, {**options, "epsilon": epsilon}, 10)[2]
         count = read_pick_counts(state)
         shares[epsilon] = max(count.values()) / sum(count.values())
-        every = [
+        all_losses = [
             evaluate(learner, "predict", m, s.x_train, s.y_train).loss
             for m in select_experts(state.models).values()
             for s in shards.values()
         ]
-        losses[epsilon] = max(every)
+        losses[epsilon] = max(all_losses)
     assert shares[0.0] == 1.0
     assert shares[0.33] < 0.9
     assert losses[0.33] < 0.7 * losses[0.0]
 
 
 @pytest.mark.parametrize("extra", [{"gate_share": 0.0}, {"gate": "features"}, {"baselines": True}])
-def test_the_client_result(extra, shards):
+def test_client_result_has_gated_mixture_and_peers(extra, shards):
     options = {**QUICK, "num_experts": 2, **extra}
-    learner = learner_of(options)
-    device, server, state = federate("aem", learner, drawn(learner), shards, options, 3)
+    learner = make_learner(options)
+    device, server, state = federate("aem", learner, draw_weights(learner), shards, options, 3)
     shard = shards["pi-2"]
     broadcast = server.broadcast(replace(state, phase=PHASE_PERSONALIZE), "pi-2")
     mixture, _ = device.personalize(broadcast, ClientState(), shard, derive_rng(1, 4, "pi-2"))
@@ -213,10 +213,10 @@ def test_the_client_result(extra, shards):
     np.testing.assert_allclose(
         np.exp(learner.predict(ensemble.signature, ensemble.weights, x)), np.mean(p, axis=0), atol=1e-5
     )
-    seen = shard.x_test
+    gate_input = shard.x_test
     if extra.get("gate") == "features":
-        seen = sum(shard.x_test @ w["trunk/kernel"] for w in parts[:-1])
-    g = np.exp(seen @ mixture.weights["gate/kernel"] + mixture.weights["gate/bias"])
+        gate_input = sum(shard.x_test @ w["trunk/kernel"] for w in parts[:-1])
+    g = np.exp(gate_input @ mixture.weights["gate/kernel"] + mixture.weights["gate/bias"])
     g /= g.sum(axis=1, keepdims=True)
     expected = sum(g[:, [i]] * item for i, item in enumerate(p))
     np.testing.assert_allclose(
@@ -249,15 +249,15 @@ def test_the_client_result(extra, shards):
 )
 def test_the_laws_hold_with_other_options(extra, shards):
     options = {**QUICK, "num_experts": 2, **extra}
-    learner = learner_of(options)
-    check_algorithm(lambda item: make_algorithm("aem", item, options), learner, drawn(learner), shards)
+    learner = make_learner(options)
+    check_algorithm(lambda item: make_algorithm("aem", item, options), learner, draw_weights(learner), shards)
 
 
 def test_a_single_sample_trains_local_model_and_gate():
     options = {**QUICK, "num_experts": 1, "gate_share": 0.5}
-    learner = learner_of(options)
+    learner = make_learner(options)
     device, server = (make_algorithm("aem", item, options) for item in (learner, None))
-    state = replace(server.init(drawn(learner), derive_rng(1, 0, "init")), phase=PHASE_PERSONALIZE)
+    state = replace(server.init(draw_weights(learner), derive_rng(1, 0, "init")), phase=PHASE_PERSONALIZE)
     shard = Shard(
         np.ones((1, 4), np.float32), np.array([1]), np.ones((0, 4), np.float32), np.zeros(0, np.int64), 3
     )
@@ -274,6 +274,6 @@ def test_a_single_sample_trains_local_model_and_gate():
         ({"num_experts": 0}, "num_experts is 0"),
     ],
 )
-def test_wrong_options(options, message):
+def test_invalid_option_is_an_error(options, message):
     with pytest.raises(ConfigError, match=message):
         make_algorithm("aem", None, options)

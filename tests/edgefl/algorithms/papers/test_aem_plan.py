@@ -21,7 +21,7 @@ OPTIONS = {
 
 
 @pytest.fixture(scope="module", params=sorted(OPTIONS))
-def built(request, tiny_config):
+def built_plan(request, tiny_config):
     """Return (plan, initial weights, options) of the tiny network with this gate and local model."""
     from edgefl.algorithms.plans import build_plan
 
@@ -30,24 +30,27 @@ def built(request, tiny_config):
 
 
 @pytest.fixture
-def small(digits):
+def small_shards(digits):
     x, y = digits
     return {
         f"pi-{i}": Shard(x[i::3][:24], y[i::3][:24], x[i::3][40:50], y[i::3][40:50], 10) for i in range(3)
     }
 
 
-def test_the_laws_hold_on_litert(built, small):
-    plan, initial, options = built
+def test_the_laws_hold_on_litert(built_plan, small_shards):
+    plan, initial, options = built_plan
     check_algorithm(
-        lambda any_learner: make_algorithm("aem", any_learner, options), LiteRTLearner(plan), initial, small
+        lambda any_learner: make_algorithm("aem", any_learner, options),
+        LiteRTLearner(plan),
+        initial,
+        small_shards,
     )
 
 
-def test_gradients_and_predictions_are_tensorflows(built, digits):
+def test_gate_and_local_training_take_same_steps_as_keras(built_plan, digits):
     from edgefl.algorithms.plans import make_keras_learner
 
-    plan, initial, _ = built
+    plan, initial, _ = built_plan
     x = digits[0][:40]
     y = digits[1][:40]
     pair = LiteRTLearner(plan), make_keras_learner(plan.spec)
@@ -66,19 +69,19 @@ def test_gradients_and_predictions_are_tensorflows(built, digits):
             s.name: x if s.name == "x" else derive_rng(1, 1, s.name).random((40, *s.shape[1:]), np.float32)
             for s in signature.data
         }
-        (one, loss), (two, other) = (
+        (first, loss), (second, other) = (
             any_learner.fit(name, weights, data, y, epochs=2, rng=derive_rng(1, 1)) for any_learner in pair
         )
         assert loss == pytest.approx(other, abs=1e-4)
-        for key in one:
-            assert np.abs(one[key] - weights[key]).max() > 0
-            np.testing.assert_allclose(one[key], two[key], atol=1e-4, err_msg=f"{name} {key}")
+        for key in first:
+            assert np.abs(first[key] - weights[key]).max() > 0
+            np.testing.assert_allclose(first[key], second[key], atol=1e-4, err_msg=f"{name} {key}")
 
 
-def test_what_is_exported_is_the_probability_that_is_measured_as_its_log(built, digits):
+def test_exported_template_returns_probabilities_of_predict_mixture(built_plan, digits):
     from edgefl.plan.runtime import load_interpreter
 
-    plan, _, _ = built
+    plan, _, _ = built_plan
     frozen = plan.spec.find_signature("predict_mixture").frozen
     weights = {s.name: derive_rng(2, 1, s.name).normal(0, 0.2, s.shape).astype(np.float32) for s in frozen}
     expected = np.exp(LiteRTLearner(plan).predict("predict_mixture", weights, {"x": digits[0][:1]}))
@@ -100,7 +103,7 @@ def test_what_is_exported_is_the_probability_that_is_measured_as_its_log(built, 
         ({"local_model": "lenet"}, "unknown model 'lenet'"),
     ],
 )
-def test_a_gate_or_a_local_model_that_does_not_exist(options, message, tiny_config):
+def test_unknown_gate_or_local_model_is_an_error(options, message, tiny_config):
     from edgefl.algorithms import build_objectives
     from edgefl.compiler.build import make_network
 
@@ -108,7 +111,7 @@ def test_a_gate_or_a_local_model_that_does_not_exist(options, message, tiny_conf
         build_objectives("aem", make_network(tiny_config), options)
 
 
-def test_a_layer_named_as_a_part_of_the_mixture():
+def test_layer_named_like_a_mixture_part_is_an_error():
     keras = pytest.importorskip("keras", reason="the aggregator extra is not installed")
     from edgefl.algorithms import build_objectives
     from edgefl.compiler.network import Network

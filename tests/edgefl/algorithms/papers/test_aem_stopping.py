@@ -16,7 +16,7 @@ from edgefl.types import ClientState, ServerState, Shard, Update
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 
-def start(options):
+def start_device(options):
     """Return the learner, a device, and its first broadcast."""
     learner = SoftmaxLearner(softmax_spec("aem", inputs=4, features=3, classes=3, options=options))
     weights = {
@@ -27,7 +27,7 @@ def start(options):
     return device, server.broadcast(server.init(weights, derive_rng(1, 0, "init")), "a")
 
 
-def validated(client_id, expert, loss, n=1):
+def make_validated_update(client_id, expert, loss, n=1):
     zero = {name_expert(expert): {"w": np.zeros(1, np.float32)}}
     return Update(client_id, 1, n, zero, {"loss": 1.0, "expert": float(expert), "validation_loss": loss})
 
@@ -40,10 +40,11 @@ def test_early_stopping_by_hand():
     server = make_algorithm("aem", None, {"num_experts": 2, "patience": 2})
     state = server.init({"w": np.zeros(1, np.float32)}, derive_rng(1, 0, "init"))
     rounds = [
-        [validated("a", 0, 0.9), validated("b", 1, 0.5)],
-        [validated("a", 0, 0.6), validated("b", 0, 1.0)],  # no client chose 1, so it does not wait
-        [validated("a", 0, 0.8), validated("b", 1, 0.4)],
-        [validated("a", 0, 0.9, 3), validated("b", 0, 0.6, 1)],
+        [make_validated_update("a", 0, 0.9), make_validated_update("b", 1, 0.5)],
+        # no client chose model 1, so its patience does not change
+        [make_validated_update("a", 0, 0.6), make_validated_update("b", 0, 1.0)],
+        [make_validated_update("a", 0, 0.8), make_validated_update("b", 1, 0.4)],
+        [make_validated_update("a", 0, 0.9, 3), make_validated_update("b", 0, 0.6, 1)],
     ]
     for updates in rounds:
         assert sorted(server.broadcast(state, "a").models) == ["expert0", "expert1"]
@@ -58,9 +59,9 @@ def test_early_stopping_by_hand():
     ]
     for loss in (0.41, 0.4):
         assert state.phase == PHASE_FEDERATE
-        state = server.aggregate(state, [validated("a", 1, loss)])
+        state = server.aggregate(state, [make_validated_update("a", 1, loss)])
     assert (state.phase, state.round) == (PHASE_PERSONALIZE, 7)
-    after = server.aggregate(state, [validated("a", 1, 0.1)])
+    after = server.aggregate(state, [make_validated_update("a", 1, 0.1)])
     assert (after.round, after.models, after.scalars) == (8, state.models, state.scalars)
 
 
@@ -84,7 +85,7 @@ def test_a_stopped_model_stays_stopped(history, patience):
 
 
 @given(count=st.integers(2, 300), share=st.floats(0.01, 0.9))
-def test_validation_samples_are_the_same_ones_every_time(count, share):
+def test_validation_split_is_a_repeatable_partition(count, share):
     (fit, held_out), (again, _) = (split_validation_rows(np.zeros(count, np.int64), share) for _ in range(2))
     assert sorted([*fit, *held_out]) == list(range(count))
     assert len(fit) and len(held_out)
@@ -100,29 +101,31 @@ def test_validation_samples_are_whole_recordings():
     assert set(labels[fit]) == set(labels[held_out]) == {0, 1}
 
 
-def test_only_clients_that_chose_a_model_validate_it():
+def test_client_reports_validation_loss_only_without_exploration():
     """With epsilon 1, all clients explore and no validation loss counts. With epsilon 0, all choose."""
     x = np.ones((4, 4), np.float32)
     y = np.array([0, 1, 2, 0])
     for epsilon, counts in ((1.0, False), (0.0, True)):
-        device, broadcast = start({"num_experts": 2, "patience": 1, "epsilon": epsilon})
+        device, broadcast = start_device({"num_experts": 2, "patience": 1, "epsilon": epsilon})
         update, _ = device.local_update(
             broadcast, ClientState(), Shard(x, y, x, y, 3), "a", derive_rng(1, 1, "a")
         )
         assert ("validation_loss" in update.metrics) == counts
 
 
-def test_one_sample_trains_and_validates_nothing():
-    device, broadcast = start({"num_experts": 2, "patience": 1})
+def test_single_sample_is_used_only_for_training():
+    device, broadcast = start_device({"num_experts": 2, "patience": 1})
     shard = Shard(np.ones((1, 4), np.float32), np.array([1]), np.ones((1, 4), np.float32), np.array([1]), 3)
     update, _ = device.local_update(broadcast, ClientState(), shard, "a", derive_rng(1, 1, "a"))
     assert "validation_loss" not in update.metrics
     assert update.num_samples == 1
 
 
-def test_validation_samples_train_nothing(shards):
+def test_validation_samples_do_not_affect_training(shards):
     """Other labels on the validation samples give the same update with another validation loss."""
-    device, broadcast = start({"num_experts": 2, "patience": 3, "validation_share": 0.2, "epsilon": 0.0})
+    device, broadcast = start_device(
+        {"num_experts": 2, "patience": 3, "validation_share": 0.2, "epsilon": 0.0}
+    )
     shard = shards["pi-3"]
     order = derive_rng(0, 0, "validation").permutation(len(shard.y_train))
     y = shard.y_train.copy()
@@ -131,9 +134,9 @@ def test_validation_samples_train_nothing(shards):
         device.local_update(broadcast, ClientState(), item, "a", derive_rng(1, 1, "a"))
         for item in (shard, replace(shard, y_train=y))
     ]
-    (one, _), (two, _) = pair
-    assert one.num_samples == len(y) - round(0.2 * len(y))
-    assert one.metrics["validation_loss"] != two.metrics["validation_loss"]
-    for model, deltas in one.deltas.items():
+    (first, _), (second, _) = pair
+    assert first.num_samples == len(y) - round(0.2 * len(y))
+    assert first.metrics["validation_loss"] != second.metrics["validation_loss"]
+    for model, deltas in first.deltas.items():
         for name, array in deltas.items():
-            np.testing.assert_array_equal(array, two.deltas[model][name])
+            np.testing.assert_array_equal(array, second.deltas[model][name])

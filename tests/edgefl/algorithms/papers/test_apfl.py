@@ -11,13 +11,13 @@ from edgefl.errors import ConfigError
 from edgefl.types import ClientState
 
 
-def played(one, state, **options):
-    return one.update(one.algorithm("apfl", **options), state, one.start)
+def train_client(one_sample, state, **options):
+    return one_sample.train(one_sample.make_algorithm("apfl", **options), state, one_sample.start)
 
 
-def test_a_step_of_both_models_by_hand(one):
+def test_a_step_of_both_models_by_hand(one_sample):
     """With alpha .5 and v = w, the copy moves by .5 and v by alpha times that. Each loss is log 2."""
-    update, state = played(one, ClientState())
+    update, state = train_client(one_sample, ClientState())
     np.testing.assert_allclose(update.deltas["global"]["head/bias"], [0.5, -0.5], atol=1e-6)
     np.testing.assert_allclose(state.arrays["head/bias"], [0.25, -0.25], atol=1e-6)
     assert state.scalars["alpha"] == 0.5
@@ -25,19 +25,19 @@ def test_a_step_of_both_models_by_hand(one):
 
 
 @pytest.mark.parametrize(("rate", "expected"), [(0.1, 0.5537883), (1.0, 1.0), (0.0, 0.5)])
-def test_alpha_by_hand(one, rate, expected):
+def test_step_of_alpha_by_hand(one_sample, rate, expected):
     """The bias of v is (1, -1) and the bias of w is 0, so the mixture's p is .731059.
 
     Then <v - w, gradient> = -.537883, and alpha 1.0379 is cut to 1.
     """
-    personal = {**one.start, "head/bias": np.array([1.0, -1.0], np.float32)}
-    _, state = played(one, ClientState(personal, {"alpha": 0.5}), alpha_learning_rate=rate)
+    personal = {**one_sample.start, "head/bias": np.array([1.0, -1.0], np.float32)}
+    _, state = train_client(one_sample, ClientState(personal, {"alpha": 0.5}), alpha_learning_rate=rate)
     assert state.scalars["alpha"] == pytest.approx(expected, abs=1e-6)
 
 
-def test_alpha_stays_when_it_is_not_adaptive(one):
-    personal = {**one.start, "head/bias": np.array([1.0, -1.0], np.float32)}
-    _, state = played(one, ClientState(personal, {"alpha": 0.25}), adaptive=False)
+def test_alpha_is_constant_when_not_adaptive(one_sample):
+    personal = {**one_sample.start, "head/bias": np.array([1.0, -1.0], np.float32)}
+    _, state = train_client(one_sample, ClientState(personal, {"alpha": 0.25}), adaptive=False)
     assert state.scalars["alpha"] == 0.25
 
 
@@ -56,9 +56,11 @@ def test_the_mixture_mixes_weights_but_not_statistics():
     }
 
 
-def test_personalizing_trains_once_more_and_mixes(one):
+def test_personalization_trains_once_more_and_interpolates(one_sample):
     """v and w are as after one step, so the result is .5 * .25 + .5 * .5."""
-    mixture, state = one.ending(one.algorithm("apfl"), ClientState(), {"global": one.start})
+    mixture, state = one_sample.personalize(
+        one_sample.make_algorithm("apfl"), ClientState(), {"global": one_sample.start}
+    )
     np.testing.assert_allclose(mixture.weights["head/bias"], [0.375, -0.375], atol=1e-6)
     np.testing.assert_array_equal(mixture.peers["federated"].weights["head/bias"], [0, 0])
     assert mixture.diagnostics == {"alpha": 0.5} == state.scalars
@@ -66,9 +68,9 @@ def test_personalizing_trains_once_more_and_mixes(one):
 
 @settings(max_examples=25, deadline=None)
 @given(bias=st.floats(-50, 50, width=32), alpha=st.floats(0, 1), rate=st.floats(0, 10))
-def test_alpha_is_a_share(one, bias, alpha, rate):
-    personal = {**one.start, "head/bias": np.array([bias, -bias], np.float32)}
-    _, state = played(one, ClientState(personal, {"alpha": alpha}), alpha_learning_rate=rate)
+def test_alpha_stays_between_zero_and_one(one_sample, bias, alpha, rate):
+    personal = {**one_sample.start, "head/bias": np.array([bias, -bias], np.float32)}
+    _, state = train_client(one_sample, ClientState(personal, {"alpha": alpha}), alpha_learning_rate=rate)
     assert 0 <= state.scalars["alpha"] <= 1
 
 

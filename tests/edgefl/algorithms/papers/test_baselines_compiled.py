@@ -21,17 +21,17 @@ OPTIONS = {"epochs": 1, "learning_rate": 0.1, "batch_size": 8}
 
 
 @pytest.fixture(scope="module", params=NAMES)
-def built(request, tiny_config):
+def built_plan(request, tiny_config):
     """Return (name of the algorithm, plan, initial weights). The layers are conv, dense, dropout, dense."""
     from edgefl.algorithms.plans import build_plan
 
     return request.param, *build_plan(replace(tiny_config, algorithm=request.param, options=OPTIONS))
 
 
-def test_it_trains_as_keras_does(built, digits):
+def test_training_takes_the_same_steps_as_keras(built_plan, digits):
     from edgefl.algorithms.plans import make_keras_learner
 
-    name, plan, initial = built
+    name, plan, initial = built_plan
     x = digits[0][:60]
     y = digits[1][:60]
     rng = np.random.default_rng(1)
@@ -40,26 +40,26 @@ def test_it_trains_as_keras_does(built, digits):
             *plan.spec.find_signature(signature).trained,
             *plan.spec.find_signature(signature).frozen,
         )
-        near = {
+        base_weights = {
             spec.name: (initial.get(spec.name.partition("/")[2], initial.get(spec.name)), spec.shape)
             for spec in specs
         }
         weights = {
             key: np.asarray((0.5 if base is None else base) + rng.normal(0, 0.01, shape), np.float32)
-            for key, (base, shape) in near.items()
+            for key, (base, shape) in base_weights.items()
         }
-        both = [
+        results = [
             learner.fit(
                 signature, weights, {"x": x}, y, epochs=2, rng=derive_rng(3, 1), hyper={"learning_rate": 0.05}
             )
             for learner in (LiteRTLearner(plan), make_keras_learner(plan.spec))
         ]
-        assert both[0][1] == pytest.approx(both[1][1], abs=1e-4)
-        for key in both[0][0]:
+        assert results[0][1] == pytest.approx(results[1][1], abs=1e-4)
+        for key in results[0][0]:
             np.testing.assert_allclose(
-                both[0][0][key], both[1][0][key], atol=1e-4, err_msg=f"{signature}: {key}"
+                results[0][0][key], results[1][0][key], atol=1e-4, err_msg=f"{signature}: {key}"
             )
-            assert not np.array_equal(both[0][0][key], weights[key]), f"{signature} does not move {key}"
+            assert not np.array_equal(results[0][0][key], weights[key]), f"{signature} does not move {key}"
 
 
 @pytest.mark.parametrize(
@@ -70,14 +70,14 @@ def test_it_trains_as_keras_does(built, digits):
         ("fedprox", {"mu": -1.0}, "0 or more"),
     ],
 )
-def test_an_impossible_option_is_reported_before_the_compilation(name, options, message, tiny_config):
+def test_invalid_option_is_reported_before_compilation(name, options, message, tiny_config):
     from edgefl.compiler.build import make_network
 
     with pytest.raises(ConfigError, match=message):
         build_objectives(name, make_network(tiny_config), options)
 
 
-def test_the_output_bias_is_asked_for_behind_frozen_layers():
+def test_output_bias_must_be_named_when_layers_are_frozen():
     """Frozen weights are last in the plan, so the last kernel of rank 2 is not the output layer's.
 
     The plan builder asks for the name.

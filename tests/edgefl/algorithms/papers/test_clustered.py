@@ -23,17 +23,17 @@ from edgefl.storage.checkpoint import decode_server_state, encode_server_state
 from edgefl.types import Broadcast, ClientState, ServerState, Shard, Update
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
-FOUR = {"a": [1, 0], "b": [0.98, 0.199], "c": [0.6, 0.8], "d": [0, 1]}
+FOUR_VECTORS = {"a": [1, 0], "b": [0.98, 0.199], "c": [0.6, 0.8], "d": [0, 1]}
 """Cosines: a with b .98, c with d .8, b with c .747."""
-PAPER = {"compare": "weights", "threshold": 0.9}
-"""The paper's rule."""
+PAPER_OPTIONS = {"compare": "weights", "threshold": 0.9}
+"""The options of the paper."""
 
 
-def f32(*values):
+def to_float32(*values):
     return np.array(values, np.float32)
 
 
-def update(client_id, round, n, **deltas):
+def make_update(client_id, round, n, **deltas):
     return Update(
         client_id,
         round,
@@ -42,18 +42,18 @@ def update(client_id, round, n, **deltas):
     )
 
 
-def clustered_at(options, deltas=FOUR, counts=None):
-    """Return (algorithm, state) after clustering by the paper's rule.
+def cluster_clients(options, deltas=FOUR_VECTORS, counts=None):
+    """Return (algorithm, state) after clustering with the options of the paper.
 
     The clients moved a dense kernel from zero to these vectors.
     """
-    algorithm = make_algorithm("clustered", None, {**PAPER, **options})
+    algorithm = make_algorithm("clustered", None, {**PAPER_OPTIONS, **options})
     state = algorithm.init({"fc/kernel": np.zeros((1, 2), np.float32)}, derive_rng(1, 0))
-    updates = [update(c, 1, (counts or {}).get(c, 1), fc_kernel=[d]) for c, d in sorted(deltas.items())]
+    updates = [make_update(c, 1, (counts or {}).get(c, 1), fc_kernel=[d]) for c, d in sorted(deltas.items())]
     return algorithm, algorithm.aggregate(state, updates)
 
 
-def two_clients():
+def make_two_clients():
     """Return one sample (1, 0) of class 0, and three samples (0, 1) of class 1.
 
     From kernel and bias at zero, one step at rate 1 is half an error.
@@ -70,7 +70,7 @@ INITIAL = {
 }
 
 
-def play(algorithm, state, shards, states):
+def run_round(algorithm, state, shards, states):
     results = [
         algorithm.local_update(
             algorithm.broadcast(state, c),
@@ -85,7 +85,7 @@ def play(algorithm, state, shards, states):
     return algorithm.aggregate(state, [item for item, _ in results])
 
 
-def learner_of(shards):
+def make_learner(shards):
     shard = next(iter(shards.values()))
     return SoftmaxLearner(
         softmax_spec(
@@ -103,12 +103,12 @@ def test_two_clients_one_round_by_hand():
     The kernels are [.5, -.5], [0, 0] (n 1) and [0, 0], [-.5, .5] (n 3). Their mean is [.125, -.125], [-.375,
     .375].
     """
-    shards = two_clients()
+    shards = make_two_clients()
     states = {}
     algorithm = make_algorithm(
-        "clustered", learner_of(shards), {"clustering": False, "epochs": 1, "learning_rate": 1.0}
+        "clustered", make_learner(shards), {"clustering": False, "epochs": 1, "learning_rate": 1.0}
     )
-    state = play(algorithm, algorithm.init(INITIAL, derive_rng(1, 0)), shards, states)
+    state = run_round(algorithm, algorithm.init(INITIAL, derive_rng(1, 0)), shards, states)
     np.testing.assert_allclose(states["a"].arrays["head/kernel"], [[0.5, -0.5], [0, 0]], atol=1e-6)
     np.testing.assert_allclose(
         state.models["global"]["head/kernel"], [[0.125, -0.125], [-0.375, 0.375]], atol=1e-6
@@ -128,11 +128,11 @@ def test_two_clients_one_round_by_hand():
 @pytest.mark.parametrize(("threshold", "clusters"), [(0.51, {"a": 0, "b": 1}), (0.49, {"a": 0, "b": 0})])
 def test_two_clients_clustered_by_hand(threshold, clusters):
     """With the trunk (1, 0, 0, 1) the models' product is 2 - .5, their squares 3: the cosine is .5."""
-    shards = two_clients()
+    shards = make_two_clients()
     states = {}
     options = {"epochs": 1, "learning_rate": 1.0, "compare": "weights", "threshold": threshold}
-    algorithm = make_algorithm("clustered", learner_of(shards), options)
-    state = play(algorithm, algorithm.init(INITIAL, derive_rng(1, 0)), shards, states)
+    algorithm = make_algorithm("clustered", make_learner(shards), options)
+    state = run_round(algorithm, algorithm.init(INITIAL, derive_rng(1, 0)), shards, states)
     assert read_assignments(state) == clusters
     assert state.phase == PHASE_FEDERATE
     expected = (
@@ -150,17 +150,17 @@ def test_mixing_by_hand():
     algorithm = make_algorithm("clustered", None, {"clustering": False})
     state = algorithm.init({"fc/kernel": np.zeros((1, 2), np.float32)}, derive_rng(1, 0))
     after = algorithm.aggregate(
-        state, [update("a", 1, 1, fc_kernel=[[4, 0]]), update("b", 1, 3, fc_kernel=[[0, 8]])]
+        state, [make_update("a", 1, 1, fc_kernel=[[4, 0]]), make_update("b", 1, 3, fc_kernel=[[0, 8]])]
     )
     assert after.models["global"]["fc/kernel"].tolist() == [[1, 6]]
-    assert mix_with_cluster({"fc/kernel": f32([4, 0])}, after.models["global"], 0.25)[
+    assert mix_with_cluster({"fc/kernel": to_float32([4, 0])}, after.models["global"], 0.25)[
         "fc/kernel"
     ].tolist() == [[1.75, 4.5]]
 
 
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=9), st.floats(0, 1))
-def test_mixing_what_is_equal_changes_no_bit(values, mixing):
-    weights = {"w": f32(*values)}
+def test_mixing_equal_weights_changes_no_bit(values, mixing):
+    weights = {"w": to_float32(*values)}
     np.testing.assert_array_equal(mix_with_cluster(weights, weights, mixing)["w"], weights["w"])
 
 
@@ -174,7 +174,7 @@ def test_mixing_what_is_equal_changes_no_bit(values, mixing):
     ],
 )
 def test_clients_are_clustered_by_the_cosine_of_their_weights(options, clusters):
-    _, state = clustered_at(options)
+    _, state = cluster_clients(options)
     if options.get("threshold") == 0.0:  # the last merge is at 1 - the mean of .6, 0, .747 and .199
         clusters = [0, 0, 0, 0]
     assert list(read_assignments(state).values()) == clusters
@@ -185,15 +185,19 @@ def test_deltas_separate_clients_whose_weights_are_similar():
     for compare, clusters in (("weights", [0, 0, 0, 0]), ("deltas", [0, 0, 1, 2])):
         algorithm = make_algorithm("clustered", None, {"compare": compare, "threshold": 0.9})
         state = algorithm.init({"fc/kernel": np.full((1, 2), 50, np.float32)}, derive_rng(1, 0))
-        after = algorithm.aggregate(state, [update(c, 1, 1, fc_kernel=[d]) for c, d in FOUR.items()])
+        after = algorithm.aggregate(
+            state, [make_update(c, 1, 1, fc_kernel=[d]) for c, d in FOUR_VECTORS.items()]
+        )
         assert list(read_assignments(after).values()) == clusters
 
 
-def after_clustering(options, start, deltas):
+def run_clustering_round(options, start, deltas):
     """Return the state after clients moved a dense kernel from `start` by these vectors."""
     algorithm = make_algorithm("clustered", None, options)
     state = algorithm.init({"fc/kernel": np.asarray([start], np.float32)}, derive_rng(1, 0))
-    return algorithm.aggregate(state, [update(c, 1, 1, fc_kernel=[d]) for c, d in sorted(deltas.items())])
+    return algorithm.aggregate(
+        state, [make_update(c, 1, 1, fc_kernel=[d]) for c, d in sorted(deltas.items())]
+    )
 
 
 def test_two_tasks_are_two_clusters_by_default():
@@ -203,7 +207,7 @@ def test_two_tasks_are_two_clusters_by_default():
     """
     deltas = {"a": [1.0, 0.8], "b": [1.0, -0.4], "c": [-1.0, 0.4], "d": [-1.0, -0.8]}
     for start in ([0, 0], [50, 50]):
-        assert list(read_assignments(after_clustering({}, start, deltas)).values()) == [0, 0, 1, 1]
+        assert list(read_assignments(run_clustering_round({}, start, deltas)).values()) == [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize("compare", ["weights", "deltas"])
@@ -214,16 +218,16 @@ def test_the_automatic_cut_never_joins_clients_that_disagree(compare):
     """
     pairs = {"a": [1, 0], "b": [2, 0], "c": [-1, 0], "d": [-3, 0]}
     assert list(
-        read_assignments(after_clustering({"cut": "auto", "compare": compare}, [0, 0], pairs)).values()
+        read_assignments(run_clustering_round({"cut": "auto", "compare": compare}, [0, 0], pairs)).values()
     ) == [0, 0, 1, 1]
     opposed = {"e": [1, 0], "f": [-1, 0]}
     assert list(
-        read_assignments(after_clustering({"cut": "auto", "compare": compare}, [0, 0], opposed)).values()
+        read_assignments(run_clustering_round({"cut": "auto", "compare": compare}, [0, 0], opposed)).values()
     ) == [0, 1]
 
 
-def test_only_dense_layers_count():
-    algorithm = make_algorithm("clustered", None, PAPER)
+def test_only_dense_layers_are_compared():
+    algorithm = make_algorithm("clustered", None, PAPER_OPTIONS)
     start = {
         "conv/kernel": np.ones((1, 1, 1, 2), np.float32),
         "fc/kernel": np.ones((2, 1), np.float32),
@@ -231,22 +235,22 @@ def test_only_dense_layers_count():
     }
     state = algorithm.init(start, derive_rng(1, 0))
     far = [
-        update(c, 1, 1, conv_kernel=[[[[d, -d]]]], fc_kernel=[[1], [1]], fc_bias=[0])
+        make_update(c, 1, 1, conv_kernel=[[[[d, -d]]]], fc_kernel=[[1], [1]], fc_bias=[0])
         for c, d in (("a", 9), ("b", -9))
     ]
     assert read_assignments(algorithm.aggregate(state, far)) == {"a": 0, "b": 0}
-    parted = [
-        update(c, 1, 1, conv_kernel=[[[[0, 0]]]], fc_kernel=[[0], [d]], fc_bias=[0])
+    separated = [
+        make_update(c, 1, 1, conv_kernel=[[[[0, 0]]]], fc_kernel=[[0], [d]], fc_bias=[0])
         for c, d in (("a", 9), ("b", -9))
     ]
-    assert read_assignments(algorithm.aggregate(state, parted)) == {"a": 0, "b": 1}
+    assert read_assignments(algorithm.aggregate(state, separated)) == {"a": 0, "b": 1}
 
 
-def test_a_cluster_moves_by_its_clients_and_stays_without_them():
-    algorithm, state = clustered_at({}, counts={"b": 3})
+def test_cluster_model_changes_only_by_updates_of_its_clients():
+    algorithm, state = cluster_clients({}, counts={"b": 3})
     np.testing.assert_allclose(state.models["cluster0"]["fc/kernel"], [[0.985, 0.14925]], atol=1e-6)
     after = algorithm.aggregate(
-        state, [update("a", 2, 1, fc_kernel=[[1, 1]]), update("d", 2, 1, fc_kernel=[[0, 5]])]
+        state, [make_update("a", 2, 1, fc_kernel=[[1, 1]]), make_update("d", 2, 1, fc_kernel=[[0, 5]])]
     )
     np.testing.assert_allclose(after.models["cluster0"]["fc/kernel"], [[1.985, 1.14925]], atol=1e-6)
     np.testing.assert_array_equal(
@@ -255,8 +259,8 @@ def test_a_cluster_moves_by_its_clients_and_stays_without_them():
     np.testing.assert_allclose(after.models["cluster2"]["fc/kernel"], [[0, 6]], atol=1e-6)
 
 
-def test_a_client_receives_only_its_cluster():
-    algorithm, state = clustered_at({})
+def test_client_receives_only_its_cluster_model():
+    algorithm, state = cluster_clients({})
     for client_id, cluster in {"a": 0, "b": 0, "c": 1, "d": 2}.items():
         sent = algorithm.broadcast(state, client_id)
         assert list(sent.models) == ["global"]
@@ -266,20 +270,20 @@ def test_a_client_receives_only_its_cluster():
 
 
 @pytest.mark.parametrize("start", [[0, 0], [50, 50]])
-def test_a_client_that_arrives_later_is_assigned_by_its_first_update(start):
+def test_late_client_is_assigned_by_its_first_update(start):
     """Deltas (1, 0) and (1, .2) are the largest cluster, and (-1, 0) is the other one.
 
     The late client's delta (-9, 1) is similar to the second.
     """
     algorithm = make_algorithm("clustered", None, {})
     deltas = {"a": [1, 0], "b": [1, 0.2], "c": [-1, 0]}
-    state = after_clustering({}, start, deltas)
+    state = run_clustering_round({}, start, deltas)
     assert read_assignments(state) == {"a": 0, "b": 0, "c": 1}
     sent = algorithm.broadcast(state, "late")
     np.testing.assert_array_equal(sent.models["global"]["fc/kernel"], [start], "it begins where all began")
     assert (sent.round, sent.phase) == (2, PHASE_CLUSTER)
     after = algorithm.aggregate(
-        state, [update("a", 2, 1, fc_kernel=[[1, 1]]), update("late", 2, 1, fc_kernel=[[-9, 1]])]
+        state, [make_update("a", 2, 1, fc_kernel=[[1, 1]]), make_update("late", 2, 1, fc_kernel=[[-9, 1]])]
     )
     assert read_assignments(after) == {"a": 0, "b": 0, "c": 1, "late": 1}
     np.testing.assert_array_equal(
@@ -296,25 +300,25 @@ def test_a_client_that_arrives_later_is_assigned_by_its_first_update(start):
     assert "1 clients arrived later" in explain_clusters(after)[0]
 
 
-def test_a_client_without_an_update_ends_with_the_largest_cluster():
+def test_client_without_update_gets_the_largest_cluster_model():
     algorithm = make_algorithm("clustered", None, {})
-    state = after_clustering({}, [0, 0], {"a": [1, 0], "b": [1, 0.2], "c": [-1, 0]})
+    state = run_clustering_round({}, [0, 0], {"a": [1, 0], "b": [1, 0.2], "c": [-1, 0]})
     sent = algorithm.broadcast(replace(state, phase=PHASE_PERSONALIZE), "late")
     np.testing.assert_array_equal(sent.models["global"]["fc/kernel"], state.models["cluster0"]["fc/kernel"])
 
 
-def test_the_clustering_waits_for_a_client():
+def test_clustering_round_repeats_until_an_update_arrives():
     algorithm = make_algorithm("clustered", None, {})
     state = algorithm.init({"fc/kernel": np.ones((1, 2), np.float32)}, derive_rng(1, 0))
     after = algorithm.aggregate(state, [])
     assert (after.round, after.phase) == (2, PHASE_CLUSTER)
-    alone = algorithm.aggregate(after, [update("a", 2, 5, fc_kernel=[[1, 0]])])
+    alone = algorithm.aggregate(after, [make_update("a", 2, 5, fc_kernel=[[1, 0]])])
     assert (alone.round, alone.phase, read_assignments(alone)) == (3, PHASE_FEDERATE, {"a": 0})
     assert explain_clusters(alone)[1] == ""
 
 
 def test_the_margin_is_reported_and_survives_a_checkpoint():
-    _, state = clustered_at({"threshold": 0.81})
+    _, state = cluster_clients({"threshold": 0.81})
     summary, warning = explain_clusters(decode_server_state(encode_server_state(state)))
     assert (
         summary
@@ -322,8 +326,8 @@ def test_the_margin_is_reported_and_survives_a_checkpoint():
         "of 0.18"
     )
     assert "margin is thin" in warning
-    assert explain_clusters(clustered_at({"threshold": 0.9})[1])[1] == ""
-    assert "all 4 clients" in explain_clusters(clustered_at({"threshold": 0.0})[1])[1]
+    assert explain_clusters(cluster_clients({"threshold": 0.9})[1])[1] == ""
+    assert "all 4 clients" in explain_clusters(cluster_clients({"threshold": 0.0})[1])[1]
     assert explain_clusters(ServerState(1, PHASE_CLUSTER, {})) == ("", "")
 
 
@@ -336,20 +340,20 @@ def test_the_margin_is_reported_and_survives_a_checkpoint():
         ({"compare": "gradients"}, "compare is 'gradients', expected 'weights' or 'deltas'"),
     ],
 )
-def test_a_wrong_option_says_what_is_expected(options, message):
+def test_invalid_option_is_an_error(options, message):
     with pytest.raises(ConfigError, match=message):
         make_algorithm("clustered", None, options)
 
 
-def test_a_layer_that_the_model_lacks_is_reported_before_the_first_round():
+def test_unknown_layer_is_reported_before_the_first_round():
     algorithm = make_algorithm("clustered", None, {"layers": "fc9"})
     with pytest.raises(ConfigError, match="'fc9', which is no layer of the model; it has fc"):
         algorithm.init({"fc/kernel": np.ones((1, 2), np.float32)}, derive_rng(1, 0))
 
 
-def test_the_cluster_model_is_the_mean_of_what_its_clients_hold(shards):
+def test_cluster_model_is_the_mean_of_its_clients_models(shards):
     """Three rounds with mixing: the sent deltas add up to sum |D_k| / |D_c| h_k."""
-    learner = learner_of(shards)
+    learner = make_learner(shards)
     states = {}
     algorithm = make_algorithm("clustered", learner, {"cut": "auto", "mixing": 0.3})
     rng = np.random.default_rng(3)
@@ -358,7 +362,7 @@ def test_the_cluster_model_is_the_mean_of_what_its_clients_hold(shards):
         derive_rng(1, 0),
     )
     for _ in range(3):
-        state = play(algorithm, state, shards, states)
+        state = run_round(algorithm, state, shards, states)
     assignment = read_assignments(state)
     assert len(set(assignment.values())) == 2
     for cluster in set(assignment.values()):
@@ -371,10 +375,10 @@ def test_the_cluster_model_is_the_mean_of_what_its_clients_hold(shards):
             np.testing.assert_allclose(array, mean, atol=1e-5)
 
 
-def test_a_client_that_lost_its_state_starts_from_the_cluster(shards):
+def test_client_without_state_starts_from_the_cluster_model(shards):
     """At rate 0, the delta is the client's start minus the received model, which is 0 if both are equal."""
-    algorithm = make_algorithm("clustered", learner_of(shards), {"learning_rate": 0.0, "mixing": 0.5})
-    learner = learner_of(shards)
+    algorithm = make_algorithm("clustered", make_learner(shards), {"learning_rate": 0.0, "mixing": 0.5})
+    learner = make_learner(shards)
     received = {w.name: np.ones(w.shape, np.float32) for w in learner.spec.weights}
     sent = Broadcast(4, PHASE_FEDERATE, {"global": received})
     stored = ClientState({name: np.full_like(array, 3) for name, array in received.items()})
@@ -393,7 +397,7 @@ def test_a_client_that_lost_its_state_starts_from_the_cluster(shards):
     "options", [{"cut": "auto"}, {"clustering": False}, {"threshold": 1.0, "mixing": 0.0}, {"mixing": 1.0}]
 )
 def test_laws_hold_with_clusters(options, shards):
-    learner = learner_of(shards)
+    learner = make_learner(shards)
     rng = np.random.default_rng(7)
     initial = {w.name: rng.normal(0, 0.5, w.shape).astype(np.float32) for w in learner.spec.weights}
     check_algorithm(lambda item: make_algorithm("clustered", item, options), learner, initial, shards)

@@ -12,28 +12,32 @@ from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 OPTIONS = {"penalty": 0.5, "personal_epochs": 2, "personal_learning_rate": 1.0}
 
 
-def test_a_round_by_hand(one):
+def test_a_round_by_hand(one_sample):
     """The global model takes one plain step.
 
     The personal model takes the two steps of FedProx with lambda .5 (see `test_fedprox`).
     """
-    update, state = one.update(one.algorithm("ditto", **OPTIONS), ClientState(), one.start)
+    update, state = one_sample.train(
+        one_sample.make_algorithm("ditto", **OPTIONS), ClientState(), one_sample.start
+    )
     np.testing.assert_allclose(update.deltas["global"]["head/bias"], [0.5, -0.5], atol=1e-6)
     np.testing.assert_allclose(state.arrays["head/bias"], [0.369203, -0.369203], atol=1e-6)
     np.testing.assert_allclose(state.arrays["trunk/kernel"], [[1.119203]], atol=1e-6)
 
 
-def test_the_personal_model_continues_and_is_pulled_to_the_received_model(one):
+def test_personal_model_is_pulled_to_the_received_model(one_sample):
     """From v = 0 towards w with bias (2, -2): one step of rate 1 gives .5 + .5 * 2 = 1.5."""
-    received = {**one.start, "head/bias": np.array([2.0, -2.0], np.float32)}
-    _, state = one.update(
-        one.algorithm("ditto", **{**OPTIONS, "personal_epochs": 1}), ClientState(one.start), received
+    received = {**one_sample.start, "head/bias": np.array([2.0, -2.0], np.float32)}
+    _, state = one_sample.train(
+        one_sample.make_algorithm("ditto", **{**OPTIONS, "personal_epochs": 1}),
+        ClientState(one_sample.start),
+        received,
     )
     np.testing.assert_allclose(state.arrays["head/bias"], [1.5, -1.5], atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["ditto", "apfl", "pfl-ft"])
-def test_a_personal_model_beats_a_weak_global_one(name, shards):
+def test_personal_model_beats_a_weak_global_model(name, shards):
     learner = SoftmaxLearner(softmax_spec(name, inputs=4, features=4, classes=3))
     algorithm = make_algorithm(name, learner, {"learning_rate": 0.1} if name == "apfl" else {})
     model = {

@@ -25,11 +25,11 @@ from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 POINTS = {"a": [0, 0], "b": [1, 0], "c": [4, 0], "d": [4, 3]}
 
 
-def update(client_id, round, n, delta, name="fc/kernel"):
+def make_update(client_id, round, n, delta, name="fc/kernel"):
     return Update(client_id, round, n, {"global": {name: np.asarray([delta], np.float32)}})
 
 
-def initial_of(learner, seed=7):
+def draw_initial_weights(learner, seed=7):
     rng = np.random.default_rng(seed)
     return {w.name: rng.normal(0, 0.5, w.shape).astype(np.float32) for w in learner.spec.weights}
 
@@ -89,18 +89,20 @@ def test_beta_by_hand():
 
 
 @given(t=st.integers(0, 4000), rounds=st.integers(1, 2000), start=st.floats(0, 2), end=st.floats(0, 2))
-def test_beta_stays_between_its_ends(t, rounds, start, end):
+def test_beta_stays_between_start_and_end(t, rounds, start, end):
     assert min(start, end) - 1e-9 <= schedule_beta(t, start, end, rounds) <= max(start, end) + 1e-9
 
 
-def test_the_step_by_hand():
+def test_server_step_by_hand():
     """Oracle: theta 2, mean 4, t 640: 2 + .73 * 2 = 3.46."""
     algorithm = make_algorithm("fedap", None, {"clustering": False, "decay_rounds": 1280})
     theta = {"w": np.full((1, 1), 2, np.float32)}
     state = ServerState(
         641, PHASE_FEDERATE, {"global": theta, "initial": theta}, scalars={"federated_rounds": 640.0}
     )
-    after = algorithm.aggregate(state, [update("a", 641, 3, [1], "w"), update("b", 641, 1, [5], "w")])
+    after = algorithm.aggregate(
+        state, [make_update("a", 641, 3, [1], "w"), make_update("b", 641, 1, [5], "w")]
+    )
     assert after.models["global"]["w"][0, 0] == pytest.approx(3.46, abs=1e-6)
     assert after.scalars["federated_rounds"] == 641
 
@@ -116,26 +118,26 @@ def test_the_step_by_hand():
         ({"num_clusters": 9}, [0, 1, 2, 3]),
     ],
 )
-def test_clients_are_clustered_by_how_far_apart_they_went(options, clusters):
+def test_clients_are_clustered_by_distance_of_their_deltas(options, clusters):
     algorithm = make_algorithm("fedap", None, {"pretrain_rounds": 0, **options})
     state = algorithm.init({"fc/kernel": np.full((1, 2), 7, np.float32)}, derive_rng(1, 0))
-    after = algorithm.aggregate(state, [update(c, 1, 1, point) for c, point in POINTS.items()])
+    after = algorithm.aggregate(state, [make_update(c, 1, 1, point) for c, point in POINTS.items()])
     assert read_assignments(after) == dict(zip(POINTS, clusters, strict=True))
     assert explain_clusters(after)[0].startswith(f"{max(clusters) + 1} clusters of 4 clients")
 
 
-def test_a_client_that_arrives_later_goes_to_the_nearest_cluster():
+def test_late_client_joins_the_nearest_cluster():
     """The clusters are at (.5, 0) and (4, 1.5), and the clustering round began at (7, 7).
 
     From there, the late client moves by (4, 2).
     """
     algorithm = make_algorithm("fedap", None, {"pretrain_rounds": 0})
     state = algorithm.init({"fc/kernel": np.full((1, 2), 7, np.float32)}, derive_rng(1, 0))
-    state = algorithm.aggregate(state, [update(c, 1, 1, point) for c, point in POINTS.items()])
+    state = algorithm.aggregate(state, [make_update(c, 1, 1, point) for c, point in POINTS.items()])
     sent = algorithm.broadcast(state, "late")
     assert sent.phase == PHASE_CLUSTER
     np.testing.assert_array_equal(sent.models["global"]["fc/kernel"], [[7, 7]])
-    after = algorithm.aggregate(state, [update("late", 2, 1, (4, 2))])
+    after = algorithm.aggregate(state, [make_update("late", 2, 1, (4, 2))])
     assert read_assignments(after) == {**read_assignments(state), "late": 1}
     assert after.models["cluster1"] is state.models["cluster1"]
 
@@ -144,21 +146,22 @@ def test_a_cluster_starts_from_its_weighted_mean():
     algorithm = make_algorithm("fedap", None, {"pretrain_rounds": 0})
     state = algorithm.init({"fc/kernel": np.full((1, 2), 7, np.float32)}, derive_rng(1, 0))
     after = algorithm.aggregate(
-        state, [update(c, 1, n, point) for n, (c, point) in zip((1, 3, 2, 2), POINTS.items(), strict=True)]
+        state,
+        [make_update(c, 1, n, point) for n, (c, point) in zip((1, 3, 2, 2), POINTS.items(), strict=True)],
     )
     assert after.models["cluster0"]["fc/kernel"].tolist() == [[7.75, 7]]
     assert after.models["cluster1"]["fc/kernel"].tolist() == [[11, 8.5]]
     assert sorted(after.models) == ["cluster0", "cluster1", "initial"]
 
 
-def test_phases_come_in_order_and_beta_counts_from_the_clusters_on():
+def test_phases_are_ordered_and_beta_decays_after_clustering():
     algorithm = make_algorithm("fedap", None, {"pretrain_rounds": 2, "decay_rounds": 2, "beta_end": 0.5})
     state = algorithm.init({"fc/kernel": np.zeros((1, 2), np.float32)}, derive_rng(1, 0))
     phases = []
     for _ in range(6):
         phases.append(state.phase)
         before = state
-        state = algorithm.aggregate(state, [update("a", state.round, 1, [1, 0])])
+        state = algorithm.aggregate(state, [make_update("a", state.round, 1, [1, 0])])
     assert phases == [
         PHASE_PRETRAIN,
         PHASE_PRETRAIN,
@@ -187,7 +190,7 @@ def test_every_phase_has_its_epochs(learner, shards):
     algorithm = make_algorithm(
         "fedap", learner, {"epochs": 1, "cluster_epochs": 3, "learning_rate": 0.1, "momentum": 0.0}
     )
-    weights = initial_of(learner)
+    weights = draw_initial_weights(learner)
     shard = shards["pi-1"]
     for phase, epochs in ((PHASE_PRETRAIN, 1), (PHASE_CLUSTER, 3), (PHASE_FEDERATE, 1)):
         sent_update, _ = algorithm.local_update(
@@ -220,7 +223,7 @@ def test_statistics_are_recognized_by_name():
     assert list(statistics) == ["bn/moving_mean", "block/bn/moving_variance", "moving_mean"]
 
 
-def test_statistics_do_not_part_clients():
+def test_statistics_do_not_affect_clustering():
     algorithm = make_algorithm("fedap", None, {"pretrain_rounds": 0})
     zeros = np.zeros((1, 2), np.float32)
     state = algorithm.init({"fc/kernel": zeros, "bn/moving_mean": zeros}, derive_rng(1, 0))
@@ -231,24 +234,26 @@ def test_statistics_do_not_part_clients():
     assert read_assignments(algorithm.aggregate(state, far)) == {"a": 0, "b": 0}
 
 
-def personalized(learner, shards, **options):
+def personalize_client(learner, shards, **options):
     algorithm = make_algorithm("fedap", learner, {"learning_rate": 0.1, **options})
-    weights = initial_of(learner)
-    state = ServerState(31, PHASE_PERSONALIZE, {"global": weights, "initial": initial_of(learner, 8)})
+    weights = draw_initial_weights(learner)
+    state = ServerState(
+        31, PHASE_PERSONALIZE, {"global": weights, "initial": draw_initial_weights(learner, 8)}
+    )
     mixture, _ = algorithm.personalize(
         algorithm.broadcast(state, "pi-2"), ClientState(), shards["pi-2"], derive_rng(1, 31, "pi-2")
     )
     return weights, mixture
 
 
-def test_without_personal_epochs_a_client_keeps_the_model(learner, shards):
-    weights, mixture = personalized(learner, shards, personalize_epochs=0)
+def test_model_is_unchanged_without_personal_epochs(learner, shards):
+    weights, mixture = personalize_client(learner, shards, personalize_epochs=0)
     for name in weights:
         np.testing.assert_array_equal(mixture.weights[name], weights[name])
 
 
-def test_a_client_trains_the_model_that_it_received(learner, shards):
-    weights, mixture = personalized(learner, shards)
+def test_personalization_trains_the_received_model(learner, shards):
+    weights, mixture = personalize_client(learner, shards)
     assert list(mixture.peers) == ["federated"]
     for name in weights:
         np.testing.assert_array_equal(mixture.peers["federated"].weights[name], weights[name])
@@ -268,6 +273,6 @@ def test_laws_hold_in_every_phase(options, learner, shards):
     check_algorithm(
         lambda any_learner: make_algorithm("fedap", any_learner, options),
         learner,
-        initial_of(learner),
+        draw_initial_weights(learner),
         shards,
     )

@@ -35,7 +35,7 @@ def test_a_round_without_updates_changes_no_weight():
     assert after.round == 4
 
 
-def test_a_mean_has_the_bits_of_the_sum_written_out_and_changes_nothing_that_it_reads():
+def test_weighted_mean_equals_float64_sum_and_keeps_its_inputs():
     rng = np.random.default_rng(3)
     for _ in range(50):
         scales = 10.0 ** rng.integers(-30, 20, 7)

@@ -16,7 +16,7 @@ from edgefl.types import ClientState, Shard, Update
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 
-def learner_of(options, inputs=4, features=3, classes=3, batch_size=8):
+def make_learner(options, inputs=4, features=3, classes=3, batch_size=8):
     return SoftmaxLearner(
         softmax_spec(
             "fedmix",
@@ -29,7 +29,7 @@ def learner_of(options, inputs=4, features=3, classes=3, batch_size=8):
     )
 
 
-def drawn(learner, seed=7):
+def draw_weights(learner, seed=7):
     weights = {
         s.name: np.random.default_rng(seed).normal(0, 0.5, s.shape).astype(np.float32)
         for s in learner.spec.weights
@@ -37,14 +37,14 @@ def drawn(learner, seed=7):
     return {**weights, "phi": np.zeros_like(weights["phi"])}
 
 
-def started(options, **sizes):
+def start_algorithm(options, **sizes):
     """Return (algorithm, learner, state after init)."""
-    learner = learner_of(options, **sizes)
+    learner = make_learner(options, **sizes)
     algorithm = make_algorithm("fedmix", learner, options)
-    return algorithm, learner, algorithm.init(drawn(learner), derive_rng(1, 0, "init"))
+    return algorithm, learner, algorithm.init(draw_weights(learner), derive_rng(1, 0, "init"))
 
 
-def by_hand(personal_epochs=0):
+def start_hand_example(personal_epochs=0):
     """Return two experts on one input x = 1, with h = 1 and 2 and p(y=0) = 1/2 and 3/4."""
     options = {
         "num_experts": 2,
@@ -53,7 +53,7 @@ def by_hand(personal_epochs=0):
         "entropy": 0.0,
         "personal_epochs": personal_epochs,
     }
-    algorithm, _, state = started(options, inputs=1, features=1, classes=2, batch_size=3)
+    algorithm, _, state = start_algorithm(options, inputs=1, features=1, classes=2, batch_size=3)
     parts = [(1.0, 0.0), (2.0, np.log(3))]
     models = {
         f"expert{k}": {
@@ -66,7 +66,7 @@ def by_hand(personal_epochs=0):
     return algorithm, replace(state, models={**models, "phi": {"phi": np.zeros((2, 2), np.float32)}})
 
 
-def client(algorithm, state, name, label, count, saved=None):
+def train_client(algorithm, state, name, label, count, arrays=None):
     shard = Shard(
         np.ones((count, 1), np.float32),
         np.full(count, label),
@@ -74,7 +74,7 @@ def client(algorithm, state, name, label, count, saved=None):
         np.zeros(1, np.int64),
         2,
     )
-    client_state = ClientState() if saved is None else ClientState(saved)
+    client_state = ClientState() if arrays is None else ClientState(arrays)
     return algorithm.local_update(
         algorithm.broadcast(state, name), client_state, shard, name, derive_rng(1, 1, name)
     )
@@ -85,10 +85,10 @@ def test_two_clients_one_round_by_hand():
 
     Its loss is (ln 2 + ln 4/3) / 2 + (ln 4 + ln 4/3) / 2 = 1.327403.
     """
-    algorithm, state = by_hand()
+    algorithm, state = start_hand_example()
     gate = {"gate/kernel": np.zeros((1, 2), np.float32), "gate/bias": np.log([1, 3]).astype(np.float32)}
-    a, saved = client(algorithm, state, "a", 0, 1, gate)
-    b, _ = client(algorithm, state, "b", 1, 3)
+    a, client_state = train_client(algorithm, state, "a", 0, 1, gate)
+    b, _ = train_client(algorithm, state, "b", 1, 3)
     assert a.metrics["loss"] == pytest.approx(1.327403, abs=1e-6)
     np.testing.assert_allclose(a.deltas["expert0"]["head/bias"], [0.25, -0.25], atol=1e-6)
     np.testing.assert_allclose(a.deltas["expert1"]["head/bias"], [0.125, -0.125], atol=1e-6)
@@ -100,8 +100,8 @@ def test_two_clients_one_round_by_hand():
     # q(z|a) = softmax(-.376, .376), q(z|b) = softmax(.173, -.173)
     np.testing.assert_allclose([a.metrics["q/0"], b.metrics["q/0"]], [0.320377, 0.585786], atol=2e-5)
     # gate: A <- A - h_s (g - q), h_s = (1 + 2) / 2
-    np.testing.assert_allclose(saved.arrays["gate/bias"] - gate["gate/bias"], [0.25, -0.25], atol=1e-6)
-    np.testing.assert_allclose(saved.arrays["gate/kernel"], [[0.375, -0.375]], atol=1e-6)
+    np.testing.assert_allclose(client_state.arrays["gate/bias"] - gate["gate/bias"], [0.25, -0.25], atol=1e-6)
+    np.testing.assert_allclose(client_state.arrays["gate/kernel"], [[0.375, -0.375]], atol=1e-6)
     assert set(a.deltas) == {"expert0", "expert1", "phi"}
 
     means, _ = average_experts(state, [a, b], 2, 0.0)
@@ -120,53 +120,59 @@ def test_two_clients_one_round_by_hand():
 @pytest.mark.parametrize("epochs", [0, 1])
 def test_the_personal_epochs_continue_the_training_of_a_round(epochs):
     """One epoch moves only client a's experts and gate, as in its round above."""
-    algorithm, state = by_hand(epochs)
+    algorithm, state = start_hand_example(epochs)
     gate = {"gate/kernel": np.zeros((1, 2), np.float32), "gate/bias": np.log([1, 3]).astype(np.float32)}
-    one, label = np.ones((1, 1), np.float32), np.zeros(1, np.int64)
+    x, label = np.ones((1, 1), np.float32), np.zeros(1, np.int64)
     last = algorithm.broadcast(replace(state, phase=PHASE_PERSONALIZE), "a")
-    mixture, saved = algorithm.personalize(
-        last, ClientState(gate), Shard(one, label, one, label, 2), derive_rng(1, 2)
+    mixture, client_state = algorithm.personalize(
+        last, ClientState(gate), Shard(x, label, x, label, 2), derive_rng(1, 2)
     )
-    moved = {
+    trained_weights = {
         "expert0/head/bias": [0.25, -0.25],
         "expert1/head/bias": [np.log(3) + 0.125, -0.125],
         "gate/bias": [0.25, np.log(3) - 0.25],
     }
-    still = {"expert0/head/bias": [0, 0], "expert1/head/bias": [np.log(3), 0], "gate/bias": [0, np.log(3)]}
-    for name, expected in (moved if epochs else still).items():
+    initial_weights = {
+        "expert0/head/bias": [0, 0],
+        "expert1/head/bias": [np.log(3), 0],
+        "gate/bias": [0, np.log(3)],
+    }
+    for name, expected in (trained_weights if epochs else initial_weights).items():
         np.testing.assert_allclose(mixture.weights[name], expected, atol=1e-6)
     share = [0.320377, 0.679623] if epochs else [0.5, 0.5]  # softmax(-.376019, .376019)
     np.testing.assert_allclose(
         [mixture.diagnostics[f"responsibility/{k}"] for k in range(2)], share, atol=2e-5
     )
     np.testing.assert_array_equal(mixture.peers["expert"].weights["head/bias"], [0, 0])
-    np.testing.assert_array_equal(saved.arrays["gate/bias"], gate["gate/bias"])
+    np.testing.assert_array_equal(client_state.arrays["gate/bias"], gate["gate/bias"])
 
 
-def test_phi_may_move_faster_than_the_weights():
-    algorithm, state = by_hand()
-    updates = [client(algorithm, state, name, label, 1)[0] for name, label in (("a", 0), ("b", 1))]
+def test_phi_has_a_separate_learning_rate():
+    algorithm, state = start_hand_example()
+    updates = [train_client(algorithm, state, name, label, 1)[0] for name, label in (("a", 0), ("b", 1))]
     fast = make_algorithm("fedmix", None, {"num_experts": 2, "phi_learning_rate": 0.1, "entropy": 0.0})
     after = fast.aggregate(state, updates)
     np.testing.assert_allclose(np.abs(after.models["phi"]["phi"][1]), 0.1, rtol=1e-4)
     np.testing.assert_allclose(np.abs(after.models["expert0"]["head/kernel"]), 1e-3, rtol=1e-3)
 
 
-def test_the_entropy_pulls_phi_towards_the_experts_that_are_used_less():
+def test_entropy_moves_phi_towards_less_used_experts():
     start = np.array([[2.0, 0.0], [1.0, 0.0], [1.5, 0.0]], np.float32)
-    algorithm, _, state = started({"num_experts": 2, "entropy": 1.0})
+    algorithm, _, state = start_algorithm({"num_experts": 2, "entropy": 1.0})
     state = replace(state, models={**state.models, "phi": {"phi": start}})
-    still = Update("a", 1, 10, {"phi": {"phi": np.zeros_like(start)}}, {"loss": 1.0, "q/0": 0.5, "q/1": 0.5})
-    after = algorithm.aggregate(state, [still]).models["phi"]["phi"]
+    unchanged_update = Update(
+        "a", 1, 10, {"phi": {"phi": np.zeros_like(start)}}, {"loss": 1.0, "q/0": 0.5, "q/1": 0.5}
+    )
+    after = algorithm.aggregate(state, [unchanged_update]).models["phi"]["phi"]
     assert (after[:, 0] < start[:, 0]).all()
     assert (after[:, 1] > start[:, 1]).all()
 
 
-def test_an_untrained_model_stays_and_invalid_responsibilities_count_as_uniform():
-    algorithm, _, state = started({"num_experts": 2})
+def test_untrained_model_stays_and_invalid_responsibility_becomes_uniform():
+    algorithm, _, state = start_algorithm({"num_experts": 2})
     delta = {name: np.ones_like(array) for name, array in state.models["expert0"].items()}
-    odd = Update("a", 1, 10, {"expert0": delta}, {"loss": 1.0, "q/0": float("nan")})
-    after = algorithm.aggregate(state, [odd])
+    invalid_update = Update("a", 1, 10, {"expert0": delta}, {"loss": 1.0, "q/0": float("nan")})
+    after = algorithm.aggregate(state, [invalid_update])
     np.testing.assert_allclose(load_responsibility(after, "a", 2), [0.5, 0.5])
     assert load_responsibility(after, "b", 2) is None
     for name, same in (("expert0", False), ("expert1", True), ("phi", True)):
@@ -177,7 +183,7 @@ def test_an_untrained_model_stays_and_invalid_responsibilities_count_as_uniform(
 
 
 def test_experts_start_different_and_phi_uniform():
-    _, _, state = started({"num_experts": 3})
+    _, _, state = start_algorithm({"num_experts": 3})
     assert set(state.models) == {"expert0", "expert1", "expert2", "phi"}
     assert not np.array_equal(
         state.models["expert1"]["trunk/kernel"], state.models["expert2"]["trunk/kernel"]
@@ -191,15 +197,15 @@ PRUNING = {"num_experts": 3, "prune": 0.6}  # the client prunes below .2, the se
 @pytest.mark.parametrize(
     ("q", "sent"), [((0.6, 0.19, 0.21), {0, 1, 2}), ((0.7, 0.17, 0.13), {0}), ((0.4, 0.42, 0.18), {0, 1, 2})]
 )
-def test_what_a_client_does_not_use_is_not_sent(q, sent):
-    algorithm, _, state = started(PRUNING)
+def test_unused_expert_is_not_broadcast(q, sent):
+    algorithm, _, state = start_algorithm(PRUNING)
     state = replace(state, scalars={f"q/pi-1/{k}": value for k, value in enumerate(q)})
     assert set(algorithm.broadcast(state, "pi-1").models) == {f"expert{k}" for k in sent} | {"phi"}
     assert len(algorithm.broadcast(state, "pi-2").models) == 4
 
 
-def test_what_a_client_does_not_use_is_neither_trained_nor_returned(shards):
-    algorithm, _, state = started(PRUNING)
+def test_unused_expert_is_not_trained(shards):
+    algorithm, _, state = start_algorithm(PRUNING)
     phi = np.log(np.array([[0.7, 0.2, 0.1]] * 3, np.float32))
     state = replace(state, models={**state.models, "phi": {"phi": phi}})
     update, _ = algorithm.local_update(
@@ -210,9 +216,9 @@ def test_what_a_client_does_not_use_is_neither_trained_nor_returned(shards):
     assert update.metrics["q/2"] > 0
 
 
-def test_a_client_whose_experts_all_fell_below_keeps_its_likeliest(shards):
+def test_client_keeps_its_only_expert_when_phi_prefers_another(shards):
     """The client has only expert 2, and phi has moved to expert 0."""
-    algorithm, learner, state = started({**PRUNING, "personal_epochs": 0})
+    algorithm, learner, state = start_algorithm({**PRUNING, "personal_epochs": 0})
     phi = np.log(np.array([[0.9, 0.05, 0.05]] * 3, np.float32))
     state = replace(
         state,
@@ -221,10 +227,12 @@ def test_a_client_whose_experts_all_fell_below_keeps_its_likeliest(shards):
     )
     broadcast = algorithm.broadcast(state, "pi-1")
     assert set(broadcast.models) == {"expert2", "phi"}
-    update, saved = algorithm.local_update(broadcast, ClientState(), shards["pi-1"], "pi-1", derive_rng(1, 1))
+    update, client_state = algorithm.local_update(
+        broadcast, ClientState(), shards["pi-1"], "pi-1", derive_rng(1, 1)
+    )
     assert set(update.deltas) == {"expert2", "phi"}
     mixture, _ = algorithm.personalize(
-        replace(broadcast, phase=PHASE_PERSONALIZE), saved, shards["pi-1"], derive_rng(1, 2)
+        replace(broadcast, phase=PHASE_PERSONALIZE), client_state, shards["pi-1"], derive_rng(1, 2)
     )
     alone = learner.predict("predict", broadcast.models["expert2"], {"x": shards["pi-1"].x_test})
     mixed = learner.predict("predict_mixture", mixture.weights, {"x": shards["pi-1"].x_test})
@@ -232,9 +240,9 @@ def test_a_client_whose_experts_all_fell_below_keeps_its_likeliest(shards):
     assert mixture.diagnostics["gate/2"] > 0.999
 
 
-def test_a_closed_gate_leaves_the_others_as_they_would_be_alone():
-    learner = learner_of({"num_experts": 3})
-    _, _, state = started({"num_experts": 3})
+def test_pruned_expert_does_not_change_mixture_of_the_others():
+    learner = make_learner({"num_experts": 3})
+    _, _, state = start_algorithm({"num_experts": 3})
     models = {k: state.models[f"expert{k}"] for k in range(2)}
     private = {"gate/kernel": np.zeros((3, 3), np.float32), "gate/bias": np.array([0, 0, 3], np.float32)}
     weights = assemble_mixture(models, np.array([0.5, 0.5, 0.0]), private)
@@ -248,32 +256,32 @@ def test_a_closed_gate_leaves_the_others_as_they_would_be_alone():
     )
 
 
-def play(options, shards, rounds=25, **more):
-    algorithm, learner, state = started(options, **more)
-    saved = {name: ClientState() for name in shards}
+def run_rounds(options, shards, rounds=25, **more):
+    algorithm, learner, state = start_algorithm(options, **more)
+    client_states = {name: ClientState() for name in shards}
     for round_ in range(1, rounds + 1):
-        done = {
+        results = {
             c: algorithm.local_update(
-                algorithm.broadcast(state, c), saved[c], shards[c], c, derive_rng(1, round_, c)
+                algorithm.broadcast(state, c), client_states[c], shards[c], c, derive_rng(1, round_, c)
             )
             for c in shards
         }
-        saved = {c: client_state for c, (_, client_state) in done.items()}
-        state = algorithm.aggregate(state, [update for update, _ in done.values()])
-    return algorithm, learner, replace(state, phase=PHASE_PERSONALIZE), saved
+        client_states = {c: client_state for c, (_, client_state) in results.items()}
+        state = algorithm.aggregate(state, [update for update, _ in results.values()])
+    return algorithm, learner, replace(state, phase=PHASE_PERSONALIZE), client_states
 
 
-LEARNS = {"num_experts": 2, "learning_rate": 0.2, "server_learning_rate": 0.02, "gate_epochs": 5}
+TRAINING_OPTIONS = {"num_experts": 2, "learning_rate": 0.2, "server_learning_rate": 0.02, "gate_epochs": 5}
 
 
 @pytest.mark.parametrize(
     "more", [{}, {"gate": "federated"}, {"bias": True}, {"prune": 0.8}, {"objective": "likelihood"}]
 )
-def test_it_learns_and_a_client_that_lost_its_gate_trains_another(more, shards):
-    options = LEARNS | more
-    algorithm, learner, state, saved = play(options, shards)
+def test_fedmix_learns_and_client_without_gate_trains_a_new_gate(more, shards):
+    options = TRAINING_OPTIONS | more
+    algorithm, learner, state, client_states = run_rounds(options, shards)
     for name, shard in shards.items():
-        for client_state in (saved[name], ClientState()):
+        for client_state in (client_states[name], ClientState()):
             mixture, _ = algorithm.personalize(
                 algorithm.broadcast(state, name), client_state, shard, derive_rng(1, 9, name)
             )
@@ -282,31 +290,34 @@ def test_it_learns_and_a_client_that_lost_its_gate_trains_another(more, shards):
                 > 0.8
             )
             assert sum(mixture.diagnostics[f"gate/{k}"] for k in range(2)) == pytest.approx(1)
-    private = set(saved["pi-1"].arrays)
+    private = set(client_states["pi-1"].arrays)
     assert ("gate/kernel" in private) == (more.get("gate") != "federated")
     assert ("personal/head/bias" in private) == ("bias" in more)
     assert not any(name.startswith("personal") for model in state.models.values() for name in model)
 
 
-def turned(shards):
+def add_side_information(shards):
     return {
         c: replace(s, side_train=(np.arange(len(s.y_train)) % 2).astype(np.int64)) for c, s in shards.items()
     }
 
 
-def test_responsibility_may_depend_on_side_information(shards):
+def test_laws_hold_with_side_information(shards):
     options = {"num_experts": 2, "condition": "side", "num_sides": 2}
-    learner = learner_of(options)
-    initial = drawn(learner)
+    learner = make_learner(options)
+    initial = draw_weights(learner)
     assert initial["phi"].shape == (2, 2)
     check_algorithm(
-        lambda any_learner: make_algorithm("fedmix", any_learner, options), learner, initial, turned(shards)
+        lambda any_learner: make_algorithm("fedmix", any_learner, options),
+        learner,
+        initial,
+        add_side_information(shards),
     )
 
 
 @pytest.mark.parametrize("side", [None, np.array([0, 5]), np.array([0])])
-def test_missing_side_information_names_the_remedy(side, shards):
-    algorithm, _, state = started({"num_experts": 2, "condition": "side", "num_sides": 2})
+def test_missing_or_invalid_side_information_is_an_error(side, shards):
+    algorithm, _, state = start_algorithm({"num_experts": 2, "condition": "side", "num_sides": 2})
     shard = replace(shards["pi-1"], side_train=side)
     with pytest.raises(DataError, match="side_train"):
         algorithm.local_update(
@@ -323,6 +334,6 @@ def test_missing_side_information_names_the_remedy(side, shards):
         ({"prune": 1.5}, "from 0 to 1"),
     ],
 )
-def test_a_wrong_option_names_itself(options, message):
+def test_invalid_option_is_an_error(options, message):
     with pytest.raises(ConfigError, match=message):
         make_algorithm("fedmix", None, options)

@@ -21,7 +21,7 @@ OPTIONS = {
 }
 
 
-def started(inputs, features, classes):
+def start_algorithm(inputs, features, classes):
     learner = SoftmaxLearner(
         softmax_spec(
             "fedmix", inputs=inputs, features=features, classes=classes, batch_size=8, options=OPTIONS
@@ -37,7 +37,7 @@ def test_one_sample_by_hand():
 
     The experts' parts of it are 2/11 and 9/11.
     """
-    _, _, algorithm, state = started(1, 1, 2)
+    _, _, algorithm, state = start_algorithm(1, 1, 2)
     models = {
         f"expert{k}": {
             "trunk/kernel": np.array([[h]], np.float32),
@@ -48,19 +48,19 @@ def test_one_sample_by_hand():
     }
     state = replace(state, models={**models, "phi": state.models["phi"]})
     gate = {"gate/kernel": np.zeros((1, 2), np.float32), "gate/bias": np.log([1, 3]).astype(np.float32)}
-    one = np.ones((1, 1), np.float32)
-    none = np.zeros(1, np.int64)
+    x = np.ones((1, 1), np.float32)
+    y = np.zeros(1, np.int64)
     update, client_state = algorithm.local_update(
         algorithm.broadcast(state, "a"),
         ClientState(gate),
-        Shard(one, none, one, none, 2),
+        Shard(x, y, x, y, 2),
         "a",
         derive_rng(1, 1),
     )
     assert update.metrics["loss"] == pytest.approx(np.log(16 / 11), abs=1e-6)
     np.testing.assert_allclose(update.deltas["expert0"]["head/bias"], [1 / 11, -1 / 11], atol=1e-6)
     np.testing.assert_allclose(update.deltas["expert1"]["head/bias"], [9 / 44, -9 / 44], atol=1e-6)
-    # Gate: A <- A - h_s (g - its part), h_s = (1 + 2) / 2.
+    # Gate: A <- A - h_s (g - part of the expert), h_s = (1 + 2) / 2.
     np.testing.assert_allclose(
         client_state.arrays["gate/bias"] - gate["gate/bias"], [-3 / 44, 3 / 44], atol=1e-6
     )
@@ -74,15 +74,15 @@ def test_one_sample_by_hand():
     np.testing.assert_array_equal(after.models["phi"]["phi"], 0)
 
 
-def test_laws(shards):
-    learner, initial, _, _ = started(4, 3, 3)
+def test_laws_hold_with_likelihood_objective(shards):
+    learner, initial, _, _ = start_algorithm(4, 3, 3)
     rng = np.random.default_rng(7)
-    drawn = {
+    weights = {
         name: array if name == "phi" else rng.normal(0, 0.5, array.shape).astype(np.float32)
         for name, array in initial.items()
     }
     check_algorithm(
-        lambda any_learner: make_algorithm("fedmix", any_learner, OPTIONS), learner, drawn, shards
+        lambda any_learner: make_algorithm("fedmix", any_learner, OPTIONS), learner, weights, shards
     )
 
 
@@ -95,6 +95,6 @@ def test_laws(shards):
         ({"objective": "likelihood", "condition": "side"}, "leave them out"),
     ],
 )
-def test_options_that_exclude_one_another_name_the_remedy(options, message):
+def test_invalid_or_conflicting_options_are_an_error(options, message):
     with pytest.raises(ConfigError, match=message):
         make_algorithm("fedmix", None, options)

@@ -1,4 +1,4 @@
-"""FedMix for permuted labels: pi and a round by hand, then clients of two kinds that find their experts."""
+"""FedMix for permuted labels: pi and a round by hand, then two kinds of clients that choose their experts."""
 
 from dataclasses import replace
 from functools import cache
@@ -18,7 +18,7 @@ from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 NAME = "fedmix-permutation"
 
 
-def learner_of(options, inputs=4, features=3, classes=3, batch_size=8):
+def make_learner(options, inputs=4, features=3, classes=3, batch_size=8):
     return SoftmaxLearner(
         softmax_spec(
             NAME, inputs=inputs, features=features, classes=classes, batch_size=batch_size, options=options
@@ -39,7 +39,7 @@ def test_pi_after_a_batch_by_hand():
     np.testing.assert_allclose(update_pi(np.array([0.8, 0.2]), log_p, 2.0, 0.0), hot / hot.sum(), atol=1e-6)
 
 
-def test_experts_without_a_likelihood_fade():
+def test_pi_of_expert_without_likelihood_decreases():
     np.testing.assert_allclose(update_pi(np.array([0.6, 0.3, 0.1]), {0: -1.0, 1: -1.0}, 1.0, 0.75)[2], 0.075)
 
 
@@ -49,14 +49,19 @@ def test_two_clients_one_round_by_hand():
     Each takes one step of the learning rate times pi = 1/2.
     """
     options = {"num_experts": 2, "learning_rate": 1.0, "epochs": 1, "server_learning_rate": 0.003}
-    learner = learner_of(options, inputs=1, features=1, classes=2, batch_size=3)
+    learner = make_learner(options, inputs=1, features=1, classes=2, batch_size=3)
     algorithm = make_algorithm(NAME, learner, options)
     bias = [np.array([0, 0], np.float32), np.array([np.log(3), 0], np.float32)]
-    still = {"trunk/kernel": np.ones((1, 1), np.float32), "head/kernel": np.zeros((1, 2), np.float32)}
-    state = algorithm.init(still | {"head/bias": bias[0]}, derive_rng(1, 0, "init"))
-    state = replace(state, models={f"expert{k}": {**still, "head/bias": bias[k]} for k in range(2)})
+    trunk_and_kernel = {
+        "trunk/kernel": np.ones((1, 1), np.float32),
+        "head/kernel": np.zeros((1, 2), np.float32),
+    }
+    state = algorithm.init(trunk_and_kernel | {"head/bias": bias[0]}, derive_rng(1, 0, "init"))
+    state = replace(
+        state, models={f"expert{k}": {**trunk_and_kernel, "head/bias": bias[k]} for k in range(2)}
+    )
 
-    def update(name, label, count):
+    def train_client(name, label, count):
         shard = Shard(
             np.ones((count, 1), np.float32),
             np.full(count, label),
@@ -68,8 +73,8 @@ def test_two_clients_one_round_by_hand():
             algorithm.broadcast(state, name), ClientState(), shard, name, derive_rng(1, 1, name)
         )
 
-    a, client_state = update("a", 0, 1)
-    b, _ = update("b", 1, 3)
+    a, client_state = train_client("a", 0, 1)
+    b, _ = train_client("b", 1, 3)
     assert a.metrics["loss"] == pytest.approx((np.log(2) + np.log(4 / 3)) / 2, abs=1e-6)
     np.testing.assert_allclose(a.deltas["expert1"]["head/bias"], [0.125, -0.125], atol=1e-6)
     np.testing.assert_allclose(b.deltas["expert1"]["head/bias"], [-0.375, 0.375], atol=1e-6)
@@ -83,26 +88,26 @@ def test_two_clients_one_round_by_hand():
     np.testing.assert_allclose(after.models["expert1"]["head/bias"] - bias[1], [-0.003, 0.003], rtol=1e-3)
 
 
-def kinds(seed=3):
+def make_two_kinds_of_clients(seed=3):
     """Return six clients of blobs. The labels of every other client are shifted by one."""
     rng = np.random.default_rng(seed)
     centres = np.array([[2.0, 0.0, 0.0, 1.0], [0.0, 2.0, 0.0, -1.0], [0.0, 0.0, 2.0, 0.0]])
 
-    def part(kind, count):
+    def draw_samples(kind, count):
         y = rng.integers(0, 3, count)
         return (centres[y] + rng.normal(0, 0.4, (count, 4))).astype(np.float32), (y + kind) % 3
 
-    return {f"pi-{i}": Shard(*part(i % 2, 48), *part(i % 2, 40), 3) for i in range(6)}
+    return {f"pi-{i}": Shard(*draw_samples(i % 2, 48), *draw_samples(i % 2, 40), 3) for i in range(6)}
 
 
 OPTIONS = {"num_experts": 3, "learning_rate": 0.3, "server_learning_rate": 0.03}
 
 
 @cache
-def play(prune=0.0, rounds=12):
+def run_federation(prune=0.0, rounds=12):
     options = OPTIONS | {"prune": prune}
-    shards = kinds()
-    learner = learner_of(options)
+    shards = make_two_kinds_of_clients()
+    learner = make_learner(options)
     algorithm = make_algorithm(NAME, learner, options)
     initial = {
         s.name: np.random.default_rng(2).normal(0, 0.5, s.shape).astype(np.float32)
@@ -112,21 +117,21 @@ def play(prune=0.0, rounds=12):
     states = {name: ClientState() for name in shards}
     sent = []
     for round_ in range(1, rounds + 1):
-        done = {
+        results = {
             c: algorithm.local_update(
                 algorithm.broadcast(state, c), states[c], shards[c], c, derive_rng(1, round_, c)
             )
             for c in shards
         }
-        states = {c: client_state for c, (_, client_state) in done.items()}
-        sent.append(sum(len(update.deltas) for update, _ in done.values()))
-        state = algorithm.aggregate(state, [update for update, _ in done.values()])
+        states = {c: client_state for c, (_, client_state) in results.items()}
+        sent.append(sum(len(update.deltas) for update, _ in results.values()))
+        state = algorithm.aggregate(state, [update for update, _ in results.values()])
     return algorithm, learner, shards, replace(state, phase=PHASE_PERSONALIZE), states, sent
 
 
 @pytest.mark.parametrize("prune", [0.0, 0.2])
-def test_clients_of_a_kind_come_to_the_same_expert(prune):
-    algorithm, learner, shards, state, states, sent = play(prune)
+def test_clients_with_equal_labels_choose_the_same_expert(prune):
+    algorithm, learner, shards, state, states, sent = run_federation(prune)
     chosen = []
     for name, shard in shards.items():
         mixture, _ = algorithm.personalize(
@@ -135,9 +140,12 @@ def test_clients_of_a_kind_come_to_the_same_expert(prune):
         assert (
             evaluate(learner, "predict_mixture", mixture.weights, shard.x_test, shard.y_test).accuracy > 0.9
         )
-        even = mixture.peers["federated"]
+        uniform_mixture = mixture.peers["federated"]
         assert (
-            evaluate(learner, even.signature, even.weights, shard.x_test, shard.y_test).accuracy <= 0.9
+            evaluate(
+                learner, uniform_mixture.signature, uniform_mixture.weights, shard.x_test, shard.y_test
+            ).accuracy
+            <= 0.9
             or prune
         )
         chosen.append(mixture.diagnostics["assignment"])
@@ -147,8 +155,8 @@ def test_clients_of_a_kind_come_to_the_same_expert(prune):
     assert sent[-1] == (6 if prune else 18)
 
 
-def test_a_client_that_comes_late_finds_its_kind():
-    algorithm, _, shards, state, states, _ = play()
+def test_late_client_chooses_the_expert_of_similar_clients():
+    algorithm, _, shards, state, states, _ = run_federation()
     late, _ = algorithm.personalize(
         algorithm.broadcast(state, "late"), ClientState(), shards["pi-1"], derive_rng(1, 99)
     )
@@ -159,10 +167,10 @@ def test_a_client_that_comes_late_finds_its_kind():
     assert late.diagnostics[f"responsibility/{int(late.diagnostics['assignment'])}"] > 0.6
 
 
-def test_the_likeliest_expert_alone_is_a_classifier():
+def test_likeliest_mixture_is_a_single_accurate_classifier():
     options = OPTIONS | {"mixture": "likeliest"}
-    _, _, shards, state, states, _ = play()
-    learner = learner_of(options)
+    _, _, shards, state, states, _ = run_federation()
+    learner = make_learner(options)
     algorithm = make_algorithm(NAME, learner, options)
     mixture, _ = algorithm.personalize(
         algorithm.broadcast(state, "pi-0"), states["pi-0"], shards["pi-0"], derive_rng(1, 99)
@@ -188,6 +196,6 @@ def test_the_likeliest_expert_alone_is_a_classifier():
         ({"prune": 2.0}, "from 0 to 1"),
     ],
 )
-def test_a_wrong_option_names_itself(options, message):
+def test_invalid_option_is_an_error(options, message):
     with pytest.raises(ConfigError, match=message):
         make_algorithm(NAME, None, options)

@@ -15,7 +15,7 @@ from edgefl.rng import derive_rng
 from edgefl.types import ClientState, Shard
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
-FORMS = [
+VARIANTS = [
     {},
     {"prune": 0.5, "bias": True},
     {"condition": "side", "num_sides": 2, "gate": "federated"},
@@ -24,7 +24,7 @@ FORMS = [
 
 
 @pytest.fixture(scope="module")
-def linear():
+def linear_network():
     """Return the numpy learner's network in Keras."""
     keras = pytest.importorskip("keras", reason="the aggregator extra is not installed")
     from edgefl.compiler.network import Network
@@ -37,7 +37,7 @@ def linear():
     return Network(keras.Sequential(layers))
 
 
-def drawn(signature, rng):
+def draw_weights(signature, rng):
     weights = {
         spec.name: rng.normal(0, 0.7, spec.shape).astype(np.float32)
         for spec in (*signature.trained, *signature.frozen)
@@ -50,7 +50,7 @@ def drawn(signature, rng):
     return weights
 
 
-def data_of(signature, rng, count):
+def draw_data(signature, rng, count):
     data = {
         spec.name: rng.normal(size=(count, *spec.shape[1:])).astype(np.float32) for spec in signature.data
     }
@@ -61,31 +61,31 @@ def data_of(signature, rng, count):
     return data
 
 
-def compare(learners, signature, tolerance):
+def compare_learners(learners, signature, tolerance):
     rng = np.random.default_rng(5)
-    weights = drawn(signature, rng)
+    weights = draw_weights(signature, rng)
     y = rng.integers(0, 3, 13)
-    data = data_of(signature, rng, 13)
+    data = draw_data(signature, rng, 13)
     if signature.kind == "predict":
         a, b = (item.predict(signature.name, weights, data) for item in learners)
         np.testing.assert_allclose(a, b, atol=tolerance, err_msg=signature.name)
         return
     hyper = {"learning_rate": 0.5}
-    (a, one), (b, two) = (
+    (a, first_loss), (b, second_loss) = (
         item.fit(signature.name, weights, data, y, epochs=1, rng=np.random.default_rng(1), hyper=hyper)
         for item in learners
     )
-    assert one == pytest.approx(two, abs=tolerance), signature.name
+    assert first_loss == pytest.approx(second_loss, abs=tolerance), signature.name
     for name in a:
         np.testing.assert_allclose(a[name], b[name], atol=tolerance, err_msg=f"{signature.name} {name}")
         assert name == "phi" or not np.array_equal(a[name], weights[name])
 
 
 @pytest.mark.parametrize(
-    "more", FORMS, ids=["plain", "pruned and biased", "by side information", "likelihood"]
+    "more", VARIANTS, ids=["plain", "pruned and biased", "by side information", "likelihood"]
 )
-def test_the_numpy_rules_are_the_objectives(more, linear):
-    """All gradients worked in numpy equal TensorFlow's.
+def test_numpy_rules_equal_the_objectives(more, linear_network):
+    """The gradients in numpy equal the gradients of TensorFlow.
 
     They include the gradient of phi and the gate's gradient into the experts.
     """
@@ -94,7 +94,7 @@ def test_the_numpy_rules_are_the_objectives(more, linear):
 
     options = complete_algorithm_options("fedmix", {"num_experts": 3, "batch_size": PREDICT_BATCH} | more)
     spec = softmax_spec("fedmix", inputs=4, features=3, classes=3, batch_size=PREDICT_BATCH, options=options)
-    objectives = build_objectives("fedmix", linear, options)
+    objectives = build_objectives("fedmix", linear_network, options)
     assert [item.name for item in objectives] == [signature.name for signature in spec.signatures]
     learners = (
         SoftmaxLearner(spec),
@@ -103,7 +103,7 @@ def test_the_numpy_rules_are_the_objectives(more, linear):
         ),
     )
     for signature in spec.signatures:
-        compare(learners, signature, 2e-5)
+        compare_learners(learners, signature, 2e-5)
 
 
 @pytest.fixture(scope="module", params=["fedmix", "fedmix-permutation"])
@@ -124,7 +124,7 @@ def test_laws_hold_on_the_plan(compiled, digits):
     )
 
 
-def test_litert_takes_the_steps_of_keras(compiled):
+def test_litert_takes_the_same_steps_as_keras(compiled):
     from edgefl.algorithms.plans import make_keras_learner
 
     name, _, plan, _ = compiled
@@ -132,13 +132,13 @@ def test_litert_takes_the_steps_of_keras(compiled):
     for signature in plan.spec.signatures:
         if name == "fedmix" or signature.name == "predict_mixture":
             rng = np.random.default_rng(2)
-            weights = drawn(signature, rng)
-            data = data_of(signature, rng, 11)
+            weights = draw_weights(signature, rng)
+            data = draw_data(signature, rng, 11)
             if signature.kind == "predict":
                 a, b = (item.predict(signature.name, weights, data) for item in learners)
                 np.testing.assert_allclose(a, b, atol=1e-4)
                 continue
-            (a, one), (b, two) = (
+            (a, first_loss), (b, second_loss) = (
                 item.fit(
                     signature.name,
                     weights,
@@ -149,11 +149,11 @@ def test_litert_takes_the_steps_of_keras(compiled):
                 )
                 for rng, item in ((np.random.default_rng(3), learner) for learner in learners)
             )
-            assert one == pytest.approx(two, rel=1e-4)
+            assert first_loss == pytest.approx(second_loss, rel=1e-4)
             assert max(np.abs(a[key] - b[key]).max() for key in a) < 1e-4
 
 
-def test_the_exported_mixture_gives_the_probabilities(compiled, digits):
+def test_exported_mixture_returns_probabilities(compiled, digits):
     """The template ends before the logarithm, which has no int8 form."""
     from edgefl.plan.runtime import load_interpreter
 
@@ -203,7 +203,7 @@ def test_a_device_exports_its_mixture_in_int8(compiled, digits, tmp_path):
     assert report.accuracy_int8 > report.accuracy_float - 0.05
 
 
-def test_a_personal_bias_needs_a_bias(linear):
+def test_personal_bias_requires_an_output_bias(linear_network):
     keras = pytest.importorskip("keras")
     from edgefl.compiler.network import Network
 

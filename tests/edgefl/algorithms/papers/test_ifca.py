@@ -16,7 +16,7 @@ from edgefl.types import ClientState, ServerState, Shard, Update
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 
-def model(bias=(0.0, 0.0)):
+def make_model(bias=(0.0, 0.0)):
     return {
         "trunk/kernel": np.ones((1, 1), np.float32),
         "head/kernel": np.zeros((1, 2), np.float32),
@@ -24,13 +24,13 @@ def model(bias=(0.0, 0.0)):
     }
 
 
-def one_sample(label):
+def make_shard(label):
     x = np.ones((1, 1), np.float32)
     y = np.array([label])
     return Shard(x, y, x, y, 2)
 
 
-def update(client_id, expert, n, values):
+def make_update(client_id, expert, n, values):
     return Update(
         client_id,
         1,
@@ -62,16 +62,16 @@ def test_two_clients_one_round_by_hand():
     options = {"num_experts": 2, "epochs": 1, "learning_rate": 1.0, "weight_decay": 0.0}
     device = make_algorithm("ifca", learner, options)
     server = make_algorithm("ifca", None, options)
-    state = ServerState(1, "federate", {"expert0": model(), "expert1": model((1.0, 0.0))})
+    state = ServerState(1, "federate", {"expert0": make_model(), "expert1": make_model((1.0, 0.0))})
     losses = measure_mean_losses(
         learner,
         select_experts(state.models),
-        *(one_sample(0).x_train, one_sample(0).y_train),
+        *(make_shard(0).x_train, make_shard(0).y_train),
         0,
         derive_rng(1, 1),
     )
     assert losses == pytest.approx({0: 0.693147, 1: 0.313262}, abs=1e-6)
-    state, updates = federate(device, server, state, {"a": one_sample(0), "b": one_sample(1)}, 1)
+    state, updates = federate(device, server, state, {"a": make_shard(0), "b": make_shard(1)}, 1)
     assert [u.metrics["expert"] for u in updates] == [1.0, 0.0]
     np.testing.assert_allclose(state.models["expert1"]["head/bias"], [1.268941, -0.268941], atol=1e-6)
     np.testing.assert_allclose(state.models["expert1"]["head/kernel"], [[0.268941, -0.268941]], atol=1e-6)
@@ -87,7 +87,8 @@ def test_a_model_is_averaged_over_the_clients_that_chose_it():
         1, "federate", {"expert0": zeros, "expert1": zeros, "expert2": {"w": np.array([7, 8], np.float32)}}
     )
     after = server.aggregate(
-        state, [update("a", 1, 1, [1, 2]), update("b", 0, 9, [3, 3]), update("c", 1, 3, [5, 6])]
+        state,
+        [make_update("a", 1, 1, [1, 2]), make_update("b", 0, 9, [3, 3]), make_update("c", 1, 3, [5, 6])],
     )
     np.testing.assert_array_equal(after.models["expert1"]["w"], np.array([4, 5], np.float32))
     np.testing.assert_array_equal(after.models["expert0"]["w"], np.array([3, 3], np.float32))
@@ -104,7 +105,7 @@ def test_the_lowest_loss_is_chosen():
 
 
 @given(rows=st.integers(1, 9), columns=st.integers(1, 9), seed=st.integers(0, 999))
-def test_a_further_draw_holds_the_same_values(rows, columns, seed):
+def test_redrawn_weights_are_a_permutation(rows, columns, seed):
     weights = {
         "kernel": np.random.default_rng(seed).normal(size=(rows, columns)).astype(np.float32),
         "bias": np.arange(3.0),
@@ -115,13 +116,13 @@ def test_a_further_draw_holds_the_same_values(rows, columns, seed):
     np.testing.assert_array_equal(np.sort(drawn["bias"]), weights["bias"])
 
 
-def test_a_further_draw_has_other_biases():
+def test_experts_start_with_different_biases():
     weights = {"kernel": np.zeros((2, 2), np.float32), "bias": np.arange(99, dtype=np.float32)}
     models = make_algorithm("ifca", None, {"num_experts": 3}).init(weights, derive_rng(1, 0, "init")).models
     assert len({item["bias"].tobytes() for item in models.values()}) == 3
 
 
-def test_the_draws_of_the_plan_builder_are_the_first_weights():
+def test_experts_start_from_draws_of_the_plan_builder():
     """Draw 1 exists. Draw 2 is missing and is made from the initial weights."""
     initial = {"bias": np.arange(9.0), "draw:1/bias": np.full(9, 7.0)}
     models = make_algorithm("ifca", None, {"num_experts": 3}).init(initial, derive_rng(1, 0, "init")).models
@@ -130,7 +131,7 @@ def test_the_draws_of_the_plan_builder_are_the_first_weights():
     np.testing.assert_array_equal(np.sort(models["expert2"]["bias"]), initial["bias"])
 
 
-def test_models_start_apart_and_all_are_sent():
+def test_experts_start_different_and_all_are_broadcast():
     weights = {"kernel": np.arange(12, dtype=np.float32).reshape(3, 4), "bias": np.zeros(4, np.float32)}
     server = make_algorithm("ifca", None, {"num_experts": 4})
     state = server.init(weights, derive_rng(1, 0, "init"))
@@ -140,7 +141,7 @@ def test_models_start_apart_and_all_are_sent():
     assert len({item["kernel"].tobytes() for item in sent.values()}) == 4
 
 
-def test_a_choice_on_few_samples_is_on_the_same_for_all_models(shards):
+def test_all_models_are_compared_on_the_same_few_samples(shards):
     learner = SoftmaxLearner(softmax_spec("ifca", inputs=4, features=2, classes=3))
     weights = {
         s.name: np.random.default_rng(1).normal(size=s.shape).astype(np.float32) for s in learner.spec.weights
@@ -156,24 +157,24 @@ def test_a_choice_on_few_samples_is_on_the_same_for_all_models(shards):
     assert rng.random() == derive_rng(1, 1).random()
 
 
-def test_one_expert_is_fedavg(shards):
+def test_ifca_with_one_expert_equals_fedavg(shards):
     rates = {"epochs": 2, "learning_rate": 0.1, "momentum": 0.5, "weight_decay": 0.0}
     learner = SoftmaxLearner(softmax_spec("ifca", inputs=4, features=3, classes=3))
     weights = {
         s.name: np.random.default_rng(1).normal(size=s.shape).astype(np.float32) for s in learner.spec.weights
     }
-    ends = []
+    final_models = []
     for name, options in (("ifca", {**rates, "num_experts": 1, "validation_share": 0.0}), ("fedavg", rates)):
         device = make_algorithm(name, learner, options)
         server = make_algorithm(name, None, options)
-        ends.append(
+        final_models.append(
             federate(device, server, server.init(weights, derive_rng(1, 0, "init")), shards, 3)[0].models
         )
-    for name, array in ends[0]["expert0"].items():
-        np.testing.assert_array_equal(array, ends[1][GLOBAL][name])
+    for name, array in final_models[0]["expert0"].items():
+        np.testing.assert_array_equal(array, final_models[1][GLOBAL][name])
 
 
-def test_the_last_choice_is_on_samples_that_never_trained():
+def test_final_choice_uses_only_validation_samples():
     """One of two samples is a validation sample.
 
     Bias (5, 0) costs .0067 on class 0 and 5.0067 on class 1. Bias (0, 1) costs 1.3133 and .3133. Over both
@@ -182,7 +183,9 @@ def test_the_last_choice_is_on_samples_that_never_trained():
     learner = SoftmaxLearner(softmax_spec("ifca", inputs=1, features=1, classes=2, batch_size=1))
     device = make_algorithm("ifca", learner, {"num_experts": 2})
     server = make_algorithm("ifca", None, {"num_experts": 2})
-    state = ServerState(9, PHASE_PERSONALIZE, {"expert0": model((5.0, 0.0)), "expert1": model((0.0, 1.0))})
+    state = ServerState(
+        9, PHASE_PERSONALIZE, {"expert0": make_model((5.0, 0.0)), "expert1": make_model((0.0, 1.0))}
+    )
     x = np.ones((2, 1), np.float32)
     best = {}
     for labels in ((0, 1), (1, 0)):
@@ -200,15 +203,17 @@ def test_the_last_choice_is_on_samples_that_never_trained():
     assert sorted(best.values()) == [0, 1]
 
 
-def permuted(shard):
-    """Return the same samples with each label shifted by one, so that no model fits both."""
+def shift_labels(shard):
+    """Return the same samples with each label shifted by one, so that no model fits both shards."""
     y = (shard.y_train + 1) % 3
     y_test = (shard.y_test + 1) % 3
     return Shard(shard.x_train, y, shard.x_test, y_test, 3)
 
 
-def test_clients_that_contradict_one_another_end_in_two_clusters(shards):
-    federation = {f"{c}-{group}": permuted(s) if group else s for c, s in shards.items() for group in (0, 1)}
+def test_clients_with_conflicting_labels_form_two_clusters(shards):
+    federation = {
+        f"{c}-{group}": shift_labels(s) if group else s for c, s in shards.items() for group in (0, 1)
+    }
     options = {"num_experts": 2, "epochs": 3, "learning_rate": 0.1}
     learner = SoftmaxLearner(softmax_spec("ifca", inputs=4, features=4, classes=3))
     device = make_algorithm("ifca", learner, options)
@@ -248,6 +253,6 @@ def test_the_laws_hold_when_choosing_on_few_samples(shards):
     )
 
 
-def test_no_expert_is_an_error():
+def test_zero_experts_are_an_error():
     with pytest.raises(ConfigError, match="num_experts is 0"):
         make_algorithm("ifca", None, {"num_experts": 0})

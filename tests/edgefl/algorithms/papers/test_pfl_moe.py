@@ -33,31 +33,31 @@ def test_gate_step_by_hand():
 
 @given(count=st.integers(2, 500), share=st.floats(0.0, 1.0), seed=st.integers(0, 99))
 def test_split_is_a_partition_with_no_empty_side(count, share, seed):
-    per, gate = split_gate_samples(np.zeros(count, np.int64), share, derive_rng(seed, 1))
-    assert sorted([*per, *gate]) == list(range(count))
-    assert len(per) and len(gate)
+    local_rows, gate = split_gate_samples(np.zeros(count, np.int64), share, derive_rng(seed, 1))
+    assert sorted([*local_rows, *gate]) == list(range(count))
+    assert len(local_rows) and len(gate)
 
 
 def test_split_of_the_paper_is_three_to_one():
-    per, gate = split_gate_samples(np.zeros(400, np.int64), 0.25, derive_rng(1, 1))
-    assert (len(per), len(gate)) == (300, 100)
+    local_rows, gate = split_gate_samples(np.zeros(400, np.int64), 0.25, derive_rng(1, 1))
+    assert (len(local_rows), len(gate)) == (300, 100)
 
 
-def test_gate_and_local_model_train_on_other_recordings():
+def test_gate_and_local_model_train_on_different_recordings():
     """Each class has two recordings: one trains the local model, the other one trains the gate."""
     labels = np.array([0, 0, 0, 0, 1, 1, 1, 1])
     recordings = np.array([0, 0, 1, 1, 2, 2, 3, 3])
-    per, gate = split_gate_samples(labels, 0.25, derive_rng(1, 1), recordings)
-    assert sorted([*per, *gate]) == list(range(8)) and len(gate) == 4
-    assert not set(recordings[per]) & set(recordings[gate])
-    assert set(labels[per]) == set(labels[gate]) == {0, 1}
+    local_rows, gate = split_gate_samples(labels, 0.25, derive_rng(1, 1), recordings)
+    assert sorted([*local_rows, *gate]) == list(range(8)) and len(gate) == 4
+    assert not set(recordings[local_rows]) & set(recordings[gate])
+    assert set(labels[local_rows]) == set(labels[gate]) == {0, 1}
     alone = split_gate_samples(labels, 0.25, derive_rng(1, 1), np.zeros(8, np.int64))
     assert [rows.tolist() for rows in alone] == [
         rows.tolist() for rows in split_gate_samples(labels, 0.25, derive_rng(1, 1))
     ]
 
 
-def test_a_single_sample_trains_both():
+def test_single_sample_trains_gate_and_local_model():
     assert [rows.tolist() for rows in split_gate_samples(np.zeros(1, np.int64), 0.25, derive_rng(1, 1))] == [
         [0],
         [0],
@@ -65,7 +65,7 @@ def test_a_single_sample_trains_both():
 
 
 @pytest.mark.parametrize("name", ["pfl-fb", "pfl-mf", "pfl-mfe"])
-def test_personal_beats_a_weak_global_and_keeps_its_trunk(name, shards):
+def test_personal_model_beats_weak_global_model_and_keeps_its_trunk(name, shards):
     spec = softmax_spec(name, inputs=4, features=4, classes=3)
     learner = SoftmaxLearner(spec)
     options = {"adapt_learning_rate": 0.1, "adapt_epochs": 20, "gate_epochs": 20, "gate_learning_rate": 0.1}

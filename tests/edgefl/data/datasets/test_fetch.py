@@ -13,7 +13,7 @@ from edgefl.errors import DataError
 CONTENT = bytes(range(256)) * 9
 
 
-class Quiet(SimpleHTTPRequestHandler):
+class QuietRequests(SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
     def do_GET(self) -> None:
@@ -27,10 +27,10 @@ class Quiet(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[str]:
+def server_url(tmp_path: Path) -> Iterator[str]:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "set.bin").write_bytes(CONTENT)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "home")))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietRequests, directory=str(tmp_path / "home")))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
@@ -40,7 +40,7 @@ def home(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True)
-def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("EDGEFL_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
@@ -48,18 +48,20 @@ def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "data"
 
 
-def test_it_is_fetched_once(home: str, own_places: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    remote = RemoteFile(f"{home}/set.bin", "sha256:" + hashlib.sha256(CONTENT).hexdigest())
+def test_file_is_downloaded_once(
+    server_url: str, data_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    remote = RemoteFile(f"{server_url}/set.bin", "sha256:" + hashlib.sha256(CONTENT).hexdigest())
     path = find_or_download("sub/set.bin", remote)
-    assert path == own_places / "sub" / "set.bin"
+    assert path == data_folder / "sub" / "set.bin"
     assert path.read_bytes() == CONTENT
-    assert f"downloading {home}/set.bin to {path}" in capsys.readouterr().err
+    assert f"downloading {server_url}/set.bin to {path}" in capsys.readouterr().err
     assert find_or_download("sub/set.bin", RemoteFile("http://127.0.0.1:9/gone")) == path
     assert capsys.readouterr().err == ""
 
 
-def test_the_cache_is_looked_at_and_used_without_a_place(
-    home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_cache_folder_is_searched_and_is_the_default(
+    server_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = tmp_path / "cache" / "edgefl" / "data"
     cache.mkdir(parents=True)
@@ -67,13 +69,13 @@ def test_the_cache_is_looked_at_and_used_without_a_place(
     assert find_file("a.npz") == cache / "a.npz"
     monkeypatch.delenv("EDGEFL_DATA")
     assert list_data_folders() == [cache]
-    assert find_or_download("b", RemoteFile(f"{home}/set.bin")) == cache / "b"
+    assert find_or_download("b", RemoteFile(f"{server_url}/set.bin")) == cache / "b"
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert list_data_folders() == [Path.home() / ".cache" / "edgefl" / "data"]
 
 
 @pytest.mark.parametrize(
-    ("path", "digest", "most", "message"),
+    ("path", "digest", "max_bytes", "message"),
     [
         ("set.bin", "sha256:" + "0" * 64, 10**6, "expected 0000.*it is not the published file"),
         ("set.bin", "md5:" + "0" * 32, 10**6, "the md5 of"),
@@ -82,31 +84,31 @@ def test_the_cache_is_looked_at_and_used_without_a_place(
         ("short", "", 10**6, "received 9 bytes|IncompleteRead"),
     ],
 )
-def test_what_is_not_the_file_is_not_kept(
-    home: str, own_places: Path, path: str, digest: str, most: int, message: str
+def test_invalid_download_is_not_stored(
+    server_url: str, data_folder: Path, path: str, digest: str, max_bytes: int, message: str
 ) -> None:
     with pytest.raises(DataError, match=message):
-        find_or_download("set.bin", RemoteFile(f"{home}/{path}", digest, most))
+        find_or_download("set.bin", RemoteFile(f"{server_url}/{path}", digest, max_bytes))
     assert find_file("set.bin") is None
-    assert not own_places.exists() or not list(own_places.iterdir())
+    assert not data_folder.exists() or not list(data_folder.iterdir())
 
 
-def test_offline_says_how_to_get_it_by_hand(own_places: Path) -> None:
+def test_offline_error_explains_manual_download(data_folder: Path) -> None:
     with pytest.raises(
-        DataError, match=rf"no set.bin in .*could not be downloaded: .*copy it to {own_places}/set.bin"
+        DataError, match=rf"no set.bin in .*could not be downloaded: .*copy it to {data_folder}/set.bin"
     ):
         find_or_download("set.bin", RemoteFile("http://127.0.0.1:9/set.bin"))
     with pytest.raises(DataError, match=r"; ask a friend$"):
         find_or_download("set.bin", RemoteFile("nonsense:set.bin"), "ask a friend")
 
 
-def test_a_place_that_cannot_be_written(home: str, own_places: Path) -> None:
-    own_places.write_text("a file where the folder should be")
+def test_unwritable_folder_is_an_error(server_url: str, data_folder: Path) -> None:
+    data_folder.write_text("a file where the folder should be")
     with pytest.raises(DataError, match="could not be downloaded"):
-        find_or_download("set.bin", RemoteFile(f"{home}/set.bin"))
+        find_or_download("set.bin", RemoteFile(f"{server_url}/set.bin"))
 
 
-def test_files_can_be_fetched_too(tmp_path: Path) -> None:
+def test_file_urls_can_be_downloaded(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(CONTENT)
     assert (
         download(RemoteFile((tmp_path / "f").as_uri(), "md5:" + hashlib.md5(CONTENT).hexdigest())) == CONTENT

@@ -12,7 +12,7 @@ from edgefl.types import Shard
 from tests.support.sample_files import SAMPLE_FILES, windows_of
 
 
-def test_the_last_of_each_group_by_hand() -> None:
+def test_last_samples_of_each_group_are_held_out() -> None:
     groups = np.array([7, 3, 7, 7, 3, 7, 7, 5])
     train, test = hold_out_last(groups, 0.4)
     assert test.tolist() == [4, 5, 6] and train.tolist() == [0, 1, 2, 3, 7]
@@ -28,7 +28,7 @@ def write(path: Path, **arrays: np.ndarray) -> str:
     return f"npz:{path}"
 
 
-def test_by_client(tmp_path: Path) -> None:
+def test_last_samples_of_each_client_are_held_out(tmp_path: Path) -> None:
     x = np.arange(20, dtype=np.uint8)[:, None] * np.ones((1, 3), np.uint8)
     names = np.array(["pump", "fan"] * 10)
     data = load_dataset(write(tmp_path / "a.npz", x=x, y=np.arange(20) % 3, client=names))
@@ -38,7 +38,7 @@ def test_by_client(tmp_path: Path) -> None:
     assert len(make_client_partitions(data, PartitionConfig("group", 2), 1)) == 2
 
 
-def test_without_clients_and_recordings_the_last_samples_are_held_out(tmp_path: Path) -> None:
+def test_last_samples_are_held_out_without_clients_and_recordings(tmp_path: Path) -> None:
     x = np.random.default_rng(0).random((50, 4)).astype(np.float32)
     name = write(tmp_path / "a.npz", x=x, y=np.arange(50) % 2)
     for seed in (1, 2):
@@ -61,7 +61,7 @@ def test_a_device_and_a_simulation_hold_out_the_same_samples(tmp_path: Path, see
         assert_same_samples(device, simulated)
 
 
-def test_clients_of_one_file_are_split_as_devices_are(tmp_path: Path) -> None:
+def test_clients_of_one_file_are_split_like_devices(tmp_path: Path) -> None:
     """The windows of the first client overlap, and the samples of the second client are in time order."""
     parts = SAMPLE_FILES["recordings"], SAMPLE_FILES["time"]
     both = {name: np.concatenate([part[name] for part in parts]) for name in ("x", "y")}
@@ -74,7 +74,7 @@ def test_clients_of_one_file_are_split_as_devices_are(tmp_path: Path) -> None:
         np.testing.assert_array_equal(device.x_test, simulated.x_test)
 
 
-def with_test_part(name: str) -> dict[str, np.ndarray]:
+def make_arrays_with_test_part(name: str) -> dict[str, np.ndarray]:
     arrays = {key: SAMPLE_FILES[name][key] for key in ("x", "y", "group") if key in SAMPLE_FILES[name]}
     arrays = {key: array.copy() for key, array in arrays.items()}
     return arrays | {"x_test": windows_of(6, 16, 8), "y_test": np.arange(6) % 3}
@@ -85,18 +85,18 @@ def assert_same_samples(device: Shard, simulated: Shard) -> None:
         np.testing.assert_array_equal(getattr(device, name), getattr(simulated, name), name)
     assert device.group_train is not None and simulated.group_train is not None
     np.testing.assert_array_equal(
-        *(np.unique(each.group_train, return_inverse=True)[1] for each in (device, simulated))
+        *(np.unique(shard.group_train, return_inverse=True)[1] for shard in (device, simulated))
     )
 
 
-def test_a_device_and_a_simulation_train_on_the_same_samples_of_files_with_test_samples(
+def test_device_and_simulation_share_training_samples_of_files_with_test_samples(
     tmp_path: Path,
 ) -> None:
     """Six cuts of the only recording of the first file leave out three windows each.
 
     The second file names groups, and some of them overlap.
     """
-    files = {name: with_test_part(name) for name in ("recordings", "groups")}
+    files = {name: make_arrays_with_test_part(name) for name in ("recordings", "groups")}
     files["groups"]["x"][:30] = windows_of(30, 12, 9)  # the first six groups overlap
     paths = [tmp_path / f"{name}.npz" for name in files]
     for path, arrays in zip(paths, files.values(), strict=True):
@@ -107,14 +107,14 @@ def test_a_device_and_a_simulation_train_on_the_same_samples_of_files_with_test_
     assert [len(device.y_train) for device in devices] == [42, 60]
     for device, simulated in zip(devices, shards.values(), strict=True):
         assert_same_samples(device, simulated)
-    alone = load_dataset(f"npz:{paths[0]}")
-    np.testing.assert_array_equal(alone.x_train, devices[0].x_train)
-    np.testing.assert_array_equal(alone.recording_train, devices[0].group_train)
+    first_file = load_dataset(f"npz:{paths[0]}")
+    np.testing.assert_array_equal(first_file.x_train, devices[0].x_train)
+    np.testing.assert_array_equal(first_file.recording_train, devices[0].group_train)
 
 
-def test_clients_of_one_file_with_test_samples_train_as_devices_do(tmp_path: Path) -> None:
+def test_clients_of_one_file_with_test_samples_are_split_like_devices(tmp_path: Path) -> None:
     """The windows of each client overlap, and windows of one client overlap windows of the other."""
-    part = with_test_part("recordings")
+    part = make_arrays_with_test_part("recordings")
     joined = {name: np.concatenate([array, array]) for name, array in part.items()}
     clients = {"client": np.repeat(["a", "b"], 60), "client_test": np.repeat(["a", "b"], 6)}
     data = load_dataset(write(tmp_path / "both.npz", **joined, **clients))
@@ -129,22 +129,22 @@ def test_clients_of_one_file_with_test_samples_train_as_devices_do(tmp_path: Pat
     assert len(recordings) == 2 and not recordings[0] & recordings[1]
 
 
-def test_the_only_sample_of_a_client_is_trained_on(tmp_path: Path) -> None:
+def test_only_sample_of_a_client_is_a_training_sample(tmp_path: Path) -> None:
     arrays = {"x": np.arange(8.0)[:, None], "y": np.arange(8) % 2, "client": np.array([3, *[4] * 7])}
     data = load_dataset(write(tmp_path / "a.npz", **arrays))
     assert data.x_test.ravel().tolist() == [6, 7] and data.x_train.ravel().tolist() == [0, 1, 2, 3, 4, 5]
 
 
-def test_with_a_test_part_of_its_own(tmp_path: Path) -> None:
+def test_test_part_of_the_file_is_used(tmp_path: Path) -> None:
     x = np.zeros((4, 2), np.float32)
-    kept = {"x": x, "y": np.array([0, 1, 0, 1]), "x_test": x[:2], "y_test": np.array([2, 0])}
+    arrays = {"x": x, "y": np.array([0, 1, 0, 1]), "x_test": x[:2], "y_test": np.array([2, 0])}
     data = load_dataset(
-        write(tmp_path / "a.npz", **kept, client=np.array([9, 9, 4, 4]), client_test=np.array([4, 9]))
+        write(tmp_path / "a.npz", **arrays, client=np.array([9, 9, 4, 4]), client_test=np.array([4, 9]))
     )
     assert data.num_classes == 3
     assert data.group_train is not None and data.group_train.tolist() == [1, 1, 0, 0]
     assert data.group_test is not None and data.group_test.tolist() == [0, 1]
-    assert load_dataset(write(tmp_path / "b.npz", **kept, client=np.arange(4))).group_train is None
+    assert load_dataset(write(tmp_path / "b.npz", **arrays, client=np.arange(4))).group_train is None
 
 
 @pytest.mark.parametrize(
@@ -169,13 +169,15 @@ def test_with_a_test_part_of_its_own(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_used(tmp_path: Path, arrays: dict[str, np.ndarray], message: str) -> None:
+def test_error_for_invalid_arrays_names_file_and_cause(
+    tmp_path: Path, arrays: dict[str, np.ndarray], message: str
+) -> None:
     with pytest.raises(DataError, match=message) as caught:
         load_dataset(write(tmp_path / "a.npz", **arrays))
     assert str(tmp_path / "a.npz") in str(caught.value)
 
 
-def test_objects_and_missing_files(tmp_path: Path) -> None:
+def test_pickled_objects_and_missing_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no data set at"):
         load_dataset(f"npz:{tmp_path / 'none.npz'}")
     with pytest.raises(DataError, match="cannot be read"):

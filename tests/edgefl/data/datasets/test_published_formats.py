@@ -32,27 +32,32 @@ def write_tar(path: Path, files: dict[str, bytes]) -> None:
             tar.addfile(info, io.BytesIO(content))
 
 
-def record(labels: list[int], picture: np.ndarray) -> bytes:
+def encode_record(labels: list[int], picture: np.ndarray) -> bytes:
     return bytes(labels) + picture.transpose(2, 0, 1).tobytes()
 
 
-def test_cifar_10_binary(folder: Path) -> None:
+def test_cifar10_binary_archive_is_read(folder: Path) -> None:
     rng = np.random.default_rng(0)
     pictures = rng.integers(0, 256, (6, 32, 32, 3)).astype(np.uint8)
     names = [*cifar10.TRAIN_FILES, *cifar10.TEST_FILES]
-    write_tar(folder / cifar10.ARCHIVE, {name: record([i + 2], pictures[i]) for i, name in enumerate(names)})
+    write_tar(
+        folder / cifar10.ARCHIVE, {name: encode_record([i + 2], pictures[i]) for i, name in enumerate(names)}
+    )
     data = load_dataset("cifar10")
     assert data.y_train.tolist() == [2, 3, 4, 5, 6] and data.y_test.tolist() == [7]
     np.testing.assert_array_equal(data.x_train, pictures[:5] / np.float32(255))
     np.testing.assert_array_equal(data.x_test, pictures[5:] / np.float32(255))
 
 
-def test_cifar_100_binary(folder: Path) -> None:
+def test_cifar100_binary_archive_is_read(folder: Path) -> None:
     pictures = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3)).astype(np.uint8)
-    train = record([4, 0], pictures[0]) + record([1, 1], pictures[1])
+    train = encode_record([4, 0], pictures[0]) + encode_record([1, 1], pictures[1])
     write_tar(
         folder / cifar100.ARCHIVE,
-        {"cifar-100-binary/train.bin": train, "cifar-100-binary/test.bin": record([1, 1], pictures[2])},
+        {
+            "cifar-100-binary/train.bin": train,
+            "cifar-100-binary/test.bin": encode_record([1, 1], pictures[2]),
+        },
     )
     data = load_dataset("cifar100")
     assert data.y_train.tolist() == [0, 1] and data.num_classes == 100 and data.note == ""
@@ -60,7 +65,7 @@ def test_cifar_100_binary(folder: Path) -> None:
     np.testing.assert_array_equal(data.x_test[0], pictures[2] / np.float32(255))
 
 
-def test_the_superclasses_are_all_there() -> None:
+def test_cifar100_superclasses_have_five_classes_each() -> None:
     names = " ".join(cifar100.SUPERCLASSES).split()
     assert len(set(names)) == 100
     assert np.bincount(cifar100.find_superclasses(names)).tolist() == [5] * 20
@@ -69,7 +74,7 @@ def test_the_superclasses_are_all_there() -> None:
         cifar100.find_superclasses(["house_cat"])
 
 
-def test_damaged_cifar(folder: Path) -> None:
+def test_damaged_cifar_archives_are_refused(folder: Path) -> None:
     path = folder / cifar10.ARCHIVE
     for content in (b"no tar", gzip.compress(b"neither")):
         path.write_bytes(content)
@@ -83,38 +88,38 @@ def test_damaged_cifar(folder: Path) -> None:
         load_dataset("cifar10")
 
 
-def idx(folder: Path, name: str, magic: int, values: np.ndarray) -> None:
+def write_idx(folder: Path, name: str, magic: int, values: np.ndarray) -> None:
     header = np.array([magic, *values.shape], ">u4").tobytes()
     (folder / "qmnist").mkdir(exist_ok=True)
     (folder / "qmnist" / name).write_bytes(gzip.compress(header + values.tobytes()))
 
 
-def test_qmnist_by_writer(folder: Path) -> None:
+def test_qmnist_is_split_by_writer(folder: Path) -> None:
     pictures = np.arange(6 * 784).reshape(6, 28, 28).astype(np.uint8)
     # Columns: class, form series, writer, digit of this writer. Writer 9 wrote the last digit first.
     table = np.array([[5, 0, 9, 30, 35, 0, 0, 0]] * 6, ">i4")
     table[:, 2] = [9, 8, 9, 8, 9, 9]
     table[:, 3] = [30, 1, 31, 2, 40, 2]
     table[:, 0] = range(6)
-    idx(folder, "qmnist-train-images-idx3-ubyte.gz", 0x803, pictures)
-    idx(folder, "qmnist-train-labels-idx2-int.gz", 0xC02, table)
+    write_idx(folder, "qmnist-train-images-idx3-ubyte.gz", 0x803, pictures)
+    write_idx(folder, "qmnist-train-labels-idx2-int.gz", 0xC02, table)
     data = load_dataset("mnist-writers", {"test_share": 0.25})
     assert data.y_train.tolist() == [0, 1, 2, 5] and data.y_test.tolist() == [3, 4]
     assert data.group_train is not None and data.group_train.tolist() == [9, 8, 9, 9]
     assert data.group_test is not None and data.group_test.tolist() == [8, 9]
     np.testing.assert_array_equal(data.x_test[1, :, :, 0], pictures[4] / np.float32(255))
-    idx(folder, "qmnist-test-images-idx3-ubyte.gz", 0x803, pictures[:2])
-    idx(folder, "qmnist-test-labels-idx2-int.gz", 0xC02, table[:2])
+    write_idx(folder, "qmnist-test-images-idx3-ubyte.gz", 0x803, pictures[:2])
+    write_idx(folder, "qmnist-test-labels-idx2-int.gz", 0xC02, table[:2])
     official = load_dataset("mnist-writers", {"split": "official"})
     assert (len(official.y_train), official.y_test.tolist()) == (6, [0, 1])
     with pytest.raises(DataError, match="'own' or 'official'"):
         load_dataset("mnist-writers", {"split": "0.2"})
-    idx(folder, "qmnist-train-labels-idx2-int.gz", 0xC02, table[:5])
+    write_idx(folder, "qmnist-train-labels-idx2-int.gz", 0xC02, table[:5])
     with pytest.raises(DataError, match="download the qmnist archives again"):
         load_dataset("mnist-writers")
 
 
-def har_files(windows: np.ndarray, y: list[int], wearers: list[int], part: str) -> dict[str, str]:
+def format_har_files(windows: np.ndarray, y: list[int], wearers: list[int], part: str) -> dict[str, str]:
     files = {f"y_{part}.txt": "\n".join(map(str, y)), f"subject_{part}.txt": "\n".join(map(str, wearers))}
     for i, channel in enumerate(CHANNELS):
         rows = ("  ".join(f"{value: .7e}" for value in row) for row in windows[:, :, i])
@@ -122,11 +127,13 @@ def har_files(windows: np.ndarray, y: list[int], wearers: list[int], part: str) 
     return {f"UCI HAR Dataset/{part}/{name}": content for name, content in files.items()}
 
 
-def test_uci_har_zip(folder: Path) -> None:
+def test_uci_har_zip_archive_is_read(folder: Path) -> None:
     signal = np.random.default_rng(0).normal(size=(64 * 9, 9)).round(4)
     windows = np.stack([signal[start : start + 128] for start in range(0, 64 * 8, 64)])
     other = np.random.default_rng(1).normal(size=(2, 128, 9)).round(4)
-    files = har_files(windows, [1] * 8, [3] * 8, "train") | har_files(other, [6, 6], [2, 2], "test")
+    files = format_har_files(windows, [1] * 8, [3] * 8, "train") | format_har_files(
+        other, [6, 6], [2, 2], "test"
+    )
     inner = io.BytesIO()
     with zipfile.ZipFile(inner, "w") as archive:
         for name, content in files.items():
@@ -151,14 +158,14 @@ def test_uci_har_zip(folder: Path) -> None:
         assert len(set(data.recording_train[:3])) == 1 and len(set(data.recording_train)) == 3
         assert data.y_test.tolist() == [0, 0, 5]
         assert data.group_test is not None and data.group_test.tolist() == [3, 3, 2]
-    apart = load_dataset("uci-har", {"split": "wearer"})
-    assert (len(apart.y_train), len(apart.y_test)) == (8, 2)
+    by_wearer = load_dataset("uci-har", {"split": "wearer"})
+    assert (len(by_wearer.y_train), len(by_wearer.y_test)) == (8, 2)
     path.write_bytes(inner.getvalue()[:-40])
     with pytest.raises(DataError, match="not the official UCI HAR archive"):
         load_dataset("uci-har")
 
 
-def test_shuffled_windows_are_put_in_order(folder: Path) -> None:
+def test_shuffled_uci_har_windows_are_sorted(folder: Path) -> None:
     signal = np.random.default_rng(1).normal(size=(64 * 21, 9)).astype(np.float16)
     windows = np.stack([signal[start : start + 128] for start in range(0, 64 * 20, 64)])
     order = np.random.default_rng(2).permutation(20)
@@ -176,7 +183,7 @@ def test_shuffled_windows_are_put_in_order(folder: Path) -> None:
     assert not halves[0] & halves[1]
 
 
-def test_medmnist(folder: Path) -> None:
+def test_medmnist_file_is_read(folder: Path) -> None:
     rng = np.random.default_rng(0)
     parts = {}
     for part, count in (("train", 4), ("val", 2), ("test", 3)):
@@ -198,7 +205,7 @@ def test_medmnist(folder: Path) -> None:
         load_dataset("dermamnist")
 
 
-def leaf(path: Path, people: dict[str, list[int]]) -> None:
+def write_leaf(path: Path, people: dict[str, list[int]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     data = {name: {"x": [[k / 255] * 784 for k in y], "y": y} for name, y in people.items()}
     path.write_text(
@@ -208,10 +215,10 @@ def leaf(path: Path, people: dict[str, list[int]]) -> None:
     )
 
 
-def test_leaf(folder: Path) -> None:
-    leaf(folder / "femnist/train/all_data_0_niid_0_keep_0_train_9.json", {"f0": [3, 61], "f1": [5]})
-    leaf(folder / "femnist/train/all_data_1_niid_0_keep_0_train_9.json", {"f2": [7]})
-    leaf(folder / "femnist/test/all_data_0_niid_0_keep_0_test_9.json", {"f1": [6], "f0": [4]})
+def test_leaf_files_are_read(folder: Path) -> None:
+    write_leaf(folder / "femnist/train/all_data_0_niid_0_keep_0_train_9.json", {"f0": [3, 61], "f1": [5]})
+    write_leaf(folder / "femnist/train/all_data_1_niid_0_keep_0_train_9.json", {"f2": [7]})
+    write_leaf(folder / "femnist/test/all_data_0_niid_0_keep_0_test_9.json", {"f1": [6], "f0": [4]})
     data = load_dataset("femnist")
     assert (
         data.y_train.tolist() == [3, 61, 5, 7] and data.y_test.tolist() == [6, 4] and data.num_classes == 62
@@ -223,8 +230,8 @@ def test_leaf(folder: Path) -> None:
     assert load_dataset("femnist", {"writers": 1}).y_train.tolist() == [3, 61]
 
 
-def test_leaf_before_it_is_split(folder: Path) -> None:
-    leaf(folder / "femnist/all_data/all_data_0.json", {"f0": [1, 2, 3, 4, 5], "f1": [6, 7]})
+def test_unsplit_leaf_files_are_split_by_client(folder: Path) -> None:
+    write_leaf(folder / "femnist/all_data/all_data_0.json", {"f0": [1, 2, 3, 4, 5], "f1": [6, 7]})
     data = load_dataset("femnist")
     assert data.y_train.tolist() == [1, 2, 3, 4, 6] and data.y_test.tolist() == [5, 7]
     (folder / "femnist/all_data/all_data_0.json").write_text(
@@ -235,13 +242,13 @@ def test_leaf_before_it_is_split(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "mnist-writers", "uci-har", "dermamnist", "femnist"])
-def test_absent_files_say_how_to_get_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_for_missing_files_explains_how_to_get_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
     with pytest.raises(DataError, match=r"copy it to|preprocess\.sh"):
         load_dataset(name)
 
 
-def test_all_sources_are_listed(folder: Path) -> None:
+def test_all_data_sets_are_listed(folder: Path) -> None:
     rows = {row["name"]: row for row in list_datasets()}
     assert list(rows) == list(DATASETS)
     assert not rows["cifar10"]["here"] and rows["digits"]["here"]

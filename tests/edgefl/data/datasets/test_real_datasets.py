@@ -8,15 +8,15 @@ from edgefl.data import copy_shard, list_datasets, load_data, make_client_partit
 from edgefl.data.datasets.fetch import find_file
 from edgefl.data.recordings import find_recordings
 
-HERE = {row["name"]: row["here"] for row in list_datasets()}
+IS_AVAILABLE = {row["name"]: row["here"] for row in list_datasets()}
 
 
 def needs(name: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(not HERE[name], reason=f"{name} is not in EDGEFL_DATA")
+    return pytest.mark.skipif(not IS_AVAILABLE[name], reason=f"{name} is not in EDGEFL_DATA")
 
 
 @needs("cifar10")
-def test_cifar_10() -> None:
+def test_cifar10_has_published_sizes() -> None:
     data = load_data(DataConfig("cifar10"), 1, scale=False)
     assert data.x_train.shape == (50000, 32, 32, 3) and data.x_train.dtype == np.uint8
     assert (
@@ -29,41 +29,42 @@ def test_cifar_10() -> None:
 
 
 @needs("cifar100")
-def test_cifar_100() -> None:
+def test_cifar100_has_published_sizes_and_superclasses() -> None:
     data = load_data(DataConfig("cifar100"), 1, scale=False)
     assert data.coarse is not None and len(data.coarse) == data.num_classes
     assert np.bincount(data.y_train).tolist() == [500] * data.num_classes
     assert bool(data.note) == (data.num_classes < 100)
-    made = make_client_partitions(data, PartitionConfig("pachinko", 50, {}), 1)
+    client_partitions = make_client_partitions(data, PartitionConfig("pachinko", 50, {}), 1)
     assert (
-        np.mean([len(np.unique(data.y_train[own.train])) for own in made.values()]) < 0.6 * data.num_classes
+        np.mean([len(np.unique(data.y_train[part.train])) for part in client_partitions.values()])
+        < 0.6 * data.num_classes
     )
 
 
 @needs("mnist-writers")
-def test_writers() -> None:
+def test_mnist_writers_are_groups() -> None:
     data = load_data(DataConfig("mnist-writers"), 1, scale=False)
     assert data.group_train is not None and data.group_test is not None
     assert set(data.group_test) <= set(data.group_train) and len(set(data.group_train)) >= 400
     assert len(data.y_test) / (len(data.y_train) + len(data.y_test)) == pytest.approx(0.2, abs=0.005)
-    made = make_client_partitions(data, PartitionConfig("group", 100, {}), 1)
-    assert all(len(own.train) >= 10 for own in made.values())
+    client_partitions = make_client_partitions(data, PartitionConfig("group", 100, {}), 1)
+    assert all(len(part.train) >= 10 for part in client_partitions.values())
 
 
 @needs("uci-har")
-def test_no_window_overlaps_a_held_out_one() -> None:
+def test_uci_har_training_windows_do_not_overlap_test_windows() -> None:
     raw = load_data(DataConfig("uci-har", options={"standardise": False}), 1)
     assert raw.group_train is not None and raw.group_test is not None
     both = np.concatenate([raw.x_train, raw.x_test])
-    found = find_recordings(both)
-    trained = len(raw.y_train)
-    assert found is not None and found.measure_joined_share() > 0.99
-    assert not found.find_overlapping(np.arange(trained, len(both)))[:trained].any()
-    assert not set(found.group[:trained]) & set(found.group[trained:])
+    recordings = find_recordings(both)
+    num_train = len(raw.y_train)
+    assert recordings is not None and recordings.measure_joined_share() > 0.99
+    assert not recordings.find_overlapping(np.arange(num_train, len(both)))[:num_train].any()
+    assert not set(recordings.group[:num_train]) & set(recordings.group[num_train:])
     assert (np.bincount(raw.y_test) > 150).all()
     assert raw.recording_train is not None
     for recording in np.unique(raw.recording_train):
-        assert len(set(found.group[:trained][raw.recording_train == recording])) == 1
+        assert len(set(recordings.group[:num_train][raw.recording_train == recording])) == 1
     data = load_data(DataConfig("uci-har"), 1)
     channels = data.x_train.reshape(-1, 9)
     np.testing.assert_allclose(channels.std(axis=0), 1, atol=0.1)
@@ -71,9 +72,9 @@ def test_no_window_overlaps_a_held_out_one() -> None:
 
 
 @needs("dermamnist")
-def test_skin_lesions_in_packages() -> None:
+def test_dermamnist_is_divided_into_packages() -> None:
     data = load_data(DataConfig("dermamnist"), 1, scale=False)
     assert (len(data.y_train), len(data.y_test)) == (8010, 2005)
-    made = make_client_partitions(data, PartitionConfig("packages", 34, {}), 1)
-    assert {(len(own.train), len(own.test)) for own in made.values()} == {(56, 14)}
+    client_partitions = make_client_partitions(data, PartitionConfig("packages", 34, {}), 1)
+    assert {(len(part.train), len(part.test)) for part in client_partitions.values()} == {(56, 14)}
     assert find_file("dermamnist.npz") is not None

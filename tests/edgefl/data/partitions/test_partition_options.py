@@ -29,7 +29,7 @@ from edgefl.errors import DataError
         ("p-majority", {"p": 1.5}),
     ],
 )
-def test_numbers_out_of_range(name: str, options: dict[str, Any]) -> None:
+def test_numbers_out_of_range_are_refused(name: str, options: dict[str, Any]) -> None:
     y = np.tile(np.arange(10), 120)
     y_test = np.tile(np.arange(10), 60)
     data = Dataset(

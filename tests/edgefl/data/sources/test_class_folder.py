@@ -14,20 +14,25 @@ from edgefl.data.sources import load_source, make_source, read_source
 from edgefl.errors import DataError
 
 
-def png(path, rows, color=0, depth=8):
+def write_png(path, rows, color=0, depth=8):
     """Write a PNG file from its rows: colour type 0 is grey, 2 is RGB, 6 is RGBA."""
 
-    def part(kind, body):
+    def make_chunk(kind, body):
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
     width = len(rows[0]) * 8 // (depth * {0: 1, 2: 3, 6: 4}[color])
     head = struct.pack(">IIBBBBB", width, len(rows), depth, color, 0, 0, 0)
     body = zlib.compress(b"".join(b"\0" + bytes(row) for row in rows))
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + part(b"IHDR", head) + part(b"IDAT", body) + part(b"IEND", b""))
+    path.write_bytes(
+        b"\x89PNG\r\n\x1a\n"
+        + make_chunk(b"IHDR", head)
+        + make_chunk(b"IDAT", body)
+        + make_chunk(b"IEND", b"")
+    )
 
 
-def wav(path, content, width=2, rate=8000, channels=1):
+def write_wav(path, content, width=2, rate=8000, channels=1):
     path.parent.mkdir(parents=True, exist_ok=True)
     with wave.open(str(path), "wb") as file:
         file.setnchannels(channels)
@@ -36,7 +41,7 @@ def wav(path, content, width=2, rate=8000, channels=1):
         file.writeframes(content)
 
 
-def npy(path, values):
+def write_npy(path, values):
     path.parent.mkdir(parents=True, exist_ok=True)
     np.save(path, values)
 
@@ -45,11 +50,11 @@ def read(folder):
     return read_source(make_source(str(folder)))
 
 
-def test_pictures_by_hand(tmp_path):
+def test_pictures_are_read_with_their_classes(tmp_path):
     pytest.importorskip("PIL")
-    png(tmp_path / "dog" / "b.png", [[0, 51], [255, 102]])
-    png(tmp_path / "cat" / "a.png", [[1, 2], [3, 4]])
-    png(tmp_path / "cat" / "c.png", [[5, 6], [7, 8]])
+    write_png(tmp_path / "dog" / "b.png", [[0, 51], [255, 102]])
+    write_png(tmp_path / "cat" / "a.png", [[1, 2], [3, 4]])
+    write_png(tmp_path / "cat" / "c.png", [[5, 6], [7, 8]])
     (tmp_path / "cat" / ".DS_Store").write_bytes(b"x")
     arrays = read(tmp_path)
     assert arrays["x"].dtype == np.uint8
@@ -60,11 +65,11 @@ def test_pictures_by_hand(tmp_path):
     assert arrays["class_names"].tolist() == ["cat", "dog"]
 
 
-def test_colours_bits_and_palettes(tmp_path):
+def test_colour_one_bit_and_palette_pictures_are_read(tmp_path):
     image = pytest.importorskip("PIL.Image")
-    png(tmp_path / "colour" / "a" / "1.png", [[1, 2, 3, 4, 5, 6]], color=2)
+    write_png(tmp_path / "colour" / "a" / "1.png", [[1, 2, 3, 4, 5, 6]], color=2)
     np.testing.assert_array_equal(read(tmp_path / "colour")["x"], [[[[1, 2, 3], [4, 5, 6]]]])
-    png(tmp_path / "bits" / "a" / "1.png", [[0b10100000]], depth=1)
+    write_png(tmp_path / "bits" / "a" / "1.png", [[0b10100000]], depth=1)
     assert read(tmp_path / "bits")["x"].ravel().tolist() == [255, 0, 255, 0, 0, 0, 0, 0]
     (tmp_path / "palette" / "a").mkdir(parents=True)
     image.fromarray(np.uint8([[[9, 8, 7], [1, 2, 3]]])).quantize(2).save(tmp_path / "palette" / "a" / "1.png")
@@ -80,23 +85,23 @@ def test_colours_bits_and_palettes(tmp_path):
     ],
 )
 def test_sound_is_scaled_to_one(tmp_path, width, content, expected):
-    wav(tmp_path / "a" / "1.wav", content, width)
+    write_wav(tmp_path / "a" / "1.wav", content, width)
     x = read(tmp_path)["x"]
     assert (x.dtype, x.shape) == (np.float32, (1, 3, 1))
     np.testing.assert_array_equal(x.ravel(), np.float32(expected))
 
 
-def test_stereo_is_a_channel_each(tmp_path):
-    wav(tmp_path / "a" / "1.wav", struct.pack("<4h", 1, 2, 3, 4), channels=2)
+def test_stereo_sound_has_two_channels(tmp_path):
+    write_wav(tmp_path / "a" / "1.wav", struct.pack("<4h", 1, 2, 3, 4), channels=2)
     np.testing.assert_array_equal(read(tmp_path)["x"] * 32768, [[[1, 2], [3, 4]]])
 
 
-def test_arrays_and_their_scaling_are_those_of_an_npz(tmp_path):
+def test_npy_files_give_the_same_shard_as_an_npz_file(tmp_path):
     rng = np.random.default_rng(0)
     for dtype in (np.uint8, np.float64):
         values = (rng.random((10, 4, 2)) * 255).astype(dtype)
         for index, value in enumerate(values):
-            npy(tmp_path / dtype.__name__ / str(index % 2) / f"{index}.npy", value)
+            write_npy(tmp_path / dtype.__name__ / str(index % 2) / f"{index}.npy", value)
         order = [*range(0, 10, 2), *range(1, 10, 2)]
         np.savez(tmp_path / "same.npz", x=values[order], y=np.array(order) % 2)
         one = load_source(make_source(str(tmp_path / dtype.__name__)), seed=4, num_classes=2)
@@ -106,15 +111,15 @@ def test_arrays_and_their_scaling_are_those_of_an_npz(tmp_path):
             assert getattr(one, name).dtype == getattr(two, name).dtype
 
 
-def test_how_classes_are_numbered(tmp_path):
+def test_classes_are_numbered_by_folder_name_or_classes_txt(tmp_path):
     for name in ("10", "9", "2"):
-        npy(tmp_path / name / "a.npy", np.float32([1, 2]))
+        write_npy(tmp_path / name / "a.npy", np.float32([1, 2]))
     assert read(tmp_path)["y"].tolist() == [10, 2, 9]  # whole numbers keep their values
     assert "class_names" not in read(tmp_path)
     (tmp_path / "classes.txt").write_text("9\n\n 10 \n7\n2\n")
     assert read(tmp_path)["y"].tolist() == [1, 3, 0]
     assert read(tmp_path)["class_names"].tolist() == ["9", "10", "7", "2"]
-    npy(tmp_path / "09" / "a.npy", np.float32([1, 2]))
+    write_npy(tmp_path / "09" / "a.npy", np.float32([1, 2]))
     with pytest.raises(DataError, match=r"'09' is not in .*classes.txt; did you mean '9'"):
         read(tmp_path)
     (tmp_path / "classes.txt").unlink()
@@ -122,10 +127,10 @@ def test_how_classes_are_numbered(tmp_path):
         read(tmp_path)
 
 
-def test_a_board_that_lacks_a_class_is_told_of_the_list(tmp_path):
+def test_error_for_a_missing_class_suggests_a_class_list(tmp_path):
     for name in ("cat", "fox"):
         for index in range(5):
-            npy(tmp_path / name / f"{index}.npy", np.float32([index, 2]))
+            write_npy(tmp_path / name / f"{index}.npy", np.float32([index, 2]))
     source = make_source(str(tmp_path))
     assert load_source(source, num_classes=2).num_classes == 2
     with pytest.raises(
@@ -144,30 +149,38 @@ def test_a_board_that_lacks_a_class_is_told_of_the_list(tmp_path):
     ("text", "message"),
     [(b"a\nb\na\n", "'a' twice"), (b" \n", "is empty"), (b"\xff\xfe\x00", "not a text file")],
 )
-def test_lists_that_are_none(tmp_path, text, message):
-    npy(tmp_path / "a" / "a.npy", np.float32([1, 2]))
+def test_invalid_class_lists_are_refused(tmp_path, text, message):
+    write_npy(tmp_path / "a" / "a.npy", np.float32([1, 2]))
     (tmp_path / "classes.txt").write_bytes(text)
     with pytest.raises(DataError, match=message):
         read(tmp_path)
 
 
-def grey(path):
-    png(path, [[1, 2], [3, 4]])
+def write_grey_png(path):
+    write_png(path, [[1, 2], [3, 4]])
 
 
 BAD = [
     ("text.png", lambda path: path.write_text("hello"), "cannot be read as PNG"),
-    ("cut.png", lambda path: (grey(path), path.write_bytes(path.read_bytes()[:45])), "cannot be read as PNG"),
-    ("clear.png", lambda path: png(path, [[1, 2, 3, 4]], color=6), "mode RGBA, expected 8-bit grey or RGB"),
-    ("deep.png", lambda path: png(path, [[1, 2, 3, 4]], depth=16), r"mode I[;16]*, expected 8-bit"),
+    (
+        "cut.png",
+        lambda path: (write_grey_png(path), path.write_bytes(path.read_bytes()[:45])),
+        "cannot be read as PNG",
+    ),
+    (
+        "clear.png",
+        lambda path: write_png(path, [[1, 2, 3, 4]], color=6),
+        "mode RGBA, expected 8-bit grey or RGB",
+    ),
+    ("deep.png", lambda path: write_png(path, [[1, 2, 3, 4]], depth=16), r"mode I[;16]*, expected 8-bit"),
     (
         "large.png",
-        lambda path: png(path, [[1, 2, 3], [4, 5, 6]]),
+        lambda path: write_png(path, [[1, 2, 3], [4, 5, 6]]),
         r"large.png is a PNG of shape \(2, 3, 1\), expected a PNG of shape",
     ),
     (
         "other.npy",
-        lambda path: npy(path, np.zeros((2, 2, 1))),
+        lambda path: write_npy(path, np.zeros((2, 2, 1))),
         r"other.npy is floats of shape .*, expected a PNG",
     ),
     (
@@ -180,9 +193,9 @@ BAD = [
 
 
 @pytest.mark.parametrize(("name", "damage", "message"), BAD, ids=[row[0] for row in BAD])
-def test_a_bad_picture_is_named(tmp_path, name, damage, message):
+def test_error_for_a_bad_picture_names_the_file(tmp_path, name, damage, message):
     pytest.importorskip("PIL")
-    grey(tmp_path / "a" / "a.png")
+    write_grey_png(tmp_path / "a" / "a.png")
     damage(tmp_path / "a" / name)
     with pytest.raises(DataError, match=message) as caught:
         read(tmp_path)
@@ -193,7 +206,7 @@ BAD_FILES = [
     ("text.npy", lambda path: path.write_text("hello"), "cannot be read as .npy"),
     (
         "cut.npy",
-        lambda path: (npy(path, np.zeros(3)), path.write_bytes(path.read_bytes()[:-4])),
+        lambda path: (write_npy(path, np.zeros(3)), path.write_bytes(path.read_bytes()[:-4])),
         "cannot be read as .npy",
     ),
     (
@@ -201,22 +214,26 @@ BAD_FILES = [
         lambda path: np.save(path, np.array([{}], object), allow_pickle=True),
         "cannot be read as .npy",
     ),
-    ("whole.npy", lambda path: npy(path, np.arange(3)), r"int64\[3\], expected an array of uint8 or floats"),
-    ("none.npy", lambda path: npy(path, np.float32([1, np.nan])), "NaN"),
-    ("great.npy", lambda path: npy(path, np.float64([1, 1e300])), "infinite"),
+    (
+        "whole.npy",
+        lambda path: write_npy(path, np.arange(3)),
+        r"int64\[3\], expected an array of uint8 or floats",
+    ),
+    ("none.npy", lambda path: write_npy(path, np.float32([1, np.nan])), "NaN"),
+    ("great.npy", lambda path: write_npy(path, np.float64([1, 1e300])), "infinite"),
     ("text.wav", lambda path: path.write_text("hello"), "cannot be read as WAV"),
-    ("empty.wav", lambda path: wav(path, b""), "0 bytes"),
+    ("empty.wav", lambda path: write_wav(path, b""), "0 bytes"),
     (
         "cut.wav",
-        lambda path: (wav(path, b"12345678"), path.write_bytes(path.read_bytes()[:-2])),
+        lambda path: (write_wav(path, b"12345678"), path.write_bytes(path.read_bytes()[:-2])),
         "contains 6 bytes of sound, expected 8",
     ),
-    ("three.wav", lambda path: wav(path, b"123456", width=3), "24 bits"),
+    ("three.wav", lambda path: write_wav(path, b"123456", width=3), "24 bits"),
 ]
 
 
 @pytest.mark.parametrize(("name", "damage", "message"), BAD_FILES, ids=[row[0] for row in BAD_FILES])
-def test_a_bad_file_is_named(tmp_path, name, damage, message):
+def test_error_for_a_bad_array_or_sound_names_the_file(tmp_path, name, damage, message):
     (tmp_path / "a").mkdir()
     damage(tmp_path / "a" / name)
     with pytest.raises(DataError, match=message) as caught:
@@ -224,24 +241,24 @@ def test_a_bad_file_is_named(tmp_path, name, damage, message):
     assert str(tmp_path / "a" / name) in str(caught.value)
 
 
-def test_a_header_that_promises_too_much_takes_no_memory(tmp_path):
-    npy(tmp_path / "a" / "a.npy", np.zeros(3))
+def test_array_header_with_a_huge_shape_is_refused(tmp_path):
+    write_npy(tmp_path / "a" / "a.npy", np.zeros(3))
     content = (tmp_path / "a" / "a.npy").read_bytes()
     (tmp_path / "a" / "a.npy").write_bytes(content.replace(b"(3,), }            ", b"(9999999999999,), }"))
     with pytest.raises(DataError, match=r"cannot be read as .npy"):
         read(tmp_path)
 
 
-def test_sounds_of_other_rates_do_not_mix(tmp_path):
-    wav(tmp_path / "a" / "1.wav", b"1234", rate=16000)
-    wav(tmp_path / "b" / "2.wav", b"1234", rate=44100)
+def test_sounds_of_different_sample_rates_are_refused(tmp_path):
+    write_wav(tmp_path / "a" / "1.wav", b"1234", rate=16000)
+    write_wav(tmp_path / "b" / "2.wav", b"1234", rate=44100)
     with pytest.raises(
         DataError, match=r"2.wav is a WAV at 44100 Hz of shape \(2, 1\), expected a WAV at 16000 Hz"
     ):
         read(tmp_path)
 
 
-def test_folders_that_hold_none(tmp_path):
+def test_folders_without_samples_are_refused(tmp_path):
     with pytest.raises(DataError, match="holds no samples; expected DIR/CLASS/FILE"):
         read(tmp_path)
     (tmp_path / "a.csv").write_text("x,y\n")
@@ -249,11 +266,11 @@ def test_folders_that_hold_none(tmp_path):
         read(tmp_path)
 
 
-def test_without_pillow_the_extra_is_named(tmp_path, monkeypatch):
+def test_error_without_pillow_names_the_extra(tmp_path, monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "PIL", None)
-    grey(tmp_path / "a" / "a.png")
+    write_grey_png(tmp_path / "a" / "a.png")
     with pytest.raises(DataError, match=r"needs Pillow; run pip install 'edgefl-tinyml\[images\]'"):
         read(tmp_path)
 
@@ -265,16 +282,16 @@ def test_without_pillow_the_extra_is_named(tmp_path, monkeypatch):
     st.binary(min_size=1, max_size=4),
     st.booleans(),
 )
-def test_damage_anywhere_is_read_or_named(tmp_path_factory, kind, at, change, cut):
+def test_damaged_file_is_read_or_named_in_the_error(tmp_path_factory, kind, position, change, cut):
     pytest.importorskip("PIL")
     path = tmp_path_factory.mktemp("damaged") / "a" / f"1.{kind}"
     {
-        "npy": lambda: npy(path, np.zeros((3, 2))),
-        "png": lambda: grey(path),
-        "wav": lambda: wav(path, b"12345678"),
+        "npy": lambda: write_npy(path, np.zeros((3, 2))),
+        "png": lambda: write_grey_png(path),
+        "wav": lambda: write_wav(path, b"12345678"),
     }[kind]()
     content = path.read_bytes()
-    path.write_bytes(content[:at] + change + (b"" if cut else content[at + len(change) :]))
+    path.write_bytes(content[:position] + change + (b"" if cut else content[position + len(change) :]))
     try:
         read(path.parent.parent)
     except DataError as error:

@@ -1,4 +1,4 @@
-"""CSV recordings: windows by hand, and an error with the line number for each bad row."""
+"""CSV recordings: examples of windows, and an error with the line number for each bad row."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ def read(path, window=2, label="activity", **options):
     return read_source(make_source(str(path), window=window, label=label, **options))
 
 
-def test_a_file_by_hand(tmp_path):
+def test_file_is_cut_into_labelled_windows(tmp_path):
     (tmp_path / "a.csv").write_text(WALK)
     arrays = read(tmp_path / "a.csv", channels=("ay", "ax"))
     np.testing.assert_array_equal(arrays["x"], np.float32([[[0.5, 1], [1.5, 2]], [[2.5, 3], [3.5, 4]]]))
@@ -28,7 +28,7 @@ def test_a_file_by_hand(tmp_path):
     assert arrays["y"].tolist() == [1, 0, 0]
 
 
-def test_windows_never_span_files_and_columns_go_by_name(tmp_path):
+def test_windows_never_span_files_and_columns_match_by_name(tmp_path):
     (tmp_path / "b.csv").write_text("activity,ay,ax\n" + "".join(f"0,{i},{-i}\n" for i in range(3)))
     (tmp_path / "a.csv").write_text("ax,ay,activity\n" + "".join(f"{i},{i * 10},3\n" for i in range(5)))
     (tmp_path / "c.csv").write_text("ax,ay,activity\n7,7,3\n")
@@ -38,14 +38,14 @@ def test_windows_never_span_files_and_columns_go_by_name(tmp_path):
     assert "class_names" not in arrays
 
 
-def test_a_list_of_classes_beside_the_file(tmp_path):
+def test_classes_txt_beside_the_file_numbers_the_classes(tmp_path):
     (tmp_path / "a.csv").write_text(WALK)
     (tmp_path / "classes.txt").write_text("stand\nwalk\nrun\n")
     shard = load_source(make_source(str(tmp_path / "a.csv"), window=1, label="activity"), num_classes=3)
     assert sorted(np.r_[shard.y_train, shard.y_test].tolist()) == [1, 1, 2, 2, 2]
 
 
-def test_what_spreadsheets_write(tmp_path):
+def test_spreadsheet_exports_are_read(tmp_path):
     (tmp_path / "a.csv").write_bytes('﻿"ax", activity\r\n1,a\r\n\r\n"2","a"\r\n'.encode())
     np.testing.assert_array_equal(read(tmp_path / "a.csv")["x"], [[[1], [2]]])
 
@@ -70,7 +70,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("text", "message"), [row[1:] for row in BAD], ids=[row[0] for row in BAD])
-def test_a_bad_row_is_named_by_its_line(tmp_path, text, message):
+def test_error_for_a_bad_row_names_file_and_line(tmp_path, text, message):
     path = tmp_path / "a.csv"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(DataError, match=message) as caught:
@@ -78,7 +78,7 @@ def test_a_bad_row_is_named_by_its_line(tmp_path, text, message):
     assert str(path) in str(caught.value)
 
 
-def test_places_without_csv(tmp_path):
+def test_missing_files_and_missing_options_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"contains no .csv"):
         read(tmp_path)
     with pytest.raises(DataError, match="cannot be read"):
@@ -92,7 +92,7 @@ def test_places_without_csv(tmp_path):
 
 
 @pytest.mark.parametrize("files", [1, 2, 4])
-def test_no_row_is_on_both_sides(tmp_path, files):
+def test_rows_are_never_on_both_sides(tmp_path, files):
     """Values count the rows, so that a window shows its rows. Windows overlap by three quarters."""
     for number in range(files):
         rows = "\n".join(f"{1000 * number + row},{'walk' if row < 60 else 'run'}" for row in range(120))

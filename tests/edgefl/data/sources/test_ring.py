@@ -1,4 +1,4 @@
-"""The ring: it keeps the newest windows, is written atomically, and held-out windows stay held out."""
+"""The ring stores the newest windows, is written atomically, and does not train on held-out windows."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def fill(ring, count, step=4):
         ring.add(np.full((4, 3), number, np.float32), number % 3, 0, number * step)
 
 
-def stored(path):
+def read_stored(path):
     with np.load(path) as file:
         return dict(zip(file["window_number"].tolist(), file["x"][:, 0, 0].tolist(), strict=True)), file[
             "y"
@@ -27,23 +27,23 @@ def stored(path):
 
 
 @given(st.integers(1, 7), st.lists(st.tuples(st.integers(1, 7), st.integers(0, 9)), max_size=4))
-def test_the_newest_windows_are_kept_over_starts_with_any_capacity(tmp_path_factory, capacity, more):
+def test_newest_windows_survive_restarts_with_any_capacity(tmp_path_factory, capacity, restarts):
     path = tmp_path_factory.mktemp("ring") / "r.npz"
     total = 0
-    kept = []
-    for size, count in [(capacity, 5), *more]:
+    expected = []
+    for size, count in [(capacity, 5), *restarts]:
         ring = load_ring(path, size, 4, ()) or Ring(size, 4, AXES)
         fill(ring, count)
-        kept = [*kept[-size:], *range(total, total + count)][-size:]
+        expected = [*expected[-size:], *range(total, total + count)][-size:]
         total += count
-        assert (ring.recorded, len(ring)) == (total, len(kept))
+        assert (ring.recorded, len(ring)) == (total, len(expected))
         ring.save(path)
-        numbers, labels = stored(path)
-        assert numbers == {number: float(number) for number in kept}
+        numbers, labels = read_stored(path)
+        assert numbers == {number: float(number) for number in expected}
         assert labels == [number % 3 for number in numbers]
 
 
-def test_what_is_held_out_stays_held_out_as_the_ring_moves_on(tmp_path):
+def test_held_out_windows_stay_held_out_as_the_ring_advances(tmp_path):
     ring = Ring(300, 4, AXES)
     sides = {}
     for _ in range(5):
@@ -61,13 +61,13 @@ def test_what_is_held_out_stays_held_out_as_the_ring_moves_on(tmp_path):
     }
 
 
-def rows_of(x):
+def collect_rows(x):
     """Return the row numbers of windows whose readings are their row numbers."""
     return {row for window in x[:, :, 0].astype(int).tolist() for row in window}
 
 
 @given(st.integers(1, 6), st.integers(0, 5), st.integers(0, 400))
-def test_no_reading_is_ever_on_both_sides(tmp_path_factory, step, seed, gap):
+def test_readings_are_never_on_both_sides(tmp_path_factory, step, seed, gap):
     """Readings are counted. The ring has room for 20 blocks and is saved three times while it advances."""
     path = tmp_path_factory.mktemp("ring") / "r.npz"
     capacity = 20 * 32 // step
@@ -88,8 +88,8 @@ def test_no_reading_is_ever_on_both_sides(tmp_path_factory, step, seed, gap):
         ring.save(path)
         ring = load_ring(path, capacity, 4, ())
         shard = load_shard(path, seed=seed)
-        trained |= rows_of(shard.x_train)
-        tested |= rows_of(shard.x_test)
+        trained |= collect_rows(shard.x_train)
+        tested |= collect_rows(shard.x_test)
         assert trained and tested and not trained & tested
 
 
@@ -118,7 +118,7 @@ def test_a_ring_of_one_block_is_refused(tmp_path):
     assert {len(shard.y_train), len(shard.y_test)} == {1, 8}
 
 
-def test_a_ring_of_an_earlier_version_trains_on_no_window_that_overlaps_a_held_out_one(tmp_path):
+def test_training_windows_of_an_old_ring_do_not_overlap_test_windows(tmp_path):
     signal = np.random.default_rng(0).normal(size=(400, 3)).astype(np.float32)
     x = np.stack([signal[start : start + 16] for start in range(0, 380, 4)])
     arrays = {"x": x, "y": np.arange(len(x)) % 2, "window_number": np.arange(len(x)) + 30}
@@ -134,16 +134,16 @@ def test_a_ring_of_an_earlier_version_trains_on_no_window_that_overlaps_a_held_o
     assert len(load_shard(tmp_path / "new.npz").y_test) > 0
 
 
-def test_an_end_within_a_change_leaves_no_window_with_anothers_label(tmp_path):
+def test_failed_add_does_not_change_labels_of_other_windows(tmp_path):
     ring = Ring(2, 4, AXES)
     fill(ring, 2)
     with pytest.raises(ValueError, match="broadcast"):
         ring.add(np.zeros((9, 9), np.float32), 2, 0, 0)
     ring.save(tmp_path / "r.npz")
-    assert stored(tmp_path / "r.npz") == ({1: 1.0}, [1])
+    assert read_stored(tmp_path / "r.npz") == ({1: 1.0}, [1])
 
 
-def test_names_of_classes_are_kept_and_checked(tmp_path):
+def test_class_names_are_stored_and_checked(tmp_path):
     ring = Ring(9, 4, AXES, ("walk", "run", "stand"))
     fill(ring, 9)
     ring.save(tmp_path / "r.npz")
@@ -155,7 +155,7 @@ def test_names_of_classes_are_kept_and_checked(tmp_path):
         load_ring(tmp_path / "r.npz", 9, 4, ())
 
 
-def test_files_that_are_no_ring(tmp_path):
+def test_files_that_are_not_rings_are_refused(tmp_path):
     assert load_ring(tmp_path / "none.npz", 2, 4, ()) is None
     np.savez(tmp_path / "shard.npz", x=np.zeros((2, 2)), y=np.arange(2))
     with pytest.raises(DataError, match="is not a ring of `edgefl device record`, it contains x, y"):
@@ -184,7 +184,7 @@ def test_files_that_are_no_ring(tmp_path):
         load_shard(tmp_path / "n.npz")
 
 
-def test_limits_and_places(tmp_path):
+def test_capacity_and_file_lock_are_checked(tmp_path):
     with pytest.raises(ConfigError, match="use a smaller --capacity"):
         Ring(MAX_RING_BYTES, 1, ("x",))
     (tmp_path / "file").write_text("")

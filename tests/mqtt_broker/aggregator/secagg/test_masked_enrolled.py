@@ -1,5 +1,5 @@
-"""Masked rounds of an enrolled fleet: keys are signed, and nobody takes keys of a device that the authority
-does not vouch for.
+"""Masked rounds of an enrolled fleet: keys are signed, and clients refuse the keys of a device that the
+authority does not vouch for.
 """
 
 import json
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is n
 IDS = ("pi-0", "pi-1", "pi-2")
 
 
-def begin(secured, federate, toys):
+def start_devices(secured, federate, toys):
     federation = federate(
         secured.url,
         rounds=1,
@@ -36,38 +36,38 @@ def begin(secured, federate, toys):
     return federation, devices, shards
 
 
-def test_enrolled_devices_come_to_the_simulators_bits(secured_broker, federate, toys, masked):
-    federation, devices, shards = begin(secured_broker, federate, toys)
+def test_enrolled_masked_devices_match_the_simulator(secured_broker, federate, toys, masked):
+    federation, devices, shards = start_devices(secured_broker, federate, toys)
     renew_vouchers(secured_broker.directory, 13)
     aggregator = federation.aggregator("--security", secured_broker.directory, "--broker", secured_broker.url)
-    assert aggregator.end() == 0, aggregator.said
+    assert aggregator.end() == 0, aggregator.err
     assert (
         "vouchers for pi-0, pi-1, pi-2 expired, or expire within 14 days; renew them with `edgefl broker "
-        "vouch`" in aggregator.said
+        "vouch`" in aggregator.err
     )
-    assert [device.end() for device in devices] == [0, 0, 0], [device.said for device in devices]
+    assert [device.end() for device in devices] == [0, 0, 0], [device.err for device in devices]
     config = FederationConfig(
         rounds=1, seed=5, algorithm="fedavg", privacy=PrivacyConfig(secure_aggregation=True)
     )
     end = simulate(
         federation.plan, toys.weights(), shards, config, learner=SoftmaxLearner(federation.plan.spec)
     )
-    assert encode_server_state(masked.state_of(federation)) == encode_server_state(end.state)
+    assert encode_server_state(masked.load_server_state(federation)) == encode_server_state(end.state)
 
 
-def test_keys_that_the_authority_does_not_vouch_for_end_the_federation(secured_broker, federate, toys):
-    """As if the aggregator had put keys of its own in the place of a device's."""
-    federation, devices, _ = begin(secured_broker, federate, toys)
+def test_keys_without_a_valid_voucher_end_the_federation(secured_broker, federate, toys):
+    """As if the aggregator had replaced the keys of a device."""
+    federation, devices, _ = start_devices(secured_broker, federate, toys)
     path = secured_broker.directory / "devices.json"
-    known = json.loads(path.read_text())
-    known["pi-1"]["voucher"] = known["pi-2"]["voucher"]
-    path.write_text(json.dumps(known))
+    directory_entries = json.loads(path.read_text())
+    directory_entries["pi-1"]["voucher"] = directory_entries["pi-2"]["voucher"]
+    path.write_text(json.dumps(directory_entries))
     aggregator = federation.aggregator("--security", secured_broker.directory, "--broker", secured_broker.url)
     assert aggregator.end() == 1
     assert (
-        "0 of 3 clients answered to share, expected 3, without pi-0, pi-1, pi-2; it is played again"
-        in aggregator.said
+        "0 of 3 clients answered the step share, expected 3, without an answer from pi-0, pi-1, pi-2; the "
+        "round is played again" in aggregator.err
     )
-    assert "round 1 came to no sum in 4 attempts" in aggregator.said
+    assert "round 1 has no sum after 4 attempts" in aggregator.err
     for device in devices:
         device.wait_for("the authority does not vouch for the key of pi-1")

@@ -1,5 +1,5 @@
-"""One client of six that does not keep to the protocol of masked rounds, on a real broker: the round closes,
-and the log names it.
+"""One client of six violates the protocol of masked rounds, on a real broker: the round closes, and the
+log names the client.
 """
 
 import collections
@@ -26,24 +26,24 @@ from edgefl.wire.tensors import encode_models
 from edgefl.wire.topics import parse_topic
 
 IDS = tuple(f"pi-{i}" for i in range(6))
-LIAR = "pi-2"
+HOSTILE_ID = "pi-2"
 SECURE = "[privacy]\nsecure_aggregation = true\n"
 LOW_ORDER = "A" * 43 + "="
 
 
 class Client(threading.Thread):
-    """Answers every task in a thread of its own until it has personalized. Its update is its number, in every
-    weight.
+    """Answers every task in its own thread until it has personalized. Its update has the same value in
+    every weight.
 
-    before: called with each task and its participant; changed: makes of an honest answer (phase, blob) the
-    one that is sent; after: called when the answer to a task was sent.
+    before: called with each task and its participant. changed: makes the sent answer from an honest one
+    (phase, blob). after: called after the answer to a task was sent.
     """
 
     def __init__(
         self,
         puppet,
         weights,
-        place,
+        position,
         before=lambda task, participant: None,
         changed=lambda phase, blob: blob,
         after=lambda task: None,
@@ -53,13 +53,13 @@ class Client(threading.Thread):
         self.before = before
         self.changed = changed
         self.after = after
-        deltas = {"global": {name: np.full_like(array, 2.0**-place) for name, array in weights.items()}}
+        deltas = {"global": {name: np.full_like(array, 2.0**-position) for name, array in weights.items()}}
         self.update = Update(puppet.puppet.client_id, 1, 10, deltas)
-        self.words = encode_deltas(deltas, 10, list_shapes({"global": weights}))
+        self.vector = encode_deltas(deltas, 10, list_shapes({"global": weights}))
         self.participants = {}
 
     def run(self):
-        # Nothing comes any more when the federation ended
+        # No message comes after the federation ended
         with contextlib.suppress(AssertionError, LinkError):
             while (task := self.puppet.puppet.next("task")).phase != "personalize":
                 attempt = parse_attempt(task.nonce)
@@ -70,20 +70,22 @@ class Client(threading.Thread):
                     )
                 participant = self.participants[attempt]
                 self.before(task, participant)
-                self.send(task, self.changed(task.phase, self.honest(task, participant)))
+                self.send(task, self.changed(task.phase, self.answer_honestly(task, participant)))
                 self.after(task)
             self.send(task, encode_models({}))
 
-    def honest(self, task, participant):
+    def answer_honestly(self, task, participant):
         if task.phase == "federate":
             return participant.advertise()
         try:
-            return participant.answer(task.phase, self.puppet.fetch(task), lambda: self.words)
+            return participant.answer(task.phase, self.puppet.fetch(task), lambda: self.vector)
         except EdgeflError:
-            return b""  # as a device says that it refuses
+            return b""  # the answer of a device that refuses
 
     def send(self, task, blob):
-        """Send an answer until its receipt comes; or the next task, where enough others answered before."""
+        """Send an answer until its receipt arrives, or the next task if enough other clients answered
+        before.
+        """
         puppet = self.puppet.puppet
         begin = puppet.begin(task, blob)
         deadline = time.monotonic() + 40.0
@@ -101,12 +103,12 @@ class Client(threading.Thread):
 
 
 @pytest.fixture
-def play(federate, mosquitto_url, toys, masked_puppet, masked):
-    """Play a round of which one client is changed; returns what the aggregator said, and who was dropped,
-    why.
+def play_round(federate, mosquitto_url, toys, masked_puppet, masked):
+    """Returns a function that plays a round with one hostile client. It returns the log of the
+    aggregator, and the dropped clients with reasons.
     """
 
-    def make(out=(LIAR,), ids=IDS, others=lambda task, participant: None, **changed):
+    def make(excluded=(HOSTILE_ID,), ids=IDS, others=lambda task, participant: None, **changed):
         federation = federate(
             mosquitto_url,
             rounds=1,
@@ -118,63 +120,63 @@ def play(federate, mosquitto_url, toys, masked_puppet, masked):
         )
         aggregator = federation.aggregator()
         clients = []
-        for place, client_id in enumerate(ids):
-            more = changed if client_id == LIAR else {"before": others}
-            clients.append(Client(masked_puppet(federation, client_id), toys.weights(), place, **more))
+        for position, client_id in enumerate(ids):
+            more = changed if client_id == HOSTILE_ID else {"before": others}
+            clients.append(Client(masked_puppet(federation, client_id), toys.weights(), position, **more))
         for client in clients:
             client.start()
         code = aggregator.end()
-        if out is None:
+        if excluded is None:
             assert code == 1
-            return aggregator.said, {}
-        assert code == 0, f"one client ended the federation:\n{aggregator.said}"
+            return aggregator.err, {}
+        assert code == 0, f"one client ended the federation:\n{aggregator.err}"
         for client in clients:
             client.join(10)
         dropped = {row["id"]: row["reason"] for row in federation.result()["dropped"] if row["round"] == 1}
-        assert set(dropped) == set(out), aggregator.said
-        updates = [client.update for client in clients if client.update.client_id not in out]
-        masked.check_models(federation, masked.after(federation, toys.weights(), updates))
-        return aggregator.said, dropped
+        assert set(dropped) == set(excluded), aggregator.err
+        updates = [client.update for client in clients if client.update.client_id not in excluded]
+        masked.check_models(federation, masked.aggregate_updates(federation, toys.weights(), updates))
+        return aggregator.err, dropped
 
     return make
 
 
-def spoiled(blob, place, size):
-    """Return the blob with the part of that place made garbage."""
-    low = place * size + size - 40
+def corrupt_part(blob, position, size):
+    """Return the blob with the part at that position corrupted."""
+    low = position * size + size - 40
     return blob[:low] + bytes(byte ^ 0x55 for byte in blob[low : low + 20]) + blob[low + 20 :]
 
 
-def test_seals_that_nobody_can_open_leave_their_sender_out(play):
+def test_sender_of_invalid_seals_is_left_out(play_round):
     def changed(phase, blob):
-        for place in (0, 1, 3, 4, 5) if phase == "share" else ():
-            blob = spoiled(blob, place, SEALED_BYTES)
+        for position in (0, 1, 3, 4, 5) if phase == "share" else ():
+            blob = corrupt_part(blob, position, SEALED_BYTES)
         return blob
 
-    said, _ = play(changed=changed)
+    log, _ = play_round(changed=changed)
     assert (
-        f"{LIAR} sealed shares that are not genuine for pi-0, pi-1, pi-3, pi-4, pi-5; left out of this "
-        "round's next attempt" in said
+        f"{HOSTILE_ID} sealed shares that are not genuine for pi-0, pi-1, pi-3, pi-4, pi-5; the next attempt "
+        "at this round excludes it" in log
     )
-    assert said.count("it is played again") == 1
+    assert log.count("the round is played again") == 1
 
 
-def test_of_a_seal_that_one_client_cannot_open_both_ends_are_left_out(play):
-    said, dropped = play(
-        out=(LIAR, "pi-4"),
-        changed=lambda phase, blob: spoiled(blob, 4, SEALED_BYTES) if phase == "share" else blob,
+def test_one_invalid_seal_excludes_sender_and_accuser(play_round):
+    log, dropped = play_round(
+        excluded=(HOSTILE_ID, "pi-4"),
+        changed=lambda phase, blob: corrupt_part(blob, 4, SEALED_BYTES) if phase == "share" else blob,
     )
-    left = "left out of this round's next attempt; one of the two is at fault: check the logs of both"
-    assert f"{LIAR} sealed a share that is not genuine, according to pi-4; {left}" in said
-    assert f"pi-4 accuses {LIAR} of a sealed share that is not genuine; {left}" in said
+    left = "the next attempt at this round excludes it; one of the two is at fault: check the logs of both"
+    assert f"{HOSTILE_ID} sealed a share that is not genuine, according to pi-4; {left}" in log
+    assert f"pi-4 accuses {HOSTILE_ID} of a sealed share that is not genuine; {left}" in log
     assert dropped == {
-        LIAR: "sealed a share that is not genuine, according to pi-4",
-        "pi-4": f"accuses {LIAR} of a sealed share that is not genuine",
+        HOSTILE_ID: "sealed a share that is not genuine, according to pi-4",
+        "pi-4": f"accuses {HOSTILE_ID} of a sealed share that is not genuine",
     }
 
 
-def test_a_share_that_is_off_by_one_is_not_used(play):
-    """It is revealed first; the words of who sent it are in the sum all the same."""
+def test_altered_share_is_not_used(play_round):
+    """The share is revealed first. The vector of its sender is in the sum nevertheless."""
     revealed = collections.defaultdict(threading.Event)
 
     def changed(phase, blob):
@@ -191,29 +193,32 @@ def test_a_share_that_is_off_by_one_is_not_used(play):
     def after(task):
         revealed[task.nonce].set()
 
-    said, _ = play(out=(), changed=changed, after=after, others=wait)
-    assert f"rejected from {LIAR}: {LIAR} revealed a share that differs from the share sent by pi-0" in said
+    log, _ = play_round(excluded=(), changed=changed, after=after, others=wait)
+    assert (
+        f"rejected from {HOSTILE_ID}: {HOSTILE_ID} revealed a share that differs from the share sent by pi-0"
+        in log
+    )
 
 
-def test_shares_of_another_seed_leave_who_dealt_them_out(play):
+def test_shares_of_another_seed_exclude_their_sender(play_round):
     seeds = {}
 
     def before(task, participant):
         own = participant._secrets
         if task.phase == "share":
-            seeds.setdefault(task.nonce, own.self_seed)  # a task may come twice
+            seeds.setdefault(task.nonce, own.self_seed)  # a task may arrive twice
             participant._secrets = replace(own, self_seed=bytes(32))
         elif task.phase == "mask":
             participant._secrets = replace(own, self_seed=seeds[task.nonce.replace("mask", "share")])
 
-    said, _ = play(before=before)
+    log, _ = play_round(before=before)
     assert (
-        f"{LIAR} dealt shares that do not give its key; left out of this round's next attempt; update or "
-        "revoke it" in said
+        f"{HOSTILE_ID} sent shares that do not give its advertised keys; the next attempt at this round "
+        "excludes it; update or revoke it" in log
     )
 
 
-def test_a_key_of_low_order_is_refused_before_anybody_else_sees_it(play):
+def test_key_of_low_order_is_refused_before_it_is_shared(play_round):
     def changed(phase, blob):
         return (
             json.dumps({**json.loads(blob), "seal": LOW_ORDER}, separators=(",", ":")).encode()
@@ -221,36 +226,39 @@ def test_a_key_of_low_order_is_refused_before_anybody_else_sees_it(play):
             else blob
         )
 
-    said, _ = play(changed=changed)
-    assert f"rejected from {LIAR}: a key of {LIAR} cannot be used because it has a low order" in said
-    assert "played again" not in said
+    log, _ = play_round(changed=changed)
+    assert f"rejected from {HOSTILE_ID}: a key of {HOSTILE_ID} has a low order" in log
+    assert "played again" not in log
 
 
-def test_where_too_few_would_be_left_those_whose_words_came_are_enough(play):
-    """Of four clients one accuses another: without both, two would be left. The words of three are as many as
-    the threshold.
+def test_round_continues_with_the_vectors_of_threshold_clients(play_round):
+    """One of four clients accuses another. Without both, two would be left. The vectors of three clients
+    meet the threshold.
     """
-    said, _ = play(ids=IDS[:4], changed=lambda phase, blob: b"pi-0" if phase == "mask" else blob)
-    assert f"rejected from {LIAR}: {LIAR} cannot open what pi-0 sealed for it; it sent no words" in said
-    assert "played again" not in said
+    log, _ = play_round(ids=IDS[:4], changed=lambda phase, blob: b"pi-0" if phase == "mask" else blob)
+    assert (
+        f"rejected from {HOSTILE_ID}: {HOSTILE_ID} cannot open the shares that pi-0 sealed for it and sent "
+        "no masked vector" in log
+    )
+    assert "played again" not in log
 
 
-def test_two_clients_are_no_masked_sum(play):
-    said, _ = play(
+def test_two_remaining_clients_end_the_federation(play_round):
+    log, _ = play_round(
         None,
         IDS[:3],
         changed=lambda phase, blob: (
-            spoiled(spoiled(blob, 0, SEALED_BYTES), 1, SEALED_BYTES) if phase == "share" else blob
+            corrupt_part(corrupt_part(blob, 0, SEALED_BYTES), 1, SEALED_BYTES) if phase == "share" else blob
         ),
     )
     assert (
-        f"2 clients are left without {LIAR}, expected 3 or more; update or revoke those, or add clients"
-        in said
+        f"2 clients are left without {HOSTILE_ID}, expected 3 or more; update or revoke the excluded "
+        "clients, or add clients" in log
     )
 
 
-def test_an_agreement_to_other_lists_is_not_handed_on(play):
-    """It is the first that comes; the others would refuse to unmask with it."""
+def test_agreement_to_other_lists_is_rejected(play_round):
+    """The agreement is the first that arrives. The other clients would refuse to unmask with it."""
     agreed = collections.defaultdict(threading.Event)
 
     def changed(phase, blob):
@@ -264,6 +272,11 @@ def test_an_agreement_to_other_lists_is_not_handed_on(play):
         if task.phase == "agree":
             assert agreed[task.nonce].wait(40)
 
-    said, _ = play(out=(), changed=changed, after=lambda task: agreed[task.nonce].set(), others=wait)
-    assert f"rejected from {LIAR}: {LIAR} agreed to other lists than it was shown; restart it" in said
-    assert "played again" not in said
+    log, _ = play_round(
+        excluded=(), changed=changed, after=lambda task: agreed[task.nonce].set(), others=wait
+    )
+    assert (
+        f"rejected from {HOSTILE_ID}: {HOSTILE_ID} agreed to other lists than it received; restart "
+        f"{HOSTILE_ID}" in log
+    )
+    assert "played again" not in log

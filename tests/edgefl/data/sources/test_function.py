@@ -1,4 +1,4 @@
-"""A function of the owner as a source, and the JSON object with which a source is opened again."""
+"""A user's function as a data source, and the JSON object from which a source is restored."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from edgefl.errors import ConfigError, DataError
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    """Write a module of the owner to the folder in which the command runs."""
+    """Write a user's module to the working folder, and return its name."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(tmp_path)])
     (tmp_path / "own_sensors.py").write_text(
@@ -30,7 +30,7 @@ def module(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
-def test_what_it_returns_is_the_shard(module):
+def test_result_of_the_function_becomes_the_shard(module):
     shard = load_source(make_source(f"{module}:load"), num_classes=3)
     assert (shard.x_train.shape, shard.x_test.shape, shard.num_classes) == ((4, 2), (2, 2), 3)
     assert set(shard.x_train.ravel().tolist()) == {float(np.float32(0.2))}
@@ -50,13 +50,13 @@ def test_what_it_returns_is_the_shard(module):
         ("not_there.at_all:load", "run the command in the folder"),
     ],
 )
-def test_what_fails_is_named(module, name, message):
+def test_error_names_the_failing_function(module, name, message):
     with pytest.raises(DataError, match=message) as caught:
         read_source(make_source(name))
     assert name in str(caught.value)
 
 
-def test_a_folder_of_the_owners_hides_no_module(module, tmp_path):
+def test_working_folder_does_not_shadow_installed_modules(module, tmp_path):
     (tmp_path / "colorsys.py").write_text("raise RuntimeError('hidden')")
     sys.modules.pop("colorsys", None)
     read_source(make_source(f"{module}:load"))
@@ -65,12 +65,12 @@ def test_a_folder_of_the_owners_hides_no_module(module, tmp_path):
     assert colorsys.rgb_to_hsv(0, 0, 0) == (0.0, 0.0, 0)
 
 
-def test_windows_are_not_cut_from_a_function(module):
+def test_window_options_are_refused_for_a_function(module):
     with pytest.raises(ConfigError, match="is a function"):
         make_source(f"{module}:load", window=3, label="y")
 
 
-def test_a_note_opens_the_same_source(module, tmp_path):
+def test_source_is_restored_from_json(module, tmp_path):
     for source in (
         make_source("shard.npz"),
         make_source("a.csv", window=4, label="y", channels=("a", "b")),
@@ -82,6 +82,6 @@ def test_a_note_opens_the_same_source(module, tmp_path):
 
 
 @pytest.mark.parametrize("source", [3, {"window": "4"}, {"unknown": 1}, {"channels": 3}])
-def test_damaged_notes(source):
+def test_invalid_json_sources_are_refused(source):
     with pytest.raises((TypeError, ValueError)):
         parse_source({"data": "x", "source": source})

@@ -5,7 +5,7 @@ import pytest
 from edgefl.config import FederationConfig, ModelConfig, load_config, parse_config
 from edgefl.errors import ConfigError
 
-WHOLE = """
+FULL_CONFIG = """
 [federation]
 name = "kitchen"
 seed = 7
@@ -26,7 +26,7 @@ url = "mqtt://pi:1884"
 
 
 def test_every_table_is_read() -> None:
-    config = parse_config(WHOLE)
+    config = parse_config(FULL_CONFIG)
     assert (config.name, config.seed, config.rounds, config.deadline_s, config.quorum) == (
         "kitchen",
         7,
@@ -40,7 +40,7 @@ def test_every_table_is_read() -> None:
     assert config.broker == "mqtt://pi:1884"
 
 
-def test_an_empty_file_is_the_defaults() -> None:
+def test_empty_file_gives_the_defaults() -> None:
     assert parse_config("") == FederationConfig()
 
 
@@ -57,8 +57,8 @@ def test_an_empty_file_is_the_defaults() -> None:
         ("[federation]\nquorum = 1.5", "quorum is 1.5"),
         ("[federation]\ndeadline_s = nan", "deadline_s is nan"),
         ("[federation]\nname = 'a/b'", "federation name 'a/b'"),
-        ("[federation]\nname = 'Kitchen'", "lower case"),
-        ("[federation]\nname = ''", "lower case"),
+        ("[federation]\nname = 'Kitchen'", "a-z, 0-9, -, _ and ."),
+        ("[federation]\nname = ''", "a-z, 0-9, -, _ and ."),
         ("[federation]\nbroker = 'x'", "unknown key 'broker'"),
         ("[broker]\nhost = 'x'", "expected url"),
         ("[broker]\nurl = 3", "expected text such as"),
@@ -73,7 +73,7 @@ def test_an_empty_file_is_the_defaults() -> None:
         ("[federation", "not TOML"),
     ],
 )
-def test_what_is_wrong_is_named(text: str, message: str) -> None:
+def test_config_errors_name_the_mistake(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_config(text)
 
@@ -89,13 +89,13 @@ def test_what_is_wrong_is_named(text: str, message: str) -> None:
         ("[federation]\nevaluate = true\n[privacy]\nsecure_aggregation = true", False),
     ],
 )
-def test_an_accuracy_is_reported_unless_it_is_off_or_updates_are_private(text: str, reported: bool) -> None:
+def test_accuracy_is_reported_unless_disabled_or_updates_are_private(text: str, reported: bool) -> None:
     config = parse_config(text)
     assert config.reports_accuracy == reported
     assert config.task_settings == ({"evaluate": 1.0} if reported else {})
 
 
-def test_files_are_named(tmp_path: Path) -> None:
+def test_load_config_errors_name_the_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*none\.toml"):
         load_config(tmp_path / "none.toml")
     (tmp_path / "bad.toml").write_text("[federation]\nrouds = 3")
@@ -104,5 +104,5 @@ def test_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="cannot read"):
         load_config(tmp_path / "bytes.toml")
-    (tmp_path / "good.toml").write_text(WHOLE)
-    assert load_config(tmp_path / "good.toml") == parse_config(WHOLE)
+    (tmp_path / "good.toml").write_text(FULL_CONFIG)
+    assert load_config(tmp_path / "good.toml") == parse_config(FULL_CONFIG)

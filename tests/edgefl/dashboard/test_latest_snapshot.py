@@ -24,7 +24,7 @@ SNAPSHOTS = st.builds(
 )
 
 
-def test_a_patch_by_hand():
+def test_patch_contains_only_the_changes():
     before = {
         "round": 1,
         "devices": {"pi-1": {"state": "idle", "why": "x", "loss": 1.0}, "pi-2": {"state": "idle"}},
@@ -38,40 +38,40 @@ def test_a_patch_by_hand():
 
 
 @given(SNAPSHOTS, SNAPSHOTS)
-def test_a_patch_makes_the_one_of_the_other(before, after):
-    def applied(target, patch):
-        made = dict(target)
+def test_patch_turns_one_snapshot_into_the_other(before, after):
+    def apply_patch(target, patch):
+        result = dict(target)
         for key, value in patch.items():
             if value is None:
-                made.pop(key, None)
+                result.pop(key, None)
             else:
-                made[key] = (
-                    applied(made[key], value)
-                    if isinstance(value, dict) and isinstance(made.get(key), dict)
+                result[key] = (
+                    apply_patch(result[key], value)
+                    if isinstance(value, dict) and isinstance(result.get(key), dict)
                     else value
                 )
-        return made
+        return result
 
-    one = index_records(before)
-    two = index_records(after)
-    patch = merge_patch(one, two)
-    assert applied(one, patch) == two
-    assert bool(patch) == (one != two)
+    first = index_records(before)
+    second = index_records(after)
+    patch = merge_patch(first, second)
+    assert apply_patch(first, patch) == second
+    assert bool(patch) == (first != second)
 
 
-def test_lists_become_objects_by_key_and_what_is_unknown_is_absent(sample):
-    snapshot = sample(3)
+def test_records_are_indexed_by_key_without_missing_values(make_snapshot):
+    snapshot = make_snapshot(3)
     snapshot["devices"][0]["accuracy"] = None
-    made = index_records(snapshot)
-    assert list(made["devices"]) == ["pi-1", "pi-2", "pi-3"]
-    assert made["history"]["4"]["round"] == 4
-    assert made["clusters"]["rounds"]["5"]["assignment"]["pi-2"] == 1
-    assert "accuracy" not in made["devices"]["pi-1"]
+    indexed = index_records(snapshot)
+    assert list(indexed["devices"]) == ["pi-1", "pi-2", "pi-3"]
+    assert indexed["history"]["4"]["round"] == 4
+    assert indexed["clusters"]["rounds"]["5"]["assignment"]["pi-2"] == 1
+    assert "accuracy" not in indexed["devices"]["pi-1"]
 
 
-def test_who_is_one_behind_gets_a_patch_and_who_is_further_behind_the_whole(sample):
+def test_reader_one_version_behind_gets_a_patch_others_a_snapshot(make_snapshot):
     latest = LatestSnapshot()
-    snapshot = sample(3)
+    snapshot = make_snapshot(3)
     assert latest.wait_for_update(0, 0.0) is None
     assert latest.put(snapshot)
     first = latest.wait_for_update(0, 0.0)
@@ -89,9 +89,9 @@ def test_who_is_one_behind_gets_a_patch_and_who_is_further_behind_the_whole(samp
     assert latest.wait_for_update(0, 0.0).data == latest.wait_for_update(1, 0.0).data
 
 
-def test_another_time_alone_is_no_news(sample):
+def test_snapshot_with_only_a_new_time_is_not_passed_on(make_snapshot):
     latest = LatestSnapshot()
-    snapshot = sample(3)
+    snapshot = make_snapshot(3)
     assert latest.put(snapshot)
     assert not latest.put({**snapshot, "ts": snapshot["ts"] + 1})
     assert latest.put({**snapshot, "ts": snapshot["ts"] + 2, "round": 99})
@@ -101,12 +101,12 @@ def test_another_time_alone_is_no_news(sample):
     )
 
 
-def test_a_snapshot_with_nan_is_refused(sample):
+def test_a_snapshot_with_nan_is_refused(make_snapshot):
     with pytest.raises(ValueError):
-        LatestSnapshot().put({**sample(2), "deadline_s": float("nan")})
+        LatestSnapshot().put({**make_snapshot(2), "deadline_s": float("nan")})
 
 
-def test_readers_are_counted_and_woken_at_the_end():
+def test_readers_are_counted_and_closing_ends_the_wait():
     latest = LatestSnapshot()
     with latest.count_reader() as one, latest.count_reader() as two:
         assert (one, two, latest.is_watched) == (1, 2, True)

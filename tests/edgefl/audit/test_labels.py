@@ -21,7 +21,7 @@ KERNEL = np.array([[1, 0, -1, 0], [0, 2, 0, 0], [1, 1, 1, -1], [0, 0, 0, 1]], np
 LAYER = OutputLayer("out/kernel", "out/bias", "fc/bias", KERNEL)
 
 
-def test_four_samples_by_hand():
+def test_shares_of_four_samples_by_hand():
     """Labels 0, 0, 0, 1 of four classes, p = 1/4.
 
     The gradient is (-.5, 0, .25, .25). A step of .1 changes the bias by (.05, 0, -.025, -.025).
@@ -43,7 +43,7 @@ def test_distance_and_correlation_by_hand():
     assert np.isnan(correlation([0.5, 0.5], [0.1, 0.9]))
 
 
-def test_a_step_of_softmax_regression_from_zero_tells_all():
+def test_first_step_of_softmax_regression_reveals_exact_shares():
     """A model of zeros gives each class 1/3 for any sample, so that equation 15 is exact."""
     learner = SoftmaxLearner(softmax_spec("fedavg", inputs=4, features=2, classes=3, batch_size=50))
     rng = np.random.default_rng(1)
@@ -54,35 +54,37 @@ def test_a_step_of_softmax_regression_from_zero_tells_all():
         "head/kernel": np.zeros((2, 3), np.float32),
         "head/bias": np.zeros(3, np.float32),
     }
-    moved, _ = learner.fit(
+    trained, _ = learner.fit(
         "train", zeros, {"x": x}, y, epochs=1, rng=derive_rng(1, 1), hyper={"learning_rate": 0.2}
     )
-    np.testing.assert_allclose(infer_shares_from_step(moved["head/bias"], 0.2), count_shares(y, 3), atol=1e-6)
+    np.testing.assert_allclose(
+        infer_shares_from_step(trained["head/bias"], 0.2), count_shares(y, 3), atol=1e-6
+    )
 
 
-def layer_deltas(shares):
+def make_layer_deltas(shares):
     """Return the deltas of one step of size 1, for samples with features of 1 and active hidden units."""
-    away = np.asarray(shares, np.float32) - np.float32(0.25)
-    return {"out/bias": away, "out/kernel": np.tile(away, (4, 1)), "fc/bias": KERNEL @ away}
+    deviation = np.asarray(shares, np.float32) - np.float32(0.25)
+    return {"out/bias": deviation, "out/kernel": np.tile(deviation, (4, 1)), "fc/bias": KERNEL @ deviation}
 
 
 @pytest.mark.parametrize(
     ("withheld", "source"), [([], "bias"), (["out/bias"], "kernel"), (["out/bias", "out/kernel"], "hidden")]
 )
-def test_each_of_three_places_tells(withheld, source):
+def test_shares_are_read_from_bias_kernel_or_hidden_layer(withheld, source):
     shares = [0.5, 0.3, 0.2, 0.0]
-    found = layer_deltas(shares)
-    zeroed = {name: np.zeros_like(array) if name in withheld else array for name, array in found.items()}
-    absent = {name: array for name, array in found.items() if name not in withheld}
+    deltas = make_layer_deltas(shares)
+    zeroed = {name: np.zeros_like(array) if name in withheld else array for name, array in deltas.items()}
+    absent = {name: array for name, array in deltas.items() if name not in withheld}
     for delta in (zeroed, absent):
         reading = read_labels(delta, LAYER)
         assert reading.source == source
         np.testing.assert_allclose(reading.shares, shares, atol=1e-6)
 
 
-def test_what_is_all_withheld_tells_nothing():
+def test_update_with_all_layers_withheld_reveals_nothing():
     reading = read_labels(
-        {name: np.zeros_like(array) for name, array in layer_deltas([1, 0, 0, 0]).items()}, LAYER
+        {name: np.zeros_like(array) for name, array in make_layer_deltas([1, 0, 0, 0]).items()}, LAYER
     )
     assert reading.source == "nothing"
     np.testing.assert_array_equal(reading.shares, [0.25] * 4)
@@ -93,14 +95,14 @@ def test_what_is_all_withheld_tells_nothing():
     rate=st.floats(1e-3, 1.0),
     scale=st.floats(1e-3, 10.0),
 )
-def test_any_shares_come_back(counts, rate, scale):
+def test_shares_are_recovered_from_step_and_direction(counts, rate, scale):
     truth = np.array(counts) / sum(counts)
-    away = truth - 1 / len(truth)
-    np.testing.assert_allclose(infer_shares_from_step(rate * away, rate), truth, atol=1e-9)
-    found = infer_shares_from_direction(scale * away)
-    assert found.sum() == pytest.approx(1)
-    assert found.min() >= 0
+    deviation = truth - 1 / len(truth)
+    np.testing.assert_allclose(infer_shares_from_step(rate * deviation, rate), truth, atol=1e-9)
+    inferred = infer_shares_from_direction(scale * deviation)
+    assert inferred.sum() == pytest.approx(1)
+    assert inferred.min() >= 0
     if 0 in counts:
-        np.testing.assert_allclose(found, truth, atol=1e-6)
+        np.testing.assert_allclose(inferred, truth, atol=1e-6)
     else:
-        assert np.array_equal(np.argsort(found, kind="stable"), np.argsort(away, kind="stable"))
+        assert np.array_equal(np.argsort(inferred, kind="stable"), np.argsort(deviation, kind="stable"))

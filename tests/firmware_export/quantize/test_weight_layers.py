@@ -1,4 +1,4 @@
-"""A kernel that is nearly zero compared with its bias, by hand and in a model with dead filters."""
+"""Kernels that are nearly zero compared with their biases: one by hand, and a model with dead filters."""
 
 import numpy as np
 import pytest
@@ -10,10 +10,10 @@ from firmware_export.quantize.weight_layers import MAX_BIAS_STEPS, WeightLayer, 
 from firmware_export.tflite.interpreter import load_tflite, run_samples
 
 
-def test_ranges_by_hand() -> None:
-    """An input from 0 to 2.55 in 255 steps has the scale .01.
+def test_widened_kernel_ranges_match_hand_computed_limits() -> None:
+    """An input from 0 to 2.55 in 255 steps has a scale of .01.
 
-    A bias of 2^30 steps of scale * limit / 127 needs a limit of 127 bias / (.01 * 2^30).
+    A bias of 2^30 steps of scale * limit / 127 requires a limit of 127 * bias / (.01 * 2^30).
     """
     kernel = np.array([[0.0, 0.0], [0.5, -0.25]], np.float32)
     layer = WeightLayer("x", "k", 0, kernel, np.array([3.0, 3.0], np.float32))
@@ -28,7 +28,7 @@ def test_ranges_by_hand() -> None:
     assert widen_kernel_ranges((empty,), ranges, False, 8)["k"]["max"].shape == (1, 1)
 
 
-def test_a_tensor_of_zeros_gets_a_width() -> None:
+def test_range_of_a_zero_tensor_has_a_width() -> None:
     zeros = np.zeros((4, 2), np.float32)
     small = np.array([[0.0, 1e-6]] * 4, np.float32)
     seen = RecordedExtremes(

@@ -20,9 +20,9 @@ from edgefl.storage.checkpoint import encode_mixture
 from firmware_export.quantize.device_state import read_state
 
 
-def run(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+def run_edgefl(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "edgefl", *map(str, arguments)]
-    # keep the Python path of the test in every working directory
+    # Preserve the Python path of the test in every working directory
     path = os.pathsep.join(filter(None, (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH"))))
     return subprocess.run(
         command, capture_output=True, text=True, cwd=cwd, env={**os.environ, "PYTHONPATH": path}, check=False
@@ -31,7 +31,7 @@ def run(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def state(digits, tmp_path):
-    """Make a device's state directory for a source, and the digits as a folder of classes."""
+    """A function that writes a device's state directory for a source. The digits are a folder of classes."""
     shard = digits.shard
     x = np.concatenate([shard.x_train, shard.x_test])
     y = np.concatenate([shard.y_train, shard.y_test])
@@ -51,13 +51,13 @@ def state(digits, tmp_path):
     return make
 
 
-def test_a_folder_and_a_function_are_exported_alike(state, tmp_path, monkeypatch) -> None:
+def test_folder_and_function_sources_give_the_same_export(state, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     home = state(make_source("samples"))
-    done = run("export", "--state", home, "-o", tmp_path / "one", "--json", cwd=tmp_path)
+    done = run_edgefl("export", "--state", home, "-o", tmp_path / "one", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    done = run(
+    done = run_edgefl(
         "infer", tmp_path / "one" / "model.tflite", "--data", "samples", "--reference", "--json", cwd=tmp_path
     )
     assert json.loads(done.stdout)["accuracy"] == report["accuracy_int8"]
@@ -68,7 +68,7 @@ def test_a_folder_and_a_function_are_exported_alike(state, tmp_path, monkeypatch
     )
     source = make_source("own_digits:load")
     home = state(source)
-    refused = run("export", "--state", home, "-o", tmp_path / "two", cwd=tmp_path)
+    refused = run_edgefl("export", "--state", home, "-o", tmp_path / "two", cwd=tmp_path)
     assert refused.returncode == 1
     assert "allow it to run with --data own_digits:load" in refused.stderr
     monkeypatch.setenv(
@@ -79,7 +79,7 @@ def test_a_folder_and_a_function_are_exported_alike(state, tmp_path, monkeypatch
     assert (home / "model" / "model.tflite").read_bytes() == (tmp_path / "one" / "model.tflite").read_bytes()
 
 
-def test_windows_are_cut_again_as_the_note_says(state, tmp_path) -> None:
+def test_windows_are_rebuilt_from_the_stored_source(state, tmp_path) -> None:
     (tmp_path / "a.csv").write_text("t,ax,y\n" + "".join(f"{i},{i * 2},{i // 4 % 3}\n" for i in range(80)))
     home = state(make_source(str(tmp_path / "a.csv"), window=4, label="y", channels=("ax",)))
     shard = read_state(home).read_shard()
@@ -89,7 +89,7 @@ def test_windows_are_cut_again_as_the_note_says(state, tmp_path) -> None:
     ]
 
 
-def test_a_note_with_a_damaged_source(state, tmp_path) -> None:
+def test_damaged_source_in_device_json_is_refused(state, tmp_path) -> None:
     home = state(make_source(str(tmp_path / "samples")))
     note = json.loads((home / "device.json").read_text())
     for source in (3, {"window": "4"}, {"unknown": 1}):
@@ -98,8 +98,8 @@ def test_a_note_with_a_damaged_source(state, tmp_path) -> None:
             read_state(home)
 
 
-def test_options_of_a_csv_without_data(state, tmp_path) -> None:
-    done = run(
+def test_csv_options_without_data_are_refused(state, tmp_path) -> None:
+    done = run_edgefl(
         "export", "--state", state(make_source("samples")), "-o", tmp_path, "--window", "3", cwd=tmp_path
     )
     assert done.returncode == 2

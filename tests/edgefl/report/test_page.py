@@ -54,7 +54,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag, f"</{tag}> closes another element"
 
 
-def checked(text: str) -> Page:
+def check_page(text: str) -> Page:
     """Return the parsed page, and check that it loads no other file."""
     page = Page(text)
     assert "script" not in page.tags
@@ -79,17 +79,17 @@ def checked(text: str) -> Page:
     return page
 
 
-def missing_of(text: str) -> dict[str, str]:
+def read_missing_charts(text: str) -> dict[str, str]:
     """Return the reasons for missing charts by title."""
     assert text.count('class="missing"') <= 1, "one line names all of them"
     return dict(re.findall(r"<li><strong>(.*?)</strong>: (.*?)\.</li>", text))
 
 
-def test_a_clustered_run_has_all_but_gates_and_int8(clustered, tmp_path, capsys):
+def test_page_of_a_clustered_run_has_all_charts_but_gates_and_int8(clustered, tmp_path, capsys):
     out = tmp_path / "report.html"
     assert edgefl(["report", str(clustered), "-o", str(out)]) == 0
     text = out.read_text()
-    page = checked(text)
+    page = check_page(text)
     assert len(page.figures) == 11
     for title in (
         "Training loss",
@@ -102,7 +102,7 @@ def test_a_clustered_run_has_all_but_gates_and_int8(clustered, tmp_path, capsys)
         "Confusion matrix, all clients",
     ):
         assert f"<h3>{title}</h3>" in text
-    assert missing_of(text).keys() == {"int8 against float", "Gate usage"}
+    assert read_missing_charts(text).keys() == {"int8 against float", "Gate usage"}
     assert "<summary>Not available: int8 against float, Gate usage</summary>" in text
     assert "python" in text
     order = [text.index(f'id="{name}"') for name in ("verdict", "clients", "curves", "missing", "facts")]
@@ -129,7 +129,7 @@ def test_a_clustered_run_has_all_but_gates_and_int8(clustered, tmp_path, capsys)
     assert loss["rows"] == [[record["round"], record["loss"]] for record in records]
 
 
-def verdict_clients(**counts):
+def make_verdict_clients(**counts):
     """Return two clients with the same figures but different `test_gained` and `test_lost`."""
     return [
         {
@@ -145,7 +145,7 @@ def verdict_clients(**counts):
 
 
 @pytest.mark.parametrize(
-    ("counts", "way", "gain"),
+    ("counts", "direction", "gain"),
     [
         ((10, 1), "up", "▲ 2.0 points above alone"),
         ((4, 2), "same", "▲ 2.0 points above alone, within chance"),
@@ -153,26 +153,28 @@ def verdict_clients(**counts):
     ],
     ids=["better", "as good", "the mean points the other way"],
 )
-def test_colours_follow_significance_and_not_the_sign_of_a_difference(written, counts, way, gain):
-    folder = read_folder(written(clients=verdict_clients(a=counts, b=counts)))
+def test_colours_follow_significance_instead_of_the_sign_of_the_difference(
+    write_run, counts, direction, gain
+):
+    folder = read_folder(write_run(clients=make_verdict_clients(a=counts, b=counts)))
     text = to_html(folder)
-    assert f'<p class="gain {way}">{gain}</p>' in text
-    assert f'<p class="sentence {way}">' in text
+    assert f'<p class="gain {direction}">{gain}</p>' in text
+    assert f'<p class="sentence {direction}">' in text
     green = "stroke: var(--green); stroke-opacity: 0.55;"
     red = "stroke: var(--vermilion); stroke-opacity: 0.55;"
     clients = re.search(r'<section id="clients">.*?</svg>', text, re.DOTALL)[0]
-    assert (clients.count(green), clients.count(red)) == {"up": (2, 0), "same": (0, 0), "": (0, 2)}[way]
+    assert (clients.count(green), clients.count(red)) == {"up": (2, 0), "same": (0, 0), "": (0, 2)}[direction]
 
 
-def test_the_page_shows_the_verdict_that_the_run_has_stored(written):
-    clients = verdict_clients(a=(10, 1), b=(10, 1))
+def test_page_shows_the_stored_verdict(write_run):
+    clients = make_verdict_clients(a=(10, 1), b=(10, 1))
     stored = {
         **as_dict(judge_federation(clients)),
         "sentence": "What the run said when it ended.",
         "gain_points": 7.5,
     }
     summary = {"clients": clients, "verdict": stored}
-    text = to_html(read_folder(written(summary=summary)))
+    text = to_html(read_folder(write_run(summary=summary)))
     assert "What the run said when it ended." in text
     assert "▲ 7.5 points above alone" in text
 
@@ -190,18 +192,18 @@ def test_the_page_shows_the_verdict_that_the_run_has_stored(written):
         {"sentence": 1},
     ],
 )
-def test_without_a_stored_verdict_it_is_computed_from_the_clients(written, stored):
-    clients = verdict_clients(a=(10, 1), b=(10, 1))
+def test_missing_or_invalid_verdict_is_computed_from_the_clients(write_run, stored):
+    clients = make_verdict_clients(a=(10, 1), b=(10, 1))
     verdict = {**as_dict(judge_federation(clients)), **stored} if stored else stored
     if stored == {"means": {}}:
         del verdict["sentence"]
-    text = to_html(read_folder(written(summary={"clients": clients, "verdict": verdict})))
+    text = to_html(read_folder(write_run(summary={"clients": clients, "verdict": verdict})))
     assert "The federation was worth it for 2 of 2 devices" in text
     assert "▲ 2.0 points above alone" in text
 
 
 @pytest.mark.parametrize("run", ["clustered", "aem", "one_long_name"])
-def test_a_browser_shows_it_without_scrolling_sideways(run, request, written, tmp_path):
+def test_page_fits_the_width_of_a_browser_window(run, request, write_run, tmp_path):
     """On a phone and on a desktop, with the tables and lists closed and open."""
     pytest.importorskip("playwright")
     if not Path(CHROMIUM).exists():
@@ -209,9 +211,9 @@ def test_a_browser_shows_it_without_scrolling_sideways(run, request, written, tm
     from playwright.sync_api import sync_playwright
 
     if run == "one_long_name":
-        clients = verdict_clients(a=(10, 1), b=(4, 2))
+        clients = make_verdict_clients(a=(10, 1), b=(4, 2))
         clients[0]["id"] = "a-device-with-a-very-long-name-" * 4
-        folder = written(clients=clients, config={"name": "kitchen" * 20, "algorithm": "fedavg"})
+        folder = write_run(clients=clients, config={"name": "kitchen" * 20, "algorithm": "fedavg"})
     else:
         folder = request.getfixturevalue(run)
     (tmp_path / "report.html").write_text(to_html(read_folder(folder)))
@@ -221,8 +223,8 @@ def test_a_browser_shows_it_without_scrolling_sideways(run, request, written, tm
             for width, theme in ((390, "light"), (1280, "dark")):
                 page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)
                 page.set_default_timeout(60_000)
-                complaints = []
-                page.on("console", lambda message, texts=complaints: texts.append(message.text))
+                console_messages = []
+                page.on("console", lambda message, texts=console_messages: texts.append(message.text))
                 page.goto(f"file://{tmp_path}/report.html")
                 assert page.evaluate("document.documentElement.scrollWidth") <= width
                 page.evaluate(
@@ -233,23 +235,23 @@ def test_a_browser_shows_it_without_scrolling_sideways(run, request, written, tm
                 assert page.locator("#clients figure svg").first.bounding_box()["width"] > 0.7 * min(
                     width, 600
                 )
-                assert complaints == []
+                assert console_messages == []
         finally:
             browser.close()
 
 
-def test_a_run_with_gates_shows_their_usage(aem):
+def test_page_of_a_run_with_gates_shows_gate_usage(aem):
     text = to_html(read_folder(aem))
-    checked(text)
+    check_page(text)
     assert "<h3>Gate usage</h3>" in text
-    (summary,) = [json.loads((aem / "summary.json").read_text())]
+    summary = json.loads((aem / "summary.json").read_text())
     for row in summary["clients"]:
         assert sum(
             value for key, value in row["diagnostics"].items() if key.startswith("gate/")
         ) == pytest.approx(1, abs=1e-5)
 
 
-def test_hostile_names_are_text(written):
+def test_hostile_names_are_escaped(write_run):
     """Names are never markup or formulas. Unprintable characters are boxes in pictures."""
     clients = [
         {
@@ -261,48 +263,48 @@ def test_hostile_names_are_text(written):
             "diagnostics": {"gate/<b>": 1.0},
         }
     ]
-    folder = written(
+    folder = write_run(
         records=[{"round": 1, "loss": 1.0, "updates": {HOSTILE: {"expert": 0}}}],
         clients=clients,
         config={"name": HOSTILE, "algorithm": HOSTILE, "model": {"name": HOSTILE}},
         confusion={HOSTILE: [[0, 1, 2]]},
     )
     text = to_html(read_folder(folder))
-    checked(text)
+    check_page(text)
     assert "&lt;script&gt;" in text
     assert "<script" not in text
     assert "<b>" not in text
 
 
-def test_a_brokers_password_stays_out(written):
-    folder = written(
+def test_broker_password_is_not_on_the_page(write_run):
+    folder = write_run(
         config={"name": "kitchen", "algorithm": "fedavg", "broker": "mqtt://pi:secret@host:1883"}
     )
-    note = json.loads((folder / "run.json").read_text())
+    run = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(
-        json.dumps({**note, "command": "edgefl x --broker mqtt://pi:secret@host:1883 --port 1"})
+        json.dumps({**run, "command": "edgefl x --broker mqtt://pi:secret@host:1883 --port 1"})
     )
     text = to_html(read_folder(folder))
     assert "secret" not in text
     assert "host:1883 --port 1" in text
 
 
-def test_the_page_of_an_old_folder_lists_missing_charts(written):
+def test_the_page_of_an_old_folder_lists_missing_charts(write_run):
     """The first version of `edgefl simulate` wrote no confusion, no clusters and no evaluation."""
     text = to_html(
         read_folder(
-            written(
+            write_run(
                 records=[{"round": 1, "loss": 1.0, "bytes_up": 5, "bytes_down": 5}],
                 clients=[{"id": "a", "accuracy_mixture": 0.5}],
             )
         )
     )
-    page = checked(text)
+    page = check_page(text)
     assert len(page.figures) == 3
-    assert len(missing_of(text)) == 8
+    assert len(read_missing_charts(text)) == 8
 
 
-def test_a_demo_and_its_aggregator(tmp_path):
+def test_demo_folder_and_aggregator_folder_have_pages(tmp_path):
     """A small demo folder: an aggregator without rounds.jsonl, and int8 accuracies of the devices."""
     rows = [
         {
@@ -339,7 +341,7 @@ def test_a_demo_and_its_aggregator(tmp_path):
             2,
         )
         text = to_html(record)
-        checked(text)
+        check_page(text)
         assert "Over 2 clients, int8 costs 2.00 points on average and at most 2.00 points." in text
         assert "5e55" in text
         assert text.index("5e55") > text.index("Over 2 clients")

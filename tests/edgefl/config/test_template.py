@@ -1,4 +1,4 @@
-"""The file that `edgefl init` writes: it loads, and the docstring of its table explains each key."""
+"""The file that `edgefl init` writes can be loaded, and the docstring of each table explains its keys."""
 
 import re
 from dataclasses import dataclass, fields
@@ -29,10 +29,10 @@ class Options:
     withhold: str = ""
 
 
-TABLES_OF_CONFIGURATION = (FederationConfig, ModelConfig, DataConfig, PartitionConfig, PrivacyConfig)
+CONFIG_TABLES = (FederationConfig, ModelConfig, DataConfig, PartitionConfig, PrivacyConfig)
 
 
-def test_docs_of_bases_come_first_and_may_be_replaced() -> None:
+def test_key_docs_of_a_subclass_override_its_base() -> None:
     class More(Options):
         """More of them.
 
@@ -44,7 +44,7 @@ def test_docs_of_bases_come_first_and_may_be_replaced() -> None:
     assert read_key_docs(More) == {"epochs": "how many passes, more or less", "rate": "how fast"}
 
 
-def test_docs_by_hand() -> None:
+def test_key_docs_are_read_from_the_docstring() -> None:
     class Table:
         """What it is.
 
@@ -57,8 +57,8 @@ def test_docs_by_hand() -> None:
     assert read_key_docs(Table) == {"one": "the first: of two", "two": "the second, which continues"}
 
 
-@pytest.mark.parametrize("table", TABLES_OF_CONFIGURATION, ids=lambda table: table.__name__)
-def test_each_key_is_explained_and_nothing_else(table: type) -> None:
+@pytest.mark.parametrize("table", CONFIG_TABLES, ids=lambda table: table.__name__)
+def test_docstring_explains_exactly_the_keys_of_its_table(table: type) -> None:
     keys = {field.name for field in fields(table)} - {
         "options",
         "data",
@@ -70,30 +70,30 @@ def test_each_key_is_explained_and_nothing_else(table: type) -> None:
     assert set(read_key_docs(table)) - {"options"} == keys
 
 
-def test_nothing_chosen_is_the_defaults() -> None:
+def test_template_without_choices_gives_the_defaults() -> None:
     assert parse_config(render_commented_toml(FederationConfig(), {}, {})) == FederationConfig()
 
 
-def uncommented(text: str) -> str:
+def uncomment(text: str) -> str:
     return re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE)
 
 
-def test_every_key_is_there_and_taking_the_sharp_away_sets_it() -> None:
+def test_every_key_is_listed_and_takes_effect_when_uncommented() -> None:
     text = render_commented_toml(FederationConfig(), {}, {"algorithm": Options})
-    whole = parse_config(uncommented(text))
-    assert whole == FederationConfig(options={"epochs": 5, "withhold": ""})
+    config = parse_config(uncomment(text))
+    assert config == FederationConfig(options={"epochs": 5, "withhold": ""})
     for name, table in TABLE_CLASSES.items():
-        part = uncommented(text).partition(f"[{name}]\n")[2].partition("\n[")[0]
+        table_text = uncomment(text).partition(f"[{name}]\n")[2].partition("\n[")[0]
         skip = OTHER_TABLE_FIELDS if table is FederationConfig else ("options",)
-        wanted = {"algorithm": {"name"}, "broker": {"url"}}.get(
+        expected_keys = {"algorithm": {"name"}, "broker": {"url"}}.get(
             name, {field.name for field in fields(table)} - set(skip)
         )
-        assert set(re.findall(r"^(\w+) = ", part, re.MULTILINE)) >= wanted
+        assert set(re.findall(r"^(\w+) = ", table_text, re.MULTILINE)) >= expected_keys
         # A comment is above each key, or above the list of options.
-        assert not re.search(r"\n\n\w+ = ", part)
+        assert not re.search(r"\n\n\w+ = ", table_text)
 
 
-def test_what_is_chosen_is_written_out() -> None:
+def test_chosen_values_are_not_commented_out() -> None:
     config = FederationConfig(
         name="kitchen", rounds=3, options={"epochs": 2}, model=ModelConfig("softmax", (4,), 3)
     )

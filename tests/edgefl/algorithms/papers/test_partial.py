@@ -13,21 +13,23 @@ from edgefl.simulation.communication_cost import CommunicationCost
 from edgefl.types import Broadcast, ClientState, Update
 
 
-def started(one, name, **options):
-    algorithm = one.algorithm(name, **options)
-    return algorithm, algorithm.init(one.start, derive_rng(1, 0, "init"))
+def start_algorithm(one_sample, name, **options):
+    algorithm = one_sample.make_algorithm(name, **options)
+    return algorithm, algorithm.init(one_sample.start, derive_rng(1, 0, "init"))
 
 
-def test_a_round_by_hand(one):
+def test_a_round_by_hand(one_sample):
     """The client's bias goes to (.5, -.5) and stays on the device.
 
     The kernel's delta (.5, -.5) is sent, and counts as 1 of 4 samples.
     """
-    algorithm, state = started(one, "biased-fedavg")
+    algorithm, state = start_algorithm(one_sample, "biased-fedavg")
     sent = algorithm.broadcast(state, "a")
     assert set(sent.models["global"]) == {"trunk/kernel", "head/kernel"}
     assert set(sent.models[START_MODEL]) == {"head/bias"}
-    update, client_state = algorithm.local_update(sent, ClientState(), one.shard, "a", derive_rng(1, 1, "a"))
+    update, client_state = algorithm.local_update(
+        sent, ClientState(), one_sample.shard, "a", derive_rng(1, 1, "a")
+    )
     assert set(update.deltas) == {"global"}
     assert set(update.deltas["global"]) == {"trunk/kernel", "head/kernel"}
     np.testing.assert_allclose(update.deltas["global"]["head/kernel"], [[0.5, -0.5]], atol=1e-6)
@@ -40,24 +42,24 @@ def test_a_round_by_hand(one):
     np.testing.assert_array_equal(after.models[START_MODEL]["head/bias"], [0, 0])
 
 
-def test_the_personal_part_continues_from_its_last_values(one):
-    algorithm, state = started(one, "biased-fedavg")
+def test_the_personal_part_continues_from_its_last_values(one_sample):
+    algorithm, state = start_algorithm(one_sample, "biased-fedavg")
     before = ClientState({"head/bias": np.array([3.0, -3.0], np.float32)})
     _, client_state = algorithm.local_update(
-        algorithm.broadcast(state, "a"), before, one.shard, "a", derive_rng(1, 1, "a")
+        algorithm.broadcast(state, "a"), before, one_sample.shard, "a", derive_rng(1, 1, "a")
     )
     assert client_state.arrays["head/bias"][0] == pytest.approx(3 + 1 / (1 + np.exp(6)), abs=1e-6)
 
 
-def test_the_start_crosses_the_wire_once(one):
+def test_start_of_personal_part_is_sent_only_once(one_sample):
     """From the second round on, only the shared part is sent down, because it moves in each round."""
-    algorithm, state = started(one, "lg-fedavg", local_layers="head")
-    ledger = CommunicationCost()
+    algorithm, state = start_algorithm(one_sample, "lg-fedavg", local_layers="head")
+    communication_cost = CommunicationCost()
     costs = []
     for number in (1, 2, 3):
         moved = {name: array + np.float32(number) for name, array in state.models["global"].items()}
         costs.append(
-            ledger.count_bytes_down(
+            communication_cost.count_bytes_down(
                 Broadcast(
                     number, PHASE_FEDERATE, {**algorithm.broadcast(state, "a").models, "global": moved}
                 ),
@@ -69,29 +71,31 @@ def test_the_start_crosses_the_wire_once(one):
     assert costs[0] > costs[1] + 50
 
 
-def test_the_mixture_is_the_shared_part_with_the_personal_part(one):
-    algorithm, state = started(one, "lg-fedavg")
-    ended = algorithm.broadcast(type(state)(2, PHASE_PERSONALIZE, state.models), "a")
+def test_mixture_combines_shared_and_personal_part(one_sample):
+    algorithm, state = start_algorithm(one_sample, "lg-fedavg")
+    last_broadcast = algorithm.broadcast(type(state)(2, PHASE_PERSONALIZE, state.models), "a")
     before = ClientState({"trunk/kernel": np.full((1, 1), 7, np.float32)})
-    mixture, after = algorithm.personalize(ended, before, one.shard, derive_rng(1, 2, "a"))
+    mixture, after = algorithm.personalize(last_broadcast, before, one_sample.shard, derive_rng(1, 2, "a"))
     assert mixture.weights["trunk/kernel"][0, 0] == 7
     assert mixture.peers["federated"].weights["trunk/kernel"][0, 0] == 1
     assert after == before
 
 
-def test_a_late_client_trains_the_whole_model_for_a_round(one):
-    algorithm, state = started(one, "biased-fedavg")
-    ended = algorithm.broadcast(type(state)(2, PHASE_PERSONALIZE, state.models), "late")
-    mixture, client_state = algorithm.personalize(ended, ClientState(), one.shard, derive_rng(1, 2, "late"))
+def test_a_late_client_trains_the_whole_model_for_a_round(one_sample):
+    algorithm, state = start_algorithm(one_sample, "biased-fedavg")
+    last_broadcast = algorithm.broadcast(type(state)(2, PHASE_PERSONALIZE, state.models), "late")
+    mixture, client_state = algorithm.personalize(
+        last_broadcast, ClientState(), one_sample.shard, derive_rng(1, 2, "late")
+    )
     np.testing.assert_allclose(mixture.weights["head/bias"], [0.5, -0.5], atol=1e-6)
     np.testing.assert_allclose(mixture.weights["head/kernel"], [[0.5, -0.5]], atol=1e-6)
     assert set(client_state.arrays) == {"head/bias"}
 
 
-def test_defences_act_on_the_shared_part_alone(one):
-    algorithm, state = started(one, "biased-fedavg", clip_update=0.1)
+def test_sanitization_changes_only_the_shared_part(one_sample):
+    algorithm, state = start_algorithm(one_sample, "biased-fedavg", clip_update=0.1)
     update, client_state = algorithm.local_update(
-        algorithm.broadcast(state, "a"), ClientState(), one.shard, "a", derive_rng(1, 1, "a")
+        algorithm.broadcast(state, "a"), ClientState(), one_sample.shard, "a", derive_rng(1, 1, "a")
     )
     np.testing.assert_allclose(client_state.arrays["head/bias"], [0.5, -0.5], atol=1e-6)
     np.testing.assert_allclose(
@@ -113,7 +117,7 @@ NET = {
 }
 
 
-def test_layers_by_name():
+def test_local_layers_are_selected_by_name():
     assert select_local_weights(NET, "") == ["stem/conv1/kernel", "stem/conv1/bias"]
     assert select_local_weights(NET, "stem, fc1") == [
         "stem/conv1/kernel",
@@ -132,9 +136,9 @@ def test_layers_by_name():
         ("biased-fedavg", {"output_bias": "head/bais"}, "did you mean 'head/bias'"),
     ],
 )
-def test_an_empty_or_complete_part_is_an_error(one, name, options, message):
+def test_invalid_choice_of_local_weights_is_an_error(one_sample, name, options, message):
     with pytest.raises(ConfigError, match=message):
-        started(one, name, **options)
+        start_algorithm(one_sample, name, **options)
 
 
 def test_a_model_without_an_output_bias_is_an_error():

@@ -1,10 +1,10 @@
-"""The link of a monitor reads messages in bursts."""
+"""Monitors read messages in bursts."""
 
 from edgefl.monitor import connection
 from edgefl.monitor.connection import BURST_PAUSE_S, MIN_AWAKE_S, BurstPause
 
 
-def test_a_thread_pauses_after_a_message_and_then_stays_awake(monkeypatch):
+def test_burst_pause_sleeps_only_after_the_minimum_awake_time(monkeypatch):
     now = [100.0]
     pauses = []
 

@@ -11,52 +11,54 @@ from edgefl.cli import main as cli
 from edgefl.errors import DataError
 
 
-def raises(error: BaseException) -> Callable[[], None]:
+def make_raising_body(error: BaseException) -> Callable[[], None]:
     def body() -> None:
         raise error
 
     return body
 
 
-def register(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
+def register_entry_points(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
     points = [
         EntryPoint(name=name, value=value, group=cli.ENTRY_POINT_GROUP) for name, value in values.items()
     ]
     monkeypatch.setattr(cli, "entry_points", lambda group: points)
 
 
-def command(monkeypatch: pytest.MonkeyPatch, body: Callable[[], Any]) -> None:
+def register_command(monkeypatch: pytest.MonkeyPatch, body: Callable[[], Any]) -> None:
     """Register `edgefl boom`, which runs the body."""
-    register(monkeypatch, boom="tests_boom:boom")
+    register_entry_points(monkeypatch, boom="tests_boom:boom")
     module = type(sys)("tests_boom")
     module.boom = click.command("boom", short_help="Fails.")(body)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "tests_boom", module)
 
 
-def test_alone_it_prints_the_five_commands_that_matter(capsys: pytest.CaptureFixture[str]) -> None:
+def test_edgefl_without_arguments_prints_five_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run_command([]) == 0
     out = capsys.readouterr().out
     assert out.count("\n  edgefl ") == 5
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_alone_it_imports_no_command() -> None:
+def test_edgefl_without_arguments_imports_no_command() -> None:
     code = (
         "import sys\nfrom edgefl.cli.main import run_command\nrun_command([])\n"
         "print(sorted({'devices', 'numpy', 'paho', 'tensorflow'} & set(sys.modules)))"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert ran.stdout.splitlines()[-1] == "[]"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert result.stdout.splitlines()[-1] == "[]"
 
 
-def test_python_m_edgefl() -> None:
-    ran = subprocess.run(
+def test_python_m_edgefl_prints_the_version() -> None:
+    result = subprocess.run(
         [sys.executable, "-m", "edgefl", "--version"], capture_output=True, text=True, check=True, timeout=60
     )
-    assert ran.stdout.startswith("edgefl, version ")
+    assert result.stdout.startswith("edgefl, version ")
 
 
-def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_command_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run_command(["dmeo"]) == 1
     assert capsys.readouterr().err == "edgefl: no command 'dmeo'; did you mean 'demo'?\n"
 
@@ -85,36 +87,38 @@ def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
 )
-def test_errors_are_one_message_and_a_code(
+def test_error_prints_one_message_and_returns_exit_code(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     error: BaseException,
     code: int,
     message: str,
 ) -> None:
-    command(monkeypatch, raises(error))
+    register_command(monkeypatch, make_raising_body(error))
     assert cli.run_command(["boom"]) == code
     err = capsys.readouterr().err
     assert message in err
     assert "Traceback" not in err
 
 
-def test_a_defect_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    command(monkeypatch, raises(ZeroDivisionError()))
+def test_unexpected_exception_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    register_command(monkeypatch, make_raising_body(ZeroDivisionError()))
     with pytest.raises(ZeroDivisionError):
         cli.run_command(["boom"])
 
 
 @pytest.mark.parametrize(("result", "code"), [(None, 0), (3, 3), ({"a": 1}, 0), (True, 0)])
 def test_a_command_may_return_its_exit_code(monkeypatch: pytest.MonkeyPatch, result: Any, code: int) -> None:
-    command(monkeypatch, lambda: result)
+    register_command(monkeypatch, lambda: result)
     assert cli.run_command(["boom"]) == code
 
 
-def test_a_broken_package_hides_no_other(
+def test_broken_plugin_does_not_hide_other_commands(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    register(monkeypatch, gone="nowhere_at_all:x", odd="edgefl.errors:DataError", other="edgefl.cli.main:cli")
+    register_entry_points(
+        monkeypatch, gone="nowhere_at_all:x", odd="edgefl.errors:DataError", other="edgefl.cli.main:cli"
+    )
     assert cli.run_command(["--help"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "gone (not available: No module named 'nowhere_at_all')" in out
@@ -123,8 +127,8 @@ def test_a_broken_package_hides_no_other(
     assert cli.run_command(["gone"]) == 1
 
 
-def test_a_package_cannot_replace_a_command_of_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    register(monkeypatch, plan="evil:plan")
+def test_plugin_cannot_replace_a_core_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    register_entry_points(monkeypatch, plan="evil:plan")
     assert cli.find_commands()["plan"] == cli.CORE_COMMANDS["plan"]
 
 

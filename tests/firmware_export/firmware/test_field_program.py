@@ -32,14 +32,14 @@ pytest.importorskip("tflite_micro")
 SAMPLES = 60
 
 
-def run(*arguments: Any) -> Result:
+def run_export(*arguments: Any) -> Result:
     return CliRunner().invoke(export, [str(argument) for argument in arguments])
 
 
 @pytest.fixture(scope="module")
 def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("keys") / "updates"
-    assert run("key", path).exit_code == 0
+    assert run_export("key", path).exit_code == 0
     return path
 
 
@@ -63,11 +63,11 @@ def exported(
         export_mixture(
             made.plan, replace(made.mixture, weights=weights), made.shard, home / name, client_id="pi-1"
         )
-        _project(home / name, made.shard, TARGETS[request.param], trusted)
+        write_project(home / name, made.shard, TARGETS[request.param], trusted)
     return home / "old", home / "new"
 
 
-def _project(out: Path, shard: Shard, target: Target, trusted: str) -> None:
+def write_project(out: Path, shard: Shard, target: Target, trusted: str) -> None:
     """Write golden.npz and firmware/ next to model.tflite.
 
     An export with --target and --update-key writes the same files.
@@ -84,8 +84,8 @@ def _project(out: Path, shard: Shard, target: Target, trusted: str) -> None:
     (out / "firmware/samples.bin").write_bytes(golden.inputs[:10].tobytes())
 
 
-def field(project: Path) -> str:
-    """Run the field program by the README.
+def run_field_program(project: Path) -> str:
+    """Build and run the field program with the commands of the README.
 
     A host prints on standard output, QEMU on standard error.
     """
@@ -95,10 +95,12 @@ def field(project: Path) -> str:
     return done.stdout + done.stderr
 
 
-def test_an_update_reaches_the_firmware(exported: tuple[Path, Path], key: Path, tmp_path: Path) -> None:
+def test_signed_update_changes_the_outputs_of_the_firmware(
+    exported: tuple[Path, Path], key: Path, tmp_path: Path
+) -> None:
     old, new = exported
     update = tmp_path / "update.bin"
-    result = run("update", old, new, "--key", key, "-o", update)
+    result = run_export("update", old, new, "--key", key, "-o", update)
     assert result.exit_code == 0, result.output
     assert json.loads((new / "update.json").read_text()) == {"counter": 1}
     project = tmp_path / "firmware"
@@ -109,18 +111,18 @@ def test_an_update_reaches_the_firmware(exported: tuple[Path, Path], key: Path, 
         run_tflm((folder / "model.tflite").read_bytes(), inputs).tobytes() for folder in (old, new)
     )
     assert before != after
-    assert "running update 0" in field(project)
+    assert "running update 0" in run_field_program(project)
     assert (project / "outputs.bin").read_bytes() == before
     shutil.copy(update, project)
-    output = field(project)
+    output = run_field_program(project)
     assert "update.bin: done" in output
     assert (project / "outputs.bin").read_bytes() == after
-    output = field(project)
+    output = run_field_program(project)
     assert "running update 1, highest counter 1\nupdate.bin: old counter\nrunning update 1" in output
     content = bytearray(update.read_bytes())
     content[9] ^= 1
     (project / "update.bin").write_bytes(content)
-    assert "update.bin: bad signature" in field(project)
+    assert "update.bin: bad signature" in run_field_program(project)
     assert (project / "outputs.bin").read_bytes() == after
     counted = read_counters((project / "counters.bin").read_bytes())
     expected = count_gate_usage(run_gate((new / "model.tflite").read_bytes(), inputs))
@@ -131,14 +133,14 @@ def test_an_update_reaches_the_firmware(exported: tuple[Path, Path], key: Path, 
 def test_an_update_with_other_outputs_is_rolled_back(
     exported: tuple[Path, Path], key: Path, tmp_path: Path
 ) -> None:
-    """Its parts are complete and signed, but this firmware computes other outputs."""
+    """The update is complete and signed, but its self-test expects other outputs."""
     from firmware_export.commands.update import generate_parts
     from firmware_export.ota.update_package import make_update
 
     old, new = exported
     project = tmp_path / "firmware"
     shutil.copytree(old / "firmware", project)
-    before = field(project)
+    before = run_field_program(project)
     outputs = (project / "outputs.bin").read_bytes()
     wrong = make_update(
         generate_parts(old),
@@ -150,41 +152,43 @@ def test_an_update_with_other_outputs_is_rolled_back(
         device="pi-1",
     )
     (project / "update.bin").write_bytes(wrong)
-    assert "update.bin: self-test failed\nrunning update 0" in field(project)
+    assert "update.bin: self-test failed\nrunning update 0" in run_field_program(project)
     assert (project / "outputs.bin").read_bytes() == outputs
     assert "running update 0" in before
 
 
-def test_drift_is_detected_from_counters(exported: tuple[Path, Path], tmp_path: Path) -> None:
+def test_drift_command_reports_no_drift_for_golden_samples(
+    exported: tuple[Path, Path], tmp_path: Path
+) -> None:
     old, _ = exported
     project = tmp_path / "firmware"
     shutil.copytree(old / "firmware", project)
     (project / "samples.bin").write_bytes(np.load(old / "golden.npz")["inputs"].tobytes())
-    field(project)
-    result = run("drift", old, project / "counters.bin")
+    run_field_program(project)
+    result = run_export("drift", old, project / "counters.bin")
     assert result.exit_code == 0, result.output
     assert "no drift" in result.output
-    figures = json.loads(run("drift", old, project / "counters.bin", "--json").output)
+    figures = json.loads(run_export("drift", old, project / "counters.bin", "--json").output)
     assert figures["now"]["inferences"] == SAMPLES
     assert figures["now"]["psi"] < 0.01
     (tmp_path / "device.json").write_text("{}")
-    assert run("drift", old, project / "counters.bin", "--state", tmp_path).exit_code == 0
+    assert run_export("drift", old, project / "counters.bin", "--state", tmp_path).exit_code == 0
     left = json.loads((tmp_path / "field.json").read_text())
     assert left["drift_inferences"] == SAMPLES and left["drifted"] == 0
     damaged = tmp_path / "counters.bin"
     damaged.write_bytes(b"EFLD")
     nowhere = ["drift", old, project / "counters.bin", "--state", tmp_path / "none"]
     for arguments in (nowhere, ["drift", old, damaged], ["drift", tmp_path, project / "counters.bin"]):
-        assert isinstance(run(*arguments).exception, ExportError)
+        assert isinstance(run_export(*arguments).exception, ExportError)
 
 
-def test_private_and_public_keys_are_not_confused(key: Path, tmp_path: Path) -> None:
+def test_commands_refuse_existing_missing_and_private_keys(key: Path, tmp_path: Path) -> None:
     assert key.stat().st_mode & 0o777 == 0o600
     for bad, text in (
         (["key", key], "exists"),
         (["update", tmp_path, tmp_path, "--key", tmp_path / "none", "-o", tmp_path / "u"], "make a key"),
     ):
-        failed = run(*bad).exception
+        failed = run_export(*bad).exception
         assert isinstance(failed, ExportError)
         assert text in str(failed)
     with pytest.raises(ExportError, match="must not get into firmware"):

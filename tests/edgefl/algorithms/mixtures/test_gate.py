@@ -1,4 +1,4 @@
-"""The input of FedMix's gate, by hand."""
+"""The input of the gate of FedMix, by hand."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from edgefl.algorithms.mixtures.gate import mix_hidden_features
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 
-def test_hidden_values_by_hand():
+def test_mixed_hidden_features_by_hand():
     """Oracle 11: q = [.75, .25], h = [1, 0, 2], [3, 4, 0] -> [1.5, 1, 1.5]."""
     learner = SoftmaxLearner(
         softmax_spec("fedmix", inputs=1, features=3, classes=3, options={"num_experts": 2})

@@ -33,7 +33,7 @@ from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 OPTIONS = {"epochs": 1, "learning_rate": 0.05, "momentum": 0.0, "batch_size": 8}
 
 
-def setting_of(name="fedavg", classes=5):
+def make_setting(name="fedavg", classes=5):
     """Return six clients with skewed labels and positive features, like the input of a layer after a ReLU."""
     spec = softmax_spec(name, inputs=6, features=6, classes=classes, options=OPTIONS)
     rng = np.random.default_rng(3)
@@ -52,16 +52,19 @@ def setting_of(name="fedavg", classes=5):
 
 @pytest.fixture(scope="module")
 def setting():
-    return setting_of()
+    return make_setting()
 
 
 @pytest.fixture(scope="module")
 def findings(setting):
-    """The findings: one step, no defence, clipping, withheld bias, withheld output layer."""
+    """Return the findings of five scenarios.
+
+    These are one step, no defence, clipping, withheld bias, and withheld output layer.
+    """
     return audit_labels(setting, (), accuracy=True, show_scenario=lambda line: None)
 
 
-def test_one_step_over_batches_is_the_step_of_one_batch(setting):
+def test_one_step_over_batches_equals_step_of_one_batch(setting):
     shard = setting.shards["pi-0"]
     small = take_one_step(setting.learner, setting.initial, shard, 0.1, derive_rng(1, 1))
     large = take_one_step(
@@ -75,7 +78,7 @@ def test_one_step_over_batches_is_the_step_of_one_batch(setting):
         np.testing.assert_allclose(array, large[name], atol=1e-6)
 
 
-def test_one_step_discloses_and_so_does_a_round(setting, findings):
+def test_one_step_and_a_round_reveal_the_labels(setting, findings):
     exact, plain, *_ = findings
     assert exact.distance < 0.03
     assert exact.correlation > 0.99
@@ -86,30 +89,30 @@ def test_one_step_discloses_and_so_does_a_round(setting, findings):
     assert plain.accuracy > findings[-1].accuracy
 
 
-def sources(finding):
+def list_sources(finding):
     return {leak.reading.source for leak in finding.clients.values()}
 
 
-def test_clipping_hides_no_direction_and_withholding_the_bias_leaves_the_kernel(findings):
+def test_clipping_or_withheld_bias_does_not_hide_labels(findings):
     _, plain, clipped, without_bias, without_layer = findings
     assert clipped.distance == pytest.approx(plain.distance, abs=1e-5)
-    assert sources(plain) == sources(clipped) == {"bias"}
-    assert sources(without_bias) == {"kernel"}
+    assert list_sources(plain) == list_sources(clipped) == {"bias"}
+    assert list_sources(without_bias) == {"kernel"}
     assert without_bias.correlation > 0.7
-    assert sources(without_layer) == {"nothing"}  # this model has no hidden dense layer with a bias
+    assert list_sources(without_layer) == {"nothing"}  # this model has no hidden dense layer with a bias
 
 
-def test_noise_hides_as_it_grows(setting):
+def test_more_noise_hides_more(setting):
     limit = list_defences(setting, ())[1].options["clip_update"]
-    found = []
+    distances = []
     for noise in (0.01, 0.3, 3.0):
         scenario = Scenario("", {"clip_update": limit, "noise_multiplier": noise})
-        found.append(audit_one(setting, scenario))
-    assert found == sorted(found)
-    assert found[-1] > 2 * found[0]
+        distances.append(measure_distance(setting, scenario))
+    assert distances == sorted(distances)
+    assert distances[-1] > 2 * distances[0]
 
 
-def audit_one(setting, scenario):
+def measure_distance(setting, scenario):
     layer = find_read_layer(setting)
     truth = {c: leak.truth for c, leak in guess(setting).clients.items()}
     updates = simulate_first_updates(setting, scenario)
@@ -123,25 +126,25 @@ def audit_one(setting, scenario):
     )
 
 
-def test_the_kernel_tells_when_the_bias_is_each_clients_own():
-    personal = setting_of("biased-fedavg")
-    found = audit_labels(personal, (), accuracy=False, show_scenario=lambda line: None)[1]
-    assert sources(found) == {"kernel"}
-    assert found.correlation > 0.7
+def test_kernel_reveals_labels_when_bias_is_personal():
+    personal = make_setting("biased-fedavg")
+    finding = audit_labels(personal, (), accuracy=False, show_scenario=lambda line: None)[1]
+    assert list_sources(finding) == {"kernel"}
+    assert finding.correlation > 0.7
 
 
-def test_the_report_is_json_and_the_table_has_a_line_a_scenario(setting, findings):
-    told = json.loads(json.dumps(to_json_report(setting.config, findings, guess(setting)), allow_nan=False))
-    assert told["rows"][0]["name"] == ONE_STEP_NAME
-    assert told["rows"][0]["accuracy"] is None
-    assert sum(told["rows"][0]["clients"]["pi-3"]["read"]) == pytest.approx(1)
+def test_report_is_json_and_table_has_a_line_per_scenario(setting, findings):
+    report = json.loads(json.dumps(to_json_report(setting.config, findings, guess(setting)), allow_nan=False))
+    assert report["rows"][0]["name"] == ONE_STEP_NAME
+    assert report["rows"][0]["accuracy"] is None
+    assert sum(report["rows"][0]["clients"]["pi-3"]["read"]) == pytest.approx(1)
     lines = format_audit(setting.config, findings, guess(setting), True).splitlines()
     assert [line.partition("  ")[0] for line in lines[1:7]] == [
         f.scenario.name for f in (*findings, guess(setting))
     ]
 
 
-def test_the_picture(findings, tmp_path):
+def test_plot_is_written_as_png(findings, tmp_path):
     pytest.importorskip("matplotlib")
     plot_labels(findings, tmp_path / "labels.png")
     assert (tmp_path / "labels.png").read_bytes().startswith(b"\x89PNG")
@@ -158,18 +161,18 @@ def test_an_algorithm_without_defences_is_an_error(setting):
         )
 
 
-def test_an_output_layer_that_is_not_found_is_an_error(setting):
+def test_missing_output_layer_is_an_error(setting):
     spec = replace(setting.plan.spec, num_classes=7)
     with pytest.raises(ConfigError, match="one number per class, 7"):
         find_read_layer(replace(setting, plan=Plan(spec, b"", b"")))
 
 
-def test_defences_are_those_of_the_scenario_alone(setting):
+def test_options_include_the_defences_of_the_scenario(setting):
     assert make_algorithm("fedavg", None, setting.build_options(Scenario("", {}))).name == "fedavg"
     assert setting.build_options(Scenario("", {"withhold": "bias"}))["withhold"] == "bias"
 
 
-def test_the_command(tmp_path, capsys):
+def test_audit_command_prints_all_scenarios_as_json(tmp_path, capsys):
     pytest.importorskip("tensorflow")
     pytest.importorskip("sklearn")
     config = tmp_path / "federation.toml"

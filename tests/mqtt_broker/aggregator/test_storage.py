@@ -1,5 +1,5 @@
-"""The updates of a round in the journal: an acknowledged update comes back, whatever was being written when
-the aggregator was killed or the power was cut.
+"""The updates of a round in the journal: an acknowledged update is restored after a kill or a power cut
+at any moment.
 """
 
 import hashlib
@@ -44,16 +44,16 @@ from tests.support.numpy_learner.softmax import softmax_spec
 SIZE = 3
 EXPECTED = {"global": (TensorSpec("w", (SIZE,)),)}
 SPEC = softmax_spec("fedavg", inputs=4, features=4, classes=3, options={})
-KILLED = """
+WRITER_PROGRAM = """
 import sys
 from pathlib import Path
-from tests.mqtt_broker.aggregator.test_stored_updates import commit, opened_round, open_storage, update
+from tests.mqtt_broker.aggregator.test_storage import commit, make_update, open_round, open_storage
 
 with open_storage(Path(sys.argv[1])) as storage:
     for number in range(1, 10**6):
-        opened = opened_round(storage, number)
+        opened = open_round(storage, number)
         for client in range(3):
-            commit(storage, opened, update(f"pi-{client}", client, number, size=20_000))
+            commit(storage, opened, make_update(f"pi-{client}", client, number, size=20_000))
             print(number, client, flush=True)
 """
 
@@ -64,17 +64,17 @@ def open_storage(directory):
         yield Storage(directory, journal)
 
 
-def state_after(number):
+def make_state_after(number):
     return ServerState(number + 1, "federate", {})
 
 
-def opened_round(storage, number, phase="federate"):
+def open_round(storage, number, phase="federate"):
     opened = OpenedRound(number, phase, f"n{number}", ("pi-0", "pi-1", "pi-2"))
     storage.apply(OpenRound(opened))
     return opened
 
 
-def update(client_id, value, number=1, *, answers=None, size=SIZE, codec="fp32", expected=EXPECTED):
+def make_update(client_id, value, number=1, *, answers=None, size=SIZE, codec="fp32", expected=EXPECTED):
     deltas = {"global": {"w": np.full(size, value, np.float32)}}
     blob = encode_models(deltas, codec)
     sha256 = hashlib.sha256(blob).hexdigest()
@@ -88,208 +88,210 @@ def commit(storage, opened, *updates):
     storage.apply(CommitUpdates(opened, tuple(each.begin for each in updates)))
 
 
-def close(storage, opened):
+def close_round(storage, opened):
     storage.apply(CloseRound(opened, None, (), (), 0.5, 1.0))
 
 
-def values(storage):
+def list_values(storage):
     return [(each.client_id, float(each.deltas["global"]["w"][0])) for each in storage.read_updates()]
 
 
-def intact(directory, number=1):
+def list_intact(directory, number=1):
     with Journal(directory) as journal:
         found = journal.read_intact(OpenedRound(number, "federate", "", ()))
         return [begin.client_id for begin, _ in found]
 
 
-def files(directory):
+def list_files(directory):
     return sorted(directory.glob("journal.sqlite*"))
 
 
-def wal(directory):
+def get_wal_path(directory):
     return directory / "journal.sqlite-wal"
 
 
-def edit(directory, statement, *values):
-    """Change the journal as nothing but a damaged disk does."""
+def edit_journal(directory, statement, *values):
+    """Change the journal as only a damaged disk does."""
     with closing(sqlite3.connect(AggregatorFiles(directory).journal)) as database, database:
         assert database.execute(statement, values).rowcount
 
 
-def test_updates_come_sorted_and_the_last_one_of_a_client_counts(tmp_path):
+def test_updates_are_sorted_and_the_latest_of_a_client_counts(tmp_path):
     with open_storage(tmp_path) as storage:
-        opened = opened_round(storage, 1)
+        opened = open_round(storage, 1)
         assert list(storage.read_updates()) == []
-        commit(storage, opened, update("pi-2", 2), update("pi-1", 1))
-        commit(storage, opened, update("pi-2", 3))
-        assert values(storage) == [("pi-1", 1), ("pi-2", 3)]
+        commit(storage, opened, make_update("pi-2", 2), make_update("pi-1", 1))
+        commit(storage, opened, make_update("pi-2", 3))
+        assert list_values(storage) == [("pi-1", 1), ("pi-2", 3)]
 
 
-def test_a_client_may_answer_two_rounds_at_once(tmp_path):
+def test_client_can_have_updates_of_two_rounds(tmp_path):
     with open_storage(tmp_path) as storage:
-        opened = opened_round(storage, 2)
-        commit(storage, opened, update("pi-1", 2, 2), update("pi-1", 1, 2, answers=1))
+        opened = open_round(storage, 2)
+        commit(storage, opened, make_update("pi-1", 2, 2), make_update("pi-1", 1, 2, answers=1))
         assert [(each.round, float(each.deltas["global"]["w"][0])) for each in storage.read_updates()] == [
             (1, 1.0),
             (2, 2.0),
         ]
 
 
-def test_all_files_are_secret(tmp_path):
+def test_journal_files_are_readable_by_the_owner_only(tmp_path):
     with open_storage(tmp_path) as storage:
-        commit(storage, opened_round(storage, 1), update("pi-1", 1))
-        assert [path.name.removeprefix("journal.sqlite") for path in files(tmp_path)] == ["", "-shm", "-wal"]
-        assert {path.stat().st_mode & 0o777 for path in files(tmp_path)} == {0o600}
+        commit(storage, open_round(storage, 1), make_update("pi-1", 1))
+        assert [path.name.removeprefix("journal.sqlite") for path in list_files(tmp_path)] == [
+            "",
+            "-shm",
+            "-wal",
+        ]
+        assert {path.stat().st_mode & 0o777 for path in list_files(tmp_path)} == {0o600}
 
 
-def test_an_update_that_is_not_committed_is_not_in_the_round(tmp_path):
+def test_uncommitted_update_is_not_in_the_round(tmp_path):
     with open_storage(tmp_path) as storage:
-        opened = opened_round(storage, 1)
-        commit(storage, opened, update("pi-1", 1))
-        storage.apply(update("pi-2", 2))
-        assert values(storage) == [("pi-1", 1)]
-    assert intact(tmp_path) == ["pi-1"]
+        opened = open_round(storage, 1)
+        commit(storage, opened, make_update("pi-1", 1))
+        storage.apply(make_update("pi-2", 2))
+        assert list_values(storage) == [("pi-1", 1)]
+    assert list_intact(tmp_path) == ["pi-1"]
 
 
-def copy_cut(source, target, content):
-    """Copy a journal that is in use, with this content of its write-ahead log."""
+def copy_with_log(source, target, content):
+    """Copy an open journal, with this content of its write-ahead log."""
     target.mkdir()
     shutil.copy(AggregatorFiles(source).journal, target)
-    wal(target).write_bytes(content)
+    get_wal_path(target).write_bytes(content)
     return target
 
 
-def last_difference(before, after):
-    """Return the end of the last byte that differs."""
+def find_last_difference(before, after):
+    """Return the end of the last differing byte."""
     before = before.ljust(len(after), b"\0")
     return max((i + 1 for i in range(len(after)) if before[i] != after[i]), default=0)
 
 
 @given(batches=st.lists(st.integers(1, 3), min_size=1, max_size=3), data=st.data())
-def test_cut_anywhere_the_committed_batches_before_come_back_and_more_can_follow(
-    tmp_path_factory, batches, data
-):
+def test_committed_batches_survive_a_truncated_log(tmp_path_factory, batches, data):
     directory = tmp_path_factory.mktemp("cut")
     ends = []
     with open_storage(directory) as storage:
-        opened = opened_round(storage, 1)
+        opened = open_round(storage, 1)
         for i, count in enumerate(batches):
-            commit(storage, opened, *(update(f"pi-{i}-{j}", i) for j in range(count)))
-            ends.append(wal(directory).stat().st_size)
-        content = wal(directory).read_bytes()
+            commit(storage, opened, *(make_update(f"pi-{i}-{j}", i) for j in range(count)))
+            ends.append(get_wal_path(directory).stat().st_size)
+        content = get_wal_path(directory).read_bytes()
         cut = data.draw(st.integers(0, len(content)))
-        again = copy_cut(directory, directory / "again", content[:cut])
-    whole = [f"pi-{i}-{j}" for i, count in enumerate(batches) if ends[i] <= cut for j in range(count)]
-    assert intact(again) == whole
+        again = copy_with_log(directory, directory / "again", content[:cut])
+    expected = [f"pi-{i}-{j}" for i, count in enumerate(batches) if ends[i] <= cut for j in range(count)]
+    assert list_intact(again) == expected
     with open_storage(again) as storage:
-        commit(storage, opened, update("z", 9))
-    assert intact(again) == [*whole, "z"]
+        commit(storage, opened, make_update("z", 9))
+    assert list_intact(again) == [*expected, "z"]
 
 
 @given(old=st.integers(0, 4), batches=st.lists(st.integers(1, 3), min_size=1, max_size=3), data=st.data())
-def test_killed_while_a_round_is_written_over_the_one_before_its_committed_batches_come_back(
-    tmp_path_factory, old, batches, data
-):
+def test_committed_batches_survive_a_kill_while_the_log_is_overwritten(tmp_path_factory, old, batches, data):
     directory = tmp_path_factory.mktemp("over")
     with open_storage(directory) as storage:
-        first = opened_round(storage, 1)
+        first = open_round(storage, 1)
         olds = [f"pi-{i}" for i in range(old)]
-        commit(storage, first, *(update(client_id, 7) for client_id in olds))
-        close(storage, first)
-        storage.apply(SaveState(state_after(1)))
-        second = opened_round(storage, 2)
+        commit(storage, first, *(make_update(client_id, 7) for client_id in olds))
+        close_round(storage, first)
+        storage.apply(SaveState(make_state_after(1)))
+        second = open_round(storage, 2)
         storage.wait()
-        before = wal(directory).read_bytes()
+        before = get_wal_path(directory).read_bytes()
         content = before
         ends = []
         for i, count in enumerate(batches):
-            commit(storage, second, *(update(f"pi-{i}-{j}", i, 2) for j in range(count)))
-            now = wal(directory).read_bytes()
-            ends.append(last_difference(content, now))
+            commit(storage, second, *(make_update(f"pi-{i}-{j}", i, 2) for j in range(count)))
+            now = get_wal_path(directory).read_bytes()
+            ends.append(find_last_difference(content, now))
             content = now
         written = data.draw(st.integers(0, max(ends)))
-        again = copy_cut(directory, directory / "again", content[:written] + before[written:])
-    whole = [f"pi-{i}-{j}" for i, count in enumerate(batches) if ends[i] <= written for j in range(count)]
-    assert intact(again, 2) == whole
-    assert intact(again) == ([] if whole else olds), "they stay until an update of the next round is stored"
+        again = copy_with_log(directory, directory / "again", content[:written] + before[written:])
+    expected = [f"pi-{i}-{j}" for i, count in enumerate(batches) if ends[i] <= written for j in range(count)]
+    assert list_intact(again, 2) == expected
+    assert list_intact(again) == ([] if expected else olds), (
+        "they stay until an update of the next round is stored"
+    )
     with Journal(again) as journal:
         assert journal.read_round(1, "federate").is_closed
         assert journal.read_round(2, "federate") == second
 
 
 @given(count=st.integers(1, 4), share=st.floats(0, 1))
-def test_cut_while_the_log_is_moved_into_the_file_all_updates_come_back(tmp_path_factory, count, share):
+def test_updates_survive_an_interrupted_checkpoint(tmp_path_factory, count, share):
     directory = tmp_path_factory.mktemp("checkpoint")
     with Journal(directory) as journal:
         storage = Storage(directory, journal)
-        commit(storage, opened_round(storage, 1), *(update(f"pi-{i}", i) for i in range(count)))
+        commit(storage, open_round(storage, 1), *(make_update(f"pi-{i}", i) for i in range(count)))
         before = AggregatorFiles(directory).journal.read_bytes()
-        log = wal(directory).read_bytes()
+        log = get_wal_path(directory).read_bytes()
         journal.checkpoint()
         after = AggregatorFiles(directory).journal.read_bytes()
         written = int(share * len(after))
-        again = copy_cut(directory, directory / "again", log)
+        again = copy_with_log(directory, directory / "again", log)
         AggregatorFiles(again).journal.write_bytes(after[:written] + before[written:])
-        moved = copy_cut(directory, directory / "moved", b"")
-    assert intact(again) == [f"pi-{i}" for i in range(count)]
-    assert intact(moved) == [f"pi-{i}" for i in range(count)], "the file has them without the log"
+        moved = copy_with_log(directory, directory / "moved", b"")
+    assert list_intact(again) == [f"pi-{i}" for i in range(count)]
+    assert list_intact(moved) == [f"pi-{i}" for i in range(count)], "the file has them without the log"
 
 
-def test_a_reader_of_the_journal_does_not_stop_a_checkpoint(tmp_path, monkeypatch):
+def test_journal_reader_does_not_block_a_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(journal_module, "LOCK_TIMEOUT_S", 1e4)
     with Journal(tmp_path) as journal, closing(sqlite3.connect(tmp_path / "journal.sqlite")) as reader:
         storage = Storage(tmp_path, journal)
-        first = opened_round(storage, 1)
+        first = open_round(storage, 1)
         reader.execute("begin")
         reader.execute("select * from round").fetchall()
-        commit(storage, first, update("pi-1", 1))
+        commit(storage, first, make_update("pi-1", 1))
         journal.checkpoint()
-        killed = copy_cut(tmp_path, tmp_path / "killed", wal(tmp_path).read_bytes())
+        killed = copy_with_log(tmp_path, tmp_path / "killed", get_wal_path(tmp_path).read_bytes())
         reader.rollback()
         journal.checkpoint()
-        moved = copy_cut(tmp_path, tmp_path / "moved", b"")
-    assert intact(killed) == intact(moved) == ["pi-1"]
+        moved = copy_with_log(tmp_path, tmp_path / "moved", b"")
+    assert list_intact(killed) == list_intact(moved) == ["pi-1"]
 
 
 @pytest.mark.parametrize("acknowledged", [1, 5, 8, 30])
-def test_killed_while_it_stores_updates_an_aggregator_has_those_that_it_acknowledged(tmp_path, acknowledged):
+def test_killed_aggregator_has_the_acknowledged_updates(tmp_path, acknowledged):
     root = Path(__file__).parents[3]
-    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    command = [sys.executable, "-c", WRITER_PROGRAM, str(tmp_path)]
     with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as process:
         for _ in range(acknowledged):
             number, client = map(int, process.stdout.readline().split())
         process.kill()
         for line in process.stdout.read().splitlines():
             number, client = map(int, line.split())
-    found = intact(tmp_path, number)
-    if len(found) < client + 1:  # The first update of the next round was committed and not acknowledged
-        assert intact(tmp_path, number + 1) == ["pi-0"]
+    found = list_intact(tmp_path, number)
+    if len(found) < client + 1:  # The first update of the next round was committed but not acknowledged
+        assert list_intact(tmp_path, number + 1) == ["pi-0"]
     else:
         assert found[: client + 1] == [f"pi-{i}" for i in range(client + 1)]
 
 
-def test_the_first_updates_stay_decoded_and_the_others_are_read_one_at_a_time(tmp_path, monkeypatch):
+def test_first_updates_stay_decoded_and_others_are_read_singly(tmp_path, monkeypatch):
     monkeypatch.setattr(storage_module, "DECODED_BYTES", 8 * SIZE)
     with open_storage(tmp_path) as storage:
-        opened = opened_round(storage, 1)
+        opened = open_round(storage, 1)
         for number in range(3):
-            commit(storage, opened, update(f"pi-{number}", number, codec="top-40"))
-        assert [value for _, value in values(storage)] == [0.0, 1.0, 2.0]
-        edit(tmp_path, "update tensors set content = zeroblob(10)")
+            commit(storage, opened, make_update(f"pi-{number}", number, codec="top-40"))
+        assert [value for _, value in list_values(storage)] == [0.0, 1.0, 2.0]
+        edit_journal(tmp_path, "update tensors set content = zeroblob(10)")
         found = storage.read_updates()
         assert [float(next(found).deltas["global"]["w"][0]) for _ in range(2)] == [0.0, 1.0]
         with pytest.raises(WireError):
             next(found)
 
 
-def test_aggregating_holds_one_update_in_memory(tmp_path, monkeypatch):
+def test_aggregation_holds_one_update_in_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(storage_module, "DECODED_BYTES", 0)
     size = 250_000
     expected = {"global": (TensorSpec("w", (size,)),)}
     with open_storage(tmp_path) as storage:
-        opened = opened_round(storage, 1)
+        opened = open_round(storage, 1)
         for number in range(12):
-            commit(storage, opened, update(f"pi-{number:02}", number, size=size, expected=expected))
+            commit(storage, opened, make_update(f"pi-{number:02}", number, size=size, expected=expected))
         tracemalloc.start()
         try:
             assert sum(float(each.deltas["global"]["w"][0]) for each in storage.read_updates()) == 66.0
@@ -298,90 +300,92 @@ def test_aggregating_holds_one_update_in_memory(tmp_path, monkeypatch):
             tracemalloc.stop()
 
 
-def test_disk_space_is_used_again_and_given_back_at_the_end(tmp_path):
+def test_disk_space_is_reused_and_freed_at_the_end(tmp_path):
     size = 30_000
     expected = {"global": (TensorSpec("w", (size,)),)}
     sizes = []
     with open_storage(tmp_path) as storage:
         for number in range(1, 21):
-            opened = opened_round(storage, number)
+            opened = open_round(storage, number)
             storage.release()
-            updates = [update(f"pi-{i}", 17, number, size=size, expected=expected) for i in range(5)]
+            updates = [make_update(f"pi-{i}", 17, number, size=size, expected=expected) for i in range(5)]
             commit(storage, opened, *updates[:2])
             commit(storage, opened, *updates[2:])
-            assert len(values(storage)) == 5
-            close(storage, opened)
-            storage.apply(SaveState(state_after(number)))
-            sizes.append(sum(path.stat().st_size for path in files(tmp_path)))
+            assert len(list_values(storage)) == 5
+            close_round(storage, opened)
+            storage.apply(SaveState(make_state_after(number)))
+            sizes.append(sum(path.stat().st_size for path in list_files(tmp_path)))
         storage.wait()
         assert sizes[-1] < 1.1 * sizes[3], sizes
         assert max(sizes) < 4 * 5 * 4 * size, sizes
         storage.remove_updates()
         sample = np.full(64, 17, np.float32).tobytes()
-        assert all(sample not in path.read_bytes() for path in files(tmp_path))
-        assert sum(path.stat().st_size for path in files(tmp_path)) < 300_000
+        assert all(sample not in path.read_bytes() for path in list_files(tmp_path))
+        assert sum(path.stat().st_size for path in list_files(tmp_path)) < 300_000
         assert list(storage.read_updates()) == []
 
 
-def test_the_updates_of_a_round_stay_until_the_state_after_it_is_saved(tmp_path, monkeypatch):
+def test_updates_stay_until_the_next_state_is_saved(tmp_path, monkeypatch):
     monkeypatch.setattr(state_writer, "MAX_SAVE_DELAY_S", 1e6)
     with open_storage(tmp_path) as storage:
-        first = opened_round(storage, 1)
-        commit(storage, first, update("pi-1", 1))
-        close(storage, first)
-        storage.apply(SaveState(state_after(1)))
-        second = opened_round(storage, 2)
-        storage.apply(update("pi-2", 2, 2))
+        first = open_round(storage, 1)
+        commit(storage, first, make_update("pi-1", 1))
+        close_round(storage, first)
+        storage.apply(SaveState(make_state_after(1)))
+        second = open_round(storage, 2)
+        storage.apply(make_update("pi-2", 2, 2))
         assert not AggregatorFiles(tmp_path).server_state.exists()
-        killed = copy_cut(tmp_path, tmp_path / "killed", wal(tmp_path).read_bytes())
-        storage.apply(CommitUpdates(second, (update("pi-2", 2, 2).begin,)))
+        killed = copy_with_log(tmp_path, tmp_path / "killed", get_wal_path(tmp_path).read_bytes())
+        storage.apply(CommitUpdates(second, (make_update("pi-2", 2, 2).begin,)))
         assert AggregatorFiles(tmp_path).server_state.exists()
-        assert values(storage) == [("pi-2", 2.0)]
-    assert intact(killed) == ["pi-1"]
-    assert (intact(tmp_path), intact(tmp_path, 2)) == ([], ["pi-2"])
+        assert list_values(storage) == [("pi-2", 2.0)]
+    assert list_intact(killed) == ["pi-1"]
+    assert (list_intact(tmp_path), list_intact(tmp_path, 2)) == ([], ["pi-2"])
 
 
-def test_a_full_disk_is_an_error_with_a_remedy_and_stores_nothing_of_the_batch(tmp_path):
+def test_full_disk_is_an_error_and_stores_no_part_of_a_batch(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     size = 100_000
     expected = {"global": (TensorSpec("w", (size,)),)}
     with open_storage(tmp_path) as storage:
-        opened = opened_round(storage, 1)
-        commit(storage, opened, update("pi-0", 0, size=size, expected=expected))
-        updates = [update(f"pi-{i}", i, size=size, expected=expected) for i in (1, 2)]
-        limit = wal(tmp_path).stat().st_size + 5 * size
+        opened = open_round(storage, 1)
+        commit(storage, opened, make_update("pi-0", 0, size=size, expected=expected))
+        updates = [make_update(f"pi-{i}", i, size=size, expected=expected) for i in (1, 2)]
+        limit = get_wal_path(tmp_path).stat().st_size + 5 * size
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
         try:
             with pytest.raises(StateError, match=r"cannot use .*journal\.sqlite: .*free some space"):
                 commit(storage, opened, *updates)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        assert values(storage) == [("pi-0", 0.0)]
+        assert list_values(storage) == [("pi-0", 0.0)]
         commit(storage, opened, *updates)
-        assert [client_id for client_id, _ in values(storage)] == ["pi-0", "pi-1", "pi-2"]
-    assert intact(tmp_path) == ["pi-0", "pi-1", "pi-2"]
+        assert [client_id for client_id, _ in list_values(storage)] == ["pi-0", "pi-1", "pi-2"]
+    assert list_intact(tmp_path) == ["pi-0", "pi-1", "pi-2"]
 
 
 @pytest.fixture
 def resume(tmp_path):
-    """Start again in the directory, and return what was resumed and the updates of the open round."""
+    """Returns a function that restarts in the directory and returns the resumed federation and the
+    updates of the open round.
+    """
     config = FederationConfig(rounds=3, seed=1)
     algorithm = make_algorithm("fedavg", None, SPEC.options)
     initial = ServerState(1, "federate", {"global": {"w": np.zeros(SIZE, np.float32)}})
 
     def start(state=initial):
         with open_storage(tmp_path) as storage:
-            return storage.resume(config, SPEC, algorithm, state), values(storage)
+            return storage.resume(config, SPEC, algorithm, state), list_values(storage)
 
     return start
 
 
-def test_a_restarted_aggregator_has_the_accepted_updates(tmp_path, resume):
+def test_restarted_aggregator_has_the_accepted_updates(tmp_path, resume):
     with open_storage(tmp_path) as storage:
-        opened = opened_round(storage, 1)
-        commit(storage, opened, update("pi-2", 2), update("pi-1", 1))
-        # The sum of a masked round is stored as fp32, whatever the codec of the federation is
-        commit(storage, opened, update("", 3, codec="fp16"))
+        opened = open_round(storage, 1)
+        commit(storage, opened, make_update("pi-2", 2), make_update("pi-1", 1))
+        # The sum of a masked round is stored as fp32 with every codec of the federation
+        commit(storage, opened, make_update("", 3, codec="fp16"))
     resumed, found = resume()
     assert resumed.opened == opened
     assert [begin.client_id for begin in resumed.begins] == ["", "pi-1", "pi-2"]
@@ -390,41 +394,41 @@ def test_a_restarted_aggregator_has_the_accepted_updates(tmp_path, resume):
 
 @pytest.mark.parametrize("damage", ["missing", "damaged"])
 @pytest.mark.parametrize("is_closed", [False, True])
-def test_a_round_whose_updates_are_not_intact_takes_them_again(damage, is_closed, tmp_path, resume):
+def test_round_reopens_for_a_missing_or_damaged_update(damage, is_closed, tmp_path, resume):
     with open_storage(tmp_path) as storage:
-        opened = opened_round(storage, 1)
-        commit(storage, opened, update("pi-1", 1), update("pi-2", 2))
+        opened = open_round(storage, 1)
+        commit(storage, opened, make_update("pi-1", 1), make_update("pi-2", 2))
         if is_closed:
-            close(storage, opened)
+            close_round(storage, opened)
     if damage == "missing":
-        edit(tmp_path, "delete from tensors where client_id = 'pi-2'")
+        edit_journal(tmp_path, "delete from tensors where client_id = 'pi-2'")
     else:
-        other = update("pi-2", 2.5).blob
-        edit(tmp_path, "update tensors set content = ? where client_id = 'pi-2'", other)
+        other = make_update("pi-2", 2.5).blob
+        edit_journal(tmp_path, "update tensors set content = ? where client_id = 'pi-2'", other)
     resumed, found = resume()
     assert found == [("pi-1", 1.0)]
     assert (resumed.opened, [begin.client_id for begin in resumed.begins]) == (opened, ["pi-1"])
     assert list(resumed.losses) == []
     with open_storage(tmp_path) as storage:
-        commit(storage, opened, update("pi-2", 2))
-        close(storage, opened)
+        commit(storage, opened, make_update("pi-2", 2))
+        close_round(storage, opened)
     resumed, found = resume()
     assert (resumed.opened.is_closed, list(resumed.losses)) == (True, [0.5])
     assert found == [("pi-1", 1.0), ("pi-2", 2.0)]
 
 
-def test_a_personalization_needs_no_tensors_after_a_restart(tmp_path, resume):
+def test_personalization_needs_no_tensors_after_a_restart(tmp_path, resume):
     with open_storage(tmp_path) as storage:
-        opened = opened_round(storage, 4, PHASE_PERSONALIZE)
-        commit(storage, opened, update("pi-1", 1, 4))
-        close(storage, opened)
+        opened = open_round(storage, 4, PHASE_PERSONALIZE)
+        commit(storage, opened, make_update("pi-1", 1, 4))
+        close_round(storage, opened)
         storage.remove_updates()
     resumed, found = resume(ServerState(4, "federate", {}))
     assert (resumed.opened.is_closed, [begin.client_id for begin in resumed.begins]) == (True, ["pi-1"])
     assert found == []
 
 
-def test_a_masked_sum_comes_back_with_its_path(tmp_path, resume):
+def test_masked_sum_is_restored_with_its_path(tmp_path, resume):
     path = AggregatorFiles(tmp_path).masked_sum
     with open_storage(tmp_path) as storage:
         storage.apply(SaveMaskedSum(b"sum"))
@@ -435,7 +439,7 @@ def test_a_masked_sum_comes_back_with_its_path(tmp_path, resume):
     assert not path.exists()
 
 
-def test_the_spool_of_an_older_version_is_removed(tmp_path):
+def test_spool_of_an_older_version_is_removed(tmp_path):
     spool = AggregatorFiles(tmp_path).spool / "session"
     spool.mkdir(parents=True)
     (spool / "updates").write_bytes(b"x")
@@ -443,7 +447,7 @@ def test_the_spool_of_an_older_version_is_removed(tmp_path):
         assert not AggregatorFiles(tmp_path).spool.exists()
 
 
-def test_a_damaged_row_names_the_file_and_fresh(tmp_path):
+def test_damaged_row_error_names_the_file_and_the_fresh_option(tmp_path):
     with Journal(tmp_path) as journal:
         journal.open_round(OpenedRound(1, "federate", "n", ("pi-1",)))
     with closing(sqlite3.connect(tmp_path / "journal.sqlite")) as database, database:

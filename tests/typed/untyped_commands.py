@@ -1,7 +1,6 @@
-"""Commands of the documentation that no test types, by page, each with its reason; `...` stands for how one
-goes on.
+"""Commands of the documentation that no test types, by page, each with a reason. `...` stands for any ending.
 
-test_docs.py still looks whether edgefl's own take the options that are shown.
+test_docs.py still checks that commands of edgefl have the documented options.
 """
 
 FIVE = "tests/test_readme.py types the five commands of a federation"
@@ -27,7 +26,7 @@ SUBSCRIBER = "a program of mosquitto's; `edgefl watch`, which reads the same top
 CHECKS = "lints, builds the site or runs tests; .ci/run and the tests themselves do so"
 OPENS = "opens this machine to its network; the README's is typed on loopback"
 
-NOT_HERE: dict[str, dict[str, str]] = {
+UNTYPED_COMMANDS: dict[str, dict[str, str]] = {
     "docs/contributing/release.md": {
         "make ...": CHECKS,
         "python3 -m venv ...": INSTALLS,

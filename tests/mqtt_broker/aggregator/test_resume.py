@@ -1,4 +1,4 @@
-"""An aggregator that is killed goes on where it was, to the bits of an undisturbed run."""
+"""A killed aggregator resumes with the bits of an undisturbed run."""
 
 import json
 import sqlite3
@@ -23,18 +23,18 @@ from tests.support.numpy_learner.softmax import SoftmaxLearner
 BEGIN = Begin("pi-1", "s", 1, "p", "ab" * 32, 10, 1, 65536, 5, {"loss": 0.5}, "n1", 0.0)
 
 
-def stored(begin):
+def make_stored_update(begin):
     return StoreUpdate(begin, b"0123456789", {}, "fp32", {})
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_killed_at_any_line_and_started_again_it_gives_the_same_bits(seed, federate, mosquitto_url, toys):
+def test_killed_and_restarted_aggregator_gives_the_same_bits(seed, federate, mosquitto_url, toys):
     federation = federate(mosquitto_url, rounds=4, min_clients=3, clients_per_round=2, seed=5, quorum=1.0)
     shards = {f"pi-{i}": toys.shard(i, 20 + 10 * i) for i in range(3)}
     devices = {client_id: federation.device(client_id, shard) for client_id, shard in shards.items()}
-    federation.aggregator_killed_at_lines(derive_rng(seed, 0, "kills"), 1, 14)
+    federation.run_aggregator_with_kills(derive_rng(seed, 0, "kills"), 1, 14)
     assert [device.end() for device in devices.values()] == [0, 0, 0], [
-        device.said for device in devices.values()
+        device.err for device in devices.values()
     ]
 
     config = FederationConfig(rounds=4, min_clients=3, clients_per_round=2, seed=5)
@@ -57,9 +57,7 @@ def test_killed_at_any_line_and_started_again_it_gives_the_same_bits(seed, feder
     assert (len(result["losses"]), result["dropped"]) == (4, [])
 
 
-def test_an_update_that_was_damaged_on_the_aggregators_disk_is_asked_for_again(
-    federate, mosquitto_url, toys, puppet
-):
+def test_update_damaged_on_disk_is_requested_again(federate, mosquitto_url, toys, puppet):
     federation = federate(mosquitto_url, rounds=1, quorum=1.0)
     aggregator = federation.aggregator()
     device = federation.device("pi-1", toys.shard(1))
@@ -80,14 +78,14 @@ def test_an_update_that_was_damaged_on_the_aggregators_disk_is_asked_for_again(
         == "ok"
     )
     while (task := other.next("task")).phase != "personalize":
-        pass  # that of the first round, which who is online gets once more
+        pass  # online clients get the task of the first round again
     assert other.send(task, encode_models({})).outcome == "ok"
-    assert again.end() == 0, again.said
-    assert device.end() == 0, device.said
+    assert again.end() == 0, again.err
+    assert device.end() == 0, device.err
     assert federation.result()["dropped"] == []
 
 
-def test_a_federation_that_is_done_is_not_begun_again_unless_asked(federate, mosquitto_url, toys):
+def test_finished_federation_restarts_only_with_fresh(federate, mosquitto_url, toys):
     federation = federate(mosquitto_url, rounds=1, min_clients=1)
     first = federation.aggregator()
     device = federation.device("pi-1", toys.shard(1))
@@ -95,42 +93,42 @@ def test_a_federation_that_is_done_is_not_begun_again_unless_asked(federate, mos
     result = (federation.out / "result.json").read_bytes()
     again = federation.aggregator("--json")
     assert again.end() == 0
-    assert "is done, its result is" in again.said
+    assert "is done, its result is" in again.err
     assert json.loads(again.out) == json.loads(result)
     assert (federation.out / "result.json").read_bytes() == result
     federation.settings["rounds"] = 2
     other = federation.aggregator()
     assert other.end() == 1
     assert (
-        "holds a federation that is done, with rounds '1', this one has '2'; pass another --out" in other.said
+        "holds a federation that is done, with rounds '1', this one has '2'; pass another --out" in other.err
     )
     federation.aggregator("--fresh").wait_for("waiting for devices: 0 of 1")
     assert not (federation.out / "result.json").exists()
 
 
-def test_a_directory_is_for_one_aggregator_and_one_federation(federate, mosquitto_url):
+def test_directory_serves_one_aggregator_and_one_federation(federate, mosquitto_url):
     federation = federate(mosquitto_url)
     first = federation.aggregator()
     first.wait_for("waiting for devices")
     second = federation.aggregator()
     assert second.end() == 1
-    assert "another aggregator uses" in second.said
+    assert "another aggregator uses" in second.err
     first.popen.kill()
     first.popen.wait()
     federation.settings["rounds"] = 7
     other = federation.aggregator()
     assert other.end() == 1
-    assert "with rounds '3', this one has '7'" in other.said
-    assert "--fresh" in other.said
+    assert "with rounds '3', this one has '7'" in other.err
+    assert "--fresh" in other.err
     federation.aggregator("--fresh").wait_for("waiting for devices: 0 of 2")
 
 
-def test_a_journal_remembers_what_was_promised(tmp_path):
+def test_journal_restores_rounds_and_accepted_updates(tmp_path):
     with Journal(tmp_path) as journal:
         assert journal.read_start() is None
         journal.start(FederationStart("s", json.dumps({"seed": 1}), 12.5))
         opened = journal.open_round(OpenedRound(1, "federate", "n1", ("pi-1", "pi-2")))
-        journal.accept(opened, [stored(BEGIN)])
+        journal.accept(opened, [make_stored_update(BEGIN)])
         with pytest.raises(StateError, match="another aggregator uses"):
             Journal(tmp_path)
     with Journal(tmp_path) as journal:
@@ -139,7 +137,7 @@ def test_a_journal_remembers_what_was_promised(tmp_path):
         assert journal.read_round(1, "personalize") is None
         assert list(journal.read_accepted(opened)) == [BEGIN]
         journal.close_round(opened, 0.25, [DroppedClient(1, "pi-2", "too late")])
-        journal.close_round(opened, 9.0, [])  # a second time, after a restart, changes nothing
+        journal.close_round(opened, 9.0, [])  # closing a round again after a restart changes nothing
         assert journal.read_losses("personalize") == [0.25]
         assert journal.read_losses("federate") == []
         assert journal.read_dropped() == [DroppedClient(1, "pi-2", "too late")]
@@ -150,13 +148,13 @@ def test_a_journal_remembers_what_was_promised(tmp_path):
         assert journal.read_round(1, "federate") is None
 
 
-def test_a_journal_forgets_no_round_that_accepted_something(tmp_path):
+def test_journal_keeps_rounds_with_accepted_updates(tmp_path):
     with Journal(tmp_path) as journal:
         journal.start(FederationStart("s", "{}", 1.0))
         first, second = (
             journal.open_round(OpenedRound(number, "federate", f"n{number}", ("pi-1",))) for number in (1, 2)
         )
-        journal.accept(first, [stored(BEGIN)])
+        journal.accept(first, [make_stored_update(BEGIN)])
         for each in (first, second):
             journal.forget_round(each)
         assert (journal.read_round(1, "federate"), journal.read_round(2, "federate")) == (first, None)
@@ -164,13 +162,13 @@ def test_a_journal_forgets_no_round_that_accepted_something(tmp_path):
         assert journal.read_round(2, "federate") == other
 
 
-def test_a_journal_yields_the_updates_of_the_last_rounds(tmp_path):
+def test_journal_yields_the_updates_of_the_last_rounds(tmp_path):
     with Journal(tmp_path) as journal:
         assert list(journal.read_latest_updates(2, "personalize")) == []
         for number in range(1, 5):
             phase = "personalize" if number == 4 else "federate"
             opened = journal.open_round(OpenedRound(number, phase, f"n{number}", ("pi-1",)))
-            journal.accept(opened, [stored(replace(BEGIN, round=number))])
+            journal.accept(opened, [make_stored_update(replace(BEGIN, round=number))])
         assert [begin.round for begin in journal.read_latest_updates(2, "personalize")] == [2, 3]
         assert [begin.round for begin in journal.read_latest_updates(9, "personalize")] == [1, 2, 3]
 
@@ -181,15 +179,15 @@ def connections(monkeypatch):
     opened = []
     connect = sqlite3.connect
 
-    def keep(*arguments, **settings):
+    def record_connection(*arguments, **settings):
         opened.append(connect(*arguments, **settings))
         return opened[-1]
 
-    monkeypatch.setattr(sqlite3, "connect", keep)
+    monkeypatch.setattr(sqlite3, "connect", record_connection)
     return opened
 
 
-def test_a_round_looks_up_late_updates_in_the_rounds_that_may_have_them_alone(tmp_path, connections):
+def test_late_update_lookup_reads_only_relevant_rounds(tmp_path, connections):
     steps = {}
     with Journal(tmp_path) as journal:
         for number in range(1, 301):
@@ -204,22 +202,23 @@ def test_a_round_looks_up_late_updates_in_the_rounds_that_may_have_them_alone(tm
             assert journal.read_settled(opened, number) == {}
             assert journal.read_settled(opened, number - 1) == late
             connections[0].set_progress_handler(None, 1)
-            journal.accept(opened, [stored(replace(BEGIN, round=number))])
+            journal.accept(opened, [make_stored_update(replace(BEGIN, round=number))])
     assert steps[300] == steps[10] > 0
 
 
-def test_a_checkpoint_works_whatever_file_the_journal_writes_first(tmp_path, connections):
+def test_checkpoint_works_without_a_write_ahead_log(tmp_path, connections):
     with Journal(tmp_path) as journal:
         opened = journal.open_round(OpenedRound(1, "federate", "n1", ("pi-1",)))
         journal.close_round(opened, 0.25, [])
         journal.checkpoint()
-        connections[0].execute("pragma journal_mode=delete")  # as where a file system has no shared memory
+        # the mode on a file system without shared memory
+        connections[0].execute("pragma journal_mode=delete")
         journal.close_round(opened, 0.5, [])
         journal.checkpoint()
         assert journal.read_losses("personalize") == [0.25]
 
 
-def test_a_damaged_journal_is_an_error_with_a_remedy(tmp_path):
+def test_damaged_journal_is_an_error_with_a_remedy(tmp_path):
     (tmp_path / "journal.sqlite").write_bytes(b"not a database" * 100)
     with pytest.raises(StateError, match=r"cannot use .*another --out"):
         Journal(tmp_path)
@@ -228,7 +227,7 @@ def test_a_damaged_journal_is_an_error_with_a_remedy(tmp_path):
 @pytest.mark.parametrize(
     "change", [{"max_samples": 200_000}, {"chunk_bytes": 65536}, {"clients": ("pi-1", "pi-2")}]
 )
-def test_a_restart_may_change_what_a_rejected_board_or_another_broker_needs(change, tmp_path):
+def test_restart_accepts_changed_limits_and_clients(change, tmp_path):
     config = FederationConfig()
     with Journal(tmp_path) as journal:
         first, _ = resume_or_start(journal, config, "p", tmp_path, False)

@@ -16,7 +16,7 @@ from firmware_export.firmware.targets import TARGETS, find_target, parse_bytes
 INPUTS = np.random.default_rng(1).integers(-128, 128, (20, 3)).astype(np.int8)
 
 
-def runnable(name):
+def get_runnable_target(name):
     target = TARGETS[name]
     if reason := explain_not_runnable(target):
         pytest.skip(reason)
@@ -24,10 +24,10 @@ def runnable(name):
 
 
 @pytest.mark.parametrize("name", list(TARGETS))
-def test_every_target_gives_the_bytes(name, tmp_path, hand) -> None:
-    target = runnable(name)
+def test_every_target_gives_the_expected_outputs(name, tmp_path, hand) -> None:
+    target = get_runnable_target(name)
     built, ran = build_and_run(hand.FILES, target, INPUTS, tmp_path)
-    np.testing.assert_array_equal(ran.outputs, hand.expected(INPUTS))
+    np.testing.assert_array_equal(ran.outputs, hand.compute_outputs(INPUTS))
     assert built.model.bss == 8 and built.model.data == 0 and built.model.flash > 6
     assert built.image.text > built.model.text
     if not target.is_host:
@@ -36,24 +36,26 @@ def test_every_target_gives_the_bytes(name, tmp_path, hand) -> None:
         assert 0 < ran.stack < 1000
 
 
-def test_layers_share_the_time_out(tmp_path, hand) -> None:
-    _, ran = build_and_run(hand.FILES, runnable("cortex-m3"), INPUTS, tmp_path, profile=True)
+def test_profile_divides_ticks_among_layers(tmp_path, hand) -> None:
+    _, ran = build_and_run(hand.FILES, get_runnable_target("cortex-m3"), INPUTS, tmp_path, profile=True)
     assert set(ran.layers) == {0, 1}
     assert sum(ran.layers.values()) <= ran.ticks.sum()
 
 
 def test_the_counter_continues_when_systick_wraps(tmp_path, hand) -> None:
-    """24 bits are 671 M instructions. One inference of 720 M must be counted completely."""
+    """The 24 bits of SysTick count 671 M instructions. One inference here has 720 M."""
     turns = 120_000_000
     wait = f"    for (volatile int32_t i = 0; i < {turns}; i++) {{\n    }}\n    for (int o"
     slow = hand.FILES["model.c"].replace("    for (int o", wait, 1)
-    _, ran = build_and_run({**hand.FILES, "model.c": slow}, runnable("cortex-m3"), INPUTS[:1], tmp_path)
+    _, ran = build_and_run(
+        {**hand.FILES, "model.c": slow}, get_runnable_target("cortex-m3"), INPUTS[:1], tmp_path
+    )
     assert 1 << 24 < ran.ticks[0] < 1 << 25
     assert (ran.ticks[0] * 40 / turns) == pytest.approx(6, abs=1e-3), "the loop's instructions"
 
 
 def test_a_core_that_faults_is_an_error(tmp_path, hand) -> None:
-    target = runnable("cortex-m3")
+    target = get_runnable_target("cortex-m3")
     wild = hand.FILES["model.c"].replace(
         "    for (int o", "    *(volatile int *)0xF0000001u = 1;\n    for (int o", 1
     )
@@ -61,37 +63,37 @@ def test_a_core_that_faults_is_an_error(tmp_path, hand) -> None:
         build_and_run({**hand.FILES, "model.c": wild}, target, INPUTS, tmp_path)
 
 
-def test_a_model_that_does_not_fit_has_its_own_error(tmp_path, hand) -> None:
+def test_model_too_large_for_the_target_has_a_specific_error(tmp_path, hand) -> None:
     large = hand.FILES["model.c"].replace("static int32_t sums[2]", "static int32_t sums[5000]")
     with pytest.raises(
         FirmwareTooLargeError, match=r"less than 2 KB|bytes more than the 16,384 of RAM of QEMU's microbit"
     ):
-        build_firmware({**hand.FILES, "model.c": large}, runnable("cortex-m0"), tmp_path)
+        build_firmware({**hand.FILES, "model.c": large}, get_runnable_target("cortex-m0"), tmp_path)
 
 
-def test_an_endless_program_meets_the_deadline(tmp_path, hand) -> None:
+def test_endless_program_is_stopped_at_the_deadline(tmp_path, hand) -> None:
     endless = hand.FILES["model.c"].replace(
         "    for (int o", "    while (input[0] != 0) {\n        sums[0]++;\n    }\n    for (int o", 1
     )
     built = build_firmware(
         {**hand.FILES, "model.c": endless.replace("static int32_t", "static volatile int32_t")},
-        runnable("cortex-m4"),
+        get_runnable_target("cortex-m4"),
         tmp_path,
     )
     with pytest.raises(ExportError, match="did not finish within 2 s"):
         run_firmware(built, INPUTS, tmp_path, deadline_s=2)
 
 
-def test_a_compiler_that_refuses_is_quoted(tmp_path, hand) -> None:
+def test_compiler_errors_are_quoted(tmp_path, hand) -> None:
     with pytest.raises(ExportError, match="unused variable"):
         build_firmware(
             {**hand.FILES, "model.c": hand.FILES["model.c"].replace("{\n", "{\n    int unused;\n", 1)},
-            runnable("cortex-m3"),
+            get_runnable_target("cortex-m3"),
             tmp_path,
         )
 
 
-def test_a_missing_compiler_names_its_package(tmp_path, monkeypatch, hand) -> None:
+def test_error_for_a_missing_compiler_names_its_package(tmp_path, monkeypatch, hand) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(
         ExportError, match="arm-none-eabi-gcc is not installed; apt-get install gcc-arm-none-eabi"
@@ -101,14 +103,14 @@ def test_a_missing_compiler_names_its_package(tmp_path, monkeypatch, hand) -> No
     assert "cc is not installed; apt-get install gcc" in explain_not_runnable(TARGETS["host"])
 
 
-def test_a_wrong_name_names_the_nearest() -> None:
+def test_error_for_an_unknown_target_suggests_the_nearest_name() -> None:
     with pytest.raises(ConfigError, match="did you mean 'cortex-m4'"):
         find_target("cortex-m4f")
     with pytest.raises(ConfigError, match="expected one of cortex-m0"):
         find_target("avr")
 
 
-def test_sizes() -> None:
+def test_sizes_are_parsed_to_bytes() -> None:
     assert [parse_bytes(text) for text in ("64K", "1m", "256kb", "0x100", "7", "2 KiB")] == [
         65536,
         1 << 20,
