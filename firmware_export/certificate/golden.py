@@ -160,13 +160,13 @@ def decode_golden(blob: bytes) -> GoldenVectors:
         with np.load(io.BytesIO(blob), allow_pickle=False) as file:
             golden = GoldenVectors(file["x"], file["y"], file["inputs"], file["outputs"])
         # an array without the .npy header loads as bytes, which have no shape
-        x, count, inputs, outputs = (
+        x, labels, inputs, outputs = (
             array.shape[0] for array in (golden.x, golden.y, golden.inputs, golden.outputs)
         )
     except Exception as error:  # zipfile and zlib raise many kinds
         raise ExportError(f"golden.npz cannot be read: {error!r}; export again") from error
     if golden.inputs.dtype != np.int8 or golden.outputs.dtype != np.int8 or golden.outputs.ndim != 2:
         raise ExportError("golden.npz contains other types than int8; export again")
-    if not count or not x == inputs == outputs == count or golden.y.shape not in ((0,), (count,)):
+    if not x or not x == inputs == outputs or labels not in (0, x):
         raise ExportError("golden.npz has different numbers of inputs, outputs and labels; export again")
     return golden

@@ -136,8 +136,7 @@ def describe_certificate(certificate: Mapping[str, Any], out: Path, printed: Seq
     lines.append(f"arena for TensorFlow Lite Micro: {certificate['tflm']['arena_bytes']:,} bytes")
     if not TARGETS[certificate["target"]].is_host:
         lines.append(f"firmware: cd {out / 'firmware'} && cmake -B build && cmake --build build --target run")
-    if golden["inputs"] == DEVICE_INPUTS:
-        lines.append(
-            f"{out} contains samples of the device (golden.npz, firmware/samples.bin): keep it private"
-        )
+    if golden["inputs"] != RANDOM_INPUTS:
+        whose = " of the device" if golden["inputs"] == DEVICE_INPUTS else ""
+        lines.append(f"{out} contains samples{whose} (golden.npz, firmware/samples.bin): keep it private")
     return "\n".join(lines)

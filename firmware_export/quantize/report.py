@@ -20,9 +20,8 @@ def find_warnings(answers: Any, *, classifies: bool = True) -> tuple[str, ...]:
     warnings = []
     if len(answers) < MIN_MEASURED_SAMPLES:
         warnings.append(
-            f"{len(answers)} samples prove little, expected {MIN_MEASURED_SAMPLES} or more; collect more "
-            f"on this "
-            "device, or pass others with --data"
+            f"{len(answers)} samples prove little, expected {MIN_MEASURED_SAMPLES} or more; collect more on "
+            "this device, or pass others with --data"
         )
     if not classifies:
         if len(answers) > 1 and (answers == answers[0]).all():

@@ -1,0 +1,117 @@
+"""Imports a given int8 .tflite: its samples from a file, or random inputs without one."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgefl.errors import DataError, ExportError
+from edgefl.rng import derive_rng
+from edgefl.types import Array, Labels
+from firmware_export.codegen.lint import lint
+from firmware_export.tflite.interpreter import LoadedModel, load_tflite
+from firmware_export.tflite.portable import to_portable
+from firmware_export.tflite.quantized_model import read_quantized_model
+
+DEFAULT_RANDOM_INPUTS = 100
+
+
+def read_imported_model(path: Path) -> bytes:
+    """Return an int8 model that the generated C can compute, in the form that strict readers accept.
+
+    Args:
+        path: the .tflite, whatever trained it.
+
+    Raises:
+        ExportError: the file cannot be read, or the model has a part without a kernel. The error names each
+            such operator with its layer.
+    """
+    try:
+        model = path.read_bytes()
+    except OSError as error:
+        raise ExportError(f"cannot read the model {path}: {error.strerror}; pass a .tflite file") from error
+    findings = lint(read_quantized_model(model))
+    if findings:
+        listed = "\n".join(f"  {finding}" for finding in findings)
+        raise ExportError(
+            f"{path} cannot become firmware, expected an int8 model of supported layers:\n{listed}"
+        )
+    return to_portable(model)
+
+
+def draw_random_samples(loaded: LoadedModel, count: int, seed: int) -> Array:
+    """Return random samples whose quantized bytes are uniform.
+
+    Args:
+        loaded: the model, with an int8 input.
+        count: number of samples.
+        seed: random seed.
+
+    Returns:
+        Samples, shape (count, ...), float32.
+    """
+    shape = (count, *loaded.shape[1:])
+    return dequantize_input(loaded, derive_rng(seed, 0, "inputs").integers(-128, 128, shape))
+
+
+def dequantize_input(loaded: LoadedModel, quantized: Any) -> Array:
+    """Return the real values of quantized inputs. Quantizing them again gives the same bytes.
+
+    Args:
+        loaded: the model.
+        quantized: inputs, shape (n, ...), integers from -128 to 127.
+
+    Returns:
+        Real values, shape (n, ...), float32.
+    """
+    values = (np.asarray(quantized, np.float64) - loaded.zero_point) * loaded.scale
+    return values.astype(np.float32)
+
+
+def read_samples(path: Path, model: bytes, count: int) -> tuple[Array, Labels]:
+    """Return the first samples of a file, with their labels.
+
+    Args:
+        path: a .npz with the array `x`, shape (n, ...), and the labels `y` if they are known. Values of type
+            int8 are the model's input bytes, and other types are real values.
+        model: the int8 .tflite.
+        count: maximum number of samples.
+
+    Returns:
+        Samples, shape (n, ...), float32, and labels, shape (n,) or (0,), int64.
+
+    Raises:
+        DataError: the file cannot be read, has no `x`, or an array has a wrong type, shape or value.
+    """
+    try:
+        file = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
+        arrays = {} if isinstance(file, np.ndarray) else dict(file)
+    except Exception as error:  # numpy, zipfile and zlib raise many kinds
+        raise DataError(
+            f"cannot read the samples of {path}: {error}; pass a .npz with x and perhaps y"
+        ) from error
+    if "x" not in arrays:
+        raise DataError(
+            f"{path} has the arrays {', '.join(arrays) or '(none)'}, expected x and perhaps y in a .npz; use "
+            "np.savez(path, x=x)"
+        )
+    x = arrays["x"]
+    y = arrays.get("y", np.empty(0, np.int64))
+    loaded = load_tflite(model)
+    if x.shape[1:] != loaded.shape[1:] or not len(x):
+        expected = ", ".join(map(str, loaded.shape[1:]))
+        raise DataError(
+            f"x of {path} has shape {x.shape}, expected (n, {expected}) for this model; pass other samples"
+        )
+    if x.dtype.kind not in "fiu":
+        raise DataError(f"x of {path} has type {x.dtype}, expected numbers; save it as float32 or int8")
+    if not np.isfinite(x).all():
+        raise DataError(f"x of {path} has values that are not finite, expected numbers; remove those samples")
+    if y.size and (y.shape != (len(x),) or y.dtype.kind not in "iu"):
+        raise DataError(
+            f"y of {path} is {y.dtype} of shape {y.shape}, expected {len(x)} integers, one label per sample; "
+            "save y as int64, or leave it out"
+        )
+    samples = dequantize_input(loaded, x) if x.dtype == np.int8 else x.astype(np.float32)
+    return samples[:count], y[:count].astype(np.int64)

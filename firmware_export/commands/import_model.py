@@ -1,0 +1,100 @@
+"""`edgefl export MODEL.tflite`: firmware from any int8 model, whatever trained it."""
+
+import json
+from pathlib import Path
+
+import click
+import numpy as np
+
+from edgefl.errors import ExportError
+from edgefl.system.files import write_atomic
+from edgefl.system.progress import Progress
+from firmware_export.certificate.budget import Budget
+from firmware_export.certificate.bundle import MODEL_FILE, remove_certificate, write_bundle
+from firmware_export.certificate.certificate import (
+    FILE_INPUTS,
+    RANDOM_INPUTS,
+    ExportRequest,
+    check_measurable,
+)
+from firmware_export.certificate.import_model import (
+    DEFAULT_RANDOM_INPUTS,
+    draw_random_samples,
+    read_imported_model,
+    read_samples,
+)
+from firmware_export.certificate.verify import describe_accuracy
+from firmware_export.commands.certificate import describe_certificate
+from firmware_export.firmware.targets import find_target, parse_bytes
+from firmware_export.tflite.interpreter import load_tflite
+
+
+@click.command(
+    "tflite",
+    short_help="Make firmware from any int8 .tflite.",
+    epilog="Example: edgefl export model.tflite -o out/ --target cortex-m4 --data samples.npz",
+)
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("-o", "--out", required=True, type=click.Path(path_type=Path), help="Directory for all files.")
+@click.option("--target", required=True, help="Core: cortex-m0, -m3, -m4, -m7, -m55 or host.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    help="File .npz with samples x and perhaps labels y. int8 samples are input bytes.  [default: random "
+    "inputs]",
+)
+@click.option("--ram", help="Maximum RAM of the model on the target, including its stack, such as 64K.")
+@click.option("--flash", help="Maximum flash of the model on the target, such as 256K.")
+@click.option(
+    "--samples",
+    type=click.IntRange(1),
+    help=f"Maximum number of samples to compare.  [default: all of --data, or {DEFAULT_RANDOM_INPUTS} random "
+    "inputs]",
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Random seed of random inputs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the certificate as JSON.")
+def import_model(
+    model: Path,
+    out: Path,
+    target: str,
+    data: Path | None,
+    ram: str | None,
+    flash: str | None,
+    samples: int | None,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Make C99, a firmware project and a certificate from MODEL, an int8 .tflite of any origin.
+
+    The certificate states that the C computes the same bytes as TensorFlow Lite Micro, on this computer and
+    on each core in QEMU. With labels in --data it also has the accuracy. Without --data it compares random
+    inputs, which proves bytes only.
+    """
+    budget = Budget(parse_bytes(ram) if ram else 0, parse_bytes(flash) if flash else 0)
+    inputs = RANDOM_INPUTS if data is None else FILE_INPUTS
+    request = ExportRequest(find_target(target).name, budget, inputs=inputs)
+    check_measurable(request)
+    content = read_imported_model(model)
+    if data is None:
+        x = draw_random_samples(load_tflite(content), samples or DEFAULT_RANDOM_INPUTS, seed)
+        y = np.empty(0, np.int64)
+    else:
+        x, y = read_samples(data, content, samples or np.iinfo(np.int64).max)
+    old = remove_certificate(out)
+    with Progress() as progress:
+        progress.update_live(f"building for {request.target}, comparing {len(x)} inputs")
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            write_atomic(out / MODEL_FILE, content)
+        except OSError as error:
+            raise ExportError(
+                f"cannot write the export to {out}: {error}; choose another directory with -o"
+            ) from error
+        certificate = write_bundle(out, x, y, request, old)
+    if as_json:
+        click.echo(json.dumps(certificate, indent=1))
+        return
+    lines = [f"{out / MODEL_FILE}: int8, {len(content):,} bytes", *describe_accuracy(certificate["accuracy"])]
+    if not len(y):
+        lines.append("no labels: the certificate proves equal bytes, and says nothing about accuracy")
+    click.echo("\n".join([*lines, describe_certificate(certificate, out)]))

@@ -1,0 +1,192 @@
+"""`edgefl export MODEL.tflite`: firmware from models that edgefl did not train."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from firmware_export.certificate.import_model import dequantize_input, draw_random_samples, read_samples
+from firmware_export.certificate.verify import verify_bundle
+from firmware_export.commands.export import export
+from firmware_export.tflite.interpreter import load_tflite, quantize_input
+from firmware_export.tflite.portable import to_portable
+
+pytest.importorskip("tflite_micro")
+MLPERF_TINY = Path(__file__).parents[3] / "shared" / "data" / "mlperf_tiny"
+REFERENCE_MODELS = ("kws", "vww", "ic", "ad")
+
+
+@pytest.fixture
+def model(graphs, tmp_path) -> Path:
+    """A dense layer of eight inputs and three outputs, in a file."""
+    rng = np.random.default_rng(1)
+    weights = rng.integers(-128, 128, (3, 8)).astype(np.int8)
+    tensors = [
+        graphs.T((1, 8), 0.1, 3),
+        graphs.T((3, 8), [0.01, 0.02, 0.015], 0, weights),
+        graphs.T((3,), [0.001, 0.002, 0.0015], 0, np.array([10, -20, 30], np.int32)),
+        graphs.T((1, 3), 0.2, -5),
+    ]
+    operators = [graphs.Op("FULLY_CONNECTED", (0, 1, 2), (3,), {}, "FullyConnected")]
+    path = tmp_path / "dense.tflite"
+    path.write_bytes(graphs.make_tflite(tensors, operators))
+    return path
+
+
+def run_export(*arguments: object) -> Result:
+    return CliRunner().invoke(export, [str(argument) for argument in arguments])
+
+
+def test_random_inputs_prove_bytes_only(model, tmp_path) -> None:
+    out = tmp_path / "out"
+    result = run_export(model, "-o", out, "--target", "host", "--samples", 40)
+    assert result.exit_code == 0, result.output
+    assert "no labels: the certificate proves equal bytes, and says nothing about accuracy" in result.output
+    assert "40 random inputs, every output byte the same: tflite-micro" in result.output
+    assert "keep it private" not in result.output
+    certificate = json.loads((out / "certificate.json").read_text())
+    assert certificate["golden"]["inputs"] == "random"
+    assert certificate["accuracy"]["accuracy_int8"] is None
+    assert not (out / "model_float.tflite").exists()
+    assert "random inputs, which prove bytes only" in (out / "report.html").read_text()
+    lines = verify_bundle(out).checked
+    assert any("40 samples, every output byte the same" in line for line in lines)
+    assert not any("accuracy" in line for line in lines)
+
+
+def test_labels_give_an_accuracy(model, tmp_path) -> None:
+    out = tmp_path / "out"
+    loaded = load_tflite(model.read_bytes(), reference=True)
+    x = np.random.default_rng(2).normal(0, 5, (35, 8)).astype(np.float32)
+    answers = np.array([loaded.invoke(row[None]).argmax() for row in quantize_input(loaded, x)])
+    y = np.where(np.arange(35) < 7, (answers + 1) % 3, answers)
+    np.savez(tmp_path / "samples.npz", x=x, y=y)
+    result = run_export(model, "-o", out, "--target", "host", "--data", tmp_path / "samples.npz")
+    assert result.exit_code == 0, result.output
+    assert "accuracy: int8 0.8000" in result.output
+    assert "keep it private" in result.output
+    certificate = json.loads((out / "certificate.json").read_text())
+    assert certificate["golden"] | {"outputs_sha256": ""} == {
+        "inputs": "file",
+        "samples": 35,
+        "outputs_sha256": "",
+    }
+    assert certificate["accuracy"]["accuracy_float"] is None
+    assert "accuracy: int8 0.8000" in verify_bundle(out).checked
+
+
+def test_int8_samples_are_input_bytes(model, tmp_path) -> None:
+    quantized = np.random.default_rng(3).integers(-128, 128, (300, 8)).astype(np.int8)
+    quantized[0], quantized[1] = -128, 127
+    np.savez(tmp_path / "bytes.npz", x=quantized)
+    content = model.read_bytes()
+    x, y = read_samples(tmp_path / "bytes.npz", content, 250)
+    assert (x.shape, y.shape) == ((250, 8), (0,))
+    np.testing.assert_array_equal(quantize_input(load_tflite(content), x), quantized[:250])
+
+
+def test_random_samples_cover_all_bytes_and_depend_on_the_seed(model) -> None:
+    loaded = load_tflite(model.read_bytes())
+    x = draw_random_samples(loaded, 1000, 1)
+    assert set(np.unique(quantize_input(loaded, x))) == set(range(-128, 128))
+    np.testing.assert_array_equal(x, draw_random_samples(loaded, 1000, 1))
+    assert (x != draw_random_samples(loaded, 1000, 2)).any()
+    assert dequantize_input(loaded, np.array([[loaded.zero_point] * 8]))[0, 0] == 0
+
+
+X = np.zeros((4, 8), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "found", "expected"),
+    [
+        ({"x": X[:, :5]}, "(4, 5)", "(n, 8)"),
+        ({"x": X[:0]}, "(0, 8)", "(n, 8)"),
+        ({"x": X + np.nan}, "not finite", "remove those samples"),
+        ({"x": X.astype(str)}, "type <U", "float32 or int8"),
+        ({"x": X, "y": np.zeros(3, np.int64)}, "shape (3,)", "4 integers"),
+        ({"x": X, "y": np.zeros(4)}, "float64", "4 integers"),
+        ({"images": X}, "images", "expected x"),
+    ],
+)
+def test_unusable_samples_are_named(arrays, found, expected, model, tmp_path) -> None:
+    path = tmp_path / "samples.npz"
+    np.savez(path, **arrays)
+    result = run_export(model, "-o", tmp_path / "out", "--target", "host", "--data", path)
+    assert result.exit_code == 1
+    message = str(result.exception)
+    assert str(path) in message and found in message and expected in message
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"junk", None])
+def test_files_that_are_no_samples_are_named(content, model, tmp_path) -> None:
+    path = tmp_path / "samples.npz"
+    if content is not None:
+        path.write_bytes(content)
+    result = run_export(model, "-o", tmp_path / "out", "--target", "host", "--data", path)
+    assert str(path) in str(result.exception) and "pass a .npz" in str(result.exception)
+
+
+def test_unsupported_operators_are_named_with_their_layers(graphs, tmp_path) -> None:
+    tensors = [
+        graphs.T((1, 8), name="in"),
+        graphs.T((1, 8), name="late/elu"),
+        graphs.T((1, 8), name="late/gelu"),
+    ]
+    operators = [graphs.Op("ELU", (0,), (1,)), graphs.Op("GELU", (1,), (2,), {}, "Gelu")]
+    path = tmp_path / "model.tflite"
+    path.write_bytes(graphs.make_tflite(tensors, operators))
+    result = run_export(path, "-o", tmp_path / "out", "--target", "host")
+    message = str(result.exception)
+    assert str(path) in message and "ELU (late/elu)" in message and "GELU (late/gelu): use ReLU" in message
+
+
+def test_float_models_are_refused(graphs, tmp_path) -> None:
+    tensors = [graphs.T((1, 8), (), kind="FLOAT32"), graphs.T((1, 8), (), kind="FLOAT32")]
+    path = tmp_path / "model.tflite"
+    path.write_bytes(graphs.make_tflite(tensors, [graphs.Op("RELU", (0,), (1,))]))
+    result = run_export(path, "-o", tmp_path / "out", "--target", "host")
+    assert "FLOAT32, expected INT8" in str(result.exception)
+
+
+def test_options_before_the_model_are_refused(model, tmp_path) -> None:
+    result = run_export("-o", tmp_path / "out", "--target", "host", model)
+    assert result.exit_code == 2 and "put the model first" in result.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_second_export_replaces_the_first(model, tmp_path) -> None:
+    out = tmp_path / "out"
+    for samples in (31, 32):
+        assert run_export(model, "-o", out, "--target", "host", "--samples", samples).exit_code == 0
+    certificate = json.loads((out / "certificate.json").read_text())
+    assert certificate["golden"]["samples"] == 32
+    (out / "c" / "model.c").write_text("/* edited */")
+    with pytest.raises(Exception, match=r"c/model\.c is not the exported file"):
+        verify_bundle(out)
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
+def test_folder_that_cannot_be_written_is_named(model, tmp_path) -> None:
+    out = tmp_path / "closed" / "out"
+    out.parent.mkdir(mode=0o500)
+    result = run_export(model, "-o", out, "--target", "host")
+    assert f"cannot write the export to {out}" in str(result.exception)
+
+
+@pytest.mark.parametrize("name", REFERENCE_MODELS)
+def test_reference_models_of_mlperf_tiny_are_exported(name, tmp_path) -> None:
+    path = MLPERF_TINY / f"{name}.tflite"
+    if not path.exists():
+        pytest.skip("MLPerf Tiny's reference models are not on this machine")
+    out = tmp_path / "out"
+    result = run_export(path, "-o", out, "--target", "cortex-m4", "--samples", 4, "--json")
+    assert result.exit_code == 0, result.exception
+    certificate = json.loads(result.stdout)
+    places = {row["place"] for row in certificate["parity"] if row["status"] == "equal"}
+    assert {"tflite-micro", "host", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m55"} <= places
+    assert (out / "model.tflite").read_bytes() == to_portable(path.read_bytes())
