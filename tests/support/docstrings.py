@@ -1,7 +1,7 @@
 """Lists public functions whose docstring does not name each argument.
 
-Run `python -m tests.support.docstrings [PATH ...]` to list them. A function with one argument may explain it in
-a sentence. Commands are exempt, because their `--help` explains the options. So are methods of a class with a
+Run `python -m tests.support.docstrings [PATH ...]` to list them. A function with one argument may explain it
+in a sentence. Commands are exempt, because their `--help` explains the options. So are methods of a class with a
 base, because the base explains them.
 """
 
