@@ -112,6 +112,10 @@ def compare_accuracy(golden: GoldenVectors, model_float: bytes) -> AccuracyCompa
     """Compare the accuracy of the float model and of the golden outputs.
 
     The float model runs on LiteRT's default kernels.
+
+    Args:
+        golden: the golden vectors of the int8 model.
+        model_float: the float .tflite.
     """
     answers, _ = run_samples(load_tflite(model_float), golden.x)
     of_float = answers.argmax(axis=1)
