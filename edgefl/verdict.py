@@ -220,12 +220,22 @@ def make_table_rows(verdict: FederationVerdict, limit: int = MAX_TABLE_ROWS) -> 
 
 
 def render_verdict_table(verdict: FederationVerdict, limit: int = MAX_TABLE_ROWS) -> str:
-    """Return the table as aligned text, see `make_table_rows`."""
+    """Return the table as aligned text, see `make_table_rows`.
+
+    Args:
+        verdict: the verdict.
+        limit: maximum number of devices.
+    """
     return "\n".join(_align_rows(make_table_rows(verdict, limit)))
 
 
 def render_verdict_lines(verdict: FederationVerdict, limit: int = MAX_TABLE_ROWS) -> list[str]:
-    """Return the table and the sentence as lines of text, see `make_table_rows`."""
+    """Return the table and the sentence as lines of text, see `make_table_rows`.
+
+    Args:
+        verdict: the verdict.
+        limit: maximum number of devices.
+    """
     return [*render_verdict_table(verdict, limit).splitlines(), escape_unprintable(verdict.sentence)]
 
 
@@ -247,12 +257,22 @@ def select_least_gained(rows: Sequence[DeviceFigures], limit: int) -> tuple[Devi
 
 
 def render_device_lines(row: DeviceFigures, measure: str = DEFAULT_MEASURE) -> list[str]:
-    """Return a device's row of the table and its sentence as lines of text."""
+    """Return a device's row of the table and its sentence as lines of text.
+
+    Args:
+        row: the figures of the device.
+        measure: name of the measure in the sentence.
+    """
     return [*_align_rows([TABLE_HEADINGS, _format_device_cells(row)]), describe_device_verdict(row, measure)]
 
 
 def describe_device_verdict(row: DeviceFigures, measure: str = DEFAULT_MEASURE) -> str:
-    """Return the sentence about a device's own model."""
+    """Return the sentence about a device's own model.
+
+    Args:
+        row: the figures of the device.
+        measure: name of the measure in the sentence.
+    """
     kind = f"its {row.kind} model" if row.kind else "its model"
     if row.shipped is None:
         return f"{row.id} ships {kind}; its {measure} was not measured."

@@ -133,7 +133,16 @@ class Setting:
 
 
 def simulate_first_updates(setting: Setting, scenario: Scenario) -> dict[str, Update]:
-    """Return the first update of each client, by id, trained from the initial weights."""
+    """Return the first update of each client, by id, trained from the initial weights.
+
+    Args:
+        setting: the audited federation.
+        scenario: the defence that the clients apply.
+
+    Raises:
+        DataError: a shard does not fit the plan.
+        DivergedError: the training of a client diverged.
+    """
     options = setting.build_options(scenario)
     name = setting.config.algorithm
     seed = setting.config.seed

@@ -181,7 +181,14 @@ def compare_models(
 ) -> dict[str, Scores]:
     """Make the models of a client without its validation samples, and score them on these.
 
-    The arguments are the same as for `choose_personal_model`.
+    Args:
+        algorithm: the algorithm with its learner.
+        learner: runs the plan.
+        broadcast: the last broadcast.
+        state: the state of the client after its last round.
+        split: the client's training samples, with the validation samples held out.
+        settings: `[personalization]` of the federation.
+        make_rng: makes the generators. The same purpose always gives the same draws.
 
     Returns:
         The scores of each model, shape (n,), int64, by name.
@@ -206,7 +213,16 @@ def make_candidates(
     """Make the models of a client on the training samples of a shard.
 
     A model whose training diverges is left out. If no model is left, the client uses the mixture of the last
-    broadcast without training it. The arguments are the same as for `choose_personal_model`.
+    broadcast without training it.
+
+    Args:
+        algorithm: the algorithm with its learner.
+        learner: runs the plan.
+        broadcast: the last broadcast.
+        state: the state of the client after its last round.
+        shard: the samples to train on.
+        settings: `[personalization]` of the federation.
+        make_rng: makes the generators. The same purpose always gives the same draws.
 
     Raises:
         DataError: the samples do not fit the plan.

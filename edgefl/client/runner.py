@@ -168,7 +168,15 @@ class ClientRunner:
 
 @contextmanager
 def prefix_errors(item: WorkItem, step: str) -> Iterator[None]:
-    """Prefix the message of each DataError with the client of a work item and the step."""
+    """Prefix the message of each DataError with the client of a work item and the step.
+
+    Args:
+        item: the work item.
+        step: what the client does, such as `round 3`.
+
+    Raises:
+        DataError: the context raised one. Its class stays the same.
+    """
     try:
         yield
     except DataError as error:

@@ -495,7 +495,12 @@ def parse_shape(text: str) -> tuple[int, ...]:
 
 
 def suggest_nearest(key: str, choices: list[str]) -> str:
-    """Return the end of an error message: the nearest choice, or all choices without a similar one."""
+    """Return the end of an error message: the nearest choice, or all choices without a similar one.
+
+    Args:
+        key: the unknown key or value.
+        choices: the keys or values that exist.
+    """
     close = difflib.get_close_matches(key, choices, 1)
     return f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(choices)}"
 

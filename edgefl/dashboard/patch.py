@@ -35,7 +35,12 @@ def index_records(snapshot: Mapping[str, Any], device_cache: DeviceCache | None 
 
 
 def merge_patch(before: Json, after: Json) -> Json:
-    """Return the merge patch that turns `before` into `after`. It is empty if they are equal."""
+    """Return the merge patch that turns `before` into `after`. It is empty if they are equal.
+
+    Args:
+        before: the object that the receiver has, such as a snapshot from `index_records`.
+        after: the new object, without values that are None. A patch cannot set None.
+    """
     patch: Json = dict.fromkeys(before.keys() - after.keys())
     for key, value in after.items():
         old = before.get(key)

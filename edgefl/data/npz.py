@@ -152,6 +152,12 @@ def make_shard_and_split(
 def save_shard(path: Path, shard: Shard) -> None:
     """Write a shard to a file that `load_shard` reads back bit for bit.
 
+    Only the owner can read the file.
+
+    Args:
+        path: file to write. Missing parent directories are created.
+        shard: the shard.
+
     Raises:
         OSError: the file cannot be written.
     """

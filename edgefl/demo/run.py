@@ -80,6 +80,8 @@ class DemoSettings:
     Attributes:
         dataset: a key of `CLIENT_SAMPLES`.
         clients: number of device processes.
+        rounds: number of rounds of the federation.
+        seed: random seed of the federation.
         broker: `auto`, `mosquitto` or `amqtt`.
         port: port of the broker. 0 uses a free port.
         out: output directory.
@@ -255,6 +257,11 @@ def federate(settings: DemoSettings, children: Children) -> dict[str, Any]:
 
 def wait_for_end(children: Children, aggregator: Child, devices: list[Child]) -> None:
     """Wait until the aggregator and the devices have ended.
+
+    Args:
+        children: all processes of the demo, including the broker.
+        aggregator: the process of the aggregator.
+        devices: the processes of the devices.
 
     Raises:
         EdgeflError: a process failed, or the federation did not end within `FEDERATION_TIMEOUT_S` seconds.

@@ -127,7 +127,12 @@ def format_line(cells: Iterable[str], columns: Sequence[Column], width: int) -> 
 
 
 def format_header(columns: Sequence[Column], width: int) -> str:
-    """Return the header line of at most `width` characters."""
+    """Return the header line of at most `width` characters.
+
+    Args:
+        columns: the columns.
+        width: maximum length, in characters.
+    """
     return format_line([column.name for column in columns], columns, width)
 
 

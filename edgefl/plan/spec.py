@@ -278,6 +278,10 @@ def decode_plan(blob: bytes) -> Plan:
 def save_plan(plan: Plan, directory: Path) -> None:
     """Write the files of a plan to a directory, each atomically.
 
+    Args:
+        plan: the plan.
+        directory: directory of the plan. It is created if it does not exist.
+
     Raises:
         OSError: a file cannot be written.
     """

@@ -145,6 +145,10 @@ def summarize_spending(config: FederationConfig, rounds: int) -> dict[str, Any]:
 
     The summary includes epsilon at some earlier rounds.
 
+    Args:
+        config: configuration of the federation, with `[privacy]` on.
+        rounds: number of rounds. With 0, epsilon is 0.
+
     Raises:
         ModuleNotFoundError: the extra `dp` is not installed.
     """
@@ -176,6 +180,10 @@ def summarize_spending(config: FederationConfig, rounds: int) -> dict[str, Any]:
 
 def describe_spending(config: FederationConfig, rounds: int) -> str:
     """Return a line with the spending after `rounds` rounds of a configuration.
+
+    Args:
+        config: configuration of the federation, with `[privacy]` on.
+        rounds: number of rounds.
 
     Raises:
         ModuleNotFoundError: the extra `dp` is not installed.

@@ -73,7 +73,15 @@ def draw_cohort(
 
 
 def check_privacy(algorithm: Algorithm, config: FederationConfig) -> None:
-    """Raise ConfigError if `[privacy]` is on and the algorithm cannot satisfy it."""
+    """Check that the algorithm can satisfy `[privacy]` if it is on.
+
+    Args:
+        algorithm: the algorithm at the aggregator.
+        config: the configuration of the federation.
+
+    Raises:
+        ConfigError: `[privacy]` is on, and the algorithm uses more of the updates than their sums.
+    """
     if config.privacy.is_on and not algorithm.by_sums:
         raise ConfigError(
             f"[privacy] does not work with {algorithm.name} and these options: it uses more of the updates "

@@ -59,6 +59,10 @@ def read_client_values(record: JsonObject, key: str) -> dict[str, float]:
     """Return a figure that was measured for each client after a round, by client id.
 
     Clients without a finite number are left out.
+
+    Args:
+        record: the record of the round.
+        key: name of the figure, such as `accuracy_mixture`.
     """
     values = {
         client: to_number(find_mapping(record, "measured", "clients", client).get(key))
@@ -68,7 +72,12 @@ def read_client_values(record: JsonObject, key: str) -> dict[str, float]:
 
 
 def summarize_measured_accuracy(records: Sequence[JsonObject], key: str = "accuracy_mixture") -> AccuracyBand:
-    """Return mean, 10th and 90th percentile over clients, for rounds that a simulation evaluated."""
+    """Return mean, 10th and 90th percentile over clients, for rounds that a simulation evaluated.
+
+    Args:
+        records: one record per round. Rounds without a measured client are left out.
+        key: name of the figure of each client.
+    """
     rows = []
     for record in records:
         values = list(read_client_values(record, key).values())

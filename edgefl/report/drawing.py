@@ -107,7 +107,12 @@ _STYLE: dict[str, Any] = {
 
 
 def choose_colour(name: str, index: int) -> str:
-    """Return the colour of a model, or of series number `index` for any other name."""
+    """Return the colour of a model, or of series number `index` for any other name.
+
+    Args:
+        name: name of the series. The names in `PALETTE_INDEX` always have the same colour.
+        index: position of the series in its chart, from 0. Colours repeat after the last one.
+    """
     return PALETTE[PALETTE_INDEX.get(name, index) % len(PALETTE)]
 
 
@@ -201,8 +206,13 @@ def parse_image_format(path: Path) -> str:
 def save_figure(figure: Any, path: Path) -> None:
     """Write a matplotlib figure in the format of the path's suffix.
 
+    Args:
+        figure: a matplotlib figure.
+        path: file to write, with the suffix svg, png or pdf. Missing parent directories are created.
+
     Raises:
         ConfigError: the suffix is not svg, png or pdf.
+        OSError: the file cannot be written.
     """
     write_atomic(path, encode_figure(figure, parse_image_format(path)))
 
@@ -210,7 +220,11 @@ def save_figure(figure: Any, path: Path) -> None:
 def shorten_name(text: object, max_length: int = 28) -> str:
     """Return a name for a picture.
 
-    The middle of a long name is left out. Unprintable characters become a box.
+    The middle of a long name is left out. Each unprintable character becomes U+FFFD.
+
+    Args:
+        text: the name, or an object that is converted to text.
+        max_length: maximum length, in characters.
     """
     shown = "".join(letter if letter.isprintable() else "\ufffd" for letter in str(text))
     return (

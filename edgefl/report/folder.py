@@ -63,7 +63,12 @@ class Folder:
         return str(self.config.get("algorithm", ""))
 
     def find_option(self, key: str, default: Any = None) -> Any:
-        """Return an option of the algorithm, or `default` if the configuration lacks it."""
+        """Return an option of the algorithm, or `default` if the configuration lacks it.
+
+        Args:
+            key: name of the option.
+            default: value of a missing option.
+        """
         return _as_mapping(self.config.get("options")).get(key, default)
 
     def find_partition_option(self, key: str) -> Any:
@@ -256,7 +261,12 @@ def to_index(value: Any) -> int:
 
 
 def read_numbers(rows: Iterable[JsonObject], key: str) -> list[float]:
-    """Return one number per row, NaN where a row lacks it."""
+    """Return one number per row, NaN where a row lacks it.
+
+    Args:
+        rows: the rows, such as `clients` of a folder.
+        key: name of the figure.
+    """
     return [to_number(row.get(key)) for row in rows]
 
 

@@ -96,7 +96,12 @@ def format_sample_counts(device: DeviceSamples) -> tuple[str, str]:
 
 
 def name_class(inspection: Inspection, label: int) -> str:
-    """Return the name of a class, or its number if it has no name."""
+    """Return the name of a class, or its number if it has no name.
+
+    Args:
+        inspection: the inspection, which lists the class names.
+        label: number of the class, from 0.
+    """
     names = inspection.class_names
     return escape_unprintable(names[label]) if 0 <= label < len(names) else str(label)
 

@@ -50,6 +50,10 @@ class Enrolment:
 def save_enrolment(enrolment: Enrolment, path: Path) -> None:
     """Write an enrolment file that only its owner can read.
 
+    Args:
+        enrolment: the enrolment.
+        path: file to write. Missing parent directories are created.
+
     Raises:
         ConfigError: the file cannot be written.
     """
@@ -138,6 +142,10 @@ def _write_temporary(text: str) -> Iterator[str]:
 
 def write_secret(path: Path, text: str) -> None:
     """Write a file that only its owner can read.
+
+    Args:
+        path: file to write. Missing parent directories are created.
+        text: content of the file.
 
     Raises:
         ConfigError: the file cannot be written.

@@ -106,7 +106,15 @@ class BlobPublisher:
         self._remove(manifest)
 
     def expect(self, sha256: str, client_id: str) -> None:
-        """Record that a client learned of a blob and may ask for it."""
+        """Record that a client learned of a blob and may ask for it.
+
+        Args:
+            sha256: the sha256 of a blob on offer, in hexadecimal.
+            client_id: the client.
+
+        Raises:
+            KeyError: the blob is not on offer.
+        """
         self._blobs.expect(sha256, client_id)
 
     def record_want(self, client_id: str, want: Want, now: float) -> None:

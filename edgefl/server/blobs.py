@@ -53,7 +53,12 @@ class BlobServer:
         self._asked_at: dict[str, float] = {}
 
     def offer(self, sha256: str, content: bytes) -> None:
-        """Store a blob so that clients can ask for it."""
+        """Store a blob so that clients can ask for it.
+
+        Args:
+            sha256: the sha256 of the content, in hexadecimal.
+            content: the bytes of the blob.
+        """
         self._blobs[sha256] = content
 
     def list_blobs(self) -> tuple[str, ...]:
@@ -126,7 +131,15 @@ class BlobServer:
         return due
 
     def expect(self, sha256: str, client_id: str) -> None:
-        """Record that a client learned of a blob and may ask for it. Retained blobs need no request."""
+        """Record that a client learned of a blob and may ask for it. Retained blobs need no request.
+
+        Args:
+            sha256: the sha256 of a stored blob, in hexadecimal.
+            client_id: the client.
+
+        Raises:
+            KeyError: the blob is not stored.
+        """
         if len(self._blobs[sha256]) <= self._retained_bytes:
             return
         self._silent.setdefault(sha256, set()).add(client_id)

@@ -219,19 +219,35 @@ def mark_failed(round: Round, client_id: str, reason: str) -> Round:
 
 
 def mark_offline(round: Round, client_id: str, now: float) -> Round:
-    """Record the time at which a client went offline. A client that is already offline keeps its time."""
+    """Record the time at which a client went offline. A client that is already offline keeps its time.
+
+    Args:
+        round: the open round.
+        client_id: the client. A client that is not in the cohort changes nothing.
+        now: the time in seconds.
+    """
     if client_id not in round.cohort or client_id in round.away:
         return round
     return replace(round, away={**round.away, client_id: now})
 
 
 def mark_online(round: Round, client_id: str) -> Round:
-    """Record that a client is online again."""
+    """Record that a client is online again.
+
+    Args:
+        round: the open round.
+        client_id: the client. A client that is not offline changes nothing.
+    """
     return replace(round, away={key: since for key, since in round.away.items() if key != client_id})
 
 
 def admit_client(round: Round, client_id: str) -> Round:
-    """Add a client to an open round. The quorum stays the same number of updates."""
+    """Add a client to an open round. The quorum stays the same number of updates.
+
+    Args:
+        round: the open round.
+        client_id: the client. A client that is already in the cohort changes nothing.
+    """
     return (
         round
         if client_id in round.cohort
@@ -243,6 +259,10 @@ def remove_client(round: Round, client_id: str) -> Round:
     """Remove a client that has not reported from an open round.
 
     A round never needs more updates than it has clients, unless late updates count.
+
+    Args:
+        round: the open round.
+        client_id: the client. A client that is not in the cohort or has reported changes nothing.
     """
     if client_id not in round.cohort or client_id in round.received:
         return round
@@ -289,7 +309,14 @@ def has_quorum(round: Round) -> bool:
 
 
 def is_closed(round: Round, now: float) -> bool:
-    """Return whether the round can be aggregated."""
+    """Return whether the round can be aggregated.
+
+    The module lists the three cases in which a round closes.
+
+    Args:
+        round: the round.
+        now: the time in seconds.
+    """
     if not has_quorum(round):
         return False
     if round.enough and count_updates(round) >= round.enough:
@@ -305,6 +332,10 @@ def is_overdue(round: Round, now: float) -> bool:
     """Return whether the quorum was missed.
 
     It is missed at the deadline, or as soon as every missing client has sent an update that was rejected.
+
+    Args:
+        round: the round.
+        now: the time in seconds.
     """
     is_hopeless = bool(round.cohort) and next(_iterate_awaited(round), None) is None
     return not has_quorum(round) and (now >= round.closes or is_hopeless)
@@ -346,6 +377,10 @@ def get_timeout(round: Round, now: float) -> float:
     """Return the seconds until time alone may close the round or make it overdue.
 
     The result is 0 when all such times have passed.
+
+    Args:
+        round: the round.
+        now: the time in seconds.
     """
     returns = [
         since + round.grace_s for client_id, since in round.away.items() if client_id not in round.received

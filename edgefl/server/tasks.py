@@ -147,7 +147,12 @@ class StepTasks:
         self._client_tasks: dict[str, ClientTask] = {}
 
     def find_nonce(self, round: int, client_id: str) -> str | None:
-        """Return the nonce that an answer must carry, or None when no answer to this round is expected."""
+        """Return the nonce that an answer must carry, or None when no answer to this round is expected.
+
+        Args:
+            round: number of the round that the answer names.
+            client_id: not used, because all clients of a step have the same nonce.
+        """
         return self.nonces.get(round)
 
     def prepare(self, client_id: str) -> ClientTask:
@@ -210,8 +215,13 @@ class RoundTasks:
         return self._state
 
     def find_nonce(self, round: int, client_id: str) -> str | None:
-        """Return the nonce that a client's answer must carry, or None when no answer to this round is
-        expected.
+        """Return the nonce that a client's answer must carry, or None.
+
+        None means that no answer to this round is expected. Each client has its own nonce.
+
+        Args:
+            round: number of the round that the answer names.
+            client_id: the client.
         """
         nonce = self.nonces.get(round)
         return None if nonce is None else derive_nonce(nonce, client_id)

@@ -146,8 +146,15 @@ class Uploads:
         return upload.begin if upload.assembler.is_complete() else None
 
     def end(self, client_id: str, sha256: str, now: float) -> list[tuple[str, Receipt]]:
-        """Return a receipt with the chunks that are still missing after a client has sent all it was asked
-        for.
+        """Answer a client that has sent all requested chunks with the chunks that are still missing.
+
+        Args:
+            client_id: the client.
+            sha256: the sha256 of the update, in hexadecimal.
+            now: the time in seconds.
+
+        Returns:
+            The receipts to send. Empty if the client has no slot for this update.
         """
         upload = self._open.get(client_id)
         if upload is None or upload.begin.sha256 != sha256:
@@ -168,6 +175,10 @@ class Uploads:
 
     def close(self, client_id: str, now: float) -> list[tuple[str, Receipt]]:
         """Free a client's slot or its position in the queue, and grant free slots.
+
+        Args:
+            client_id: the client. It may have no slot and no position.
+            now: the time in seconds.
 
         Returns:
             The receipts to send.

@@ -76,6 +76,11 @@ def save_mixture(files: DeviceFiles, plan: Plan, mixture: Mixture, remedy: str =
 def save_personal_model(files: DeviceFiles, plan: Plan, mixture: Mixture) -> None:
     """Write a plan and its mixture.
 
+    Args:
+        files: directory of the device.
+        plan: plan of the mixture.
+        mixture: the mixture.
+
     Raises:
         StateError: a file cannot be written.
     """

@@ -21,7 +21,12 @@ def format_percent(share: float | None, digits: int = 1, sign: str = "%") -> str
 
 
 def format_number(value: float | None, digits: int = 4) -> str:
-    """Return a number with `digits` decimals, or in exponent form if that needs more than 8 characters."""
+    """Return a number with `digits` decimals, or in exponent form if that needs more than 8 characters.
+
+    Args:
+        value: the number. None becomes a dash.
+        digits: number of decimals.
+    """
     if value is None:
         return NO_VALUE
     text = f"{value:.{digits}f}"
@@ -29,7 +34,12 @@ def format_number(value: float | None, digits: int = 4) -> str:
 
 
 def format_metric(name: str, value: float | None) -> str:
-    """Return the value of a metric: in per cent for the names in `SHARE_METRICS`, otherwise as a number."""
+    """Return the value of a metric: in per cent for the names in `SHARE_METRICS`, otherwise as a number.
+
+    Args:
+        name: name of the metric, such as `accuracy_mixture`. Its part before the first `_` counts.
+        value: the value. None becomes a dash.
+    """
     return format_percent(value) if name.partition("_")[0] in SHARE_METRICS else format_number(value)
 
 
@@ -82,6 +92,10 @@ def draw_sparkline(values: Sequence[float], width: int) -> str:
     """Return the last `width` values as blocks of eight heights between their minimum and maximum.
 
     Equal values become blocks of medium height.
+
+    Args:
+        values: the values, oldest first.
+        width: maximum number of characters. With 0 or less, the result is empty.
     """
     shown = list(values)[-width:] if width > 0 else []
     if not shown:
@@ -121,7 +135,12 @@ def percentile(values: Sequence[float], share: float) -> float | None:
 
 
 def truncate(text: str, width: int) -> str:
-    """Return the text in at most `width` characters. A shortened text ends with an ellipsis."""
+    """Return the text in at most `width` characters. A shortened text ends with an ellipsis.
+
+    Args:
+        text: the text.
+        width: maximum length, in characters. With 0 or less, the result is empty.
+    """
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"[: max(0, width)]
 
 

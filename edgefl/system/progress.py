@@ -30,7 +30,12 @@ def is_live() -> bool:
 
 
 def draw_progress_bar(done: int, total: int) -> str:
-    """Return a progress bar such as `[#####-----] `, or an empty string if `total` is 0."""
+    """Return a progress bar such as `[#####-----] `, or an empty string if `total` is 0.
+
+    Args:
+        done: number of finished units.
+        total: number of all units. 0 if it is unknown.
+    """
     filled = BAR_WIDTH * min(done, total) // total if total else 0
     return f"[{'#' * filled}{'-' * (BAR_WIDTH - filled)}] " if total else ""
 

@@ -34,7 +34,12 @@ class BrokerOrder:
 
 
 def explain_unreachable(url: str, error: OSError) -> LinkError:
-    """Return the error for a broker without a connection."""
+    """Return the error for a broker without a connection.
+
+    Args:
+        url: url of the broker, without password.
+        error: the error of the connection attempt.
+    """
     if isinstance(error, ssl.SSLCertVerificationError):
         why = (
             f"{error.verify_message}; give --enrol with the file of `edgefl device enrol` or `edgefl broker "

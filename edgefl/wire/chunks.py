@@ -17,12 +17,23 @@ MAX_RANGES = 256
 
 
 def count_chunks(size: int, chunk_bytes: int = CHUNK_BYTES) -> int:
-    """Return the number of chunks of a blob of `size` bytes. An empty blob has one empty chunk."""
+    """Return the number of chunks of a blob of `size` bytes. An empty blob has one empty chunk.
+
+    Args:
+        size: size of the blob in bytes.
+        chunk_bytes: size of a chunk in bytes.
+    """
     return max(1, -(-size // chunk_bytes))
 
 
 def slice_chunk(blob: bytes, index: int, chunk_bytes: int = CHUNK_BYTES) -> bytes:
-    """Return one chunk of the blob."""
+    """Return one chunk of the blob. The last chunk may be shorter than the others.
+
+    Args:
+        blob: the bytes of the blob.
+        index: number of the chunk, from 0.
+        chunk_bytes: size of a chunk in bytes.
+    """
     return blob[index * chunk_bytes : (index + 1) * chunk_bytes]
 
 

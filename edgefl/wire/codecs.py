@@ -79,7 +79,12 @@ def strip_suffixes(codec: str) -> str:
 
 
 def list_parts(codec: str, shape: tuple[int, ...]) -> tuple[PackedPart, ...]:
-    """Return the parts into which the codec packs a tensor of this shape."""
+    """Return the parts into which the codec packs a tensor of this shape.
+
+    Args:
+        codec: codec without suffixes.
+        shape: shape of the tensor.
+    """
     if codec == "fp32":
         return (PackedPart("", shape, "float32"),)
     if codec == "fp16":

@@ -107,15 +107,24 @@ def parse_attempt(nonce: str) -> str:
 
 
 def make_step_nonce(attempt: str, step: str) -> str:
-    """Return the nonce of one step of an attempt."""
+    """Return the nonce of one step of an attempt.
+
+    Args:
+        attempt: the nonce of the attempt, without `-`.
+        step: name of the step, such as `share`.
+    """
     return f"{attempt}-{step}"
 
 
 def hash_context(federation: str, task: Task) -> str:
     """Return the context of an attempt, the sha256 in hex of the facts that all its masks depend on.
 
-    The facts are federation, session, round, attempt, plan and models. A client that was sent other models
-    than the others has another context, so its masks do not cancel.
+    The facts are federation, session, round, phase, attempt, plan, models, scalars and seed. A client that
+    was sent other models than the others has another context, so its masks do not cancel.
+
+    Args:
+        federation: name of the federation.
+        task: the client's task of the first step, whose models are the models to train.
 
     Source: Pasquini et al., Eluding Secure Aggregation in Federated Learning via Model Inconsistency, CCS
     2022.
@@ -213,7 +222,12 @@ def decode_lists(blob: bytes) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def encode_agreed(lists: bytes, agreed: Sequence[Agreed]) -> bytes:
-    """Return the blob of `unmask`: the blob of `agree`, and a line for each client that agreed to it."""
+    """Return the blob of `unmask`: the blob of `agree`, and a line for each client that agreed to it.
+
+    Args:
+        lists: the blob of `agree`, see `encode_lists`.
+        agreed: the agreements, sorted by client id.
+    """
     return b"\n".join([lists, *map(encode_json, agreed)])
 
 

@@ -35,8 +35,14 @@ class Budget:
 def check_budget(budget: Budget, cost: TargetCost, layers: Sequence[LayerCost]) -> None:
     """Check that a model fits its budget.
 
+    Args:
+        budget: maximum RAM and flash of the model.
+        cost: resources that the model needs on its target.
+        layers: cost of each layer of the generated C.
+
     Raises:
-        ExportError: it does not. The error names the excess, the largest layers and three remedies.
+        ExportError: the model exceeds the budget. The error names the excess, the largest layers and
+            three remedies.
     """
     problems = []
     if budget.flash_bytes and cost.flash_bytes > budget.flash_bytes:

@@ -102,8 +102,20 @@ def derive_files(
 ) -> dict[str, bytes]:
     """Return every file that follows from the model, the golden vectors and the certificate's figures.
 
+    Args:
+        model: the int8 .tflite.
+        source: the C that was generated from `model` with the request's threshold.
+        golden: the golden vectors of `model`. Their first FIRMWARE_SAMPLES inputs become samples.bin.
+        request: the options of the export.
+        certificate: the certificate. Its entry `files` is not used.
+
     Returns:
         The content of each file by its path in the folder.
+
+    Raises:
+        ExportError: the model cannot be read, TensorFlow Lite Micro lacks one of its operators, or the update
+            key is invalid.
+        KeyError: the certificate lacks a figure.
     """
     target = TARGETS[request.target]
     text = {f"c/{name}": content for name, content in source.files.items()}
@@ -130,7 +142,15 @@ def derive_files(
 
 
 def remove_derived_files(out: Path, names: Collection[str]) -> None:
-    """Remove the files of an earlier export, except the models and the report."""
+    """Remove the files of an earlier export, except the models and report.json.
+
+    Args:
+        out: folder of the export.
+        names: paths of the files in the folder, from `remove_certificate`. Missing files are ignored.
+
+    Raises:
+        OSError: a file cannot be removed.
+    """
     for name in set(names) - {MODEL_FILE, FLOAT_MODEL_FILE, REPORT_JSON_FILE}:
         (out / name).unlink(missing_ok=True)
 

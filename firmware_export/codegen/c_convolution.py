@@ -47,8 +47,8 @@ def make_channel_fields(
         folded: whether to fold the input's zero point into the bias.
 
     Raises:
-        ExportError: the weights have a zero point or a wrong number of scales, or the sum of a channel can
-            overflow 32 bits.
+        ExportError: the weights have a zero point or a wrong number of scales, the sum of a channel can
+            overflow 32 bits, or as in `quantize_multiplier` or `compute_activation_range`.
     """
     source, kernel = (network.get_tensor(i) for i in operator.inputs[:2])
     output = network.get_tensor(operator.outputs[0])
@@ -202,7 +202,16 @@ def build_conv_2d(
 
 
 def build_depthwise_conv_2d(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
-    """Build the layer of a DEPTHWISE_CONV_2D, with weights of shape (1, height, width, channels), int8."""
+    """Build the layer of a DEPTHWISE_CONV_2D, with weights of shape (1, height, width, channels), int8.
+
+    Args:
+        network: the model.
+        operator: the operator.
+        name: C identifier of the layer.
+
+    Raises:
+        ExportError: as in `make_channel_fields`.
+    """
     source, kernel = (network.get_tensor(i) for i in operator.inputs[:2])
     output = network.get_tensor(operator.outputs[0])
     shape = compute_geometry(

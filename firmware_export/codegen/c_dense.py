@@ -22,6 +22,11 @@ The scratch memory holds four such rows, and eight bytes that unpacking may writ
 def build_fully_connected(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
     """Build the layer of a FULLY_CONNECTED, whose weights have shape (outputs, inputs), int8.
 
+    Args:
+        network: the model.
+        operator: the operator.
+        name: C identifier of the layer.
+
     Raises:
         ExportError: the weights are shuffled, or as in `make_channel_fields`.
     """

@@ -29,6 +29,11 @@ POOL_FIELDS = (
 def build_lookup(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
     """Build the table of a LOGISTIC, TANH, RSQRT, LEAKY_RELU, RELU, RELU6 or QUANTIZE.
 
+    Args:
+        network: the model.
+        operator: the operator.
+        name: C identifier of the layer.
+
     Raises:
         ExportError: as in `build_lookup_table`.
     """
@@ -43,6 +48,11 @@ def build_lookup(network: QuantizedModel, operator: Operator, name: str) -> list
 
 def build_softmax(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
     """Build the layer of a SOFTMAX over the last axis.
+
+    Args:
+        network: the model.
+        operator: the operator.
+        name: C identifier of the layer.
 
     Raises:
         ExportError: the output's scale is not 1/256, its zero point is not -128, or the input's scale is
@@ -83,7 +93,16 @@ def build_softmax(network: QuantizedModel, operator: Operator, name: str) -> lis
 
 
 def build_pool(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
-    """Build the layer of a MAX_POOL_2D or AVERAGE_POOL_2D."""
+    """Build the layer of a MAX_POOL_2D or AVERAGE_POOL_2D.
+
+    Args:
+        network: the model.
+        operator: the operator.
+        name: C identifier of the layer.
+
+    Raises:
+        ExportError: as in `compute_activation_range`.
+    """
     source = network.get_tensor(operator.inputs[0])
     output = network.get_tensor(operator.outputs[0])
     options = operator.options
@@ -122,8 +141,18 @@ def merge_loops(
 
     Neighbouring axes that step alike become one loop.
 
+    Args:
+        network: the model, for the error.
+        operator: the operator, for the error.
+        shapes: shapes of the left and the right operand.
+
+    Returns:
+        The members `count`, `step_a` and `step_b`, each with one value per loop, the outermost loop first. A
+            step counts elements. It is 0 where the operand is broadcast.
+
     Raises:
         ExportError: the shapes need more than four loops.
+        ValueError: the shapes cannot be broadcast.
     """
     out = np.broadcast_shapes(*shapes)
     steps = []
@@ -217,8 +246,14 @@ def _make_add_scale(network: QuantizedModel, operator: Operator) -> tuple[int, .
 def build_binary(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
     """Build the layer of an ADD, SUB, MUL, MAXIMUM or MINIMUM, with broadcasting.
 
+    Args:
+        network: the model.
+        operator: the operator.
+        name: C identifier of the layer.
+
     Raises:
-        ExportError: both operands are constants, their scales do not fit, or as in `merge_loops`.
+        ExportError: both operands are constants, their scales do not fit, or as in `merge_loops` or
+            `compute_activation_range`.
     """
     a, b = (network.get_tensor(i) for i in operator.inputs[:2])
     output = network.get_tensor(operator.outputs[0])
@@ -259,8 +294,13 @@ def build_binary(network: QuantizedModel, operator: Operator, name: str) -> list
 def build_mean(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
     """Build the layer of a MEAN.
 
+    Args:
+        network: the model.
+        operator: the operator.
+        name: C identifier of the layer.
+
     Raises:
-        ExportError: the reduced axes are more than two runs of neighbours.
+        ExportError: the reduced axes are more than two runs of neighbours, or as in `quantize_multiplier`.
     """
     source = network.get_tensor(operator.inputs[0])
     output = network.get_tensor(operator.outputs[0])

@@ -174,7 +174,17 @@ def _make_full_layout(shape: Sequence[int]) -> Layout:
 
 
 def build_slices(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
-    """Build the layers of a STRIDED_SLICE, SLICE or SPLIT whose values are not contiguous."""
+    """Build the layers of a STRIDED_SLICE, SLICE or SPLIT whose values are not contiguous.
+
+    Args:
+        network: the model.
+        operator: the operator.
+        name: C identifier of the first output's layer. The layers of the other outputs append
+            `_1`, `_2` and so on.
+
+    Raises:
+        ExportError: as in `find_views` or `build_copy_layer`.
+    """
     source = operator.inputs[1] if operator.name == "SPLIT" else operator.inputs[0]
     return [
         build_copy_layer(
@@ -192,7 +202,16 @@ def build_slices(network: QuantizedModel, operator: Operator, name: str) -> list
 
 
 def build_transpose(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
-    """Build the layer of a TRANSPOSE."""
+    """Build the layer of a TRANSPOSE.
+
+    Args:
+        network: the model.
+        operator: the operator.
+        name: C identifier of the layer.
+
+    Raises:
+        ExportError: the order of the axes is computed, or as in `build_copy_layer`.
+    """
     source = network.get_tensor(operator.inputs[0])
     output = network.get_tensor(operator.outputs[0])
     strides = _compute_strides(source.shape)
@@ -205,10 +224,16 @@ def build_transpose(network: QuantizedModel, operator: Operator, name: str) -> l
 
 
 def build_concatenation(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
-    """Build the layers of a CONCATENATION.
+    """Build the layers of a CONCATENATION, one for each input.
+
+    Args:
+        network: the model.
+        operator: the operator.
+        name: C identifier to which each layer appends `_0`, `_1` and so on.
 
     Raises:
-        ExportError: an input is constant or has another scale than the output.
+        ExportError: an input is constant or has another scale or zero point than the output, or as in
+            `build_copy_layer`.
     """
     output = network.get_tensor(operator.outputs[0])
     axis = int(operator.options["axis"]) % len(output.shape)
@@ -242,7 +267,16 @@ def build_concatenation(network: QuantizedModel, operator: Operator, name: str) 
 
 
 def build_pad(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
-    """Build the layers of a PAD or PADV2, which fill the output and then copy the input into its middle."""
+    """Build the layers of a PAD or PADV2, which fill the output and then copy the input into its middle.
+
+    Args:
+        network: the model.
+        operator: the operator.
+        name: C identifier of the layer that copies. The layer that fills appends `_fill`.
+
+    Raises:
+        ExportError: the padding or its value is computed, or as in `build_copy_layer`.
+    """
     source = network.get_tensor(operator.inputs[0])
     output = network.get_tensor(operator.outputs[0])
     value = int(_read_constant(network, operator, 2)[0]) if len(operator.inputs) > 2 else output.zero_point

@@ -266,7 +266,12 @@ def read_c_template(name: str) -> str:
 
 
 def wrap_numbers(values: Sequence[int], indent: str) -> str:
-    """Return numbers in lines of at most MAX_LINE_LENGTH characters."""
+    """Return numbers, each with a comma, in lines of at most MAX_LINE_LENGTH characters.
+
+    Args:
+        values: the numbers.
+        indent: text at the start of each line.
+    """
     lines = []
     line = indent
     for value in values:
@@ -298,13 +303,23 @@ def order_fields(fields: Sequence[Field]) -> list[Field]:
 
 
 def render_declaration(part: str, fields: Sequence[Field]) -> str:
-    """Return the struct of a part."""
+    """Return the C declaration of a part's struct.
+
+    Args:
+        part: name of the part.
+        fields: members of the struct, in the order of `order_fields`.
+    """
     lines = [f"    {f.ctype} {f.name}{'' if f.ctype in STRUCTS else f'[{len(f.values)}]'};" for f in fields]
     return "\n".join([f"struct model_{part} {{", *lines, "};"])
 
 
 def render_definition(part: str, fields: Sequence[Field]) -> str:
-    """Return the constants of a part."""
+    """Return the C definition of a part's constants.
+
+    Args:
+        part: name of the part.
+        fields: members of the part's struct with their values, in the order of `order_fields`.
+    """
     lines = [f"static const struct model_{part} {part} = {{"]
     for field in fields:
         if field.ctype in STRUCTS:

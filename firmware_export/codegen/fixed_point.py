@@ -53,18 +53,40 @@ def _wrap_int32(value: int) -> int:
 
 
 def multiply_high(a: int, b: int) -> int:
-    """Return the high half of 2ab, rounded to nearest."""
+    """Return the high half of 2ab, rounded to nearest, a half up.
+
+    The product of two lowest int32 saturates to the highest int32.
+
+    Args:
+        a: first factor, an int32.
+        b: second factor, an int32.
+    """
     return ONE_Q31 if a == b == -(1 << 31) else (a * b + (1 << 30)) >> 31
 
 
 def divide_by_power(value: int, exponent: int) -> int:
-    """Return value / 2^exponent, rounded to nearest, a half away from zero."""
+    """Return value / 2^exponent, rounded to nearest, a half away from zero.
+
+    Args:
+        value: raw number.
+        exponent: exponent of the divisor, at least 0.
+
+    Raises:
+        ValueError: the exponent is negative.
+    """
     mask = (1 << exponent) - 1
     return (value >> exponent) + ((value & mask) > (mask >> 1) + (value < 0))
 
 
 def rescale(value: int, multiplier: int, shift: int) -> int:
-    """Return value * multiplier * 2^(shift - 31), rounded twice."""
+    """Return value * multiplier * 2^(shift - 31), rounded twice.
+
+    Args:
+        value: raw number. A shift to the left wraps it to an int32 before the product.
+        multiplier: integer multiplier, an int32, such as from `quantize_multiplier`.
+        shift: number of bits to shift. A positive shift goes left, before the product. A negative shift goes
+            right, after it.
+    """
     return divide_by_power(multiply_high(_wrap_int32(value << max(shift, 0)), multiplier), max(-shift, 0))
 
 
@@ -134,7 +156,15 @@ def tanh(value: int) -> int:
 
 
 def compute_input_radius(integer_bits: int, left_shift: int) -> int:
-    """Return the largest input that fits `integer_bits` after the left shift."""
+    """Return the largest input that fits `integer_bits` after the left shift.
+
+    Args:
+        integer_bits: integer bits of the shifted number, at most 31.
+        left_shift: number of bits to shift, at least 0.
+
+    Raises:
+        ValueError: `left_shift` is negative, or `integer_bits` is out of range.
+    """
     return math.floor(((1 << integer_bits) - 1) * (1 << (31 - integer_bits)) / (1 << left_shift))
 
 

@@ -116,8 +116,12 @@ def make_identifier(network: QuantizedModel, operator: Operator) -> str:
     It is the name of the output without the framework's suffixes. The converter names the output of the whole
     model `PartitionedCall:0`. That layer is named after its weights, or after its operator.
 
+    Args:
+        network: the model.
+        operator: the operator.
+
     Returns:
-        At most MAX_IDENTIFIER_LENGTH characters.
+        At most MAX_IDENTIFIER_LENGTH characters, plus the prefix `layer_` if the name starts with a digit.
     """
     constants = [
         network.get_tensor(i) for i in operator.inputs if i >= 0 and network.get_tensor(i).data is not None
@@ -139,7 +143,15 @@ def _clean_tensor_name(tensor: TfliteTensor) -> str:
 
 
 def name_layer(network: QuantizedModel, operator: Operator) -> str:
-    """Return the name of an operator's layer for errors."""
+    """Return the name of an operator's layer for errors.
+
+    Args:
+        network: the model.
+        operator: the operator.
+
+    Returns:
+        The name of the first output. "?" if the operator has no output.
+    """
     return network.get_tensor(operator.outputs[0]).name if operator.outputs else "?"
 
 

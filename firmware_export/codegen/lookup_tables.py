@@ -78,8 +78,13 @@ def _build_rescale_table(source: TfliteTensor, output: TfliteTensor, low: int, h
 def build_lookup_table(network: QuantizedModel, operator: Operator) -> list[int]:
     """Return the operator's output for each int8, from -128 to 127.
 
+    Args:
+        network: the model.
+        operator: a LOGISTIC, TANH, RSQRT, LEAKY_RELU, RELU, RELU6 or QUANTIZE.
+
     Raises:
-        ExportError: the interpreter refuses the operator's parameters too.
+        ExportError: the output of a LOGISTIC or TANH has a wrong zero point, the slope of a LEAKY_RELU is
+            negative, or as in `quantize_multiplier`.
     """
     source = network.get_tensor(operator.inputs[0])
     output = network.get_tensor(operator.outputs[0])

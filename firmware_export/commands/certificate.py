@@ -77,7 +77,12 @@ def profile(folder: Path, target: str | None, as_json: bool) -> None:
 
 
 def describe_layers(target: str, layers: tuple[LayerCost, ...]) -> str:
-    """Return a table of the layers, with the share of each one in all instructions."""
+    """Return a table of the layers, with the share of each one in all instructions.
+
+    Args:
+        target: name of the target.
+        layers: the layers with their instructions, from `profile_bundle`.
+    """
     total = sum(layer.instructions for layer in layers)
     width = max((len(layer.name) for layer in layers), default=5)
     op = max((len(layer.op) for layer in layers), default=8)

@@ -121,6 +121,10 @@ def explain_unknown_split(model_split: SplitRecord | None, shard_split: SplitRec
 def check_digest(model: Path, content: bytes) -> str:
     """Compare a model with the digest in the report.json of its folder.
 
+    Args:
+        model: file of the model.
+        content: the bytes of that file.
+
     Returns:
         "equal", or the reason why the digest cannot be checked.
 

@@ -85,6 +85,10 @@ def read_output_bytes(header: str) -> int:
 def read_macro(header: str, name: str) -> int:
     """Return an integer that a header defines.
 
+    Args:
+        header: the text of model.h.
+        name: name of the macro.
+
     Raises:
         ExportError: the header does not define it.
     """

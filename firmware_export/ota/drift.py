@@ -109,6 +109,10 @@ def read_counters(content: bytes) -> GateUsage:
 def measure_drift(now: GateUsage, before: GateUsage) -> DriftResult:
     """Return the drift between two counts of the same gate.
 
+    Args:
+        now: use of the gate in the field, from `read_counters`.
+        before: use of the gate at export, from `measure_gate_usage`.
+
     Raises:
         ExportError: a count has no inferences, or the counts have different numbers of experts.
     """
@@ -134,9 +138,13 @@ def _estimate_chi_squared(degrees: int) -> float:
 
 
 def as_values(usage: GateUsage, drift: DriftResult) -> dict[str, Any]:
-    """Return the figures by name, in the form that a device publishes.
+    """Return the figures by name, as `edgefl export drift --json` prints them.
 
-    The figures are counts over many samples. They contain no gate and no sample.
+    The figures are counts and means over all inferences. They contain no samples.
+
+    Args:
+        usage: use of the gate in the field, from `read_counters`.
+        drift: result of `measure_drift` for `usage`.
     """
     return {
         "inferences": usage.inferences,

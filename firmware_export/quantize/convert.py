@@ -59,10 +59,14 @@ def convert_keras(model: Any, x: Array, bits: int = 8) -> bytes:
 
 
 def convert_float(model: bytes, x: Array, bits: int = 8) -> bytes:
-    """Return the integer form of a float .tflite.
+    """Return the integer form of a float .tflite, with batch size 1.
 
     Args:
-        x: calibration samples, float32[n, ...]. The other arguments and the errors are those of
-        `convert_keras`.
+        model: the float .tflite.
+        x: calibration samples, shape (n, ...), float32. All of them are used.
+        bits: bits of the activations, 8 or 16. Weights have 8.
+
+    Raises:
+        ExportError: as in `clone` or `convert_keras`, or the model cannot be read.
     """
     return convert_keras(clone(model).model, x, bits)

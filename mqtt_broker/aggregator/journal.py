@@ -206,7 +206,12 @@ class Journal:
             database.execute("update session set done = 1")
 
     def read_round(self, number: int, phase: str) -> OpenedRound | None:
-        """Return the round with this number and phase, or None if it was not opened."""
+        """Return the round with this number and phase, or None if it was not opened.
+
+        Args:
+            number: number of the round, from 1.
+            phase: phase of the round.
+        """
         with self._translate_errors():
             row = self._database.execute(
                 "select nonce, cohort, closed from round where number = ? and phase = ?", (number, phase)
@@ -244,6 +249,10 @@ class Journal:
 
         The updates are on the disk when this method returns. It removes the tensors of earlier rounds and
         reuses their disk space. The caller must therefore save the state after those rounds first.
+
+        Args:
+            opened: the round.
+            updates: the updates. An update that is already stored is replaced.
         """
         with self._begin_transaction() as database:
             database.execute("delete from tensors where number < ?", (opened.number,))
@@ -286,7 +295,15 @@ class Journal:
                     yield begin, codec
 
     def read_tensors(self, opened: OpenedRound, begin: Begin) -> bytes:
-        """Return the encoded tensors of an update that a round accepted."""
+        """Return the encoded tensors of an update that a round accepted.
+
+        Args:
+            opened: the round.
+            begin: announcement of the update.
+
+        Raises:
+            StateError: the tensors are not stored, or the file cannot be read.
+        """
         with self._translate_errors():
             (content,) = self._database.execute(
                 "select content from tensors where number = ? and phase = ? and client_id = ? and "
@@ -339,7 +356,12 @@ class Journal:
         return {(begin.round, begin.client_id): begin.sha256 for begin in begins}
 
     def read_nonces(self, opened: OpenedRound, since: int) -> dict[int, str]:
-        """Return the nonces by number of this round and of earlier rounds of its phase, from `since` on."""
+        """Return the nonces of this round and of earlier rounds of its phase, by number of the round.
+
+        Args:
+            opened: the round.
+            since: number of the first round.
+        """
         with self._translate_errors():
             rows = self._database.execute(
                 "select number, nonce from round where number between ? and ? and phase = ?",

@@ -55,6 +55,14 @@ def list_differing_options(spec: PlanSpec, config: FederationConfig) -> list[str
 
     The comparison covers the algorithm's options that the configuration sets or implies, and all of
     `[personalization]` except `deadline_s`. The aggregator reads `deadline_s` from the configuration.
+
+    Args:
+        spec: spec of the plan.
+        config: configuration of the federation.
+
+    Raises:
+        ConfigError: the configuration has an unknown algorithm or an option that cannot be used.
+        PlanError: this version of edgefl does not know a personalization setting of the plan.
     """
     defaults = find_entry(config.algorithm).defaults
     options = [

@@ -107,7 +107,12 @@ def make_client_rows(begins: Iterable[Begin]) -> list[dict[str, Any]]:
 
 
 def judge_clients(spec: PlanSpec, clients: Sequence[Mapping[str, Any]]) -> FederationVerdict:
-    """Return the verdict on a federation from the rows of its clients."""
+    """Return the verdict on a federation from the rows of its clients.
+
+    Args:
+        spec: spec of the plan.
+        clients: rows of `make_client_rows`.
+    """
     # Without personalization settings in the plan, a device ships its mixture
     select = bool(spec.personalization.get("select", False))
     return judge_federation(clients, algorithm=spec.algorithm, num_classes=spec.num_classes, select=select)
@@ -177,6 +182,10 @@ def make_result(
 def save_state(state: ServerState, out: Path) -> None:
     """Write the server state.
 
+    Args:
+        state: the server state after the last aggregated round.
+        out: directory of the aggregator.
+
     Raises:
         StateError: the file cannot be written.
     """
@@ -203,8 +212,13 @@ def load_state(out: Path) -> ServerState | None:
 def save_result(result: dict[str, Any], out: Path) -> Path:
     """Write result.json and return its path.
 
+    Args:
+        result: the content, without numbers that are not finite.
+        out: directory of the aggregator.
+
     Raises:
         StateError: the file cannot be written.
+        ValueError: a number is not finite.
     """
     text = io.StringIO()
     # `dumps` would hold a string for each number of each client at once

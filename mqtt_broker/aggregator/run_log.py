@@ -50,6 +50,10 @@ def write_run_note(config: FederationConfig, out: Path) -> None:
 
     The note omits the broker's URL, which may contain a password. It also omits the command line.
 
+    Args:
+        config: configuration of the federation.
+        out: directory of the aggregator.
+
     Raises:
         StateError: the file cannot be written.
     """

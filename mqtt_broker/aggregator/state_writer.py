@@ -29,7 +29,12 @@ class StateWriter:
         self._last: Future[None] | None = None
 
     def begin(self, state: ServerState, out: Path) -> None:
-        """Schedule a save of the server state into a directory."""
+        """Schedule a save of the server state into a directory. `wait` raises the error of the save.
+
+        Args:
+            state: the server state after the last aggregated round.
+            out: directory of the aggregator.
+        """
         self._tasks_sent.clear()
 
         def save() -> None:

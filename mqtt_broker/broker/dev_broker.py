@@ -81,6 +81,10 @@ def reserve_port(host: str = LOOPBACK_HOST) -> socket.socket:
 def check_port(port: int, host: str = LOOPBACK_HOST) -> None:
     """Check that a server can listen on a port of an address.
 
+    Args:
+        port: TCP port.
+        host: address to listen on.
+
     Raises:
         LinkError: the port is in use, or the address is not one of this machine.
     """
@@ -141,7 +145,16 @@ def wait_until_up(
 
 
 def write_conf(directory: Path, port: int, host: str = LOOPBACK_HOST) -> Path:
-    """Write the mosquitto.conf of a dev broker and return its path."""
+    """Write the mosquitto.conf of a dev broker and return its path.
+
+    Args:
+        directory: directory of the file. It must exist.
+        port: TCP port of the broker.
+        host: address to listen on.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     conf = directory / "mosquitto.conf"
     values = {"memory_limit": choose_limits().memory_mb * 2**20, "max_queued_bytes": MAX_QUEUED_BYTES}
     conf.write_text(DEV_CONF_TEMPLATE.format(port=port, host=host, **values))

@@ -1,8 +1,8 @@
 """Lists public functions whose docstring does not name each argument.
 
-Run `python -m tests.support.docstrings [PATH ...]` to list them. A function with one argument may explain it in
-a sentence. Commands are exempt, because their `--help` explains the options. So are methods of a class with a
-base, because the base explains them.
+Run `python -m tests.support.docstrings [PATH ...]` to list them. A function with one argument may explain it
+in a sentence. Commands are exempt, because their `--help` explains the options. Methods of a class with a
+base are exempt, because the base explains them.
 """
 
 import ast

@@ -21,6 +21,11 @@ ClassShares = NDArray[np.float64]
 def make_iid_shares(num_classes: int, num_clients: int, rng: np.random.Generator) -> ClassShares:
     """Return equal shares of each class.
 
+    Args:
+        num_classes: number of classes.
+        num_clients: number of clients.
+        rng: not used. It is an argument because `draw_dirichlet_shares` needs one.
+
     Returns:
         Shares, shape (num_classes, num_clients), float64. Each row sums to 1.
     """

@@ -27,7 +27,12 @@ def read_options(folder: Folder) -> dict[str, Any]:
 
 
 def average_clients(folder: Folder, key: str) -> float:
-    """Return the mean of a figure over the clients that have it, or NaN if no client has it."""
+    """Return the mean of a figure over the clients that have it, or NaN if no client has it.
+
+    Args:
+        folder: the run.
+        key: name of the figure, such as `accuracy_mixture`.
+    """
     figures = np.array(read_numbers(folder.clients, key))
     finite_figures = figures[np.isfinite(figures)]
     return float(finite_figures.mean()) if len(finite_figures) else float("nan")

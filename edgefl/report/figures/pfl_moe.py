@@ -217,6 +217,10 @@ class Gain:
 def read_gain(folder: Folder, test: str) -> Gain:
     """Return the gains of PFL-FB and of the folder's mixture over FedAvg in a test.
 
+    Args:
+        folder: the run.
+        test: `expected` for the local test, `global` for the global test.
+
     Raises:
         ConfigError: the figure of a client is missing.
     """

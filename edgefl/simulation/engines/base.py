@@ -41,7 +41,12 @@ class SerialEngine:
         self._federation = OpenFederation(federation, learner)
 
     def run(self, function: ClientFunction[T], items: Iterable[WorkItem]) -> Iterator[T]:
-        """See `Engine.run`."""
+        """Yield the function's result for each work item, see `Engine.run`.
+
+        Args:
+            function: a client function. It need not belong to a module, because it runs in this process.
+            items: work items. Each is read only when it is about to run.
+        """
         return (function(self._federation, item) for item in items)
 
     def __enter__(self) -> "SerialEngine":
