@@ -23,7 +23,13 @@ CurrentModel = Callable[[Broadcast, ClientState, Shard], Peer | None]
 
 
 def use_global_model(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
-    """Return the received model `global`, or None if the broadcast has no such model."""
+    """Return the received model `global`, or None if the broadcast has no such model.
+
+    Args:
+        broadcast: the broadcast that the client received.
+        state: not used. It is an argument of every `CurrentModel`.
+        shard: not used. It is an argument of every `CurrentModel`.
+    """
     return Peer("predict", broadcast.models[GLOBAL]) if GLOBAL in broadcast.models else None
 
 
@@ -69,6 +75,10 @@ def canonicalize_updates(state: ServerState, updates: Iterable[Update]) -> list[
     """Return the updates of the state's round, sorted by client id.
 
     Updates of another round are dropped. Of several updates from one client, the first is used.
+
+    Args:
+        state: the server state before the round.
+        updates: the received updates in any order, read once.
     """
     seen: dict[str, Update] = {}
     for update in updates:
@@ -90,7 +100,13 @@ def read_assignments(state: ServerState) -> dict[str, int]:
 
 
 def with_assignments(state: ServerState, clusters: Mapping[str, int]) -> ServerState:
-    """Return the state with these assignments in place of the earlier ones."""
+    """Return the state with these assignments in place of the earlier ones.
+
+    Args:
+        state: the server state. It is not changed.
+        clusters: the cluster of each assigned client by client id. A client that is left out loses its
+            assignment.
+    """
     others = {key: value for key, value in state.scalars.items() if not key.startswith(_CLUSTER_PREFIX)}
     return replace(
         state,
@@ -105,6 +121,10 @@ def is_arriving(state: ServerState, client_id: str) -> bool:
     """Return whether the other clients have been clustered without this client.
 
     The first update of such a client assigns it to a cluster.
+
+    Args:
+        state: the server state.
+        client_id: the client.
     """
     return f"{_CLUSTER_PREFIX}{client_id}" not in state.scalars and any(
         key.startswith(_CLUSTER_PREFIX) for key in state.scalars

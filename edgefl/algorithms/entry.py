@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 
 def keep_options(options: Any, config: FederationConfig) -> Any:
-    """Return the options unchanged, for an algorithm that derives none of them from the configuration."""
+    """Return the options unchanged, for an algorithm that derives none of them from the configuration.
+
+    Args:
+        options: the options of the algorithm.
+        config: not used. It is an argument of every `Entry.resolve`.
+    """
     return options
 
 

@@ -57,7 +57,12 @@ def select_experts(models: Mapping[str, Weights]) -> dict[int, Weights]:
 
 
 def with_prefix(prefix: str, weights: Mapping[str, T]) -> dict[str, T]:
-    """Return the weights with `prefix/` before each name."""
+    """Return the weights with `prefix/` before each name.
+
+    Args:
+        prefix: the prefix without its slash, such as `local`.
+        weights: weights, or any other values, by name.
+    """
     return {f"{prefix}/{name}": array for name, array in weights.items()}
 
 
@@ -65,6 +70,10 @@ def strip_prefix(prefix: str, weights: Mapping[str, T]) -> dict[str, T]:
     """Return the weights named `prefix/...` without the prefix.
 
     For example, the prefix `local` turns `local/fc3/bias` into `fc3/bias`. All other weights are left out.
+
+    Args:
+        prefix: the prefix without its slash, such as `local`.
+        weights: weights, or any other values, by name.
     """
     return {
         name.removeprefix(f"{prefix}/"): array
@@ -74,7 +83,12 @@ def strip_prefix(prefix: str, weights: Mapping[str, T]) -> dict[str, T]:
 
 
 def prefix_specs(prefix: str, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """Return the specs with `prefix/` before each name."""
+    """Return the specs with `prefix/` before each name.
+
+    Args:
+        prefix: the prefix without its slash, such as `local`.
+        specs: specs of weights. Their shapes and dtypes do not change.
+    """
     return tuple(TensorSpec(f"{prefix}/{spec.name}", spec.shape, spec.dtype) for spec in specs)
 
 

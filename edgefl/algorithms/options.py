@@ -95,19 +95,45 @@ def extend_epochs(epochs: int, least_steps: int, samples: int, batch_size: int) 
 
 
 def check_count(key: str, value: int) -> None:
-    """Raise ConfigError for a number below 1."""
+    """Check that an option is 1 or more.
+
+    Args:
+        key: name of the option, for the error.
+        value: the value of the option.
+
+    Raises:
+        ConfigError: the value is below 1.
+    """
     if value < 1:
         raise ConfigError(f"[algorithm] {key} is {value}, expected 1 or more")
 
 
 def check_range(key: str, value: float, limit: float = 1.0) -> None:
-    """Raise ConfigError for a number outside 0 to `limit`."""
+    """Check that an option is a number from 0 to `limit`.
+
+    Args:
+        key: name of the option, for the error.
+        value: the value of the option.
+        limit: the largest allowed value.
+
+    Raises:
+        ConfigError: the value is below 0, above `limit`, or NaN.
+    """
     if not 0 <= value <= limit:
         raise ConfigError(f"[algorithm] {key} is {value}, expected a number from 0 to {limit:g}")
 
 
 def check_choice(key: str, value: str, choices: Sequence[str]) -> None:
-    """Raise ConfigError for a value that is not one of the choices."""
+    """Check that an option is one of its choices.
+
+    Args:
+        key: name of the option, for the error.
+        value: the value of the option.
+        choices: the allowed values.
+
+    Raises:
+        ConfigError: the value is not one of the choices.
+    """
     if value not in choices:
         raise ConfigError(
             f"[algorithm] {key} is {value!r}, expected {' or '.join(map(repr, choices))}; "

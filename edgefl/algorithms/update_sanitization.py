@@ -32,6 +32,10 @@ def has_suffix(name: str, suffixes: Iterable[str]) -> bool:
     """Return whether the last parts of a weight's name equal one of the suffixes.
 
     For example, `fc3/bias` ends with `bias` and with `fc3/bias`, but not with `as`.
+
+    Args:
+        name: name of the weight, with parts separated by slashes.
+        suffixes: one or more whole parts each, such as `bias` or `fc3/bias`.
     """
     return any(name == suffix or name.endswith(f"/{suffix}") for suffix in suffixes)
 

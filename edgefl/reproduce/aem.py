@@ -51,7 +51,12 @@ REFERENCE_RESULTS = {
 
 
 def stages(scale: ExperimentScale, seed: int) -> tuple[ExperimentStage, ...]:
-    """Return the four federations."""
+    """Return the four federations, for p = 1 and p = .2, with and without exploration.
+
+    Args:
+        scale: the scale of the experiment.
+        seed: random seed of the federations.
+    """
     full = scale == "full"
 
     def make_stage(part: str, way: str) -> ExperimentStage:
@@ -115,7 +120,16 @@ def _name_stage(part: str, way: str) -> str:
 
 
 def figures(scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentResult]]) -> tuple[Figure, ...]:
-    """Return accuracies in per cent, and the share of picks of the model that was picked most."""
+    """Return accuracies in per cent, and the share of picks of the model that was picked most.
+
+    Args:
+        scale: the scale of the experiment.
+        results: for each seed, the results by stage.
+
+    Returns:
+        The figures of each federation: accuracies, their standard deviation over clients, the share of picks
+            in per cent, and the accuracy of each cluster model on the test set.
+    """
     rows = []
     for part in FRACTIONS:
         for way in EPSILONS:
@@ -161,7 +175,15 @@ def _find_largest_share(records: Sequence[Mapping[str, Any]]) -> float:
 def verdicts(
     scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentResult]]
 ) -> tuple[ExperimentVerdict, ...]:
-    """Return whether the claims hold for means over seeds."""
+    """Return whether the claims hold for means over seeds.
+
+    Args:
+        scale: the scale of the experiment.
+        results: for each seed, the results by stage.
+
+    Returns:
+        One verdict per claim. Empty except at the scale `reduced`.
+    """
     if scale != "reduced":
         return ()
     mean = {figure.name: figure.mean for figure in figures(scale, results)}

@@ -65,7 +65,28 @@ class CachedLearner:
         rng: np.random.Generator,
         hyper: Mapping[str, float] | None = None,
     ) -> tuple[Weights, float]:
-        """See `Learner.fit`."""
+        """Train for some epochs, or read the trained weights if the directory has them. See `Learner.fit`.
+
+        Only the training of single models is read from the directory and written to it.
+
+        Args:
+            signature: name of a training signature of the plan.
+            weights: at least the trained and the frozen weights of the signature.
+            data: samples for each data tensor of the signature, such as `x`: shape (n, ...), float32.
+            labels: labels, shape (n,), int64.
+            epochs: number of epochs.
+            rng: draws the batches and the noise. It continues as after the training, even if there was none.
+            hyper: hyperparameters by name. The plan's defaults are used for all others.
+
+        Returns:
+            The trained weights without the frozen ones, and the mean loss of the last epoch.
+
+        Raises:
+            DataError: the data do not fit the signature, or there are no samples.
+            DivergedError: the loss is not a finite number.
+            PlanError: the weights do not fit the signature.
+            WireError: the stored weights are damaged or belong to another plan.
+        """
 
         def train() -> tuple[Weights, float]:
             return self._learner.fit(signature, weights, data, labels, epochs=epochs, rng=rng, hyper=hyper)
@@ -89,7 +110,20 @@ class CachedLearner:
         return model, loss
 
     def predict(self, signature: str, weights: Weights, data: DataTensors) -> Array:
-        """See `Learner.predict`."""
+        """Return the signature's output for each sample. See `Learner.predict`.
+
+        Args:
+            signature: name of a predict signature of the plan.
+            weights: at least the weights of the signature.
+            data: samples for each data tensor of the signature, such as `x`: shape (n, ...), float32.
+
+        Returns:
+            The output, shape (n, ...), float32.
+
+        Raises:
+            DataError: the data do not fit the signature, or there are no samples.
+            PlanError: the weights do not fit the signature.
+        """
         return self._learner.predict(signature, weights, data)
 
     def _hash_inputs(

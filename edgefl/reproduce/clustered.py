@@ -44,7 +44,14 @@ REFERENCE_RESULTS = {
 
 
 def stages(scale: ExperimentScale, seed: int) -> tuple[ExperimentStage, ...]:
-    """Return a federation for each number of tasks and lambda, with and without clusters."""
+    """Return a federation for each number of tasks and lambda, with and without clusters.
+
+    The scale `full` adds plain averaging, which is lambda = 0, for each number of tasks.
+
+    Args:
+        scale: the scale of the experiment.
+        seed: random seed of the federations.
+    """
     full = scale == "full"
     small = scale == "smoke"
 
@@ -99,7 +106,11 @@ def _name_stage(label: str, clustering: bool, mixing: float) -> str:
 def figures(scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentResult]]) -> tuple[Figure, ...]:
     """Return accuracies in per cent, the gain of clusters, and how well the clusters match the tasks.
 
-    Accuracies are means over clients and lambdas.
+    Accuracies are means over clients and lambdas. The gain is in percentage points.
+
+    Args:
+        scale: the scale of the experiment.
+        results: for each seed, the results by stage.
     """
     rows = []
     for label in REDUCED_TASKS:
@@ -134,7 +145,15 @@ def figures(scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentRes
 def verdicts(
     scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentResult]]
 ) -> tuple[ExperimentVerdict, ...]:
-    """Return whether the claims hold for means over seeds."""
+    """Return whether the claims hold for means over seeds.
+
+    Args:
+        scale: the scale of the experiment.
+        results: for each seed, the results by stage.
+
+    Returns:
+        One verdict per claim. Empty at the scale `smoke`.
+    """
     if scale == "smoke":
         return ()
     mean = {figure.name: figure.mean for figure in figures(scale, results)}

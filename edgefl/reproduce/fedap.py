@@ -53,7 +53,12 @@ REFERENCE_RESULTS = {
 
 
 def stages(scale: ExperimentScale, seed: int) -> tuple[ExperimentStage, ...]:
-    """Return the four federations, and the clients' training alone."""
+    """Return the four federations, and the clients' training alone.
+
+    Args:
+        scale: the scale of the experiment.
+        seed: random seed of the federations.
+    """
     before, after = ROUNDS_BY_SCALE[scale]
     full = scale == "full"
     model = (
@@ -113,7 +118,12 @@ def stages(scale: ExperimentScale, seed: int) -> tuple[ExperimentStage, ...]:
 
 
 def figures(scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentResult]]) -> tuple[Figure, ...]:
-    """Return accuracy and its standard deviation over clients, in per cent."""
+    """Return accuracy and its standard deviation over clients, in per cent.
+
+    Args:
+        scale: the scale of the experiment.
+        results: for each seed, the results by stage.
+    """
     rows = []
     for name, (stage, model) in STAGE_MODELS.items():
         for part, column, label in (("mean", 0, name), ("std", 1, f"{name}, std over clients")):
@@ -135,7 +145,15 @@ def figures(scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentRes
 def verdicts(
     scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentResult]]
 ) -> tuple[ExperimentVerdict, ...]:
-    """Return whether the claims hold for means over seeds."""
+    """Return whether the claims hold for means over seeds.
+
+    Args:
+        scale: the scale of the experiment.
+        results: for each seed, the results by stage.
+
+    Returns:
+        One verdict per claim. Empty at the scale `smoke`.
+    """
     if scale == "smoke":
         return ()
     mean = {figure.name: figure.mean for figure in figures(scale, results)}

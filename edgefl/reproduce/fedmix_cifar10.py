@@ -31,7 +31,12 @@ SPECIALIZATION_FIGURE = "FedMix, how far experts parted the classes (0 to 1)"
 
 
 def stages(scale: ExperimentScale, seed: int) -> tuple[ExperimentStage, ...]:
-    """Return FedAvg, biased FedAvg and FedMix."""
+    """Return FedAvg, biased FedAvg and FedMix.
+
+    Args:
+        scale: the scale of the experiment.
+        seed: random seed of the federations.
+    """
     small = scale == "smoke"
     full = scale == "full"
     common: dict[str, Any] = {"epochs": 1, "learning_rate": 0.05, "batch_size": 64}
@@ -72,7 +77,16 @@ def stages(scale: ExperimentScale, seed: int) -> tuple[ExperimentStage, ...]:
 
 
 def figures(scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentResult]]) -> tuple[Figure, ...]:
-    """Return accuracies in per cent, megabytes, and how much the experts have specialized."""
+    """Return accuracies in per cent, megabytes, and how much the experts have specialized.
+
+    Args:
+        scale: the scale of the experiment.
+        results: for each seed, the results by stage.
+
+    Returns:
+        The figures of each algorithm: accuracy, megabytes in both directions, and the training loss of the
+            last round. FedMix adds the accuracy of one expert per client, and its specialization from 0 to 1.
+    """
     rows = []
     names = {"fedavg": "FedAvg", "biased-fedavg": "biased FedAvg", "fedmix": "FedMix"}
     for stage, name in names.items():
@@ -110,9 +124,16 @@ def figures(scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentRes
 def verdicts(
     scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentResult]]
 ) -> tuple[ExperimentVerdict, ...]:
-    """Return the claims that so few rounds can show.
+    """Return whether the claims that so few rounds can show hold for means over seeds.
 
     The experts specialize, and together they are no worse than one model.
+
+    Args:
+        scale: the scale of the experiment.
+        results: for each seed, the results by stage.
+
+    Returns:
+        One verdict per claim. Empty at the scale `smoke`.
     """
     if scale == "smoke":
         return ()

@@ -28,7 +28,12 @@ SETUP_NOTES = {
 
 
 def stages(scale: ExperimentScale, seed: int) -> tuple[ExperimentStage, ...]:
-    """Return one federation with four experts, and those with six."""
+    """Return one federation with four experts, and the federations with six, one for each start.
+
+    Args:
+        scale: the scale of the experiment.
+        seed: random seed of the first start. The seeds of further starts are derived from it.
+    """
     full = scale == "full"
     small = scale == "smoke"
 
@@ -92,7 +97,12 @@ def find_exact_round(result: ExperimentResult) -> int:
 
 
 def figures(scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentResult]]) -> tuple[Figure, ...]:
-    """Return counts of experts and rounds, the match with the permutations, and accuracies in per cent."""
+    """Return counts of experts and rounds, the match with the permutations, and accuracies in per cent.
+
+    Args:
+        scale: the scale of the experiment.
+        results: for each seed, the results by stage.
+    """
     reference = REFERENCE_RESULTS if scale == "reduced" else {}
 
     def make_figure(name: str, measured: Sequence[float], paper: str = "") -> Figure:
@@ -131,7 +141,15 @@ def figures(scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentRes
 def verdicts(
     scale: ExperimentScale, results: Sequence[Mapping[str, ExperimentResult]]
 ) -> tuple[ExperimentVerdict, ...]:
-    """Return whether the claims hold for means over seeds."""
+    """Return whether the claims hold for means over seeds.
+
+    Args:
+        scale: the scale of the experiment.
+        results: for each seed, the results by stage.
+
+    Returns:
+        One verdict per claim. Empty at the scale `smoke`.
+    """
     if scale == "smoke":
         return ()
     mean = {figure.name: figure.mean for figure in figures(scale, results)}

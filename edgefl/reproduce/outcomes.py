@@ -192,7 +192,12 @@ SeedResults = Sequence[Mapping[str, ExperimentResult]]
 def stages(scale: ExperimentScale, seed: int) -> tuple[ExperimentStage, ...]:
     """Return each federation with each algorithm, then the ones with privacy and with late clients.
 
-    The scale `smoke` has one federation with `SMOKE_ALGORITHMS`.
+    Only seed 1 has the algorithms outside `MAIN_ALGORITHMS`, and the stages with privacy and with late
+    clients. The scale `smoke` has one federation with `SMOKE_ALGORITHMS`.
+
+    Args:
+        scale: the scale of the experiment.
+        seed: random seed of the federations.
     """
     if scale == "smoke":
         return tuple(_make_stage("writers", algorithm, scale, seed) for algorithm in SMOKE_ALGORITHMS)
@@ -213,12 +218,26 @@ def _make_stage(federation: str, algorithm: str, scale: ExperimentScale, seed: i
 
 
 def name_stage(federation: str, algorithm: str) -> str:
-    """Return the name of the stage of an algorithm on a federation."""
+    """Return the name of the stage of an algorithm on a federation.
+
+    Args:
+        federation: a key of `FEDERATIONS`.
+        algorithm: name of the algorithm.
+    """
     return f"{federation}-{algorithm}"
 
 
 def make_stage_config(federation: str, algorithm: str, scale: ExperimentScale, seed: int) -> FederationConfig:
-    """Return the configuration of a stage: defaults, and the number of rounds that `edgefl init` sets."""
+    """Return the configuration of a stage: defaults, and the number of rounds that `edgefl init` sets.
+
+    The scale `smoke` has two rounds and four clients.
+
+    Args:
+        federation: a key of `FEDERATIONS`.
+        algorithm: name of the algorithm.
+        scale: the scale of the experiment.
+        seed: random seed of the federation.
+    """
     benchmark = FEDERATIONS[federation]
     return FederationConfig(
         name="outcomes",
@@ -241,7 +260,12 @@ def _make_extra_stages(seed: int) -> Iterator[ExperimentStage]:
 
 
 def figures(scale: ExperimentScale, results: SeedResults) -> tuple[Figure, ...]:
-    """Return all columns of all stages."""
+    """Return all columns of all stages.
+
+    Args:
+        scale: not used. Each scale has the same kinds of figures.
+        results: for each seed, the results by stage. At least one seed.
+    """
     results = with_late_clients(results)
     return tuple(
         Figure(f"{stage}: {name}", values)
@@ -252,7 +276,14 @@ def figures(scale: ExperimentScale, results: SeedResults) -> tuple[Figure, ...]:
 
 
 def choose_plotted_figures(scale: ExperimentScale, results: SeedResults) -> tuple[Figure, ...]:
-    """Return the figures of the picture: gains of the papers' algorithms over local models, in points."""
+    """Return the figures of the picture: gains of the papers' algorithms over local models, in points.
+
+    Stages without measured gains are left out.
+
+    Args:
+        scale: not used. Each scale has the same kinds of figures.
+        results: for each seed, the results by stage.
+    """
     return tuple(
         Figure(f"{stage}: int8 against local", values)
         for algorithm in PAPER_ALGORITHMS
@@ -278,7 +309,12 @@ def measure_columns(results: SeedResults, stage: str) -> dict[str, tuple[float, 
     """Return the columns of a stage by name, with one value per seed. An unmeasured column is empty.
 
     `WORSE_THAN_LOCAL` has one value for all seeds. A column `clients without MODEL` exists if some clients
-    lack a model, most often because its training diverged.
+    lack a model, most often because its training diverged. It has one value as well, the number of such
+    clients in all seeds.
+
+    Args:
+        results: for each seed, the results by stage. Seeds without the stage are left out.
+        stage: name of the stage.
     """
     runs = _find_runs(results, stage)
 
@@ -321,20 +357,35 @@ def _read_accuracies(run: ExperimentResult, column: str) -> list[float]:
 
 
 def average_column(run: ExperimentResult, column: str) -> float | None:
-    """Return the mean of a column over the clients that have it in per cent, or None."""
+    """Return the mean of a column over the clients that have it in per cent, or None.
+
+    Args:
+        run: the result of a stage.
+        column: a key of `METRIC_KEYS`.
+    """
     values = _read_accuracies(run, column)
     return 100 * fmean(values) if values else None
 
 
 def count_clients_without(run: ExperimentResult, column: str) -> int:
-    """Return the number of clients with test samples that lack the model of a column."""
+    """Return the number of clients with test samples that lack the model of a column.
+
+    Args:
+        run: the result of a stage.
+        column: a key of `METRIC_KEYS`.
+    """
     return len(_select_tested(run)) - len(_read_accuracies(run, column))
 
 
 def measure_gains(results: SeedResults, stage: str, column: str) -> tuple[float, ...]:
     """Return the gain of a model over the local model in each seed, as a mean over clients in points.
 
-    Clients that lack one of the two models are left out.
+    Clients that lack one of the two models are left out. So are seeds without any other client.
+
+    Args:
+        results: for each seed, the results by stage.
+        stage: name of the stage.
+        column: a key of `METRIC_KEYS`.
     """
     means = []
     for run in _find_runs(results, stage):
@@ -386,6 +437,10 @@ def measure_worse_share(results: SeedResults, stages: Sequence[str]) -> float | 
 
     The test is McNemar's exact one-sided test at 5%, on the test samples of all seeds of a client. Clients
     without a local model or without test samples are left out. The result is None if no client remains.
+
+    Args:
+        results: for each seed, the results by stage.
+        stages: names of the stages. A client counts once in each stage.
     """
     pooled: dict[tuple[str, str], tuple[int, int]] = {}
     for stage in stages:
@@ -415,7 +470,15 @@ def _count_megabytes(run: ExperimentResult) -> float | None:
 
 
 def verdicts(scale: ExperimentScale, results: SeedResults) -> tuple[ExperimentVerdict, ...]:
-    """Return whether the claims of the benchmark hold."""
+    """Return whether the claims of the benchmark hold.
+
+    Args:
+        scale: the scale of the experiment.
+        results: for each seed, the results by stage.
+
+    Returns:
+        One verdict per claim. Empty at the scale `smoke`.
+    """
     if scale == "smoke":
         return ()
     lines = [line for algorithm in PAPER_ALGORITHMS for line in _judge_algorithm(results, algorithm)]

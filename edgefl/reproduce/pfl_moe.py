@@ -66,7 +66,14 @@ REFERENCE_RESULTS = {
 
 
 def stages(scale: ExperimentScale, seed: int) -> tuple[ExperimentStage, ...]:
-    """Return the federation and the personalizations after it."""
+    """Return the federation and the personalizations after it.
+
+    The scales `smoke` and `full` add the clients' training alone.
+
+    Args:
+        scale: the scale of the experiment.
+        seed: random seed of the stages.
+    """
     federation: dict[str, Any] = {
         "epochs": 5,
         "learning_rate": 0.01,
@@ -159,6 +166,13 @@ def verdicts(
     """Return whether the claims hold for means over seeds.
 
     The claims are for the reduced size. The paper's own FB is 2.8 above its FedAvg.
+
+    Args:
+        scale: the scale of the experiment.
+        results: for each seed, the results by stage.
+
+    Returns:
+        One verdict per claim. Empty except at the scale `reduced`.
     """
     if scale != "reduced":
         return ()

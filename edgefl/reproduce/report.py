@@ -176,15 +176,34 @@ def parse_numbers(text: str) -> Sequence[float]:
 
 
 def check_at_least(line: str, value: float, least: float) -> ExperimentVerdict:
-    """Return the verdict on `value >= least`."""
+    """Return the verdict on `value >= least`.
+
+    Args:
+        line: the claim.
+        value: the measured value. No claim holds for NaN.
+        least: smallest value for which the claim holds.
+    """
     return ExperimentVerdict(line, f"{value:.2f} against {least:.2f}", bool(value >= least))
 
 
 def check_at_most(line: str, value: float, most: float) -> ExperimentVerdict:
-    """Return the verdict on `value <= most`."""
+    """Return the verdict on `value <= most`.
+
+    Args:
+        line: the claim.
+        value: the measured value. No claim holds for NaN.
+        most: largest value for which the claim holds.
+    """
     return ExperimentVerdict(line, f"{value:.2f} against {most:.2f}", bool(value <= most))
 
 
 def check_within(line: str, value: float, low: float, high: float) -> ExperimentVerdict:
-    """Return the verdict on `low <= value <= high`."""
+    """Return the verdict on `low <= value <= high`.
+
+    Args:
+        line: the claim.
+        value: the measured value. No claim holds for NaN.
+        low: smallest value for which the claim holds.
+        high: largest value for which the claim holds.
+    """
     return ExperimentVerdict(line, f"{value:.2f}, expected {low:g} to {high:g}", bool(low <= value <= high))

@@ -29,7 +29,14 @@ class TimedEngine:
         self._path = path
 
     def run(self, function: ClientFunction[T], items: Iterable[WorkItem]) -> Iterator[T]:
-        """See `Engine.run`."""
+        """Yield the function's result for each work item. See `Engine.run`.
+
+        The processor time of an item is appended to the file before its result is yielded.
+
+        Args:
+            function: a function of a module, so that another process can import it.
+            items: work items. The engine reads an item only when it is about to run it.
+        """
         pending: deque[WorkItem] = deque()
 
         def record_items() -> Iterator[WorkItem]:
@@ -60,6 +67,11 @@ def time_function(function: ClientFunction[T], federation: OpenFederation, item:
     """Return the processor time of a function for one work item in seconds, and its result.
 
     A model that a `CachedLearner` read counts with the time of its training.
+
+    Args:
+        function: the client function to measure.
+        federation: the open federation.
+        item: the work of the client.
     """
 
     def read_clock() -> float:

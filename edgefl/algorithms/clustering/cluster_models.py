@@ -59,14 +59,26 @@ def make_model_namer(state: ServerState) -> Callable[[str], str]:
 
 
 def find_cluster_model(state: ServerState, client_id: str) -> Weights:
-    """Return the model of a client's cluster, or the common model before the clustering."""
+    """Return the model of a client's cluster, or the common model before the clustering.
+
+    A client without a cluster gets the model of the largest cluster.
+
+    Args:
+        state: the server state.
+        client_id: the client.
+    """
     return state.models[make_model_namer(state)(client_id)]
 
 
 def choose_phase_and_model(state: ServerState, client_id: str) -> tuple[str, Weights]:
     """Return the phase and the model of a client's broadcast.
 
-    An arriving client is in the phase `cluster` while the others are in the phase `federate`.
+    An arriving client is in the phase `cluster` while the others are in the phase `federate`. It receives the
+    model with which the clustering round began, or the initial model if the state does not hold that model.
+
+    Args:
+        state: the server state before the round.
+        client_id: the receiving client.
     """
     if state.phase == PHASE_FEDERATE and is_arriving(state, client_id):
         return PHASE_CLUSTER, state.slots.get(CLUSTERING_START, state.models[INITIAL])

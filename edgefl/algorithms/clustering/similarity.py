@@ -51,7 +51,12 @@ def select_compared_weights(weights: Weights, layers: str = "") -> tuple[str, ..
 
 
 def flatten_weights(weights: Weights, names: Sequence[str]) -> Array:
-    """Return the named weights as one vector, shape (d,), float32."""
+    """Return the named weights as one vector, shape (d,), float32.
+
+    Args:
+        weights: at least the named weights.
+        names: the weights to join, in the order of the vector. At least one.
+    """
     return np.concatenate([weights[name].ravel() for name in names])
 
 

@@ -34,8 +34,12 @@ def encode_responsibility(responsibility: rs.Real) -> dict[str, float]:
 def decode_responsibility(metrics: Scalars, num_experts: int) -> rs.Real:
     """Return q(z|s) from the metrics of an update.
 
+    Args:
+        metrics: the metrics of the update, with q(z|s) as `q/0`, `q/1`, ... (`encode_responsibility`).
+        num_experts: number of experts, K.
+
     Returns:
-        q(z|s), shape (experts,), float64. Uniform if the metrics hold no distribution.
+        q(z|s), shape (experts,), float64, scaled to sum to 1. Uniform if the metrics hold no distribution.
     """
     values = np.array([metrics.get(f"q/{k}", np.nan) for k in range(num_experts)])
     fits = np.isfinite(values).all() and (values >= 0).all() and values.sum() > 0
@@ -44,6 +48,11 @@ def decode_responsibility(metrics: Scalars, num_experts: int) -> rs.Real:
 
 def load_responsibility(state: ServerState, client_id: str, num_experts: int) -> rs.Real | None:
     """Return the q(z|s) that a client reported last.
+
+    Args:
+        state: the server state.
+        client_id: the client.
+        num_experts: number of experts, K.
 
     Returns:
         q(z|s), shape (experts,), float64. None for a client that has not taken part in a round.

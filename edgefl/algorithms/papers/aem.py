@@ -410,9 +410,16 @@ class Gate:
 def build_aem_objectives(network: "Network", options: AemOptions) -> tuple["Objective", ...]:
     """Return the objectives of IFCA, the local model, the gate and the mixture.
 
+    Args:
+        network: the model of the clusters.
+        options: the options of the algorithm.
+
     Raises:
         ConfigError: the gate or the local model does not exist, gate_options is set for a linear gate, or a
             layer of the network is called `local` or `gate`.
+        PlanError: the gate or the local model is a model that no plan can contain, see `Network`.
+
+    Source: Isaksson et al., 2022, algorithms 1 to 4 and equation 5.
     """
     from edgefl.compiler import objective as of
     from edgefl.compiler.optimizer import adamw
@@ -455,8 +462,13 @@ def build_aem_objectives(network: "Network", options: AemOptions) -> tuple["Obje
 def make_gate(network: "Network", options: AemOptions) -> Gate:
     """Return the gate that the options select, over num_experts cluster models and the local model.
 
+    Args:
+        network: the model of the clusters. A linear gate reads its input or its features.
+        options: the options of the algorithm.
+
     Raises:
         ConfigError: the gate does not exist, or gate_options is set for a linear gate.
+        PlanError: the gate is a model that no plan can contain, see `Network`.
     """
     kind = options.gate
     count = options.num_experts + 1

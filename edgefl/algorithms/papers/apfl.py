@@ -187,7 +187,14 @@ def interpolate_models(model: Weights, personal: Weights, alpha: float) -> dict[
 
 
 def build_apfl_objectives(network: "Network", options: ApflOptions) -> tuple["Objective", ...]:
-    """Return the objectives of FedAvg, `train_both` over the two models, and `train_alpha`."""
+    """Return the objectives of FedAvg, `train_both` over the two models, and `train_alpha`.
+
+    Args:
+        network: the model.
+        options: the options of the algorithm.
+
+    Source: Deng et al., arXiv:2003.13461, algorithm 1 and equation 10.
+    """
     from edgefl.compiler.optimizer import sgd
 
     train, *others = build_fedavg_objectives(network, options)

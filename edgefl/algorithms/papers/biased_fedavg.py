@@ -71,8 +71,12 @@ def build_biased_fedavg_objectives(
 ) -> tuple["Objective", ...]:
     """Return the objectives of FedAvg.
 
+    Args:
+        network: the model.
+        options: the options of the algorithm.
+
     Raises:
-        ConfigError: the personal bias is not the bias of the model's output layer.
+        ConfigError: the personal bias is not the bias of the model's output layer, or no bias is found.
     """
     weights = network.read_weights()
     name = options.output_bias or find_output_weights(weights)[1]

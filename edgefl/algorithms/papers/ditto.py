@@ -101,7 +101,14 @@ def ditto(learner: Learner | None, options: DittoOptions) -> Algorithm:
 
 
 def build_ditto_objectives(network: "Network", options: DittoOptions) -> tuple["Objective", ...]:
-    """Return the objectives of FedAvg, and `train_personal` with the penalty."""
+    """Return the objectives of FedAvg, and `train_personal` with the penalty.
+
+    Args:
+        network: the model.
+        options: the options of the algorithm.
+
+    Source: Li et al., arXiv:2012.04221, algorithm 1.
+    """
     from edgefl.compiler import objective as of
     from edgefl.compiler.optimizer import sgd
 

@@ -136,9 +136,14 @@ class FedApOptions(TrainingOptions):
 
 
 def resolve_fedap_options(options: FedApOptions, config: FederationConfig) -> FedApOptions:
-    """Return the options with phase lengths for a configuration's rounds, where they are 0.
+    """Return the options with the lengths of the phases. A length that is 0 depends on the number of rounds.
 
-    For example, 20 rounds are 5 rounds of FedAvg, 1 clustering round and 14 rounds in clusters.
+    For example, 20 rounds are 5 rounds of FedAvg, 1 clustering round and 14 rounds in clusters. Without
+    clustering, only decay_rounds is set.
+
+    Args:
+        options: the options of the algorithm.
+        config: the configuration, which sets the number of rounds.
     """
     if not options.clustering:
         return replace(options, decay_rounds=options.decay_rounds or config.rounds)

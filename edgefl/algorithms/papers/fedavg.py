@@ -190,7 +190,12 @@ def fedavg(learner: Learner | None, options: FedAvgOptions) -> Algorithm:
 
 
 def build_fedavg_objectives(network: "Network", options: SGDOptions) -> tuple["Objective", ...]:
-    """Return the objectives `train`, `predict` and `predict_mixture`. The last two have the same graph."""
+    """Return the objectives `train`, `predict` and `predict_mixture`. The last two have the same graph.
+
+    Args:
+        network: the model.
+        options: the options of the algorithm.
+    """
     from edgefl.compiler import objective as of
     from edgefl.compiler.optimizer import sgd
 

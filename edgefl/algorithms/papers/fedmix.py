@@ -183,7 +183,11 @@ def resolve_fedmix_options(options: FedMixOptions, config: FederationConfig) -> 
     """Return the options with values that are derived from the configuration, where they are not set.
 
     These are the server's learning rates for the configuration's rounds, and at most one expert for each
-    client.
+    expected client.
+
+    Args:
+        options: the options of the algorithm.
+        config: the configuration, which sets the number of rounds and the expected clients.
     """
     name = options.server_optimizer
     rate = options.server_learning_rate or choose_server_rate(name, WEIGHT_DISTANCE, config.rounds)
@@ -472,7 +476,12 @@ def assemble_mixture(
 
 
 def name_train_signature(count: int, num_experts: int) -> str:
-    """Return the name of the training signature for a client that is left with `count` experts."""
+    """Return the name of the training signature for a client that is left with `count` experts.
+
+    Args:
+        count: number of experts that the client trains, from 1 to `num_experts`.
+        num_experts: number of experts, K.
+    """
     return TRAIN_MIXTURE if count == num_experts else f"{TRAIN_MIXTURE}_{count}"
 
 
@@ -483,6 +492,10 @@ def list_expert_counts(options: FedMixOptions) -> range:
 
 def make_gate_specs(width: int, num_experts: int) -> tuple[TensorSpec, ...]:
     """Return the specs of the gate's weights A, shape (width, experts), and b, shape (experts,), float32.
+
+    Args:
+        width: input size of an expert's last layer (`Network.hidden_width`).
+        num_experts: number of experts, K.
 
     Source: Reisser et al., arXiv:2107.06724, equation 9.
     """
@@ -495,8 +508,14 @@ def build_fedmix_objectives(network: "Network", options: FedMixOptions) -> tuple
     These are `train_mixture` for each number of experts left, `hidden_logits`, `train_gate`, `predict` and
     `predict_mixture`.
 
+    Args:
+        network: the model of an expert.
+        options: the options of the algorithm.
+
     Raises:
         ConfigError: the option bias is set, but the output layer has no bias.
+
+    Source: Reisser et al., arXiv:2107.06724, equations 3 and 9 and algorithm 2.
     """
     from edgefl.compiler import objective as of
 

@@ -128,7 +128,11 @@ def resolve_permutation_options(
     """Return the options with values that are derived from the configuration, where they are not set.
 
     These are the server's learning rate for the configuration's rounds, and at most one expert for each
-    client.
+    expected client.
+
+    Args:
+        options: the options of the algorithm.
+        config: the configuration, which sets the number of rounds and the expected clients.
     """
     return replace(
         options,
@@ -266,7 +270,14 @@ def _assemble_mixture(models: Mapping[int, Weights], shares: rs.Real, likeliest:
 def build_permutation_objectives(
     network: "Network", options: FedMixPermutationOptions
 ) -> tuple["Objective", ...]:
-    """Return `train`, `predict` and `predict_mixture`, which is log sum_k pi_k p_k or one expert."""
+    """Return `train`, `predict` and `predict_mixture`, which is log sum_k pi_k p_k or one expert.
+
+    Args:
+        network: the model of an expert.
+        options: the options of the algorithm. Its `mixture` selects the graph of `predict_mixture`.
+
+    Source: Reisser et al., arXiv:2107.06724, section 4.3 and appendix B.
+    """
     from edgefl.compiler import objective as of
     from edgefl.compiler.mixing import mix_log_probabilities, mix_probabilities
     from edgefl.compiler.optimizer import sgd

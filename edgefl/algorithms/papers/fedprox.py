@@ -94,7 +94,14 @@ def add_proximal_term(objective: "Objective", mu: float) -> "Objective":
 
 
 def build_fedprox_objectives(network: "Network", options: FedProxOptions) -> tuple["Objective", ...]:
-    """Return the objectives of FedAvg, with the penalty in `train`."""
+    """Return the objectives of FedAvg, with the penalty in `train`.
+
+    Args:
+        network: the model.
+        options: the options of the algorithm.
+
+    Source: Li et al., arXiv:1812.06127, algorithm 2.
+    """
     train, *others = build_fedavg_objectives(network, options)
     return (add_proximal_term(train, options.mu), *others)
 

@@ -153,7 +153,14 @@ class IfcaOptions(TrainingOptions):
 
 
 def resolve_ifca_options(options: IfcaOptions, config: FederationConfig) -> IfcaOptions:
-    """Return the options with at most one expert for each client, if the configuration sets no number."""
+    """Return the options with at most one model for each expected client.
+
+    A number that the configuration sets is not changed.
+
+    Args:
+        options: the options of the algorithm. AEM passes its own options, which extend these.
+        config: the configuration, which sets the expected clients.
+    """
     return replace(options, num_experts=limit_experts(options.num_experts, config))
 
 

@@ -85,6 +85,10 @@ def lg_fedavg(learner: Learner | None, options: LgFedAvgOptions) -> Algorithm:
 def build_lg_fedavg_objectives(network: "Network", options: LgFedAvgOptions) -> tuple["Objective", ...]:
     """Return the objectives of FedAvg.
 
+    Args:
+        network: the model.
+        options: the options of the algorithm.
+
     Raises:
         ConfigError: an entry of `local_layers` is not a layer of the model.
     """

@@ -109,7 +109,14 @@ def pfl_ft(learner: Learner | None, options: PflFtOptions) -> Algorithm:
 
 
 def build_pfl_ft_objectives(network: "Network", options: PflFtOptions) -> tuple["Objective", ...]:
-    """Return the objectives of FedAvg, and `train_all` with the settings of the fine-tuning."""
+    """Return the objectives of FedAvg, and `train_all` with the settings of the fine-tuning.
+
+    Args:
+        network: the model.
+        options: the options of the algorithm.
+
+    Source: Guo et al., 2020, section V.
+    """
     from edgefl.compiler import objective as of
 
     return (

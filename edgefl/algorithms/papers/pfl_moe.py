@@ -139,7 +139,15 @@ def pfl_moe(kind: PflMoeKind, learner: Learner | None, options: PflMoeOptions) -
 def build_pfl_moe_objectives(
     kind: PflMoeKind, network: "Network", options: PflMoeOptions
 ) -> tuple["Objective", ...]:
-    """Return the objectives of FedAvg, the split classifier, the gate (MF, MFE) and the mixture."""
+    """Return the objectives of FedAvg, the split classifier, the gate (MF, MFE) and the mixture.
+
+    Args:
+        kind: `fb` without a gate, `mf` with a gate on the image, or `mfe` with a gate on the features.
+        network: the model. Its trunk is frozen in the personal training, and its head is the classifier.
+        options: the options of the algorithm.
+
+    Source: Guo et al., 2020, algorithms 1 and 2.
+    """
     from edgefl.compiler import objective as of
     from edgefl.compiler.optimizer import adam
 
