@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import Any
 
 from edgefl import __version__
-from edgefl.errors import ExportError
+from edgefl.errors import ConfigError, ExportError
 from edgefl.system.files import parse_json
 from firmware_export.certificate.budget import Budget, check_budget
 from firmware_export.certificate.golden import GoldenVectors, compare_accuracy
@@ -20,6 +20,7 @@ from firmware_export.certificate.resource_usage import extract_cost, profile_lay
 from firmware_export.certificate.tflm import list_operators
 from firmware_export.certificate.tflm_runner import measure_arena_bytes, read_tflm_version
 from firmware_export.codegen.c_source import CSource, generate_c
+from firmware_export.codegen.prefix import DEFAULT_PREFIX, check_prefix
 from firmware_export.firmware.targets import TARGETS
 from firmware_export.firmware.toolchain import ARM_GCC, CC, QEMU, explain_missing_tools, read_tool_version
 from firmware_export.quantize.report import find_warnings
@@ -45,6 +46,7 @@ class ExportRequest:
         update_key: public key for the firmware's updates, in base64. Empty if the firmware takes no updates.
         update_device: id of the device that accepts the updates.
         inputs: origin of the golden inputs. One of DEVICE_INPUTS, FILE_INPUTS and RANDOM_INPUTS.
+        prefix: prefix of the C symbols and files in the folder `c`.
     """
 
     target: str
@@ -53,6 +55,7 @@ class ExportRequest:
     update_key: str = ""
     update_device: str = ""
     inputs: str = DEVICE_INPUTS
+    prefix: str = DEFAULT_PREFIX
 
     @property
     def imported(self) -> bool:
@@ -112,6 +115,7 @@ def make_certificate(
             "threshold": request.threshold,
             "update_key": request.update_key,
             "update_device": request.update_device,
+            "prefix": request.prefix,
             "budget": asdict(request.budget),
             "model": {
                 "sha256": sha256(model).hexdigest(),
@@ -229,8 +233,9 @@ def read_request(certificate: Mapping[str, Any]) -> ExportRequest:
         inputs = str(certificate["golden"].get("inputs", DEVICE_INPUTS))
         if inputs not in (DEVICE_INPUTS, FILE_INPUTS, RANDOM_INPUTS):
             raise ValueError(f"golden.inputs is {inputs!r}")
-        return ExportRequest(str(certificate["target"]), budget, threshold, key, device, inputs)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        prefix = check_prefix(str(certificate.get("prefix", DEFAULT_PREFIX)))
+        return ExportRequest(str(certificate["target"]), budget, threshold, key, device, inputs, prefix)
+    except (ConfigError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ExportError(f"certificate.json is damaged: {error!r}; export again") from error
 
 

@@ -34,8 +34,11 @@ from firmware_export.certificate.golden import decode_golden, make_golden
 from firmware_export.certificate.parity import EQUAL, NOT_RUN
 from firmware_export.certificate.resource_usage import profile_layers
 from firmware_export.codegen.c_source import LayerCost, generate_c
+from firmware_export.codegen.prefix import DEFAULT_PREFIX
 from firmware_export.firmware.targets import TARGETS
 
+OLDER_VALUES: Mapping[str, Any] = {"warnings": [], "prefix": DEFAULT_PREFIX}
+"""Values of the entries that an older certificate lacks."""
 TOOL_DEPENDENT_KEYS = ("cost", "layers")
 """Parts of a certificate that depend on the versions of the compiler and of QEMU."""
 
@@ -193,9 +196,9 @@ def _compare_certificates(stated: Mapping[str, Any], rebuilt: Mapping[str, Any])
     for key in rebuilt:
         if key in ("edgefl", "tools", "parity") or (key in (*TOOL_DEPENDENT_KEYS, "tflm") and not same_tools):
             continue
-        expected = stated.get(key, [] if key == "warnings" else None)  # an older certificate has no warnings
+        expected = stated.get(key, OLDER_VALUES.get(key))
         if key == "golden" and isinstance(expected, dict):
-            expected = {"inputs": DEVICE_INPUTS, **expected}  # an older certificate has no origin
+            expected = {"inputs": DEVICE_INPUTS, **expected}
         if path := find_difference(expected, rebuilt[key], key):
             raise ExportError(
                 f"{CERTIFICATE_FILE} differs: {path}; it was edited, or made on another machine: export again"

@@ -1,55 +1,106 @@
-"""Assigns the activations to addresses in RAM.
+"""Assigns activations and scratch memory to addresses in RAM.
 
-An activation lives from the layer that makes it to the last layer that reads it. Activations whose lifetimes
-do not overlap share bytes. An output replaces its input if the layer reads each value before it writes it and
-no later layer reads the input.
+An activation lives from the layer that makes it to the last layer that reads it. The input lives from the
+start, and the output to the end. The scratch memory of a layer lives during that layer. Buffers whose
+lifetimes do not overlap share bytes. An output replaces its input if the layer reads each value before it
+writes it and no later layer reads the input.
 
 Source: Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020, for offsets by
 first fit, largest first.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from firmware_export.codegen.layer import Layer
 
-ARENA_ALIGNMENT_BYTES = 4
+ARENA_ALIGNMENT_BYTES = 8
+"""Alignment of each buffer. Kernels store pairs of words of the scratch memory with one instruction."""
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Addresses of the activations.
+    """Addresses of the buffers.
 
     Attributes:
         offsets: offset of each activation in the arena, in bytes.
+        input_offset: offset of the network's input, in bytes.
+        output_offset: offset of the network's output, in bytes.
+        scratch_offsets: offset of each layer's scratch memory, in bytes. 0 for a layer without scratch.
         arena_bytes: size of the arena in bytes.
+        bound_bytes: lower bound of the arena in bytes: the most that lives at the same time.
     """
 
     offsets: Mapping[int, int]
+    input_offset: int
+    output_offset: int
+    scratch_offsets: tuple[int, ...]
     arena_bytes: int
+    bound_bytes: int
 
 
 @dataclass
 class _Lifetime:
-    tensors: list[int]
     size: int
     first: int
     last: int
 
 
 def plan_buffers(
-    layers: Sequence[Layer], base_of: Mapping[int, int], sizes: Mapping[int, int], outside: Set[int]
+    layers: Sequence[Layer], base_of: Mapping[int, int], sizes: Mapping[int, int], entry: int, result: int
 ) -> MemoryPlan:
-    """Return the offsets of the base tensors that the layers make.
+    """Return the offsets of the base tensors and of the scratch memory.
+
+    Several orders of placement are tried, and the smallest arena is kept.
 
     Args:
         layers: layers in the order of their run.
         base_of: maps a tensor to the tensor in whose bytes it lies.
         sizes: size of each tensor in bytes.
-        outside: tensors that are not in the arena: the network's input and output.
+        entry: the network's input, a base tensor.
+        result: the network's output, a base tensor.
     """
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
+    lives = _find_lifetimes(layers, base_of, sizes, entry, result)
+    scratch = [
+        _Lifetime(align(layer.scratch_bytes), position, position) for position, layer in enumerate(layers)
+    ]
+    unique = list({id(life): life for life in (*lives.values(), *scratch) if life.size}.values())
+    orders: tuple[Callable[[_Lifetime], tuple[int, ...]], ...] = (
+        lambda life: (-life.size, life.first),
+        lambda life: (-life.size * (life.last - life.first + 1), life.first),
+        lambda life: (life.first, -life.size),
+        lambda life: (-life.last, -life.size),
+    )
+    placed = min((_place(sorted(unique, key=order)) for order in orders), key=lambda plan: plan[1])
+    offsets, arena_bytes = placed
+    bound = max(
+        (
+            sum(life.size for life in unique if life.first <= position <= life.last)
+            for position in range(len(layers))
+        ),
+        default=0,
+    )
+    return MemoryPlan(
+        {tensor: offsets[id(life)] for tensor, life in lives.items() if life.size},
+        offsets[id(lives[entry])],
+        offsets[id(lives[result])],
+        tuple(offsets.get(id(life), 0) for life in scratch),
+        arena_bytes,
+        bound,
+    )
+
+
+def align(size: int) -> int:
+    """Return a size in bytes, rounded up to the alignment."""
+    return -(-size // ARENA_ALIGNMENT_BYTES) * ARENA_ALIGNMENT_BYTES
+
+
+def _find_lifetimes(
+    layers: Sequence[Layer], base_of: Mapping[int, int], sizes: Mapping[int, int], entry: int, result: int
+) -> dict[int, _Lifetime]:
+    """Return the lifetime of each base tensor. A tensor that replaces another one shares its lifetime."""
+    first: dict[int, int] = {entry: 0}
+    last: dict[int, int] = {entry: 0}
     for position, layer in enumerate(layers):
         for index in layer.inputs:
             base = base_of[index]
@@ -57,29 +108,37 @@ def plan_buffers(
         base = base_of[layer.output]
         first.setdefault(base, position)
         last[base] = max(last.get(base, position), position)
-    lives: dict[int, _Lifetime] = {}
+    last[result] = len(layers) - 1
+    lives = {entry: _Lifetime(align(sizes[entry]), 0, last[entry])}
     for position, layer in enumerate(layers):
         base = base_of[layer.output]
-        if base in outside or first[base] != position:
+        if base == entry or first[base] != position:
             continue
-        size = -(-sizes[base] // ARENA_ALIGNMENT_BYTES) * ARENA_ALIGNMENT_BYTES
+        # The caller may pass other memory for the input and the output, so neither replaces a buffer.
         dying = [
             lives[base_of[i]]
             for i in layer.overwritable
-            if base_of[i] in lives and sizes[base_of[i]] == sizes[base]
+            if base_of[i] in lives and entry != base_of[i] and sizes[base_of[i]] == sizes[base]
         ]
-        reused = next((life for life in dying if life.last == position), None)
+        reused = next((life for life in dying if life.last == position and base != result), None)
         if reused is None:
-            lives[base] = _Lifetime([base], size, position, last[base])
+            lives[base] = _Lifetime(align(sizes[base]), position, last[base])
         else:
-            reused.tensors.append(base)
             reused.last = last[base]
             lives[base] = reused
-    unique = list({id(life): life for life in lives.values()}.values())
-    allocated: list[tuple[int, _Lifetime]] = []
-    for life in sorted(unique, key=lambda lifetime: (-lifetime.size, lifetime.first)):
+    return lives
+
+
+def _place(lives: Iterable[_Lifetime]) -> tuple[dict[int, int], int]:
+    """Place buffers by first fit, in this order.
+
+    Returns:
+        The offset of each buffer by the id of its lifetime, and the size of the arena in bytes.
+    """
+    placed: list[tuple[int, _Lifetime]] = []
+    for life in lives:
         offset = 0
-        for start, other in sorted(allocated, key=lambda pair: pair[0]):
+        for start, other in sorted(placed, key=lambda pair: pair[0]):
             if (
                 other.first <= life.last
                 and life.first <= other.last
@@ -87,6 +146,8 @@ def plan_buffers(
                 and start < offset + life.size
             ):
                 offset = start + other.size
-        allocated.append((offset, life))
-    offsets = {tensor: offset for offset, life in allocated for tensor in life.tensors}
-    return MemoryPlan(offsets, max((offset + life.size for offset, life in allocated), default=0))
+        placed.append((offset, life))
+    return (
+        {id(life): offset for offset, life in placed},
+        max((offset + life.size for offset, life in placed), default=0),
+    )

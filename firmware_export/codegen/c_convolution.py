@@ -190,13 +190,13 @@ def build_conv_2d(
             made.index,
             ("dsp", "limit", "convolution", "column", "conv_2d"),
             f"conv_2d(&{name}_shape, {window[0]}, {window[1]}, {length}, &{{p}}->{name}_range, {part}, "
-            "{a}, {out}, model_columns);",
+            "{a}, {out}, {scratch});",
             fields,
             "struct convolution",
             tuple(zip(GEOMETRY_FIELDS, ((v,) for v in shape), strict=True)),
             note,
             pixels * rows.shape[1],
-            columns=(2 * PIXELS_PER_STEP + 1) * length,
+            scratch_bytes=(2 * PIXELS_PER_STEP + 1) * length,
         )
     ]
 

@@ -41,7 +41,7 @@ def build_fully_connected(network: QuantizedModel, operator: Operator, name: str
     stored = kernel.data
     values = np.unique(stored)
     kernels = ("dsp", "limit", "products", "fully_connected")
-    columns = 0
+    scratch_bytes = 0
     note = ""
     bits = (
         next((width for width in INDEX_BITS if len(values) <= 1 << width), 0)
@@ -58,9 +58,9 @@ def build_fully_connected(network: QuantizedModel, operator: Operator, name: str
             ),
         )
         stored = pack_indices(np.searchsorted(values, stored), bits)
-        call = f"fully_connected_narrow({bits}, {{p}}->{name}_values, (int8_t *)model_columns, {call}"
+        call = f"fully_connected_narrow({bits}, {{p}}->{name}_values, {{scratch}}, {call}"
         kernels = ("dsp", "limit", "products", "fully_connected_narrow")
-        columns = 4 * min(inputs, MAX_UNPACKED_WEIGHTS) + 8
+        scratch_bytes = 4 * min(inputs, MAX_UNPACKED_WEIGHTS) + 8
         note = f"weights of {bits} bits"
     else:
         call = f"fully_connected({call}"
@@ -74,7 +74,7 @@ def build_fully_connected(network: QuantizedModel, operator: Operator, name: str
             f"{call}, {{p}}->{name}_weights, {{a}}, {{out}});",
             (*fields, Field(f"{name}_weights", "int8_t", flatten_ints(stored))),
             macs=output.size * inputs,
-            columns=columns,
+            scratch_bytes=scratch_bytes,
             note=note,
         )
     ]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edgefl.errors import ExportError
-from firmware_export.codegen.buffers import plan_buffers
+from firmware_export.codegen.buffers import MemoryPlan, align, plan_buffers
 from firmware_export.codegen.c_layers import build_layers
 from firmware_export.codegen.c_movement import TensorView, find_views
 from firmware_export.codegen.c_text import (
@@ -62,7 +62,10 @@ class CSource:
 
     Attributes:
         files: text of model.h, model.c and model_weights.c by name.
-        ram_bytes: size of the static buffers and of the table of parts, with pointers of four bytes.
+        ram_bytes: size of the arena, which contains input and output, and of the table of parts, with
+            pointers of four bytes.
+        bound_bytes: lower bound of the arena in bytes: the most that lives at the same time, in this order
+            of layers.
         weight_bytes: size of the constants in bytes.
         layers: cost of each layer, in the order of their run.
         parts: names of the parts in the order of MODEL_PARTS.
@@ -72,6 +75,7 @@ class CSource:
 
     files: Mapping[str, str]
     ram_bytes: int
+    bound_bytes: int
     weight_bytes: int
     layers: tuple[LayerCost, ...]
     parts: tuple[str, ...]
@@ -118,13 +122,20 @@ def generate_c(model: bytes, *, threshold: float = 0.0) -> CSource:
         names=tuple(name for name in structure.names if fields[name] or any(p == name for p, _ in layers)),
     )
     packed = {part: tuple(order_fields(fields[part])) for part in structure.names}
-    addresses, arena_bytes = _assign_addresses(network, [layer for _, layer in layers], aliases)
-    columns = max((layer.columns for _, layer in layers), default=0)
-    classify = network.get_tensor(network.outputs[0]).size
-    ram_bytes = arena_bytes + columns + len(structure.gate) + 4 * len(structure.names) + classify
-    layout = _hash_layout(network, structure, layers, packed)
+    addresses, plan = _assign_addresses(network, [layer for _, layer in layers], aliases)
+    arena_bytes = plan.arena_bytes + align(len(structure.gate))
+    ram_bytes = arena_bytes + 4 * len(structure.names)
     assembled = AssembledModel(
-        network, structure, tuple(layers), packed, addresses, arena_bytes, columns, ram_bytes, layout
+        network,
+        structure,
+        tuple(layers),
+        packed,
+        addresses,
+        plan,
+        arena_bytes,
+        ram_bytes,
+        _hash_layout(network, structure, layers, packed),
+        hashlib.sha256(model).hexdigest(),
     )
     costs = tuple(
         LayerCost(
@@ -143,7 +154,16 @@ def generate_c(model: bytes, *, threshold: float = 0.0) -> CSource:
         "model_weights.c": render_model_weights_c(assembled),
     }
     images = {part: encode_part_image(part_fields) for part, part_fields in packed.items()}
-    return CSource(files, ram_bytes, sum(map(len, images.values())), costs, structure.names, images, layout)
+    return CSource(
+        files,
+        ram_bytes,
+        plan.bound_bytes,
+        sum(map(len, images.values())),
+        costs,
+        structure.names,
+        images,
+        assembled.layout,
+    )
 
 
 def encode_part_image(fields: Sequence[Field]) -> bytes:
@@ -172,8 +192,8 @@ def _compute_skip_levels(
 
 def _assign_addresses(
     network: QuantizedModel, layers: Sequence[Layer], aliases: Mapping[int, TensorView]
-) -> tuple[dict[int, str], int]:
-    """Return the C expression of each activation's address, and the size of the arena in bytes."""
+) -> tuple[dict[int, str], MemoryPlan]:
+    """Return the C expression of each activation's address, and the memory plan."""
     view_of = {t.index: aliases.get(t.index, TensorView(t.index, 0)) for t in network.tensors}
     sizes = {t.index: t.size for t in network.tensors}
     (entry,) = network.inputs
@@ -184,7 +204,7 @@ def _assign_addresses(
             "the model's output is its input or a slice of another tensor; end the model with a layer that "
             "computes"
         )
-    plan = plan_buffers(layers, {i: view.base for i, view in view_of.items()}, sizes, {entry, last.base})
+    plan = plan_buffers(layers, {i: view.base for i, view in view_of.items()}, sizes, entry, last.base)
     names = {entry: "input", last.base: "output"}
     addresses = {}
     for index, view in view_of.items():
@@ -192,8 +212,8 @@ def _assign_addresses(
             addresses[index] = names[view.base] + (f" + {view.offset}" if view.offset else "")
         elif view.base in plan.offsets:
             offset = plan.offsets[view.base] + view.offset
-            addresses[index] = f"model_arena + {offset}" if offset else "model_arena"
-    return addresses, plan.arena_bytes
+            addresses[index] = f"arena + {offset}" if offset else "arena"
+    return addresses, plan
 
 
 def _hash_layout(

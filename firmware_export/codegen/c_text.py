@@ -6,6 +6,8 @@ from importlib import resources
 
 import numpy as np
 
+from edgefl import __version__
+from firmware_export.codegen.buffers import MemoryPlan
 from firmware_export.codegen.layer import STRUCTS, Field, Layer
 from firmware_export.codegen.mixture_structure import MixtureStructure
 from firmware_export.tflite.quantized_model import QuantizedModel
@@ -42,9 +44,24 @@ extern void model_profile(int layer);
 #define LAYER_ENDS(number) (void)0
 #endif
 """
+INVOKE_C = """void model_invoke(const int8_t *input, int8_t *output)
+{
+    model_run(model_arena, input, output);
+}
+
+int8_t *model_input(void)
+{
+    return (int8_t *)model_arena + MODEL_INPUT_OFFSET;
+}
+
+int8_t *model_output(void)
+{
+    return (int8_t *)model_arena + MODEL_OUTPUT_OFFSET;
+}
+"""
 CLASSIFY_C = """int model_classify(const int8_t *input)
 {
-    static int8_t output[MODEL_OUTPUT_BYTES];
+    int8_t *const output = model_output();
     int best = 0;
     model_invoke(input, output);
     for (int i = 1; i < MODEL_OUTPUT_BYTES; i++) {
@@ -53,6 +70,21 @@ CLASSIFY_C = """int model_classify(const int8_t *input)
         }
     }
     return best;
+}
+"""
+HELPERS_H = """/* The int8 of a real value of the input, to nearest, ties to even. -ffast-math breaks it. */
+static inline int8_t model_quantize_input(float value)
+{
+    float steps = value / MODEL_INPUT_SCALE + MODEL_INPUT_ZERO_POINT;
+    steps = steps < -128.0f ? -128.0f : steps > 127.0f ? 127.0f : steps;
+    steps += 12582912.0f; /* the next float has no fraction */
+    return (int8_t)(steps - 12582912.0f);
+}
+
+/* The real value of an int8 of the output. */
+static inline float model_dequantize_output(int8_t value)
+{
+    return MODEL_OUTPUT_SCALE * (float)(value - MODEL_OUTPUT_ZERO_POINT);
 }
 """
 END_C = """#ifdef MODEL_WITHOUT_MVE
@@ -71,10 +103,11 @@ class AssembledModel:
         layers: part and layer of each kernel call, in the order of their run.
         fields: members of each part's struct, in order.
         addresses: C expression of each activation's address.
-        arena_bytes: size of the arena in bytes.
-        columns: bytes of scratch memory.
-        ram_bytes: size of all static buffers in bytes.
+        plan: offsets in the arena.
+        arena_bytes: size of the arena in bytes, with the gate values behind the plan.
+        ram_bytes: size of the arena and of the table of parts, in bytes.
         layout: MODEL_LAYOUT.
+        sha256: digest of the .tflite, in hexadecimal.
     """
 
     network: QuantizedModel
@@ -82,10 +115,11 @@ class AssembledModel:
     layers: tuple[tuple[str, Layer], ...]
     fields: Mapping[str, tuple[Field, ...]]
     addresses: Mapping[int, str]
+    plan: MemoryPlan
     arena_bytes: int
-    columns: int
     ram_bytes: int
     layout: str
+    sha256: str
 
 
 def render_model_h(made: AssembledModel) -> str:
@@ -97,7 +131,9 @@ def render_model_h(made: AssembledModel) -> str:
         "#ifndef EDGEFL_MODEL_H",
         "#define EDGEFL_MODEL_H",
     ]
-    lines += ["", "#include <stdint.h>", ""]
+    lines += ["", "#include <stdint.h>", "", "#ifdef __cplusplus", 'extern "C" {', "#endif", ""]
+    lines += [f'#define MODEL_SHA256 "{made.sha256}" /* of the .tflite */']
+    lines += [f'#define MODEL_EDGEFL_VERSION "{__version__}"']
     for name, index in (("INPUT", network.inputs[0]), ("OUTPUT", network.outputs[0])):
         tensor = network.get_tensor(index)
         scale = np.format_float_scientific(tensor.scale[0])
@@ -107,12 +143,27 @@ def render_model_h(made: AssembledModel) -> str:
         lines.append(f"#define MODEL_{name}_BYTES {tensor.size}")
         lines.append(f"#define MODEL_{name}_SCALE {scale}f")
         lines.append(f"#define MODEL_{name}_ZERO_POINT ({tensor.zero_point})")
-    lines += [f"#define MODEL_RAM_BYTES {made.ram_bytes}", f"#define MODEL_PARTS {len(structure.names)}"]
+    lines += [
+        "/* The arena holds input, output, activations and scratch. RAM includes the table of parts. */",
+        f"#define MODEL_ARENA_BYTES {made.arena_bytes}",
+        f"#define MODEL_RAM_BYTES {made.ram_bytes}",
+    ]
+    lines.append(f"#define MODEL_INPUT_OFFSET {made.plan.input_offset}")
+    lines.append(f"#define MODEL_OUTPUT_OFFSET {made.plan.output_offset}")
+    if structure.gate:
+        lines.append(f"#define MODEL_GATE_OFFSET {made.plan.arena_bytes}")
+    lines.append(f"#define MODEL_PARTS {len(structure.names)}")
     lines += [f"#define MODEL_PART_{name.upper()} {i}" for i, name in enumerate(structure.names)]
     lines += [f'#define MODEL_LAYOUT "{made.layout}"', ""]
     lines += [
-        "/* Run one inference. The buffers are static, so run only one at a time. */",
+        "/* Run one inference in the static arena, one at a time. To save RAM, pass model_input() and",
+        "   model_output(), which lie in the arena. The inference then overwrites the input. */",
         "void model_invoke(const int8_t *input, int8_t *output);",
+        "int8_t *model_input(void);",
+        "int8_t *model_output(void);",
+        "/* The same in the caller's arena of MODEL_ARENA_BYTES, aligned to 8 bytes. Inferences in different",
+        "   arenas may run at the same time. The static arena takes no RAM if only this function is used. */",
+        "void model_run(void *arena, const int8_t *input, int8_t *output);",
     ]
     lines += [
         "/* Return the class: the index of the largest output, or the lowest index of a tie. */",
@@ -121,10 +172,10 @@ def render_model_h(made: AssembledModel) -> str:
     ]
     if structure.gate:
         lines += [
-            "/* Gate value of each expert in the last inference. */",
+            "/* Gate value of each expert in the last inference, at MODEL_GATE_OFFSET of the arena. */",
             f"#define MODEL_EXPERTS {len(structure.gate)}",
         ]
-        lines += ["extern int8_t model_gate[MODEL_EXPERTS];", ""]
+        lines += ["extern int8_t *const model_gate;", ""]
     lines += [
         "/* Weights and quantization of each part. An update may point to another struct of the same "
         "layout. */"
@@ -138,7 +189,7 @@ def render_model_h(made: AssembledModel) -> str:
     ]
     for part, fields in made.fields.items():
         lines += [render_declaration(part, fields), ""]
-    return "\n".join([*lines, "#endif", ""])
+    return "\n".join([*lines, HELPERS_H, "#ifdef __cplusplus", "}", "#endif", "#endif", ""])
 
 
 def render_model_weights_c(made: AssembledModel) -> str:
@@ -161,29 +212,31 @@ def render_model_c(made: AssembledModel) -> str:
     )
     lines = ['#include "model.h"', "", PROFILE_C, read_c_template("loops"), read_c_template("base")]
     lines += [read_c_template(name) for name in KERNEL_ORDER if name in used]
-    if made.arena_bytes:
-        lines.append(f"static int8_t model_arena[{made.arena_bytes}];")
-    if made.columns:
-        lines.append(f"static uint64_t model_columns[{-(-made.columns // 8)}];")
+    lines += [
+        "/* Integers of 64 bits align the arena. */",
+        "static uint64_t model_arena[MODEL_ARENA_BYTES / 8];",
+    ]
     if made.structure.gate:
-        lines.append("int8_t model_gate[MODEL_EXPERTS];")
+        lines.append("int8_t *const model_gate = (int8_t *)model_arena + MODEL_GATE_OFFSET;")
     lines.append("")
     for part in made.structure.names:
         if part != "mix":
             lines += [_render_part_function(made, part), ""]
-    return "\n".join([*lines, _render_invoke(made), "", CLASSIFY_C, END_C])
+    return "\n".join([*lines, _render_run(made), "", INVOKE_C, CLASSIFY_C, END_C])
 
 
 def _render_layer(made: AssembledModel, part: str, layer: Layer, pointer: str) -> str:
+    number = next(i for i, (_, other) in enumerate(made.layers) if other is layer)
     read = [made.network.get_tensor(i) for i in layer.inputs]
     addresses = [made.addresses[i] for i in (*layer.inputs, layer.output)]
+    offset = made.plan.scratch_offsets[number]
+    scratch = f"arena + {offset}" if offset else "arena"
     shapes = (
         f"{' and '.join(format_dimensions(t.shape) for t in read) or 'nothing'} -> "
         f"{format_dimensions(made.network.get_tensor(layer.output).shape)}"
     )
-    number = next(i for i, (_, other) in enumerate(made.layers) if other is layer)
     return (
-        render_block(layer, part, pointer, addresses, shapes).removesuffix("    }")
+        render_block(layer, part, pointer, addresses, shapes, scratch).removesuffix("    }")
         + f"        LAYER_ENDS({number});\n    }}"
     )
 
@@ -199,6 +252,7 @@ def _render_part_layers(made: AssembledModel, part: str) -> list[tuple[Layer, st
 def _list_arguments(text: str, part: str, value: str) -> tuple[str, str]:
     """Return the parameters of a part's function, and the arguments of its call."""
     arguments = [(f"const struct model_{part} *part", value)] if "part->" in text else []
+    arguments += [("int8_t *arena", "arena")] if "arena" in _list_call_tokens(text) else []
     arguments += [("const int8_t *input", "input")] if "input" in _list_call_tokens(text) else []
     arguments += [("int8_t *output", "output")] if "output" in _list_call_tokens(text) else []
     return ", ".join(kind for kind, _ in arguments) or "void", ", ".join(name for _, name in arguments)
@@ -214,10 +268,11 @@ def _render_part_function(made: AssembledModel, part: str) -> str:
     return f"static void run_{part}({_list_arguments(text, part, '')[0]})\n{{\n{text}\n}}"
 
 
-def _render_invoke(made: AssembledModel) -> str:
-    """Return model_invoke, with parts in order, experts under their gate value, and sums between them."""
+def _render_run(made: AssembledModel) -> str:
+    """Return model_run, with parts in order, experts under their gate value, and sums between them."""
     structure = made.structure
-    lines = ["void model_invoke(const int8_t *input, int8_t *output)", "{"]
+    lines = ["void model_run(void *memory, const int8_t *input, int8_t *output)", "{"]
+    lines.append("    int8_t *const arena = memory;")
     if not any(made.addresses[layer.output].split(" ")[0] == "output" for _, layer in made.layers):
         lines.append("    (void)output;")
     for i, part in enumerate(structure.names):
@@ -232,6 +287,8 @@ def _render_invoke(made: AssembledModel) -> str:
         elif part not in done:
             done.add(part)
             lines += _render_call(made, part)
+    if not any("arena" in line for line in lines[3:]):
+        lines.append("    (void)arena;")
     return "\n".join([*lines, "}"])
 
 
@@ -242,7 +299,10 @@ def _render_call(made: AssembledModel, part: str) -> list[str]:
     if part == "gate" and structure.gate:
         return [
             f"    {call}",
-            *(f"    model_gate[{k}] = *({made.addresses[index]});" for k, index in enumerate(structure.gate)),
+            *(
+                f"    arena[MODEL_GATE_OFFSET + {k}] = *({made.addresses[index]});"
+                for k, index in enumerate(structure.gate)
+            ),
         ]
     if not part.startswith("expert") or not structure.gate:
         return [f"    {call}"]
@@ -252,7 +312,7 @@ def _render_call(made: AssembledModel, part: str) -> list[str]:
     zero = f"{part}->{layer.name}_scale.zero"
     fill = f"fill({made.network.get_tensor(product).size}, {zero}, {made.addresses[product]});"
     return [
-        f"    if (model_gate[{number}] > gate->skip[{number}]) {{",
+        f"    if (arena[MODEL_GATE_OFFSET + {number}] > gate->skip[{number}]) {{",
         f"        {call}",
         "    } else {",
         f"        {fill}",
@@ -357,7 +417,9 @@ def format_dimensions(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape[1:] or shape)) or "1"
 
 
-def render_block(layer: Layer, part: str, pointer: str, addresses: Sequence[str], shapes: str) -> str:
+def render_block(
+    layer: Layer, part: str, pointer: str, addresses: Sequence[str], shapes: str, scratch: str
+) -> str:
     """Return the C block of a layer.
 
     Args:
@@ -366,9 +428,10 @@ def render_block(layer: Layer, part: str, pointer: str, addresses: Sequence[str]
         pointer: C expression of the part's struct.
         addresses: C expressions of the inputs, then of the output.
         shapes: text for the comment.
+        scratch: C expression of the scratch memory.
     """
     inputs = dict(zip(("a", "b"), addresses[:-1], strict=False))
-    call = layer.call.format(p=pointer, out=addresses[-1], **inputs)
+    call = layer.call.format(p=pointer, out=addresses[-1], scratch=scratch, **inputs)
     note = "; ".join(
         piece
         for piece in (f"{layer.op}, {shapes}", layer.note, f"{layer.macs:,} MACs" if layer.macs else "")

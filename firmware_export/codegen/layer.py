@@ -85,13 +85,14 @@ class Layer:
         inputs: indices of the activations that it reads.
         output: index of the activation that it makes.
         kernels: names of the C templates that it needs.
-        call: the C of the call, with {a} and {b} for the inputs, {out} for the output and {p} for the part.
+        call: the C of the call, with {a} and {b} for the inputs, {out} for the output, {p} for the part and
+            {scratch} for the scratch memory.
         fields: constants in the part's struct.
         shape_type: C type of the constant {name}_shape.
         shape: members and values of that constant.
         note: text for the comment in the generated C.
         macs: multiply-accumulates of one inference.
-        columns: bytes of scratch memory.
+        scratch_bytes: size of the scratch memory in bytes.
         overwritable: inputs that the output may overwrite.
     """
 
@@ -106,7 +107,7 @@ class Layer:
     shape: tuple[tuple[str, tuple[int, ...]], ...] = ()
     note: str = ""
     macs: int = 0
-    columns: int = 0
+    scratch_bytes: int = 0
     overwritable: tuple[int, ...] = field(default=())
 
 

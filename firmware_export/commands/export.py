@@ -18,6 +18,7 @@ from firmware_export.certificate.budget import Budget
 from firmware_export.certificate.bundle import remove_certificate, remove_derived_files, write_bundle
 from firmware_export.certificate.certificate import ExportRequest, check_measurable
 from firmware_export.certificate.golden import choose_golden_samples
+from firmware_export.codegen.prefix import DEFAULT_PREFIX, check_prefix
 from firmware_export.commands.certificate import describe_certificate, profile, verify
 from firmware_export.commands.fleet import fleet
 from firmware_export.commands.import_model import import_model
@@ -143,6 +144,12 @@ class ExportGroup(click.Group):
     show_default=True,
     help="Skip experts with a gate value below this.",
 )
+@click.option(
+    "--prefix",
+    default=DEFAULT_PREFIX,
+    show_default=True,
+    help="Prefix of the C symbols and files in the folder c, for a firmware with several models.",
+)
 @add_data_options(
     "Samples to use instead of the device's, as for `edgefl device start --data`.", required=False
 )
@@ -161,6 +168,7 @@ def export(
     update_key: Path | None,
     samples: int,
     threshold: float,
+    prefix: str,
     source: DataSource | None,
     quantization: QuantizationOptions,
     as_json: bool,
@@ -188,17 +196,23 @@ def export(
     request = None
     if target is not None:
         budget = Budget(parse_bytes(ram) if ram else 0, parse_bytes(flash) if flash else 0)
-        request = ExportRequest(find_target(target).name, budget, threshold, _encode_public_key(update_key))
+        request = ExportRequest(
+            find_target(target).name,
+            budget,
+            threshold,
+            _encode_public_key(update_key),
+            prefix=check_prefix(prefix),
+        )
         check_measurable(request)
         if quantization.bits != 8:
             raise ExportError(
                 f"--target with --activations {quantization.bits}, expected 8: the C has int8 activations; "
                 "leave out one of them"
             )
-    elif ram or flash or threshold or update_key:
+    elif ram or flash or threshold or update_key or prefix != DEFAULT_PREFIX:
         raise ExportError(
-            "--ram, --flash, --threshold and --update-key need a target, but --target is missing; add "
-            "one, such as --target cortex-m4"
+            "--ram, --flash, --threshold, --prefix and --update-key need a target, but --target is missing; "
+            "add one, such as --target cortex-m4"
         )
     device = read_state(state, source)
     if not device.has_digests:

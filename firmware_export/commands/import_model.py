@@ -24,6 +24,7 @@ from firmware_export.certificate.import_model import (
     read_samples,
 )
 from firmware_export.certificate.verify import describe_accuracy
+from firmware_export.codegen.prefix import DEFAULT_PREFIX, check_prefix
 from firmware_export.commands.certificate import describe_certificate
 from firmware_export.firmware.targets import find_target, parse_bytes
 from firmware_export.tflite.interpreter import load_tflite
@@ -51,6 +52,12 @@ from firmware_export.tflite.interpreter import load_tflite
     help=f"Maximum number of samples to compare.  [default: all of --data, or {DEFAULT_RANDOM_INPUTS} random "
     "inputs]",
 )
+@click.option(
+    "--prefix",
+    default=DEFAULT_PREFIX,
+    show_default=True,
+    help="Prefix of the C symbols and files in the folder c, for a firmware with several models.",
+)
 @click.option("--seed", type=int, default=1, show_default=True, help="Random seed of random inputs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the certificate as JSON.")
 def import_model(
@@ -61,6 +68,7 @@ def import_model(
     ram: str | None,
     flash: str | None,
     samples: int | None,
+    prefix: str,
     seed: int,
     as_json: bool,
 ) -> None:
@@ -72,7 +80,7 @@ def import_model(
     """
     budget = Budget(parse_bytes(ram) if ram else 0, parse_bytes(flash) if flash else 0)
     inputs = RANDOM_INPUTS if data is None else FILE_INPUTS
-    request = ExportRequest(find_target(target).name, budget, inputs=inputs)
+    request = ExportRequest(find_target(target).name, budget, inputs=inputs, prefix=check_prefix(prefix))
     check_measurable(request)
     content = read_imported_model(model)
     if data is None:

@@ -31,7 +31,7 @@ int main(void)
         model_invoke(input, output);
         fwrite(output, 1, sizeof output, stdout);
 #ifdef MODEL_EXPERTS
-        fwrite(model_gate, 1, sizeof model_gate, stderr);
+        fwrite(model_gate, 1, MODEL_EXPERTS, stderr);
 #endif
     }
     return 0;

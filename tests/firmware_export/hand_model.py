@@ -10,14 +10,25 @@ HEADER = """#ifndef MODEL_H
 #include <stdint.h>
 #define MODEL_INPUT_BYTES 3
 #define MODEL_OUTPUT_BYTES 2
-#define MODEL_RAM_BYTES 4
+#define MODEL_RAM_BYTES 13
 void model_invoke(const int8_t *input, int8_t *output);
+int8_t *model_input(void);
+int8_t *model_output(void);
 int model_classify(const int8_t *input);
 #endif
 """
 SOURCE = """#include "model.h"
 extern const int8_t model_weights[6];
 static int32_t sums[2];
+static int8_t memory[5];
+int8_t *model_input(void)
+{
+    return memory;
+}
+int8_t *model_output(void)
+{
+    return memory + 3;
+}
 #ifdef MODEL_PROFILE
 extern void model_profile(int layer);
 #endif

@@ -170,7 +170,7 @@ uint32_t ota_counter(void) { return highest_counter > counter_in_use ? highest_c
 /* Self-test inputs are pseudo-random (xorshift32) with eight amplitudes, so that an update contains no samples. */
 static void self_test(uint32_t seed, uint32_t runs, uint8_t digest[32])
 {
-    static int8_t input[MODEL_INPUT_BYTES], output[MODEL_OUTPUT_BYTES];
+    int8_t *const input = model_input(), *const output = model_output();
     struct sha256 hash;
     sha256_begin(&hash);
     for (uint32_t run = 0; run < runs; run++) {

@@ -91,11 +91,9 @@ static int take_update(void)
 }
 #endif
 
-static int8_t input[MODEL_INPUT_BYTES];
-static int8_t output[MODEL_OUTPUT_BYTES];
-
 int main(void)
 {
+    int8_t *const input = model_input(), *const output = model_output(); /* in the model's arena */
     int samples = board_open("samples.bin", 0);
     int outputs = board_open("outputs.bin", 1);
     int failed = take_update();

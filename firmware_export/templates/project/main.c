@@ -4,9 +4,6 @@
 #include "model.h"
 #include "print.h"
 
-static int8_t input[MODEL_INPUT_BYTES];
-static int8_t output[MODEL_OUTPUT_BYTES];
-
 #ifdef MODEL_PROFILE
 /* The model calls this after each layer. The time since the previous call belongs to that layer. */
 #define LAYERS 256
@@ -26,7 +23,7 @@ void model_profile(int layer)
 }
 #endif
 
-static int highest(void)
+static int highest(const int8_t *output)
 {
     int best = 0;
     for (int i = 1; i < MODEL_OUTPUT_BYTES; i++) {
@@ -37,6 +34,7 @@ static int highest(void)
 
 int main(void)
 {
+    int8_t *const input = model_input(), *const output = model_output(); /* in the model's arena */
     int samples = board_open("samples.bin", 0);
     int outputs = board_open("outputs.bin", 1);
     uint32_t count = 0, stack = 0;
@@ -61,7 +59,7 @@ int main(void)
             return 3;
         }
         print_number("sample ", count++);
-        print_number(": class ", (uint32_t)highest());
+        print_number(": class ", (uint32_t)highest(output));
         print_number(", ticks ", ticks);
         board_print("\n");
     }

@@ -10,28 +10,57 @@ from firmware_export.codegen.buffers import plan_buffers
 from firmware_export.codegen.layer import Layer
 
 
-def make_layer(inputs, output, overwritable=()):
-    return Layer("l", "OP", tuple(inputs), output, (), "", overwritable=tuple(overwritable))
+def make_layer(inputs, output, overwritable=(), scratch_bytes=0):
+    return Layer(
+        "l",
+        "OP",
+        tuple(inputs),
+        output,
+        (),
+        "",
+        overwritable=tuple(overwritable),
+        scratch_bytes=scratch_bytes,
+    )
 
 
-def make_plan(layers, sizes, outside=frozenset({0})):
+def make_plan(layers, sizes):
+    """Plan a network whose input is tensor 0 and whose output is that of the last layer."""
     tensors = {t for entry in layers for t in (*entry.inputs, entry.output)}
-    return plan_buffers(layers, {t: t for t in tensors}, sizes, outside)
+    return plan_buffers(layers, {t: t for t in tensors}, sizes, 0, layers[-1].output)
 
 
 def test_buffers_of_a_chain_match_hand_computed_offsets() -> None:
     made = make_plan(
         [make_layer([0], 1), make_layer([1], 2), make_layer([2], 3), make_layer([3], 4)],
-        {1: 100, 2: 40, 3: 90, 4: 8},
+        {0: 8, 1: 96, 2: 40, 3: 88, 4: 8},
     )
-    assert made.arena_bytes == 140 and made.offsets[1] == 0
+    assert made.arena_bytes == made.bound_bytes == 136  # layers 2 and 3 at the same time: 96 + 40, 40 + 88
+
+
+def test_scratch_memory_lives_during_its_layer_only() -> None:
+    layers = [make_layer([0], 1, scratch_bytes=30), make_layer([1], 2), make_layer([2], 3, scratch_bytes=5)]
+    made = make_plan(layers, {0: 8, 1: 16, 2: 32, 3: 8})
+    assert made.bound_bytes == 8 + 16 + 32
+    assert made.arena_bytes == made.bound_bytes
+    used = [(made.input_offset, 8), (made.offsets[1], 16), (made.scratch_offsets[0], 30)]
+    ends = [end for start, size in sorted(used) for end in (start, start + size)]
+    assert ends == sorted(ends), "input, output and scratch of the first layer overlap"
+
+
+def test_output_keeps_its_own_memory() -> None:
+    """The caller may pass other memory for input and output, so no buffer is replaced by them."""
+    made = make_plan(
+        [make_layer([0], 1, overwritable=[0]), make_layer([1], 2, overwritable=[1])], {0: 8, 1: 8, 2: 8}
+    )
+    assert made.input_offset != made.offsets[1] != made.output_offset
+    assert made.arena_bytes == 16
 
 
 def test_an_output_overwrites_an_input_at_its_last_use() -> None:
     layers = [make_layer([0], 1), make_layer([1], 2, overwritable=[1]), make_layer([2], 3, overwritable=[2])]
-    made = make_plan(layers, {1: 64, 2: 64, 3: 64})
-    assert made.arena_bytes == 64 and set(made.offsets.values()) == {0}
-    made = make_plan([*layers, make_layer([1, 3], 4)], {1: 64, 2: 64, 3: 64, 4: 4})
+    made = make_plan([*layers, make_layer([3], 4)], {0: 8, 1: 64, 2: 64, 3: 64, 4: 8})
+    assert made.arena_bytes == 72 and made.offsets[1] == made.offsets[2] == made.offsets[3]
+    made = make_plan([*layers, make_layer([1, 3], 4)], {0: 8, 1: 64, 2: 64, 3: 64, 4: 8})
     assert made.offsets[2] != made.offsets[1] and made.offsets[3] == made.offsets[2], "tensor 1 is read again"
 
 
@@ -44,7 +73,8 @@ def networks(draw):
     for output in range(1, count + 1):
         inputs = draw(st.lists(st.integers(0, output - 1), min_size=1, max_size=2, unique=True))
         sizes[output] = draw(st.integers(1, 40))
-        layers.append(make_layer(inputs, output, [i for i in inputs if draw(st.booleans())]))
+        overwritable = [i for i in inputs if draw(st.booleans())]
+        layers.append(make_layer(inputs, output, overwritable, draw(st.integers(0, 20))))
     return layers, sizes
 
 
@@ -54,11 +84,13 @@ def test_buffers_are_not_overwritten_before_their_last_use(network) -> None:
     layers, sizes = network
     made = make_plan(layers, sizes)
     memory = [0] * made.arena_bytes
-    for entry in layers:
+    assert made.bound_bytes <= made.arena_bytes
+    for entry, scratch in zip(layers, made.scratch_offsets, strict=True):
+        memory[scratch : scratch + entry.scratch_bytes] = [-1] * entry.scratch_bytes
         for i in entry.inputs:
-            if i:
-                assert memory[made.offsets[i] : made.offsets[i] + sizes[i]] == [i] * sizes[i]
+            assert memory[made.offsets[i] : made.offsets[i] + sizes[i]] == [i] * sizes[i]
         memory[made.offsets[entry.output] : made.offsets[entry.output] + sizes[entry.output]] = [
             entry.output
         ] * sizes[entry.output]
-    assert all(offset % 4 == 0 for offset in made.offsets.values())
+        assert memory[scratch : scratch + entry.scratch_bytes] == [-1] * entry.scratch_bytes
+    assert all(offset % 8 == 0 for offset in (*made.offsets.values(), *made.scratch_offsets))

@@ -28,7 +28,7 @@ def test_every_target_gives_the_expected_outputs(name, tmp_path, hand) -> None:
     target = get_runnable_target(name)
     built, ran = build_and_run(hand.FILES, target, INPUTS, tmp_path)
     np.testing.assert_array_equal(ran.outputs, hand.compute_outputs(INPUTS))
-    assert built.model.bss == 8 and built.model.data == 0 and built.model.flash > 6
+    assert built.model.bss == 13 and built.model.data == 0 and built.model.flash > 6
     assert built.image.text > built.model.text
     if not target.is_host:
         instructions = ran.ticks.mean() * float(target.tick)

@@ -8,5 +8,7 @@
 #define MODEL_LAYOUT "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
 extern const void *model_part[MODEL_PARTS];
 extern const uint32_t model_part_bytes[MODEL_PARTS];
+int8_t *model_input(void);
+int8_t *model_output(void);
 void model_invoke(const int8_t *input, int8_t *output);
 #endif
