@@ -24,8 +24,8 @@ from firmware_export.certificate.certificate import (
 from firmware_export.certificate.golden import GoldenVectors, encode_golden, make_golden
 from firmware_export.certificate.tflm import make_tflm_files
 from firmware_export.codegen.c_source import CSource, generate_c
-from firmware_export.codegen.prefix import rename_symbols
 from firmware_export.firmware.field_program import UpdateSettings
+from firmware_export.firmware.package import make_package_files
 from firmware_export.firmware.project import make_project_files
 from firmware_export.firmware.report_html import render_certificate_html
 from firmware_export.firmware.targets import TARGETS
@@ -119,8 +119,8 @@ def derive_files(
         KeyError: the certificate lacks a figure.
     """
     target = TARGETS[request.target]
-    renamed = rename_symbols(source.files, request.prefix)
-    text = {f"c/{name}": content for name, content in renamed.items()}
+    package = make_package_files(source.files, request.prefix, sha256(model).hexdigest())
+    text = {f"c/{name}": content for name, content in package.items()}
     tflm = make_tflm_files(
         model,
         read_graph(model),

@@ -121,9 +121,8 @@ def build_firmware(
         ExportError: a tool is missing, or the compiler refuses the project.
     """
     for name, text in make_project_files(model, target).items():
-        if not name.startswith("ports/"):
-            (work / name).parent.mkdir(parents=True, exist_ok=True)
-            (work / name).write_text(text)
+        (work / name).parent.mkdir(parents=True, exist_ok=True)
+        (work / name).write_text(text)
     compiler, sizer = (CC, "size") if target.is_host else (ARM_GCC, "arm-none-eabi-size")
     board_sources = ("main", "host") if target.is_host else ("main", "semihosting", "startup")
     flags = [

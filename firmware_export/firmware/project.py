@@ -42,7 +42,6 @@ def make_project_files(
     else:
         for name in ("CMakeLists.txt", "toolchain.cmake", "link.ld"):
             texts[name] = fill_placeholders(read_project_template(f"{name}.in"), values)
-    texts |= {f"ports/{path}": text for path, text in _read_tree(_locate_templates() / "ports")}
     return texts | make_field_files(texts, target, updates)
 
 
@@ -109,14 +108,6 @@ def choose_clang_flags(target: Target) -> tuple[str, ...]:
 
 def _locate_templates() -> Traversable:
     return files("firmware_export") / "templates" / "project"
-
-
-def _read_tree(folder: Traversable, before: str = "") -> list[tuple[str, str]]:
-    texts: list[tuple[str, str]] = []
-    for child in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        name = f"{before}{child.name}"
-        texts += _read_tree(child, f"{name}/") if child.is_dir() else [(name, child.read_text())]
-    return texts
 
 
 def _make_template_values(header: str, target: Target) -> dict[str, str]:

@@ -8,6 +8,9 @@ import numpy as np
 HEADER = """#ifndef MODEL_H
 #define MODEL_H
 #include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
 #define MODEL_INPUT_BYTES 3
 #define MODEL_OUTPUT_BYTES 2
 #define MODEL_RAM_BYTES 13
@@ -15,6 +18,13 @@ void model_invoke(const int8_t *input, int8_t *output);
 int8_t *model_input(void);
 int8_t *model_output(void);
 int model_classify(const int8_t *input);
+static inline int8_t model_quantize_input(float value)
+{
+    return (int8_t)value;
+}
+#ifdef __cplusplus
+}
+#endif
 #endif
 """
 SOURCE = """#include "model.h"

@@ -63,7 +63,10 @@ def _build(
             "--cmsis-nn"
         )
     size_in, size_out = (network.get_tensor(i).size for i in (network.inputs[0], network.outputs[0]))
-    defines = f"#define MODEL_INPUT_BYTES {size_in}\n#define MODEL_OUTPUT_BYTES {size_out}\n"
+    defines = (
+        f"#define MODEL_INPUT_BYTES {size_in}\n#define MODEL_OUTPUT_BYTES {size_out}\n"
+        "int8_t *model_input(void);\nint8_t *model_output(void);\n"
+    )
     model_h = (
         f"#ifndef MODEL_H\n#define MODEL_H\n#include <stdint.h>\n{defines}void model_invoke(const int8_t "
         "*input, int8_t *output);\n#endif\n"
@@ -71,9 +74,8 @@ def _build(
     for path, text in make_project_files(
         {"model.h": model_h, "model.c": _render_source(network, calls)}, target
     ).items():
-        if not path.startswith("ports/"):
-            (work / path).parent.mkdir(parents=True, exist_ok=True)
-            (work / path).write_text(text)
+        (work / path).parent.mkdir(parents=True, exist_ok=True)
+        (work / path).write_text(text)
     sources = [
         each
         for each in sorted(header.parents[1].rglob("*_s8*.c"))
@@ -142,6 +144,9 @@ def _render_source(network: QuantizedModel, calls: Sequence[str]) -> str:
     result = network.outputs[0]
     return (
         '#include "model.h"\n#include "arm_nnfunctions.h"\nstatic int32_t scratch[16384];\n'
+        "static int8_t memory[MODEL_INPUT_BYTES + MODEL_OUTPUT_BYTES];\n"
+        "int8_t *model_input(void) { return memory; }\n"
+        "int8_t *model_output(void) { return memory + MODEL_INPUT_BYTES; }\n"
         + "\n".join(lines)
         + "\nvoid model_invoke(const int8_t *input, int8_t *output)\n{\n    (void)input;\n"
         + "    cmsis_nn_context context = {scratch, sizeof scratch};\n"

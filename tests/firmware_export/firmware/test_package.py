@@ -1,0 +1,172 @@
+"""The exported library: manifests that the tools of each build system accept, and sources that compile."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgefl.errors import ExportError
+from firmware_export.firmware.package import PACKAGE_FILES, make_package_files
+
+SHA256 = "0123456789abcdef" * 4
+PLATFORMIO_CHECK = """
+import sys
+from platformio.package.manifest.parser import ManifestParserFactory
+from platformio.package.manifest.schema import ManifestSchema
+for name in ("library.json", "library.properties"):
+    parsed = ManifestParserFactory.new_from_file(f"{sys.argv[1]}/{name}").as_dict()
+    parsed.pop("license", None)  # is compared with a list from the internet
+    manifest = ManifestSchema().load_manifest(parsed)
+    print(name, manifest["name"], manifest["version"])
+"""
+IDF_CHECK = """
+import sys
+from idf_component_tools.manager import ManifestManager
+manager = ManifestManager(sys.argv[1], "door")
+print(manager.load().version if manager.is_valid else manager.validation_errors)
+"""
+
+
+@pytest.fixture
+def package(hand, tmp_path) -> Path:
+    """The library of the handwritten model with the prefix `door`, in a folder."""
+    folder = tmp_path / "door"
+    for name, text in make_package_files(hand.FILES, "door", SHA256).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tools(tmp_path_factory) -> Path:
+    """Return the Python of an environment with PlatformIO and Espressif's component manager."""
+    directory = tmp_path_factory.mktemp("tools")
+    subprocess.run([sys.executable, "-m", "venv", directory], check=True, timeout=120)
+    install = ["-m", "pip", "install", "-q", "platformio>=6.1,<7", "idf-component-manager>=2.0,<4"]
+    ran = subprocess.run(
+        [directory / "bin" / "python", *install], capture_output=True, text=True, timeout=280
+    )
+    if ran.returncode:
+        pytest.skip(f"PlatformIO cannot be installed here: {ran.stderr[-200:]}")
+    return directory / "bin" / "python"
+
+
+def test_all_placeholders_are_filled(package) -> None:
+    files = [path for path in package.rglob("*") if path.is_file()]
+    assert {str(path.relative_to(package)) for path in files} == {
+        *PACKAGE_FILES,
+        "door.h",
+        "door.c",
+        "door_weights.c",
+    }
+    for path in files:
+        assert not re.search(r"@[A-Z0-9]+@|\bmodel_invoke\b|\bMODEL_", path.read_text()), path
+
+
+def test_header_without_sizes_is_refused(hand) -> None:
+    with pytest.raises(ExportError, match="MODEL_INPUT_BYTES"):
+        make_package_files({**hand.FILES, "model.h": ""}, "door", SHA256)
+
+
+def test_platformio_accepts_the_manifests(package, tools) -> None:
+    ran = subprocess.run(
+        [tools, "-c", PLATFORMIO_CHECK, package], capture_output=True, text=True, timeout=100
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split("\n")[:2] == [
+        "library.json edgefl_door 1.0.0+01234567",
+        "library.properties edgefl_door 1.0.0+01234567",
+    ]
+    assert json.loads((package / "library.json").read_text())["license"] == "Apache-2.0"
+    (package / "library.json").write_text(json.dumps({"name": "edgefl_door", "version": "one"}))
+    ran = subprocess.run(
+        [tools, "-c", PLATFORMIO_CHECK, package], capture_output=True, text=True, timeout=100
+    )
+    assert ran.returncode != 0 and "version" in ran.stderr
+
+
+def test_espressif_accepts_the_manifest(package, tools) -> None:
+    ran = subprocess.run([tools, "-c", IDF_CHECK, package], capture_output=True, text=True, timeout=100)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.strip() == "1.0.0+01234567"
+
+
+def test_arduino_properties_follow_the_specification(package) -> None:
+    """Required fields, no unknown category, and a sketch whose folder has its name."""
+    lines = dict(line.split("=", 1) for line in (package / "library.properties").read_text().splitlines())
+    required = {
+        "name",
+        "version",
+        "author",
+        "maintainer",
+        "sentence",
+        "paragraph",
+        "category",
+        "url",
+        "architectures",
+    }
+    assert required <= lines.keys() and all(lines.values())
+    assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", lines["name"])
+    assert lines["category"] == "Data Processing" and not lines["sentence"].startswith(lines["name"])
+    assert (package / lines["includes"]).is_file()
+    assert [path.stem for path in package.glob("examples/*/*.ino")] == ["classify"]
+
+
+def test_cmake_builds_a_program_with_the_library(package, tmp_path) -> None:
+    if shutil.which("cmake") is None:
+        pytest.skip("CMake is not installed")
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.16)\nproject(gate C)\n"
+        f"add_subdirectory({package} door)\nadd_executable(gate main.c)\n"
+        "target_link_libraries(gate PRIVATE edgefl::door)\n"
+    )
+    (project / "main.c").write_text(
+        '#include "door.h"\n#include <stdio.h>\nint main(void)\n{\n    int8_t *input = door_input();\n'
+        "    input[0] = 16;\n    input[1] = 0;\n    input[2] = 16;\n    door_invoke(input, door_output());\n"
+        '    printf("%d %d\\n", door_output()[0], door_output()[1]);\n    return 0;\n}\n'
+    )
+    for command in (["cmake", "-B", "build"], ["cmake", "--build", "build"], ["build/gate"]):
+        ran = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=200)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout == "4 2\n"  # (16 + 3 * 16) / 16 and (-4 * 16 + 6 * 16) / 16
+
+
+def test_zephyr_module_names_existing_files(package) -> None:
+    yaml = pytest.importorskip("yaml")
+    module = yaml.safe_load((package / "zephyr" / "module.yml").read_text())
+    assert module["name"] == "edgefl_door"
+    assert (package / module["build"]["cmake"] / "CMakeLists.txt").is_file()
+    assert (package / module["build"]["kconfig"]).is_file()
+    sources = re.findall(
+        r"\$\{CMAKE_CURRENT_LIST_DIR\}/([\w./]+)", (package / "zephyr" / "CMakeLists.txt").read_text()
+    )
+    assert sources and all((package / "zephyr" / source).exists() for source in sources)
+
+
+def test_sketch_compiles_as_cpp_with_stubs_of_arduino(package) -> None:
+    """Not Arduino's core: a header with the functions that the sketch calls."""
+    (package / "arduino.h").write_text(
+        "#include <stdint.h>\nstruct { void begin(long) {} template <class T> void print(T) {} "
+        "template <class T> void println(T) {} } Serial;\nunsigned long micros();\nvoid delay(int);\n"
+    )
+    sketch = package / "examples" / "classify" / "classify.ino"
+    command = [
+        "g++",
+        "-x",
+        "c++",
+        "-Wall",
+        "-Werror",
+        "-fsyntax-only",
+        "-include",
+        package / "arduino.h",
+        f"-I{package}",
+        sketch,
+    ]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert ran.returncode == 0, ran.stderr
