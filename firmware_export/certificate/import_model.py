@@ -1,4 +1,4 @@
-"""Imports a given int8 .tflite: its samples from a file, or random inputs without one."""
+"""Imports a given int8 .tflite: its samples from a file, or random inputs."""
 
 import io
 from pathlib import Path

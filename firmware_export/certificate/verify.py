@@ -136,7 +136,7 @@ def profile_bundle(out: Path, target: str | None) -> tuple[str, tuple[LayerCost,
 
 
 def describe_accuracy(accuracy: Mapping[str, Any]) -> list[str]:
-    """Return a line with the accuracies of a certificate that were measured. No line if none was."""
+    """Return a line with the measured accuracies of a certificate, or no line without labels."""
     measured = [
         f"{kind} {accuracy[f'accuracy_{kind}']:.4f}"
         for kind in ("float", "int8")

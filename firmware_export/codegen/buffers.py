@@ -71,8 +71,8 @@ def plan_buffers(
         lambda life: (life.first, -life.size),
         lambda life: (-life.last, -life.size),
     )
-    placed = min((_place(sorted(unique, key=order)) for order in orders), key=lambda plan: plan[1])
-    offsets, arena_bytes = placed
+    plans = (_assign_offsets(sorted(unique, key=order)) for order in orders)
+    offsets, arena_bytes = min(plans, key=lambda plan: plan[1])
     bound = max(
         (
             sum(life.size for life in unique if life.first <= position <= life.last)
@@ -129,16 +129,16 @@ def _find_lifetimes(
     return lives
 
 
-def _place(lives: Iterable[_Lifetime]) -> tuple[dict[int, int], int]:
+def _assign_offsets(lives: Iterable[_Lifetime]) -> tuple[dict[int, int], int]:
     """Place buffers by first fit, in this order.
 
     Returns:
         The offset of each buffer by the id of its lifetime, and the size of the arena in bytes.
     """
-    placed: list[tuple[int, _Lifetime]] = []
+    assigned: list[tuple[int, _Lifetime]] = []
     for life in lives:
         offset = 0
-        for start, other in sorted(placed, key=lambda pair: pair[0]):
+        for start, other in sorted(assigned, key=lambda pair: pair[0]):
             if (
                 other.first <= life.last
                 and life.first <= other.last
@@ -146,8 +146,8 @@ def _place(lives: Iterable[_Lifetime]) -> tuple[dict[int, int], int]:
                 and start < offset + life.size
             ):
                 offset = start + other.size
-        placed.append((offset, life))
+        assigned.append((offset, life))
     return (
-        {id(life): offset for offset, life in placed},
-        max((offset + life.size for offset, life in placed), default=0),
+        {id(life): offset for offset, life in assigned},
+        max((offset + life.size for offset, life in assigned), default=0),
     )

@@ -45,5 +45,10 @@ def rename_symbols(files: Mapping[str, str], prefix: str) -> dict[str, str]:
 
 
 def rename_file(name: str, prefix: str) -> str:
-    """Return the name of a generated file with another prefix."""
+    """Return the name of a generated file with another prefix.
+
+    Args:
+        name: name of the file, such as model.h.
+        prefix: the prefix.
+    """
     return prefix + name.removeprefix(DEFAULT_PREFIX)

@@ -28,6 +28,7 @@ PACKAGE_FILES = {
     "zephyr/CMakeLists.txt": "zephyr/CMakeLists.txt",
     "zephyr/Kconfig": "zephyr/Kconfig",
     "examples/classify/classify.ino": "examples/classify.ino",
+    "examples/host/main.c": "examples/main.c",
     "README.md": "README.md",
 }
 """Files of the package, with their templates."""

@@ -11,6 +11,7 @@ import pytest
 
 from firmware_export.firmware.firmware import explain_not_runnable
 from firmware_export.firmware.targets import TARGETS
+from tests.firmware_export.graphs import Op, T, make_tflite
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,6 +63,30 @@ def test_commands_of_the_microcontroller_and_update_pages_work(
     assert workspace.run(update_page.take("edgefl export update"))
     assert (workspace / "update.bin").stat().st_size > 0
     assert workspace.run(update_page.take("edgefl export drift"))
+
+
+def test_commands_from_a_downloaded_model_to_an_inference_work(
+    workspace: Any, page: Callable[[str], Any]
+) -> None:
+    """A keyword model of MLPerf Tiny where it is at hand, otherwise a dense layer."""
+    export_page = page("docs/how-to/export-any-model.md")
+    rng = np.random.default_rng(1)
+    weights = rng.integers(-128, 128, (12, 8)).astype(np.int8)
+    tensors = [T((1, 8), 0.1), T((12, 8), 0.01, 0, weights), T((1, 12), 0.2)]
+    dense = make_tflite(tensors, [Op("FULLY_CONNECTED", (0, 1, -1), (2,), {}, "FullyConnected")])
+    (workspace / "model.tflite").write_bytes(dense)
+    downloaded = ROOT.parent / "shared/data/mlperf_tiny/kws.tflite"
+    (workspace / "kws.tflite").write_bytes(downloaded.read_bytes() if downloaded.exists() else dense)
+    np.savez(workspace / "samples.npz", x=rng.normal(0, 5, (40, 8)).astype(np.float32), y=np.arange(40) % 12)
+    output = workspace.run(export_page.take("edgefl export model.tflite"))
+    assert "accuracy: int8" in output and "40 samples, every output byte the same" in output
+    assert "100 random inputs, every output byte the same" in workspace.run(
+        export_page.take("edgefl export kws.tflite")
+    )
+    for command in ("mkdir -p project", "cp -r out/c", "cp out/c/examples"):
+        workspace.run(export_page.take(command))
+    lines = workspace.run(export_page.take("gcc -O2")).splitlines()
+    assert lines[0].startswith("class ") and len(lines) == 13
 
 
 def test_command_of_the_firmware_benchmark_works(workspace: Any, page: Callable[[str], Any]) -> None:

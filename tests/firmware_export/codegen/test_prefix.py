@@ -148,7 +148,7 @@ def test_inferences_in_two_arenas_run_at_the_same_time(models, compiled, tmp_pat
     assert (received == expected).all()
 
 
-def test_helpers_quantize_like_the_interpreter(models, tmp_path) -> None:
+def test_functions_of_the_header_quantize_like_the_interpreter(models, tmp_path) -> None:
     model = models["door"]
     sources = [tmp_path / "main.c", *write_sources(dict(generate_c(model).files), tmp_path)]
     sources[0].write_text(HELPERS)
