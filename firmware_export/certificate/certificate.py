@@ -138,6 +138,7 @@ def make_certificate(
             and {**skipping, "instructions_all_run": _find_worst_instructions(compared, request.target)},
             "accuracy": asdict(compare_accuracy(golden, model_float)),
             "cost": [asdict(cost) for cost in costs],
+            "arena": {"bytes": source.arena_bytes, "bound_bytes": source.bound_bytes},
             "tflm": {"arena_bytes": arena, "model_bytes": len(model)},
             "layers": [asdict(layer) for layer in layers],
         }

@@ -64,6 +64,7 @@ class CSource:
         files: text of model.h, model.c and model_weights.c by name.
         ram_bytes: size of the arena, which contains input and output, and of the table of parts, with
             pointers of four bytes.
+        arena_bytes: size of the arena in bytes.
         bound_bytes: lower bound of the arena in bytes: the most that lives at the same time, in this order
             of layers.
         weight_bytes: size of the constants in bytes.
@@ -75,6 +76,7 @@ class CSource:
 
     files: Mapping[str, str]
     ram_bytes: int
+    arena_bytes: int
     bound_bytes: int
     weight_bytes: int
     layers: tuple[LayerCost, ...]
@@ -157,6 +159,7 @@ def generate_c(model: bytes, *, threshold: float = 0.0) -> CSource:
     return CSource(
         files,
         ram_bytes,
+        arena_bytes,
         plan.bound_bytes,
         sum(map(len, images.values())),
         costs,

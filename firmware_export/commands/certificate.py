@@ -138,7 +138,11 @@ def describe_certificate(certificate: Mapping[str, Any], out: Path, printed: Seq
             f"{skipping['accuracy_int8']:.4f}, the same answer in {skipping['agreement']:.1%}; "
             f"{skipping['instructions_all_run']:,} instructions when all experts run"
         )
-    lines.append(f"arena for TensorFlow Lite Micro: {certificate['tflm']['arena_bytes']:,} bytes")
+    lines.append(
+        f"arena with input and output: {certificate['arena']['bytes']:,} bytes; at most "
+        f"{certificate['arena']['bound_bytes']:,} live at the same time; TensorFlow Lite Micro's arena: "
+        f"{certificate['tflm']['arena_bytes']:,} bytes"
+    )
     if not TARGETS[certificate["target"]].is_host:
         lines.append(f"firmware: cd {out / 'firmware'} && cmake -B build && cmake --build build --target run")
     if golden["inputs"] != RANDOM_INPUTS:
