@@ -177,7 +177,8 @@ def _render_costs(certificate: Mapping[str, Any]) -> str:
     tflm = certificate["tflm"]
     return (
         "<h2>Resources</h2>\n<p>Bytes of the model's code, constants and buffers. QEMU counts the "
-        f"instructions of an inference.{within} RAM includes input and output, as does TensorFlow Lite Micro's arena of "
+        f"instructions of an inference.{within} RAM includes input and output, as does "
+        "TensorFlow Lite Micro's arena of "
         f"{tflm['arena_bytes']:,} bytes for the same model. Milliseconds are computed for a clock of "
         f"{CLOCK_MHZ} MHz and one instruction per cycle. They are not measured: a core that waits for its "
         f"flash takes longer.</p>\n{table}"

@@ -195,11 +195,22 @@ def accuracy(flwr_python: str, seeds: int, out: Path | None, as_json: bool) -> N
     help="Arm's CMSIS-NN, with the CMSIS core's headers in it.",
 )
 @click.option(
+    "--models",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Directory of int8 .tflite files to measure as well.",
+)
+@click.option(
     "--keep", type=click.Path(path_type=Path, file_okay=False), help="Keep states and exports there."
 )
 @_outputs
 def firmware(
-    samples: int, data: str, cmsis_nn: Path | None, keep: Path | None, out: Path | None, as_json: bool
+    samples: int,
+    data: str,
+    cmsis_nn: Path | None,
+    models: Path | None,
+    keep: Path | None,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     """Flash, RAM and instructions of two mixtures' C on Cortex-M3, M4 and M7, compared with TensorFlow Lite
     Micro's arena and CMSIS-NN's kernels.
@@ -209,8 +220,11 @@ def firmware(
       python -m tests.benchmarks firmware --cmsis-nn CMSIS_5
     """
     options = f"--samples {samples} --data {data}" + (" --cmsis-nn PATH" if cmsis_nn else "")
+    options += " --models PATH" if models else ""
     with Progress() as progress:
-        result = run_firmware_bench(samples, data, cmsis_nn, keep, f"{COMMAND} firmware {options}", progress)
+        result = run_firmware_bench(
+            samples, data, cmsis_nn, models, keep, f"{COMMAND} firmware {options}", progress
+        )
     print_result(result, render_firmware, out, as_json)
 
 

@@ -6,12 +6,13 @@ from edgefl.errors import EdgeflError, ExportError
 from firmware_export.firmware.targets import TARGETS
 from firmware_export.tflite.quantized_model import read_quantized_model
 from tests.benchmarks.firmware.cmsis_nn import _generate_calls, measure
-from tests.benchmarks.firmware.comparison import CORES, GRAPHS, _make_row, render
+from tests.benchmarks.firmware.comparison import CORES, _make_row, render
 
 CERTIFICATE = {
     "golden": {"samples": 7},
     "accuracy": {"accuracy_float": 0.9, "accuracy_int8": 0.8},
     "layers": [{"macs": 100}, {"macs": 23}],
+    "arena": {"bytes": 240, "bound_bytes": 200},
     "tflm": {"arena_bytes": 1000, "model_bytes": 25_000},
     "parity": [{"place": name, "status": "equal", "reason": ""} for name in ("host", *CORES)],
     "cost": [
@@ -29,7 +30,7 @@ CERTIFICATE = {
 
 
 def test_ratios_compare_with_tflm_and_cmsis_nn() -> None:
-    row = _make_row(GRAPHS[0], CERTIFICATE, {core: {"instructions": 6000} for core in CORES})
+    row = _make_row("a graph", CERTIFICATE, {core: {"instructions": 6000} for core in CORES})
     assert (row["ram_over_arena"], row["flash_over_image"], row["macs"]) == (0.25, 0.1, 123)
     assert row["cores"]["cortex-m4"]["instructions_over_cmsis_nn"] == 0.5
     text = render(
@@ -40,19 +41,19 @@ def test_ratios_compare_with_tflm_and_cmsis_nn() -> None:
             "rows": [row],
         }
     )
-    assert "0.50" in text and "0.25 of it, target .4" in text and "here; gcc 1" in text
+    assert "0.50" in text and "0.25 of it, and 1.200 of the most" in text and "here; gcc 1" in text
 
 
 def test_missing_peer_is_shown_and_missing_core_is_an_error() -> None:
     text = render(
-        {"command": "", "machine": "", "versions": {}, "rows": [_make_row(GRAPHS[0], CERTIFICATE, {})]}
+        {"command": "", "machine": "", "versions": {}, "rows": [_make_row("a graph", CERTIFICATE, {})]}
     )
     assert "not measured" in text and "--cmsis-nn PATH" in text
     absent = [
         {"place": core, "status": "not run", "reason": "qemu-system-arm is not installed"} for core in CORES
     ]
     with pytest.raises(EdgeflError, match="cortex-m3: qemu-system-arm is not installed"):
-        _make_row(GRAPHS[0], CERTIFICATE | {"cost": [], "parity": absent}, {})
+        _make_row("a graph", CERTIFICATE | {"cost": [], "parity": absent}, {})
 
 
 def test_kernels_are_called_in_graph_order(bundle) -> None:
