@@ -231,8 +231,8 @@ def _format_row(row: dict[str, Any]) -> Sequence[str]:
             f"{cost['instructions_mean']:12,} {beside}"
         )
     lines += [
-        f"TFLM's arena {tflm['arena_bytes']:,} B (its wheel): our RAM is {row['ram_over_arena']:.2f} of it, and "
-        f"{row['ram_over_bound']:.3f} of the most that lives at the same time",
+        f"TFLM's arena {tflm['arena_bytes']:,} B (its wheel): our RAM is {row['ram_over_arena']:.2f} of it, "
+        f"and {row['ram_over_bound']:.3f} of the most that lives at the same time",
         f"TFLM's image about {tflm['image_bytes']:,} B (model {tflm['model_bytes']:,} + code "
         f"{CODE_BYTES:,}): our flash is {row['flash_over_image']:.2f} of it, target .3",
     ]
