@@ -230,8 +230,8 @@ def test_no_window_spans_a_broker_outage(start, tmp_path):
 @pytest.mark.parametrize(
     ("more", "error"),
     [
-        ((), "pass either --label-topic or --label"),
-        (("--label", "1", "--label-topic", "l"), "pass either"),
+        ((), "--label-topic and --label are both given or both missing"),
+        (("--label", "1", "--label-topic", "l"), "expected one of them"),
         (("--label", "walk"), "--classes FILE"),
         (("--label", "1", "--topic", "a/#/b"), "is not an MQTT filter"),
         (("--label", "1", "--classes", "none.txt"), "cannot be read"),
