@@ -121,7 +121,8 @@ class ExportGroup(click.Group):
     help="Directory for model.tflite and report.json, and for all files of --target.",
 )
 @click.option(
-    "--target", help="Also make firmware with a certificate, for cortex-m0, -m3, -m4, -m7, -m55 or host."
+    "--target",
+    help="Also make firmware with a certificate, for cortex-m0, -m0plus, -m3, -m4, -m7, -m33, -m55 or host.",
 )
 @click.option("--ram", help="Maximum RAM of the model on the target, including its stack, such as 64K.")
 @click.option("--flash", help="Maximum flash of the model on the target, such as 256K.")

@@ -103,7 +103,7 @@ def choose_clang_flags(target: Target) -> tuple[str, ...]:
     On bare metal, Clang loads a word that may be unaligned byte by byte. Cores from the M3 on can load it at
     once. Clang also needs short enums, because GCC links with short enums.
     """
-    return ("-fshort-enums", *([] if target.name == "cortex-m0" else ["-munaligned-access"]))
+    return ("-fshort-enums", *([] if target.machine == "microbit" else ["-munaligned-access"]))
 
 
 def _locate_templates() -> Traversable:

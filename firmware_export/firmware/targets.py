@@ -1,8 +1,8 @@
 """The microcontroller cores that firmware is made for, with their options for GCC and QEMU.
 
 Ticks and machines were measured with QEMU 7.2. Under `-icount shift=0` one instruction takes one nanosecond
-of the machine's time. SysTick counts the core's clock: 25 MHz on the MPS2 boards, 32 MHz on the MPS3, 16 MHz
-on the micro:bit.
+of the machine's time. SysTick counts the core's clock: 25 MHz on the MPS2 boards, 20 MHz on the MPS2 with the
+M33, 32 MHz on the MPS3, 16 MHz on the micro:bit.
 """
 
 import re
@@ -84,22 +84,38 @@ def _make_mps2_target(name: str, machine: str, dsp: bool, *flags: str) -> Target
     )
 
 
+def _make_microbit_target(name: str) -> Target:
+    """Return a core of ARMv6-M. The M0 of QEMU's micro:bit also runs the code of an M0+."""
+    return Target(
+        name,
+        (f"-mcpu={name}", "-mthumb"),
+        "microbit",
+        (0, 256 << 10),
+        (0x20000000, 16 << 10),
+        Fraction(125, 2),
+        False,
+        True,
+    )
+
+
 TARGETS = {
     target.name: target
     for target in (
-        Target(
-            "cortex-m0",
-            ("-mcpu=cortex-m0", "-mthumb"),
-            "microbit",
-            (0, 256 << 10),
-            (0x20000000, 16 << 10),
-            Fraction(125, 2),
-            False,
-            True,
-        ),
+        _make_microbit_target("cortex-m0"),
+        _make_microbit_target("cortex-m0plus"),
         _make_mps2_target("cortex-m3", "mps2-an385", False),
         _make_mps2_target("cortex-m4", "mps2-an386", True, *_HARD_FLOAT, "-mfpu=fpv4-sp-d16"),
         _make_mps2_target("cortex-m7", "mps2-an500", True, *_HARD_FLOAT, "-mfpu=fpv5-sp-d16"),
+        Target(
+            "cortex-m33",
+            ("-mcpu=cortex-m33", "-mthumb", *_HARD_FLOAT, "-mfpu=fpv5-sp-d16"),
+            "mps2-an505",
+            (0x10000000, 4 << 20),
+            (0x38000000, 4 << 20),
+            Fraction(50),
+            True,
+            True,
+        ),
         Target(
             "cortex-m55",
             ("-mcpu=cortex-m55", "-mthumb", *_HARD_FLOAT),

@@ -23,7 +23,7 @@ from firmware_export.tflite.interpreter import load_tflite, quantize_input
 
 MIXTURES = [*((kind, "uci-har") for kind in KINDS), ("aem", "fashion-mnist"), ("pfl-mfe", "cifar10")]
 GATED = {"aem": 3, "ensemble": 3, "fedmix": 3, "pfl-mf": 2, "pfl-mfe": 2}
-CORES = ("cortex-m0", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m55")
+CORES = ("cortex-m0", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")
 PARTS_MAIN = """
 #include <stdio.h>
 #include "model.h"

@@ -17,7 +17,7 @@ from firmware_export.firmware.targets import COMPILER_OPTIONS, TARGETS
 from firmware_export.tflite.quantized_model import read_quantized_model
 
 CLANG = "clang-14"
-CORES = ("cortex-m3", "cortex-m4", "cortex-m7", "cortex-m55")
+CORES = ("cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")
 LEVELS = ("-O0", "-O1", "-O2", "-O3", "-Os")
 
 

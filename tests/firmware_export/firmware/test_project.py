@@ -15,7 +15,9 @@ from firmware_export.firmware.targets import TARGETS
 INPUTS = np.random.default_rng(2).integers(-128, 128, (5, 3)).astype(np.int8)
 
 
-@pytest.mark.parametrize("name", ["cortex-m0", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m55", "host"])
+@pytest.mark.parametrize(
+    "name", ["cortex-m0", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55", "host"]
+)
 def test_both_readme_commands_build_and_run_the_firmware(name, tmp_path, hand) -> None:
     target = TARGETS[name]
     reason = explain_not_runnable(target) or ("" if shutil.which("cmake") else "cmake is not installed")
