@@ -99,6 +99,7 @@ def test_an_edited_figure_is_named(bundle, copy, path, monkeypatch) -> None:
 
 
 def test_a_damaged_certificate_is_an_error(copy) -> None:
+    intact = read_certificate(copy)
     for text, message in (
         ("", "damaged"),
         ("[]", "damaged"),
@@ -108,7 +109,10 @@ def test_a_damaged_certificate_is_an_error(copy) -> None:
         (copy / "certificate.json").write_text(text)
         with pytest.raises(ExportError, match=message):
             verify_bundle(copy)
-    certificate = {"certificate": 1, "target": "cortex-m4", "files": {}}
+    (copy / "certificate.json").write_text(json.dumps({**intact, "golden": {"inputs": "elsewhere"}}))
+    with pytest.raises(ExportError, match="damaged.*elsewhere"):
+        verify_bundle(copy)
+    certificate = {**intact, "files": {}}
     (copy / "certificate.json").write_text(json.dumps(certificate))
     with pytest.raises(ExportError, match=r"does not list model\.tflite"):
         verify_bundle(copy)
