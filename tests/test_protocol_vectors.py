@@ -116,7 +116,7 @@ def compute_keystream(seed: bytes) -> list[int]:
 def test_masked_vectors_match_the_second_implementation() -> None:
     context = VECTORS["context, of the Task above"]
     clients = ("a", "b", "c")
-    vector = json.loads(VECTORS["words of the deltas .5, -.25 at 3 samples, as u64"])
+    vector = json.loads(VECTORS["elements of the deltas .5, -.25 at 3 samples, as u64"])
     assert vector == [3 * 2**23, 2**64 - 3 * 2**22, 3]
     secret = {
         client: [bytes.fromhex(part) for part in VECTORS[f"secrets of {client}: seal, mask, seed"].split()]
@@ -150,7 +150,7 @@ def test_masked_vectors_match_the_second_implementation() -> None:
                     x + (m if v > u else -m) for x, m in zip(masked, compute_keystream(seed), strict=True)
                 ]
         masked = [x % 2**64 for x in masked]
-        assert struct.pack("<3Q", *masked).hex() == VECTORS[f"masked words of {u}"]
+        assert struct.pack("<3Q", *masked).hex() == VECTORS[f"masked elements of {u}"]
         total = [(x + y) % 2**64 for x, y in zip(total, masked, strict=True)]
     assert struct.pack("<3Q", *total).hex() == VECTORS["their sum"]
     for client in clients:  # without the self masks, the sum is three times the vector

@@ -161,7 +161,7 @@ def test_no_shards_is_an_error():
 
 def test_a_shared_learner_cannot_run_in_many_processes(shards):
     built_plan = make_plan("fedavg")
-    with pytest.raises(ConfigError, match="shared"):
+    with pytest.raises(ConfigError, match="cannot share a learner"):
         simulate(
             built_plan,
             make_weights(),

@@ -110,7 +110,7 @@ def test_a_damaged_certificate_is_an_error(copy) -> None:
         with pytest.raises(ExportError, match=message):
             verify_bundle(copy)
     (copy / "certificate.json").write_text(json.dumps({**intact, "golden": {"inputs": "elsewhere"}}))
-    with pytest.raises(ExportError, match="damaged.*elsewhere"):
+    with pytest.raises(ExportError, match=r"damaged.*elsewhere"):
         verify_bundle(copy)
     certificate = {**intact, "files": {}}
     (copy / "certificate.json").write_text(json.dumps(certificate))
