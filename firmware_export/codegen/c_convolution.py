@@ -62,11 +62,7 @@ def make_channel_fields(
         )
     if any(kernel.zero_points):
         raise refuse(network, operator, "has weights with a zero point", "quantize weights symmetrically")
-    # The interpreter multiplies these two scales as 32-bit floats
-    if len(kernel.scale) == 1 and operator.name == "FULLY_CONNECTED":
-        product = [float(source.scale[0] * kernel.scale[0])]
-    else:
-        product = [float(source.scale[0]) * float(scale) for scale in kernel.scale]
+    product = [float(source.scale[0]) * float(scale) for scale in kernel.scale]
     scales = [quantize_multiplier(real / float(output.scale[0])) for real in product]
     scales = scales * channels if len(scales) == 1 else scales
     flat = weights.reshape(channels, -1).astype(np.int64)

@@ -171,6 +171,33 @@ def test_dense_layers_match_tflite_micro(compiled, graphs, tmp_path, seed) -> No
     check_against_micro(compiled, tmp_path, graphs.make_tflite(tensors, [operator]), rng, (inputs,))
 
 
+@pytest.mark.parametrize(
+    ("scales", "total", "expected"),
+    [
+        ((0.0635, 0.01727, 0.343), 24552, 79),
+        ((0.0922, 0.01057, 0.826), 19917, 23),
+        ((0.0362, 0.0194, 0.439), -24066, -39),
+    ],
+)
+def test_scales_of_a_dense_layer_are_multiplied_in_double_precision(
+    compiled, graphs, tmp_path, scales, total, expected
+) -> None:
+    """The product as a 32-bit float gives a multiplier that rounds these sums to the neighbouring integer."""
+    source, kernel, output = scales
+    tensors = [
+        graphs.T((1, 4), source),
+        graphs.T((2, 4), kernel, 0, np.array([[1, 0, 0, 0], [1, 1, 1, 1]], np.int8)),
+        graphs.T((2,), source * kernel, 0, np.array([total, 0], np.int32)),
+        graphs.T((1, 2), output),
+    ]
+    operator = graphs.Op("FULLY_CONNECTED", (0, 1, 2), (3,), {}, "FullyConnected")
+    model = graphs.make_tflite(tensors, [operator])
+    x = np.zeros((1, 4), np.int8)
+    assert compiled.run_micro(model, x)[0, 0] == expected
+    program = compiled.build(generate_c(model), tmp_path)
+    np.testing.assert_array_equal(compiled.run(program, x, 2)[0], compiled.run_micro(model, x))
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", ["MAX_POOL_2D", "AVERAGE_POOL_2D"])
 def test_pooling_matches_tflite_micro(compiled, graphs, tmp_path, kind, seed) -> None:
