@@ -155,13 +155,14 @@ def check_outputs(name: str, expected: Any, received: Any) -> None:
         received: outputs, shape (n, classes), int8.
 
     Raises:
-        ExportError: a byte differs. The error names the first such sample and both outputs.
+        ExportError: a byte differs. The error names the first such sample, its output and both values.
     """
     differ = np.flatnonzero((expected != received).any(axis=1))
     if len(differ):
-        first = int(differ[0])
+        sample = int(differ[0])
+        output = int(np.flatnonzero(expected[sample] != received[sample])[0])
         raise ExportError(
             f"{name} differs from the expected outputs in {len(differ)} of {len(expected)} samples, first in "
-            f"sample {first}: expected {expected[first].tolist()}, received {received[first].tolist()}; "
-            "do not use any file of this export, and please report the error"
+            f"sample {sample}, output {output}: expected {expected[sample, output]}, received "
+            f"{received[sample, output]}; do not use any file of this export, and please report the error"
         )
