@@ -47,7 +47,7 @@ def test_documented_options_exist(line: str) -> None:
     arguments = shlex.split(line.removeprefix(COMMAND).removeprefix("edgefl"), comments=True)
     context = click.Context(command)
     while isinstance(command, click.Group) and arguments and not arguments[0].startswith("-"):
-        subcommand = command.get_command(context, arguments.pop(0))
+        _, subcommand, arguments = command.resolve_command(context, arguments)
         assert subcommand is not None, line
         command = subcommand
         context = click.Context(subcommand, parent=context)

@@ -53,6 +53,7 @@ MISSING = {
     "export drift": "nowhere nowhere.bin",
     "export profile": "nowhere",
     "export update": "nowhere nowhere --key nowhere.key -o out.bin",
+    "export tflite": "nowhere.tflite -o out --target host",
     "export verify": "nowhere",
     "infer": "nowhere.tflite --data nowhere.npz",
     "init": "--yes --data nowhere.npz",

@@ -236,7 +236,7 @@ def read_request(certificate: Mapping[str, Any]) -> ExportRequest:
             raise ValueError(f"golden.inputs is {inputs!r}")
         prefix = check_prefix(str(certificate.get("prefix", DEFAULT_PREFIX)))
         return ExportRequest(str(certificate["target"]), budget, threshold, key, device, inputs, prefix)
-    except (ConfigError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ConfigError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ExportError(f"certificate.json is damaged: {error!r}; export again") from error
 
 

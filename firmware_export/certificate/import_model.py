@@ -9,12 +9,14 @@ import numpy as np
 from edgefl.errors import DataError, ExportError
 from edgefl.rng import derive_rng
 from edgefl.types import Array, Labels
+from firmware_export.codegen.c_source import generate_c
 from firmware_export.codegen.lint import lint
 from firmware_export.tflite.interpreter import LoadedModel, load_tflite
 from firmware_export.tflite.portable import to_portable
 from firmware_export.tflite.quantized_model import read_quantized_model
 
 DEFAULT_RANDOM_INPUTS = 100
+MAX_SAMPLES = 100_000
 
 
 def read_imported_model(path: Path) -> bytes:
@@ -24,7 +26,7 @@ def read_imported_model(path: Path) -> bytes:
         path: the .tflite, whatever trained it.
 
     Raises:
-        ExportError: the file cannot be read, or the model has a part without a kernel. The error names each
+        ExportError: the file cannot be read, is damaged, or has a part without a kernel. The error names each
             such operator with its layer.
     """
     try:
@@ -37,6 +39,7 @@ def read_imported_model(path: Path) -> bytes:
         raise ExportError(
             f"{path} cannot become firmware, expected an int8 model of supported layers:\n{listed}"
         )
+    generate_c(model)  # refuses shapes that contradict each other, which a runtime does not always survive
     return to_portable(model)
 
 
@@ -99,19 +102,20 @@ def read_samples(path: Path, model: bytes, count: int) -> tuple[Array, Labels]:
     x = arrays["x"]
     y = arrays.get("y", np.empty(0, np.int64))
     loaded = load_tflite(model)
-    if x.shape[1:] != loaded.shape[1:] or not len(x):
+    if not x.ndim or x.shape[1:] != loaded.shape[1:] or not len(x):
         expected = ", ".join(map(str, loaded.shape[1:]))
         raise DataError(
             f"x of {path} has shape {x.shape}, expected (n, {expected}) for this model; pass other samples"
         )
     if x.dtype.kind not in "fiu":
         raise DataError(f"x of {path} has type {x.dtype}, expected numbers; save it as float32 or int8")
-    if not np.isfinite(x).all():
+    with np.errstate(over="ignore"):  # the next check finds what is too large
+        samples = dequantize_input(loaded, x) if x.dtype == np.int8 else x.astype(np.float32)
+    if not np.isfinite(samples).all():
         raise DataError(f"x of {path} has values that are not finite, expected numbers; remove those samples")
-    if y.size and (y.shape != (len(x),) or y.dtype.kind not in "iu"):
+    if y.size and (y.shape != (len(x),) or y.dtype.kind not in "iu" or y.max() > np.iinfo(np.int64).max):
         raise DataError(
             f"y of {path} is {y.dtype} of shape {y.shape}, expected {len(x)} integers, one label per sample; "
             "save y as int64, or leave it out"
         )
-    samples = dequantize_input(loaded, x) if x.dtype == np.int8 else x.astype(np.float32)
     return samples[:count], y[:count].astype(np.int64)

@@ -77,7 +77,7 @@ def run_tflm(model: bytes, inputs: Any, arena_bytes: int = 0) -> Any:
                 f"tflite-micro refuses the model: {last[0]}; it runs int8 models with the operators that it "
                 "has"
             )
-        return np.load(work / "outputs.npy")
+        return np.load(work / "outputs.npy").reshape(len(inputs), -1)
 
 
 def measure_arena_bytes(model: bytes) -> int:

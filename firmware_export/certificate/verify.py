@@ -81,7 +81,7 @@ def verify_bundle(out: Path) -> VerificationResult:
         )
     try:
         derived = derive_files(model, source, golden, request, {"warnings": [], **certificate})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ExportError(f"{CERTIFICATE_FILE} is damaged: {error!r}; export again") from error
     for name, content in derived.items():
         if contents.get(name) != content and name != REPORT_HTML_FILE:
@@ -181,7 +181,7 @@ def check_files(out: Path, digests: Mapping[str, str], *, imported: bool = False
 def _read(out: Path, name: str) -> bytes:
     try:
         return (out / name).read_bytes()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a name may contain a null byte
         raise ExportError(f"{name} cannot be read: {error}; export again") from error
 
 
@@ -213,9 +213,9 @@ def _compare_certificates(stated: Mapping[str, Any], rebuilt: Mapping[str, Any])
                 yield f"{name}: {row['reason']}"
             continue
         for field in ("status", "samples", "outputs_sha256"):
-            if before[name][field] != row[field]:
+            if before[name].get(field) != row[field]:
                 raise ExportError(
-                    f"{CERTIFICATE_FILE} has {field} {before[name][field]!r} for {name}, measured "
+                    f"{CERTIFICATE_FILE} has {field} {before[name].get(field)!r} for {name}, measured "
                     f"{row[field]!r}; it was "
                     "edited: export again"
                 )

@@ -114,11 +114,16 @@ def _find_lifetimes(
         base = base_of[layer.output]
         if base == entry or first[base] != position:
             continue
-        # The caller may pass other memory for the input and the output, so neither replaces a buffer.
+        # The caller may pass other memory for the input and the output, so neither shares a buffer. A layer
+        # that also reads another view of the same bytes would read what it has written.
+        read = [base_of[i] for i in layer.inputs]
         dying = [
             lives[base_of[i]]
             for i in layer.overwritable
-            if base_of[i] in lives and entry != base_of[i] and sizes[base_of[i]] == sizes[base]
+            if base_of[i] in lives
+            and base_of[i] not in (entry, result)
+            and sizes[base_of[i]] == sizes[base]
+            and (read.count(base_of[i]) == 1 or len(set(layer.inputs)) == 1)
         ]
         reused = next((life for life in dying if life.last == position and base != result), None)
         if reused is None:

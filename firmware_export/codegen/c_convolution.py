@@ -4,6 +4,7 @@ The input's zero point is folded into the bias, b' = b - z * sum(w). The inner l
 padding is z itself.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,35 @@ def compute_padding(size: int, out: int, kernel: int, stride: int, dilation: int
     return max(0, (out - 1) * stride + (kernel - 1) * dilation + 1 - size) // 2 if same else 0
 
 
+def check_output_size(
+    size: Sequence[int],
+    out: Sequence[int],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    same: bool,
+) -> None:
+    """Check that the stored output of a convolution or pooling follows from its input.
+
+    The C would read and write outside its buffers otherwise.
+
+    Args:
+        size: height and width of the input.
+        out: height and width of the output.
+        kernel: height and width of the kernel or window.
+        stride: its vertical and horizontal step.
+        dilation: vertical and horizontal distance between kernel elements.
+        same: whether the padding is SAME.
+
+    Raises:
+        ValueError: a size does not follow.
+    """
+    for axis, (n, m, k, s, d) in enumerate(zip(size, out, kernel, stride, dilation, strict=True)):
+        expected = -(-n // s) if same else -(-(n - (k - 1) * d) // s)
+        if m != expected or m < 1:
+            raise ValueError(f"the output has size {m} along axis {axis + 1}, expected {expected}")
+
+
 def compute_geometry(
     operator: Operator, source: TfliteTensor, kernel: tuple[int, int], out: tuple[int, int, int]
 ) -> tuple[int, ...]:
@@ -113,10 +143,14 @@ def compute_geometry(
         source: its input.
         kernel: height and width of the kernel.
         out: height, width and channels of the output.
+
+    Raises:
+        ValueError: as in `check_output_size`.
     """
     options = operator.options
     stride = options["strideH"], options["strideW"]
     dilation = options.get("dilationHFactor", 1), options.get("dilationWFactor", 1)
+    check_output_size(source.shape[1:3], out[:2], kernel, stride, dilation, options["padding"] == 0)
     before = [
         compute_padding(
             source.shape[i + 1], out[i], kernel[i], stride[i], dilation[i], options["padding"] == 0
@@ -210,6 +244,8 @@ def build_depthwise_conv_2d(network: QuantizedModel, operator: Operator, name: s
     """
     source, kernel = (network.get_tensor(i) for i in operator.inputs[:2])
     output = network.get_tensor(operator.outputs[0])
+    if output.shape[3] % source.shape[3] or kernel.shape[3] != output.shape[3]:
+        raise ValueError(f"{output.shape[3]} output channels of {source.shape[3]} input channels")
     shape = compute_geometry(
         operator,
         source,

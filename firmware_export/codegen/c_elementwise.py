@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgefl.plan.tflite import Operator, TfliteTensor
-from firmware_export.codegen.c_convolution import compute_padding
+from firmware_export.codegen.c_convolution import check_output_size, compute_padding
 from firmware_export.codegen.fixed_point import compute_input_radius, quantize_multiplier
 from firmware_export.codegen.layer import Field, Layer, compute_activation_range, flatten_ints, refuse
 from firmware_export.codegen.lookup_tables import build_lookup_table
@@ -108,6 +108,7 @@ def build_pool(network: QuantizedModel, operator: Operator, name: str) -> list[L
     options = operator.options
     window = (options["filterHeight"], options["filterWidth"])
     stride = (options["strideH"], options["strideW"])
+    check_output_size(source.shape[1:3], output.shape[1:3], window, stride, (1, 1), options["padding"] == 0)
     before = [
         compute_padding(
             source.shape[i + 1], output.shape[i + 1], window[i], stride[i], 1, options["padding"] == 0

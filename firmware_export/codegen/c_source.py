@@ -108,7 +108,12 @@ def generate_c(model: bytes, *, threshold: float = 0.0) -> CSource:
         more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
         raise ExportError(f"the model cannot become C: {findings[0]}{more}")
     structure = find_parts(network)
-    aliases = find_views(network)
+    try:
+        aliases = find_views(network)
+    except (KeyError, IndexError, AttributeError, TypeError, ValueError) as error:
+        raise ExportError(
+            f"a slice or reshape of the model lacks what it needs: {error!r}; export the model again"
+        ) from error
     layers = build_layers(network, structure, aliases)
     fields: dict[str, list[Field]] = {name: [] for name in structure.names}
     for part, layer in layers:

@@ -75,10 +75,12 @@ CLASSIFY_C = """int model_classify(const int8_t *input)
 HELPERS_H = """/* The int8 of a real value of the input, to nearest, ties to even. -ffast-math breaks it. */
 static inline int8_t model_quantize_input(float value)
 {
-    float steps = value / MODEL_INPUT_SCALE + MODEL_INPUT_ZERO_POINT;
-    steps = steps < -128.0f ? -128.0f : steps > 127.0f ? 127.0f : steps;
-    steps += 12582912.0f; /* the next float has no fraction */
-    return (int8_t)(steps - 12582912.0f);
+    float steps = value / MODEL_INPUT_SCALE;
+    steps = steps > -4194304.0f ? steps : -4194304.0f;
+    steps = steps < 4194304.0f ? steps : 4194304.0f;
+    steps += 12582912.0f; /* a float of this size has no fraction, so the sum is rounded */
+    steps = steps - 12582912.0f + (float)MODEL_INPUT_ZERO_POINT;
+    return (int8_t)(steps < -128.0f ? -128.0f : steps > 127.0f ? 127.0f : steps);
 }
 
 /* The real value of an int8 of the output. */

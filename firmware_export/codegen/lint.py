@@ -53,13 +53,20 @@ def lint(network: QuantizedModel) -> tuple[LintFinding, ...]:
     if len(network.inputs) != 1 or len(network.outputs) != 1:
         remedy = (
             f"the model has {len(network.inputs)} inputs and {len(network.outputs)} outputs, expected one "
-            "each; export a mixture"
+            "each; export a model with one of each"
         )
         findings.append(LintFinding("the model", "input and output", remedy))
+    made = {index for operator in network.operators for index in operator.outputs}
     for index in (*network.inputs, *network.outputs):
         tensor = network.get_tensor(index)
+        if index in network.outputs and index not in made:
+            remedy = "no operator computes it; the model is damaged or empty, export it again"
+            findings.append(LintFinding("output", tensor.name, remedy))
+            continue
         if tensor.dtype != "INT8":
-            remedy = f"it is {tensor.dtype}, expected INT8; quantize the model with `edgefl export`"
+            remedy = (
+                f"it is {tensor.dtype}, expected INT8; quantize the model to full int8, input and output too"
+            )
             findings.append(LintFinding("input or output", tensor.name, remedy))
         elif not tensor.shape or tensor.shape[0] != 1 or min(tensor.shape) < 1:
             remedy = (
@@ -84,6 +91,16 @@ def _lint_operator(network: QuantizedModel, operator: Operator) -> list[LintFind
                 operator.name,
                 layer,
                 f"it has the inputs {operator.inputs}, expected at least {needed}; the model is damaged",
+            )
+        ]
+    optional = 2 if operator.name in WEIGHT_OPERATORS else len(operator.inputs)
+    if -1 in operator.inputs[:optional]:
+        return [
+            LintFinding(
+                operator.name,
+                layer,
+                f"its inputs {operator.inputs} leave one out; only a bias may be missing, so convert the "
+                "model again",
             )
         ]
     newest = MAX_OPERATOR_VERSIONS.get(operator.name, DEFAULT_MAX_VERSION)

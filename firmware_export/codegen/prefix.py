@@ -8,14 +8,25 @@ from edgefl.errors import ConfigError
 DEFAULT_PREFIX = "model"
 PREFIX_PATTERN = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 MAX_PREFIX_LENGTH = 24
+RESERVED_PATTERN = re.compile(
+    "assert|complex|ctype|errno|fenv|float|inttypes|iso646|limits|locale|math|setjmp|signal|stdalign|stdarg|"
+    "stdatomic|stdbool|stddef|stdint|stdio|stdlib|stdnoreturn|string|tgmath|threads|time|uchar|wchar|wctype|"
+    "arm_acle|arm_mve|arm_neon|board|drift|ota|run"
+)
+"""Names of headers that a file with the prefix would hide, and prefixes of other functions of the export."""
 
 
 def check_prefix(prefix: str) -> str:
     """Return a prefix if it can begin C identifiers.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: it cannot, or a file with this name would hide a header.
     """
+    if RESERVED_PATTERN.fullmatch(prefix):
+        raise ConfigError(
+            f"the prefix {prefix!r} is taken by C or by the export, expected another name such as kws or "
+            "door_sensor; pass another --prefix"
+        )
     if len(prefix) > MAX_PREFIX_LENGTH or not PREFIX_PATTERN.fullmatch(prefix):
         raise ConfigError(
             f"the prefix {prefix!r} cannot begin C identifiers, expected at most {MAX_PREFIX_LENGTH} lower "

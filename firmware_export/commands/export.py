@@ -101,7 +101,7 @@ class ExportGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the subcommand of the arguments, with its name and its own arguments."""
-        if args and args[0].endswith(".tflite"):
+        if args and args[0].lower().endswith(".tflite"):
             args = [import_model.name or "", *args]
         return super().resolve_command(ctx, args)
 

@@ -19,6 +19,7 @@ from firmware_export.certificate.certificate import (
 )
 from firmware_export.certificate.import_model import (
     DEFAULT_RANDOM_INPUTS,
+    MAX_SAMPLES,
     draw_random_samples,
     read_imported_model,
     read_samples,
@@ -33,7 +34,7 @@ from firmware_export.tflite.interpreter import load_tflite
 @click.command(
     "tflite",
     short_help="Make firmware from any int8 .tflite.",
-    epilog="Example: edgefl export model.tflite -o out/ --target cortex-m4 --data samples.npz",
+    epilog="Example: edgefl export tflite model.tflite -o out/ --target cortex-m4 --data samples.npz",
 )
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("-o", "--out", required=True, type=click.Path(path_type=Path), help="Directory for all files.")
@@ -48,7 +49,7 @@ from firmware_export.tflite.interpreter import load_tflite
 @click.option("--flash", help="Maximum flash of the model on the target, such as 256K.")
 @click.option(
     "--samples",
-    type=click.IntRange(1),
+    type=click.IntRange(1, MAX_SAMPLES),
     help=f"Maximum number of samples to compare.  [default: all of --data, or {DEFAULT_RANDOM_INPUTS} random "
     "inputs]",
 )
@@ -58,7 +59,9 @@ from firmware_export.tflite.interpreter import load_tflite
     show_default=True,
     help="Prefix of the C symbols and files in the folder c, for a firmware with several models.",
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Random seed of random inputs.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=1, show_default=True, help="Random seed of random inputs."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the certificate as JSON.")
 def import_model(
     model: Path,
@@ -77,6 +80,8 @@ def import_model(
     The certificate states that the C computes the same bytes as TensorFlow Lite Micro, on this computer and
     on each core in QEMU. With labels in --data it also has the accuracy. Without --data it compares random
     inputs, which proves bytes only.
+
+    `edgefl export MODEL.tflite` is the same command.
     """
     budget = Budget(parse_bytes(ram) if ram else 0, parse_bytes(flash) if flash else 0)
     inputs = RANDOM_INPUTS if data is None else FILE_INPUTS
@@ -87,7 +92,7 @@ def import_model(
         x = draw_random_samples(load_tflite(content), samples or DEFAULT_RANDOM_INPUTS, seed)
         y = np.empty(0, np.int64)
     else:
-        x, y = read_samples(data, content, samples or np.iinfo(np.int64).max)
+        x, y = read_samples(data, content, samples or MAX_SAMPLES)
     old = remove_certificate(out)
     with Progress() as progress:
         progress.update_live(f"building for {request.target}, comparing {len(x)} inputs")

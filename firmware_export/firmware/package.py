@@ -18,7 +18,6 @@ from firmware_export.firmware.project import (
     read_output_bytes,
 )
 
-LICENSE = "Apache-2.0"
 PACKAGE_FILES = {
     "library.json": "library.json",
     "library.properties": "library.properties",
@@ -51,7 +50,6 @@ def make_package_files(model: Mapping[str, str], prefix: str, sha256: str) -> di
         "UPPER": prefix.upper(),
         "VERSION": f"1.0.0+{sha256[:8]}",
         "DIGEST": sha256,
-        "LICENSE": LICENSE,
         "INPUT_BYTES": str(read_input_bytes(header)),
         "OUTPUT_BYTES": str(read_output_bytes(header)),
         "RAM_BYTES": str(read_macro(header, "MODEL_RAM_BYTES")),

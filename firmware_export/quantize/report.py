@@ -21,7 +21,7 @@ def find_warnings(answers: Any, *, classifies: bool = True) -> tuple[str, ...]:
     if len(answers) < MIN_MEASURED_SAMPLES:
         warnings.append(
             f"{len(answers)} samples prove little, expected {MIN_MEASURED_SAMPLES} or more; collect more on "
-            "this device, or pass others with --data"
+            "this device, or pass more with --data or --samples"
         )
     if not classifies:
         if len(answers) > 1 and (answers == answers[0]).all():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from edgefl.errors import ExportError
 from firmware_export.certificate.import_model import dequantize_input, draw_random_samples, read_samples
 from firmware_export.certificate.verify import verify_bundle
 from firmware_export.commands.export import export
@@ -110,6 +111,9 @@ X = np.zeros((4, 8), np.float32)
         ({"x": X, "y": np.zeros(3, np.int64)}, "shape (3,)", "4 integers"),
         ({"x": X, "y": np.zeros(4)}, "float64", "4 integers"),
         ({"images": X}, "images", "expected x"),
+        ({"x": X.astype(np.float64) + 1e300}, "not finite", "remove those samples"),
+        ({"x": X, "y": np.full(4, 2**63 + 5, np.uint64)}, "uint64", "4 integers"),
+        ({"x": np.float32(1)}, "shape ()", "(n, 8)"),
     ],
 )
 def test_unusable_samples_are_named(arrays, found, expected, model, tmp_path) -> None:
@@ -151,6 +155,57 @@ def test_float_models_are_refused(graphs, tmp_path) -> None:
     path.write_bytes(graphs.make_tflite(tensors, [graphs.Op("RELU", (0,), (1,))]))
     result = run_export(path, "-o", tmp_path / "out", "--target", "host")
     assert "FLOAT32, expected INT8" in str(result.exception)
+
+
+def test_output_without_a_flatten_layer_is_compared(graphs, tmp_path) -> None:
+    tensors = [graphs.T((1, 2, 2, 3), 0.1), graphs.T((1, 2, 2, 3), 0.1, -128)]
+    path = tmp_path / "model.tflite"
+    path.write_bytes(graphs.make_tflite(tensors, [graphs.Op("RELU", (0,), (1,))]))
+    result = run_export(path, "-o", tmp_path / "out", "--target", "host", "--samples", 40)
+    assert result.exit_code == 0, result.exception
+    assert "40 random inputs, every output byte the same" in result.output
+
+
+def make_damaged_models(graphs) -> dict[str, bytes]:
+    """Models whose parts contradict each other, by a fragment of the error."""
+    geometry = {"padding": 1, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
+    kernel = graphs.T((2, 3, 3, 1), 0.1, 0, np.ones((2, 3, 3, 1), np.int8))
+    tensors = [graphs.T((1, 4, 4, 1)), kernel, graphs.T((1, 4, 40, 2))]
+    convolution = graphs.Op("CONV_2D", (0, 1, -1), (2,), geometry, "Conv2D")
+    window = {"padding": 1, "filterHeight": 2, "filterWidth": 2, "strideH": 2, "strideW": 2}
+    pool = graphs.Op("MAX_POOL_2D", (0,), (1,), window, "Pool2D")
+    return {
+        "size 4 along axis 1, expected 2": graphs.make_tflite(tensors, [convolution]),
+        "size 7 along axis 1, expected 4": graphs.make_tflite(
+            [graphs.T((1, 8, 8, 2)), graphs.T((1, 7, 4, 2))], [pool]
+        ),
+        "leave one out": graphs.make_tflite(
+            [graphs.T((1, 8)), graphs.T((1, 8))], [graphs.Op("ADD", (0, -1), (1,), {}, "Add")]
+        ),
+        "no operator computes it": graphs.make_tflite(
+            [graphs.T((1, 8)), graphs.T((1, 8)), graphs.T((1, 8), data=np.zeros((1, 8), np.int8))],
+            [graphs.Op("RELU", (0,), (1,))],
+        ),
+    }
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_models_that_contradict_themselves_are_refused(number, graphs, tmp_path) -> None:
+    """The C would write outside its buffers, and a runtime would crash this process."""
+    message, model = list(make_damaged_models(graphs).items())[number]
+    path = tmp_path / "model.tflite"
+    path.write_bytes(model)
+    result = run_export(path, "-o", tmp_path / "out", "--target", "host")
+    assert isinstance(result.exception, ExportError) and message in str(result.exception)
+
+
+def test_import_removes_the_float_model_of_an_earlier_export(model, tmp_path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in ("model_float.tflite", "report.json"):
+        (out / name).write_bytes(b"of a device")
+    assert run_export(model, "-o", out, "--target", "host").exit_code == 0
+    assert not (out / "model_float.tflite").exists() and not (out / "report.json").exists()
 
 
 def test_options_before_the_model_are_refused(model, tmp_path) -> None:

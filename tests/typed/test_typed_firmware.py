@@ -92,6 +92,7 @@ def test_commands_from_a_downloaded_model_to_an_inference_work(
 def test_command_of_the_firmware_benchmark_works(workspace: Any, page: Callable[[str], Any]) -> None:
     command = page("docs/results/firmware.md").take("python -m tests.benchmarks firmware")
     output = workspace.run(
-        f"cd {ROOT}; {command}", {"--samples 1000 --cmsis-nn PATH --models PATH": "--samples 20 --data digits"}
+        f"cd {ROOT}; {command}",
+        {"--samples 1000 --cmsis-nn PATH --models PATH": "--samples 20 --data digits"},
     )
     assert "20 samples, the same bytes in tflite-micro" in output

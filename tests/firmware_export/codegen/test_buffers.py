@@ -64,6 +64,22 @@ def test_an_output_overwrites_an_input_at_its_last_use() -> None:
     assert made.offsets[2] != made.offsets[1] and made.offsets[3] == made.offsets[2], "tensor 1 is read again"
 
 
+def test_dead_layer_does_not_overwrite_the_output() -> None:
+    layers = [make_layer([0], 1), make_layer([1], 2, overwritable=[1])]
+    made = plan_buffers(layers, {0: 0, 1: 1, 2: 2}, {0: 8, 1: 8, 2: 8}, 0, 1)
+    assert made.offsets[2] != made.output_offset
+
+
+def test_layer_that_reads_a_view_of_its_input_does_not_overwrite_it() -> None:
+    """Tensor 2 is a slice of tensor 1, so that writing element 0 would change what element 8 reads."""
+    layers = [make_layer([0], 1), make_layer([1, 2], 3, overwritable=[1]), make_layer([3], 4)]
+    made = plan_buffers(layers, {0: 0, 1: 1, 2: 1, 3: 3, 4: 4}, {0: 8, 1: 64, 3: 64, 4: 8}, 0, 4)
+    assert made.offsets[3] != made.offsets[1]
+    layers[1] = make_layer([1, 1], 3, overwritable=[1, 1])
+    made = plan_buffers(layers, {0: 0, 1: 1, 3: 3, 4: 4}, {0: 8, 1: 64, 3: 64, 4: 8}, 0, 4)
+    assert made.offsets[3] == made.offsets[1], "x + x reads each element before it writes it"
+
+
 @st.composite
 def networks(draw):
     """Draw layers that each read one or two earlier tensors."""

@@ -148,28 +148,33 @@ def test_inferences_in_two_arenas_run_at_the_same_time(models, compiled, tmp_pat
     assert (received == expected).all()
 
 
-def test_functions_of_the_header_quantize_like_the_interpreter(models, tmp_path) -> None:
-    model = models["door"]
+def test_functions_of_the_header_quantize_like_the_interpreter(graphs, tmp_path) -> None:
+    """A scale that is a power of two makes ties exact, and an odd zero point shows the order of the steps."""
+    tensors = [graphs.T((1, 1), 0.5, 1), graphs.T((1, 1), 0.25, -3)]
+    model = graphs.make_tflite(tensors, [graphs.Op("RELU", (0,), (1,))])
     sources = [tmp_path / "main.c", *write_sources(dict(generate_c(model).files), tmp_path)]
     sources[0].write_text(HELPERS)
     program = compile_program(sources, tmp_path / "program", "-std=c99", "-pedantic", "-Wconversion")
-    loaded = load_tflite(model, reference=True)
     steps = np.concatenate([np.arange(-300, 300, 0.5), np.random.default_rng(0).uniform(-200, 200, 1000)])
-    values = (steps * loaded.scale).astype(np.float32)
-    ran = subprocess.run([program], input=values.tobytes(), capture_output=True, check=True, timeout=100)
+    values = np.append(steps * 0.5, [1e30, -1e30, np.inf, -np.inf]).astype(np.float32)
+    sent = np.append(values, np.float32(np.nan)).tobytes()
+    ran = subprocess.run([program], input=sent, capture_output=True, check=True, timeout=100)
     rows = np.frombuffer(ran.stdout, np.dtype([("quantized", "i1"), ("real", "<f4")]))
-    batch = np.zeros((len(values), *loaded.shape[1:]), np.float32) + values.reshape(
-        -1, *[1] * (len(loaded.shape) - 1)
-    )
-    expected = quantize_input(loaded, batch).reshape(len(values), -1)[:, 0]
-    assert np.abs(rows["quantized"].astype(int) - expected).max() <= 1
-    inside = np.abs(steps - np.round(steps * 2) / 2) > 1e-3  # float32 may round a tie to the other side
-    np.testing.assert_array_equal(rows["quantized"][inside], expected[inside])
+    expected = quantize_input(load_tflite(model, reference=True), values[:, None])[:, 0]
+    np.testing.assert_array_equal(rows["quantized"][:-1], expected)
+    np.testing.assert_array_equal(rows["real"], 0.25 * (rows["quantized"].astype(np.float32) + 3))
+    assert rows["quantized"][-1] == -128
 
 
 @pytest.mark.parametrize("prefix", ["", "Kws", "7up", "a-b", "a__b", "_a", "a_", "x" * 25, "a b", 'a"'])
 def test_unusable_prefixes_are_named(prefix) -> None:
     with pytest.raises(ConfigError, match="lower case letters"):
+        check_prefix(prefix)
+
+
+@pytest.mark.parametrize("prefix", ["stdint", "math", "arm_acle", "run"])
+def test_prefixes_that_hide_a_header_or_a_function_are_refused(prefix) -> None:
+    with pytest.raises(ConfigError, match=f"{prefix!r} is taken"):
         check_prefix(prefix)
 
 

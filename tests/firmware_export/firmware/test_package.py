@@ -19,7 +19,6 @@ from platformio.package.manifest.parser import ManifestParserFactory
 from platformio.package.manifest.schema import ManifestSchema
 for name in ("library.json", "library.properties"):
     parsed = ManifestParserFactory.new_from_file(f"{sys.argv[1]}/{name}").as_dict()
-    parsed.pop("license", None)  # is compared with a list from the internet
     manifest = ManifestSchema().load_manifest(parsed)
     print(name, manifest["name"], manifest["version"])
 """
@@ -81,7 +80,6 @@ def test_platformio_accepts_the_manifests(package, tools) -> None:
         "library.json edgefl_door 1.0.0+01234567",
         "library.properties edgefl_door 1.0.0+01234567",
     ]
-    assert json.loads((package / "library.json").read_text())["license"] == "Apache-2.0"
     (package / "library.json").write_text(json.dumps({"name": "edgefl_door", "version": "one"}))
     ran = subprocess.run(
         [tools, "-c", PLATFORMIO_CHECK, package], capture_output=True, text=True, timeout=100
