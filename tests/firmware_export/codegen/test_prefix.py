@@ -142,6 +142,8 @@ def test_inferences_in_two_arenas_run_at_the_same_time(models, compiled, tmp_pat
     program = compile_program(sources, tmp_path / "program", "-fsanitize=thread")
     inputs = draw_inputs(model, 2)
     ran = subprocess.run([program], input=inputs.tobytes(), capture_output=True, timeout=250)
+    if b"unexpected memory mapping" in ran.stderr:
+        pytest.skip("this kernel's addresses are too random for GCC's thread sanitizer")
     assert ran.returncode == 0, ran.stderr
     received = np.frombuffer(ran.stdout, np.int8).reshape(2, 2000, -1)
     expected = compiled.run_micro(model, inputs).reshape(2, 1, -1)
