@@ -1,5 +1,7 @@
 """Reading a .tflite, and clear errors for all other bytes."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -126,7 +128,11 @@ def test_weights_behind_the_flatbuffer_are_read_and_moved_inside(dense) -> None:
     moved += bytes((1 << 20) - len(moved)) + weights.tobytes()
     assert read_quantized_model(bytes(moved)).get_tensor(1).data.tolist() == weights.tolist()
     inside = to_portable(bytes(moved))
-    assert len(inside) < 2000 and generate_c(inside).files == generate_c(dense).files
+    files, expected = (generate_c(model).files for model in (inside, dense))
+    digests = [re.search(r"MODEL_SHA256.*", made["model.h"])[0] for made in (files, expected)]
+    assert len(inside) < 2000 and files == {
+        name: text.replace(digests[1], digests[0]) for name, text in expected.items()
+    }
     assert to_portable(inside) == inside
     with pytest.raises(ExportError, match="truncated"):
         read_quantized_model(bytes(moved[:-1]))
