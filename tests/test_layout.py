@@ -55,7 +55,7 @@ HEAVY = {
     "mlflow",
     "prometheus_client",
 }
-# Rooms that only run with TensorFlow may import it when they are loaded. A device loads none of them.
+# Rooms that only run with TensorFlow may import it when they are loaded. A device never loads these rooms.
 TENSORFLOW = ("edgefl/models/", "edgefl/compiler/", "edgefl/learner/keras.py")
 PAHO = ("edgefl/transport/",)
 FLATBUFFERS = "edgefl/plan/tflite.py"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def keep_options(options: Any, config: FederationConfig) -> Any:
-    """Return the options unchanged, for an algorithm that derives none of them from the configuration.
+    """Return the options unchanged, for an algorithm whose options do not depend on the configuration.
 
     Args:
         options: the options of the algorithm.

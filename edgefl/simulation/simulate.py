@@ -156,8 +156,8 @@ def simulate(
         keep_result: called with each client result, see `drop_mixture`. Its return value is kept.
         noise_key: 32 bytes from which the noise and the cohorts of `[privacy]` are drawn. None derives them
             from the seed. Anyone with the seed can then remove the noise.
-        evaluate_every: evaluate every client and the server's models after every so many rounds, and after
-            the last round. 0 never evaluates.
+        evaluate_every: number of rounds after which every client and the server's models are evaluated
+            again. They are also evaluated after the last round. 0 never evaluates.
         losses: mean training loss of each round before `start`. None or NaN for a round without a loss.
         without_rounds: ids of clients that take part in no round and are only personalized.
 

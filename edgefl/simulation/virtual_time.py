@@ -2,7 +2,7 @@
 
 Clients train as on a device, and the round server decides as over MQTT. The table `[fleet]` defines what is
 simulated: how long a client trains, when it is online, how long a message takes, and which messages are lost.
-Without delays and losses, the result equals that of `edgefl.simulation.simulate` bit for bit.
+Without delays and losses, the result has the same bits as the result of `edgefl.simulation.simulate`.
 
 A status, a chunk and a blob are never lost, because MQTT delivers them at least once. A task, an announcement
 and a receipt are sent at most once, so they can be lost.

@@ -81,9 +81,6 @@ def write_bundle(
             name: sha256(content).hexdigest() for name, content in sorted({**exported, **derived}.items())
         }
         remove_derived_files(out, old - certificate["files"].keys())
-        if request.imported:  # a device's earlier export left its float model and its report
-            for name in (FLOAT_MODEL_FILE, REPORT_JSON_FILE):
-                (out / name).unlink(missing_ok=True)
         write_atomic(out / CERTIFICATE_FILE, dumps(certificate, indent=1).encode())
     except OSError as error:
         raise ExportError(

@@ -1,11 +1,11 @@
 """Imports a given int8 .tflite: its samples from a file, or random inputs."""
 
-import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from edgefl.data.arrays import read_arrays
 from edgefl.errors import DataError, ExportError
 from edgefl.rng import derive_rng
 from edgefl.types import Array, Labels
@@ -17,6 +17,7 @@ from firmware_export.tflite.quantized_model import read_quantized_model
 
 DEFAULT_RANDOM_INPUTS = 100
 MAX_SAMPLES = 100_000
+SAMPLE_FILE_REMEDY = "pass a .npz with samples x and, if known, labels y, from numpy.savez(path, x=x, y=y)"
 
 
 def read_imported_model(path: Path) -> bytes:
@@ -87,20 +88,8 @@ def read_samples(path: Path, model: bytes, count: int) -> tuple[Array, Labels]:
     Raises:
         DataError: the file cannot be read, has no `x`, or an array has a wrong type, shape or value.
     """
-    try:
-        file = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
-        arrays = {} if isinstance(file, np.ndarray) else dict(file)
-    except Exception as error:  # numpy, zipfile and zlib raise many kinds
-        raise DataError(
-            f"cannot read the samples of {path}: {error}; pass a .npz with x and perhaps y"
-        ) from error
-    if "x" not in arrays:
-        raise DataError(
-            f"{path} has the arrays {', '.join(arrays) or '(none)'}, expected x and perhaps y in a .npz; use "
-            "np.savez(path, x=x)"
-        )
-    x = arrays["x"]
-    y = arrays.get("y", np.empty(0, np.int64))
+    x = read_arrays(path, ("x",), remedy=SAMPLE_FILE_REMEDY)["x"]
+    y = read_arrays(path, ("y",), some=True, remedy=SAMPLE_FILE_REMEDY).get("y", np.empty(0, np.int64))
     loaded = load_tflite(model)
     if not x.ndim or x.shape[1:] != loaded.shape[1:] or not len(x):
         expected = ", ".join(map(str, loaded.shape[1:]))

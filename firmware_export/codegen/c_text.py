@@ -72,7 +72,7 @@ CLASSIFY_C = """int model_classify(const int8_t *input)
     return best;
 }
 """
-HELPERS_H = """/* The int8 of a real value of the input, to nearest, ties to even. -ffast-math breaks it. */
+QUANTIZATION_H = """/* The int8 of a real value of the input, ties to even. -ffast-math breaks it. */
 static inline int8_t model_quantize_input(float value)
 {
     float steps = value / MODEL_INPUT_SCALE;
@@ -191,7 +191,7 @@ def render_model_h(made: AssembledModel) -> str:
     ]
     for part, fields in made.fields.items():
         lines += [render_declaration(part, fields), ""]
-    return "\n".join([*lines, HELPERS_H, "#ifdef __cplusplus", "}", "#endif", "#endif", ""])
+    return "\n".join([*lines, QUANTIZATION_H, "#ifdef __cplusplus", "}", "#endif", "#endif", ""])
 
 
 def render_model_weights_c(made: AssembledModel) -> str:

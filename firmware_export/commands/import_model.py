@@ -10,7 +10,13 @@ from edgefl.errors import ExportError
 from edgefl.system.files import write_atomic
 from edgefl.system.progress import Progress
 from firmware_export.certificate.budget import Budget
-from firmware_export.certificate.bundle import MODEL_FILE, remove_certificate, write_bundle
+from firmware_export.certificate.bundle import (
+    FLOAT_MODEL_FILE,
+    MODEL_FILE,
+    REPORT_JSON_FILE,
+    remove_certificate,
+    write_bundle,
+)
 from firmware_export.certificate.certificate import (
     FILE_INPUTS,
     RANDOM_INPUTS,
@@ -93,6 +99,7 @@ def import_model(
         y = np.empty(0, np.int64)
     else:
         x, y = read_samples(data, content, samples or MAX_SAMPLES)
+    _check_folder(out, model)
     old = remove_certificate(out)
     with Progress() as progress:
         progress.update_live(f"building for {request.target}, comparing {len(x)} inputs")
@@ -111,3 +118,18 @@ def import_model(
     if not len(y):
         lines.append("no labels: the certificate proves equal bytes, and says nothing about accuracy")
     click.echo("\n".join([*lines, describe_certificate(certificate, out)]))
+
+
+def _check_folder(out: Path, model: Path) -> None:
+    """Check that the export overwrites neither the given model nor the export of a device."""
+    if (out / MODEL_FILE).resolve() == model.resolve():
+        raise ExportError(
+            f"the export would overwrite {model}, expected another directory than the model's; pass another "
+            "-o"
+        )
+    for name in (FLOAT_MODEL_FILE, REPORT_JSON_FILE):
+        if (out / name).exists():
+            raise ExportError(
+                f"{out} contains {name}, so it may be the export of a device, expected a new directory or an "
+                "earlier export of a model file; pass another -o"
+            )

@@ -196,7 +196,7 @@ def test_availability_reads_sensors_under_root(tmp_path):
         Conditions(idle=True, mains=True), tmp_path / "state", 4, root=tmp_path, clock=clock
     )
     write_files(tmp_path, {"proc/loadavg": "2.1 0 0 1/1 1"})
-    clock.now += 1e6  # after so long a time the load of this process itself has no effect
+    clock.now += 1e6  # after this time the load of this process has no effect
     assert available.find_pause_reason() == "busy"
     write_files(tmp_path, {"proc/loadavg": "1.0 0 0 1/1 1"})
     assert available.find_pause_reason(refresh=True) == ""

@@ -110,7 +110,7 @@ X = np.zeros((4, 8), np.float32)
         ({"x": X.astype(str)}, "type <U", "float32 or int8"),
         ({"x": X, "y": np.zeros(3, np.int64)}, "shape (3,)", "4 integers"),
         ({"x": X, "y": np.zeros(4)}, "float64", "4 integers"),
-        ({"images": X}, "images", "expected x"),
+        ({"images": X}, "no array x, received images", "samples x"),
         ({"x": X.astype(np.float64) + 1e300}, "not finite", "remove those samples"),
         ({"x": X, "y": np.full(4, 2**63 + 5, np.uint64)}, "uint64", "4 integers"),
         ({"x": np.float32(1)}, "shape ()", "(n, 8)"),
@@ -199,13 +199,26 @@ def test_models_that_contradict_themselves_are_refused(number, graphs, tmp_path)
     assert isinstance(result.exception, ExportError) and message in str(result.exception)
 
 
-def test_import_removes_the_float_model_of_an_earlier_export(model, tmp_path) -> None:
+@pytest.mark.parametrize("name", ["model_float.tflite", "report.json"])
+def test_export_of_a_device_is_not_overwritten(name, model, tmp_path) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    for name in ("model_float.tflite", "report.json"):
-        (out / name).write_bytes(b"of a device")
-    assert run_export(model, "-o", out, "--target", "host").exit_code == 0
-    assert not (out / "model_float.tflite").exists() and not (out / "report.json").exists()
+    for file in (name, "model.tflite"):
+        (out / file).write_bytes(b"of a device")
+    result = run_export(model, "-o", out, "--target", "host")
+    assert isinstance(result.exception, ExportError)
+    assert f"{out} contains {name}" in str(result.exception) and "pass another -o" in str(result.exception)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == dict.fromkeys(
+        (name, "model.tflite"), b"of a device"
+    )
+
+
+def test_given_model_is_not_overwritten(model, tmp_path) -> None:
+    given = model.rename(tmp_path / "model.tflite")
+    content = given.read_bytes()
+    result = run_export(given, "-o", tmp_path, "--target", "host")
+    assert f"would overwrite {given}" in str(result.exception)
+    assert given.read_bytes() == content and [path.name for path in tmp_path.iterdir()] == ["model.tflite"]
 
 
 def test_options_before_the_model_are_refused(model, tmp_path) -> None:

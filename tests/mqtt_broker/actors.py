@@ -156,4 +156,6 @@ class Listener:
                 self.messages.append(event)
                 if predicate(event):
                     return self.messages
-        raise AssertionError(f"it was not said; heard {[message.topic for message in self.messages]}")
+        raise AssertionError(
+            f"no such message within {DEADLINE_S} s, received {[message.topic for message in self.messages]}"
+        )

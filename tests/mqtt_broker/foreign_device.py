@@ -180,8 +180,8 @@ class ForeignDevice:
         return message
 
     def sign(self, kind, message):
-        """Return the encoded message with its signature. The signature covers the text as it is sent,
-        with any spaces and numbers. Key messages are signed in the form of the page.
+        """Return the encoded message with its signature. The signature covers the exact bytes of the
+        text, with its spaces and its form of numbers. Key messages are signed in the form of the page.
         """
         text = json.dumps({**message, "signature": ""}, indent=1).replace('"signature": "', '"signature":"')
         if not self.enrolment:

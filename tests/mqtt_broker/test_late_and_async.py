@@ -206,7 +206,7 @@ LATE = {"clients_per_round": 2, "over_selection": 1.5, "late": "keep"}
 def test_killed_aggregator_accepts_no_update_twice_and_keeps_the_bits(
     seed, rounds, federate, mosquitto_url, toys
 ):
-    """One device is slow: it has so many samples that it answers old versions."""
+    """One device has many samples. It is slow and answers old versions."""
     options: dict[str, object] = {}
     federation = federate(
         mosquitto_url, **{"algorithm": "fedavg", "options": options, "rounds": 6, "min_clients": 3, **rounds}

@@ -71,7 +71,7 @@ def test_enrolled_devices_complete_a_federation(secured, federate, toys, absent,
 
 def test_device_can_publish_and_subscribe_only_for_itself(secured, links, tmp_path):
     """The broker drops forbidden messages, in MQTT 3.1.1 without an error. The aggregator and the other
-    device receive none of them.
+    device do not receive these messages.
     """
     thief, victim = (secured.enrol(name, tmp_path / name) for name in ("thief", "victim"))
     root = "edgefl/v2/f/device"

@@ -73,7 +73,7 @@ class Running:
         with self._changed:
             self._changed.wait_for(lambda: text in self.output or self.process.poll() is not None, DEADLINE_S)
         self._reader.join(5 if self.process.poll() is not None else 0)
-        assert text in self.output, f"{self.line}\nexpected it to say {text!r}; it said\n{self.output}"
+        assert text in self.output, f"{self.line}\nexpected {text!r} in the output\n{self.output}"
 
     def wait_for_end(self, code: int = 0) -> str:
         """Wait for the end of the command, and return its output."""

@@ -24,7 +24,7 @@ def make_layer(inputs, output, overwritable=(), scratch_bytes=0):
 
 
 def make_plan(layers, sizes):
-    """Plan a network whose input is tensor 0 and whose output is that of the last layer."""
+    """Plan a network whose input is tensor 0. The last layer makes its output."""
     tensors = {t for entry in layers for t in (*entry.inputs, entry.output)}
     return plan_buffers(layers, {t: t for t in tensors}, sizes, 0, layers[-1].output)
 

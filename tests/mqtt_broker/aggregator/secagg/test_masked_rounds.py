@@ -70,8 +70,8 @@ def test_masked_federation_matches_the_simulator_and_reveals_no_update(
 def test_client_that_vanishes_after_sharing_keys_is_recovered(
     vanishes_before, federate, mosquitto_url, toys, masked_puppet, masked
 ):
-    """If it vanishes before its vector arrived, the sum is that of the others. Otherwise the sum contains
-    its vector.
+    """If the client vanishes before its vector arrives, the sum contains the vectors of the other clients.
+    Otherwise the sum contains its vector too.
     """
     federation = federate(mosquitto_url, rounds=1, **{**SETTINGS, "min_clients": 4})
     aggregator = federation.aggregator()
