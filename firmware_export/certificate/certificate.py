@@ -22,7 +22,7 @@ from firmware_export.certificate.tflm_runner import measure_arena_bytes, read_tf
 from firmware_export.codegen.c_source import CSource, generate_c
 from firmware_export.codegen.prefix import DEFAULT_PREFIX, check_prefix
 from firmware_export.firmware.targets import TARGETS
-from firmware_export.firmware.toolchain import ARM_GCC, CC, QEMU, explain_missing_tools, read_tool_version
+from firmware_export.firmware.toolchain import explain_missing_tools, read_tool_version
 from firmware_export.quantize.report import find_warnings
 from firmware_export.tflite.graph import read_graph
 from firmware_export.tflite.interpreter import load_tflite
@@ -150,7 +150,7 @@ def list_tool_versions() -> dict[str, str]:
     """Return the versions of the tools that measured the figures. A missing tool has an empty version."""
     return {
         "tflite-micro": read_tflm_version(),
-        **{tool: read_tool_version(tool) for tool in (CC, ARM_GCC, QEMU)},
+        **{tool: read_tool_version(tool) for target in TARGETS.values() for tool in target.tools},
     }
 
 
@@ -216,7 +216,7 @@ def check_measurable(request: ExportRequest) -> None:
             "--ram and --flash limit a microcontroller, but the target is host; use --target cortex-m4, or "
             "leave them out"
         )
-    if reason := explain_missing_tools(ARM_GCC, QEMU):
+    if reason := explain_missing_tools(*TARGETS[request.target].tools):
         raise ExportError(f"--ram and --flash cannot be checked: {reason}")
 
 

@@ -23,7 +23,7 @@ from firmware_export.firmware.firmware import (
     explain_not_runnable,
 )
 from firmware_export.firmware.targets import HOST_TARGET, TARGETS, Target
-from firmware_export.firmware.toolchain import ARM_GCC, CC, QEMU, read_tool_version
+from firmware_export.firmware.toolchain import read_tool_version
 
 EQUAL = "equal"
 NOT_RUN = "not run"
@@ -114,8 +114,7 @@ def run_skipping(
 
 def describe_tools(target: Target) -> str:
     """Return the versions of the tools that build and run a target's program."""
-    names = (CC,) if target.is_host else (ARM_GCC, QEMU)
-    return ", ".join(f"{name} {read_tool_version(name)}" for name in names)
+    return ", ".join(f"{name} {read_tool_version(name)}" for name in target.tools)
 
 
 def hash_outputs(outputs: Any) -> str:

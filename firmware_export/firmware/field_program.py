@@ -132,6 +132,7 @@ def _render_cmake(target: Target, gate: bool, updates: UpdateSettings | None) ->
         special = MONOCYPHER_OPTIONS
         definitions = f"UPDATE_SLOT_BYTES={updates.slot_bytes}"
     host = target.is_host
+    qemu = " ".join([target.architecture.qemu, *target.list_qemu_options()])
     return CMAKE_TEMPLATE.format(
         board="host.c" if host else "semihosting.c startup.c",
         sources=" ".join(sources),
@@ -141,9 +142,7 @@ def _render_cmake(target: Target, gate: bool, updates: UpdateSettings | None) ->
         definitions=definitions,
         libraries="" if host else " gcc",
         link="" if host else LINK_OPTIONS,
-        command="field.elf"
-        if host
-        else f"qemu-system-arm {' '.join(target.list_qemu_options())} -kernel $<TARGET_FILE:field.elf>",
+        command="field.elf" if host else f"{qemu} -kernel $<TARGET_FILE:field.elf>",
     )
 
 

@@ -13,9 +13,6 @@ from firmware_export.firmware.limits import PROGRAM_LIMITS
 from firmware_export.firmware.project import make_project_files, read_input_bytes, read_output_bytes
 from firmware_export.firmware.targets import COMPILER_OPTIONS, Target
 from firmware_export.firmware.toolchain import (
-    ARM_GCC,
-    CC,
-    QEMU,
     TOOL_DEADLINE_S,
     explain_missing_tools,
     find_sandbox_options,
@@ -102,7 +99,7 @@ def explain_not_runnable(target: Target) -> str:
     Returns:
         The reason. Empty if the target can be run.
     """
-    return explain_missing_tools(CC) if target.is_host else explain_missing_tools(ARM_GCC, QEMU)
+    return explain_missing_tools(*target.tools)
 
 
 def build_firmware(
@@ -123,7 +120,8 @@ def build_firmware(
     for name, text in make_project_files(model, target).items():
         (work / name).parent.mkdir(parents=True, exist_ok=True)
         (work / name).write_text(text)
-    compiler, sizer = (CC, "size") if target.is_host else (ARM_GCC, "arm-none-eabi-size")
+    compiler = target.tools[0]
+    sizer = "size" if target.is_host else target.architecture.size
     board_sources = ("main", "host") if target.is_host else ("main", "semihosting", "startup")
     flags = [
         *target.flags,
@@ -193,10 +191,11 @@ def run_firmware(
     """
     (work / "samples.bin").write_bytes(np.ascontiguousarray(inputs, np.int8).tobytes())
     target = built.target
+    qemu = target.architecture.qemu
     command = (
         [str(built.program)]
         if target.is_host
-        else [QEMU, *find_sandbox_options(), *target.list_qemu_options(), "-kernel", str(built.program)]
+        else [qemu, *find_sandbox_options(qemu), *target.list_qemu_options(), "-kernel", str(built.program)]
     )
     text = run_tool(command, work, deadline_s, f"the firmware of {target.name}", PROGRAM_LIMITS)
     ticks = SAMPLE_PATTERN.findall(text)

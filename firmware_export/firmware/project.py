@@ -10,7 +10,8 @@ from importlib.resources.abc import Traversable
 
 from edgefl.errors import ExportError
 from firmware_export.firmware.field_program import UpdateSettings, make_field_files
-from firmware_export.firmware.targets import COMPILER_OPTIONS, Target
+from firmware_export.firmware.targets import ARM, COMPILER_OPTIONS, Target
+from firmware_export.firmware.toolchain import TOOL_PACKAGES
 
 PLACEHOLDER = re.compile(r"@([A-Z_]+)@")
 PORTABLE_FILES = ("board.h", "main.c", "print.h")
@@ -100,9 +101,11 @@ def read_macro(header: str, name: str) -> int:
 def choose_clang_flags(target: Target) -> tuple[str, ...]:
     """Return the options that Clang needs for a core besides GCC's options.
 
-    On bare metal, Clang loads a word that may be unaligned byte by byte. Cores from the M3 on can load it at
-    once. Clang also needs short enums, because GCC links with short enums.
+    On Arm without an operating system, Clang loads a word that may be unaligned byte by byte. Cores from the
+    M3 on can load it at once. Clang also needs short enums, because GCC links with short enums.
     """
+    if target.architecture is not ARM:
+        return ()
     return ("-fshort-enums", *([] if target.machine == "microbit" else ["-munaligned-access"]))
 
 
@@ -124,19 +127,26 @@ def _make_template_values(header: str, target: Target) -> dict[str, str]:
             "TIME": "A tick is a nanosecond on this computer.",
         }
     tick = f"{float(target.tick):g}"
+    architecture = target.architecture
+    packages = " ".join(TOOL_PACKAGES[tool] for tool in ("cmake", *target.tools))
     return values | {
         "MACHINE": target.machine,
+        "ARCHITECTURE": architecture.name,
+        "TRIPLE": architecture.triple,
+        "GCC": architecture.gcc,
+        "TOOL_PREFIX": architecture.tool_prefix,
+        "PACKAGES": packages,
         "FLAGS": " ".join(target.flags),
         "CLANG_FLAGS": " ".join(choose_clang_flags(target)),
-        "QEMU": " ".join(target.list_qemu_options()),
+        "QEMU": " ".join([architecture.qemu, *target.list_qemu_options()]),
         "TICK": tick,
         "WHERE": f" in QEMU's `{target.machine}`",
-        "NEEDS": "They need CMake, Arm's GCC and QEMU\n(Debian: `apt-get install cmake gcc-arm-none-eabi "
-        "qemu-system-arm`). `cmake -B build -DCLANG=clang-14` compiles with Clang instead.",
+        "NEEDS": f"They need CMake, a GCC for {architecture.name} and QEMU\n(Debian: `apt-get install "
+        f"{packages}`). `cmake -B build -DCLANG=clang-14` compiles with Clang instead.",
         "FILES": "| `semihosting.c` | implements `board.h` for a debugger or QEMU; a product replaces it |\n"
-        "| `startup.c`, `link.ld` | vector table and memory map; a board's vendor provides others |",
-        "TIME": f"A tick is one of SysTick. Under QEMU that is {tick} instructions; on a board, one cycle of "
-        "the core.",
+        "| `startup.c`, `link.ld` | code before main, and memory map; a board's vendor provides others |",
+        "TIME": f"A tick is one of {architecture.counter}. Under QEMU that is {tick} instructions; on a "
+        "board, one cycle of the core.",
         "FLASH_ORIGIN": f"{target.flash[0]:#010x}",
         "FLASH_LENGTH": str(target.flash[1]),
         "RAM_ORIGIN": f"{target.ram[0]:#010x}",

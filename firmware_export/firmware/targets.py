@@ -1,8 +1,8 @@
 """The microcontroller cores that firmware is made for, with their options for GCC and QEMU.
 
 Ticks and machines were measured with QEMU 7.2. Under `-icount shift=0` one instruction takes one nanosecond
-of the machine's time. SysTick counts the core's clock: 25 MHz on the MPS2 boards, 20 MHz on the MPS2 with the
-M33, 32 MHz on the MPS3, 16 MHz on the micro:bit.
+of the machine's time. On Arm, SysTick counts the core's clock: 25 MHz on the MPS2 boards, 20 MHz on the MPS2
+with the M33, 32 MHz on the MPS3, 16 MHz on the micro:bit. On RISC-V, mcycle counts the instructions.
 """
 
 import re
@@ -11,6 +11,7 @@ from fractions import Fraction
 
 from edgefl.config import suggest_nearest
 from edgefl.errors import ConfigError
+from firmware_export.firmware.toolchain import CC
 
 HOST_TARGET = "host"
 COMPILER_OPTIONS = (
@@ -26,6 +27,48 @@ COMPILER_OPTIONS = (
 
 
 @dataclass(frozen=True)
+class Architecture:
+    """A family of cores with its tools.
+
+    Attributes:
+        name: name for readers.
+        triple: Clang's name of the architecture, for bare metal.
+        tool_prefix: prefix of the names of GNU tools.
+        qemu: name of QEMU's program.
+        qemu_options: QEMU's options for all machines of the family.
+        counter: the counter of `board_ticks`, for readers.
+    """
+
+    name: str
+    triple: str
+    tool_prefix: str
+    qemu: str
+    qemu_options: tuple[str, ...]
+    counter: str
+
+    @property
+    def gcc(self) -> str:
+        """Name of the compiler."""
+        return f"{self.tool_prefix}gcc"
+
+    @property
+    def size(self) -> str:
+        """Name of the program that prints the sizes of sections."""
+        return f"{self.tool_prefix}size"
+
+
+ARM = Architecture("Arm", "arm-none-eabi", "arm-none-eabi-", "qemu-system-arm", (), "SysTick")
+RISCV = Architecture(
+    "RISC-V",
+    "riscv32-unknown-elf",
+    "riscv64-unknown-elf-",
+    "qemu-system-riscv32",
+    ("-bios", "none"),
+    "mcycle",
+)
+
+
+@dataclass(frozen=True)
 class Target:
     """One core, or this computer.
 
@@ -35,9 +78,10 @@ class Target:
         machine: QEMU's machine. Empty for this computer.
         flash: origin and size in bytes of the machine's flash.
         ram: origin and size in bytes of the machine's RAM.
-        tick: instructions per SysTick tick.
+        tick: instructions per tick of `board_ticks`.
         dsp: whether the core has the instruction SMLAD.
-        small: whether the machine is too small or too slow for all samples.
+        small: whether the machine runs only some of the samples, because it is small or slow.
+        architecture: the core's family. It has no meaning for this computer.
     """
 
     name: str
@@ -48,11 +92,17 @@ class Target:
     tick: Fraction
     dsp: bool
     small: bool = False
+    architecture: Architecture = ARM
 
     @property
     def is_host(self) -> bool:
         """Whether the target is this computer rather than a core."""
         return self.name == HOST_TARGET
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """The programs that compile and run firmware of the target."""
+        return (CC,) if self.is_host else (self.architecture.gcc, self.architecture.qemu)
 
     def list_qemu_options(self) -> list[str]:
         """Return QEMU's options: no window, access to the host's files, one instruction per nanosecond."""
@@ -60,6 +110,7 @@ class Target:
         return [
             "-machine",
             self.machine,
+            *self.architecture.qemu_options,
             *display_options,
             "-semihosting-config",
             "enable=on,target=native",
@@ -125,6 +176,17 @@ TARGETS = {
             Fraction(125, 4),
             True,
             True,
+        ),
+        Target(
+            "rv32imc",
+            ("-march=rv32imc", "-mabi=ilp32"),
+            "virt",
+            (0x80000000, 4 << 20),
+            (0x80400000, 4 << 20),
+            Fraction(1),
+            False,
+            True,
+            RISCV,
         ),
         Target(HOST_TARGET, (), "", (0, 0), (0, 0), Fraction(1), False),
     )

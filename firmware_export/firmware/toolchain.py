@@ -15,11 +15,12 @@ TOOL_PACKAGES = {
     "arm-none-eabi-gcc": "gcc-arm-none-eabi",
     "arm-none-eabi-size": "binutils-arm-none-eabi",
     "qemu-system-arm": "qemu-system-arm",
+    "riscv64-unknown-elf-gcc": "gcc-riscv64-unknown-elf",
+    "riscv64-unknown-elf-size": "binutils-riscv64-unknown-elf",
+    "qemu-system-riscv32": "qemu-system-misc",
     "cmake": "cmake",
     "cc": "gcc",
 }
-ARM_GCC = "arm-none-eabi-gcc"
-QEMU = "qemu-system-arm"
 CC = "cc"
 TOOL_DEADLINE_S = 600.0
 
@@ -104,8 +105,10 @@ def run_tool(
 
 
 @cache
-def find_sandbox_options() -> tuple[str, ...]:
+def find_sandbox_options(qemu: str) -> tuple[str, ...]:
     """Return the options with which QEMU refuses to start other processes.
+
+    `qemu` is the name of QEMU's program.
 
     Semihosting gives a program in QEMU access to the host's files and to its `system()`. The program needs
     files for samples and outputs, but not `system()`.
@@ -115,7 +118,7 @@ def find_sandbox_options() -> tuple[str, ...]:
     """
     options = ("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny")
     quit_at_once = [
-        QEMU,
+        qemu,
         "-machine",
         "none",
         "-display",

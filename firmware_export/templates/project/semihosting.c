@@ -1,17 +1,39 @@
-/* Implements board.h for a debugger or QEMU (Arm's semihosting): files and text of the host, SysTick as the clock.
+/* Implements board.h for a debugger or QEMU (semihosting): files and text of the host, SysTick or mcycle as the clock.
  * Without a debugger the first call stops the core. A product replaces these functions. */
 #include "board.h"
 
-#define SYST_CSR (*(volatile uint32_t *)0xE000E010u)
-#define SYST_RVR (*(volatile uint32_t *)0xE000E014u)
-#define SYST_CVR (*(volatile uint32_t *)0xE000E018u)
 #define STACK_PATTERN 0xA5C35A3Cu
 #define OWN 16 /* words of stack for board_mark_stack itself: not painted, counted as used */
 
 extern uint32_t linker_bss_end[];
 
-static volatile uint32_t wraps;
 static uint32_t *stack_place;
+
+#ifdef __riscv
+/* A debugger knows the call by these three instructions, of four bytes each in one page. */
+static __attribute__((noinline)) int32_t semihost(int32_t operation, const void *block)
+{
+    register int32_t a0 __asm__("a0") = operation;
+    register const void *a1 __asm__("a1") = block;
+    __asm__ volatile(".option push\n .option norvc\n .balign 16\n"
+                     "slli x0, x0, 0x1f\n ebreak\n srai x0, x0, 7\n"
+                     ".option pop" : "+r"(a0) : "r"(a1) : "memory");
+    return a0;
+}
+
+/* csrr ticks, mcycle is written in numbers: assemblers disagree about the option for this instruction. */
+uint32_t board_ticks(void)
+{
+    uint32_t ticks;
+    __asm__ volatile(".insn i 0x73, 2, %0, x0, -1280" : "=r"(ticks));
+    return ticks;
+}
+#else
+#define SYST_CSR (*(volatile uint32_t *)0xE000E010u)
+#define SYST_RVR (*(volatile uint32_t *)0xE000E014u)
+#define SYST_CVR (*(volatile uint32_t *)0xE000E018u)
+
+static volatile uint32_t wraps;
 
 void SysTick_Handler(void);
 void SysTick_Handler(void)
@@ -26,6 +48,24 @@ static int32_t semihost(int32_t operation, const void *block)
     __asm__ volatile("bkpt 0xab" : "+r"(r0) : "r"(r1) : "memory");
     return r0;
 }
+
+uint32_t board_ticks(void)
+{
+    uint32_t high, low;
+    if (!(SYST_CSR & 1u)) {
+        SYST_RVR = 0xFFFFFFu;
+        SYST_CVR = 0;
+        SYST_CSR = 7u; /* the core's clock, with an interrupt at each zero */
+        while (SYST_CVR == 0) {
+        }
+    }
+    do {
+        high = wraps;
+        low = SYST_CVR;
+    } while (high != wraps);
+    return (high << 24) + ((0u - low) & 0xFFFFFFu);
+}
+#endif
 
 int board_open(const char *name, int to_write)
 {
@@ -52,23 +92,6 @@ int board_write(int file, const void *bytes, int32_t count)
 void board_print(const char *text)
 {
     semihost(0x04, text);
-}
-
-uint32_t board_ticks(void)
-{
-    uint32_t high, low;
-    if (!(SYST_CSR & 1u)) {
-        SYST_RVR = 0xFFFFFFu;
-        SYST_CVR = 0;
-        SYST_CSR = 7u; /* the core's clock, with an interrupt at each zero */
-        while (SYST_CVR == 0) {
-        }
-    }
-    do {
-        high = wraps;
-        low = SYST_CVR;
-    } while (high != wraps);
-    return (high << 24) + ((0u - low) & 0xFFFFFFu);
 }
 
 /* The lowest painted address: the end of the data, or 64 KB below the caller's frame. */

@@ -1,4 +1,4 @@
-/* Vector table and code before main: data, bss, and the floating point unit if the core has one. No C library is needed. */
+/* Code before main: stack or vector table, floating point unit, data and bss. No C library is needed. */
 #include <stddef.h>
 
 #include "board.h"
@@ -12,12 +12,8 @@ void Reset_Handler(void);
 void *memcpy(void *restrict to, const void *restrict from, size_t count);
 void *memset(void *to, int value, size_t count);
 
-__attribute__((noinline)) void Reset_Handler(void)
+__attribute__((noinline, used)) static void run_main(void)
 {
-#ifdef __ARM_FP
-    *(volatile uint32_t *)0xE000ED88u |= 0xFu << 20; /* CPACR: the unit is off after a reset, and its first use would fault */
-    __asm__ volatile("dsb\n isb");
-#endif
     for (uint32_t *to = linker_data_begin, *from = linker_data_load; to < linker_data_end;) {
         *to++ = *from++;
     }
@@ -27,16 +23,36 @@ __attribute__((noinline)) void Reset_Handler(void)
     board_exit(main());
 }
 
-static void fault(void)
+__attribute__((aligned(4), used)) static void fault(void)
 {
     board_print("fault: the core stopped (hard fault)\n");
     board_exit(4);
+}
+
+#ifdef __riscv
+/* csrw mtvec, t0 is written in numbers: assemblers disagree about the option for this instruction. */
+__attribute__((naked, section(".vectors"), used)) void Reset_Handler(void)
+{
+    __asm__ volatile("la sp, linker_stack_top\n"
+                     "la t0, fault\n"
+                     ".insn i 0x73, 1, x0, t0, 0x305\n"
+                     "j run_main");
+}
+#else
+void Reset_Handler(void)
+{
+#ifdef __ARM_FP
+    *(volatile uint32_t *)0xE000ED88u |= 0xFu << 20; /* CPACR: the unit is off after a reset, and its first use would fault */
+    __asm__ volatile("dsb\n isb");
+#endif
+    run_main();
 }
 
 __attribute__((section(".vectors"), used)) static void (*const vectors[16])(void) = {
     linker_stack_top, Reset_Handler, fault, fault, fault, fault, fault, NULL, NULL, NULL, NULL,
     fault, fault, NULL, fault, SysTick_Handler,
 };
+#endif
 
 /* The compiler may call these two to copy or set structs and arrays. They use words if both ends are aligned, else bytes. */
 typedef uint32_t __attribute__((may_alias)) word;
@@ -79,7 +95,7 @@ __attribute__((used)) void *memset(void *to, int value, size_t count)
     return to;
 }
 
-#ifdef __clang__
+#if defined(__clang__) && defined(__arm__)
 /* Clang uses the names of Arm's run-time ABI (RTABI32, section 4.3.4). The suffixes 4 and 8 promise that alignment. */
 void __aeabi_memcpy(void *restrict to, const void *restrict from, size_t count);
 void __aeabi_memset(void *to, size_t count, int value);

@@ -21,8 +21,8 @@ from edgefl.errors import EdgeflError, ExportError
 from edgefl.plan.tflite import Operator
 from firmware_export.firmware.firmware import BuiltFirmware, SectionSizes, run_firmware
 from firmware_export.firmware.project import make_project_files
-from firmware_export.firmware.targets import TARGETS, Target
-from firmware_export.firmware.toolchain import ARM_GCC, run_tool
+from firmware_export.firmware.targets import ARM, TARGETS, Target
+from firmware_export.firmware.toolchain import run_tool
 from firmware_export.tflite.quantized_model import QuantizedModel, read_quantized_model
 
 FLAGS = ("-std=c99", "-O3", "-w", "-ffunction-sections", "-fdata-sections")
@@ -91,7 +91,7 @@ def _build(
     ]
     run_tool(
         [
-            ARM_GCC,
+            ARM.gcc,
             *target.flags,
             *FLAGS,
             "-fno-tree-loop-distribute-patterns",
@@ -104,7 +104,7 @@ def _build(
     objects = [f"{each.stem}.o" for each in [*project_sources, *sources]]
     run_tool(
         [
-            ARM_GCC,
+            ARM.gcc,
             *target.flags,
             "-nostdlib",
             "-Wl,--gc-sections",
@@ -117,7 +117,7 @@ def _build(
         ],
         work,
     )
-    sizes = run_tool(["arm-none-eabi-size", "firmware.elf"], work).splitlines()[1].split()
+    sizes = run_tool([ARM.size, "firmware.elf"], work).splitlines()[1].split()
     image = SectionSizes(int(sizes[0]), int(sizes[1]), int(sizes[2]))
     return BuiltFirmware(target, work / "firmware.elf", image, image, size_out)
 

@@ -4,7 +4,6 @@ It is strict C99, reproducible, and free of undefined behaviour.
 """
 
 import re
-import shutil
 import subprocess
 from types import SimpleNamespace
 from typing import Any
@@ -17,13 +16,15 @@ from edgefl.errors import ExportError
 from edgefl.plan.fill import fill_template
 from firmware_export.codegen.c_source import generate_c
 from firmware_export.codegen.layer import make_identifier
+from firmware_export.firmware.firmware import explain_not_runnable
+from firmware_export.firmware.targets import TARGETS
 from firmware_export.quantize.quantize import RECIPES, quantize
 from firmware_export.quantize.ranges import record_extremes
 from firmware_export.tflite.interpreter import load_tflite, quantize_input
 
 MIXTURES = [*((kind, "uci-har") for kind in KINDS), ("aem", "fashion-mnist"), ("pfl-mfe", "cifar10")]
 GATED = {"aem": 3, "ensemble": 3, "fedmix": 3, "pfl-mf": 2, "pfl-mfe": 2}
-CORES = ("cortex-m0", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")
+CORES = ("cortex-m0", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55", "rv32imc")
 PARTS_MAIN = """
 #include <stdio.h>
 #include "model.h"
@@ -173,20 +174,23 @@ def test_expert_below_the_gate_threshold_is_skipped(mixture_of, compiled, tmp_pa
 
 @pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize("level", ["-O0", "-O2"])
-def test_c_compiled_for_arm_cores_needs_no_library(mixture_of, compiled, tmp_path, core, level) -> None:
-    if shutil.which("arm-none-eabi-gcc") is None:
-        pytest.skip("no arm-none-eabi-gcc")
+def test_c_compiled_for_a_core_needs_no_library(mixture_of, compiled, tmp_path, core, level) -> None:
+    target = TARGETS[core]
+    if reason := explain_not_runnable(target):
+        pytest.skip(reason)
     for data in ("uci-har", "fashion-mnist"):
         files = compiled.write_files(generate_c(mixture_of("aem", data).model), tmp_path / data)
-        target = ["arm-none-eabi-gcc", f"-mcpu={core}", "-mthumb", "-ffreestanding", level, *compiled.STRICT]
-        target += ["-mfloat-abi=hard"] if core == "cortex-m55" else []
+        command = [target.architecture.gcc, *target.flags, "-ffreestanding", level, *compiled.STRICT]
         for file in files:
             ran = subprocess.run(
-                [*target, "-c", file, "-o", file.with_suffix(".o")], capture_output=True, text=True
+                [*command, "-c", file, "-o", file.with_suffix(".o")], capture_output=True, text=True
             )
             assert ran.returncode == 0, ran.stderr
         names = subprocess.run(
-            ["arm-none-eabi-nm", "-u", files[0].with_suffix(".o")], capture_output=True, text=True, check=True
+            [f"{target.architecture.tool_prefix}nm", "-u", files[0].with_suffix(".o")],
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout.split()
         foreign = {
             name

@@ -17,7 +17,7 @@ from firmware_export.firmware.targets import COMPILER_OPTIONS, TARGETS
 from firmware_export.tflite.quantized_model import read_quantized_model
 
 CLANG = "clang-14"
-CORES = ("cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")
+CORES = ("cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55", "rv32imc")
 LEVELS = ("-O0", "-O1", "-O2", "-O3", "-Os")
 
 
@@ -37,7 +37,7 @@ def test_every_kernel_compiles_at_every_level(core: str, model: bytes, compiled:
     for level in LEVELS:
         command = [
             CLANG,
-            "--target=arm-none-eabi",
+            f"--target={TARGETS[core].architecture.triple}",
             *TARGETS[core].flags,
             "-ffreestanding",
             *warnings,

@@ -54,8 +54,9 @@ def test_the_counter_continues_when_systick_wraps(tmp_path, hand) -> None:
     assert (ran.ticks[0] * 40 / turns) == pytest.approx(6, abs=1e-3), "the loop's instructions"
 
 
-def test_a_core_that_faults_is_an_error(tmp_path, hand) -> None:
-    target = get_runnable_target("cortex-m3")
+@pytest.mark.parametrize("name", ["cortex-m3", "rv32imc"])
+def test_a_core_that_faults_is_an_error(name, tmp_path, hand) -> None:
+    target = get_runnable_target(name)
     wild = hand.FILES["model.c"].replace(
         "    for (int o", "    *(volatile int *)0xF0000001u = 1;\n    for (int o", 1
     )

@@ -16,7 +16,8 @@ INPUTS = np.random.default_rng(2).integers(-128, 128, (5, 3)).astype(np.int8)
 
 
 @pytest.mark.parametrize(
-    "name", ["cortex-m0", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55", "host"]
+    "name",
+    ["cortex-m0", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55", "rv32imc", "host"],
 )
 def test_both_readme_commands_build_and_run_the_firmware(name, tmp_path, hand) -> None:
     target = TARGETS[name]
