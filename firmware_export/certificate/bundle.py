@@ -66,7 +66,7 @@ def write_bundle(
         old = {*old, *remove_certificate(out)}
         model = (out / MODEL_FILE).read_bytes()
         model_float = None if request.imported else (out / FLOAT_MODEL_FILE).read_bytes()
-        source = generate_c(model, threshold=request.threshold)
+        source = generate_c(model, threshold=request.threshold, labels=request.labels)
         golden = make_golden(model, x, y)
         certificate = make_certificate(model, model_float, source, golden, request)
         certificate["quantization"] = (

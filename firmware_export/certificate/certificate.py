@@ -47,6 +47,7 @@ class ExportRequest:
         update_device: id of the device that accepts the updates.
         inputs: origin of the golden inputs. One of DEVICE_INPUTS, FILE_INPUTS and RANDOM_INPUTS.
         prefix: prefix of the C symbols and files in the folder `c`.
+        labels: name of each output, for model.h. Empty for none.
     """
 
     target: str
@@ -56,6 +57,7 @@ class ExportRequest:
     update_device: str = ""
     inputs: str = DEVICE_INPUTS
     prefix: str = DEFAULT_PREFIX
+    labels: tuple[str, ...] = ()
 
     @property
     def imported(self) -> bool:
@@ -116,6 +118,7 @@ def make_certificate(
             "update_key": request.update_key,
             "update_device": request.update_device,
             "prefix": request.prefix,
+            "labels": request.labels,
             "budget": asdict(request.budget),
             "model": {
                 "sha256": sha256(model).hexdigest(),
@@ -235,7 +238,10 @@ def read_request(certificate: Mapping[str, Any]) -> ExportRequest:
         if inputs not in (DEVICE_INPUTS, FILE_INPUTS, RANDOM_INPUTS):
             raise ValueError(f"golden.inputs is {inputs!r}")
         prefix = check_prefix(str(certificate.get("prefix", DEFAULT_PREFIX)))
-        return ExportRequest(str(certificate["target"]), budget, threshold, key, device, inputs, prefix)
+        labels = tuple(map(str, certificate.get("labels", ())))
+        return ExportRequest(
+            str(certificate["target"]), budget, threshold, key, device, inputs, prefix, labels
+        )
     except (ConfigError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ExportError(f"certificate.json is damaged: {error!r}; export again") from error
 

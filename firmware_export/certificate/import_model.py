@@ -1,5 +1,6 @@
 """Imports a given int8 .tflite: its samples from a file, or random inputs."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,16 @@ MAX_SAMPLES = 100_000
 SAMPLE_FILE_REMEDY = "pass a .npz with samples x and, if known, labels y, from numpy.savez(path, x=x, y=y)"
 
 
-def read_imported_model(path: Path) -> bytes:
+def read_imported_model(path: Path, labels: Sequence[str] = ()) -> bytes:
     """Return an int8 model that the generated C can compute, in the form that strict readers accept.
 
     Args:
         path: the .tflite, whatever trained it.
+        labels: name of each output. Empty if the names are unknown.
 
     Raises:
-        ExportError: the file cannot be read, is damaged, or has a part without a kernel. The error names each
-            such operator with its layer.
+        ExportError: the file cannot be read, is damaged, has a part without a kernel, or another number of
+            outputs than labels. The error names each operator without a kernel with its layer.
     """
     try:
         model = path.read_bytes()
@@ -40,7 +42,9 @@ def read_imported_model(path: Path) -> bytes:
         raise ExportError(
             f"{path} cannot become firmware, expected an int8 model of supported layers:\n{listed}"
         )
-    generate_c(model)  # refuses shapes that contradict each other, which a runtime does not always survive
+    generate_c(
+        model, labels=labels
+    )  # refuses shapes that contradict each other, which a runtime does not always survive
     return to_portable(model)
 
 

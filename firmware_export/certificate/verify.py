@@ -37,7 +37,7 @@ from firmware_export.codegen.c_source import LayerCost, generate_c
 from firmware_export.codegen.prefix import DEFAULT_PREFIX
 from firmware_export.firmware.targets import TARGETS
 
-OLDER_VALUES: Mapping[str, Any] = {"warnings": [], "prefix": DEFAULT_PREFIX}
+OLDER_VALUES: Mapping[str, Any] = {"warnings": [], "prefix": DEFAULT_PREFIX, "labels": []}
 """Values of the entries that an older certificate lacks."""
 TOOL_DEPENDENT_KEYS = ("cost", "layers")
 """Parts of a certificate that depend on the versions of the compiler and of QEMU."""
@@ -71,7 +71,7 @@ def verify_bundle(out: Path) -> VerificationResult:
     model = contents[MODEL_FILE]
     model_float = None if request.imported else contents[FLOAT_MODEL_FILE]
     golden = decode_golden(contents[GOLDEN_FILE])
-    source = generate_c(model, threshold=request.threshold)
+    source = generate_c(model, threshold=request.threshold, labels=request.labels)
     again = make_golden(model, golden.x, golden.y)
     if not np.array_equal(again.inputs, golden.inputs):
         raise ExportError(f"{GOLDEN_FILE}: the int8 inputs do not follow from its samples; export again")

@@ -90,23 +90,25 @@ class CSource:
         return tuple(len(self.images[part]) for part in self.parts)
 
 
-def generate_c(model: bytes, *, threshold: float = 0.0) -> CSource:
+def generate_c(model: bytes, *, threshold: float = 0.0, labels: Sequence[str] = ()) -> CSource:
     """Return the C of a model.
 
     Args:
         model: an int8 .tflite.
         threshold: gate value below which an expert is skipped. It must be below 1 / experts. An expert with
             gate value zero is always skipped.
+        labels: name of each output, for model.h. Empty for none.
 
     Raises:
-        ExportError: the model cannot be read, an operator has no kernel, or the threshold is out of range.
-            The error names the operator and its layer.
+        ExportError: the model cannot be read, an operator has no kernel, the threshold is out of range, or
+            the number of labels is wrong. The error names the operator and its layer.
     """
     network = read_quantized_model(model)
     findings = lint(network)
     if findings:
         more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
         raise ExportError(f"the model cannot become C: {findings[0]}{more}")
+    check_labels(labels, network.get_tensor(network.outputs[0]).size)
     structure = find_parts(network)
     try:
         aliases = find_views(network)
@@ -143,6 +145,7 @@ def generate_c(model: bytes, *, threshold: float = 0.0) -> CSource:
         ram_bytes,
         _hash_layout(network, structure, layers, packed),
         hashlib.sha256(model).hexdigest(),
+        tuple(labels),
     )
     costs = tuple(
         LayerCost(
@@ -172,6 +175,23 @@ def generate_c(model: bytes, *, threshold: float = 0.0) -> CSource:
         images,
         assembled.layout,
     )
+
+
+def check_labels(labels: Sequence[str], outputs: int) -> None:
+    """Check that there is a label for each output of a model, or none at all.
+
+    Args:
+        labels: name of each output.
+        outputs: number of outputs.
+
+    Raises:
+        ExportError: the numbers differ.
+    """
+    if labels and len(labels) != outputs:
+        raise ExportError(
+            f"there are {len(labels)} labels, expected {outputs}, one for each output of the model; write "
+            "one per line"
+        )
 
 
 def encode_part_image(fields: Sequence[Field]) -> bytes:

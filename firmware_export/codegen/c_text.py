@@ -110,6 +110,7 @@ class AssembledModel:
         ram_bytes: size of the arena and of the table of parts, in bytes.
         layout: MODEL_LAYOUT.
         sha256: digest of the .tflite, in hexadecimal.
+        labels: name of each output. Empty if the names are unknown.
     """
 
     network: QuantizedModel
@@ -122,6 +123,7 @@ class AssembledModel:
     ram_bytes: int
     layout: str
     sha256: str
+    labels: tuple[str, ...]
 
 
 def render_model_h(made: AssembledModel) -> str:
@@ -172,6 +174,12 @@ def render_model_h(made: AssembledModel) -> str:
         "int model_classify(const int8_t *input);",
         "",
     ]
+    if made.labels:
+        lines += [
+            "/* Names of the classes, UTF-8. */",
+            "extern const char *const model_labels[MODEL_OUTPUT_BYTES];",
+            "",
+        ]
     if structure.gate:
         lines += [
             "/* Gate value of each expert in the last inference, at MODEL_GATE_OFFSET of the arena. */",
@@ -224,6 +232,10 @@ def render_model_c(made: AssembledModel) -> str:
     for part in made.structure.names:
         if part != "mix":
             lines += [_render_part_function(made, part), ""]
+    if made.labels:
+        lines += ["const char *const model_labels[MODEL_OUTPUT_BYTES] = {"]
+        lines += [f"    {quote_c_string(label)}," for label in made.labels]
+        lines += ["};", ""]
     return "\n".join([*lines, _render_run(made), "", INVOKE_C, CLASSIFY_C, END_C])
 
 
@@ -320,6 +332,19 @@ def _render_call(made: AssembledModel, part: str) -> list[str]:
         f"        {fill}",
         "    }",
     ]
+
+
+def quote_c_string(text: str) -> str:
+    """Return a text as a C string literal of its UTF-8 bytes.
+
+    Bytes outside printable ASCII become octal escapes. A question mark is escaped too, since two of them may
+    begin a trigraph.
+    """
+    quoted = "".join(
+        f"\\{chr(byte)}" if chr(byte) in '"\\?' else chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}"
+        for byte in text.encode()
+    )
+    return f'"{quoted}"'
 
 
 def read_c_template(name: str) -> str:

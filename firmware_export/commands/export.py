@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from edgefl.data.sources import DataSource
+from edgefl.data.sources.classes import read_class_list
 from edgefl.data.sources.options import add_data_options
 from edgefl.errors import ExportError
 from edgefl.system.progress import Progress
@@ -18,6 +19,7 @@ from firmware_export.certificate.budget import Budget
 from firmware_export.certificate.bundle import remove_certificate, remove_derived_files, write_bundle
 from firmware_export.certificate.certificate import ExportRequest, check_measurable
 from firmware_export.certificate.golden import choose_golden_samples
+from firmware_export.codegen.c_source import check_labels
 from firmware_export.codegen.prefix import DEFAULT_PREFIX, check_prefix
 from firmware_export.commands.certificate import describe_certificate, profile, verify
 from firmware_export.commands.fleet import fleet
@@ -152,6 +154,11 @@ class ExportGroup(click.Group):
     show_default=True,
     help="Prefix of the C symbols and files in the folder c, for a firmware with several models.",
 )
+@click.option(
+    "--labels",
+    type=click.Path(path_type=Path),
+    help="Text file with the name of each class, one per line, for model.h.",
+)
 @add_data_options(
     "Samples to use instead of the device's, as for `edgefl device start --data`.", required=False
 )
@@ -171,6 +178,7 @@ def export(
     samples: int,
     threshold: float,
     prefix: str,
+    labels: Path | None,
     source: DataSource | None,
     quantization: QuantizationOptions,
     as_json: bool,
@@ -204,6 +212,7 @@ def export(
             threshold,
             _encode_public_key(update_key),
             prefix=check_prefix(prefix),
+            labels=() if labels is None else read_class_list(labels),
         )
         check_measurable(request)
         if quantization.bits != 8:
@@ -211,12 +220,14 @@ def export(
                 f"--target with --activations {quantization.bits}, expected 8: the C has int8 activations; "
                 "leave out one of them"
             )
-    elif ram or flash or threshold or update_key or prefix != DEFAULT_PREFIX:
+    elif ram or flash or threshold or update_key or labels or prefix != DEFAULT_PREFIX:
         raise ExportError(
-            "--ram, --flash, --threshold, --prefix and --update-key need a target, but --target is missing; "
-            "add one, such as --target cortex-m4"
+            "--ram, --flash, --threshold, --prefix, --labels and --update-key need a target, but --target is "
+            "missing; add one, such as --target cortex-m4"
         )
     device = read_state(state, source)
+    if request is not None:
+        check_labels(request.labels, device.plan.spec.num_classes)
     if not device.has_digests:
         click.echo(
             f"WARNING: {state} was written by an older edgefl without digests: damage to its plan and "

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 import numpy as np
 
+from edgefl.data.sources.classes import read_class_list
 from edgefl.errors import ExportError
 from edgefl.system.files import write_atomic
 from edgefl.system.progress import Progress
@@ -68,6 +69,11 @@ from firmware_export.tflite.interpreter import load_tflite
     help="Prefix of the C symbols and files in the folder c, for a firmware with several models.",
 )
 @click.option(
+    "--labels",
+    type=click.Path(path_type=Path),
+    help="Text file with the name of each class, one per line, for model.h.",
+)
+@click.option(
     "--seed", type=click.IntRange(0), default=1, show_default=True, help="Random seed of random inputs."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the certificate as JSON.")
@@ -80,6 +86,7 @@ def import_model(
     flash: str | None,
     samples: int | None,
     prefix: str,
+    labels: Path | None,
     seed: int,
     as_json: bool,
 ) -> None:
@@ -93,9 +100,15 @@ def import_model(
     """
     budget = Budget(parse_bytes(ram) if ram else 0, parse_bytes(flash) if flash else 0)
     inputs = RANDOM_INPUTS if data is None else FILE_INPUTS
-    request = ExportRequest(find_target(target).name, budget, inputs=inputs, prefix=check_prefix(prefix))
+    request = ExportRequest(
+        find_target(target).name,
+        budget,
+        inputs=inputs,
+        prefix=check_prefix(prefix),
+        labels=() if labels is None else read_class_list(labels),
+    )
     check_measurable(request)
-    content = read_imported_model(model)
+    content = read_imported_model(model, request.labels)
     if data is None:
         x = draw_random_samples(load_tflite(content), samples or DEFAULT_RANDOM_INPUTS, seed)
         y = np.empty(0, np.int64)

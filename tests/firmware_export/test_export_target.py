@@ -102,6 +102,9 @@ def test_wrong_options_are_refused(demo, tmp_path) -> None:
     assert_refused(
         run_export(*options, "--target", "cortex-m4", "--activations", "16"), "the C has int8 activations"
     )
+    (tmp_path / "names.txt").write_text("yes\nno\n")
+    labels = ["--target", "host", "--labels", tmp_path / "names.txt"]
+    assert_refused(run_export(*options, *labels), "there are 2 labels, expected 10")
     assert_refused(run_export("-o", tmp_path), "--state")
     assert_refused(run_export("verify", tmp_path / "none"), "no directory")
     assert_refused(run_export("verify", tmp_path), "model.tflite cannot be read")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -96,6 +97,38 @@ def test_random_samples_cover_all_bytes_and_depend_on_the_seed(model) -> None:
     np.testing.assert_array_equal(x, draw_random_samples(loaded, 1000, 1))
     assert (x != draw_random_samples(loaded, 1000, 2)).any()
     assert dequantize_input(loaded, np.array([[loaded.zero_point] * 8]))[0, 0] == 0
+
+
+def test_labels_are_strings_of_the_header(model, tmp_path) -> None:
+    """Names with quotes, a trigraph, a digit after an octal escape, and another alphabet."""
+    names = ['a "quoted" one\\', "??=1", "größe9 \N{SNOWMAN}"]
+    (tmp_path / "labels.txt").write_text("\n".join(names), "utf-8")
+    out = tmp_path / "out"
+    options = ("--target", "host", "--samples", 4, "--prefix", "door", "--labels", tmp_path / "labels.txt")
+    result = run_export(model, "-o", out, *options)
+    assert result.exit_code == 0, result.exception
+    assert "door_labels" in (out / "c" / "door.h").read_text()
+    main = '#include <stdio.h>\n#include "door.h"\nint main(void) { for (int i = 0; i < 3; i++) '
+    (tmp_path / "main.c").write_text(main + "puts(door_labels[i]); return 0; }\n")
+    sources = [tmp_path / "main.c", out / "c" / "door.c", out / "c" / "door_weights.c"]
+    options = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", f"-I{out / 'c'}"]
+    subprocess.run(["cc", *options, *sources, "-o", tmp_path / "names"], check=True, timeout=100)
+    ran = subprocess.run([tmp_path / "names"], capture_output=True, check=True, timeout=100)
+    assert ran.stdout.decode().splitlines() == names
+    verify_bundle(out)
+    certificate = json.loads((out / "certificate.json").read_text())
+    (out / "certificate.json").write_text(json.dumps({**certificate, "labels": ["a", "b", "c"]}))
+    with pytest.raises(ExportError, match=r"c/door\.[ch] does not follow"):
+        verify_bundle(out)
+
+
+def test_wrong_number_of_labels_is_refused(model, tmp_path) -> None:
+    (tmp_path / "labels.txt").write_text("walk\nrun\n")
+    result = run_export(
+        model, "-o", tmp_path / "out", "--target", "host", "--labels", tmp_path / "labels.txt"
+    )
+    assert "there are 2 labels, expected 3, one for each output" in str(result.exception)
+    assert not (tmp_path / "out").exists()
 
 
 X = np.zeros((4, 8), np.float32)
