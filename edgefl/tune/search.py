@@ -18,7 +18,7 @@ from ray import tune
 
 from edgefl.config import FederationConfig
 from edgefl.data.resident_shards import ResidentShards
-from edgefl.errors import DataError, EdgeflError
+from edgefl.errors import DataError, DivergedError, EdgeflError
 from edgefl.tune.plans import BuiltPlan, apply_options
 from edgefl.tune.space import TrialOptions
 from edgefl.tune.stages import TuneStage
@@ -74,13 +74,19 @@ def _play(
     shards: Any,
     start: Any,
 ) -> None:
-    """Run a trial in a process of Ray. Plans, shards and start are in Ray's object store."""
+    """Run a trial in a process of Ray, and report a divergence as a score of 0.
+
+    Plans, shards and start are in Ray's object store.
+
+    Raises:
+        EdgeflError: an error of `run_trial` other than a divergence.
+    """
     config = configs[choice["trial"]]
     plan, initial = apply_options(ray.get(plans[choice["trial"]]), config)
     trial = Trial(stage, config, plan, initial, ray.get(shards), ray.get(start))
     try:
         run_trial(trial, lambda step, score: tune.report({"step": step, "score": score, "diverged": False}))
-    except DataError:
+    except DivergedError:
         tune.report({"step": stage.count_steps(config), "score": 0.0, "diverged": True})
 
 
@@ -114,7 +120,8 @@ def run_trials(
 ) -> tuple[TrialOutcome, ...]:
     """Run the trials of the candidates in the connected Ray.
 
-    A trial that raises DataError, such as for a loss that is not finite, counts as diverged.
+    A trial that raises DivergedError, such as for a loss that is not finite, counts as diverged. Any other
+    error of a trial ends the search.
 
     Args:
         stage: the stage.
@@ -129,7 +136,7 @@ def run_trials(
         The outcome of each trial, in the order of the candidates.
 
     Raises:
-        EdgeflError: a trial failed.
+        EdgeflError: a trial failed. The message contains the error of the trial.
     """
     steps = stage.count_steps(candidates[0].config)
     # Ray Tune must not draw tables on standard output, or write logs for TensorBoard and as CSV.

@@ -11,7 +11,7 @@ from edgefl.cli.commands.tune import format_trials, tune
 from edgefl.config import load_config, parse_config, with_simulated_clients
 from edgefl.data import load_data
 from edgefl.data.partitions.registry import make_client_partitions
-from edgefl.errors import ConfigError, DataError
+from edgefl.errors import ConfigError, DataError, DivergedError, EdgeflError
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import encode_server_state
 from edgefl.tune.directory import TuneResult
@@ -190,8 +190,29 @@ def test_diverging_trial_is_an_error(build_fitting_plan, config_and_shards):
     config, shards = config_and_shards
     stage_config = TUNE_STAGES[0].configure(with_options(config, {"learning_rate": 1e38}))
     plan, initial = build_fitting_plan(stage_config)
-    with pytest.raises(DataError, match="round 1"):
+    with pytest.raises(DivergedError, match="round 1"):
         run_trial(Trial(TUNE_STAGES[0], stage_config, plan, initial, shards), lambda step, score: None)
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_only_divergence_counts_as_diverged(build_fitting_plan, config_and_shards):
+    """Any other error of a trial, here a shard with NaN, reaches the user with its text."""
+    from edgefl.tune.search import TRIAL_DIVERGED, TrialCandidate, run_trials
+
+    config, shards = config_and_shards
+    stage = TUNE_STAGES[0]
+    stage_config = stage.configure(with_options(config, {"learning_rate": 1e38}))
+    candidates = [TrialCandidate({}, stage_config, build_fitting_plan(stage_config))]
+
+    def run(shards):
+        return run_trials(stage, candidates, shards, None, processes=1, asha=False, on_trial=lambda: None)
+
+    (outcome,) = run(shards)
+    assert (outcome.ended, outcome.score) == (TRIAL_DIVERGED, 0.0)
+    images = np.full(shards.dataset.x_train.shape, np.nan, np.float32)
+    damaged = replace(shards, dataset=replace(shards.dataset, x_train=images))
+    with pytest.raises(EdgeflError, match=r"a trial of stage 1 \(cluster\) failed: .*NaN .*clean the shard"):
+        run(damaged)
 
 
 def test_invalid_search_arguments_are_refused(run, config_file, tmp_path):
