@@ -20,7 +20,7 @@ from devices.conditions import (
 from devices.host_sensors import read_load_average, read_power_supplies
 from edgefl.errors import StateError
 from edgefl.storage.device_directory import DeviceFiles
-from edgefl.system.files import write_state
+from edgefl.system.files import remove_state, write_state
 from edgefl.system.host import ROOT
 from edgefl.wire.messages import PAUSED_BY_OPERATOR
 
@@ -52,13 +52,7 @@ def resume_device(state: Path) -> None:
         StateError: the directory does not exist, or the pause cannot be removed.
     """
     _check(state)
-    path = DeviceFiles(state).paused
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        raise StateError(
-            f"cannot remove {path}: {error.strerror}; use the account that runs the device"
-        ) from error
+    remove_state(DeviceFiles(state).paused, remedy="use the account that runs the device")
 
 
 def is_paused(state: Path) -> bool:

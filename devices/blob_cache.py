@@ -5,7 +5,8 @@ import os
 from pathlib import Path
 
 from edgefl.errors import StateError
-from edgefl.system.files import write_errors, write_state
+from edgefl.storage.device_directory import STATE_ACCESS_REMEDY
+from edgefl.system.files import remove_state, write_errors, write_state
 from edgefl.wire.topics import SHA256_PATTERN
 
 MAX_CACHE_BYTES = 64 * 1024 * 1024
@@ -43,7 +44,7 @@ class BlobCache:
             sha256: digest of the blob in hex.
 
         Raises:
-            StateError: `sha256` is not a digest, or the file cannot be read.
+            StateError: `sha256` is not a digest, or the file cannot be read, marked as used, or removed.
         """
         path = self.locate(sha256)
         try:
@@ -51,11 +52,15 @@ class BlobCache:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise StateError(f"cannot read {path}: {error}; check the state directory") from error
+            raise StateError(
+                f"cannot read {path}: {error.strerror}, expected a file that this account can read; remove "
+                "it, or pass another --state"
+            ) from error
         if hashlib.sha256(content).hexdigest() != sha256:
-            path.unlink(missing_ok=True)
+            remove_state(path, STATE_ACCESS_REMEDY)
             return None
-        os.utime(path)
+        with write_errors(path, STATE_ACCESS_REMEDY):
+            os.utime(path)
         return content
 
     def put(self, content: bytes) -> str:

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from devices.store import FinishedRound
-from edgefl.errors import StateError, WireError
-from edgefl.storage.device_directory import DeviceFiles
-from edgefl.system.files import SECRET_MODE, write_state
+from edgefl.errors import WireError
+from edgefl.storage.device_directory import STATE_ACCESS_REMEDY, DeviceFiles
+from edgefl.system.files import SECRET_MODE, remove_state, write_state
 from edgefl.wire.messages import Task
 from edgefl.wire.strict_json import decode_json, encode_json
 
@@ -56,9 +56,4 @@ class PendingUpdate:
         Raises:
             StateError: the file cannot be removed.
         """
-        try:
-            self._path.unlink(missing_ok=True)
-        except OSError as error:
-            raise StateError(
-                f"cannot remove {self._path}: {error.strerror}; let this account write to the state directory"
-            ) from error
+        remove_state(self._path, STATE_ACCESS_REMEDY)

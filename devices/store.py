@@ -18,8 +18,15 @@ from typing import Any
 from edgefl.errors import StateError, WireError
 from edgefl.plan.spec import Plan
 from edgefl.storage.checkpoint import decode_client_state, encode_client_state
-from edgefl.storage.device_directory import DeviceFiles, decode_note, encode_note, save_personal_model
-from edgefl.system.files import SECRET_MODE, write_state
+from edgefl.storage.device_directory import (
+    STATE_ACCESS_REMEDY,
+    DeviceFiles,
+    decode_note,
+    encode_note,
+    save_personal_model,
+)
+from edgefl.storage.directory import FileSeries
+from edgefl.system.files import SECRET_MODE, remove_state, write_errors, write_state
 from edgefl.types import ClientState, Mixture
 from edgefl.wire.messages import Task
 from edgefl.wire.strict_json import decode_json, encode_json
@@ -165,24 +172,29 @@ class DeviceStore:
         if not _try_lock(self._lock, fcntl.LOCK_EX):
             os.close(self._lock)
             raise StateError(f"another device uses {directory}; pass a separate --state to each device")
-        owner = self.read_note().get("id", client_id)
-        if owner != client_id:
-            self.close()
-            raise StateError(
-                f"{directory} belongs to {owner!r}, this device is {client_id!r}; pass a separate --state to "
-                "each device"
-            )
         try:
+            self._check_owner(client_id)
             self.recovered = self._recover()
         except StateError:
             self.close()
             raise
+
+    def _check_owner(self, client_id: str) -> None:
+        owner = self.read_note().get("id", client_id)
+        if owner != client_id:
+            raise StateError(
+                f"{self._files.root} belongs to {owner!r}, this device is {client_id!r}; pass a separate "
+                "--state to each device"
+            )
 
     def _recover(self) -> str:
         """Return to the previous round if the files of the last round are damaged.
 
         Returns:
             A message for the log, empty if nothing is damaged.
+
+        Raises:
+            StateError: the files of the previous round are damaged too, or a file cannot be read or written.
         """
         path = self._files.progress
         try:
@@ -192,7 +204,8 @@ class DeviceStore:
             damage = error
         before = _read(self._files.progress_before)
         if before is None:  # The damaged round was the first
-            path.replace(self._files.progress_damaged)
+            with write_errors(self._files.progress_damaged, STATE_ACCESS_REMEDY):
+                path.replace(self._files.progress_damaged)
             return (
                 f"{path.name} of the first round is damaged, as after a power cut; this device starts again"
             )
@@ -308,7 +321,7 @@ class DeviceStore:
             The stored round.
 
         Raises:
-            StateError: a file cannot be read or written.
+            StateError: a file cannot be read, written or removed.
         """
         update_name = _write_named(self._files.update, update)
         state_name = _write_named(self._files.client_state, encode_client_state(state))
@@ -324,10 +337,18 @@ class DeviceStore:
             name for record in (before, progress) if record for name in (record.update, record.client_state)
         }
         for series in (DeviceFiles.update, DeviceFiles.client_state):
-            for path in self._files.root.glob(series.pattern):
+            for path in self._list_files(series):
                 if path.name not in names:
-                    path.unlink(missing_ok=True)
+                    remove_state(path, STATE_ACCESS_REMEDY)
         return progress
+
+    def _list_files(self, series: FileSeries) -> list[Path]:
+        try:
+            return list(self._files.root.glob(series.pattern))
+        except OSError as error:
+            raise StateError(
+                f"cannot list {self._files.root}: {error.strerror}; {STATE_ACCESS_REMEDY}"
+            ) from error
 
     def mark_masked(self, progress: FinishedRound) -> FinishedRound:
         """Record that this device masked an update of a session. It then sends no plain update of the

@@ -101,7 +101,7 @@ class DeviceKeys:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._read_at = -1
+        self._read_at: int | None = None
         # only keys, because an aggregator has hundreds of devices. An empty key means revoked
         self._keys: dict[str, str] = {}
         self._vouchers: dict[str, str] = {}
@@ -141,8 +141,12 @@ class DeviceKeys:
         return key, voucher
 
     def _read(self) -> None:
-        changed = (self._directory / "devices.json").stat().st_mtime_ns
-        if changed != self._read_at:
+        changed: int | None
+        try:
+            changed = (self._directory / "devices.json").stat().st_mtime_ns
+        except OSError:
+            changed = None  # `load_enrolled_devices` fails too, and explains the error
+        if changed is None or changed != self._read_at:
             self._keys = {
                 sys.intern(name): "" if device.revoked else device.signing_key
                 for name, device in load_enrolled_devices(self._directory).items()

@@ -21,6 +21,7 @@ from edgefl.system.files import FREE_SPACE_REMEDY, SECRET_MODE, write_errors, wr
 from edgefl.types import Mixture
 
 DIGEST_KEY = "sha256"
+STATE_ACCESS_REMEDY = "let this account write to the state directory, or pass another --state"
 
 
 @dataclass(frozen=True)

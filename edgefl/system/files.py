@@ -116,6 +116,22 @@ def write_state(path: Path, content: bytes, mode: int | None = None, remedy: str
         write_atomic(path, content, mode)
 
 
+def remove_state(path: Path, remedy: str) -> None:
+    """Remove a file. A missing file is no error.
+
+    Args:
+        path: the file.
+        remedy: what the user can do if the file cannot be removed.
+
+    Raises:
+        StateError: the file cannot be removed.
+    """
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise StateError(f"cannot remove {path}: {error.strerror}; {remedy}") from error
+
+
 def sync_directory(path: Path) -> None:
     """Sync a directory, so that created and renamed files in it survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -1,5 +1,6 @@
 """The blob cache: it is named by content and bounded, and it treats a damaged file as absent."""
 
+import errno
 import hashlib
 import os
 
@@ -37,6 +38,30 @@ def test_cache_evicts_least_recently_used_and_stores_oversized_blob(tmp_path):
     huge = cache.put(bytes(1000))
     assert cache.get(huge) == bytes(1000)
     assert cache.get(names[0]) is None
+
+
+def test_file_that_cannot_be_read_is_named(tmp_path):
+    path = tmp_path / ("0" * 64)
+    path.mkdir()
+    with pytest.raises(StateError, match=rf"cannot read {path}: Is a directory, expected a file .*; remove"):
+        BlobCache(tmp_path).get(path.name)
+
+
+@pytest.mark.parametrize(
+    ("function", "content", "message"),
+    [("pathlib.Path.unlink", b"exp", "cannot remove"), ("os.utime", b"expert", "cannot write")],
+)
+def test_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch, function, content, message):
+    cache = BlobCache(tmp_path)
+    path = tmp_path / cache.put(b"expert")
+    path.write_bytes(content)
+
+    def fail(*arguments, **options):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(function, fail)
+    with pytest.raises(StateError, match=rf"{message} {path}: Read-only file system; let this account"):
+        cache.get(path.name)
 
 
 def test_name_other_than_hash_is_rejected(tmp_path):

@@ -1,6 +1,8 @@
 """The state directory of a device: the last finished round is complete after any interruption."""
 
+import errno
 import json
+import os
 
 import numpy as np
 import pytest
@@ -128,6 +130,41 @@ def test_damage_of_both_rounds_is_an_error(tmp_path):
         path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(StateError, match=r"progress.json.*damaged.*start with an empty state"):
         DeviceStore(tmp_path, "pi-1")
+
+
+def test_directories_in_place_of_files_are_named(tmp_path):
+    store = DeviceStore(tmp_path, "pi-1")
+    leftover = tmp_path / "update-0"
+    leftover.mkdir()
+    with pytest.raises(StateError, match=rf"cannot remove {leftover}: Is a directory; let this account"):
+        finish_round(store)
+    leftover.rmdir()
+    store.close()
+    progress = tmp_path / "progress.json"
+    progress.write_bytes(progress.read_bytes()[:-3])
+    damaged = tmp_path / "progress.json.damaged"
+    (damaged / "child").mkdir(parents=True)
+    with pytest.raises(StateError, match=rf"cannot write {damaged}: Is a directory; let this account"):
+        DeviceStore(tmp_path, "pi-1")
+    (damaged / "child").rmdir()
+    damaged.rmdir()
+    note = tmp_path / "device.json"
+    note.mkdir()
+    with pytest.raises(StateError, match=rf"cannot read {note}: Is a directory; let this account"):
+        DeviceStore(tmp_path, "pi-1")
+    note.rmdir()
+    DeviceStore(tmp_path, "pi-1").close()  # each refusal unlocked the directory
+
+
+def test_directory_that_cannot_be_listed_is_named(tmp_path, monkeypatch):
+    store = DeviceStore(tmp_path, "pi-1")
+
+    def fail(path, pattern):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    monkeypatch.setattr("pathlib.Path.glob", fail)
+    with pytest.raises(StateError, match=rf"cannot list {tmp_path}: Input/output error; let this account"):
+        finish_round(store)
 
 
 def test_pending_task_that_cannot_be_removed_is_named(tmp_path):

@@ -155,3 +155,21 @@ def test_trust_without_keys_accepts_unsigned_messages(tmp_path):
     (tmp_path / "devices.json").write_text("{}")
     with pytest.raises(WireError, match="pi-1 is not enrolled"):
         Trust("f", find_key=DeviceKeys(tmp_path).find_key).check(BEGIN, b"", "pi-1")
+
+
+def test_list_of_devices_that_cannot_be_read_is_named(tmp_path):
+    path = tmp_path / "devices.json"
+    path.write_text("{}")
+    keys = DeviceKeys(tmp_path)
+    with pytest.raises(WireError, match="is not enrolled"):
+        keys.find_key("pi-1")
+    path.unlink()
+    with pytest.raises(ConfigError, match=rf"{tmp_path} contains no keys; create them with"):
+        keys.find_key("pi-1")
+    path.mkdir()
+    with pytest.raises(ConfigError, match=rf"cannot read {path}: .*Is a directory.*; restore it from a copy"):
+        keys.find_key("pi-1")
+    path.rmdir()
+    path.write_text("{}")
+    with pytest.raises(WireError, match="is not enrolled"):
+        keys.find_key("pi-1")
