@@ -93,9 +93,10 @@ class RunDirectory:
         before = {**json.loads(json.dumps(asdict(FederationConfig()))), **before}
         other = [key for key in config_values if config_values[key] != before.get(key) and key != "rounds"]
         if other:
+            name = other[0]
             raise ConfigError(
-                f"{self.files.root} contains a run with another {other[0]} ({before.get(other[0])}); pass "
-                "another --out"
+                f"{self.files.root} contains a run with {name} = {before.get(name)!r}, expected "
+                f"{config_values[name]!r}; continue it with its own configuration, or pass another --out"
             )
 
     def read_note(self) -> dict[str, Any]:

@@ -40,11 +40,14 @@ def test_unknown_key_is_named_with_a_suggestion(run_failing, prepare):
 def test_resume_with_another_configuration_is_refused(run_failing, prepare):
     config, out = prepare()
     edit(config, "epochs = 1", "epochs = 2")
-    assert f"{out} contains a run with another options ({{'epochs': 1}}); pass another --out" == run_failing(
-        "simulate", config, "--out", out, "--resume"
+    assert run_failing("simulate", config, "--out", out, "--resume") == (
+        f"{out} contains a run with options = {{'epochs': 1}}, expected {{'epochs': 2}}; continue it with "
+        "its own configuration, or pass another --out"
     )
     edit(config, "epochs = 2", "epochs = 1")
-    assert "another seed (3)" in run_failing("simulate", config, "--out", out, "--resume", "--seed", "4")
+    assert "contains a run with seed = 3, expected 4; continue" in run_failing(
+        "simulate", config, "--out", out, "--resume", "--seed", "4"
+    )
 
 
 def test_run_of_older_version_without_all_keys_resumes(prepare):
