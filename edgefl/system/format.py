@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 NO_VALUE = "-"
 SPARKLINE_BLOCKS = "▁▂▃▄▅▆▇█"
+SPARKLINE_GAP = "·"
+"""Character for a value that is not finite."""
 SHARE_METRICS = frozenset({"accuracy"})
 """First words of the names of metrics between 0 and 1."""
 
@@ -91,20 +93,23 @@ def format_age(then: float | None, now: float) -> str:
 def draw_sparkline(values: Sequence[float], width: int) -> str:
     """Return the last `width` values as blocks of eight heights between their minimum and maximum.
 
-    Equal values become blocks of medium height.
+    Equal values become blocks of medium height. A value that is not finite becomes `SPARKLINE_GAP`.
 
     Args:
         values: the values, oldest first.
         width: maximum number of characters. With 0 or less, the result is empty.
     """
     shown = list(values)[-width:] if width > 0 else []
-    if not shown:
-        return ""
-    least = min(shown)
-    most = max(shown)
-    if most <= least or not math.isfinite(most - least):
-        return SPARKLINE_BLOCKS[3] * len(shown)
-    return "".join(SPARKLINE_BLOCKS[round(7 * ((value - least) / (most - least)))] for value in shown)
+    finite = [value for value in shown if math.isfinite(value)]
+    least = min(finite, default=0.0)
+    half_range = max(finite, default=0.0) / 2 - least / 2  # half, because the range itself may overflow
+
+    def draw(value: float) -> str:
+        if not math.isfinite(value):
+            return SPARKLINE_GAP
+        return SPARKLINE_BLOCKS[round(7 * ((value / 2 - least / 2) / half_range)) if half_range else 3]
+
+    return "".join(map(draw, shown))
 
 
 def draw_bar(share: float, width: int) -> str:

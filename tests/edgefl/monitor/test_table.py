@@ -1,5 +1,7 @@
 """A snapshot as text: summary, rows, order, filter, the page of a device, and line widths."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -298,4 +300,19 @@ def test_numbers_ages_and_bars_are_formatted():
         text_format.draw_sparkline([], 5),
         text_format.draw_bar(0.5, 4),
     ) == ("▁█", "", "██░░")
+    assert text_format.draw_sparkline([2, 2.0], 5) == "▄▄"
     assert [text_format.percentile([4, 1, 3, 2], share) for share in (0, 0.5, 1)] == [1, 2.5, 4]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([1, math.nan, 3], "▁·█"),
+        ([math.inf, 1, -math.inf, 3], "·▁·█"),
+        ([math.nan, 5], "·▄"),
+        ([math.nan, math.inf], "··"),
+        ([-1e308, 0, 1e308], "▁▅█"),
+    ],
+)
+def test_sparkline_marks_values_that_are_not_finite(values, expected):
+    assert text_format.draw_sparkline(values, 9) == expected
