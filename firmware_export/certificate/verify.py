@@ -50,10 +50,12 @@ class VerificationResult:
     Attributes:
         checked: one line for each check that passed.
         unchecked: one line for each check that was not possible on this computer, with the reason.
+        warnings: one line for each reason why the passed checks prove little.
     """
 
     checked: tuple[str, ...]
     unchecked: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
 
 def verify_bundle(out: Path) -> VerificationResult:
@@ -103,10 +105,10 @@ def verify_bundle(out: Path) -> VerificationResult:
             f"{len(contents)} files match their digests, and all files that follow from model.tflite were "
             "made again",
             f"{accuracy['samples']} samples, every output byte the same: {', '.join(equal_runtimes)}",
-            *(f"WARNING: {warning}" for warning in rebuilt["warnings"]),
             *describe_accuracy(accuracy),
         ),
         tuple(unchecked),
+        tuple(rebuilt["warnings"]),
     )
 
 

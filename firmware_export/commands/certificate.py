@@ -48,6 +48,7 @@ def verify(folder: Path, source: DataSource | None, as_json: bool) -> None:
     click.echo(
         "\n".join(
             [f"ok           {line}" for line in result.checked]
+            + [f"warning      {line}" for line in result.warnings]
             + [f"not checked  {line}" for line in result.unchecked]
         )
     )

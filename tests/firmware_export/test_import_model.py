@@ -59,6 +59,21 @@ def test_random_inputs_prove_bytes_only(model, tmp_path) -> None:
     assert not any("accuracy" in line for line in lines)
 
 
+def test_verify_prints_warnings_on_lines_of_their_own(model, tmp_path) -> None:
+    out = tmp_path / "out"
+    assert run_export(model, "-o", out, "--target", "host", "--samples", 4).exit_code == 0
+    printed = run_export("verify", out)
+    assert printed.exit_code == 0, printed.output
+    lines = printed.output.splitlines()
+    assert [line for line in lines if line.startswith("warning      4 samples prove little, expected")]
+    assert "WARNING" not in printed.output
+    assert all(line.startswith(("ok           ", "warning      ", "not checked  ")) for line in lines)
+    result = json.loads(run_export("verify", out, "--json").output)
+    (warning,) = result["warnings"]
+    assert warning.startswith("4 samples prove little")
+    assert not any("prove little" in line for line in (*result["checked"], *result["unchecked"]))
+
+
 def test_labels_give_an_accuracy(model, tmp_path) -> None:
     out = tmp_path / "out"
     loaded = load_tflite(model.read_bytes(), reference=True)
