@@ -17,6 +17,17 @@ RAM_REMEDIES = (
     "smaller samples (input_shape of [model])",
     "a part with more RAM",
 )
+IMPORTED_FLASH_REMEDIES = (
+    "a larger --flash, if the part has more flash for the model",
+    "a smaller model: fewer filters or units in these layers, then train and convert it again",
+    "a part with more flash, with another --target if its core differs",
+)
+IMPORTED_RAM_REMEDIES = (
+    "a larger --ram, if the part has more RAM for the model",
+    "a smaller model: fewer filters, a larger stride or pooling in these layers, or smaller samples, then "
+    "train and convert it again",
+    "a part with more RAM, with another --target if its core differs",
+)
 
 
 @dataclass(frozen=True)
@@ -32,13 +43,16 @@ class Budget:
     flash_bytes: int = 0
 
 
-def check_budget(budget: Budget, cost: TargetCost, layers: Sequence[LayerCost]) -> None:
+def check_budget(
+    budget: Budget, cost: TargetCost, layers: Sequence[LayerCost], *, imported: bool = False
+) -> None:
     """Check that a model fits its budget.
 
     Args:
         budget: maximum RAM and flash of the model.
         cost: resources that the model needs on its target.
         layers: cost of each layer of the generated C.
+        imported: whether the model is a given .tflite, so that no federation can train a smaller one.
 
     Raises:
         ExportError: the model exceeds the budget. The error names the excess, the largest layers and
@@ -55,7 +69,7 @@ def check_budget(budget: Budget, cost: TargetCost, layers: Sequence[LayerCost]) 
                 cost.flash_bytes,
                 budget.flash_bytes,
                 f"most weights, bytes: {listed}",
-                FLASH_REMEDIES,
+                IMPORTED_FLASH_REMEDIES if imported else FLASH_REMEDIES,
             )
         )
     needed = cost.ram_bytes + cost.stack_bytes
@@ -69,7 +83,7 @@ def check_budget(budget: Budget, cost: TargetCost, layers: Sequence[LayerCost]) 
                 needed,
                 budget.ram_bytes,
                 f"largest outputs, bytes: {listed}",
-                RAM_REMEDIES,
+                IMPORTED_RAM_REMEDIES if imported else RAM_REMEDIES,
             )
         )
     if problems:

@@ -106,7 +106,7 @@ def make_certificate(
     layers = source.layers
     target_cost = next((cost for cost in costs if cost.target == request.target), None)
     if target_cost is not None:
-        check_budget(request.budget, target_cost, layers)
+        check_budget(request.budget, target_cost, layers, imported=request.imported)
         if not target.is_host:
             layers = profile_layers(source.files, layers, request.target, golden.inputs)
     certificate: dict[str, Any] = normalize_json(

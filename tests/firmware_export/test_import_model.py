@@ -13,6 +13,8 @@ from edgefl.errors import ExportError
 from firmware_export.certificate.import_model import dequantize_input, draw_random_samples, read_samples
 from firmware_export.certificate.verify import verify_bundle
 from firmware_export.commands.export import export
+from firmware_export.firmware.firmware import explain_not_runnable
+from firmware_export.firmware.targets import TARGETS
 from firmware_export.tflite.interpreter import load_tflite, quantize_input
 from firmware_export.tflite.portable import to_portable
 
@@ -72,6 +74,23 @@ def test_verify_prints_warnings_on_lines_of_their_own(model, tmp_path) -> None:
     (warning,) = result["warnings"]
     assert warning.startswith("4 samples prove little")
     assert not any("prove little" in line for line in (*result["checked"], *result["unchecked"]))
+
+
+def test_exceeded_budget_names_remedies_of_an_imported_model(model, tmp_path) -> None:
+    if reason := explain_not_runnable(TARGETS["cortex-m4"]):
+        pytest.skip(reason)
+    options = ["--target", "cortex-m4", "--samples", 2, "--ram", 16, "--flash", 16]
+    result = run_export(model, "-o", tmp_path / "out", *options)
+    assert isinstance(result.exception, ExportError)
+    flash, ram = str(result.exception).split("\nthe model needs ")
+    assert "bytes of flash on cortex-m4, expected at most 16" in flash
+    assert "a larger --flash" in flash and "another --target" in flash
+    assert "bytes of RAM on cortex-m4, expected at most 16" in ram
+    assert "a larger --ram" in ram and "another --target" in ram
+    for text in (flash, ram):
+        assert [line[:5] for line in text.splitlines()[1:]] == ["  1. ", "  2. ", "  3. "]
+        for foreign in ("[model]", "[algorithm]", "federation", "--weights"):
+            assert foreign not in text
 
 
 def test_labels_give_an_accuracy(model, tmp_path) -> None:
