@@ -48,6 +48,7 @@ class ExportRequest:
         inputs: origin of the golden inputs. One of DEVICE_INPUTS, FILE_INPUTS and RANDOM_INPUTS.
         prefix: prefix of the C symbols and files in the folder `c`.
         labels: name of each output, for model.h. Empty for none.
+        seed: random seed of random inputs. None for other inputs, and in a certificate of an older edgefl.
     """
 
     target: str
@@ -58,6 +59,7 @@ class ExportRequest:
     inputs: str = DEVICE_INPUTS
     prefix: str = DEFAULT_PREFIX
     labels: tuple[str, ...] = ()
+    seed: int | None = None
 
     @property
     def imported(self) -> bool:
@@ -135,6 +137,7 @@ def make_certificate(
                 "inputs": request.inputs,
                 "samples": len(golden.inputs),
                 "outputs_sha256": hash_outputs(golden.outputs),
+                **({} if request.seed is None else {"seed": request.seed}),
             },
             "parity": [_make_reference_row(golden), *map(_make_parity_row, compared)],
             "skipping": skipping
@@ -237,10 +240,13 @@ def read_request(certificate: Mapping[str, Any]) -> ExportRequest:
         inputs = str(certificate["golden"].get("inputs", DEVICE_INPUTS))
         if inputs not in (DEVICE_INPUTS, FILE_INPUTS, RANDOM_INPUTS):
             raise ValueError(f"golden.inputs is {inputs!r}")
+        seed = certificate["golden"].get("seed") if inputs == RANDOM_INPUTS else None
+        if seed is not None and (type(seed) is not int or seed < 0):
+            raise ValueError(f"golden.seed is {seed!r}, expected a whole number of 0 or more")
         prefix = check_prefix(str(certificate.get("prefix", DEFAULT_PREFIX)))
         labels = tuple(map(str, certificate.get("labels", ())))
         return ExportRequest(
-            str(certificate["target"]), budget, threshold, key, device, inputs, prefix, labels
+            str(certificate["target"]), budget, threshold, key, device, inputs, prefix, labels, seed
         )
     except (ConfigError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ExportError(f"certificate.json is damaged: {error!r}; export again") from error

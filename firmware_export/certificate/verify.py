@@ -25,17 +25,20 @@ from firmware_export.certificate.bundle import (
 from firmware_export.certificate.certificate import (
     CERTIFICATE_FILE,
     DEVICE_INPUTS,
+    RANDOM_INPUTS,
     make_certificate,
     read_certificate,
     read_quantization,
     read_request,
 )
-from firmware_export.certificate.golden import decode_golden, make_golden
+from firmware_export.certificate.golden import GoldenVectors, decode_golden, make_golden
+from firmware_export.certificate.import_model import draw_random_samples
 from firmware_export.certificate.parity import EQUAL, NOT_RUN
 from firmware_export.certificate.resource_usage import profile_layers
 from firmware_export.codegen.c_source import LayerCost, generate_c
 from firmware_export.codegen.prefix import DEFAULT_PREFIX
 from firmware_export.firmware.targets import TARGETS
+from firmware_export.tflite.interpreter import load_tflite
 
 OLDER_VALUES: Mapping[str, Any] = {"warnings": [], "prefix": DEFAULT_PREFIX, "labels": []}
 """Values of the entries that an older certificate lacks."""
@@ -81,6 +84,8 @@ def verify_bundle(out: Path) -> VerificationResult:
         raise ExportError(
             f"{GOLDEN_FILE}: the outputs differ from tflite-micro's outputs for model.tflite; export again"
         )
+    if request.seed is not None:
+        _check_random_inputs(model, golden, request.seed)
     try:
         derived = derive_files(model, source, golden, request, {"warnings": [], **certificate})
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
@@ -94,6 +99,13 @@ def verify_bundle(out: Path) -> VerificationResult:
     rebuilt = make_certificate(model, model_float, source, again, request)
     rebuilt["quantization"] = {} if request.imported else read_quantization(contents[REPORT_JSON_FILE])
     unchecked = list(_compare_certificates(certificate, rebuilt))
+    random_inputs: tuple[str, ...] = ()
+    if request.seed is not None:
+        random_inputs = (f"the inputs are {len(golden.x)} random inputs with the seed {request.seed}",)
+    elif request.inputs == RANDOM_INPUTS:
+        unchecked.append(
+            "origin of the inputs: the certificate has no seed of its random inputs; export again"
+        )
     if contents.get(REPORT_HTML_FILE) != derived[REPORT_HTML_FILE]:
         raise ExportError(
             f"{REPORT_HTML_FILE} does not follow from {CERTIFICATE_FILE}; it was edited: export again"
@@ -105,6 +117,7 @@ def verify_bundle(out: Path) -> VerificationResult:
             f"{len(contents)} files match their digests, and all files that follow from model.tflite were "
             "made again",
             f"{accuracy['samples']} samples, every output byte the same: {', '.join(equal_runtimes)}",
+            *random_inputs,
             *describe_accuracy(accuracy),
         ),
         tuple(unchecked),
@@ -185,6 +198,20 @@ def _read(out: Path, name: str) -> bytes:
         return (out / name).read_bytes()
     except (OSError, ValueError) as error:  # a name may contain a null byte
         raise ExportError(f"{name} cannot be read: {error}; export again") from error
+
+
+def _check_random_inputs(model: bytes, golden: GoldenVectors, seed: int) -> None:
+    """Draw the random inputs of an imported model again, and compare their bytes.
+
+    Raises:
+        ExportError: the bytes differ.
+    """
+    x = draw_random_samples(load_tflite(model), len(golden.x), seed)
+    if golden.x.dtype != x.dtype or not np.array_equal(golden.x, x):
+        raise ExportError(
+            f"{GOLDEN_FILE}: the samples are not the random inputs with the seed {seed} that "
+            f"{CERTIFICATE_FILE} names; it was edited, or made by another edgefl: export again"
+        )
 
 
 def _compare_certificates(stated: Mapping[str, Any], rebuilt: Mapping[str, Any]) -> Iterator[str]:

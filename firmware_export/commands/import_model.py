@@ -99,12 +99,12 @@ def import_model(
     `edgefl export MODEL.tflite` is the same command.
     """
     budget = Budget(parse_bytes(ram) if ram else 0, parse_bytes(flash) if flash else 0)
-    inputs = RANDOM_INPUTS if data is None else FILE_INPUTS
     request = ExportRequest(
         find_target(target).name,
         budget,
-        inputs=inputs,
+        inputs=RANDOM_INPUTS if data is None else FILE_INPUTS,
         prefix=check_prefix(prefix),
+        seed=seed if data is None else None,
         labels=() if labels is None else read_class_list(labels),
     )
     check_measurable(request)

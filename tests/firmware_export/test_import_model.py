@@ -61,6 +61,38 @@ def test_random_inputs_prove_bytes_only(model, tmp_path) -> None:
     assert not any("accuracy" in line for line in lines)
 
 
+def test_verify_draws_random_inputs_again(model, tmp_path) -> None:
+    out = tmp_path / "out"
+    result = run_export(model, "-o", out, "--target", "host", "--samples", 30, "--seed", 7)
+    assert result.exit_code == 0, result.output
+    certificate = json.loads((out / "certificate.json").read_text())
+    assert certificate["golden"]["seed"] == 7
+    assert "the inputs are 30 random inputs with the seed 7" in verify_bundle(out).checked
+    del certificate["golden"]["seed"]  # as in a certificate of an older edgefl
+    (out / "certificate.json").write_text(json.dumps(certificate))
+    result = verify_bundle(out)
+    assert not any("seed" in line for line in result.checked)
+    assert any("origin of the inputs: the certificate has no seed" in line for line in result.unchecked)
+    for seed in (8, 7.0, True, -1, "7"):
+        certificate["golden"]["seed"] = seed
+        (out / "certificate.json").write_text(json.dumps(certificate))
+        message = "not the random inputs with the seed 8" if seed == 8 else "golden.seed is"
+        with pytest.raises(ExportError, match=f"{message}.*export again"):
+            verify_bundle(out)
+
+
+def test_seed_belongs_to_random_inputs_only(model, tmp_path) -> None:
+    out = tmp_path / "out"
+    np.savez(tmp_path / "samples.npz", x=np.zeros((30, 8), np.int8))
+    assert run_export(model, "-o", out, "--target", "host", "--data", tmp_path / "samples.npz").exit_code == 0
+    certificate = json.loads((out / "certificate.json").read_text())
+    assert "seed" not in certificate["golden"]
+    certificate["golden"]["seed"] = 1
+    (out / "certificate.json").write_text(json.dumps(certificate))
+    with pytest.raises(ExportError, match=r"differs: golden\.seed is 1, measured null"):
+        verify_bundle(out)
+
+
 def test_verify_prints_warnings_on_lines_of_their_own(model, tmp_path) -> None:
     out = tmp_path / "out"
     assert run_export(model, "-o", out, "--target", "host", "--samples", 4).exit_code == 0
