@@ -12,12 +12,12 @@ import pytest
 
 from firmware_export.codegen.c_source import generate_c
 from firmware_export.codegen.c_text import KERNEL_ORDER, read_c_template
-from firmware_export.firmware.project import make_project_files
+from firmware_export.firmware.project import choose_clang_flags, make_project_files
 from firmware_export.firmware.targets import COMPILER_OPTIONS, TARGETS
 from firmware_export.tflite.quantized_model import read_quantized_model
 
 CLANG = "clang-14"
-CORES = ("cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55", "rv32imc")
+CORES = tuple(name for name, target in TARGETS.items() if not target.is_host)
 LEVELS = ("-O0", "-O1", "-O2", "-O3", "-Os")
 
 
@@ -39,6 +39,7 @@ def test_every_kernel_compiles_at_every_level(core: str, model: bytes, compiled:
             CLANG,
             f"--target={TARGETS[core].architecture.triple}",
             *TARGETS[core].flags,
+            *choose_clang_flags(TARGETS[core]),
             "-ffreestanding",
             *warnings,
             level,
