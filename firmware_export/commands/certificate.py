@@ -12,17 +12,54 @@ from edgefl.data.sources import DataSource
 from edgefl.data.sources.options import add_data_options
 from edgefl.errors import ExportError
 from edgefl.system.progress import Progress
+from firmware_export.certificate.board import (
+    BOARD_REPORT_FILE,
+    DEFAULT_BOARD_SAMPLES,
+    describe_board_report,
+    verify_on_board,
+)
 from firmware_export.certificate.certificate import CERTIFICATE_FILE, DEVICE_INPUTS, RANDOM_INPUTS
 from firmware_export.certificate.parity import EQUAL
 from firmware_export.codegen.c_source import LayerCost
+from firmware_export.firmware.serial_link import open_serial_port
 from firmware_export.firmware.targets import TARGETS, find_target
 
 
 @click.command(epilog="Example: edgefl export verify out/")
 @click.argument("folder", type=click.Path(path_type=Path))
 @add_data_options("Samples to measure on, for a folder without a certificate.", required=False)
+@click.option(
+    "--serial",
+    "port",
+    help="Serial port of a board that runs the export's self-test, such as /dev/ttyACM0. Only the board is "
+    "checked.",
+)
+@click.option("--baud", type=click.IntRange(1), default=115200, show_default=True, help="Rate of --serial.")
+@click.option(
+    "--samples",
+    type=click.IntRange(1),
+    default=DEFAULT_BOARD_SAMPLES,
+    show_default=True,
+    help="Maximum number of golden inputs that --serial sends.",
+)
+@click.option("--board", default="", help="Name of the board for the report.  [default: what it says]")
+@click.option(
+    "--report",
+    "report_file",
+    type=click.Path(path_type=Path),
+    help=f"File for the report of --serial.  [default: {BOARD_REPORT_FILE} in FOLDER]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print what was checked as JSON.")
-def verify(folder: Path, source: DataSource | None, as_json: bool) -> None:
+def verify(
+    folder: Path,
+    source: DataSource | None,
+    port: str | None,
+    baud: int,
+    samples: int,
+    board: str,
+    report_file: Path | None,
+    as_json: bool,
+) -> None:
     """Build and run an export again from its files, and compare it with its certificate.
 
     This compiles and runs C that is made from the folder's model, on this computer and in QEMU. It uses
@@ -31,12 +68,29 @@ def verify(folder: Path, source: DataSource | None, as_json: bool) -> None:
 
     A folder without a certificate is checked as far as possible, for example DIR/clients/ID of `edgefl demo`:
     its model.tflite, its report.json, and the accuracy if the device's samples are available.
+
+    With --serial, the golden inputs are sent to a board that runs the program in c/examples/selftest. Its
+    outputs are compared, and its time per inference is measured. The report contains no samples.
     """
     from firmware_export.certificate.verify import verify_bundle
     from firmware_export.certificate.verify_report import verify_report
 
     if not folder.is_dir():
         raise ExportError(f"no directory {folder}; pass a folder that `edgefl export -o` wrote")
+    if port is not None:
+        file = report_file or folder / BOARD_REPORT_FILE
+        with open_serial_port(port, baud) as opened, Progress() as progress:
+            progress.update_live(f"waiting for the board at {port}")
+            report = verify_on_board(
+                folder,
+                opened,
+                samples,
+                file,
+                board,
+                lambda done, total: progress.update(f"sample {done} of {total}", done, total),
+            )
+        click.echo(json.dumps(report, indent=1) if as_json else describe_board_report(report, file))
+        return
     with Progress() as progress:
         progress.update_live("building and running the export again")
         result = (

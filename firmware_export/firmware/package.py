@@ -13,6 +13,7 @@ from importlib.resources import files
 from firmware_export.codegen.prefix import rename_symbols
 from firmware_export.firmware.project import (
     fill_placeholders,
+    make_selftest_files,
     read_input_bytes,
     read_macro,
     read_output_bytes,
@@ -27,6 +28,7 @@ PACKAGE_FILES = {
     "zephyr/CMakeLists.txt": "zephyr/CMakeLists.txt",
     "zephyr/Kconfig": "zephyr/Kconfig",
     "examples/classify/classify.ino": "examples/classify.ino",
+    "examples/selftest/selftest.ino": "examples/selftest.ino",
     "examples/host/main.c": "examples/main.c",
     "README.md": "README.md",
 }
@@ -59,4 +61,5 @@ def make_package_files(model: Mapping[str, str], prefix: str, sha256: str) -> di
         path: fill_placeholders(templates.joinpath(f"{template}.in").read_text(), values)
         for path, template in PACKAGE_FILES.items()
     }
-    return rename_symbols(model, prefix) | manifests
+    selftest = {f"examples/selftest/{name}": text for name, text in make_selftest_files(prefix).items()}
+    return rename_symbols(model, prefix) | manifests | selftest

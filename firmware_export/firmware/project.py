@@ -16,6 +16,23 @@ from firmware_export.firmware.toolchain import TOOL_PACKAGES
 PLACEHOLDER = re.compile(r"@([A-Z_]+)@")
 PORTABLE_FILES = ("board.h", "main.c", "print.h")
 BARE_METAL_FILES = ("semihosting.c", "startup.c")
+SELFTEST_SECTION = """
+## Self-test
+
+`cmake --build build --target selftest` starts a program that answers `edgefl export verify FOLDER
+--serial PORT`, and prints its PORT. It shows how the check of a board works. For a board, see
+`c/examples/selftest`.
+"""
+UARTS = {
+    "microbit": ("NRF51", 0x40002000),
+    "mps2-an385": ("CMSDK", 0x40004000),
+    "mps2-an386": ("CMSDK", 0x40004000),
+    "mps2-an500": ("CMSDK", 0x40004000),
+    "mps2-an505": ("CMSDK", 0x50200000),
+    "mps3-an547": ("CMSDK", 0x59303000),
+    "virt": ("16550", 0x10000000),
+}
+"""Kind and address of the first serial port of each of QEMU's machines."""
 
 
 def make_project_files(
@@ -43,7 +60,23 @@ def make_project_files(
     else:
         for name in ("CMakeLists.txt", "toolchain.cmake", "link.ld"):
             texts[name] = fill_placeholders(read_project_template(f"{name}.in"), values)
+        texts |= make_selftest_files("model")
+        texts["selftest_qemu.c"] = read_project_template("selftest_qemu.c")
+        texts["machine.h"] = _render_machine_header(target)
     return texts | make_field_files(texts, target, updates)
+
+
+def make_selftest_files(prefix: str) -> dict[str, str]:
+    """Return selftest.c and selftest.h, which answer `edgefl export verify --serial` on a board.
+
+    `prefix` is the prefix of the model's symbols.
+    """
+    folder = files("firmware_export") / "templates" / "package" / "examples"
+    values = {"PREFIX": prefix, "UPPER": prefix.upper()}
+    return {
+        "selftest.c": fill_placeholders((folder / "selftest.c.in").read_text(), values),
+        "selftest.h": (folder / "selftest.h").read_text(),
+    }
 
 
 def read_project_template(name: str) -> str:
@@ -109,6 +142,18 @@ def choose_clang_flags(target: Target) -> tuple[str, ...]:
     return ("-fshort-enums", *([] if target.machine == "microbit" else ["-munaligned-access"]))
 
 
+def _render_machine_header(target: Target) -> str:
+    """Return machine.h, with the serial port and the clock of a target's machine."""
+    uart, address = UARTS[target.machine]
+    lines = [
+        f'#define MACHINE "{target.machine}"',
+        f"#define UART_{uart} 1",
+        f"#define UART_ADDRESS {address:#010x}u",
+        f"#define TICKS_PER_SECOND {round(10**9 / target.tick)}u",
+    ]
+    return "\n".join(["/* QEMU's machine, for the self-test. */", *lines, ""])
+
+
 def _locate_templates() -> Traversable:
     return files("firmware_export") / "templates" / "project"
 
@@ -125,6 +170,7 @@ def _make_template_values(header: str, target: Target) -> dict[str, str]:
             "NEEDS": "They need CMake and a C compiler (Debian: `apt-get install cmake gcc`).",
             "FILES": "| `host.c` | implements `board.h` for a program on this computer |",
             "TIME": "A tick is a nanosecond on this computer.",
+            "SELFTEST": "",
         }
     tick = f"{float(target.tick):g}"
     architecture = target.architecture
@@ -139,6 +185,7 @@ def _make_template_values(header: str, target: Target) -> dict[str, str]:
         "FLAGS": " ".join(target.flags),
         "CLANG_FLAGS": " ".join(choose_clang_flags(target)),
         "QEMU": " ".join([architecture.qemu, *target.list_qemu_options()]),
+        "QEMU_SERIAL": " ".join([architecture.qemu, *target.list_qemu_options("pty")]),
         "TICK": tick,
         "WHERE": f" in QEMU's `{target.machine}`",
         "NEEDS": f"They need CMake, a GCC for {architecture.name} and QEMU\n(Debian: `apt-get install "
@@ -147,6 +194,7 @@ def _make_template_values(header: str, target: Target) -> dict[str, str]:
         "| `startup.c`, `link.ld` | code before main, and memory map; a board's vendor provides others |",
         "TIME": f"A tick is one of {architecture.counter}. Under QEMU that is {tick} instructions; on a "
         "board, one cycle of the core.",
+        "SELFTEST": SELFTEST_SECTION,
         "FLASH_ORIGIN": f"{target.flash[0]:#010x}",
         "FLASH_LENGTH": str(target.flash[1]),
         "RAM_ORIGIN": f"{target.ram[0]:#010x}",

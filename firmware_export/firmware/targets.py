@@ -104,9 +104,12 @@ class Target:
         """The programs that compile and run firmware of the target."""
         return (CC,) if self.is_host else (self.architecture.gcc, self.architecture.qemu)
 
-    def list_qemu_options(self) -> list[str]:
-        """Return QEMU's options: no window, access to the host's files, one instruction per nanosecond."""
-        display_options = ["-display", "none", "-serial", "none", "-monitor", "none"]
+    def list_qemu_options(self, serial: str = "none") -> list[str]:
+        """Return QEMU's options: no window, access to the host's files, one instruction per nanosecond.
+
+        `serial` is what the machine's serial port is connected to.
+        """
+        display_options = ["-display", "none", "-serial", serial, "-monitor", "none"]
         return [
             "-machine",
             self.machine,

@@ -11,6 +11,8 @@ HEADER = """#ifndef MODEL_H
 #ifdef __cplusplus
 extern "C" {
 #endif
+#define MODEL_SHA256 "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+#define MODEL_EDGEFL_VERSION "0.0.0"
 #define MODEL_INPUT_BYTES 3
 #define MODEL_OUTPUT_BYTES 2
 #define MODEL_RAM_BYTES 13

@@ -61,6 +61,8 @@ def test_all_placeholders_are_filled(package) -> None:
         "door.h",
         "door.c",
         "door_weights.c",
+        "examples/selftest/selftest.c",
+        "examples/selftest/selftest.h",
     }
     for path in files:
         assert not re.search(r"@[A-Z0-9]+@|\bmodel_invoke\b|\bMODEL_", path.read_text()), path
@@ -111,7 +113,7 @@ def test_arduino_properties_follow_the_specification(package) -> None:
     assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", lines["name"])
     assert lines["category"] == "Data Processing" and not lines["sentence"].startswith(lines["name"])
     assert (package / lines["includes"]).is_file()
-    assert [path.stem for path in package.glob("examples/*/*.ino")] == ["classify"]
+    assert {path.stem for path in package.glob("examples/*/*.ino")} == {"classify", "selftest"}
 
 
 def test_cmake_builds_a_program_with_the_library(package, tmp_path) -> None:

@@ -1,0 +1,157 @@
+"""Verifies an export on a board, over a serial port.
+
+The board runs the exported self-test. The report has no sample and no output, only a digest of the outputs.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgefl import __version__
+from edgefl.errors import ExportError
+from edgefl.system.files import write_atomic
+from firmware_export.certificate.bundle import GOLDEN_FILE
+from firmware_export.certificate.certificate import CERTIFICATE_FILE, read_certificate, read_request
+from firmware_export.certificate.golden import decode_golden
+from firmware_export.certificate.parity import check_outputs, hash_outputs
+from firmware_export.certificate.verify import check_files
+from firmware_export.firmware.serial_link import (
+    SELFTEST_REMEDY,
+    BoardRun,
+    SerialPort,
+    connect_board,
+    run_board,
+)
+
+BOARD_REPORT_FILE = "board.json"
+DEFAULT_BOARD_SAMPLES = 20
+CYCLES = "cycles"
+"""The counter of a board whose ticks are cycles of its core."""
+
+
+def verify_on_board(
+    out: Path,
+    port: SerialPort,
+    samples: int,
+    report_file: Path,
+    board: str = "",
+    progress: Callable[[int, int], object] = lambda done, total: None,
+) -> dict[str, Any]:
+    """Compare a board's outputs with the golden outputs of an export, and write a report.
+
+    Args:
+        out: folder of the export.
+        port: serial port of a board that runs the export's self-test.
+        samples: maximum number of golden inputs to send.
+        report_file: file of the report. It is written also if outputs differ.
+        board: name of the board for the report. Empty for the name that the board says.
+        progress: called with the number of finished samples and of all samples.
+
+    Returns:
+        The report as values for JSON.
+
+    Raises:
+        ExportError: an output byte differs, the board runs another model or does not answer, a file of the
+            export differs from its digest, or the report cannot be written.
+    """
+    try:
+        certificate = read_certificate((out / CERTIFICATE_FILE).read_bytes())
+    except OSError as error:
+        raise ExportError(
+            f"{out / CERTIFICATE_FILE} cannot be read: {error.strerror}; pass the folder of `edgefl export "
+            "--target`"
+        ) from error
+    contents = check_files(out, certificate["files"], imported=read_request(certificate).imported)
+    golden = decode_golden(contents[GOLDEN_FILE])
+    inputs, expected = golden.inputs[:samples], golden.outputs[:samples]
+    info = connect_board(port, inputs[0].size)
+    model = certificate["model"]["sha256"]
+    if info.model_sha256 != model or info.input_bytes != inputs[0].size:
+        raise ExportError(
+            f"the board runs another model, sha256 {info.model_sha256}, expected {model}; {SELFTEST_REMEDY}"
+        )
+    run = run_board(port, info, inputs, lambda done: progress(done, len(inputs)))
+    report = make_board_report(run, expected, certificate, board)
+    try:
+        write_atomic(report_file, json.dumps(report, indent=1).encode())
+    except OSError as error:
+        raise ExportError(
+            f"cannot write the report {report_file}: {error}; choose another file with --report"
+        ) from error
+    check_outputs(report["board"], expected, run.outputs)
+    return report
+
+
+def make_board_report(
+    run: BoardRun, expected: Any, certificate: Mapping[str, Any], board: str = ""
+) -> dict[str, Any]:
+    """Return the report of a board's run as values for JSON.
+
+    Args:
+        run: the run.
+        expected: golden outputs of its samples, shape (n, m), int8.
+        certificate: the certificate of the export.
+        board: name of the board. Empty for the name that the board says.
+    """
+    milliseconds = 1000 * run.ticks / max(run.info.ticks_per_second, 1)
+    counted = next((row for row in certificate["cost"] if row["target"] == certificate["target"]), None)
+    instructions = counted["instructions_mean"] if counted else 0
+    per_instruction = None
+    if run.info.counter == CYCLES and instructions:
+        per_instruction = round(float(run.ticks.mean()) / instructions, 3)
+    return {
+        "report": 1,
+        "edgefl": __version__,
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "board": board or run.info.board,
+        "board_says": asdict(run.info),
+        "model_sha256": certificate["model"]["sha256"],
+        "target": certificate["target"],
+        "samples": len(run.ticks),
+        "different_samples": int((np.asarray(expected) != run.outputs).any(axis=1).sum()),
+        "outputs_sha256": hash_outputs(run.outputs),
+        "ticks": {
+            "mean": round(float(run.ticks.mean()), 1),
+            "min": int(run.ticks.min()),
+            "max": int(run.ticks.max()),
+        },
+        "milliseconds": {
+            "mean": round(float(milliseconds.mean()), 4),
+            "min": round(float(milliseconds.min()), 4),
+            "max": round(float(milliseconds.max()), 4),
+        },
+        "instructions_of_qemu": instructions or None,
+        "cycles_per_instruction": per_instruction,
+    }
+
+
+def describe_board_report(report: Mapping[str, Any], report_file: Path) -> str:
+    """Return a summary of a board's report.
+
+    Args:
+        report: the report, from `verify_on_board`.
+        report_file: its file.
+    """
+    says = report["board_says"]
+    time = report["milliseconds"]
+    ticks = f"{report['ticks']['mean']:,.0f} {says['counter']} at {says['ticks_per_second'] / 1e6:g} MHz"
+    lines = [
+        f"ok           {report['board']} runs model.tflite, sha256 {report['model_sha256'][:16]}, compiled "
+        f"with {says['compiler']}",
+        f"ok           {report['samples']} golden inputs, every output byte the same",
+        f"measured     {time['mean']:.3f} ms per inference, from {time['min']:.3f} to {time['max']:.3f}: "
+        f"{ticks}",
+    ]
+    if report["cycles_per_instruction"]:
+        lines.append(
+            f"measured     {report['cycles_per_instruction']:.2f} cycles per instruction of QEMU's "
+            f"{report['instructions_of_qemu']:,} for {report['target']}"
+        )
+    if says["board"].startswith("QEMU"):
+        lines.append("WARNING: QEMU counts instructions, so its time is not the time of a board")
+    return "\n".join([*lines, f"{report_file}: the report, without samples and outputs"])

@@ -1,0 +1,294 @@
+"""The protocol of the self-test: requests to a board over a serial port, and its replies.
+
+A request is REQUEST_MARK, a command, the request's number, the length of the payload, the payload, and the
+CRC-32 from the command on. A reply begins with REPLY_MARK, has a status in place of the command, and repeats
+the number. Length and CRC have 32 bits, lowest byte first. The other end is
+`templates/package/examples/selftest.c.in`.
+"""
+
+import itertools
+import struct
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from edgefl.errors import ExportError
+
+REQUEST_MARK = b"\xe5\xf1"
+REPLY_MARK = b"\xe5\xf2"
+ABOUT = b"I"
+INFERENCE = b"R"
+DAMAGED = b"!"
+REFUSED = b"?"
+PROTOCOL = "1"
+MAX_REPLY_BYTES = 1 << 20
+ATTEMPTS = 3
+"""Number of times that a request is sent which the line damages."""
+START_DEADLINE_S = 15.0
+"""Maximum time in seconds until a board answers. Many boards start again when their port is opened."""
+START_INTERVAL_S = 1.0
+READ_TIMEOUT_S = 0.2
+INFERENCE_DEADLINE_S = 60.0
+SELFTEST_REMEDY = (
+    "flash c/examples/selftest of this export, close other programs that use the port, and check --baud"
+)
+
+
+class SerialPort(Protocol):
+    """The functions of `serial.Serial` that are used here."""
+
+    def read(self, size: int) -> bytes:
+        """Return up to `size` bytes. Fewer after a short time without bytes."""
+
+    def write(self, data: bytes) -> Any:
+        """Send bytes."""
+
+
+@dataclass(frozen=True)
+class BoardInfo:
+    """What a board says about itself.
+
+    Attributes:
+        board: name of the board.
+        model_sha256: digest of the model's .tflite, in hexadecimal.
+        edgefl: version of edgefl that made the C.
+        compiler: version of the compiler.
+        input_bytes: size of an input.
+        output_bytes: size of an output.
+        counter: what a tick is, such as "cycles" or "microseconds".
+        ticks_per_second: rate of the counter.
+    """
+
+    board: str
+    model_sha256: str
+    edgefl: str
+    compiler: str
+    input_bytes: int
+    output_bytes: int
+    counter: str
+    ticks_per_second: int
+
+
+@dataclass(frozen=True)
+class BoardRun:
+    """The outputs and times of a board.
+
+    Attributes:
+        info: what the board says about itself.
+        outputs: outputs, shape (n, m), int8.
+        ticks: time of each inference in ticks, shape (n,), int64.
+    """
+
+    info: BoardInfo
+    outputs: Any
+    ticks: Any
+
+
+@contextmanager
+def open_serial_port(port: str, baud: int) -> Iterator[SerialPort]:
+    """Open a serial port for the time of a context.
+
+    Args:
+        port: name or pyserial URL of the port, such as /dev/ttyACM0, COM3 or socket://localhost:4321.
+        baud: rate in bits per second.
+
+    Raises:
+        ExportError: pyserial is not installed, or the port cannot be opened or breaks.
+    """
+    try:
+        import serial
+        from serial.tools.list_ports import comports
+    except ImportError as error:
+        raise ExportError(
+            "--serial needs pyserial, which is missing; pip install 'edgefl[export]'"
+        ) from error
+    try:
+        opened = serial.serial_for_url(port, baud, timeout=READ_TIMEOUT_S)
+    except (OSError, ValueError) as error:
+        found = ", ".join(item.device for item in comports()) or "none"
+        raise ExportError(
+            f"the serial port {port} cannot be opened: {error}; pass one of the ports of this computer: "
+            f"{found}"
+        ) from error
+    with opened:
+        try:
+            yield opened
+        except serial.SerialException as error:
+            raise ExportError(
+                f"the serial port {port} broke: {error}; connect the board again, and close other programs "
+                "that use the port"
+            ) from error
+
+
+def encode_request(command: bytes, number: int, payload: bytes = b"") -> bytes:
+    """Return the bytes of a request.
+
+    Args:
+        command: the command, one byte.
+        number: number of the request. Its lowest eight bits are sent.
+        payload: what the command needs.
+    """
+    body = command + struct.pack("<BI", number & 0xFF, len(payload)) + payload
+    return REQUEST_MARK + body + struct.pack("<I", zlib.crc32(body))
+
+
+def receive_reply(port: SerialPort, number: int, deadline_s: float) -> tuple[bytes, bytes]:
+    """Wait for the reply to a request. Other bytes and late replies to earlier requests are ignored.
+
+    Args:
+        port: the port.
+        number: number of the request.
+        deadline_s: maximum time in seconds.
+
+    Returns:
+        The status, one byte, and the payload. The status is DAMAGED if the reply's CRC is wrong.
+
+    Raises:
+        TimeoutError: there was no complete reply in time.
+    """
+    ends_at = time.monotonic() + deadline_s
+
+    def read(count: int) -> bytes:
+        received = b""
+        while len(received) < count:
+            if time.monotonic() > ends_at:
+                raise TimeoutError
+            received += port.read(count - len(received))
+        return received
+
+    while True:
+        mark = read(len(REPLY_MARK))
+        while mark != REPLY_MARK:
+            mark = mark[1:] + read(1)
+        head = read(6)
+        replied, length = struct.unpack("<BI", head[1:])
+        if length > MAX_REPLY_BYTES:
+            return DAMAGED, b""
+        payload = read(length)
+        (crc,) = struct.unpack("<I", read(4))
+        if crc != zlib.crc32(head + payload):
+            return DAMAGED, b""
+        if replied == number & 0xFF:
+            return head[:1], payload
+
+
+def parse_about(payload: bytes) -> BoardInfo:
+    """Parse a board's answer to ABOUT, lines of the form name=value.
+
+    Raises:
+        ExportError: a value is missing or invalid, or the board has another version of the protocol.
+    """
+    lines = payload.decode("ascii", "replace").splitlines()
+    values = {name: value.strip() for name, _, value in (line.partition("=") for line in lines)}
+    if values.get("protocol") != PROTOCOL:
+        raise ExportError(
+            f"the board's self-test has protocol {values.get('protocol')!r}, expected {PROTOCOL}; export "
+            "again, and flash the new self-test"
+        )
+    try:
+        return BoardInfo(
+            values["board"],
+            values["model"],
+            values["edgefl"],
+            values["compiler"],
+            int(values["input"]),
+            int(values["output"]),
+            values["counter"],
+            int(values["hertz"]),
+        )
+    except (KeyError, ValueError) as error:
+        raise ExportError(
+            f"the board's description is damaged: {error!r}, expected the values of selftest.c; "
+            f"{SELFTEST_REMEDY}"
+        ) from error
+
+
+def connect_board(port: SerialPort, input_bytes: int, deadline_s: float = START_DEADLINE_S) -> BoardInfo:
+    """Ask a board what runs on it, until it answers.
+
+    Args:
+        port: the port.
+        input_bytes: size of the model's input. A board that still waits for the rest of an earlier request
+            gets so many zeros.
+        deadline_s: maximum time in seconds.
+
+    Raises:
+        ExportError: the board does not answer, or `parse_about` refuses the answer.
+    """
+    ends_at = time.monotonic() + deadline_s
+    while True:
+        port.write(encode_request(ABOUT, 0))
+        try:
+            status, payload = receive_reply(port, 0, START_INTERVAL_S)
+            if status == ABOUT:
+                return parse_about(payload)
+        except TimeoutError:
+            port.write(bytes(input_bytes + 16))
+        if time.monotonic() > ends_at:
+            raise ExportError(
+                f"the board did not answer within {deadline_s:.0f} s, expected its self-test; "
+                f"{SELFTEST_REMEDY}"
+            )
+
+
+def run_board(
+    port: SerialPort, info: BoardInfo, inputs: Any, progress: Callable[[int], object] = lambda done: None
+) -> BoardRun:
+    """Run a board's model on inputs.
+
+    Args:
+        port: the port of a board that `connect_board` reached.
+        info: what the board says about itself.
+        inputs: quantized samples, shape (n, ...), int8.
+        progress: called with the number of finished samples.
+
+    Raises:
+        ExportError: the board stops to answer, refuses a request, or the line damages too many bytes.
+    """
+    outputs = []
+    ticks = []
+    requests = itertools.cycle(range(1, 256))
+    for number, sample in enumerate(inputs):
+        payload = _request_inference(port, requests, np.ascontiguousarray(sample, np.int8).tobytes(), number)
+        if len(payload) != 4 + info.output_bytes:
+            raise ExportError(
+                f"the board sent {len(payload)} bytes for sample {number}, expected {4 + info.output_bytes}; "
+                f"{SELFTEST_REMEDY}"
+            )
+        ticks.append(int(struct.unpack("<I", payload[:4])[0]))
+        outputs.append(np.frombuffer(payload[4:], np.int8))
+        progress(number + 1)
+    return BoardRun(info, np.array(outputs), np.array(ticks, np.int64))
+
+
+def _request_inference(port: SerialPort, requests: Iterator[int], sample: bytes, number: int) -> bytes:
+    answered = False
+    for request in itertools.islice(requests, ATTEMPTS):
+        port.write(encode_request(INFERENCE, request, sample))
+        try:
+            status, payload = receive_reply(port, request, INFERENCE_DEADLINE_S)
+        except TimeoutError:  # perhaps bytes were lost, and the board waits for them
+            port.write(bytes(len(sample) + 16))
+            continue
+        answered = True
+        if status == INFERENCE:
+            return payload
+        if status != DAMAGED:
+            raise ExportError(
+                f"the board refused sample {number} with status {status!r}, expected an input of its model; "
+                f"{SELFTEST_REMEDY}"
+            )
+    if not answered:
+        raise ExportError(
+            f"the board did not answer for sample {number} within {INFERENCE_DEADLINE_S:.0f} s, expected an "
+            "output; reset the board and try again"
+        )
+    raise ExportError(
+        f"the serial line damaged sample {number} {ATTEMPTS} times, expected bytes with a correct CRC; use a "
+        "lower --baud on both sides, or another cable"
+    )
