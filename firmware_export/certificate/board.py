@@ -109,7 +109,7 @@ def make_board_report(
         "edgefl": __version__,
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "board": board or run.info.board,
-        "board_says": asdict(run.info),
+        "board_info": asdict(run.info),
         "model_sha256": certificate["model"]["sha256"],
         "target": certificate["target"],
         "samples": len(run.ticks),
@@ -137,12 +137,12 @@ def describe_board_report(report: Mapping[str, Any], report_file: Path) -> str:
         report: the report, from `verify_on_board`.
         report_file: its file.
     """
-    says = report["board_says"]
+    info = report["board_info"]
     time = report["milliseconds"]
-    ticks = f"{report['ticks']['mean']:,.0f} {says['counter']} at {says['ticks_per_second'] / 1e6:g} MHz"
+    ticks = f"{report['ticks']['mean']:,.0f} {info['counter']} at {info['ticks_per_second'] / 1e6:g} MHz"
     lines = [
         f"ok           {report['board']} runs model.tflite, sha256 {report['model_sha256'][:16]}, compiled "
-        f"with {says['compiler']}",
+        f"with {info['compiler']}",
         f"ok           {report['samples']} golden inputs, every output byte the same",
         f"measured     {time['mean']:.3f} ms per inference, from {time['min']:.3f} to {time['max']:.3f}: "
         f"{ticks}",
@@ -152,6 +152,6 @@ def describe_board_report(report: Mapping[str, Any], report_file: Path) -> str:
             f"measured     {report['cycles_per_instruction']:.2f} cycles per instruction of QEMU's "
             f"{report['instructions_of_qemu']:,} for {report['target']}"
         )
-    if says["board"].startswith("QEMU"):
+    if info["board"].startswith("QEMU"):
         lines.append("WARNING: QEMU counts instructions, so its time is not the time of a board")
     return "\n".join([*lines, f"{report_file}: the report, without samples and outputs"])

@@ -110,10 +110,10 @@ def open_serial_port(port: str, baud: int) -> Iterator[SerialPort]:
     try:
         opened = serial.serial_for_url(port, baud, timeout=READ_TIMEOUT_S)
     except (OSError, ValueError) as error:
-        found = ", ".join(item.device for item in comports()) or "none"
+        ports = ", ".join(item.device for item in comports()) or "none"
         raise ExportError(
             f"the serial port {port} cannot be opened: {error}; pass one of the ports of this computer: "
-            f"{found}"
+            f"{ports}"
         ) from error
     with opened:
         try:

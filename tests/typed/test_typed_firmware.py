@@ -47,6 +47,13 @@ def test_commands_of_the_microcontroller_and_update_pages_work(
     federate(workspace)
     assert "cortex-m4: flash" in workspace.run(export_page.take("edgefl export --state"))
     assert json.loads((workspace / "out/certificate.json").read_text())
+    workspace.run(export_page.take("cmake -S out/firmware"))
+    board = workspace.start(export_page.take("cmake --build selftest"))
+    board.wait_for_output("(label serial0)")
+    port = board.output.split("redirected to ")[1].split()[0]
+    check = export_page.take("edgefl export verify out/ --serial")
+    assert "golden inputs, every output byte the same" in workspace.run(check, {"/dev/ttyACM0": port})
+    assert json.loads((workspace / "out/board.json").read_text())["board"] == "NUCLEO-L4R5ZI, revision C"
     assert "every output byte the same" in workspace.run(export_page.take("edgefl export verify"))
     assert "FULLY_CONNECTED" in workspace.run(export_page.take("edgefl export profile"))
     # The only dense layer is too small for --weights 3
