@@ -21,6 +21,7 @@ from firmware_export.certificate.tflm import list_operators
 from firmware_export.certificate.tflm_runner import measure_arena_bytes, read_tflm_version
 from firmware_export.codegen.c_source import CSource, generate_c
 from firmware_export.codegen.prefix import DEFAULT_PREFIX, check_prefix
+from firmware_export.firmware.latency import estimate_latencies
 from firmware_export.firmware.targets import TARGETS
 from firmware_export.firmware.toolchain import explain_missing_tools, read_tool_version
 from firmware_export.quantize.report import find_warnings
@@ -144,6 +145,13 @@ def make_certificate(
             and {**skipping, "instructions_all_run": _find_worst_instructions(compared, request.target)},
             "accuracy": asdict(compare_accuracy(golden, model_float)),
             "cost": [asdict(cost) for cost in costs],
+            "estimates": [
+                asdict(estimate)
+                for cost in costs
+                for estimate in estimate_latencies(
+                    cost.target, cost.instructions_mean, cost.flash_bytes, cost.ram_bytes + cost.stack_bytes
+                )
+            ],
             "arena": {"bytes": source.arena_bytes, "bound_bytes": source.bound_bytes},
             "tflm": {"arena_bytes": arena, "model_bytes": len(model)},
             "layers": [asdict(layer) for layer in layers],

@@ -42,7 +42,9 @@ from firmware_export.tflite.interpreter import load_tflite
 
 OLDER_VALUES: Mapping[str, Any] = {"warnings": [], "prefix": DEFAULT_PREFIX, "labels": []}
 """Values of the entries that an older certificate lacks."""
-TOOL_DEPENDENT_KEYS = ("cost", "layers")
+ESTIMATES_KEY = "estimates"
+"""Estimates for boards. They depend on edgefl's table of boards, and older certificates have none."""
+TOOL_DEPENDENT_KEYS = ("cost", "layers", ESTIMATES_KEY)
 """Parts of a certificate that depend on the versions of the compiler and of QEMU."""
 
 
@@ -222,8 +224,13 @@ def _compare_certificates(stated: Mapping[str, Any], rebuilt: Mapping[str, Any])
             f"sizes and instructions: made with {_format_versions(stated.get('tools'))}; this computer has "
             f"{_format_versions(rebuilt['tools'])}"
         )
+    same_boards = stated.get("edgefl") == rebuilt["edgefl"]
+    if ESTIMATES_KEY in stated and not same_boards:
+        yield f"{ESTIMATES_KEY}: made by edgefl {stated.get('edgefl')}; this is edgefl {rebuilt['edgefl']}"
     for key in rebuilt:
         if key in ("edgefl", "tools", "parity") or (key in (*TOOL_DEPENDENT_KEYS, "tflm") and not same_tools):
+            continue
+        if key == ESTIMATES_KEY and not (key in stated and same_boards):
             continue
         expected = stated.get(key, OLDER_VALUES.get(key))
         if key == "golden" and isinstance(expected, dict):

@@ -21,6 +21,7 @@ from firmware_export.certificate.board import (
 from firmware_export.certificate.certificate import CERTIFICATE_FILE, DEVICE_INPUTS, RANDOM_INPUTS
 from firmware_export.certificate.parity import EQUAL
 from firmware_export.codegen.c_source import LayerCost
+from firmware_export.firmware.latency import format_milliseconds_range
 from firmware_export.firmware.serial_link import open_serial_port
 from firmware_export.firmware.targets import TARGETS, find_target
 
@@ -187,6 +188,13 @@ def describe_certificate(certificate: Mapping[str, Any], out: Path, printed: Seq
             )
             ram = f"RAM {cost['ram_bytes']:,} and stack {cost['stack_bytes']:,}"
             lines.append(f"{cost['target']}: flash {cost['flash_bytes']:,} bytes, {ram}{counted}")
+    lines += [
+        f"{estimate['board']} at {estimate['mhz']} MHz: "
+        f"{format_milliseconds_range(estimate['ms_low'], estimate['ms_high'])} (estimate from instructions; "
+        "nothing was run on this board)"
+        for estimate in certificate["estimates"]
+        if estimate["target"] == certificate["target"]
+    ]
     if skipping := certificate["skipping"]:
         lines.append(
             f"experts with a gate value below {certificate['threshold']:g} are skipped: accuracy "

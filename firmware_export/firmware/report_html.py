@@ -8,6 +8,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from firmware_export.firmware.latency import format_milliseconds_range
 from firmware_export.firmware.project import fill_placeholders
 
 TableRow = Sequence[str]
@@ -47,6 +48,7 @@ def render_certificate_html(certificate: Mapping[str, Any]) -> str:
         warnings + _render_parity(certificate),
         *([_render_classes(accuracy)] if accuracy["by_class"] else []),
         _render_costs(certificate),
+        *_render_estimates(certificate.get("estimates", ())),
         *_render_layers(certificate["layers"]),
         _render_model(certificate),
     ]
@@ -183,6 +185,29 @@ def _render_costs(certificate: Mapping[str, Any]) -> str:
         f"{CLOCK_MHZ} MHz and one instruction per cycle. They are not measured: a core that waits for its "
         f"flash takes longer.</p>\n{table}"
     )
+
+
+def _render_estimates(estimates: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the section of the boards. The page of a certificate without estimates has no such section."""
+    if not estimates:
+        return []
+    rows = [
+        (
+            row["board"],
+            row["target"],
+            f"{row['mhz']:,}",
+            f"{row['cycles_low']:.2f} to {row['cycles_high']:.2f}",
+            format_milliseconds_range(row["ms_low"], row["ms_high"]),
+            row["source"],
+        )
+        for row in estimates
+    ]
+    head = ("board", "core", "MHz", "cycles per instruction", "estimate", "cycles from")
+    return [
+        "<h2>Boards</h2>\n<p>Estimates from the mean instructions. Nothing was run on these boards. The "
+        "cycles per instruction are those of another engine, whose latency on the board is published and "
+        f"whose instructions were counted in QEMU.</p>\n{_render_table(head, rows, (2, 3, 4))}"
+    ]
 
 
 def _render_layers(layers: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -20,6 +20,7 @@ from firmware_export.certificate.certificate import ExportRequest, make_certific
 from firmware_export.certificate.golden import choose_golden_samples, decode_golden
 from firmware_export.certificate.verify import profile_bundle
 from firmware_export.codegen.c_source import generate_c
+from firmware_export.commands.certificate import describe_certificate
 
 pytest.importorskip("tflite_micro")
 SAMPLES = 30
@@ -78,6 +79,21 @@ def test_bundle_contains_exactly_the_certified_files(bundle) -> None:
     assert all(layer["name"] in page for layer in certificate["layers"])
     mean = next(row["instructions_mean"] for row in certificate["cost"] if row["target"] == "cortex-m4")
     assert f'<td class="number">{mean / 100e3:.2f}</td>' in page, "milliseconds at 100 MHz"
+    assert "Nothing was run on these boards" in page and "NUCLEO-L4R5ZI" in page
+
+
+def test_boards_are_estimated_from_the_instructions_of_their_core(bundle) -> None:
+    certificate = read_certificate(bundle)
+    mean = {row["target"]: row["instructions_mean"] for row in certificate["cost"]}
+    estimates = certificate["estimates"]
+    assert [row["board"] for row in estimates] == ["NUCLEO-L4R5ZI", "nRF5340 DK", "EK-RA6M4"]
+    assert all(row["instructions"] == mean[row["target"]] for row in estimates)
+    nucleo = estimates[0]
+    assert nucleo["ms_low"] == pytest.approx(mean["cortex-m4"] * 1.38 / 120_000, abs=6e-4)
+    assert nucleo["ms_high"] == pytest.approx(mean["cortex-m4"] * 1.72 / 120_000, abs=6e-4)
+    lines = describe_certificate(certificate, bundle).splitlines()
+    boards = [line for line in lines if "nothing was run on this board" in line]
+    assert len(boards) == 1 and boards[0].startswith("NUCLEO-L4R5ZI at 120 MHz: ")
 
 
 def test_one_different_output_byte_is_an_error(bundle, monkeypatch) -> None:

@@ -12,6 +12,7 @@ from edgefl.errors import ExportError
 from firmware_export.certificate import verify
 from firmware_export.certificate.golden import decode_golden, encode_golden
 from firmware_export.certificate.verify import verify_bundle
+from firmware_export.firmware.report_html import render_certificate_html
 
 pytest.importorskip("tflite_micro")
 
@@ -96,6 +97,38 @@ def test_an_edited_figure_is_named(bundle, copy, path, monkeypatch) -> None:
         monkeypatch.setattr(verify, "derive_files", lambda *arguments: {"report.html": b""})
     with pytest.raises(ExportError, match=rf"certificate\.json differs: {path[0]}.*{path[-1]}"):
         verify_bundle(copy)
+
+
+def test_an_edited_estimate_is_named(bundle, copy, monkeypatch) -> None:
+    certificate = read_certificate(copy)
+    truth = {key: value for key, value in read_certificate(bundle).items() if key != "files"}
+    certificate["estimates"][0]["ms_low"] /= 2
+    (copy / "certificate.json").write_text(json.dumps(certificate))
+    monkeypatch.setattr(verify, "make_certificate", lambda *arguments: truth)
+    with pytest.raises(ExportError, match=r"certificate\.json differs: estimates\[0\]\.ms_low"):
+        verify_bundle(copy)
+
+
+def test_a_certificate_without_estimates_passes(bundle, copy, monkeypatch) -> None:
+    """An earlier edgefl wrote neither the entry nor the section of the report."""
+    certificate = read_certificate(copy)
+    truth = {key: value for key, value in read_certificate(bundle).items() if key != "files"}
+    del certificate["estimates"]
+    page = render_certificate_html(certificate).encode()
+    assert b"<h2>Boards</h2>" not in page
+    (copy / "report.html").write_bytes(page)
+    certificate["files"]["report.html"] = sha256(page).hexdigest()
+    (copy / "certificate.json").write_text(json.dumps(certificate))
+    monkeypatch.setattr(verify, "make_certificate", lambda *arguments: truth)
+    assert not verify_bundle(copy).unchecked
+
+
+def test_estimates_of_another_edgefl_are_not_compared(bundle) -> None:
+    """Another version may know other boards."""
+    truth = read_certificate(bundle)
+    stated = {**truth, "edgefl": "0.0.1", "estimates": truth["estimates"][:1]}
+    unchecked = list(verify._compare_certificates(stated, truth))
+    assert len(unchecked) == 1 and unchecked[0].startswith("estimates: made by edgefl 0.0.1")
 
 
 def test_a_damaged_certificate_is_an_error(copy) -> None:
