@@ -21,8 +21,8 @@ from edgefl.plan.tflite import TfliteTensor
 from firmware_export.certificate.tflm_runner import run_tflm
 from firmware_export.firmware.firmware import BuiltFirmware, SectionSizes, run_firmware
 from firmware_export.firmware.project import make_project_files
-from firmware_export.firmware.targets import TARGETS, Target
-from firmware_export.firmware.toolchain import ARM_GCC, run_tool
+from firmware_export.firmware.targets import ARM, TARGETS, Target
+from firmware_export.firmware.toolchain import run_tool
 from firmware_export.tflite.quantized_model import read_quantized_model
 
 FLAGS = ("-O2", "-w", "-ffunction-sections", "-fdata-sections", "-fno-tree-loop-distribute-patterns")
@@ -136,10 +136,10 @@ def _build(folder: Path, cmsis: Path, target: Target, work: Path, sizes: tuple[i
         folder / "crt_config",
     ]
     options = [f"-I{path}" for path in include]
-    run_tool([ARM_GCC, *target.flags, *FLAGS, *options, "-Imodel", "-c", *map(str, sources)], work)
+    run_tool([ARM.gcc, *target.flags, *FLAGS, *options, "-Imodel", "-c", *map(str, sources)], work)
     objects = [f"{path.stem}.o" for path in sources]
     link = ["-nostdlib", "-Wl,--gc-sections", "-T", "link.ld"]
-    run_tool([ARM_GCC, *target.flags, *link, *objects, "-lm", "-lc", "-lgcc", "-o", "firmware.elf"], work)
+    run_tool([ARM.gcc, *target.flags, *link, *objects, "-lm", "-lc", "-lgcc", "-o", "firmware.elf"], work)
     empty = SectionSizes(0, 0, 0)
     return BuiltFirmware(target, work / "firmware.elf", empty, empty, sizes[1])
 

@@ -21,8 +21,8 @@ from edgefl.errors import EdgeflError
 from firmware_export.certificate.tflm_runner import run_tflm
 from firmware_export.firmware.firmware import BuiltFirmware, SectionSizes, run_firmware
 from firmware_export.firmware.project import make_project_files
-from firmware_export.firmware.targets import TARGETS, Target
-from firmware_export.firmware.toolchain import ARM_GCC, run_tool
+from firmware_export.firmware.targets import ARM, TARGETS, Target
+from firmware_export.firmware.toolchain import run_tool
 from firmware_export.tflite.quantized_model import read_quantized_model
 from tests.benchmarks.firmware.microtvm import MODEL_H, SAMPLES
 
@@ -149,7 +149,7 @@ def _compile(folder: Path, target: Target, level: str, work: Path) -> None:
     cc_files = [path for path in sorted(lite.rglob("*.cc")) if not LEFT_OUT.search(str(path))]
     cc_files.append(work / "inference.cc")
     c_copies, cc_copies = _copy_files(c_files, work, "c"), _copy_files(cc_files, work, "cc")
-    run_tool([ARM_GCC, *options, "-c", *c_copies], work, COMPILE_DEADLINE_S)
+    run_tool([ARM.gcc, *options, "-c", *c_copies], work, COMPILE_DEADLINE_S)
     run_tool(
         ["arm-none-eabi-g++", *options, *CXX_FLAGS, "-include", "limits", "-c", *cc_copies],
         work,
