@@ -2,7 +2,12 @@
 
 from dataclasses import replace
 
-from edgefl.data.forms import describe_shape_change, to_input_shape, to_training_form
+from edgefl.data.forms import (
+    describe_shape_change,
+    split_targets,
+    to_input_shape,
+    to_training_form,
+)
 from edgefl.data.npz import find_num_classes, make_shard
 from edgefl.data.sources import DataSource, read_source
 from edgefl.errors import DataError
@@ -28,10 +33,11 @@ class LocalDataset:
         self._shard = self._read(1)
 
     def _read(self, seed: int) -> Shard:
-        arrays, self.changes = to_training_form(read_source(self.source))
+        stored = read_source(self.source)
+        arrays, self.changes = to_training_form(split_targets(stored))
         self._names = {key: arrays[key] for key in ("class_names",) if key in arrays}
         self._seed = seed
-        return make_shard(arrays, self.source.data, seed=seed)
+        return replace(make_shard(arrays, self.source.data, seed=seed), has_labels="y" in stored)
 
     def load_shard(
         self,

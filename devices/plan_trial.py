@@ -42,7 +42,12 @@ def draw_noise_arguments(signature: SignatureSpec, num_classes: int) -> dict[str
     arguments |= {f"s_{i}": np.zeros(spec.shape, spec.dtype) for i, spec in enumerate(signature.slots)}
     arguments |= {f"h_{name}": np.asarray(value, np.float32) for name, value in signature.hyper.items()}
     if signature.kind == "train":
-        arguments["d_y"] = (np.arange(signature.batch_size) % num_classes).astype(np.int32)
+        label = signature.label
+        arguments["d_y"] = (
+            (np.arange(signature.batch_size) % num_classes).astype(np.int32)
+            if label is None
+            else rng.random(label.shape).astype(label.dtype)
+        )
         arguments["d_sample_weight"] = np.ones(signature.batch_size, np.float32)
     return arguments
 

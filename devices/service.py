@@ -30,7 +30,7 @@ from edgefl.algorithms import PHASE_DONE, PHASE_PERSONALIZE
 from edgefl.client.runner import ClientRunner
 from edgefl.data.sources import DataSource
 from edgefl.errors import ConfigError, DataError, DivergedError, ExportError, LinkError, PlanError, WireError
-from edgefl.plan.spec import Plan, decode_plan
+from edgefl.plan.spec import Plan, read_num_classes, decode_plan
 from edgefl.security.enrolment import Enrolment
 from edgefl.server.divergence import FederationDivergedError, read_divergence
 from edgefl.storage.device_directory import DeviceFiles
@@ -345,8 +345,8 @@ class DeviceService:
                 "the federation ended while this device was away, so this device has no model; restart the "
                 "federation with `edgefl aggregator start --fresh`"
             )
-        row = judge_federation([{**progress.metrics, "id": self._settings.client_id}]).rows[0]
-        for line in render_device_lines(row):
+        verdict = judge_federation([{**progress.metrics, "id": self._settings.client_id}])
+        for line in render_device_lines(verdict.rows[0], verdict.measure):
             LOGGER.info(line)
         if self._export_error:
             raise self._export_error
@@ -464,7 +464,7 @@ class DeviceService:
 
         with contextlib.suppress(Superseded):
             plan = self._load_plan(state.plan, is_needed)
-            shard = self._samples.load_shard(None, plan.spec.num_classes, plan.spec.input_shape)
+            shard = self._samples.load_shard(None, read_num_classes(plan.spec), plan.spec.input_shape)
             check_shard(shard, plan)
             self._accept()
         self._availability.unchecked = False

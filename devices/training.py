@@ -11,8 +11,9 @@ from edgefl.algorithms.mixtures.gate_utilization import measure_gate_utilization
 from edgefl.algorithms.names import COMPARE_SCALAR
 from edgefl.client.local_training import fit_epochs
 from edgefl.client.runner import ClientRunner, WorkItem
+from edgefl.data.task_form import to_task_form
 from edgefl.errors import DataError
-from edgefl.plan.spec import Plan
+from edgefl.plan.spec import Plan, read_num_classes, read_task
 from edgefl.types import Broadcast, ClientState, Mixture, Scalars, Shard, Weights
 from edgefl.wire.masked import MASKED_CODEC
 from edgefl.wire.messages import Task
@@ -28,8 +29,9 @@ def check_shard(shard: Shard, plan: Plan) -> None:
         plan: the plan.
 
     Raises:
-        DataError: the samples do not have the input shape of the plan.
+        DataError: the samples do not have the input shape of the plan, or their labels do not fit its task.
     """
+    to_task_form(shard, read_task(plan.spec))
     expected = plan.spec.input_shape
     if shard.x_train.shape[1:] != tuple(expected):
         raise DataError(
@@ -127,7 +129,7 @@ def open_runner(
         PlanError: the learner cannot run the plan.
     """
     shape = plan.spec.input_shape
-    shard = samples.load_shard(seed, plan.spec.num_classes, shape)
+    shard = samples.load_shard(seed, read_num_classes(plan.spec), shape)
     check_shard(shard, plan)
     if change := samples.describe_shape_change(shape):
         LOGGER.info(change)

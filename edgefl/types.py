@@ -6,6 +6,7 @@ of these records in place.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,23 +23,34 @@ class Shard:
 
     Attributes:
         x_train: training samples, shape (n, *input_shape), float32.
-        y_train: labels of the training samples, shape (n,), int64.
+        y_train: labels of the training samples, shape (n,), int64. In the form of another task than
+            classification, the values to predict, shape (n, outputs), float32: see
+            `edgefl.data.task_form`.
         x_test: the client's test samples, shape (m, *input_shape), float32.
-        y_test: labels of the test samples, shape (m,), int64.
+        y_test: labels of the test samples, like `y_train`.
         num_classes: number of classes of the task.
         side_train: side information about each training sample, such as its rotation, shape (n,), int64. None
             if there is none.
         group_train: the recording (or other group) of each training sample, shape (n,), int64. None if
             samples are independent. A split of the training samples never divides a group.
+        target_train: values to predict of each training sample, shape (n, outputs), float32. None if the
+            samples have classes.
+        target_test: values to predict of each test sample, like `target_train`.
+        has_labels: whether the owner labelled the samples. Without labels, all of them are 0.
+        anomaly_test: whether each test sample is an anomaly, shape (m,), bool. None for another task.
     """
 
     x_train: Array
-    y_train: Labels
+    y_train: NDArray[Any]
     x_test: Array
-    y_test: Labels
+    y_test: NDArray[Any]
     num_classes: int
     side_train: Labels | None = None
     group_train: Labels | None = None
+    target_train: Array | None = None
+    target_test: Array | None = None
+    has_labels: bool = True
+    anomaly_test: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from edgefl.system.format import escape_unprintable, format_percent
 
 DEFAULT_MEASURE = "accuracy"
 """The measure that devices report: a share from 0 to 1, where more is better."""
+MEASURES = {DEFAULT_MEASURE: DEFAULT_MEASURE, "auc": "AUC", "r2": "R2"}
+"""Names of the measures for readers, by the prefix of their figures. See `edgefl.client.measures`."""
 DEVICE_FIGURES = ("local", "federated", "shipped", "int8")
 """The figures of a device, in the order of the table columns."""
 MODEL_KINDS = ("local", "federated", "fine-tuned", "mixture")
@@ -56,7 +58,7 @@ class FederationVerdict:
     """The benefit of a federation for its devices.
 
     Attributes:
-        measure: the measure of the figures, such as `accuracy`.
+        measure: name of the measure of the figures, such as `accuracy`.
         devices: number of devices that reported.
         means: mean of each of `DEVICE_FIGURES` over the devices that report it, None without such a device.
         worst: lowest value of each of `DEVICE_FIGURES`, None if no device reports it.
@@ -90,7 +92,7 @@ class FederationVerdict:
 def judge_federation(
     rows: Iterable[Mapping[str, Any]],
     *,
-    measure: str = DEFAULT_MEASURE,
+    measure: str = "",
     algorithm: str = "",
     num_classes: int = 0,
     select: bool = True,
@@ -100,12 +102,13 @@ def judge_federation(
     Args:
         rows: one mapping per device with `id` and its metrics, as in the `clients` of result.json. A figure
             counts as missing if it is None, not finite, or not between 0 and 1.
-        measure: prefix of the figures' names.
+        measure: prefix of the figures' names. Empty takes the first of `MEASURES` that a device reports.
         algorithm: the federation's algorithm, which the sentence does not suggest again.
         num_classes: number of classes, to recognise a federated model at chance level. 0 if it is unknown.
         select: whether each device chose its model, `[personalization] select`.
     """
     named_rows = sorted(((str(row["id"]), row) for row in rows), key=lambda item: item[0])
+    measure = measure or _find_measure(row for _, row in named_rows)
     devices = tuple(_read_device(name, row, measure) for name, row in named_rows)
     counts = [item for _, row in named_rows if (item := read_discordant_counts(row)) is not None]
     comparisons = [item.comparison for item in devices]
@@ -117,7 +120,7 @@ def judge_federation(
         item.shipped - item.local for item in devices if item.shipped is not None and item.local is not None
     ]
     verdict = FederationVerdict(
-        measure=measure,
+        measure=MEASURES.get(measure, measure),
         devices=len(devices),
         means={name: math.fsum(item) / len(item) if item else None for name, item in values.items()},
         worst={name: min(item, default=None) for name, item in values.items()},
@@ -136,6 +139,15 @@ def judge_federation(
     advice = _suggest_remedy(verdict, algorithm, num_classes, tested, select)
     sentence = " ".join(filter(None, (_describe_outcome(verdict), advice)))
     return FederationVerdict(**{**vars(verdict), "sentence": sentence})
+
+
+def _find_measure(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return the first measure that a device reports, for the model that it ships or for its mixture."""
+    reported = {name for row in rows for name, value in row.items() if _parse_share(value) is not None}
+    return next(
+        (measure for measure in MEASURES if {f"{measure}_shipped", f"{measure}_mixture"} & reported),
+        DEFAULT_MEASURE,
+    )
 
 
 def sign_test(gained: int, lost: int) -> float:

@@ -46,6 +46,7 @@ class Entry:
             initial weights. Empty: one model.
         resolve: returns the options with a value for each option that is derived from the configuration, such
             as a number of rounds. `build_plan` calls it once and stores the result in the plan.
+        needs_classes: why the algorithm works only for a classification. Empty if it works for every task.
     """
 
     options: type[Any]
@@ -54,6 +55,7 @@ class Entry:
     source: str
     models: str = ""
     resolve: Callable[[Any, FederationConfig], Any] = keep_options
+    needs_classes: str = ""
 
     def __post_init__(self) -> None:
         as_mapping(self.options())  # fails early if this is not a dataclass or a field has no default

@@ -8,7 +8,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from edgefl.algorithms.draws import with_draws
-from edgefl.algorithms.registry import build_objectives, count_further_draws, resolve_algorithm_options
+from edgefl.algorithms.registry import (
+    build_objectives,
+    check_algorithm_task,
+    count_further_draws,
+    resolve_algorithm_options,
+)
 from edgefl.config import FederationConfig
 from edgefl.plan.spec import TRAIN_SINGLE, Plan, PlanSpec
 from edgefl.types import Weights
@@ -32,6 +37,7 @@ def build_plan(config: FederationConfig) -> tuple[Plan, Weights]:
     """
     from edgefl.compiler.build import compile_plan
 
+    check_algorithm_task(config)
     options = resolve_algorithm_options(config)
     plan, initial, draws = compile_plan(
         config,

@@ -170,6 +170,21 @@ def count_further_draws(name: str, options: Mapping[str, Any]) -> int:
     return max(getattr(make_options(name, options), option) - 1, 0) if option else 0
 
 
+def check_algorithm_task(config: FederationConfig) -> None:
+    """Check that the algorithm of a configuration works for its task.
+
+    Raises:
+        ConfigError: it works only for a classification. The error has the reason.
+    """
+    reason = find_entry(config.algorithm).needs_classes
+    if reason and not config.task.is_classification:
+        fitting = ", ".join(sorted(name for name, entry in REGISTRY.items() if not entry.needs_classes))
+        raise ConfigError(
+            f"[algorithm] name is {config.algorithm!r} with kind = {config.task.kind!r} of [task], "
+            f"expected a classification: {reason}; use one of {fitting}"
+        )
+
+
 def build_objectives(name: str, network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:
     """Return the objectives of an algorithm's plan. Needs TensorFlow.
 

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from edgefl.algorithms.base import Algorithm
 from edgefl.client.validation import ValidationSplit
 from edgefl.learner.base import Learner, evaluate
+from edgefl.plan.spec import read_task
 from edgefl.types import Broadcast, ClientState
 
 ACCURACY_METRIC = "accuracy"
 """The metric of an update that holds the client's accuracy before it trains."""
+R2_METRIC = "r2"
+"""The metric in its place for another task than classification."""
 
 
 def evaluate_current_model(
@@ -32,8 +35,8 @@ def evaluate_current_model(
         samples: the client's samples, with the validation samples held out.
 
     Returns:
-        `accuracy`, from 0 to 1. Empty if there are no validation samples, the client has no complete model,
-            or the model's outputs are not finite.
+        `accuracy`, from 0 to 1, or `r2` for another task than classification. Empty if there are no
+            validation samples, the client has no complete model, or the model's outputs are not finite.
 
     Raises:
         DataError: the samples do not fit the plan.
@@ -50,4 +53,5 @@ def evaluate_current_model(
     if not needed or not needed <= current.weights.keys():
         return {}
     measured = evaluate(learner, current.signature, current.weights, samples.x, samples.y)
-    return {ACCURACY_METRIC: measured.accuracy} if math.isfinite(measured.loss) else {}
+    name = ACCURACY_METRIC if read_task(learner.spec).is_classification else R2_METRIC
+    return {name: measured.accuracy} if math.isfinite(measured.loss) else {}

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.names import (
@@ -26,17 +25,17 @@ from edgefl.algorithms.names import (
 from edgefl.algorithms.options import extend_epochs
 from edgefl.client.batch_norm import reestimate_statistics
 from edgefl.client.comparison import average_scores, read_model_order
-from edgefl.client.selection import COMPARED_MODELS, SCORE_UNIT, Scores, choose_within_noise, is_worse
+from edgefl.client.measures import measure_test_samples, score_samples
+from edgefl.client.selection import COMPARED_MODELS, Scores, choose_within_noise, is_worse
 from edgefl.client.validation import ValidationSplit
 from edgefl.config import PersonalizationConfig
 from edgefl.errors import DivergedError
-from edgefl.learner.base import Learner, predict_label_log_p
+from edgefl.learner.base import Learner
 from edgefl.plan.spec import PREDICT_MIXTURE, PREDICT_SINGLE, TRAIN_SINGLE
-from edgefl.types import Array, Broadcast, ClientState, Labels, Mixture, Peer, Scalars, Shard, Weights
+from edgefl.types import Broadcast, ClientState, Mixture, Peer, Scalars, Shard, Weights
 
 RngFactory = Callable[[str], np.random.Generator]
 """Returns a generator for a purpose. The empty purpose is for the algorithm."""
-Correct = NDArray[np.bool_]
 T = TypeVar("T")
 ORDER_WITHOUT_SELECTION = (MIXTURE_MODEL, FEDERATED_MODEL, LOCAL_MODEL, FINE_TUNED_MODEL)
 """The order without selection: a client ships the first of these models that could be made."""
@@ -91,8 +90,9 @@ def choose_personal_model(
         The shipped model with the others as its peers, the client's state, and the metrics. The metrics are
             n_train, n_validation, n_test, accuracy_NAME of each model, accuracy_shipped, and shipped, an
             index into `COMPARED_MODELS`. With a local model there are also test_gained and test_lost. These
-            count the test samples that only the shipped model or only the local model predicts correctly.
-            Without test samples, an accuracy is NaN.
+            count the test samples that only the shipped model or only the local model predicts correctly, or
+            predicts better. Other tasks than classification have other measures than accuracy, see
+            `edgefl.client.measures`. Without test samples, a figure is NaN.
 
     Raises:
         DataError: the samples do not fit the plan.
@@ -111,20 +111,22 @@ def choose_personal_model(
     chosen = choose_shipped_model(learner, candidates.models, scores, split, order, client_id)
     shipped = candidates.models[chosen]
     peers = {**candidates.mixture.peers, **candidates.models}
-    correct_by_model = {
-        name: is_correct(learner, peer, shard.x_test, shard.y_test) for name, peer in peers.items()
-    }
+    rated = {name: measure_test_samples(learner, peer, shard) for name, peer in peers.items()}
     metrics = {
         "n_train": float(len(split.train.y_train)),
         "n_validation": float(len(split.y)),
         "n_test": float(len(shard.y_test)),
-        **{f"accuracy_{name}": _average_correct(correct) for name, correct in correct_by_model.items()},
-        "accuracy_shipped": _average_correct(correct_by_model[chosen]),
+        **{
+            f"{measure}_{name}": figure
+            for name, (_, figures) in rated.items()
+            for measure, figure in figures.items()
+        },
+        **{f"{measure}_shipped": figure for measure, figure in rated[chosen][1].items()},
         "shipped": float(COMPARED_MODELS.index(chosen)),
     }
-    if LOCAL_MODEL in correct_by_model:
-        metrics["test_gained"] = float((correct_by_model[chosen] & ~correct_by_model[LOCAL_MODEL]).sum())
-        metrics["test_lost"] = float((correct_by_model[LOCAL_MODEL] & ~correct_by_model[chosen]).sum())
+    if LOCAL_MODEL in rated:
+        metrics["test_gained"] = float((rated[chosen][0] > rated[LOCAL_MODEL][0]).sum())
+        metrics["test_lost"] = float((rated[chosen][0] < rated[LOCAL_MODEL][0]).sum())
     validation = {f"validation/{name}": mean for name, mean in average_scores(scores).items()}
     mixture = Mixture(
         shipped.weights, peers, {**candidates.mixture.diagnostics, **validation}, signature=shipped.signature
@@ -316,44 +318,3 @@ def train_single(
     return reestimate_statistics(
         learner, TRAIN_SINGLE, {**start, **trained}, shard.x_train, shard.y_train, rng
     )
-
-
-def score_samples(learner: Learner, peer: Peer, x: Array, y: Labels) -> Scores:
-    """Return the probability that a model assigns to the label of each sample, in thousandths.
-
-    Probabilities show a difference with fewer samples than correct answers do. A probability that is not a
-    number counts as 0.
-
-    Args:
-        learner: runs the plan.
-        peer: the model.
-        x: samples, shape (n, *input_shape), float32.
-        y: labels, shape (n,), int64.
-
-    Returns:
-        The scores, shape (n,), int64.
-    """
-    log_p = predict_label_log_p(learner, peer.signature, peer.weights, x, y)
-    return np.asarray(np.rint(SCORE_UNIT * np.nan_to_num(np.exp(log_p), nan=0.0)), np.int64)
-
-
-def is_correct(learner: Learner, peer: Peer, x: Array, y: Labels) -> Correct:
-    """Return whether a model predicts each sample correctly.
-
-    Args:
-        learner: runs the plan.
-        peer: the model.
-        x: samples, shape (n, *input_shape), float32.
-        y: labels, shape (n,), int64.
-
-    Returns:
-        One value for each sample, shape (n,), bool.
-    """
-    if not len(y):
-        return np.zeros(0, np.bool_)
-    scores = learner.predict(peer.signature, peer.weights, {"x": x})
-    return np.asarray((scores.argmax(axis=1) == y) & np.isfinite(scores).all(axis=1))
-
-
-def _average_correct(correct: Correct) -> float:
-    return float(correct.mean()) if len(correct) else float("nan")

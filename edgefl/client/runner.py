@@ -17,9 +17,10 @@ from edgefl.client.local_training import derive_client_rng
 from edgefl.client.personalization import RngFactory, choose_personal_model, compare_models
 from edgefl.client.selection import Scores
 from edgefl.client.validation import ValidationSplit, hold_out_validation, read_personalization
+from edgefl.data.task_form import TaskShards
 from edgefl.errors import DataError, DivergedError
 from edgefl.learner.base import Learner
-from edgefl.plan.spec import Plan
+from edgefl.plan.spec import Plan, read_task
 from edgefl.rng import derive_rng
 from edgefl.types import Broadcast, ClientState, Mixture, Scalars, Shard, Update
 
@@ -55,14 +56,15 @@ class ClientRunner:
     Args:
         plan: the plan of the federation.
         learner: runs the plan. All clients share it.
-        shards: samples by client id. A device has one shard.
+        shards: samples by client id, with labels as they are stored. A device has one shard.
         seed: the seed of the federation.
     """
 
     def __init__(self, plan: Plan, learner: Learner, shards: Mapping[str, Shard], seed: int) -> None:
         self.plan = plan
         self.learner = learner
-        self.shards = shards
+        self.shards: Mapping[str, Shard] = TaskShards(shards, read_task(plan.spec))
+        """The shards in the form of the plan's task."""
         self.seed = seed
         self._algorithm = make_algorithm(plan.spec.algorithm, learner, plan.spec.options)
         self._settings = read_personalization(plan.spec)

@@ -17,7 +17,17 @@ from edgefl.compiler.weight_draws import draw_weights
 from edgefl.config import FederationConfig, ModelConfig
 from edgefl.errors import PlanError
 from edgefl.models import build_model
-from edgefl.plan.spec import PREDICT_MIXTURE, PREDICT_SINGLE, Binding, Plan, PlanSpec, TensorSpec
+from edgefl.plan.spec import (
+    PLAN_FORMAT,
+    PREDICT_MIXTURE,
+    PREDICT_SINGLE,
+    TASK_PLAN_FORMAT,
+    Binding,
+    Plan,
+    PlanSpec,
+    TensorSpec,
+    read_task,
+)
 from edgefl.types import Array, Weights
 
 
@@ -66,6 +76,8 @@ def compile_plan(
         dict(config.model.options),
         single_bindings,
         asdict(config.personalization),
+        PLAN_FORMAT if config.task.is_classification else TASK_PLAN_FORMAT,
+        config.task.as_plan_entry(),
     )
     draws = draw_weights(
         {name: initial[name] for name in network_names},
@@ -110,8 +122,8 @@ def make_network(config: FederationConfig) -> Network:
         PlanError: a layer of the model cannot be compiled.
     """
     keras.utils.set_random_seed(config.seed)
-    model: Any = build_model(config.model)
-    return Network(model)
+    model: Any = build_model(config.model, config.task)
+    return Network(model, config.task)
 
 
 def rebuild_network(spec: PlanSpec) -> Network:
@@ -124,9 +136,9 @@ def rebuild_network(spec: PlanSpec) -> Network:
         PlanError: the model has other weights than the plan.
         ConfigError: the model is not on this machine.
     """
-    network = Network(
-        build_model(ModelConfig(spec.model, spec.input_shape, spec.num_classes, spec.model_options))
-    )
+    task = read_task(spec)
+    config = ModelConfig(spec.model, spec.input_shape, spec.num_classes, spec.model_options)
+    network = Network(build_model(config, task), task)
     if network.specs != spec.weights[: len(network.specs)]:
         raise PlanError(
             f"the model {spec.model!r} on this machine has other weights than the plan; install the version "

@@ -3,7 +3,8 @@
 Layers are called one by one through `stateless_call`, so that weights, moving statistics and dropout noise
 are arguments. A model ends with a chain of Dense, Dropout and activation layers. The head starts at the first
 Dense layer of this chain, and the trunk is everything before it. The functions return logits: a softmax at
-the end of the model is left out, because loss and mixing need its input.
+the end of the model is left out, because loss and mixing need its input. A model for another task than
+classification may end with other layers. It then has no head.
 """
 
 import inspect
@@ -19,6 +20,7 @@ from edgefl.compiler.keras_graph import find_producer
 from edgefl.compiler.layers import CONSTANT_LAYERS, call_layer, normalize
 from edgefl.errors import PlanError
 from edgefl.plan.spec import TensorSpec
+from edgefl.tasks.config import CLASSIFICATION_TASK, TaskConfig
 from edgefl.types import Array
 
 Tensor = Any
@@ -73,8 +75,10 @@ class Network:
 
     Args:
         model: the Keras model.
+        task: what the model is trained for.
 
     Attributes:
+        task: what the model is trained for.
         input_shape: shape of one sample.
         num_classes: number of outputs.
         specs: specs of all weights.
@@ -83,7 +87,7 @@ class Network:
         trunk_names: names of the weights of the trunk.
         head_names: names of the weights of the head.
         features_shape: shape of one sample between trunk and head.
-        hidden_width: input size of the last dense layer.
+        hidden_width: input size of the last dense layer of the head, 0 without a head.
         recurrent: name of the layer and the recurrent layer itself, for each recurrent layer.
         epsilons: epsilon of each batch norm layer by name.
 
@@ -92,7 +96,8 @@ class Network:
             weights of the same name. Also raised for a layer that cannot be traced.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, task: TaskConfig = CLASSIFICATION_TASK) -> None:
+        self.task = task
         inputs = getattr(model, "inputs", None) or []
         outputs = getattr(model, "outputs", None) or []
         if len(inputs) != 1 or len(outputs) != 1 or len(outputs[0].shape) != 2:
@@ -116,7 +121,7 @@ class Network:
         self._variables = {self._names[id(v)]: v for v in variables}
         self.specs = tuple(TensorSpec(name, tuple(v.shape)) for name, v in self._variables.items())
         self.trainable = tuple(self._names[id(v)] for v in variables if id(v) in trainable)
-        self._head, first = _split(functional)
+        self._head, first = _split(functional, task)
         self._trunk = keras.Model(functional.inputs[0], first) if first is not functional.inputs[0] else None
         self.features_shape = tuple(int(size) for size in first.shape[1:])
         head = {self._names[id(v)] for layer in self._head for v in layer.weights}
@@ -124,7 +129,7 @@ class Network:
         self.trunk_names = tuple(spec.name for spec in self.specs if spec.name not in head)
         trace = self._trace_training(1)
         self.statistics = tuple(trace.updates)
-        self.hidden_width = int(trace.hidden.shape[-1])
+        self.hidden_width = 0 if trace.hidden is None else int(trace.hidden.shape[-1])
         self.recurrent = tuple(
             (layer.name, part)
             for layer in _flatten_layers(functional.layers)
@@ -426,7 +431,7 @@ def _apply_dropout(layer: Any, run: _Run, x: Tensor) -> Tensor:
     return x * (tf.floor(noise + keep) * (1.0 / keep))
 
 
-def _split(functional: Any) -> tuple[list[Any], Any]:
+def _split(functional: Any, task: TaskConfig) -> tuple[list[Any], Any]:
     """Return the layers of the head in order, without a softmax at the end, and their symbolic input."""
     tensor = functional.outputs[0]
     chain: list[Any] = []
@@ -439,21 +444,27 @@ def _split(functional: Any) -> tuple[list[Any], Any]:
         chain.insert(0, layer)
         inputs.insert(0, tensor)
     start = next((i for i, layer in enumerate(chain) if isinstance(layer, keras.layers.Dense)), None)
+    if start is None and not task.is_classification:
+        return [], functional.outputs[0]
     if start is None:
         raise PlanError(
             f"model {functional.name} does not end in a Dense classifier; end it with a Dense layer that has "
             "one output for each class"
         )
     head = chain[start:]
-    while isinstance(head[-1], keras.layers.Softmax) or (
-        isinstance(head[-1], keras.layers.Activation) and head[-1].activation is keras.activations.softmax
+    while task.is_classification and (
+        isinstance(head[-1], keras.layers.Softmax)
+        or (
+            isinstance(head[-1], keras.layers.Activation) and head[-1].activation is keras.activations.softmax
+        )
     ):
         head.pop()
     last = head[-1]
     activation = getattr(last, "activation", keras.activations.linear)
-    if isinstance(last, keras.layers.Dense) and activation.__name__ not in _LINEAR_ACTIVATIONS:
-        raise PlanError(
-            f"layer {last.name} ends the model with {activation.__name__}, expected logits; use "
-            "activation=None or softmax"
-        )
+    allowed = _LINEAR_ACTIVATIONS if task.is_classification else _LINEAR_ACTIVATIONS[:1]
+    if isinstance(last, keras.layers.Dense) and activation.__name__ not in allowed:
+        expected = "logits; use activation=None or softmax"
+        if not task.is_classification:
+            expected = f"a {task.kind} without a bound on its outputs; use activation=None"
+        raise PlanError(f"layer {last.name} ends the model with {activation.__name__}, expected {expected}")
     return head, inputs[start]

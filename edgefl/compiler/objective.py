@@ -1,7 +1,7 @@
 """Objectives: pure functions of which each becomes one signature of the program.
 
-This module defines `Objective` and the objectives of a classifier. An algorithm uses these, or makes an
-`Objective` of its own. For a gate, that takes a dozen lines.
+This module defines `Objective` and the objectives of the federated model. An algorithm uses these, or makes
+an `Objective` of its own. For a gate, that takes a dozen lines.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,6 +14,7 @@ from edgefl.compiler.network import Network
 from edgefl.compiler.optimizer import Optimizer
 from edgefl.errors import PlanError
 from edgefl.plan.spec import SignatureSpec, TensorSpec
+from edgefl.tasks.scores import HUBER_DELTA
 
 Tensor = Any
 Tensors = Mapping[str, Tensor]
@@ -48,10 +49,11 @@ class Objective:
             initial weights contain them too.
         optimizer: the optimizer of `train`.
         loss_per_sample: for `train`, maps (weights, data, noise) to the loss, float32[batch], and the new
-            values of the assigned weights. Data include `y`, int32[batch].
+            values of the assigned weights. Data include `y`, int32[batch], or as in `label`.
         out: for `predict`, maps (weights, data) to float32[batch, ...].
         export_out: a form of `out` with the same answers for the export template, if an op of `out` has no
             int8 form.
+        label: spec of the labels `y` of a training step that does not train on classes.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Objective:
     loss_per_sample: LossPerSample = _raise_no_loss
     out: Callable[[Tensors, Tensors], Tensor] = _raise_no_out
     export_out: Callable[[Tensors, Tensors], Tensor] | None = None
+    label: TensorSpec | None = None
 
     @property
     def optimized(self) -> tuple[TensorSpec, ...]:
@@ -100,6 +103,7 @@ def make_signature(objective: Objective) -> SignatureSpec:
         optimizer.make_slots(o.optimized),
         o.noise,
         dict(optimizer.hyper),
+        label=o.label,
     )
 
 
@@ -152,7 +156,7 @@ def list_arguments(signature: SignatureSpec) -> dict[str, TensorSpec]:
     """
     specs_by_name = {f"d_{spec.name}": spec for spec in signature.data}
     if signature.kind == "train":
-        specs_by_name["d_y"] = TensorSpec("y", (signature.batch_size,), "int32")
+        specs_by_name["d_y"] = signature.label or TensorSpec("y", (signature.batch_size,), "int32")
         specs_by_name["d_sample_weight"] = TensorSpec("sample_weight", (signature.batch_size,))
     for letter, specs in (
         ("t", signature.trained),
@@ -177,6 +181,41 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     return -tf.reduce_sum(tf.one_hot(y, int(logits.shape[-1])) * tf.nn.log_softmax(logits), axis=-1)
 
 
+def measure_loss_per_sample(network: Network, outputs: Tensor, y: Tensor) -> Tensor:
+    """Return the loss of each sample for the task of a network.
+
+    Args:
+        network: the model with its task.
+        outputs: outputs of the model, float32[batch, outputs]. For a classification these are logits.
+        y: the labels, int32[batch], or float32[batch, outputs] for another task.
+
+    Returns:
+        float32[batch]. The losses of other tasks are the mean over the outputs, as in
+        `edgefl.tasks.scores.measure_sample_losses`.
+    """
+    if network.task.is_classification:
+        return cross_entropy(outputs, y)
+    errors = outputs - y
+    if network.task.loss_name == "mse":
+        return tf.reduce_mean(tf.square(errors), axis=-1)
+    if network.task.loss_name == "mae":
+        return tf.reduce_mean(tf.abs(errors), axis=-1)
+    quadratic = tf.minimum(tf.abs(errors), HUBER_DELTA)
+    return tf.reduce_mean(0.5 * tf.square(quadratic) + HUBER_DELTA * (tf.abs(errors) - quadratic), axis=-1)
+
+
+def make_label_spec(network: Network, batch_size: int) -> TensorSpec | None:
+    """Return the spec of the labels of a training step. None for a classification.
+
+    Args:
+        network: the model with its task.
+        batch_size: number of samples.
+    """
+    if network.task.is_classification:
+        return None
+    return TensorSpec("y", (batch_size, network.num_classes))
+
+
 def make_input_spec(network: Network, batch_size: int) -> TensorSpec:
     """Return the spec of the data tensor `x`, a batch of inputs of the model.
 
@@ -198,7 +237,7 @@ def make_features_spec(network: Network, batch_size: int) -> TensorSpec:
 
 
 def classify(network: Network, batch_size: int, optimizer: Optimizer, name: str = "train") -> Objective:
-    """Return an objective that trains the whole model on cross-entropy.
+    """Return an objective that trains the whole model on the loss of its task, such as cross-entropy.
 
     Args:
         network: the model.
@@ -209,7 +248,7 @@ def classify(network: Network, batch_size: int, optimizer: Optimizer, name: str 
 
     def measure_loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
         logits, updates = network.apply(weights, data["x"], training=True, noise=noise)
-        return cross_entropy(logits, data["y"]), updates
+        return measure_loss_per_sample(network, logits, data["y"]), updates
 
     trained = network.select((*network.trainable, *network.statistics))
     frozen = tuple(spec for spec in network.specs if spec not in trained)
@@ -224,6 +263,7 @@ def classify(network: Network, batch_size: int, optimizer: Optimizer, name: str 
         network.statistics,
         optimizer=optimizer,
         loss_per_sample=measure_loss,
+        label=make_label_spec(network, batch_size),
     )
 
 
@@ -273,13 +313,20 @@ def train_head(
         batch_size: number of samples per call.
         optimizer: the optimizer.
         name: name of the signature.
+
+    Raises:
+        PlanError: the model has no head.
     """
 
     def measure_loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
-        return cross_entropy(
-            network.apply_head(weights, data["features"], training=True, noise=noise), data["y"]
-        ), {}
+        outputs = network.apply_head(weights, data["features"], training=True, noise=noise)
+        return measure_loss_per_sample(network, outputs, data["y"]), {}
 
+    if not network.head_names:
+        raise PlanError(
+            f"{name} trains the last dense layers, but the model ends with another layer; end the model with "
+            "Dense, or use an algorithm such as fedavg"
+        )
     head = network.select(network.head_names)
     trained = tuple(spec for spec in head if spec.name in network.trainable)
     frozen = tuple(spec for spec in head if spec.name not in network.trainable)
@@ -293,6 +340,7 @@ def train_head(
         network.list_head_noise(batch_size),
         optimizer=optimizer,
         loss_per_sample=measure_loss,
+        label=make_label_spec(network, batch_size),
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from edgefl.errors import ConfigError
+from edgefl.tasks.config import TaskConfig
 
 DEFAULT_BROKER = "mqtt://localhost:1883"
 T = TypeVar("T")
@@ -21,6 +22,7 @@ OTHER_TABLE_FIELDS = (
     "partition",
     "privacy",
     "personalization",
+    "task",
     "fleet",
 )
 """The fields of FederationConfig that are not keys of the table `[federation]`."""
@@ -50,7 +52,8 @@ class ModelConfig:
         name: a name from `edgefl models`, a .keras file, or module:function.
         input_shape: shape of one sample: rows, columns and channels of a picture, or rows and channels of a
             window.
-        num_classes: number of classes. Labels range from 0 to num_classes - 1.
+        num_classes: number of classes. Labels range from 0 to num_classes - 1. For another `[task]` than
+            classification, the number of outputs, which need not be written.
         options: options of the model.
     """
 
@@ -64,11 +67,8 @@ class ModelConfig:
             raise ConfigError(
                 f"input_shape is {list(self.input_shape)}, expected whole numbers above 0 such as [28, 28, 1]"
             )
-        if self.num_classes < 2:
-            raise ConfigError(
-                f"num_classes is {self.num_classes}, expected at least 2: for yes or no use Dense(2) with "
-                "labels 0 and 1"
-            )
+        if self.num_classes < 1:
+            raise ConfigError(f"num_classes is {self.num_classes}, expected at least 1")
 
 
 @dataclass(frozen=True)
@@ -371,6 +371,7 @@ class FederationConfig:
     partition: PartitionConfig = field(default_factory=PartitionConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     personalization: PersonalizationConfig = field(default_factory=PersonalizationConfig)
+    task: TaskConfig = field(default_factory=TaskConfig)
     fleet: FleetConfig | None = None
 
     def __post_init__(self) -> None:
@@ -414,6 +415,7 @@ class FederationConfig:
                 f"{self.deadline_s:g}"
             )
         self._check_mode()
+        self._check_task()
         if self.privacy.is_on and self.clients_per_round > self.privacy.population:
             raise ConfigError(
                 f"clients_per_round is {self.clients_per_round}, expected at most the population of "
@@ -424,6 +426,20 @@ class FederationConfig:
             raise ConfigError(
                 "[privacy] needs rounds with one random cohort; leave mode = 'async', late = 'keep' and "
                 "over_selection out"
+            )
+
+    def _check_task(self) -> None:
+        model = self.model
+        if self.task.is_classification and model.num_classes < 2:
+            raise ConfigError(
+                f"num_classes is {model.num_classes}, expected at least 2: for yes or no use Dense(2) with "
+                "labels 0 and 1"
+            )
+        outputs = self.task.count_outputs(model.input_shape, model.num_classes)
+        if model.num_classes != outputs:
+            raise ConfigError(
+                f"num_classes is {model.num_classes}, expected {outputs} for kind = {self.task.kind!r} of "
+                f"[task] and input_shape {list(model.input_shape)}; leave num_classes out"
             )
 
     def _check_mode(self) -> None:
@@ -550,12 +566,17 @@ def parse_config(text: str) -> FederationConfig:
         )
     broker = _check_broker(raw.get("broker", {}))
     federation = _check_table("federation", raw.get("federation", {}), FederationConfig, OTHER_TABLE_FIELDS)
+    task = TaskConfig(**_check_table("task", raw.get("task", {}), TaskConfig))
+    model = _read_table_with_options("model", raw, ModelConfig)
+    if "num_classes" not in raw.get("model", {}):
+        model = replace(model, num_classes=task.count_outputs(model.input_shape, model.num_classes))
     return FederationConfig(
         **federation,
         **broker,
         algorithm=name,
         options=options,
-        model=_read_table_with_options("model", raw, ModelConfig),
+        model=model,
+        task=task,
         data=_read_table_with_options("data", raw, DataConfig),
         partition=_read_table_with_options("partition", raw, PartitionConfig),
         privacy=PrivacyConfig(**_check_table("privacy", raw.get("privacy", {}), PrivacyConfig)),

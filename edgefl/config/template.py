@@ -17,6 +17,7 @@ from edgefl.config.schema import (
     PrivacyConfig,
 )
 from edgefl.config.toml import format_key, format_value
+from edgefl.tasks.config import TaskConfig
 
 TABLE_CLASSES: Mapping[str, type] = {
     "federation": FederationConfig,
@@ -27,6 +28,7 @@ TABLE_CLASSES: Mapping[str, type] = {
     "partition": PartitionConfig,
     "privacy": PrivacyConfig,
     "personalization": PersonalizationConfig,
+    "task": TaskConfig,
 }
 COMMENT_COLUMNS = 100
 TEMPLATE_HEADER = """# A federation, written by `edgefl init`. A key behind # has its default value.

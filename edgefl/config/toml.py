@@ -36,6 +36,7 @@ def to_toml(config: FederationConfig) -> str:
         "broker": {"url": config.broker},
         "privacy": asdict(config.privacy),
         "personalization": asdict(config.personalization),
+        **({} if config.task.is_classification else {"task": asdict(config.task)}),
         **({"fleet": asdict(config.fleet)} if config.fleet else {}),
     }
     texts = [

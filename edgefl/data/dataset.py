@@ -34,6 +34,10 @@ class Dataset:
         note: a remark for the user, empty if there is none.
         recording_train: the recording that each training sample was cut from, shape (n,), int64. None if
             unknown.
+        target_train: values to predict of each training sample, shape (n, outputs), float32. None if the
+            samples have classes.
+        target_test: values to predict of each test sample, like `target_train`.
+        has_labels: whether the samples were labelled. Without labels, all of them are 0.
     """
 
     x_train: Array
@@ -46,6 +50,9 @@ class Dataset:
     coarse: Labels | None = None
     note: str = ""
     recording_train: Labels | None = None
+    target_train: Array | None = None
+    target_test: Array | None = None
+    has_labels: bool = True
 
 
 @dataclass(frozen=True)
@@ -143,6 +150,8 @@ def _select_rows(dataset: Dataset, train: Labels, test: Labels) -> Dataset:
         group_train=None if dataset.group_train is None else dataset.group_train[train],
         group_test=None if dataset.group_test is None else dataset.group_test[test],
         recording_train=None if dataset.recording_train is None else dataset.recording_train[train],
+        target_train=None if dataset.target_train is None else dataset.target_train[train],
+        target_test=None if dataset.target_test is None else dataset.target_test[test],
     )
 
 

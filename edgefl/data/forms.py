@@ -129,6 +129,36 @@ def to_training_form(arrays: Arrays) -> tuple[dict[str, NDArray[Any]], tuple[str
     return formed, tuple(changes)
 
 
+def split_targets(arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a source with labels `y` that are classes, and other values as `target`.
+
+    Without labels, all samples get the label 0. Labels that are numbers but no classes, for a regression,
+    become `target`, and these samples get the label 0 too.
+
+    Args:
+        arrays: the arrays that `edgefl.data.sources.read_source` returns.
+    """
+    formed = dict(arrays)
+    parts = [part for part in PART_SUFFIXES if f"x{part}" in arrays]
+    stored = [arrays[f"y{part}"] for part in parts if f"y{part}" in arrays]
+    if not stored:
+        return formed | {f"y{part}": np.zeros(len(arrays[f"x{part}"]), np.int64) for part in parts}
+    if len(stored) == len(parts) and any(_are_numbers_without_classes(y) for y in stored):
+        for part, y in zip(parts, stored, strict=True):
+            formed[f"target{part}"] = y
+            formed[f"y{part}"] = np.zeros(len(y), np.int64)
+    return formed
+
+
+def _are_numbers_without_classes(y: NDArray[Any]) -> bool:
+    """Return whether labels are numbers that are not all whole and at least 0, or have several columns."""
+    if y.dtype.kind not in "iuf" or y.ndim not in (1, 2) or is_one_hot(y):
+        return False
+    if y.ndim == 2 and y.shape[1] > 1:
+        return True
+    return bool((~np.isfinite(y) | (y < 0)).any()) or not _are_whole_numbers(y)
+
+
 def is_one_hot(y: NDArray[Any]) -> bool:
     """Return whether each row of labels is 1 in exactly one of several columns and 0 in the others.
 

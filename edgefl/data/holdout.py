@@ -23,7 +23,8 @@ def hold_out(
     make this impossible. A class with one row (or one group) is kept, unless nothing else could be held out.
 
     Args:
-        labels: the class of each row, shape (n,), int64.
+        labels: the class of each row, shape (n,), int64. Rows with values instead of a class, shape (n,
+            outputs), count as one class.
         groups: the group of each row, shape (n,), int64. None if rows are independent.
         share: share of the rows to hold out, above 0 and below 1.
         rng: random generator. The same state gives the same rows.
@@ -37,6 +38,8 @@ def hold_out(
     """
     if not 0 < share < 1:
         raise DataError(f"the share to hold out is {share}, expected a number above 0 and below 1")
+    if labels.ndim > 1:
+        labels = np.zeros(len(labels), np.int64)
     if groups is None:
         side = _hold_out_rows(labels, share, rng)
     else:

@@ -1,6 +1,7 @@
 """Reads and writes the shard of a client as one `.npz` file, and makes shards from arrays.
 
-A shard file contains `x` and `y`, and optionally `group`, `x_test`, `y_test` and `num_classes`. `edgefl
+A shard file contains `x` and, unless the task is to find anomalies, `y`. Optionally it contains `group`,
+`x_test`, `y_test` and `num_classes`. `edgefl
 device record` also writes `class_names`, `window_number`, `recording` and `first_row`: see `find_num_classes`
 and `edgefl.data.train_test.split_ring`.
 """
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.data.arrays import read_arrays
-from edgefl.data.forms import to_input_shape, to_training_form
+from edgefl.data.forms import split_targets, to_input_shape, to_training_form
 from edgefl.data.recordings import (
     Recordings,
     cut_recordings,
@@ -31,6 +32,7 @@ from edgefl.system.files import SECRET_MODE, write_atomic
 from edgefl.types import Array, Labels, Shard
 
 RING_ARRAYS = ("window_number", "recording", "first_row")
+TARGET_ARRAYS = ("target", "target_test")
 SHARD_ARRAYS = ("x", "y", "group", "x_test", "y_test", "num_classes", "class_names", *RING_ARRAYS)
 SAVEZ_REMEDY = "write it with numpy.savez(path, x=..., y=...)"
 
@@ -101,6 +103,7 @@ def make_shard_and_split(
     num_classes: int | None = None,
     input_shape: tuple[int, ...] | None = None,
     count_overlapping: bool = False,
+    any_task: bool = False,
 ) -> tuple[Shard, SplitRecord]:
     """Make a shard as `make_shard` does, and return it with the record of its split.
 
@@ -113,17 +116,21 @@ def make_shard_and_split(
         input_shape: input shape of the model, None if unknown.
         count_overlapping: count the windows of `x_test` that overlap training windows. This needs memory for
             a copy of all samples.
+        any_task: accept samples without labels, and labels that are no classes, see
+            `edgefl.data.forms.split_targets`.
 
     Raises:
         DataError: the arrays cannot be used for training.
     """
     overlapping = 0
     try:
-        arrays, _ = to_training_form(arrays)
+        has_labels = "y" in arrays
+        arrays, _ = to_training_form(split_targets(arrays) if any_task else arrays)
         x = read_sample_array(arrays, "")
         y = read_label_array(arrays, "")
         check_lengths(x, y, "")
         group = read_group_array(arrays, len(y))
+        target, target_test = (read_target_array(arrays, name) for name in TARGET_ARRAYS)
         if "x_test" in arrays or "y_test" in arrays:
             x_test = read_sample_array(arrays, "_test")
             y_test = read_label_array(arrays, "_test")
@@ -135,15 +142,28 @@ def make_shard_and_split(
             rule = BY_FILE
             rows, group = choose_training_rows(x, y, group)
             x, y = x[rows], y[rows]
+            target = None if target is None else target[rows]
             overlapping = len(find_overlapping_rows(x_test, x)) if count_overlapping else 0
         else:
             train_test = split_arrays(arrays, x, y, group, test_share, seed)
             rule, train, test, group = train_test.rule, train_test.train, train_test.test, train_test.group
             x, y, x_test, y_test = x[train], y[train], x[test], y[test]
+            if target is not None:
+                target, target_test = target[train], target[test]
         if input_shape is not None:
             x, x_test = (to_input_shape(samples, input_shape) for samples in (x, x_test))
         count = find_num_classes(arrays, num_classes, int(max(y.max(), y_test.max())))
-        shard = Shard(x, y, x_test, y_test, count, group_train=group)
+        shard = Shard(
+            x,
+            y,
+            x_test,
+            y_test,
+            count,
+            group_train=group,
+            target_train=target,
+            target_test=target_test,
+            has_labels=has_labels,
+        )
         return shard, SplitRecord(rule, seed, len(y), len(y_test), overlapping)
     except DataError as error:
         raise DataError(f"{where}: {error}") from error
@@ -169,9 +189,9 @@ def encode_shard(shard: Shard) -> bytes:
     buffer = io.BytesIO()
     arrays: dict[str, Any] = {
         "x": shard.x_train,
-        "y": shard.y_train,
+        "y": shard.y_train if shard.target_train is None else shard.target_train,
         "x_test": shard.x_test,
-        "y_test": shard.y_test,
+        "y_test": shard.y_test if shard.target_test is None else shard.target_test,
         "num_classes": np.int64(shard.num_classes),
     }
     if shard.group_train is not None:
@@ -226,6 +246,32 @@ def read_sample_array(arrays: Mapping[str, NDArray[Any]], part: str) -> Array:
             f"{bad.argmax()}; clean it"
         )
     return samples
+
+
+def read_target_array(arrays: Mapping[str, NDArray[Any]], name: str) -> Array | None:
+    """Return `target` or `target_test` as float32, one column per value. None if there is no such array.
+
+    Args:
+        arrays: the arrays by name.
+        name: name of the array.
+
+    Returns:
+        The targets, shape (n, outputs), float32, or None.
+
+    Raises:
+        DataError: a value is not finite.
+    """
+    stored = arrays.get(name)
+    if stored is None:
+        return None
+    target = np.ascontiguousarray(stored.reshape(len(stored), -1), np.float32)
+    bad = ~np.isfinite(target).all(axis=1)
+    if bad.any():
+        raise DataError(
+            f"the labels y hold NaN or infinite values in {bad.sum()} of {len(target)} samples, first at "
+            f"{bad.argmax()}; clean them"
+        )
+    return target
 
 
 def read_label_array(arrays: Mapping[str, NDArray[Any]], part: str) -> Labels:

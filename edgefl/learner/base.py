@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.errors import DataError, PlanError
-from edgefl.plan.spec import PlanSpec, SignatureSpec, TensorSpec
+from edgefl.plan.spec import PlanSpec, SignatureSpec, TensorSpec, read_task
+from edgefl.tasks.scores import measure_r2, measure_sample_losses
 from edgefl.types import Array, Labels, Weights
 
 DataTensors = Mapping[str, Array]
@@ -44,7 +45,8 @@ class Learner(Protocol):
             signature: name of a training signature of the plan.
             weights: at least the trained and the frozen weights of the signature.
             data: samples for each data tensor of the signature, such as `x`: shape (n, ...), float32.
-            labels: labels, shape (n,), int64.
+            labels: labels, shape (n,), int64. For another task than classification the values to predict,
+                shape (n, outputs), float32.
             epochs: number of epochs.
             rng: draws the batches and the noise.
             hyper: hyperparameters by name. The plan's defaults are used for all others.
@@ -80,8 +82,9 @@ class Evaluation:
     """Measurements of a model over a number of samples.
 
     Attributes:
-        loss: mean cross-entropy in nats.
-        accuracy: share of correct predictions, from 0 to 1.
+        loss: mean loss of the task, such as the cross-entropy in nats.
+        accuracy: share of correct predictions, from 0 to 1. For another task than classification, the share
+            of the targets' variance that the model explains, at least 0.
         num_samples: number of samples.
     """
 
@@ -95,16 +98,21 @@ def evaluate(learner: Learner, signature: str, weights: Weights, x: Array, label
 
     Args:
         learner: runs the plan.
-        signature: a predict signature that returns logits.
+        signature: a predict signature that returns the outputs of a whole model.
         weights: the weights of the signature.
         x: samples, shape (n, *input_shape), float32.
-        labels: labels, shape (n,), int64.
+        labels: labels, see `Learner.fit`.
 
     Returns:
         The measurements. Without samples, loss and accuracy are NaN.
     """
     if len(labels) == 0:
         return Evaluation(float("nan"), float("nan"), 0)
+    task = read_task(learner.spec)
+    if not task.is_classification:
+        outputs = learner.predict(signature, weights, {"x": x})
+        loss = float(measure_sample_losses(task.loss_name, outputs, labels).mean())
+        return Evaluation(loss, max(0.0, measure_r2(outputs, labels)), len(labels))
     logits = learner.predict(signature, weights, {"x": x}).astype(np.float64)
     shifted = logits - logits.max(axis=1, keepdims=True)
     log_p = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
@@ -117,19 +125,50 @@ def predict_label_log_p(
 ) -> NDArray[np.float64]:
     """Return log p(y|x) of each sample.
 
+    For another task than classification, it is the negative loss of the sample. With mse, that is the
+    logarithm of a normal density, apart from its scale and a constant.
+
     Args:
         learner: runs the plan.
-        signature: a predict signature that returns logits.
+        signature: a predict signature that returns the outputs of a whole model.
         weights: the weights of the signature.
         x: samples, shape (n, *input_shape), float32.
-        y: labels, shape (n,), int64.
+        y: labels, see `Learner.fit`.
 
     Returns:
         The log probabilities, shape (n,), float64.
     """
+    task = read_task(learner.spec)
+    if not task.is_classification:
+        return -measure_sample_losses(task.loss_name, learner.predict(signature, weights, {"x": x}), y)
     logits = learner.predict(signature, weights, {"x": x}).astype(np.float64)
     shifted = logits - logits.max(axis=1, keepdims=True)
     return np.asarray(shifted[np.arange(len(y)), y] - np.log(np.exp(shifted).sum(axis=1)))
+
+
+def convert_labels(signature: SignatureSpec, labels: Labels) -> NDArray[Any]:
+    """Return labels in the form that a training signature takes.
+
+    Args:
+        signature: the signature.
+        labels: labels, see `Learner.fit`.
+
+    Returns:
+        The labels, shape (n,), int32, or (n, outputs), float32.
+
+    Raises:
+        DataError: the labels have another shape than the signature's, or are not finite.
+    """
+    if signature.label is None:
+        return labels.astype(np.int32)
+    if labels.shape[1:] != signature.label.shape[1:]:
+        raise DataError(
+            f"the labels have the shape {labels.shape[1:]} per sample, expected {signature.label.shape[1:]}; "
+            "does this shard belong to another task?"
+        )
+    if not np.isfinite(labels).all():
+        raise DataError("the labels hold NaN or infinite values, expected numbers; clean the shard")
+    return labels.astype(np.float32)
 
 
 def check_data(signature: SignatureSpec, data: DataTensors, labels: Labels | None = None) -> int:
@@ -138,7 +177,7 @@ def check_data(signature: SignatureSpec, data: DataTensors, labels: Labels | Non
     Args:
         signature: the signature that the data are for.
         data: samples by the name of the data tensor, shape (n, ...), float32.
-        labels: labels, shape (n,), int64. None for a predict signature.
+        labels: labels, see `Learner.fit`. None for a predict signature.
 
     Raises:
         DataError: a tensor is missing, has another shape or number of samples, or is not finite. Or there are

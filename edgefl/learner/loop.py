@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from edgefl.errors import DivergedError
-from edgefl.learner.base import DataTensors, check_data, check_weights, iterate_batches
+from edgefl.learner.base import DataTensors, check_data, check_weights, convert_labels, iterate_batches
 from edgefl.plan.spec import PlanSpec, SignatureSpec
 from edgefl.types import Array, Labels, Weights
 
@@ -39,7 +39,7 @@ def train_epochs(
         signature: the training signature.
         weights: see `Learner.fit`.
         data: see `Learner.fit`.
-        labels: labels, shape (n,), int64.
+        labels: see `Learner.fit`.
         epochs: number of epochs.
         rng: draws the batches and the noise.
         hyper: see `Learner.fit`.
@@ -60,7 +60,7 @@ def train_epochs(
         f"h_{k}": np.asarray((hyper or {}).get(k, default), np.float32)
         for k, default in signature.hyper.items()
     }
-    targets = labels.astype(np.int32)
+    targets = convert_labels(signature, labels)
     loss = 0.0
     size = signature.batch_size
     for _ in range(epochs):

@@ -10,6 +10,7 @@ from edgefl.config import ModelConfig, suggest_nearest
 from edgefl.errors import ConfigError
 from edgefl.models.keras_file import explain_format, load_keras_file
 from edgefl.models.options import check_model_options
+from edgefl.tasks.config import CLASSIFICATION_TASK, TaskConfig
 
 _SOURCES = {
     "lenet5": "LeCun et al. 1998 as in PFL-MoE (arXiv:2012.15589): 61,706 weights at 28x28x1; as in FedMix "
@@ -29,6 +30,10 @@ _SOURCES = {
     "gate-cnn": "gate of Adaptive Expert Models (Isaksson et al. 2022), one class per expert: 6,995 weights "
     "at 32x32x3 over seven",
     "softmax": "multinomial logistic regression: one dense layer on the flattened sample",
+    "autoencoder": "autoencoder of MLPerf Tiny for anomaly detection (Koizumi et al. 2020): 269,992 "
+    "weights at 640 values",
+    "conv-autoencoder": "convolutional autoencoder for windows of sensors, for anomaly detection: 11,038 "
+    "weights at 128x3",
 }
 
 
@@ -44,12 +49,13 @@ def list_models() -> dict[str, str]:
     return dict(_SOURCES)
 
 
-def build_model(config: ModelConfig) -> Any:
+def build_model(config: ModelConfig, task: TaskConfig = CLASSIFICATION_TASK) -> Any:
     """Build the Keras model of a configuration.
 
     Args:
         config: the table `[model]`. Its `name` is a name of `list_models`, a path that ends in `.keras`, or
             `module:function`. A function is called as `function(input_shape, num_classes, **options)`.
+        task: what the model is trained for.
 
     Returns:
         The model. It maps samples, shape (batch, *input_shape), float32, to logits or probabilities, shape
@@ -77,7 +83,7 @@ def build_model(config: ModelConfig) -> Any:
             f"model {config.name} returned {type(model).__name__}, expected a keras.Model; return the model "
             "itself"
         )
-    _check_shapes(model, config)
+    _check_shapes(model, config, task)
     return model
 
 
@@ -119,7 +125,7 @@ def _call_factory(factory: Callable[..., Any], config: ModelConfig) -> Any:
         ) from error
 
 
-def _check_shapes(model: Any, config: ModelConfig) -> None:
+def _check_shapes(model: Any, config: ModelConfig, task: TaskConfig) -> None:
     if not model.built or not getattr(model, "inputs", None):
         raise ConfigError(
             f"model {config.name} has no input of known shape, expected one; start a Sequential with "
@@ -144,17 +150,27 @@ def _check_shapes(model: Any, config: ModelConfig) -> None:
             f"{expected}; change one of them"
         )
     output_shape = tuple(model.outputs[0].shape[1:])
+    if not task.is_classification:
+        if output_shape != (config.num_classes,):
+            raise ConfigError(
+                f"model {config.name} returns {output_shape} for a sample of {received}, expected "
+                f"({config.num_classes},) for kind = {task.kind!r} of [task]; end the model with "
+                f"Dense({config.num_classes}), or with Flatten"
+            )
+        return
     if output_shape == (1,):
         raise ConfigError(
-            f"model {config.name} returns one value per sample, expected one per class: edgefl trains "
-            "classifiers; for yes or no, end the model with Dense(2), logits or softmax, and number the "
-            "labels 0 and 1"
+            f"model {config.name} returns one value per sample, expected one per class; for yes or no, "
+            "end the "
+            "model with Dense(2), logits or softmax, and number the labels 0 and 1; to predict a number, set "
+            "kind = 'regression' in [task]"
         )
     if len(output_shape) != 1 or (config.name not in _SOURCES and _is_autoencoder(model)):
         raise ConfigError(
-            f"model {config.name} returns {output_shape} for a sample of {received}, as an autoencoder does; "
-            "edgefl trains classifiers: end the model with Dense(num_classes), logits or softmax (a softmax "
-            f"also marks it as a classifier of {output_shape[-1]} classes)"
+            f"model {config.name} returns {output_shape} for a sample of {received}, as an autoencoder does, "
+            "expected a classifier; set kind = 'anomaly' in [task], or end the model with "
+            "Dense(num_classes), logits or softmax (a softmax also marks it as a classifier of "
+            f"{output_shape[-1]} classes)"
         )
     if output_shape != (config.num_classes,):
         raise ConfigError(

@@ -17,10 +17,13 @@ import numpy as np
 from safetensors.numpy import load as st_load
 from safetensors.numpy import save as st_save
 
-from edgefl.errors import PlanError
+from edgefl.errors import ConfigError, PlanError
 from edgefl.system.files import parse_json, write_atomic
+from edgefl.tasks.config import TaskConfig
 
 PLAN_FORMAT = 2
+TASK_PLAN_FORMAT = 3
+"""The format of plans for another task than classification. An older edgefl refuses it."""
 OLDER_PLAN_FORMAT = 1
 """The format of plans without a template for one model and without personalization settings."""
 KEYS_OF_FORMAT_2 = ("single_bindings", "personalization")
@@ -58,7 +61,8 @@ class SignatureSpec:
     hyper-parameters.
 
     A `train` signature also takes the labels `d_y`, shape (batch,), int32, and the weights `d_sample_weight`,
-    shape (batch,), float32. It returns the new `t_<i>` and `s_<i>`, and the scalar `loss`, the mean over the
+    shape (batch,), float32. For another task than classification, `d_y` is `label`, shape (batch, outputs),
+    float32. It returns the new `t_<i>` and `s_<i>`, and the scalar `loss`, the mean over the
     weighted samples. A `predict` signature takes data and frozen weights and returns `out`.
 
     Attributes:
@@ -72,6 +76,7 @@ class SignatureSpec:
         noise: uniform noise in [0, 1).
         hyper: hyper-parameters with their defaults, float32 scalars in the `.tflite`.
         out: the output of a `predict` signature, else None.
+        label: the labels of a `train` signature that does not train on classes, else None.
     """
 
     name: str
@@ -84,6 +89,7 @@ class SignatureSpec:
     noise: tuple[TensorSpec, ...] = ()
     hyper: Mapping[str, float] = field(default_factory=dict)
     out: TensorSpec | None = None
+    label: TensorSpec | None = None
 
 
 @dataclass(frozen=True)
@@ -117,7 +123,7 @@ class PlanSpec:
         algorithm: name of the algorithm.
         options: keyword arguments of the algorithm's factory.
         input_shape: shape of one sample.
-        num_classes: number of classes.
+        num_classes: number of classes, or of outputs for another task than classification.
         weights: tensors of the federated model, in wire order.
         signatures: the functions of the program.
         bindings: positions of the weights in the template of the mixture.
@@ -126,6 +132,7 @@ class PlanSpec:
         personalization: keys of `edgefl.config.PersonalizationConfig`. If it is empty, a client ships its
             mixture without comparing models.
         format: version of the plan format.
+        task: keys of `edgefl.tasks.config.TaskConfig`. Empty for a classification.
     """
 
     model: str
@@ -140,6 +147,7 @@ class PlanSpec:
     single_bindings: tuple[Binding, ...] = ()
     personalization: Mapping[str, Any] = field(default_factory=dict)
     format: int = PLAN_FORMAT
+    task: Mapping[str, Any] = field(default_factory=dict)
 
     def find_signature(self, name: str) -> SignatureSpec:
         """Return the signature of this name.
@@ -198,6 +206,11 @@ def _parse_bindings(rows: list[dict[str, Any]]) -> tuple[Binding, ...]:
 def serialize_spec(spec: PlanSpec) -> str:
     """Return the specification as JSON with sorted keys. Equal specifications give equal bytes."""
     fields = asdict(spec)
+    for signature in fields["signatures"]:
+        if signature["label"] is None:
+            del signature["label"]
+    if not spec.task:
+        del fields["task"]
     if spec.format == OLDER_PLAN_FORMAT:
         fields = {key: value for key, value in fields.items() if key not in KEYS_OF_FORMAT_2}
     return json.dumps(fields, sort_keys=True, indent=1)
@@ -211,10 +224,10 @@ def parse_spec(text: str) -> PlanSpec:
     """
     try:
         raw = parse_json(text)
-        if raw["format"] not in (OLDER_PLAN_FORMAT, PLAN_FORMAT):
+        if raw["format"] not in (OLDER_PLAN_FORMAT, PLAN_FORMAT, TASK_PLAN_FORMAT):
             raise PlanError(
-                f"plan format {raw['format']}, expected {PLAN_FORMAT}; update edgefl on this device or "
-                "rebuild the plan"
+                f"plan format {raw['format']}, expected at most {TASK_PLAN_FORMAT}; update edgefl on "
+                "this device or rebuild the plan"
             )
         signatures = tuple(
             SignatureSpec(
@@ -228,6 +241,7 @@ def parse_spec(text: str) -> PlanSpec:
                 _parse_tensors(s["noise"]),
                 s["hyper"],
                 _parse_tensors([s["out"]])[0] if s["out"] else None,
+                _parse_tensors([s["label"]])[0] if s.get("label") else None,
             )
             for s in raw["signatures"]
         )
@@ -244,9 +258,30 @@ def parse_spec(text: str) -> PlanSpec:
             () if raw["format"] == OLDER_PLAN_FORMAT else _parse_bindings(raw["single_bindings"]),
             {} if raw["format"] == OLDER_PLAN_FORMAT else raw["personalization"],
             raw["format"],
+            raw.get("task", {}),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise PlanError(f"this is not a plan: {error!r}; build it again with `edgefl plan build`") from error
+
+
+def read_num_classes(spec: PlanSpec) -> int | None:
+    """Return the number of classes of a plan. None for another task than classification."""
+    return None if spec.task else spec.num_classes
+
+
+def read_task(spec: PlanSpec) -> TaskConfig:
+    """Return the task of a plan.
+
+    Raises:
+        PlanError: this version of edgefl does not know the task.
+    """
+    try:
+        values = {**spec.task, "anomalies": tuple(spec.task.get("anomalies", ()))}
+        return TaskConfig(**values)
+    except (TypeError, ConfigError) as error:
+        raise PlanError(
+            f"the plan's task does not fit: {error}; update edgefl on this device, or build the plan again"
+        ) from error
 
 
 def encode_plan(plan: Plan) -> bytes:

@@ -9,6 +9,7 @@ from edgefl.report.chart import Chart, Table
 from edgefl.report.drawing import MUTED, PALETTE, shorten_name
 from edgefl.report.folder import Folder, find_mapping, to_number
 from edgefl.system.format import format_percent
+from edgefl.tasks.config import CLASSIFICATION
 from edgefl.verdict import (
     DEVICE_FIGURES,
     Comparison,
@@ -51,7 +52,8 @@ def find_verdict(folder: Folder) -> FederationVerdict | None:
 
 def _compute_verdict(folder: Folder) -> FederationVerdict:
     classes = to_number(find_mapping(folder.config, "model").get("num_classes"))
-    num_classes = int(classes) if np.isfinite(classes) else 0
+    is_classification = find_mapping(folder.config, "task").get("kind", CLASSIFICATION) == CLASSIFICATION
+    num_classes = int(classes) if np.isfinite(classes) and is_classification else 0
     select = find_mapping(folder.config, "personalization").get("select") is not False
     return judge_federation(
         folder.clients, algorithm=folder.algorithm, num_classes=num_classes, select=select

@@ -317,7 +317,7 @@ def play_fleet(
     records = run.read_records()
     losses = [record["loss"] for record in records]
     accuracy = records[-1].get("accuracy_mean", math.nan) if records else math.nan
-    if warning := explain_no_progress(losses, plan.spec.num_classes, accuracy):
+    if warning := explain_no_progress(losses, 0 if plan.spec.task else plan.spec.num_classes, accuracy):
         LOGGER.warning(warning)
     sorted_results = {client_id: results[client_id] for client_id in sorted(results)}
     return Simulation(state, sorted_results), figures

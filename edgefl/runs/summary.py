@@ -31,6 +31,8 @@ from edgefl.verdict import as_dict, judge_federation
 
 FIGURE_DESCRIPTIONS = {
     "accuracy": "own held-out samples",
+    "auc": "own held-out samples: area under the ROC curve of anomalies",
+    "r2": "own held-out samples: share of the variance that the model explains",
     "expected": "local test: accuracy by class on the common test set, weighted by the client's class shares",
     "global": "global test: accuracy on the common test set",
     "balanced": "own held-out samples, mean over classes",
@@ -154,7 +156,7 @@ def summarize_run(
     verdict = judge_federation(
         rows,
         algorithm=config.algorithm,
-        num_classes=config.model.num_classes,
+        num_classes=config.model.num_classes if config.task.is_classification else 0,
         select=config.personalization.select,
     )
     summary["verdict"] = as_dict(verdict)

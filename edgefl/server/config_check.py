@@ -12,6 +12,7 @@ from typing import Any
 
 from edgefl.algorithms import make_algorithm, resolve_algorithm_options
 from edgefl.algorithms.options import count_expected_clients
+from edgefl.algorithms.registry import check_algorithm_task
 from edgefl.algorithms.robust import count_krum_updates
 from edgefl.algorithms.server_optimizer import DEFAULT_RATES
 from edgefl.config import FederationConfig
@@ -61,6 +62,7 @@ def check_config(config: FederationConfig, clients: int | None = None) -> tuple[
     Raises:
         ConfigError: the federation cannot work.
     """
+    check_algorithm_task(config)
     options = resolve_algorithm_options(config)
     algorithm = make_algorithm(config.algorithm, None, options)
     check_staleness(config)

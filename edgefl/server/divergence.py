@@ -18,6 +18,9 @@ whose loss has a term for the gate. The loss of round 1 alone decides nothing, b
 a learning rate of 100. The loss alone decides nothing either. A linear model with that rate has a falling
 loss of 30 ln C and an accuracy of 95%.
 
+For another task than classification, the loss of a model that guesses is unknown, and the loss of round 1
+takes its place.
+
 A client whose loss is not finite has no update to send. The federation also stops when so many clients
 diverge that a round cannot reach its quorum.
 
@@ -82,20 +85,20 @@ def find_divergence(
 
     Args:
         losses: mean training loss of each round, from round 1 on. None or NaN for a round that has no loss.
-        num_classes: number of classes, C.
+        num_classes: number of classes, C. 0 for another task than classification.
         accuracy: mean accuracy that clients report in the last round, from 0 to 1. NaN when no client reports
             an accuracy.
         rounds: number of rounds of the federation. 0 when it is unknown or unlimited.
     """
     loss_values = _as_floats(losses)
-    guess_loss = math.log(num_classes)
+    guess_loss = _estimate_guess_loss(loss_values, num_classes)
     in_a_row, fall = ROUNDS_IN_A_ROW, MAX_LOSS_SHARE
     if len(loss_values) == rounds and 1 < rounds <= ROUNDS_IN_A_ROW:
         in_a_row, fall = rounds - 1, 1.0
     if len(loss_values) <= in_a_row or _is_accurate(accuracy, num_classes):
         return None
     first = loss_values[0]
-    limit = max(_compute_loss_limit(num_classes), fall * first if math.isfinite(first) else 0.0)
+    limit = max(_compute_loss_limit(guess_loss, num_classes), fall * first if math.isfinite(first) else 0.0)
     if not all(loss > limit for loss in loss_values[-in_a_row:]):
         return None
     return Divergence(len(loss_values), loss_values[-1], first, guess_loss)
@@ -114,7 +117,7 @@ def explain_no_progress(
 
     Args:
         losses: mean training loss of each round, see `find_divergence`.
-        num_classes: number of classes, C.
+        num_classes: number of classes, C. 0 for another task than classification.
         accuracy: mean accuracy that clients report in the last round, from 0 to 1. NaN when no client reports
             an accuracy.
     """
@@ -122,8 +125,8 @@ def explain_no_progress(
     if not finite_losses or _is_accurate(accuracy, num_classes):
         return None
     first, last, window = finite_losses[0], finite_losses[-1], finite_losses[-ROUNDS_IN_A_ROW:]
-    guess_loss = math.log(num_classes)
-    if min(window) > _compute_loss_limit(num_classes):
+    guess_loss = _estimate_guess_loss(finite_losses, num_classes)
+    if min(window) > _compute_loss_limit(guess_loss, num_classes):
         has_effect = last < MAX_LOSS_SHARE * first
     else:
         is_at_guess = len(finite_losses) > 1 and min(window) >= GUESS_SHARE * guess_loss
@@ -145,13 +148,19 @@ def _as_floats(losses: Sequence[float | None]) -> list[float]:
     return [math.nan if loss is None else loss for loss in losses]
 
 
-def _compute_loss_limit(num_classes: int) -> float:
-    return LOSS_FACTOR * max(math.log(num_classes), 1.0)
+def _estimate_guess_loss(losses: Sequence[float], num_classes: int) -> float:
+    """Return the loss of a model that guesses: ln C, or the first loss for another task."""
+    return math.log(num_classes) if num_classes else losses[0] if losses else math.nan
+
+
+def _compute_loss_limit(guess_loss: float, num_classes: int) -> float:
+    return LOSS_FACTOR * (max(guess_loss, 1.0) if num_classes else guess_loss)
 
 
 def _is_accurate(accuracy: float, num_classes: int) -> bool:
     """Return whether an accuracy is well above guessing. NaN is not."""
-    return accuracy > 1 / num_classes + ACCURACY_SHARE * (1 - 1 / num_classes)
+    chance = 1 / num_classes if num_classes else 0.0
+    return accuracy > chance + ACCURACY_SHARE * (1 - chance)
 
 
 def explain_divergence(divergence: Divergence) -> str:

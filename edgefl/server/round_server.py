@@ -372,7 +372,7 @@ class RoundServer:
         if self._config.privacy.is_on:
             self._log(accountant.describe_spending(self._config, after.round - 1))
         if not self._config.privacy.is_on and accuracy is not None:
-            classes = self._spec.num_classes
+            classes = 0 if self._spec.task else self._spec.num_classes
             divergence = find_divergence(self._losses, classes, accuracy, rounds=self._config.rounds)
             if divergence:
                 raise FederationDivergedError(divergence)

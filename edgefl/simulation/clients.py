@@ -16,6 +16,7 @@ from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.mixtures.gate_utilization import measure_gate_by_class
 from edgefl.algorithms.names import FEDERATED_MODEL
 from edgefl.client.local_training import derive_client_rng
+from edgefl.client.measures import measure_test_samples
 from edgefl.client.runner import ClientRunner, WorkItem, prefix_errors
 from edgefl.learner.base import Learner, evaluate
 from edgefl.learner.litert import LiteRTLearner
@@ -109,9 +110,9 @@ class OpenFederation:
 
         Returns:
             Accuracies of shape (num_classes,), float64, by `shipped` for the mixture and by each peer's name.
-            Empty without common test samples.
+            Empty without common test samples, and for another task than classification.
         """
-        if self.test is None:
+        if self.test is None or self.runner.plan.spec.task:
             return {}
         x, y = self.test
         accuracies = {}
@@ -189,6 +190,8 @@ def personalize_client(federation: OpenFederation, item: WorkItem) -> tuple[Clie
     runner = federation.runner
     shard = runner.shards[item.client_id]
     mixture, state, metrics = runner.personalize(item)
+    if runner.plan.spec.task:
+        return ClientResult(mixture, metrics, class_share=np.zeros(0)), state
     counts = np.bincount(shard.y_train, minlength=shard.num_classes)
     predicted = _predict(runner.learner, mixture.signature, mixture.weights, shard.x_test)
     accuracies = _measure_by_class(predicted, shard.y_test, shard.num_classes)
@@ -217,7 +220,8 @@ def evaluate_client(federation: OpenFederation, item: WorkItem) -> Scalars:
 
     Returns:
         `accuracy_mixture` and `loss_mixture` on the client's test samples, NaN without test samples. If the
-            mixture has a federated model as a peer, also `accuracy_federated` and `loss_federated`.
+            mixture has a federated model as a peer, also `accuracy_federated` and `loss_federated`. For
+            another task than classification, the measures of `edgefl.client.measures` instead.
 
     Raises:
         DataError: the client cannot be personalized. The error names client and round.
@@ -232,6 +236,10 @@ def evaluate_client(federation: OpenFederation, item: WorkItem) -> Scalars:
     models |= {name: peer for name, peer in mixture.peers.items() if name == FEDERATED_MODEL}
     metrics: dict[str, float] = {}
     for name, peer in models.items():
+        if runner.plan.spec.task:
+            _, measured = measure_test_samples(runner.learner, peer, shard)
+            metrics |= {f"{measure}_{name}": figure for measure, figure in measured.items()}
+            continue
         figures = evaluate(runner.learner, peer.signature, peer.weights, shard.x_test, shard.y_test)
         metrics |= {f"accuracy_{name}": figures.accuracy, f"loss_{name}": figures.loss}
     return metrics

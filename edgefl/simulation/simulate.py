@@ -216,7 +216,7 @@ def simulate(
             all_losses.append(record.loss)
             if config.privacy.is_on:
                 continue
-            classes, accuracy = plan.spec.num_classes, record.accuracy_mean
+            classes, accuracy = 0 if plan.spec.task else plan.spec.num_classes, record.accuracy_mean
             if divergence := find_divergence(all_losses, classes, accuracy, rounds=config.rounds):
                 raise FederationDivergedError(divergence)
             is_last = state.round > config.rounds or state.phase in (PHASE_PERSONALIZE, PHASE_DONE)

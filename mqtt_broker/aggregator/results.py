@@ -115,7 +115,8 @@ def judge_clients(spec: PlanSpec, clients: Sequence[Mapping[str, Any]]) -> Feder
     """
     # Without personalization settings in the plan, a device ships its mixture
     select = bool(spec.personalization.get("select", False))
-    return judge_federation(clients, algorithm=spec.algorithm, num_classes=spec.num_classes, select=select)
+    num_classes = 0 if spec.task else spec.num_classes
+    return judge_federation(clients, algorithm=spec.algorithm, num_classes=num_classes, select=select)
 
 
 def publish_verdict(

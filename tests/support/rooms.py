@@ -20,6 +20,7 @@ ROOMS: Mapping[str, tuple[str, ...]] = {
         "rng",
         "system",
         "verdict",
+        "tasks",
         "plan",
         "wire",
         "storage",

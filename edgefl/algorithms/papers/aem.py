@@ -627,6 +627,12 @@ def _build_mixture_prediction(
 _SOURCE = "Isaksson et al., Adaptive Expert Models for Personalization in Federated Learning, 2022"
 ENTRIES = {
     "aem": Entry(
-        AemOptions, aem, build_aem_objectives, _SOURCE, models="num_experts", resolve=resolve_ifca_options
+        AemOptions,
+        aem,
+        build_aem_objectives,
+        _SOURCE,
+        models="num_experts",
+        resolve=resolve_ifca_options,
+        needs_classes="its gate learns from the probability that each expert gives to a class",
     )
 }

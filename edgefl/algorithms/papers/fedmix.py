@@ -737,5 +737,6 @@ ENTRIES = {
         "Reisser et al., arXiv:2107.06724",
         models="num_experts",
         resolve=resolve_fedmix_options,
+        needs_classes="its responsibilities q(z|y) are a table over classes",
     )
 }

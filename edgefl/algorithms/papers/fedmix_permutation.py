@@ -321,5 +321,6 @@ ENTRIES = {
         "Reisser et al., arXiv:2107.06724, appendix B",
         models="num_experts",
         resolve=resolve_permutation_options,
+        needs_classes="its clients differ in the order of their classes",
     )
 }

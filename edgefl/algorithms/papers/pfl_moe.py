@@ -172,11 +172,18 @@ def build_pfl_moe_objectives(
     def compute_loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
         logits = data["logits"]
         mixed = _mix_logits(_apply_gate(weights, data["gate_input"]), logits[:, 0], logits[:, 1])
-        return of.cross_entropy(mixed, data["y"]), {}
+        return of.measure_loss_per_sample(network, mixed, data["y"]), {}
 
     optimizer = adam(options.gate_learning_rate)
     train_gate = of.Objective(
-        "train_gate", "train", of.GATE_BATCH, data, gate, optimizer=optimizer, loss_per_sample=compute_loss
+        "train_gate",
+        "train",
+        of.GATE_BATCH,
+        data,
+        gate,
+        optimizer=optimizer,
+        loss_per_sample=compute_loss,
+        label=of.make_label_spec(network, of.GATE_BATCH),
     )
     return (*shared, train_gate, _build_mixture_prediction(network, kind, gate))
 

@@ -15,15 +15,17 @@ from numpy.typing import NDArray
 from edgefl.data import npz
 from edgefl.data.arrays import read_arrays
 from edgefl.data.dataset import Dataset
-from edgefl.data.forms import to_training_form
+from edgefl.data.forms import split_targets, to_training_form
 from edgefl.data.npz import (
     SAVEZ_REMEDY,
+    TARGET_ARRAYS,
     check_lengths,
     choose_training_rows,
     find_num_classes,
     read_group_array,
     read_label_array,
     read_sample_array,
+    read_target_array,
     split_arrays,
 )
 from edgefl.data.train_test import split_by_owner
@@ -55,13 +57,16 @@ def load(path: str, seed: int = 1, *, test_share: float = 0.2) -> Dataset:
         return _join_datasets([load(part, seed, test_share=test_share) for part in paths], paths)
     if not Path(path).is_file():
         raise DataError(f"no data set at {path}; {SAVEZ_REMEDY}")
-    arrays, _ = to_training_form(read_arrays(Path(path), DATASET_ARRAYS, some=True, remedy=SAVEZ_REMEDY))
+    stored = read_arrays(Path(path), DATASET_ARRAYS, some=True, remedy=SAVEZ_REMEDY)
+    has_labels = "y" in stored
+    arrays, _ = to_training_form(split_targets(stored))
     try:
         x = read_sample_array(arrays, "")
         y = read_label_array(arrays, "")
         check_lengths(x, y, "")
         client = _read_clients(arrays, "", len(y))
         recording = read_group_array(arrays, len(y))
+        target, target_test = (read_target_array(arrays, name) for name in TARGET_ARRAYS)
         if "x_test" not in arrays and "y_test" not in arrays:
             train_test = split_by_owner(
                 np.zeros(len(y), np.int64) if client is None else client,
@@ -84,6 +89,9 @@ def load(path: str, seed: int = 1, *, test_share: float = 0.2) -> Dataset:
                 None if client is None else client[train],
                 None if client is None else client[test],
                 recording_train=train_test.group,
+                target_train=None if target is None else target[train],
+                target_test=None if target is None else target[test],
+                has_labels=has_labels,
             )
         x_test = read_sample_array(arrays, "_test")
         y_test = read_label_array(arrays, "_test")
@@ -102,6 +110,9 @@ def load(path: str, seed: int = 1, *, test_share: float = 0.2) -> Dataset:
             None if group is None else group[rows],
             group_test,
             recording_train=recording,
+            target_train=None if target is None else target[rows],
+            target_test=target_test,
+            has_labels=has_labels,
         )
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
@@ -155,7 +166,23 @@ def _join_datasets(parts: Sequence[Dataset], paths: Sequence[str]) -> Dataset:
         group,
         group_test,
         recording_train=_join_recordings(parts),
+        target_train=_join_targets([part.target_train for part in parts], paths),
+        target_test=_join_targets([part.target_test for part in parts], paths),
+        has_labels=all(part.has_labels for part in parts),
     )
+
+
+def _join_targets(parts: Sequence[Array | None], paths: Sequence[str]) -> Array | None:
+    """Return the targets of all parts, or None if the parts have classes."""
+    targets = [part for part in parts if part is not None]
+    if not targets:
+        return None
+    if len(targets) < len(parts) or len({target.shape[1] for target in targets}) > 1:
+        raise DataError(
+            f"the labels of {', '.join(paths)} have different forms, expected numbers in as many columns in "
+            "each file; store y as float32 in all of them"
+        )
+    return np.concatenate(targets)
 
 
 def _join_recordings(parts: Sequence[Dataset]) -> Labels | None:

@@ -58,6 +58,7 @@ def copy_shard(dataset: Dataset, client_partition: ClientPartition) -> Shard:
     x_test, y_test = _copy_part(
         dataset.x_test, dataset.y_test, client_partition.test, client_partition.turns_test, client_partition
     )
+    train, test = client_partition.train, client_partition.test
     recording = dataset.recording_train
     return Shard(
         x_train,
@@ -66,7 +67,10 @@ def copy_shard(dataset: Dataset, client_partition: ClientPartition) -> Shard:
         y_test,
         dataset.num_classes,
         client_partition.turns_train,
-        None if recording is None else recording[client_partition.train],
+        None if recording is None else recording[train],
+        None if dataset.target_train is None else dataset.target_train[train],
+        None if dataset.target_test is None else dataset.target_test[test],
+        dataset.has_labels,
     )
 
 

@@ -14,7 +14,8 @@ from typing import TypeVar
 from edgefl.algorithms import make_algorithm
 from edgefl.algorithms.base import PHASE_PERSONALIZE
 from edgefl.algorithms.plans import build_plan
-from edgefl.client.personalization import make_candidates, score_samples
+from edgefl.client.measures import score_samples
+from edgefl.client.personalization import make_candidates
 from edgefl.client.runner import ClientRunner, WorkItem
 from edgefl.config import FederationConfig, ModelConfig
 from edgefl.learner.litert import LiteRTLearner

@@ -200,7 +200,7 @@ def test_single_sigmoid_output_is_refused(tmp_path: Path) -> None:
     message = read_refusal(path, SHAPE, 2)
     assert "Dense(2)" in message and "labels 0 and 1" in message
     with pytest.raises(ConfigError, match=r"num_classes is 1.*Dense\(2\)"):
-        ModelConfig(path, SHAPE, 1)
+        FederationConfig(model=ModelConfig(path, SHAPE, 1))
 
 
 def test_models_with_two_inputs_or_outputs_are_refused(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from edgefl.config import (
 )
 from edgefl.config.schema import OTHER_TABLE_FIELDS
 from edgefl.config.template import TABLE_CLASSES, read_key_docs, render_commented_toml
+from edgefl.tasks.config import TaskConfig
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Options:
     withhold: str = ""
 
 
-CONFIG_TABLES = (FederationConfig, ModelConfig, DataConfig, PartitionConfig, PrivacyConfig)
+CONFIG_TABLES = (FederationConfig, ModelConfig, DataConfig, PartitionConfig, PrivacyConfig, TaskConfig)
 
 
 def test_key_docs_of_a_subclass_override_its_base() -> None:
@@ -66,6 +67,7 @@ def test_docstring_explains_exactly_the_keys_of_its_table(table: type) -> None:
         "partition",
         "privacy",
         "personalization",
+        "task",
     }
     assert set(read_key_docs(table)) - {"options"} == keys
 

@@ -1,0 +1,1 @@
+"""The task that a federation learns: classes, numbers, or what is normal."""

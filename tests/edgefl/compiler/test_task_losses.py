@@ -1,0 +1,148 @@
+"""Plans of other tasks than classification: their losses, labels and format."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgefl.algorithms import REGISTRY, make_algorithm
+from edgefl.algorithms.plans import build_plan, make_keras_learner
+from edgefl.config import FederationConfig, ModelConfig
+from edgefl.errors import ConfigError, DataError, PlanError
+from edgefl.learner.base import evaluate, predict_label_log_p
+from edgefl.learner.litert import LiteRTLearner
+from edgefl.plan.spec import TASK_PLAN_FORMAT, decode_plan, encode_plan, parse_spec, read_task, serialize_spec
+from edgefl.rng import derive_rng
+from edgefl.simulation.simulate import simulate
+from edgefl.tasks.config import TaskConfig
+from edgefl.tasks.scores import measure_r2, measure_sample_losses
+from edgefl.types import Shard
+
+X = np.random.default_rng(1).normal(size=(30, 4)).astype(np.float32)
+Y = (X[:, :2] * 2 + X[:, 2:] + 1).astype(np.float32)
+TASK = TaskConfig("regression", outputs=2)
+MODEL = ModelConfig("softmax", (4,), 2)
+
+
+def make_config(task: TaskConfig = TASK, model: ModelConfig = MODEL, **values: object) -> FederationConfig:
+    return FederationConfig(task=task, model=model, rounds=3, min_clients=2, **values)
+
+
+@pytest.mark.parametrize("loss", ["mse", "mae", "huber"])
+def test_loss_of_the_plan_equals_numpy_in_both_learners(loss: str) -> None:
+    plan, weights = build_plan(make_config(replace(TASK, loss=loss)))
+    outputs = LiteRTLearner(plan).predict("predict", weights, {"x": X})
+    expected = measure_sample_losses(loss, outputs, Y).mean()
+    losses = {}
+    for learner in (LiteRTLearner(plan), make_keras_learner(plan.spec)):
+        trained, losses[learner.name] = learner.fit(
+            "train", weights, {"x": X}, Y, epochs=1, rng=derive_rng(1, 0, ""), hyper={"learning_rate": 0.0}
+        )
+        np.testing.assert_array_equal(trained["fc/kernel"], weights["fc/kernel"])
+    assert losses["litert"] == pytest.approx(expected, rel=1e-5)
+    assert losses["keras"] == pytest.approx(losses["litert"], rel=1e-6)
+
+
+def test_training_learns_a_linear_map() -> None:
+    plan, weights = build_plan(make_config())
+    learner = LiteRTLearner(plan)
+    trained, loss = learner.fit(
+        "train", weights, {"x": X}, Y, epochs=200, rng=derive_rng(1, 0, ""), hyper={"learning_rate": 0.1}
+    )
+    measured = evaluate(learner, "predict", trained, X, Y)
+    assert loss < 1e-3 and measured.loss < 1e-3
+    assert measured.accuracy == measure_r2(learner.predict("predict", trained, {"x": X}), Y) > 0.999
+    log_p = predict_label_log_p(learner, "predict", trained, X, Y)
+    assert log_p.shape == (30,) and -log_p.mean() == pytest.approx(measured.loss)
+
+
+def test_labels_of_another_shape_or_value_are_refused() -> None:
+    plan, weights = build_plan(make_config())
+    learner = LiteRTLearner(plan)
+    for labels, message in (
+        (Y[:, :1], r"\(1,\) per sample, expected \(2,\)"),
+        (Y * np.nan, "NaN or infinite"),
+    ):
+        with pytest.raises(DataError, match=message):
+            learner.fit("train", weights, {"x": X}, labels, epochs=1, rng=derive_rng(1, 0, ""))
+
+
+def test_plan_has_its_own_format_and_survives_the_wire() -> None:
+    plan, _ = build_plan(make_config(replace(TASK, loss="huber")))
+    assert plan.spec.format == TASK_PLAN_FORMAT == 3
+    again = decode_plan(encode_plan(plan))
+    assert again.spec == plan.spec and again.id == plan.id
+    assert read_task(again.spec) == replace(TASK, loss="huber")
+    label = again.spec.find_signature("train").label
+    assert label is not None and label.shape[1:] == (2,)
+    text = serialize_spec(replace(plan.spec, format=4))
+    with pytest.raises(PlanError, match="plan format 4, expected at most 3; update edgefl"):
+        parse_spec(text)
+    with pytest.raises(PlanError, match=r"task does not fit.*update edgefl"):
+        read_task(replace(plan.spec, task={"kind": "ranking"}))
+
+
+def test_plan_of_a_classification_has_no_trace_of_tasks() -> None:
+    plan, _ = build_plan(FederationConfig(model=ModelConfig("softmax", (4,), 3)))
+    stored = json.loads(serialize_spec(plan.spec))
+    assert stored["format"] == 2 and "task" not in stored
+    assert not any("label" in signature for signature in stored["signatures"])
+
+
+def test_autoencoders_reconstruct_their_input() -> None:
+    for name, shape in (("autoencoder", (64,)), ("conv-autoencoder", (16, 2))):
+        size = int(np.prod(shape))
+        options = {"hidden": 16} if name == "autoencoder" else {}
+        config = make_config(TaskConfig("anomaly"), ModelConfig(name, shape, size, options))
+        plan, weights = build_plan(config)
+        x = np.random.default_rng(1).normal(size=(20, *shape)).astype(np.float32)
+        outputs = LiteRTLearner(plan).predict("predict", weights, {"x": x})
+        assert outputs.shape == (20, size)
+
+
+def test_models_that_do_not_fit_the_task_are_refused() -> None:
+    with pytest.raises(ConfigError, match="multiple of 4"):
+        build_plan(make_config(TaskConfig("anomaly"), ModelConfig("conv-autoencoder", (18, 2), 36)))
+    with pytest.raises(PlanError, match=r"train_head trains the last dense layers.*end the model with Dense"):
+        build_plan(
+            make_config(
+                TaskConfig("anomaly"), ModelConfig("conv-autoencoder", (16, 2), 32), algorithm="pfl-fb"
+            )
+        )
+
+
+def draw_shards() -> dict[str, Shard]:
+    """Two clients with linear maps that differ in one number."""
+    shards = {}
+    for number in range(2):
+        x = np.random.default_rng(number).normal(size=(60, 4)).astype(np.float32)
+        y = (x[:, :2] * 2 + x[:, 2:] + number).astype(np.float32)
+        zeros = np.zeros(60, np.int64)
+        shards[f"client-{number}"] = Shard(
+            x[:40], zeros[:40], x[40:], zeros[40:], 1, target_train=y[:40], target_test=y[40:]
+        )
+    return shards
+
+
+@pytest.mark.parametrize("name", sorted(name for name, entry in REGISTRY.items() if not entry.needs_classes))
+def test_algorithms_personalize_a_regression(name: str) -> None:
+    # lg-fedavg needs a model of several layers, which learns little in three rounds.
+    deep = ModelConfig("autoencoder", (4,), 2, {"hidden": 16, "code": 8, "depth": 1})
+    config = make_config(algorithm=name, model=deep if name == "lg-fedavg" else MODEL)
+    plan, initial = build_plan(config)
+    result = simulate(plan, initial, draw_shards(), config)
+    for client in result.results.values():
+        assert (0 if name == "lg-fedavg" else 0.5) < client.metrics["r2_shipped"] <= 1, client.metrics
+        assert "accuracy_shipped" not in client.metrics
+        assert client.metrics["test_gained"] + client.metrics["test_lost"] <= 20
+
+
+@pytest.mark.parametrize("name", sorted(name for name, entry in REGISTRY.items() if entry.needs_classes))
+def test_other_algorithms_say_why_they_need_classes(name: str) -> None:
+    with pytest.raises(
+        ConfigError, match=f"'{name}' with kind = 'regression'.*expected a classification"
+    ) as error:
+        build_plan(make_config(algorithm=name))
+    assert REGISTRY[name].needs_classes in str(error.value) and "fedavg" in str(error.value)
+    assert make_algorithm(name, None, {})
