@@ -30,7 +30,7 @@ from edgefl.algorithms import PHASE_DONE, PHASE_PERSONALIZE
 from edgefl.client.runner import ClientRunner
 from edgefl.data.sources import DataSource
 from edgefl.errors import ConfigError, DataError, DivergedError, ExportError, LinkError, PlanError, WireError
-from edgefl.plan.spec import Plan, read_num_classes, decode_plan
+from edgefl.plan.spec import Plan, decode_plan, read_num_classes
 from edgefl.security.enrolment import Enrolment
 from edgefl.server.divergence import FederationDivergedError, read_divergence
 from edgefl.storage.device_directory import DeviceFiles
