@@ -36,6 +36,7 @@ def to_portable(model: bytes) -> bytes:
         root = unpack_model(model)
         _set_versions(root, subgraphs)
         _complete_reshapes(root, subgraphs)
+        _correct_axes(root)
         return pack_model(root, len(model))
 
 
@@ -89,3 +90,15 @@ def _complete_reshapes(root: Any, subgraphs: Sequence[Subgraph]) -> None:
             if operator.name == "RESHAPE" and packed.builtinOptions is None:
                 shape = list(subgraph.tensors[operator.outputs[0]].shape)
                 set_operator_options(packed, "ReshapeOptions", newShape=shape)
+
+
+def _correct_axes(root: Any) -> None:
+    """Set the axis of the scales to 0 where the tensor does not have the stored axis.
+
+    Old converters store the axis of the weights, 3, with the bias of a depthwise convolution. LiteRT refuses
+    such a file.
+    """
+    for graph in root.subgraphs:
+        for tensor in graph.tensors:
+            if tensor.quantization is not None and tensor.shape is not None and len(tensor.shape) <= 1:
+                tensor.quantization.quantizedDimension = 0
