@@ -11,6 +11,16 @@ from edgefl.errors import ExportError
 from edgefl.plan.tflite import Operator, TfliteTensor, read_subgraph
 
 MAX_NAME_LENGTH = 200
+STATEFUL_OPERATORS = (
+    "SVDF",
+    "RNN",
+    "LSTM",
+    "UNIDIRECTIONAL_SEQUENCE_RNN",
+    "UNIDIRECTIONAL_SEQUENCE_LSTM",
+    "BIDIRECTIONAL_SEQUENCE_RNN",
+    "BIDIRECTIONAL_SEQUENCE_LSTM",
+)
+"""Operators that read a tensor which no operator makes: their state of the last inference."""
 
 
 def clean_name(name: str) -> str:
@@ -82,6 +92,12 @@ def _check(network: QuantizedModel) -> None:
     )
     for operator in network.operators:
         used = (*operator.inputs, *operator.outputs)
+        if operator.name in STATEFUL_OPERATORS and operator.outputs and 0 <= operator.outputs[0] < count:
+            layer = network.get_tensor(operator.outputs[0]).name
+            raise ExportError(
+                f"operator {operator.name} ({layer}) keeps a state between inferences, which the generated C "
+                "cannot; use convolutions, or a recurrent layer with unroll=True"
+            )
         if (
             not operator.outputs
             or not all(-1 <= i < count for i in used)
