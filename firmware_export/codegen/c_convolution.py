@@ -1,17 +1,25 @@
-"""Builds layers with weights: convolution, with or without max pooling after it, and depthwise convolution.
+"""Builds layers with weights: convolution, with or without max pooling, depthwise and transposed convolution.
 
 The input's zero point is folded into the bias, b' = b - z * sum(w). The inner loop then has no offset, and
 padding is z itself.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from edgefl.plan.tflite import Operator, TfliteTensor
 from firmware_export.codegen.fixed_point import quantize_multiplier
-from firmware_export.codegen.layer import Field, Layer, compute_activation_range, flatten_ints, refuse
+from firmware_export.codegen.layer import (
+    Field,
+    Layer,
+    compute_activation_range,
+    flatten_ints,
+    loop_over_batch,
+    refuse,
+)
 from firmware_export.tflite.quantized_model import QuantizedModel
 
 GEOMETRY_FIELDS = (
@@ -212,23 +220,22 @@ def build_conv_2d(
             *fields[1:],
         )
     length = padded.shape[1]
-    return [
-        Layer(
-            name,
-            op,
-            (source.index,),
-            made.index,
-            ("dsp", "limit", "convolution", "column", "conv_2d"),
-            f"conv_2d(&{name}_shape, {window[0]}, {window[1]}, {length}, &{{p}}->{name}_range, {part}, "
-            "{a}, {out}, {scratch});",
-            fields,
-            "struct convolution",
-            tuple(zip(GEOMETRY_FIELDS, ((v,) for v in shape), strict=True)),
-            note,
-            pixels * rows.shape[1],
-            scratch_bytes=(2 * PIXELS_PER_STEP + 1) * length,
-        )
-    ]
+    layer = Layer(
+        name,
+        op,
+        (source.index,),
+        made.index,
+        ("dsp", "limit", "convolution", "column", "conv_2d"),
+        f"conv_2d(&{name}_shape, {window[0]}, {window[1]}, {length}, &{{p}}->{name}_range, {part}, "
+        "{a}, {out}, {scratch});",
+        fields,
+        "struct convolution",
+        tuple(zip(GEOMETRY_FIELDS, ((v,) for v in shape), strict=True)),
+        note,
+        pixels * rows.shape[1],
+        scratch_bytes=(2 * PIXELS_PER_STEP + 1) * length,
+    )
+    return [loop_over_batch(layer, source, made)]
 
 
 def build_depthwise_conv_2d(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
@@ -259,18 +266,62 @@ def build_depthwise_conv_2d(network: QuantizedModel, operator: Operator, name: s
         f"kernel {kernel.shape[1]}x{kernel.shape[2]}, stride {shape[8]}x{shape[9]}, "
         f"{('SAME', 'VALID')[operator.options['padding']]}"
     )
-    return [
-        Layer(
-            name,
-            operator.name,
-            (source.index,),
-            output.index,
-            ("dsp", "limit", "convolution", "depthwise_conv_2d"),
-            f"depthwise_conv_2d(&{name}_shape, {multiple}, &{{p}}->{name}_range, {part}, {{a}}, {{out}});",
-            (*fields, Field(f"{name}_weights", "int8_t", flatten_ints(kernel.data))),
-            "struct convolution",
-            tuple(zip(GEOMETRY_FIELDS, ((v,) for v in shape), strict=True)),
-            note,
-            output.size * kernel.shape[1] * kernel.shape[2],
-        )
+    layer = Layer(
+        name,
+        operator.name,
+        (source.index,),
+        output.index,
+        ("dsp", "limit", "convolution", "depthwise_conv_2d"),
+        f"depthwise_conv_2d(&{name}_shape, {multiple}, &{{p}}->{name}_range, {part}, {{a}}, {{out}});",
+        (*fields, Field(f"{name}_weights", "int8_t", flatten_ints(kernel.data))),
+        "struct convolution",
+        tuple(zip(GEOMETRY_FIELDS, ((v,) for v in shape), strict=True)),
+        note,
+        output.size * kernel.shape[1] * kernel.shape[2],
+    )
+    return [loop_over_batch(layer, source, output)]
+
+
+def build_transpose_conv(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
+    """Build the layer of a TRANSPOSE_CONV, with weights of shape (outputs, height, width, inputs), int8.
+
+    Args:
+        network: the model.
+        operator: the operator. Its inputs are the output's shape, the weights, the activation and the bias.
+        name: C identifier of the layer.
+
+    Raises:
+        ExportError: the shape of the output is computed, or as in `make_channel_fields`.
+    """
+    shape_tensor, kernel, source = (network.get_tensor(i) for i in operator.inputs[:3])
+    output = network.get_tensor(operator.outputs[0])
+    if shape_tensor.data is None:
+        raise refuse(network, operator, "has a computed shape", "convert the model with a fixed batch of 1")
+    if kernel.shape[3] != source.shape[3] or kernel.shape[0] != output.shape[3]:
+        raise ValueError(f"weights of shape {kernel.shape} between {source.shape[3]} and {output.shape[3]}")
+    options = operator.options
+    stride = options["strideH"], options["strideW"]
+    size = kernel.shape[1:3]
+    same = options["padding"] == 0
+    check_output_size(output.shape[1:3], source.shape[1:3], size, stride, (1, 1), same)
+    before = [
+        compute_padding(output.shape[i + 1], source.shape[i + 1], size[i], stride[i], 1, same) for i in (0, 1)
     ]
+    shape = flatten_ints((*source.shape[1:], *output.shape[1:], *size, *stride, 1, 1, *before))
+    plain = replace(operator, inputs=(source.index, kernel.index, *operator.inputs[3:]))
+    fields = make_channel_fields(network, plain, name, kernel.data, folded=False)
+    part = ", ".join(f"{{p}}->{name}_{suffix}" for suffix in ("bias", "multiplier", "shift", "weights"))
+    layer = Layer(
+        name,
+        operator.name,
+        (source.index,),
+        output.index,
+        ("convolution", "transpose_conv"),
+        f"transpose_conv(&{name}_shape, &{{p}}->{name}_range, {part}, {{a}}, {{out}});",
+        (*fields, Field(f"{name}_weights", "int8_t", flatten_ints(kernel.data))),
+        "struct convolution",
+        tuple(zip(GEOMETRY_FIELDS, ((v,) for v in shape), strict=True)),
+        f"kernel {size[0]}x{size[1]}, stride {stride[0]}x{stride[1]}, {'SAME' if same else 'VALID'}",
+        source.size * kernel.shape[0] * size[0] * size[1],
+    )
+    return [loop_over_batch(layer, source, output)]

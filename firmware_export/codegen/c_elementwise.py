@@ -1,13 +1,22 @@
-"""Builds layers without weights: tables, softmax, pooling, arithmetic, maximum, minimum and mean."""
+"""Builds layers without weights: tables, softmax, pooling, arithmetic, reductions and bilinear resize."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
+from edgefl.errors import ExportError
 from edgefl.plan.tflite import Operator, TfliteTensor
 from firmware_export.codegen.c_convolution import check_output_size, compute_padding
 from firmware_export.codegen.fixed_point import compute_input_radius, quantize_multiplier
-from firmware_export.codegen.layer import Field, Layer, compute_activation_range, flatten_ints, refuse
+from firmware_export.codegen.layer import (
+    Field,
+    Layer,
+    check_output_shape,
+    compute_activation_range,
+    flatten_ints,
+    loop_over_batch,
+    refuse,
+)
 from firmware_export.codegen.lookup_tables import build_lookup_table
 from firmware_export.tflite.quantized_model import QuantizedModel
 
@@ -27,7 +36,7 @@ POOL_FIELDS = (
 
 
 def build_lookup(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
-    """Build the table of a LOGISTIC, TANH, RSQRT, LEAKY_RELU, RELU, RELU6 or QUANTIZE.
+    """Build the table of one of LOOKUP_OPERATORS.
 
     Args:
         network: the model.
@@ -39,6 +48,7 @@ def build_lookup(network: QuantizedModel, operator: Operator, name: str) -> list
     """
     source = operator.inputs[0]
     output = operator.outputs[0]
+    check_output_shape(network, operator, network.get_tensor(source).shape)
     table = Field(f"{name}_table", "int8_t", tuple(build_lookup_table(network, operator)))
     call = f"lookup({network.get_tensor(output).size}, {{p}}->{name}_table, {{a}}, {{out}});"
     return [
@@ -77,6 +87,7 @@ def build_softmax(network: QuantizedModel, operator: Operator, name: str) -> lis
         f"{name}_scale", "struct model_softmax", (multiplier, shift, -compute_input_radius(5, shift))
     )
     classes = source.shape[-1]
+    check_output_shape(network, operator, source.shape)
     call = f"softmax({source.size // classes}, {classes}, &{{p}}->{name}_scale, {{a}}, {{out}});"
     return [
         Layer(
@@ -118,21 +129,22 @@ def build_pool(network: QuantizedModel, operator: Operator, name: str) -> list[L
     values = (*source.shape[1:], *output.shape[1:3], *window, *stride, *before)
     low, high = compute_activation_range(output, int(options["fusedActivationFunction"]))
     kernel = operator.name.lower()
+    if source.shape[3] != output.shape[3]:
+        raise ValueError(f"{source.shape[3]} channels give {output.shape[3]}")
     zeros = source.zero_point, output.zero_point
-    return [
-        Layer(
-            name,
-            operator.name,
-            (source.index,),
-            output.index,
-            ("pool", kernel),
-            f"{kernel}(&{name}_shape, &{{p}}->{name}_range, {{a}}, {{out}});",
-            (Field(f"{name}_range", "struct model_range", (*zeros, low, high)),),
-            "struct pool",
-            tuple((key, (int(value),)) for key, value in zip(POOL_FIELDS, values, strict=True)),
-            f"window {window[0]}x{window[1]}, stride {stride[0]}x{stride[1]}",
-        )
-    ]
+    layer = Layer(
+        name,
+        operator.name,
+        (source.index,),
+        output.index,
+        ("pool", kernel),
+        f"{kernel}(&{name}_shape, &{{p}}->{name}_range, {{a}}, {{out}});",
+        (Field(f"{name}_range", "struct model_range", (*zeros, low, high)),),
+        "struct pool",
+        tuple((key, (int(value),)) for key, value in zip(POOL_FIELDS, values, strict=True)),
+        f"window {window[0]}x{window[1]}, stride {stride[0]}x{stride[1]}",
+    )
+    return [loop_over_batch(layer, source, output)]
 
 
 def merge_loops(
@@ -260,6 +272,7 @@ def build_binary(network: QuantizedModel, operator: Operator, name: str) -> list
     output = network.get_tensor(operator.outputs[0])
     inputs, (left, right), fields = _collect_operands(network, operator, name)
     shape = merge_loops(network, operator, (a.shape, b.shape))
+    check_output_shape(network, operator, np.broadcast_shapes(a.shape, b.shape))
     if operator.name in ("MAXIMUM", "MINIMUM"):
         if not all(t.scale[0] == output.scale[0] and t.zero_point == output.zero_point for t in (a, b)):
             raise refuse(network, operator, "has inputs of different scales", "export the model again")
@@ -292,6 +305,78 @@ def build_binary(network: QuantizedModel, operator: Operator, name: str) -> list
     ]
 
 
+def build_prelu(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
+    """Build the layer of a PRELU, with broadcasting of the slopes.
+
+    Args:
+        network: the model.
+        operator: the operator. Its inputs are the activation and the slopes.
+        name: C identifier of the layer.
+
+    Raises:
+        ExportError: the output has a wrong shape, or as in `merge_loops` or `quantize_multiplier`.
+    """
+    source, slopes = (network.get_tensor(i) for i in operator.inputs[:2])
+    output = network.get_tensor(operator.outputs[0])
+    inputs, (left, right), fields = _collect_operands(network, operator, name)
+    shape = merge_loops(network, operator, (source.shape, slopes.shape))
+    check_output_shape(network, operator, np.broadcast_shapes(source.shape, slopes.shape))
+    above = float(source.scale[0]) / float(output.scale[0])
+    below = float(source.scale[0]) * float(slopes.scale[0]) / float(output.scale[0])
+    values = (
+        source.zero_point,
+        *quantize_multiplier(above),
+        slopes.zero_point,
+        *quantize_multiplier(below),
+        1,
+        0,
+        0,
+        output.zero_point,
+        -128,
+        127,
+    )
+    return [
+        Layer(
+            name,
+            operator.name,
+            inputs,
+            output.index,
+            ("elementwise", "prelu"),
+            f"prelu(&{name}_shape, &{{p}}->{name}_scale, {left}, {right}, {{out}});",
+            (Field(f"{name}_scale", "struct model_add", values), *fields),
+            "struct elementwise",
+            shape,
+            overwritable=_list_overwritable(network, inputs, output),
+        )
+    ]
+
+
+def _find_reduced_runs(network: QuantizedModel, operator: Operator) -> list[int]:
+    """Return the elements of each run of neighbouring axes, kept and reduced in turn, a kept run first."""
+    source = network.get_tensor(operator.inputs[0])
+    axes = {int(axis) % len(source.shape) for axis in network.get_tensor(operator.inputs[1]).data.ravel()}
+    check_output_shape(network, operator, [1 if i in axes else n for i, n in enumerate(source.shape)])
+    runs: list[list[int]] = []  # [is reduced, elements]
+    for axis, count in enumerate(source.shape):
+        if count == 1:
+            continue
+        if runs and runs[-1][0] == (axis in axes):
+            runs[-1][1] *= count
+        else:
+            runs.append([axis in axes, count])
+    if runs and runs[0][0]:
+        runs.insert(0, [0, 1])
+    return [count for _, count in runs]
+
+
+def _refuse_axes(network: QuantizedModel, operator: Operator) -> ExportError:
+    source = network.get_tensor(operator.inputs[0])
+    axes = {int(axis) % len(source.shape) for axis in network.get_tensor(operator.inputs[1]).data.ravel()}
+    return refuse(
+        network, operator, f"reduces the axes {sorted(axes)} of {source.shape}", "reduce neighbouring axes"
+    )
+
+
 def build_mean(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
     """Build the layer of a MEAN.
 
@@ -305,25 +390,10 @@ def build_mean(network: QuantizedModel, operator: Operator, name: str) -> list[L
     """
     source = network.get_tensor(operator.inputs[0])
     output = network.get_tensor(operator.outputs[0])
-    axes = {int(axis) % len(source.shape) for axis in network.get_tensor(operator.inputs[1]).data.ravel()}
-    runs: list[list[int]] = []  # [is reduced, elements]
-    for axis, count in enumerate(source.shape):
-        if count == 1:
-            continue
-        if runs and runs[-1][0] == (axis in axes):
-            runs[-1][1] *= count
-        else:
-            runs.append([axis in axes, count])
-    if runs and runs[0][0]:
-        runs.insert(0, [0, 1])
-    counts = [count for _, count in runs] + [1] * (5 - len(runs))
+    runs = _find_reduced_runs(network, operator)
+    counts = runs + [1] * (5 - len(runs))
     if len(counts) > 5:
-        raise refuse(
-            network,
-            operator,
-            f"reduces the axes {sorted(axes)} of {source.shape}",
-            "reduce neighbouring axes",
-        )
+        raise _refuse_axes(network, operator)
     elements = counts[1] * counts[3]
     multiplier, shift = quantize_multiplier(float(source.scale[0]) / float(output.scale[0]))
     extra_bits = min(elements.bit_length() - 1, 32, 31 + shift)
@@ -351,3 +421,82 @@ def build_mean(network: QuantizedModel, operator: Operator, name: str) -> list[L
             ),
         )
     ]
+
+
+def build_reduce_max(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
+    """Build the layer of a REDUCE_MAX, a max pooling with a window over the reduced axes.
+
+    Args:
+        network: the model.
+        operator: the operator.
+        name: C identifier of the layer.
+
+    Raises:
+        ExportError: the reduced axes are not neighbours, or the output has another scale or zero point than
+            the input.
+    """
+    source = network.get_tensor(operator.inputs[0])
+    output = network.get_tensor(operator.outputs[0])
+    if source.scale[0] != output.scale[0] or source.zero_point != output.zero_point:
+        raise refuse(network, operator, "has an output of another scale", "export the model again")
+    runs = _find_reduced_runs(network, operator)
+    if len(runs) > 3:
+        raise _refuse_axes(network, operator)
+    rows, reduced, channels = runs + [1] * (3 - len(runs))
+    values = (rows, reduced, channels, rows, 1, 1, reduced, 1, reduced, 0, 0)
+    zeros = source.zero_point, output.zero_point
+    return [
+        Layer(
+            name,
+            operator.name,
+            (source.index,),
+            output.index,
+            ("pool", "max_pool_2d"),
+            f"max_pool_2d(&{name}_shape, &{{p}}->{name}_range, {{a}}, {{out}});",
+            (Field(f"{name}_range", "struct model_range", (*zeros, -128, 127)),),
+            "struct pool",
+            tuple((key, (int(value),)) for key, value in zip(POOL_FIELDS, values, strict=True)),
+            f"over {reduced}",
+        )
+    ]
+
+
+def build_resize_bilinear(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
+    """Build the layer of a RESIZE_BILINEAR.
+
+    Args:
+        network: the model.
+        operator: the operator.
+        name: C identifier of the layer.
+
+    Raises:
+        ExportError: the output has a wrong shape or another scale, or the interpreter's rounding of the
+            factor would leave the input.
+    """
+    source = network.get_tensor(operator.inputs[0])
+    output = network.get_tensor(operator.outputs[0])
+    check_output_shape(network, operator, (source.shape[0], *output.shape[1:3], source.shape[3]))
+    steps = []
+    for size, out in zip(source.shape[1:3], output.shape[1:3], strict=True):
+        spread, count = (
+            (size - 1, out - 1) if operator.options.get("alignCorners") and out > 1 else (size, out)
+        )
+        step = ((spread << 10) + count // 2) // count
+        half = step // 2 - 512 if operator.options.get("halfPixelCenters") else 0
+        if ((out - 1) * step + half) >> 10 >= size:
+            raise refuse(network, operator, f"resizes {size} to {out}", "resize by a smaller factor")
+        steps.append(step)
+    values = (*source.shape[1:], *output.shape[1:3], *steps, operator.options.get("halfPixelCenters", False))
+    fields = ("in_height", "in_width", "channels", "out_height", "out_width", "step_height", "step_width")
+    layer = Layer(
+        name,
+        operator.name,
+        (source.index,),
+        output.index,
+        ("resize_bilinear",),
+        f"resize_bilinear(&{name}_shape, {{a}}, {{out}});",
+        (),
+        "struct resize",
+        tuple((key, (int(value),)) for key, value in zip((*fields, "half_pixel"), values, strict=True)),
+    )
+    return [loop_over_batch(layer, source, output)]

@@ -7,6 +7,7 @@ from edgefl.plan.tflite import Operator
 from firmware_export.codegen import c_convolution, c_dense, c_elementwise, c_movement
 from firmware_export.codegen.c_movement import RESHAPE_OPERATORS, TensorView
 from firmware_export.codegen.layer import Layer, make_identifier
+from firmware_export.codegen.lookup_tables import LOOKUP_OPERATORS
 from firmware_export.codegen.mixture_structure import MixtureStructure
 from firmware_export.tflite.quantized_model import QuantizedModel
 
@@ -18,15 +19,21 @@ BUILDERS: Mapping[str, Builder] = {
     "MAX_POOL_2D": c_elementwise.build_pool,
     "AVERAGE_POOL_2D": c_elementwise.build_pool,
     "SOFTMAX": c_elementwise.build_softmax,
-    **dict.fromkeys(
-        ("LOGISTIC", "TANH", "RSQRT", "LEAKY_RELU", "RELU", "RELU6", "QUANTIZE"), c_elementwise.build_lookup
-    ),
+    **dict.fromkeys(LOOKUP_OPERATORS, c_elementwise.build_lookup),
     **dict.fromkeys(("ADD", "SUB", "MUL", "MAXIMUM", "MINIMUM"), c_elementwise.build_binary),
     "MEAN": c_elementwise.build_mean,
     **dict.fromkeys(c_movement.SLICE_OPERATORS, c_movement.build_slices),
     "TRANSPOSE": c_movement.build_transpose,
-    "CONCATENATION": c_movement.build_concatenation,
+    **dict.fromkeys(("CONCATENATION", "PACK"), c_movement.build_concatenation),
     **dict.fromkeys(("PAD", "PADV2"), c_movement.build_pad),
+    "TRANSPOSE_CONV": c_convolution.build_transpose_conv,
+    "PRELU": c_elementwise.build_prelu,
+    "REDUCE_MAX": c_elementwise.build_reduce_max,
+    "RESIZE_BILINEAR": c_elementwise.build_resize_bilinear,
+    "RESIZE_NEAREST_NEIGHBOR": c_movement.build_resize_nearest,
+    "BROADCAST_TO": c_movement.build_broadcast,
+    **dict.fromkeys(("SPACE_TO_DEPTH", "DEPTH_TO_SPACE"), c_movement.build_space_to_depth),
+    **dict.fromkeys(("SPACE_TO_BATCH_ND", "BATCH_TO_SPACE_ND"), c_movement.build_space_to_batch),
 }
 SUPPORTED_OPERATORS = frozenset(BUILDERS) | frozenset(RESHAPE_OPERATORS)
 

@@ -20,6 +20,7 @@ KERNEL_ORDER = (
     "column",
     "conv_2d",
     "depthwise_conv_2d",
+    "transpose_conv",
     "products",
     "fully_connected",
     "fully_connected_narrow",
@@ -32,7 +33,9 @@ KERNEL_ORDER = (
     "add",
     "mul",
     "select",
+    "prelu",
     "mean",
+    "resize_bilinear",
     "copy",
     "fill",
 )

@@ -78,6 +78,31 @@ def divide_by_power(value: int, exponent: int) -> int:
     return (value >> exponent) + ((value & mask) > (mask >> 1) + (value < 0))
 
 
+def round_to_int16(multiplier: int) -> int:
+    """Return the high half of an int32 multiplier, rounded to nearest.
+
+    Args:
+        multiplier: integer multiplier from `quantize_multiplier`.
+    """
+    return min((multiplier + (1 << 15)) >> 16, (1 << 15) - 1)
+
+
+def saturate_int16(value: int) -> int:
+    """Return the int16 that is nearest to a value."""
+    return min(max(value, -(1 << 15)), (1 << 15) - 1)
+
+
+def multiply_high_int16(a: int, b: int) -> int:
+    """Return the high half of 2ab, rounded to nearest, a half away from zero.
+
+    Args:
+        a: first factor, an int16 above the lowest one.
+        b: second factor, an int16.
+    """
+    size = (abs(a * b) + (1 << 14)) >> 15
+    return size if a * b >= 0 else -size
+
+
 def rescale(value: int, multiplier: int, shift: int) -> int:
     """Return value * multiplier * 2^(shift - 31), rounded twice.
 

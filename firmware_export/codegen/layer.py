@@ -1,7 +1,8 @@
 """One layer of the generated C: the call of its kernel, the constants in its part, and its cost."""
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -166,6 +167,53 @@ def refuse(network: QuantizedModel, operator: Operator, why: str, remedy: str) -
         remedy: what to do about it.
     """
     return ExportError(f"operator {operator.name} ({name_layer(network, operator)}) {why}; {remedy}")
+
+
+def check_output_shape(
+    network: QuantizedModel, operator: Operator, expected: Sequence[int], which: int = 0
+) -> None:
+    """Check that the stored shape of an output follows from the operator, except for axes of size 1.
+
+    The C would read and write outside its buffers otherwise.
+
+    Args:
+        network: the model.
+        operator: the operator.
+        expected: shape that follows from the inputs and the options.
+        which: number of the output.
+
+    Raises:
+        ExportError: the stored shape is another one.
+    """
+    stored = network.get_tensor(operator.outputs[which]).shape
+    if [n for n in stored if n != 1] != [n for n in expected if n != 1]:
+        raise refuse(
+            network,
+            operator,
+            f"has an output of shape {stored}, expected {tuple(int(n) for n in expected)}",
+            "the model is damaged; export it again",
+        )
+
+
+def loop_over_batch(layer: Layer, source: TfliteTensor, output: TfliteTensor) -> Layer:
+    """Return a layer whose kernel runs once for each element of the batch.
+
+    Args:
+        layer: layer whose kernel computes one element.
+        source: its input.
+        output: its output.
+
+    Raises:
+        ValueError: the input and the output have different batches.
+    """
+    batch = source.shape[0]
+    if batch != output.shape[0]:
+        raise ValueError(f"a batch of {batch} gives a batch of {output.shape[0]}")
+    if batch == 1:
+        return layer
+    call = layer.call.replace("{a}", f"{{a}} + i * {source.size // batch}")
+    call = call.replace("{out}", f"{{out}} + i * {output.size // batch}")
+    return replace(layer, call=f"for (int32_t i = 0; i < {batch}; i++) {call}")
 
 
 def round_half_away(value: float) -> int:

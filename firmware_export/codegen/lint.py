@@ -14,18 +14,20 @@ from firmware_export.tflite.graph import FORBIDDEN_OPERATORS
 from firmware_export.tflite.quantized_model import QuantizedModel
 
 MAX_OPERATOR_VERSIONS = {"FULLY_CONNECTED": 11, "CONV_2D": 7, "DEPTHWISE_CONV_2D": 7}
-WEIGHT_OPERATORS = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
+WEIGHT_OPERATORS = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV")
+ACTIVATION_INPUTS = {"SPLIT": slice(1, None), "TRANSPOSE_CONV": slice(2, 3)}
+"""Inputs that are activations, of operators whose first input is something else."""
 DEFAULT_MAX_VERSION = 5
 """Highest supported operator version. Higher versions have other types or newer features."""
 OPERATOR_REMEDIES = {
     **FORBIDDEN_OPERATORS,
     "SQUARED_DIFFERENCE": "it has no int8 form in the generated C; use batch normalization, or "
     "group normalization of plain layers",
-    "TRANSPOSE_CONV": "use upsampling by a Dense layer, or a convolution with stride 1",
     "DEQUANTIZE": "the model does not compute with integers only; export it with int8 input and output",
+    "TILE": "TensorFlow Lite Micro has no such operator, and only an axis of size 1 becomes a BROADCAST_TO; "
+    "repeat with Concatenate",
     "GELU": "use ReLU",
     "ELU": "use LeakyReLU",
-    "HARD_SWISH": "use ReLU6",
 }
 
 
@@ -84,7 +86,7 @@ def _lint_operator(network: QuantizedModel, operator: Operator) -> list[LintFind
             f"the generated C has no such kernel; use one of {', '.join(sorted(SUPPORTED_OPERATORS))}",
         )
         return [LintFinding(operator.name, layer, remedy)]
-    needed = 2 if operator.name in WEIGHT_OPERATORS else 1
+    needed = 3 if operator.name == "TRANSPOSE_CONV" else 2 if operator.name in WEIGHT_OPERATORS else 1
     if len(operator.inputs) < needed or min(operator.inputs[:needed]) < 0:
         return [
             LintFinding(
@@ -93,7 +95,7 @@ def _lint_operator(network: QuantizedModel, operator: Operator) -> list[LintFind
                 f"it has the inputs {operator.inputs}, expected at least {needed}; the model is damaged",
             )
         ]
-    optional = 2 if operator.name in WEIGHT_OPERATORS else len(operator.inputs)
+    optional = needed if operator.name in WEIGHT_OPERATORS else len(operator.inputs)
     if -1 in operator.inputs[:optional]:
         return [
             LintFinding(
@@ -143,8 +145,7 @@ def _lint_operator(network: QuantizedModel, operator: Operator) -> list[LintFind
                     "quantize to full int8",
                 )
             ]
-    read = operator.inputs[1:] if operator.name == "SPLIT" else operator.inputs[:1]
-    for index in read:
+    for index in operator.inputs[ACTIVATION_INPUTS.get(operator.name, slice(1))]:
         source = network.get_tensor(index)
         if wrong := _describe_wrong_quantization(source):
             return [LintFinding(operator.name, layer, f"its input has {wrong}")]

@@ -13,6 +13,22 @@ from firmware_export.codegen.layer import compute_activation_range, refuse, roun
 from firmware_export.tflite.quantized_model import QuantizedModel
 
 INT8_VALUES = range(-128, 128)
+LOOKUP_OPERATORS = (
+    "LOGISTIC",
+    "TANH",
+    "RSQRT",
+    "LEAKY_RELU",
+    "RELU",
+    "RELU6",
+    "QUANTIZE",
+    "HARD_SWISH",
+    "ABS",
+)
+"""Operators that are a function of one int8."""
+
+
+MIN_FIXED_POINT_SCALE = 2.0**-28
+"""Lowest scale of the input of a LOGISTIC or TANH. Q4.27 would need a shift to the right below it."""
 
 
 def _clamp_int8(value: int) -> int:
@@ -67,6 +83,37 @@ def _build_leaky_relu_table(source: TfliteTensor, output: TfliteTensor, alpha: f
     return [_clamp_int8(output.zero_point + fixed.rescale(v, *(above if v >= 0 else below))) for v in centred]
 
 
+def _build_hard_swish_table(source: TfliteTensor, output: TfliteTensor) -> list[int]:
+    """Return the table of x * relu6(x + 3) / 6, computed with 16-bit integers.
+
+    The input has 7 extra bits. One factor is the input on the output's scale, before its shift to the right.
+    The other is relu6(x + 3) / 6 with 15 fractional bits.
+    """
+    fine_scale = np.float32(1 / 128) * np.float32(source.scale[0])
+    multiplier, shift = fixed.quantize_multiplier(float(fine_scale / np.float32(output.scale[0])))
+    slope, slope_shift = fixed.quantize_multiplier(float(fine_scale / np.float32(3 / 32768)))
+    table = []
+    for value in INT8_VALUES:
+        fine = (value - source.zero_point) * 128
+        scaled = fixed.multiply_high_int16(fine, fixed.round_to_int16(multiplier))
+        part = fixed.saturate_int16(fine << max(slope_shift - 1, 0))
+        part = fixed.multiply_high_int16(part, fixed.round_to_int16(slope))
+        part = fixed.saturate_int16(part << 1) if slope_shift > 0 else part
+        part = fixed.divide_by_power(part, max(-slope_shift, 0))
+        product = int((part + 32768 >> 1) * scaled / 32768)  # truncated, and exact in a float of 64 bits
+        table.append(_clamp_int8(fixed.divide_by_power(product, -shift) + output.zero_point))
+    return table
+
+
+def _build_abs_table(source: TfliteTensor, output: TfliteTensor) -> list[int]:
+    scale = fixed.quantize_multiplier(float(np.float32(source.scale[0]) / np.float32(output.scale[0])))
+    rescaled = source.scale[0] != output.scale[0]
+    return [
+        _clamp_int8(output.zero_point + (fixed.rescale(size, *scale) if rescaled else size))
+        for size in (abs(value - source.zero_point) for value in INT8_VALUES)
+    ]
+
+
 def _build_rescale_table(source: TfliteTensor, output: TfliteTensor, low: int, high: int) -> list[int]:
     scale = fixed.quantize_multiplier(float(source.scale[0]) / float(output.scale[0]))
     return [
@@ -80,14 +127,21 @@ def build_lookup_table(network: QuantizedModel, operator: Operator) -> list[int]
 
     Args:
         network: the model.
-        operator: a LOGISTIC, TANH, RSQRT, LEAKY_RELU, RELU, RELU6 or QUANTIZE.
+        operator: one of LOOKUP_OPERATORS.
 
     Raises:
-        ExportError: the output of a LOGISTIC or TANH has a wrong zero point, the slope of a LEAKY_RELU is
-            negative, or as in `quantize_multiplier`.
+        ExportError: the zero point or the scales of a LOGISTIC, TANH or HARD_SWISH are out of range, the
+            slope of a LEAKY_RELU is negative, or as in `quantize_multiplier`.
     """
     source = network.get_tensor(operator.inputs[0])
     output = network.get_tensor(operator.outputs[0])
+    if operator.name in ("LOGISTIC", "TANH") and source.scale[0] < MIN_FIXED_POINT_SCALE:
+        raise refuse(
+            network,
+            operator,
+            f"has an input whose scale is {source.scale[0]}, expected at least 2^-28",
+            "calibrate with other samples",
+        )
     if operator.name == "LOGISTIC":
         if output.zero_point != -128:
             raise refuse(
@@ -110,6 +164,17 @@ def build_lookup_table(network: QuantizedModel, operator: Operator) -> list[int]
         if alpha < 0:
             raise refuse(network, operator, f"has the slope {alpha}", "use a slope of at least 0")
         return _build_leaky_relu_table(source, output, alpha)
+    if operator.name == "HARD_SWISH":
+        if np.float32(1 / 128) * source.scale[0] / output.scale[0] >= 1:
+            raise refuse(
+                network,
+                operator,
+                f"has the scales {source.scale[0]} and {output.scale[0]}, expected a quotient below 128",
+                "calibrate with other samples",
+            )
+        return _build_hard_swish_table(source, output)
+    if operator.name == "ABS":
+        return _build_abs_table(source, output)
     if operator.name == "RELU":
         low = max(-128, output.zero_point)
         return _build_rescale_table(source, output, low, 127)
