@@ -316,6 +316,22 @@ def set_operator_options(operator: Any, name: str, **members: Any) -> None:
     operator.builtinOptionsType = getattr(schema.BuiltinOptions, name)
 
 
+def make_operator_code(name: str, version: int) -> Any:
+    """Return an OperatorCodeT for the list `operatorCodes` of a ModelT.
+
+    Args:
+        name: the name of the operator in the schema, such as CONV_2D.
+        version: the version of the operator.
+    """
+    from ai_edge_litert import schema_py_generated as schema
+
+    code = schema.OperatorCodeT()
+    code.builtinCode = getattr(schema.BuiltinOperator, name)
+    code.deprecatedBuiltinCode = min(code.builtinCode, 127)
+    code.version = version
+    return code
+
+
 def with_metadata(model: bytes, name: str, content: bytes) -> bytes:
     """Return the model with an additional metadata entry.
 

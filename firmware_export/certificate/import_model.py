@@ -1,6 +1,7 @@
 """Imports a given int8 .tflite: its samples from a file, or random inputs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from edgefl.data.arrays import read_arrays
 from edgefl.errors import DataError, ExportError
 from edgefl.rng import derive_rng
 from edgefl.types import Array, Labels
+from firmware_export.certificate.simplify import SimplifiedModel, simplify_model
 from firmware_export.codegen.c_source import generate_c
 from firmware_export.codegen.lint import lint
 from firmware_export.tflite.interpreter import LoadedModel, load_tflite
@@ -21,7 +23,7 @@ MAX_SAMPLES = 100_000
 SAMPLE_FILE_REMEDY = "pass a .npz with samples x and, if known, labels y, from numpy.savez(path, x=x, y=y)"
 
 
-def read_imported_model(path: Path, labels: Sequence[str] = ()) -> bytes:
+def read_imported_model(path: Path, labels: Sequence[str] = ()) -> SimplifiedModel:
     """Return an int8 model that the generated C can compute, in the form that strict readers accept.
 
     Args:
@@ -36,16 +38,17 @@ def read_imported_model(path: Path, labels: Sequence[str] = ()) -> bytes:
         model = path.read_bytes()
     except OSError as error:
         raise ExportError(f"cannot read the model {path}: {error.strerror}; pass a .tflite file") from error
-    findings = lint(read_quantized_model(model))
+    read_quantized_model(model)  # refuses a damaged model before its shapes are computed
+    simplified = simplify_model(model)
+    findings = lint(read_quantized_model(simplified.content))
     if findings:
         listed = "\n".join(f"  {finding}" for finding in findings)
         raise ExportError(
             f"{path} cannot become firmware, expected an int8 model of supported layers:\n{listed}"
         )
-    generate_c(
-        model, labels=labels
-    )  # refuses shapes that contradict each other, which a runtime does not always survive
-    return to_portable(model)
+    # This refuses shapes that contradict each other, which a runtime does not always survive.
+    generate_c(simplified.content, labels=labels)
+    return replace(simplified, content=to_portable(simplified.content))
 
 
 def draw_random_samples(loaded: LoadedModel, count: int, seed: int) -> Array:

@@ -108,7 +108,8 @@ def import_model(
         labels=() if labels is None else read_class_list(labels),
     )
     check_measurable(request)
-    content = read_imported_model(model, request.labels)
+    imported = read_imported_model(model, request.labels)
+    content = imported.content
     if data is None:
         x = draw_random_samples(load_tflite(content), samples or DEFAULT_RANDOM_INPUTS, seed)
         y = np.empty(0, np.int64)
@@ -129,7 +130,8 @@ def import_model(
     if as_json:
         click.echo(json.dumps(certificate, indent=1))
         return
-    lines = [f"{out / MODEL_FILE}: int8, {len(content):,} bytes", *describe_accuracy(certificate["accuracy"])]
+    lines = [f"{out / MODEL_FILE}: int8, {len(content):,} bytes", *imported.notes]
+    lines += describe_accuracy(certificate["accuracy"])
     if not len(y):
         lines.append("no labels: the certificate proves equal bytes, and says nothing about accuracy")
     click.echo("\n".join([*lines, describe_certificate(certificate, out)]))

@@ -79,7 +79,7 @@ def make_tflite(
         tensor.type = getattr(schema.TensorType, kind)
         if described.data is not None:
             buffer.data = np.frombuffer(np.ascontiguousarray(described.data).tobytes(), np.uint8)
-        if kind == "INT8" or (kind == "INT32" and np.ndim(described.scales)):
+        if kind in ("INT8", "UINT8") or (kind == "INT32" and np.ndim(described.scales)):
             scales = np.atleast_1d(np.asarray(described.scales, np.float32))
             tensor.quantization = schema.QuantizationParametersT()
             tensor.quantization.scale = scales
