@@ -60,7 +60,7 @@ def simplify_model(model: bytes) -> SimplifiedModel:
         ExportError: the model cannot be run to compute its shapes.
     """
     with report_damage(model):
-        return remove_ends(separate_padding(replace_tiles(fold_shapes(model))))
+        return remove_ends(quantize_elu(separate_padding(replace_tiles(fold_shapes(model)))))
 
 
 def fold_shapes(model: bytes) -> bytes:
@@ -237,6 +237,48 @@ def separate_padding(model: bytes) -> bytes:
             operators.append(pad)
         operators.append(operator)
     packed.operators = operators
+    return pack_model(root, len(model))
+
+
+def quantize_elu(model: bytes) -> bytes:
+    """Return a model with an int8 ELU for each DEQUANTIZE, float ELU and QUANTIZE in a row.
+
+    Args:
+        model: a .tflite with one subgraph.
+    """
+    graph = read_subgraph(model)
+    readers: dict[int, list[int]] = {}
+    for number, operator in enumerate(graph.operators):
+        for index in operator.inputs:
+            readers.setdefault(index, []).append(number)
+    writers = {operator.outputs[0]: n for n, operator in enumerate(graph.operators) if operator.outputs}
+    ends: dict[int, tuple[int, int]] = {}  # the int8 input and output of an ELU
+    removed = set()
+    for number, operator in enumerate(graph.operators):
+        if operator.name != "ELU" or operator.inputs[0] not in writers:
+            continue
+        before = writers[operator.inputs[0]]
+        after = readers.get(operator.outputs[0], [])
+        if len(after) != 1 or operator.outputs[0] in graph.outputs:
+            continue
+        names = graph.operators[before].name, graph.operators[after[0]].name
+        source = graph.operators[before].inputs[0]
+        output = graph.operators[after[0]].outputs[0]
+        types = {graph.tensors[source].dtype, graph.tensors[output].dtype}
+        if names != ("DEQUANTIZE", "QUANTIZE") or types != {"INT8"}:
+            continue
+        ends[number] = source, output
+        removed.add(after[0])
+        if len(readers[operator.inputs[0]]) == 1 and operator.inputs[0] not in graph.outputs:
+            removed.add(before)
+    if not ends:
+        return model
+    root = unpack_model(model)
+    (packed,) = root.subgraphs
+    for number, (source, output) in ends.items():
+        packed.operators[number].inputs = [source]
+        packed.operators[number].outputs = [output]
+    packed.operators = [operator for n, operator in enumerate(packed.operators) if n not in removed]
     return pack_model(root, len(model))
 
 

@@ -17,6 +17,7 @@ RESOLVER_METHODS: Mapping[str, str] = {
     "DEPTHWISE_CONV_2D": "DepthwiseConv2D",
     "DEPTH_TO_SPACE": "DepthToSpace",
     "DEQUANTIZE": "Dequantize",
+    "ELU": "Elu",
     "EXPAND_DIMS": "ExpandDims",
     "FULLY_CONNECTED": "FullyConnected",
     "HARD_SWISH": "HardSwish",

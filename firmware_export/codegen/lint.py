@@ -27,7 +27,6 @@ OPERATOR_REMEDIES = {
     "TILE": "TensorFlow Lite Micro has no such operator, and only an axis of size 1 becomes a BROADCAST_TO; "
     "repeat with Concatenate",
     "GELU": "use ReLU",
-    "ELU": "use LeakyReLU",
 }
 
 

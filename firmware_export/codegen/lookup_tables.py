@@ -23,6 +23,7 @@ LOOKUP_OPERATORS = (
     "QUANTIZE",
     "HARD_SWISH",
     "ABS",
+    "ELU",
 )
 """Operators that are a function of one int8."""
 
@@ -114,6 +115,17 @@ def _build_abs_table(source: TfliteTensor, output: TfliteTensor) -> list[int]:
     ]
 
 
+def _build_elu_table(source: TfliteTensor, output: TfliteTensor) -> list[int]:
+    """Return the table of x, or exp(x) - 1 for a negative x, computed with floats of 32 bits."""
+    inverse = np.float32(1) / np.float32(output.scale[0])
+    table = []
+    for value in INT8_VALUES:
+        real = np.float32(source.scale[0]) * np.float32(value - source.zero_point)
+        result = np.float32(math.exp(real)) - np.float32(1) if real < 0 else real
+        table.append(_clamp_int8(round_half_away(float(result * inverse)) + output.zero_point))
+    return table
+
+
 def _build_rescale_table(source: TfliteTensor, output: TfliteTensor, low: int, high: int) -> list[int]:
     scale = fixed.quantize_multiplier(float(source.scale[0]) / float(output.scale[0]))
     return [
@@ -173,6 +185,8 @@ def build_lookup_table(network: QuantizedModel, operator: Operator) -> list[int]
                 "calibrate with other samples",
             )
         return _build_hard_swish_table(source, output)
+    if operator.name == "ELU":
+        return _build_elu_table(source, output)
     if operator.name == "ABS":
         return _build_abs_table(source, output)
     if operator.name == "RELU":

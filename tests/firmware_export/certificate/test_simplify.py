@@ -102,16 +102,43 @@ def test_conversions_at_the_ends_are_left_out(graphs, tmp_path, kind) -> None:
     assert list_names((out / "model.tflite").read_bytes()) == ["RELU"]
 
 
+def make_elu(graphs):
+    tensors = [
+        graphs.T((1, 256), 0.02, 7),
+        graphs.T((1, 256), (), kind="FLOAT32"),
+        graphs.T((1, 256), (), kind="FLOAT32"),
+        graphs.T((1, 256), 0.015, -50),
+    ]
+    operators = [
+        graphs.Op("DEQUANTIZE", (0,), (1,), version=2),
+        graphs.Op("ELU", (1,), (2,)),
+        graphs.Op("QUANTIZE", (2,), (3,)),
+    ]
+    return graphs.make_tflite(tensors, operators)
+
+
+def test_float_elu_between_int8_layers_becomes_int8(compiled, graphs, tmp_path) -> None:
+    """The bytes are those of the float operator, computed here with numpy."""
+    model = simplify_model(make_elu(graphs)).content
+    assert list_names(model) == ["ELU"]
+    check_against_micro(compiled, tmp_path, model, (256,))
+    x = np.arange(-128, 128, dtype=np.int8)[None]
+    received, _ = compiled.run(tmp_path / "program", x, 256)
+    real = 0.02 * (x.astype(np.float64) - 7)
+    expected = np.round(np.where(real < 0, np.expm1(real), real) / 0.015) - 50
+    np.testing.assert_array_equal(received, np.clip(expected, -128, 127))
+
+
 def test_float_layers_behind_the_input_are_still_refused(graphs, tmp_path) -> None:
     tensors = [graphs.T((1, 8), (), kind="FLOAT32")] * 2 + [graphs.T((1, 8), *Q)] * 2
     operators = [
-        graphs.Op("ELU", (0,), (1,)),
+        graphs.Op("EXP", (0,), (1,)),
         graphs.Op("QUANTIZE", (1,), (2,)),
         graphs.Op("RELU", (2,), (3,)),
     ]
     path = tmp_path / "model.tflite"
     path.write_bytes(graphs.make_tflite(tensors, operators))
-    with pytest.raises(ExportError, match=r"ELU \(t1\)"):
+    with pytest.raises(ExportError, match=r"EXP \(t1\)"):
         read_imported_model(path)
 
 
