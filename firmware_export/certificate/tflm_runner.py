@@ -72,12 +72,30 @@ def run_tflm(model: bytes, inputs: Any, arena_bytes: int = 0) -> Any:
             str(arena_bytes),
         )
         if done.returncode:
-            last = done.stderr.strip().splitlines()[-1:] or [f"it exited with {done.returncode}"]
+            reason = find_reason(done.stderr) or f"it exited with {done.returncode}"
             raise ExportError(
-                f"tflite-micro refuses the model: {last[0]}; it runs int8 models with the operators that it "
+                f"tflite-micro refuses the model: {reason}; it runs int8 models with the operators that it "
                 "has"
             )
         return np.load(work / "outputs.npy").reshape(len(inputs), -1)
+
+
+def find_reason(stderr: str) -> str:
+    """Return the reason of a failure from the text that tflite-micro printed.
+
+    Args:
+        stderr: for example the reason of a kernel, "Node PAD (number 1) failed to prepare with status 1", and
+            a traceback.
+
+    Returns:
+        The line about the operator and the line before it, which has the reason. Without such a line, the
+            last line. Empty if there is no text.
+    """
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    for number, line in enumerate(lines):
+        if line.startswith("Node "):
+            return ": ".join([line, *lines[max(number - 1, 0) : number]])
+    return lines[-1] if lines else ""
 
 
 def measure_arena_bytes(model: bytes) -> int:

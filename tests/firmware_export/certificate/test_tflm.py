@@ -10,7 +10,7 @@ import pytest
 
 from edgefl.errors import ExportError
 from firmware_export.certificate.tflm import list_operators, render_model_data_c, render_model_ops_h
-from firmware_export.certificate.tflm_runner import measure_arena_bytes, run_tflm
+from firmware_export.certificate.tflm_runner import find_reason, measure_arena_bytes, run_tflm
 from firmware_export.quantize.quantize import export_mixture
 from firmware_export.tflite.graph import OperatorGraph, TensorKind, read_graph
 
@@ -56,3 +56,23 @@ def test_c_array_contains_every_byte_of_the_model() -> None:
 def test_bytes_that_are_not_a_model_are_refused() -> None:
     with pytest.raises(ExportError, match=r"refuses|in an arena"):
         run_tflm(b"TFL3" * 10, np.zeros((1, 2), np.int8))
+
+
+def test_operator_that_tflite_micro_refuses_is_named(graphs) -> None:
+    """A slice of five axes is valid for the generated C, and not for tflite-micro."""
+    shape = (1, 2, 2, 2, 2)
+    tensors = [
+        graphs.T(shape),
+        *(graphs.T((5,), data=np.array(values, np.int32)) for values in ((0,) * 5, shape, (1,) * 5)),
+        graphs.T(shape),
+    ]
+    masks = {"beginMask": 0, "endMask": 0, "ellipsisMask": 0, "newAxisMask": 0, "shrinkAxisMask": 0}
+    slicing = graphs.Op("STRIDED_SLICE", (0, 1, 2, 3), (4,), masks, "StridedSlice", version=4)
+    with pytest.raises(ExportError, match=r"refuses the model: Node STRIDED_SLICE .*should not exceed 4"):
+        run_tflm(graphs.make_tflite(tensors, [slicing]), np.zeros((1, *shape[1:]), np.int8))
+
+
+def test_reason_without_an_operator_is_the_last_line() -> None:
+    assert find_reason("Traceback\n  RuntimeError: no arena \n\n") == "RuntimeError: no arena"
+    assert find_reason("Node PAD (number 0) failed") == "Node PAD (number 0) failed"
+    assert find_reason(" \n") == ""
