@@ -279,6 +279,31 @@ class Graph:
         output = self.add_tensor(shape, tensor.scales, tensor.zero)
         return self.add_operator("CONCATENATION", halves[::-1], (output,), {"axis": axis}, "Concatenation")
 
+    def add_upsampling(self, source: int) -> int:
+        """Add TRANSPOSE_CONV with stride 2, PRELU, and RESIZE_BILINEAR back to the shape of the source."""
+        _, height, width, channels = self.get_shape(source)
+        shape = (1, 2 * height, 2 * width, channels)
+        (_, weights, bias), scale = self.add_kernel(
+            source, self.draw_weights(channels, 3, 3, channels), channels, 0
+        )
+        large = self.add_operator(
+            "TRANSPOSE_CONV",
+            (self.add_constant(np.array(shape, np.int32)), weights, source, bias),
+            (self.add_tensor(shape, scale),),
+            {"padding": 0, "strideH": 2, "strideW": 2},
+            "TransposeConv",
+        )
+        slopes = self.add_constant(self.draw_weights(1, 1, channels), 2.0**-7)
+        bent = self.add_operator("PRELU", (large, slopes), (self.add_tensor(shape, scale),), {}, "")
+        tensor = self.tensors[bent]
+        return self.add_operator(
+            "RESIZE_BILINEAR",
+            (bent, self.add_constant(np.array((height, width), np.int32))),
+            (self.add_tensor(self.get_shape(source), tensor.scales, tensor.zero),),
+            {"halfPixelCenters": True},
+            "ResizeBilinear",
+        )
+
     def add_softmax(self, source: int) -> int:
         """Add SOFTMAX."""
         output = self.add_tensor(self.get_shape(source), 1 / 256, -128)
@@ -339,11 +364,12 @@ def make_every_kernel_model(graphs: Any) -> bytes:
 
     It has two experts. Their trunk has all other kernels.
     """
-    made = Graph(graphs, np.random.default_rng(34))  # its outputs differ from input to input
+    made = Graph(graphs, np.random.default_rng(53))  # its outputs differ from input to input
     tip = made.add_convolution(made.add_tensor((1, 12, 10, 3), 0.05, 3))
     tip = made.add_pool(made.add_convolution(tip), "MAX_POOL_2D", (2, 2))
     tip = made.add_table(made.add_convolution(tip, depthwise=True))
     tip = made.add_maximum_or_minimum(made.add_binary(tip, made.add_table(tip), "ADD"), "MAXIMUM")
+    tip = made.add_upsampling(tip)
     tip = made.add_pool(made.add_pool(tip, "MAX_POOL_2D", (3, 1)), "AVERAGE_POOL_2D", (1, 2))
     tip = made.add_movement(made.add_movement(made.add_norm(tip), 1), 0)
     tip = made.add_dense(made.add_dense(made.flatten(tip), 40, few_values_share=1), 24, few_values_share=0)
