@@ -82,7 +82,8 @@ def _lint_operator(network: QuantizedModel, operator: Operator) -> list[LintFind
     if operator.name not in SUPPORTED_OPERATORS:
         remedy = OPERATOR_REMEDIES.get(
             operator.name,
-            f"the generated C has no such kernel; use one of {', '.join(sorted(SUPPORTED_OPERATORS))}",
+            "the generated C has no such kernel; replace the layer (the page `Export any int8 model` of the "
+            "documentation lists the operators)",
         )
         return [LintFinding(operator.name, layer, remedy)]
     needed = 3 if operator.name == "TRANSPOSE_CONV" else 2 if operator.name in WEIGHT_OPERATORS else 1
