@@ -23,7 +23,7 @@ OPERATOR_REMEDIES = {
     **FORBIDDEN_OPERATORS,
     "SQUARED_DIFFERENCE": "it has no int8 form in the generated C; use batch normalization, or "
     "group normalization of plain layers",
-    "DEQUANTIZE": "the model does not compute with integers only; export it with int8 input and output",
+    "DEQUANTIZE": "the layer after it computes with float; replace that layer, or quantize it to int8",
     "TILE": "TensorFlow Lite Micro has no such operator, and only an axis of size 1 becomes a BROADCAST_TO; "
     "repeat with Concatenate",
     "GELU": "use ReLU",
