@@ -76,7 +76,7 @@ def compile_plan(
         dict(config.model.options),
         single_bindings,
         asdict(config.personalization),
-        PLAN_FORMAT if config.task.is_classification else TASK_PLAN_FORMAT,
+        TASK_PLAN_FORMAT if config.task.as_plan_entry() else PLAN_FORMAT,
         config.task.as_plan_entry(),
     )
     draws = draw_weights(

@@ -20,7 +20,7 @@ from edgefl.compiler.keras_graph import find_producer
 from edgefl.compiler.layers import CONSTANT_LAYERS, call_layer, normalize
 from edgefl.errors import PlanError
 from edgefl.plan.spec import TensorSpec
-from edgefl.tasks.config import CLASSIFICATION_TASK, TaskConfig
+from edgefl.tasks.config import BINARY_LOSS, CLASSIFICATION_TASK, TaskConfig
 from edgefl.types import Array
 
 Tensor = Any
@@ -34,7 +34,8 @@ _HEAD_LAYERS = (
     keras.layers.Softmax,
 )
 _NORMS = keras.layers.BatchNormalization
-_LINEAR_ACTIVATIONS = ("linear", "softmax")
+_END_ACTIVATIONS = {"cross-entropy": "softmax", BINARY_LOSS: "sigmoid"}
+"""The activation that a model may end with, by loss. It is left out, because the loss contains it."""
 _CONVOLUTIONAL_RNNS = (keras.layers.ConvLSTM1D, keras.layers.ConvLSTM2D, keras.layers.ConvLSTM3D)
 _TRACING_ERRORS = (
     RuntimeError,
@@ -108,7 +109,7 @@ class Network:
             )
         functional = keras.Model(model.inputs[0], model.outputs[0], name=model.name)
         self.input_shape = tuple(int(size) for size in model.inputs[0].shape[1:])
-        self.num_classes = int(model.outputs[0].shape[1])
+        self.num_classes = 2 if task.loss == BINARY_LOSS else int(model.outputs[0].shape[1])
         for layer in _flatten_layers(functional.layers):
             _check_recurrent(layer)
         self._names: dict[int, str] = {}
@@ -286,6 +287,8 @@ class Network:
                 run.hidden = features
             call = self._call_logits if index == len(self._head) - 1 else self._call
             features = call(layer, run, features)
+        if self.task.loss == BINARY_LOSS:  # softmax of (0, z) is sigmoid(z)
+            features = tf.pad(features, [[0, 0], [1, 0]])
         return features
 
     def _run_graph(self, model: Any, x: Tensor, run: _Run) -> Tensor:
@@ -432,7 +435,10 @@ def _apply_dropout(layer: Any, run: _Run, x: Tensor) -> Tensor:
 
 
 def _split(functional: Any, task: TaskConfig) -> tuple[list[Any], Any]:
-    """Return the layers of the head in order, without a softmax at the end, and their symbolic input."""
+    """Return the layers of the head in order and their symbolic input.
+
+    A softmax at the end is left out, and so is a sigmoid for the binary loss.
+    """
     tensor = functional.outputs[0]
     chain: list[Any] = []
     inputs: list[Any] = []
@@ -452,19 +458,14 @@ def _split(functional: Any, task: TaskConfig) -> tuple[list[Any], Any]:
             "one output for each class"
         )
     head = chain[start:]
-    while task.is_classification and (
-        isinstance(head[-1], keras.layers.Softmax)
-        or (
-            isinstance(head[-1], keras.layers.Activation) and head[-1].activation is keras.activations.softmax
-        )
+    end = _END_ACTIVATIONS.get(task.loss_name, "")
+    while (end == "softmax" and isinstance(head[-1], keras.layers.Softmax)) or (
+        isinstance(head[-1], keras.layers.Activation) and head[-1].activation.__name__ == end
     ):
         head.pop()
     last = head[-1]
     activation = getattr(last, "activation", keras.activations.linear)
-    allowed = _LINEAR_ACTIVATIONS if task.is_classification else _LINEAR_ACTIVATIONS[:1]
-    if isinstance(last, keras.layers.Dense) and activation.__name__ not in allowed:
-        expected = "logits; use activation=None or softmax"
-        if not task.is_classification:
-            expected = f"a {task.kind} without a bound on its outputs; use activation=None"
+    if isinstance(last, keras.layers.Dense) and activation.__name__ not in ("linear", end):
+        expected = f"logits; use activation=None or {end}" if end else "any number; use activation=None"
         raise PlanError(f"layer {last.name} ends the model with {activation.__name__}, expected {expected}")
     return head, inputs[start]

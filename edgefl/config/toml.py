@@ -14,6 +14,7 @@ from edgefl.config.schema import (
     PartitionConfig,
 )
 from edgefl.errors import ConfigError
+from edgefl.tasks.config import CLASSIFICATION_TASK
 
 
 def to_toml(config: FederationConfig) -> str:
@@ -36,7 +37,7 @@ def to_toml(config: FederationConfig) -> str:
         "broker": {"url": config.broker},
         "privacy": asdict(config.privacy),
         "personalization": asdict(config.personalization),
-        **({} if config.task.is_classification else {"task": asdict(config.task)}),
+        **({} if config.task == CLASSIFICATION_TASK else {"task": asdict(config.task)}),
         **({"fleet": asdict(config.fleet)} if config.fleet else {}),
     }
     texts = [

@@ -10,7 +10,7 @@ from edgefl.config import ModelConfig, suggest_nearest
 from edgefl.errors import ConfigError
 from edgefl.models.keras_file import explain_format, load_keras_file
 from edgefl.models.options import check_model_options
-from edgefl.tasks.config import CLASSIFICATION_TASK, TaskConfig
+from edgefl.tasks.config import BINARY_LOSS, CLASSIFICATION_TASK, TaskConfig
 
 _SOURCES = {
     "lenet5": "LeCun et al. 1998 as in PFL-MoE (arXiv:2012.15589): 61,706 weights at 28x28x1; as in FedMix "
@@ -157,6 +157,13 @@ def _check_shapes(model: Any, config: ModelConfig, task: TaskConfig) -> None:
                 f"({config.num_classes},) for kind = {task.kind!r} of [task]; end the model with "
                 f"Dense({config.num_classes}), or with Flatten"
             )
+        return
+    if task.loss == BINARY_LOSS and output_shape != (1,):
+        raise ConfigError(
+            f"model {config.name} returns {output_shape} per sample, expected one value for loss = "
+            f"{BINARY_LOSS!r} of [task]; end the model with Dense(1), or leave loss out"
+        )
+    if task.loss == BINARY_LOSS:
         return
     if output_shape == (1,):
         raise ConfigError(

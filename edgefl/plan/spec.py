@@ -19,7 +19,7 @@ from safetensors.numpy import save as st_save
 
 from edgefl.errors import ConfigError, PlanError
 from edgefl.system.files import parse_json, write_atomic
-from edgefl.tasks.config import TaskConfig
+from edgefl.tasks.config import CLASSIFICATION, TaskConfig
 
 PLAN_FORMAT = 2
 TASK_PLAN_FORMAT = 3
@@ -132,7 +132,7 @@ class PlanSpec:
         personalization: keys of `edgefl.config.PersonalizationConfig`. If it is empty, a client ships its
             mixture without comparing models.
         format: version of the plan format.
-        task: keys of `edgefl.tasks.config.TaskConfig`. Empty for a classification.
+        task: keys of `edgefl.tasks.config.TaskConfig`. Empty for its defaults, a classification.
     """
 
     model: str
@@ -148,6 +148,11 @@ class PlanSpec:
     personalization: Mapping[str, Any] = field(default_factory=dict)
     format: int = PLAN_FORMAT
     task: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_classification(self) -> bool:
+        """Whether the model classifies samples."""
+        return bool(self.task.get("kind", CLASSIFICATION) == CLASSIFICATION)
 
     def find_signature(self, name: str) -> SignatureSpec:
         """Return the signature of this name.
@@ -266,7 +271,7 @@ def parse_spec(text: str) -> PlanSpec:
 
 def read_num_classes(spec: PlanSpec) -> int | None:
     """Return the number of classes of a plan. None for another task than classification."""
-    return None if spec.task else spec.num_classes
+    return spec.num_classes if spec.is_classification else None
 
 
 def read_task(spec: PlanSpec) -> TaskConfig:

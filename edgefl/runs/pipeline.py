@@ -22,7 +22,7 @@ from edgefl.data.mapped_shards import MappedShards, map_dataset
 from edgefl.data.partitions.client_partition import ClientPartition
 from edgefl.errors import EdgeflError
 from edgefl.loggers.scalars import Write, extract_round_scalars
-from edgefl.plan.spec import INITIAL_FILE, Plan, save_plan
+from edgefl.plan.spec import INITIAL_FILE, Plan, read_num_classes, save_plan
 from edgefl.runs.directory import RunDirectory
 from edgefl.runs.progress import RoundProgress
 from edgefl.server.divergence import explain_no_progress
@@ -317,7 +317,7 @@ def play_fleet(
     records = run.read_records()
     losses = [record["loss"] for record in records]
     accuracy = records[-1].get("accuracy_mean", math.nan) if records else math.nan
-    if warning := explain_no_progress(losses, 0 if plan.spec.task else plan.spec.num_classes, accuracy):
+    if warning := explain_no_progress(losses, read_num_classes(plan.spec) or 0, accuracy):
         LOGGER.warning(warning)
     sorted_results = {client_id: results[client_id] for client_id in sorted(results)}
     return Simulation(state, sorted_results), figures

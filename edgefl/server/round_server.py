@@ -19,7 +19,7 @@ from edgefl.algorithms.cohort import count_required_updates
 from edgefl.algorithms.mixtures.gate_utilization import count_local_experts
 from edgefl.config import FederationConfig
 from edgefl.errors import EdgeflError, RoundError
-from edgefl.plan.spec import PlanSpec
+from edgefl.plan.spec import PlanSpec, read_num_classes
 from edgefl.privacy import accountant
 from edgefl.privacy.mechanism import count_expected_cohort
 from edgefl.security.secagg.masking import MIN_MASKED_CLIENTS
@@ -372,7 +372,7 @@ class RoundServer:
         if self._config.privacy.is_on:
             self._log(accountant.describe_spending(self._config, after.round - 1))
         if not self._config.privacy.is_on and accuracy is not None:
-            classes = 0 if self._spec.task else self._spec.num_classes
+            classes = read_num_classes(self._spec) or 0
             divergence = find_divergence(self._losses, classes, accuracy, rounds=self._config.rounds)
             if divergence:
                 raise FederationDivergedError(divergence)

@@ -112,7 +112,7 @@ class OpenFederation:
             Accuracies of shape (num_classes,), float64, by `shipped` for the mixture and by each peer's name.
             Empty without common test samples, and for another task than classification.
         """
-        if self.test is None or self.runner.plan.spec.task:
+        if self.test is None or not self.runner.plan.spec.is_classification:
             return {}
         x, y = self.test
         accuracies = {}
@@ -190,7 +190,7 @@ def personalize_client(federation: OpenFederation, item: WorkItem) -> tuple[Clie
     runner = federation.runner
     shard = runner.shards[item.client_id]
     mixture, state, metrics = runner.personalize(item)
-    if runner.plan.spec.task:
+    if not runner.plan.spec.is_classification:
         return ClientResult(mixture, metrics, class_share=np.zeros(0)), state
     counts = np.bincount(shard.y_train, minlength=shard.num_classes)
     predicted = _predict(runner.learner, mixture.signature, mixture.weights, shard.x_test)
@@ -236,7 +236,7 @@ def evaluate_client(federation: OpenFederation, item: WorkItem) -> Scalars:
     models |= {name: peer for name, peer in mixture.peers.items() if name == FEDERATED_MODEL}
     metrics: dict[str, float] = {}
     for name, peer in models.items():
-        if runner.plan.spec.task:
+        if not runner.plan.spec.is_classification:
             _, measured = measure_test_samples(runner.learner, peer, shard)
             metrics |= {f"{measure}_{name}": figure for measure, figure in measured.items()}
             continue

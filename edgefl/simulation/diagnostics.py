@@ -147,7 +147,7 @@ def evaluate_models(
         `accuracy` and `loss` by the model's name. Models that only store a start are left out. Empty for
             another task than classification, whose clients have no common test samples.
     """
-    if plan.spec.task:
+    if not plan.spec.is_classification:
         return {}
     names = {spec.name for spec in plan.spec.find_signature("predict").frozen}
     metrics = {}

@@ -18,7 +18,7 @@ from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
 from edgefl.learner.litert import LiteRTLearner
-from edgefl.plan.spec import Plan
+from edgefl.plan.spec import Plan, read_num_classes
 from edgefl.privacy.accountant import limit_to_budget
 from edgefl.privacy.mechanism import draw_cohort
 from edgefl.privacy.noise import derive_noise_key
@@ -216,7 +216,7 @@ def simulate(
             all_losses.append(record.loss)
             if config.privacy.is_on:
                 continue
-            classes, accuracy = 0 if plan.spec.task else plan.spec.num_classes, record.accuracy_mean
+            classes, accuracy = read_num_classes(plan.spec) or 0, record.accuracy_mean
             if divergence := find_divergence(all_losses, classes, accuracy, rounds=config.rounds):
                 raise FederationDivergedError(divergence)
             is_last = state.round > config.rounds or state.phase in (PHASE_PERSONALIZE, PHASE_DONE)

@@ -12,8 +12,9 @@ from edgefl.errors import ConfigError
 CLASSIFICATION = "classification"
 REGRESSION = "regression"
 ANOMALY = "anomaly"
+BINARY_LOSS = "binary"
 LOSSES_BY_KIND = {
-    CLASSIFICATION: ("cross-entropy",),
+    CLASSIFICATION: ("cross-entropy", BINARY_LOSS),
     REGRESSION: ("mse", "mae", "huber"),
     ANOMALY: ("mse", "mae", "huber"),
 }
@@ -30,8 +31,9 @@ class TaskConfig:
         kind: classification (a class for each sample), regression (one or more numbers for each sample) or
             anomaly (an autoencoder learns normal samples, and a sample that it reconstructs badly is an
             anomaly).
-        loss: cross-entropy for classification. mse, mae or huber (with delta 1) for the others. Empty takes
-            the first.
+        loss: cross-entropy for classification, or binary for two classes and a model that ends with one
+            output, such as Dense(1, activation="sigmoid"). mse, mae or huber (with delta 1) for the others.
+            Empty takes the first.
         outputs: number of values that a regression predicts for each sample.
         anomalies: labels that mean an anomaly. A device trains on none of their samples, and measures with
             them. An empty list means every label but 0. Samples without labels are normal.
@@ -89,11 +91,13 @@ class TaskConfig:
         """
         if self.kind == ANOMALY:
             return math.prod(input_shape)
+        if self.loss == BINARY_LOSS:
+            return 2
         return self.outputs if self.kind == REGRESSION else num_classes
 
     def as_plan_entry(self) -> dict[str, Any]:
-        """Return the task as an entry of a plan. It is empty for a classification, as in older plans."""
-        if self.is_classification:
+        """Return the task as an entry of a plan. It is empty for the default, as in older plans."""
+        if self == CLASSIFICATION_TASK:
             return {}
         return {**asdict(self), "loss": self.loss_name, "anomalies": list(self.anomalies)}
 

@@ -11,7 +11,7 @@ from typing import Any
 from edgefl.algorithms import PHASE_PERSONALIZE
 from edgefl.config import FederationConfig
 from edgefl.errors import StateError
-from edgefl.plan.spec import PlanSpec
+from edgefl.plan.spec import PlanSpec, read_num_classes
 from edgefl.privacy import accountant
 from edgefl.server.events import DroppedClient
 from edgefl.server.round_server import summarize_accuracy
@@ -115,7 +115,7 @@ def judge_clients(spec: PlanSpec, clients: Sequence[Mapping[str, Any]]) -> Feder
     """
     # Without personalization settings in the plan, a device ships its mixture
     select = bool(spec.personalization.get("select", False))
-    num_classes = 0 if spec.task else spec.num_classes
+    num_classes = read_num_classes(spec) or 0
     return judge_federation(clients, algorithm=spec.algorithm, num_classes=num_classes, select=select)
 
 

@@ -12,6 +12,8 @@ from edgefl.config import FederationConfig, ModelConfig
 from edgefl.errors import ConfigError, DataError, PlanError
 from edgefl.learner.base import evaluate, predict_label_log_p
 from edgefl.learner.litert import LiteRTLearner
+from edgefl.plan.fill import fill_template
+from edgefl.plan.runtime import load_interpreter
 from edgefl.plan.spec import TASK_PLAN_FORMAT, decode_plan, encode_plan, parse_spec, read_task, serialize_spec
 from edgefl.rng import derive_rng
 from edgefl.simulation.simulate import simulate
@@ -146,3 +148,39 @@ def test_other_algorithms_say_why_they_need_classes(name: str) -> None:
         build_plan(make_config(algorithm=name))
     assert REGISTRY[name].needs_classes in str(error.value) and "fedavg" in str(error.value)
     assert make_algorithm(name, None, {})
+
+
+def test_binary_loss_trains_models_with_one_output(tmp_path) -> None:
+    """The loss is the binary cross-entropy of a sigmoid, and the exported template has two logits."""
+    import keras
+
+    path = str(tmp_path / "m.keras")
+    layers = keras.layers
+    keras.Sequential([keras.Input((4,)), layers.Dense(1, activation="sigmoid", name="fc")]).save(path)
+    config = make_config(TaskConfig(loss="binary"), ModelConfig(path, (4,), 2))
+    plan, weights = build_plan(config)
+    assert plan.spec.is_classification and plan.spec.num_classes == 2
+    learner = LiteRTLearner(plan)
+    y = (X[:, 0] > 0).astype(np.int64)
+    logits = learner.predict("predict", weights, {"x": X})
+    np.testing.assert_allclose(logits[:, 0], 0)
+    np.testing.assert_allclose(logits[:, 1], X @ weights["fc/kernel"][:, 0], rtol=1e-5, atol=1e-6)
+    trained, loss = learner.fit(
+        "train", weights, {"x": X}, y, epochs=1, rng=derive_rng(1, 0, ""), hyper={"learning_rate": 0.0}
+    )
+    chance = 1 / (1 + np.exp(-logits[:, 1].astype(np.float64)))
+    assert loss == pytest.approx(-np.log(np.where(y == 1, chance, 1 - chance)).mean(), rel=1e-5)
+    model = fill_template(*plan.find_template("predict"), trained)
+    interpreter = load_interpreter(model)
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(interpreter.get_input_details()[0]["index"], X[:1])
+    interpreter.invoke()
+    result = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+    np.testing.assert_allclose(result, logits[:1], rtol=1e-5, atol=1e-6)
+
+
+def test_binary_loss_needs_one_output() -> None:
+    with pytest.raises(
+        ConfigError, match=r"returns \(2,\) per sample, expected one value for loss = 'binary'"
+    ):
+        build_plan(make_config(TaskConfig(loss="binary"), ModelConfig("softmax", (4,), 2)))

@@ -17,6 +17,7 @@ def test_default_is_a_classification_that_plans_do_not_mention() -> None:
 
 def test_outputs_follow_from_the_task() -> None:
     assert TaskConfig().count_outputs((28, 28, 1), 10) == 10
+    assert TaskConfig(loss="binary").count_outputs((28, 28, 1), 10) == 2
     assert TaskConfig("regression", outputs=3).count_outputs((8,), 10) == 3
     assert TaskConfig("anomaly").count_outputs((128, 3), 10) == 384
 
@@ -39,7 +40,7 @@ def test_configuration_needs_no_number_of_outputs_and_survives_toml() -> None:
             {"kind": "regression", "loss": "cross-entropy"},
             "expected mse or mae or huber for kind = 'regression'",
         ),
-        ({"loss": "mse"}, "expected cross-entropy for kind = 'classification'"),
+        ({"loss": "mse"}, "expected cross-entropy or binary for kind = 'classification'"),
         ({"outputs": 2}, "only kind = 'regression' uses it"),
         ({"kind": "regression", "outputs": 0}, "outputs is 0, expected at least 1"),
         ({"kind": "regression", "anomalies": (1,)}, "only kind = 'anomaly' uses it"),
