@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from edgefl.compiler.compile import compile_program
-from edgefl.compiler.network import Network, check_exportable
+from edgefl.compiler.network import Network
 from edgefl.compiler.objective import Objective
 from edgefl.compiler.template import build_template
 from edgefl.compiler.weight_draws import draw_weights
@@ -99,7 +99,6 @@ def _build_templates(
     named = {objective.name: objective for objective in objectives}
     if PREDICT_MIXTURE not in named:
         return b"", (), b"", ()
-    check_exportable(network)
     mixture = named[PREDICT_MIXTURE]
     template, bindings = build_template(
         replace(mixture, out=mixture.export_out or mixture.out), network.epsilons

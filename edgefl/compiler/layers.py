@@ -23,6 +23,7 @@ from edgefl.compiler.norms import (
     apply_group_norm_for_export,
     apply_layer_norm_for_export,
 )
+from edgefl.compiler.recurrent import STEPWISE_LAYERS, call_bidirectional, call_recurrent
 from edgefl.compiler.windows import make_geometry
 
 Tensor = Any
@@ -198,7 +199,13 @@ _LAYOUT_FREE_LAYERS = tuple(
     )
 )
 
+_RECURRENT_FORMS: Forms = {
+    keras.layers.Bidirectional: call_bidirectional,
+    **dict.fromkeys(STEPWISE_LAYERS, call_recurrent),
+}
+
 PROGRAM_FORMS: Forms = {
+    **_RECURRENT_FORMS,
     keras.layers.Conv1D: _call_convolution,
     keras.layers.Conv2D: _call_convolution,
     keras.layers.BatchNormalization: _call_batch_norm,
@@ -206,6 +213,7 @@ PROGRAM_FORMS: Forms = {
 } | dict.fromkeys(_LAYOUT_FREE_LAYERS, _call_layout_free)
 
 EXPORT_FORMS: Forms = {
+    **_RECURRENT_FORMS,
     keras.layers.GroupNormalization: _export_group_norm,
     keras.layers.LayerNormalization: _export_layer_norm,
 }

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from edgefl.compiler.keras_graph import find_producer
 from edgefl.compiler.layers import CONSTANT_LAYERS, call_layer, normalize
+from edgefl.compiler.recurrent import check_steps, list_recurrent
 from edgefl.errors import PlanError
 from edgefl.plan.spec import TensorSpec
 from edgefl.tasks.config import BINARY_LOSS, CLASSIFICATION_TASK, TaskConfig
@@ -89,7 +90,6 @@ class Network:
         head_names: names of the weights of the head.
         features_shape: shape of one sample between trunk and head.
         hidden_width: input size of the last dense layer of the head, 0 without a head.
-        recurrent: name of the layer and the recurrent layer itself, for each recurrent layer.
         epsilons: epsilon of each batch norm layer by name.
 
     Raises:
@@ -131,11 +131,6 @@ class Network:
         trace = self._trace_training(1)
         self.statistics = tuple(trace.updates)
         self.hidden_width = 0 if trace.hidden is None else int(trace.hidden.shape[-1])
-        self.recurrent = tuple(
-            (layer.name, part)
-            for layer in _flatten_layers(functional.layers)
-            for part in _list_recurrent(layer)
-        )
         self.epsilons = {
             layer.name: float(layer.epsilon)
             for layer in _flatten_layers(functional.layers)
@@ -375,48 +370,20 @@ def _flatten_layers(layers: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _list_recurrent(layer: Any) -> tuple[Any, ...]:
-    """Return the recurrent layers in a layer: itself, or both directions of a Bidirectional."""
-    if isinstance(layer, keras.layers.Bidirectional):
-        return (layer.forward_layer, layer.backward_layer)
-    return (layer,) if isinstance(layer, keras.layers.RNN) else ()
-
-
 def _check_recurrent(layer: Any) -> None:
-    for part in _list_recurrent(layer):
+    for part in list_recurrent(layer):
         kind = type(part).__name__
         if isinstance(part, _CONVOLUTIONAL_RNNS):
             raise PlanError(
-                f"layer {layer.name} ({kind}) cannot run on a device; use LSTM(unroll=True), or Conv layers "
-                "over time"
+                f"layer {layer.name} ({kind}) cannot run on a device; use LSTM, or Conv layers over time"
             )
         if not part.unroll:
-            raise PlanError(
-                f"layer {layer.name} ({kind}) loops over time, which a compiled program cannot do; set "
-                "unroll=True (LSTM and SimpleRNN then compile, GRU does not)"
-            )
+            check_steps(layer, part)
         cells = getattr(part.cell, "cells", (part.cell,))
         if any(getattr(cell, name, 0) for cell in cells for name in ("dropout", "recurrent_dropout")):
             raise PlanError(
                 f"layer {layer.name} ({kind}) has its own dropout, which only a Dropout layer can do in a "
                 "plan; remove it, and put a Dropout layer before the layer"
-            )
-
-
-def check_exportable(network: Network) -> None:
-    """Check that a device can write its weights into the exported model. Some layers can only be trained.
-
-    Args:
-        network: the model.
-
-    Raises:
-        PlanError: the model has a GRU layer.
-    """
-    for name, part in network.recurrent:
-        if any(isinstance(cell, keras.layers.GRUCell) for cell in getattr(part.cell, "cells", (part.cell,))):
-            raise PlanError(
-                f"layer {name} (GRU) cannot be exported, because the converter splits its weights; use "
-                "LSTM(unroll=True) or SimpleRNN(unroll=True)"
             )
 
 

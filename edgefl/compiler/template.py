@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from edgefl.errors import PlanError
-from edgefl.plan.fill import BIAS_RULE, KERNEL_RULE, fill_template
+from edgefl.plan.fill import BIAS_RULE, KERNEL_RULE, SLICE_RULE, fill_template
 from edgefl.plan.spec import Binding, TensorSpec
 from edgefl.plan.tflite import read_float_constants, read_subgraph
 from edgefl.types import Array, Weights
@@ -151,12 +151,54 @@ def _match(
     return None
 
 
+def _match_slice(
+    constant: Array, specs: Sequence[TensorSpec], starts: Mapping[str, int]
+) -> tuple[str, tuple[int, ...], int] | None:
+    """Find the weight of which a constant holds successive elements.
+
+    Returns:
+        The name of the weight, its permutation, and the index of the first element in the transposed weight.
+            None for any other constant.
+    """
+    serial = np.ascontiguousarray(constant).view(np.uint32).ravel().astype(np.int64) - FIRST_PLACEHOLDER_BITS
+    for spec in specs:
+        count = int(np.prod(spec.shape, dtype=int))
+        local = serial - starts[spec.name]
+        if not local.size or local.min() < 0 or local.max() >= count:
+            continue
+        for order in permutations(range(len(spec.shape))):
+            elements = np.transpose(np.arange(count).reshape(spec.shape), order).ravel()
+            start = int(np.flatnonzero(elements == local[0])[0])
+            if np.array_equal(elements[start : start + local.size], local):
+                return spec.name, order, start
+    return None
+
+
+def _find_incomplete(bindings: Sequence[Binding], specs: Sequence[TensorSpec]) -> set[str]:
+    """Return the weights whose slices do not cover all elements."""
+    incomplete = set()
+    for spec in specs:
+        parts = [b for b in bindings if b.weight == spec.name]
+        covered = np.zeros(spec.shape, bool)
+        for part in parts:
+            start = part.derived.get("start", 0)
+            elements = np.arange(covered.size).reshape(spec.shape).transpose(part.permutation).ravel()
+            covered.ravel()[elements[start : start + int(np.prod(part.shape, dtype=int))]] = True
+        if parts and not covered.all():
+            incomplete.add(spec.name)
+    return incomplete
+
+
 def _bind(model: bytes, specs: Sequence[TensorSpec], starts: Mapping[str, int]) -> dict[int, Binding]:
     bindings = {}
     for index, constant in read_float_constants(model).items():
         match = _match(constant, specs, starts)
         if match:
             bindings[index] = Binding(match[0], index, match[1], tuple(int(n) for n in constant.shape))
+        elif part := _match_slice(constant, specs, starts):
+            name, order, start = part
+            shape = tuple(int(n) for n in constant.shape)
+            bindings[index] = Binding(name, index, order, shape, {"rule": SLICE_RULE, "start": start})
     return bindings
 
 
@@ -280,7 +322,10 @@ def build_template(
         bindings = _bind(template, specs, starts)
     _fold(template, bindings, {spec.name for spec in specs}, norms)
     derived = {str(b.derived.get("bias")) for b in bindings.values() if b.derived}
-    lost = sorted({spec.name for spec in layer_specs} - {b.weight for b in bindings.values()} - derived)
+    lost = sorted(
+        ({spec.name for spec in layer_specs} - {b.weight for b in bindings.values()} - derived)
+        | _find_incomplete(tuple(bindings.values()), layer_specs)
+    )
     if lost:
         raise PlanError(
             f"the converter merged {', '.join(lost)} into other constants, so a device cannot fill them in; "

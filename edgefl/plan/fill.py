@@ -2,7 +2,8 @@
 
 The template is a flatbuffer with a fixed layout, so each weight overwrites its placeholder in place. A folded
 batch norm (`derived`) changes the preceding layer. With s = gamma / sqrt(variance + epsilon), kernel k
-becomes k * s, and bias b becomes (b - mean) * s + beta.
+becomes k * s, and bias b becomes (b - mean) * s + beta. A slice copies successive elements of a transposed
+weight. The converter splits the bias of a GRU into such slices.
 
 Source: S. Ioffe and C. Szegedy, Batch Normalization, 2015.
 """
@@ -24,6 +25,7 @@ Larger values can overflow float32 in products, which can end the process of a r
 """
 KERNEL_RULE = "batch_norm_kernel"
 BIAS_RULE = "batch_norm_bias"
+SLICE_RULE = "slice"
 
 
 def list_weight_names(bindings: Sequence[Binding]) -> set[str]:
@@ -71,6 +73,8 @@ def resolve_binding(binding: Binding, weights: Weights) -> Array:
             (bias - weights[derived["mean"]]) * _compute_scale(derived, weights) + beta, np.float32
         ).reshape(binding.shape)
     source = weights[binding.weight]
+    if rule == SLICE_RULE:
+        return _slice_weight(binding, source)
     fits = source.ndim == len(binding.permutation) and source.size == np.prod(binding.shape, dtype=int)
     value = np.transpose(source, binding.permutation) if fits else source
     received, expected = ([n for n in shape if n != 1] for shape in (value.shape, binding.shape))
@@ -86,10 +90,22 @@ def resolve_binding(binding: Binding, weights: Weights) -> Array:
         return np.asarray(value * _compute_scale(derived, weights).reshape(spread), np.float32)
     if rule:
         raise PlanError(
-            f"the binding of {binding.weight} has the rule {rule!r}, expected {KERNEL_RULE} or "
-            f"{BIAS_RULE}; update edgefl on this device"
+            f"the binding of {binding.weight} has the rule {rule!r}, expected {KERNEL_RULE}, "
+            f"{BIAS_RULE} or {SLICE_RULE}; update edgefl on this device"
         )
     return np.asarray(value, np.float32)
+
+
+def _slice_weight(binding: Binding, source: Array) -> Array:
+    start = int(binding.derived["start"])
+    end = start + int(np.prod(binding.shape, dtype=int))
+    if source.ndim != len(binding.permutation) or not 0 <= start <= end <= source.size:
+        raise PlanError(
+            f"{binding.weight} is {source.shape}, which lacks the elements {start} to {end} that its "
+            "tensor needs; the mixture was made with another plan, personalize again"
+        )
+    elements = np.transpose(source, binding.permutation).ravel()[start:end]
+    return np.asarray(elements.reshape(binding.shape), np.float32)
 
 
 def fill_template(template: bytes, bindings: Sequence[Binding], weights: Weights) -> bytes:

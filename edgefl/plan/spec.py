@@ -104,7 +104,7 @@ class Binding:
         permutation: order of the axes of the weight.
         shape: shape of the tensor.
         derived: a rule of `edgefl.plan.fill` that computes the value from several weights (a folded batch
-            norm). Empty for a weight that is copied.
+            norm) or from a slice of the weight. Empty for a weight that is copied.
     """
 
     weight: str

@@ -72,10 +72,9 @@ def build(
     - BatchNormalization, GroupNormalization, LayerNormalization, Normalization
     - Add, Concatenate, Flatten, Reshape, Rescaling
     - ZeroPadding, Cropping, UpSampling (nearest)
-    - LSTM and SimpleRNN with unroll=True
+    - LSTM, GRU, SimpleRNN and Bidirectional of at most 32 steps
 
-    Loops over time, grouped and transposed convolutions and exact GELU are not supported. The error names the
-    layer.
+    Grouped and transposed convolutions and exact GELU are not supported. The error names the layer.
     """
     model_options = {
         "name": model,

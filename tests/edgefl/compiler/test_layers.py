@@ -87,6 +87,15 @@ CHAINS: dict[str, tuple[tuple[int, ...], Callable[[], Callable[[Any], Any]]]] = 
         ),
     ),
     "recurrent": ((3, 2), lambda: build_chain(L.GRU(3, unroll=True))),
+    "steps": (
+        (4, 2),
+        lambda: build_chain(
+            L.Bidirectional(L.LSTM(3, return_sequences=True)),
+            L.GRU(3, return_sequences=True),
+            L.GRU(2, reset_after=False, go_backwards=True, return_sequences=True),
+            L.SimpleRNN(3),
+        ),
+    ),
     "joined": ((6, 6, 4), lambda: apply_squeeze_excitation),
 }
 

@@ -128,11 +128,7 @@ def test_normalization_over_other_axes_matches_keras(axis: Any, invert: bool) ->
 @pytest.mark.parametrize(
     ("layer", "phrases"),
     [
-        (lambda: L.LSTM(4, name="memory"), ("memory (LSTM)", "unroll=True")),
-        (lambda: L.GRU(4, name="memory"), ("memory (GRU)", "LSTM", "unroll=True")),
-        (lambda: L.SimpleRNN(4, name="memory"), ("memory (SimpleRNN)", "unroll=True")),
-        (lambda: L.Bidirectional(L.LSTM(4), name="both"), ("both (LSTM)", "unroll=True")),
-        (lambda: L.GRU(4, unroll=True, name="memory"), ("memory (GRU)", "LSTM(unroll=True)")),
+        (lambda: L.RNN(L.GRUCell(4), name="memory"), ("memory (RNN)", "LSTM", "unroll=True")),
         (lambda: L.LSTM(4, unroll=True, dropout=0.2, name="memory"), ("memory (LSTM)", "Dropout layer")),
         (lambda: L.RandomFlip(name="flip", data_format="channels_last"), ("flip (RandomFlip)",)),
     ],
@@ -149,8 +145,13 @@ def test_unsupported_layer_is_named_with_an_alternative(
     assert "ReLU between" not in message
 
 
-def test_unrolled_lstm_trains_and_exports_like_keras(tmp_path: Path) -> None:
-    path = save_model(tmp_path / "m.keras", L.LSTM(4, unroll=True, name="memory"), L.Dense(3, name="fc"))
+@pytest.mark.parametrize(
+    "layer",
+    [lambda: L.LSTM(4, unroll=True), lambda: L.LSTM(4), lambda: L.GRU(4)],
+    ids=["unrolled LSTM", "LSTM", "GRU"],
+)
+def test_recurrent_model_trains_and_exports_like_keras(tmp_path: Path, layer: Any) -> None:
+    path = save_model(tmp_path / "m.keras", layer(), L.Dense(3, name="fc"))
     plan, initial = make_plan(path, algorithm="fedavg")
     x = draw_readings() / 1000
     y = np.arange(60) % 3

@@ -10,7 +10,7 @@ from edgefl.compiler.template import Inference, build_template
 from edgefl.config import ModelConfig
 from edgefl.errors import PlanError
 from edgefl.models import build_model
-from edgefl.plan.fill import fill_template, list_weight_names
+from edgefl.plan.fill import SLICE_RULE, fill_template, list_weight_names, resolve_binding
 from edgefl.plan.runtime import load_interpreter
 from edgefl.plan.spec import Binding, TensorSpec
 from edgefl.types import Array, Weights
@@ -141,6 +141,53 @@ def test_filled_template_matches_a_one_dimensional_model() -> None:
     objective = of.predict_logits(network, 16)
     template, bindings = build_template(objective)
     assert compute_difference(objective, template, bindings, draw_weights(objective)) <= 1e-5
+
+
+RECURRENT = {
+    "LSTM": lambda: layers.LSTM(4),
+    "GRU": lambda: layers.GRU(4),
+    "GRU with unroll": lambda: layers.GRU(4, unroll=True),
+    "GRU with reset before": lambda: layers.GRU(4, reset_after=False),
+    "SimpleRNN": lambda: layers.SimpleRNN(4),
+    "both directions": lambda: layers.Bidirectional(layers.GRU(3, return_sequences=True)),
+}
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_filled_template_matches_a_recurrent_model(name: str) -> None:
+    network = build_network(RECURRENT[name](), layers.Flatten(), layers.Dense(3), shape=(5, 2))
+    objective = of.predict_logits(network, 16)
+    template, bindings = build_template(objective)
+    assert list_weight_names(bindings) == {spec.name for spec in network.specs}
+    assert compute_difference(objective, template, bindings, draw_weights(objective)) <= 1e-5
+
+
+def test_slice_of_a_weight_is_filled_in() -> None:
+    """The bias of a GRU has shape (2, 3 units). Element 1 of the transposed weight is its row 1, column 0."""
+    weights = {"bias": np.array([[1, 2, 3], [4, 5, 6]], np.float32)}
+    row = Binding("bias", 0, (0, 1), (3,), {"rule": SLICE_RULE, "start": 3})
+    np.testing.assert_array_equal(resolve_binding(row, weights), [4, 5, 6])
+    column = Binding("bias", 0, (1, 0), (1, 3), {"rule": SLICE_RULE, "start": 1})
+    np.testing.assert_array_equal(resolve_binding(column, weights), [[4, 2, 5]])
+    for start in (-1, 4):
+        outside = Binding("bias", 0, (0, 1), (3,), {"rule": SLICE_RULE, "start": start})
+        with pytest.raises(PlanError, match=r"bias is \(2, 3\).*lacks the elements"):
+            resolve_binding(outside, weights)
+
+
+def test_weights_that_the_converter_drops_in_part_are_named() -> None:
+    import tensorflow as tf
+
+    cut = of.Objective(
+        "predict_mixture",
+        "predict",
+        2,
+        (TensorSpec("x", (2, 4)),),
+        frozen=(TensorSpec("fc/bias", (2, 4)),),
+        out=lambda weights, data: tf.tanh(data["x"] + weights["fc/bias"][0]),
+    )
+    with pytest.raises(PlanError, match=r"merged fc/bias"):
+        build_template(cut)
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "pfl-fb", "pfl-mf", "pfl-mfe"])
