@@ -5,7 +5,7 @@ zero, so this step has no product of the state and the recurrent kernel. All fur
 operators, which the generated C folds into a loop.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -14,6 +14,8 @@ import tensorflow as tf
 from edgefl.errors import PlanError
 
 Tensor = Any
+MIN_STEPS = 2
+"""Minimum number of steps. With a single step, a layer does not use its recurrent kernel."""
 MAX_STEPS = 32
 """Maximum number of steps of a recurrent layer without `unroll=True`."""
 STEPWISE_LAYERS = (keras.layers.LSTM, keras.layers.GRU, keras.layers.SimpleRNN)
@@ -34,8 +36,8 @@ def check_steps(layer: Any, part: Any) -> None:
         part: the layer itself, or one direction of a Bidirectional.
 
     Raises:
-        PlanError: the layer has more than 32 steps, another cell than LSTM, GRU and SimpleRNN, a mask, or a
-            state that does not start at zero or is an output.
+        PlanError: the layer has one step or more than 32, another cell than LSTM, GRU and SimpleRNN, a mask,
+            or a state that does not start at zero or is an output.
     """
     name = f"layer {layer.name} ({type(part).__name__})"
     if type(part) not in STEPWISE_LAYERS:
@@ -49,10 +51,10 @@ def check_steps(layer: Any, part: Any) -> None:
             "state that starts at zero; remove it, or set unroll=True"
         )
     steps = layer.input.shape[1]
-    if steps is None or steps > MAX_STEPS:
+    if steps is None or not MIN_STEPS <= steps <= MAX_STEPS:
         raise PlanError(
-            f"{name} has {steps} steps, expected at most {MAX_STEPS}; shorten the window, or put a Conv1D "
-            "with strides or a pooling layer before it"
+            f"{name} has {steps} steps, expected {MIN_STEPS} to {MAX_STEPS}; shorten the window, or put a "
+            "Conv1D with strides or a pooling layer before it"
         )
 
 
@@ -75,15 +77,7 @@ def call_recurrent(
     if layer.unroll:
         return None
     states = _run_steps(layer, read, x)
-    return join_steps(states) if layer.return_sequences else states[-1], ()
-
-
-def join_steps(states: Sequence[Tensor]) -> Tensor:
-    """Return the outputs of all steps, float32[batch, steps, units].
-
-    A concatenation needs no PACK, and its parts lie one after the other in memory.
-    """
-    return tf.reshape(tf.concat(states, -1), (states[0].shape[0], len(states), -1))
+    return tf.stack(states, 1) if layer.return_sequences else states[-1], ()
 
 
 def call_bidirectional(
@@ -103,9 +97,13 @@ def call_bidirectional(
     parts = list_recurrent(layer)
     if any(part.unroll for part in parts):
         return None
-    states_forward, states_backward = (_run_steps(part, read, x) for part in parts)
+    directions = []
+    for part, direction in zip(parts, ("forward", "backward"), strict=True):
+        with tf.name_scope(direction):
+            directions.append(_run_steps(part, read, x))
+    states_forward, states_backward = directions
     if layer.return_sequences:
-        forward, backward = join_steps(states_forward), join_steps(states_backward[::-1])
+        forward, backward = tf.stack(states_forward, 1), tf.stack(states_backward[::-1], 1)
     else:
         forward, backward = states_forward[-1], states_backward[-1]
     merges = {
@@ -136,11 +134,24 @@ def _run_steps(layer: Any, read: Callable[[Any], Tensor], x: Tensor) -> list[Ten
         return _run_lstm(cell, inputs, recurrent)
     if isinstance(cell, keras.layers.GRUCell):
         return _run_gru(cell, inputs, recurrent, recurrent_bias)
-    state = cell.activation(inputs[0])
-    states = [state]
-    for entry in inputs[1:]:
-        state = cell.activation(entry + state @ recurrent)
-        states.append(state)
+    return _run_simple(cell, inputs, recurrent)
+
+
+def _iterate_steps(inputs: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Yield the input of each step. The operators of a step have its number in their names.
+
+    The converter orders independent operators by their names. The steps then have the same order.
+    """
+    for number, entry in enumerate(inputs):
+        with tf.name_scope(f"step{number:02d}"):
+            yield entry
+
+
+def _run_simple(cell: Any, inputs: Sequence[Tensor], recurrent: Tensor) -> list[Tensor]:
+    """Return the outputs of a SimpleRNN."""
+    states: list[Tensor] = []
+    for entry in _iterate_steps(inputs):
+        states.append(cell.activation(entry + states[-1] @ recurrent if states else entry))
     return states
 
 
@@ -149,7 +160,7 @@ def _run_lstm(cell: Any, inputs: Sequence[Tensor], recurrent: Tensor) -> list[Te
     units = cell.units
     memory = state = None
     states = []
-    for entry in inputs:
+    for entry in _iterate_steps(inputs):
         gates = entry if state is None else entry + state @ recurrent
         steering = cell.recurrent_activation(gates[:, : 2 * units])
         memory_new = steering[:, :units] * cell.activation(gates[:, 2 * units : 3 * units])
@@ -166,7 +177,7 @@ def _run_gru(
     units = cell.units
     state = None
     states = []
-    for entry in inputs:
+    for entry in _iterate_steps(inputs):
         steering = entry[:, : 2 * units]
         candidate = entry[:, 2 * units :]
         if cell.reset_after:

@@ -24,14 +24,18 @@ class TensorView:
     Attributes:
         base: index of the other tensor.
         offset: offset of the first value in it.
+        stride: in a loop over steps, distance of the first value from step to step.
     """
 
     base: int
     offset: int
+    stride: int = 0
 
 
 def find_views(network: QuantizedModel) -> dict[int, TensorView]:
     """Return the tensors that need no copy: reshaped tensors, and slices with contiguous values.
+
+    The quantizer puts a QUANTIZE before a PACK, even if both scales are equal. Such a QUANTIZE needs no copy.
 
     Raises:
         ExportError: the positions of a slice are computed, it has an ellipsis or a new axis, or an output has
@@ -55,6 +59,8 @@ def find_views(network: QuantizedModel) -> dict[int, TensorView]:
             if not all(_is_contiguous(layout) for layout in layouts):
                 continue
             starts = [start for start, _, _ in layouts]
+        elif operator.name == "QUANTIZE" and _is_copy_for_pack(network, operator):
+            starts = [0]
         else:
             continue
         source = operator.inputs[1] if operator.name == "SPLIT" else operator.inputs[0]
@@ -62,6 +68,16 @@ def find_views(network: QuantizedModel) -> dict[int, TensorView]:
         for output, start in zip(operator.outputs, starts, strict=True):
             views[output] = TensorView(base.base, base.offset + start)
     return views
+
+
+def _is_copy_for_pack(network: QuantizedModel, operator: Operator) -> bool:
+    source, output = (network.get_tensor(i) for i in (operator.inputs[0], operator.outputs[0]))
+    same = (
+        source.dtype == output.dtype == "INT8"
+        and source.zero_point == output.zero_point
+        and np.array_equal(source.scale, output.scale)
+    )
+    return same and {o.name for o in network.operators if output.index in o.inputs} == {"PACK"}
 
 
 Layout = tuple[int, tuple[int, ...], tuple[int, ...]]

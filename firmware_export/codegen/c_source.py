@@ -19,6 +19,7 @@ import numpy as np
 from edgefl.errors import ExportError
 from firmware_export.codegen.buffers import MemoryPlan, align, plan_buffers
 from firmware_export.codegen.c_layers import build_layers
+from firmware_export.codegen.c_loops import FoldedLayers, fold_steps, list_planned_layers
 from firmware_export.codegen.c_movement import TensorView, find_views
 from firmware_export.codegen.c_text import (
     AssembledModel,
@@ -27,7 +28,7 @@ from firmware_export.codegen.c_text import (
     render_model_h,
     render_model_weights_c,
 )
-from firmware_export.codegen.layer import Field, Layer
+from firmware_export.codegen.layer import Field
 from firmware_export.codegen.lint import lint
 from firmware_export.codegen.mixture_structure import MixtureStructure, find_parts
 from firmware_export.tflite.quantized_model import QuantizedModel, read_quantized_model
@@ -116,7 +117,14 @@ def generate_c(model: bytes, *, threshold: float = 0.0, labels: Sequence[str] = 
         raise ExportError(
             f"a slice or reshape of the model lacks what it needs: {error!r}; export the model again"
         ) from error
-    layers = build_layers(network, structure, aliases)
+    views = {t.index: aliases.get(t.index, TensorView(t.index, 0)) for t in network.tensors}
+    folded = fold_steps(
+        build_layers(network, structure, aliases),
+        views,
+        {t.index: t.size for t in network.tensors},
+        (*network.inputs, *network.outputs, *structure.gate),
+    )
+    layers = folded.layers
     fields: dict[str, list[Field]] = {name: [] for name in structure.names}
     for part, layer in layers:
         fields[part] += layer.fields
@@ -131,19 +139,20 @@ def generate_c(model: bytes, *, threshold: float = 0.0, labels: Sequence[str] = 
         names=tuple(name for name in structure.names if fields[name] or any(p == name for p, _ in layers)),
     )
     packed = {part: tuple(order_fields(fields[part])) for part in structure.names}
-    addresses, plan = _assign_addresses(network, [layer for _, layer in layers], aliases)
+    addresses, plan = _assign_addresses(network, folded)
     arena_bytes = plan.arena_bytes + align(len(structure.gate))
     ram_bytes = arena_bytes + 4 * len(structure.names)
     assembled = AssembledModel(
         network,
         structure,
-        tuple(layers),
+        layers,
+        folded.loops,
         packed,
         addresses,
         plan,
         arena_bytes,
         ram_bytes,
-        _hash_layout(network, structure, layers, packed),
+        _hash_layout(network, structure, folded, packed),
         hashlib.sha256(model).hexdigest(),
         tuple(labels),
     )
@@ -218,11 +227,9 @@ def _compute_skip_levels(
     return tuple(levels)
 
 
-def _assign_addresses(
-    network: QuantizedModel, layers: Sequence[Layer], aliases: Mapping[int, TensorView]
-) -> tuple[dict[int, str], MemoryPlan]:
+def _assign_addresses(network: QuantizedModel, folded: FoldedLayers) -> tuple[dict[int, str], MemoryPlan]:
     """Return the C expression of each activation's address, and the memory plan."""
-    view_of = {t.index: aliases.get(t.index, TensorView(t.index, 0)) for t in network.tensors}
+    view_of = folded.views
     sizes = {t.index: t.size for t in network.tensors}
     (entry,) = network.inputs
     (result,) = network.outputs
@@ -232,29 +239,32 @@ def _assign_addresses(
             "the model's output is its input or a slice of another tensor; end the model with a layer that "
             "computes"
         )
-    plan = plan_buffers(layers, {i: view.base for i, view in view_of.items()}, sizes, entry, last.base)
+    planned, positions = list_planned_layers(folded)
+    plan = plan_buffers(planned, {i: view.base for i, view in view_of.items()}, sizes, entry, last.base)
+    plan = replace(plan, scratch_offsets=tuple(plan.scratch_offsets[i] for i in positions))
     names = {entry: "input", last.base: "output"}
     addresses = {}
     for index, view in view_of.items():
+        moving = f" + step * {view.stride}" if view.stride else ""
         if view.base in names:
-            addresses[index] = names[view.base] + (f" + {view.offset}" if view.offset else "")
+            addresses[index] = names[view.base] + (f" + {view.offset}" if view.offset else "") + moving
         elif view.base in plan.offsets:
             offset = plan.offsets[view.base] + view.offset
-            addresses[index] = f"arena + {offset}" if offset else "arena"
+            addresses[index] = (f"arena + {offset}" if offset else "arena") + moving
     return addresses, plan
 
 
 def _hash_layout(
     network: QuantizedModel,
     structure: MixtureStructure,
-    layers: Sequence[tuple[str, Layer]],
+    folded: FoldedLayers,
     packed: Mapping[str, Sequence[Field]],
 ) -> str:
-    """Return the SHA-256 of operators, shapes and struct members.
+    """Return the SHA-256 of operators, shapes, loops and struct members.
 
     It does not depend on the names of layers or on the values of constants.
     """
-    content = {
+    content: dict[str, object] = {
         "layers": [
             [
                 part,
@@ -263,11 +273,16 @@ def _hash_layout(
                 layer.shape,
                 [network.get_tensor(i).shape for i in layer.inputs],
             ]
-            for part, layer in layers
+            for part, layer in folded.layers
         ],
         "parts": {
             part: [[f.ctype, len(f.values)] for f in part_fields] for part, part_fields in packed.items()
         },
         "gate": len(structure.gate),
     }
+    if folded.loops:
+        content["loops"] = [
+            [loop.first, loop.length, loop.count, [folded.views[i].stride for i in loop.lasting]]
+            for loop in folded.loops
+        ]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from textwrap import indent
 
 import numpy as np
 
 from edgefl import __version__
 from firmware_export.codegen.buffers import MemoryPlan
+from firmware_export.codegen.c_loops import StepLoop
 from firmware_export.codegen.layer import STRUCTS, Field, Layer
 from firmware_export.codegen.mixture_structure import MixtureStructure
 from firmware_export.tflite.quantized_model import QuantizedModel
@@ -106,6 +108,7 @@ class AssembledModel:
         network: the model.
         structure: its parts.
         layers: part and layer of each kernel call, in the order of their run.
+        loops: the loops over the steps of recurrent layers.
         fields: members of each part's struct, in order.
         addresses: C expression of each activation's address.
         plan: offsets in the arena.
@@ -119,6 +122,7 @@ class AssembledModel:
     network: QuantizedModel
     structure: MixtureStructure
     layers: tuple[tuple[str, Layer], ...]
+    loops: tuple[StepLoop, ...]
     fields: Mapping[str, tuple[Field, ...]]
     addresses: Mapping[int, str]
     plan: MemoryPlan
@@ -252,10 +256,18 @@ def _render_layer(made: AssembledModel, part: str, layer: Layer, pointer: str) -
         f"{' and '.join(format_dimensions(t.shape) for t in read) or 'nothing'} -> "
         f"{format_dimensions(made.network.get_tensor(layer.output).shape)}"
     )
-    return (
+    block = (
         render_block(layer, part, pointer, addresses, shapes, scratch).removesuffix("    }")
         + f"        LAYER_ENDS({number});\n    }}"
     )
+    for loop in made.loops:
+        if loop.first <= number < loop.first + loop.length:
+            block = indent(block, "    ")
+        if number == loop.first:
+            block = f"    for (int step = 0; step < {loop.count}; step++) {{\n{block}"
+        if number == loop.first + loop.length - 1:
+            block += "\n    }"
+    return block
 
 
 def _render_part_layers(made: AssembledModel, part: str) -> list[tuple[Layer, str]]:

@@ -4,9 +4,12 @@ The quantizer's own calibration keeps a moving average of the minimum and maximu
 clips rare values. A tensor with one value a sample, such as a gate's logit, ends with minimum = maximum, and
 the gate becomes a constant. This module therefore records the extremes of every sample. A recipe chooses the
 range from them.
+
+All steps of a recurrent layer share their ranges. The steps then have the same constants, and become a loop
+in C.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +17,14 @@ import numpy as np
 
 from edgefl.errors import ExportError
 from edgefl.plan.runtime import load_interpreter
+from edgefl.plan.tflite import Operator, read_subgraph
 from edgefl.types import Array
 from firmware_export.quantize.weight_layers import WeightLayer, find_weight_layers
 from firmware_export.tflite.graph import read_graph
+from firmware_export.tflite.repeated_steps import StepNode, find_repeated_steps
 
 STEEP_OPERATORS = ("SOFTMAX", "LOGISTIC")
+VIEW_OPERATORS = ("RESHAPE", "SQUEEZE", "EXPAND_DIMS", "STRIDED_SLICE", "SLICE", "SPLIT", "UNPACK")
 MIN_STEEP_WIDTH = 1e-3
 """Minimum width of the inputs of these operators. Their kernels abort the process below 4e-6.
 
@@ -105,6 +111,10 @@ def record_extremes(model: bytes, x: Array) -> RecordedExtremes:
             "the mixture computes NaN or infinite values on its own training samples; personalize again with "
             "a smaller learning rate"
         )
+    for group in group_step_tensors(model):
+        columns = [watched.index(index) for index in group if index in watched]
+        extremes[:, columns, 0] = extremes[:, columns, 0].min(axis=1, keepdims=True)
+        extremes[:, columns, 1] = extremes[:, columns, 1].max(axis=1, keepdims=True)
     names = [graph.tensors[index].name for index in watched]
     ranks = {name: interpreter.get_tensor(index).ndim for name, index in zip(names, watched, strict=True)}
     steep = {
@@ -118,6 +128,63 @@ def record_extremes(model: bytes, x: Array) -> RecordedExtremes:
         frozenset(steep),
         find_weight_layers(model),
     )
+
+
+def group_step_tensors(model: bytes) -> list[list[int]]:
+    """Return groups of tensors that play the same role in the steps of a recurrent layer.
+
+    The state that the first step reads belongs to the group of the states that the steps make. So do all
+    tensors that are concatenated with one of these states, because int8 tensors in a concatenation have the
+    same scale.
+
+    Args:
+        model: a float .tflite.
+
+    Returns:
+        Indices of the tensors of each group. Empty for a model without a recurrent layer.
+    """
+    graph = read_subgraph(model)
+    root: dict[int, int] = {}
+    nodes = []
+    for operator in graph.operators:
+        inputs = [i for i in operator.inputs if i >= 0]
+        constants = tuple(i for i in inputs if graph.tensors[i].data is not None)
+        activations = [i for i in inputs if i not in constants]
+        if operator.name in VIEW_OPERATORS and activations:
+            root |= dict.fromkeys(operator.outputs, root.get(activations[0], activations[0]))
+            continue
+        nodes.append(
+            StepNode(
+                (operator.name, repr(operator.options), constants),
+                tuple((root.get(i, i), int(i in root)) for i in activations),
+                operator.outputs[0],
+                operator.name == "FULLY_CONNECTED" and operator.inputs[1] in constants,
+            )
+        )
+    return _join_concatenated(_collect_groups(nodes), graph.operators, root)
+
+
+def _collect_groups(nodes: Sequence[StepNode]) -> list[list[int]]:
+    groups = []
+    for steps in find_repeated_steps(nodes):
+        for position in range(steps.length):
+            group = steps.list_outputs(nodes, position)
+            groups.append([steps.carried[position], *group] if position in steps.carried else group)
+    return groups
+
+
+def _join_concatenated(
+    groups: list[list[int]], operators: Sequence[Operator], root: Mapping[int, int]
+) -> list[list[int]]:
+    for operator in operators:
+        if operator.name not in ("CONCATENATION", "PACK"):
+            continue
+        members = {root.get(i, i) for i in operator.inputs} | {operator.outputs[0]}
+        joined = [group for group in groups if members & set(group)]
+        if joined:
+            groups = [group for group in groups if group not in joined]
+            groups.append(sorted(members.union(*joined)))
+    return groups
 
 
 def choose_ranges(

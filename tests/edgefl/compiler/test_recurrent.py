@@ -33,13 +33,13 @@ LAYERS = {
     "both directions": lambda: L.Bidirectional(L.LSTM(4)),
     "sequences of both directions": lambda: L.Bidirectional(L.GRU(4, return_sequences=True)),
     "sum of both directions": lambda: L.Bidirectional(L.SimpleRNN(4), merge_mode="sum"),
-    "one step": lambda: L.GRU(4),
+    "two steps": lambda: L.GRU(4),
 }
 
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_steps_match_keras(name: str) -> None:
-    shape = (1, 3) if name == "one step" else SHAPE
+    shape = (2, 3) if name == "two steps" else SHAPE
     network, model = build_network(LAYERS[name](), shape=shape)
     rng = np.random.default_rng(2)
     weights = [rng.normal(0, 0.5, w.shape) for w in model.get_weights()]
@@ -70,9 +70,10 @@ def test_a_small_gru_matches_values_computed_by_hand() -> None:
         (
             lambda: L.LSTM(4, name="memory"),
             (33, 3),
-            r"memory \(LSTM\) has 33 steps, expected at most 32.*Conv1D",
+            r"memory \(LSTM\) has 33 steps, expected 2 to 32.*Conv1D",
         ),
         (lambda: L.Bidirectional(L.GRU(4), name="both"), (40, 3), r"both \(GRU\) has 40 steps"),
+        (lambda: L.GRU(4, name="memory"), (1, 3), r"memory \(GRU\) has 1 steps"),
         (lambda: L.RNN(L.LSTMCell(4), name="memory"), SHAPE, r"memory \(RNN\) loops.*unroll=True"),
         (
             lambda: L.GRU(4, stateful=True, name="memory"),
