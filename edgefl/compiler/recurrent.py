@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
+from edgefl.compiler.convolution import TRACING_PROGRAM
 from edgefl.errors import PlanError
 
 Tensor = Any
@@ -123,10 +125,10 @@ def _run_steps(layer: Any, read: Callable[[Any], Tensor], x: Tensor) -> list[Ten
     recurrent_bias = None
     if isinstance(cell, keras.layers.GRUCell) and cell.reset_after and bias is not None:
         bias, recurrent_bias = bias[0], bias[1]
-    projected = tf.reshape(x, (batch * steps, channels)) @ read(cell.kernel)
+    projected = tf.reshape(tf.transpose(x, (1, 0, 2)), (steps * batch, channels)) @ read(cell.kernel)
     if bias is not None:
         projected += bias
-    inputs = tf.unstack(tf.reshape(projected, (batch, steps, -1)), axis=1)
+    inputs = tf.unstack(tf.reshape(projected, (steps, batch, -1)))
     if layer.go_backwards:
         inputs.reverse()
     recurrent = read(cell.recurrent_kernel)
@@ -147,6 +149,14 @@ def _iterate_steps(inputs: Sequence[Tensor]) -> Iterator[Tensor]:
             yield entry
 
 
+def _split(x: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """Return parts of the last axis. In a program, the gradient of a split is faster than that of slices."""
+    if TRACING_PROGRAM.get():
+        return list(tf.split(x, sizes, -1))
+    ends = np.cumsum(sizes)
+    return [x[:, end - size : end] for size, end in zip(sizes, ends, strict=True)]
+
+
 def _run_simple(cell: Any, inputs: Sequence[Tensor], recurrent: Tensor) -> list[Tensor]:
     """Return the outputs of a SimpleRNN."""
     states: list[Tensor] = []
@@ -162,10 +172,11 @@ def _run_lstm(cell: Any, inputs: Sequence[Tensor], recurrent: Tensor) -> list[Te
     states = []
     for entry in _iterate_steps(inputs):
         gates = entry if state is None else entry + state @ recurrent
-        steering = cell.recurrent_activation(gates[:, : 2 * units])
-        memory_new = steering[:, :units] * cell.activation(gates[:, 2 * units : 3 * units])
-        memory = memory_new if memory is None else steering[:, units:] * memory + memory_new
-        state = cell.recurrent_activation(gates[:, 3 * units :]) * cell.activation(memory)
+        steering, candidate, output = _split(gates, (2 * units, units, units))
+        entering, forgetting = _split(cell.recurrent_activation(steering), (units, units))
+        memory_new = entering * cell.activation(candidate)
+        memory = memory_new if memory is None else forgetting * memory + memory_new
+        state = cell.recurrent_activation(output) * cell.activation(memory)
         states.append(state)
     return states
 
@@ -178,22 +189,21 @@ def _run_gru(
     state = None
     states = []
     for entry in _iterate_steps(inputs):
-        steering = entry[:, : 2 * units]
-        candidate = entry[:, 2 * units :]
-        if cell.reset_after:
-            inner = recurrent_bias if state is None else state @ recurrent
-            if inner is not None:
-                inner = tf.reshape(inner, (-1, 3 * units))
-                if state is not None and recurrent_bias is not None:
-                    inner += recurrent_bias
-                steering += inner[:, : 2 * units]
+        steering, candidate = _split(entry, (2 * units, units))
+        inner = None
+        if cell.reset_after and state is not None:
+            inner = state @ recurrent
+            inner = inner if recurrent_bias is None else inner + recurrent_bias
+        elif recurrent_bias is not None:
+            inner = tf.reshape(recurrent_bias, (1, 3 * units))
+        if inner is not None:
+            inner_steering, inner_candidate = _split(inner, (2 * units, units))
+            steering += inner_steering
         elif state is not None:
             steering += state @ recurrent[:, : 2 * units]
-        steering = cell.recurrent_activation(steering)
-        update, reset = steering[:, :units], steering[:, units:]
-        if cell.reset_after:
-            if inner is not None:
-                candidate += reset * inner[:, 2 * units :]
+        update, reset = _split(cell.recurrent_activation(steering), (units, units))
+        if inner is not None:
+            candidate += reset * inner_candidate
         elif state is not None:
             candidate += (reset * state) @ recurrent[:, 2 * units :]
         candidate = (1 - update) * cell.activation(candidate)
