@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from edgefl.data.forms import (
     describe_shape_change,
+    has_label_arrays,
     split_targets,
     to_input_shape,
     to_training_form,
@@ -37,7 +38,8 @@ class LocalDataset:
         arrays, self.changes = to_training_form(split_targets(stored))
         self._names = {key: arrays[key] for key in ("class_names",) if key in arrays}
         self._seed = seed
-        return replace(make_shard(arrays, self.source.data, seed=seed), has_labels="y" in stored)
+        shard = make_shard(arrays, self.source.data, seed=seed)
+        return replace(shard, has_labels=has_label_arrays(stored))
 
     def load_shard(
         self,

@@ -129,11 +129,16 @@ def to_training_form(arrays: Arrays) -> tuple[dict[str, NDArray[Any]], tuple[str
     return formed, tuple(changes)
 
 
+def has_label_arrays(arrays: Arrays) -> bool:
+    """Return whether the arrays of a source contain classes `y` or numbers to predict `target`."""
+    return "y" in arrays or "target" in arrays
+
+
 def split_targets(arrays: Arrays) -> dict[str, NDArray[Any]]:
     """Return the arrays of a source with labels `y` that are classes, and other values as `target`.
 
     Without labels, all samples get the label 0. Labels that are numbers but no classes, for a regression,
-    become `target`, and these samples get the label 0 too.
+    become `target`, and these samples get the label 0 too. A `target` of the source stays unchanged.
 
     Args:
         arrays: the arrays that `edgefl.data.sources.read_source` returns.

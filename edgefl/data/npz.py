@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.data.arrays import read_arrays
-from edgefl.data.forms import split_targets, to_input_shape, to_training_form
+from edgefl.data.forms import has_label_arrays, split_targets, to_input_shape, to_training_form
 from edgefl.data.recordings import (
     Recordings,
     cut_recordings,
@@ -124,7 +124,7 @@ def make_shard_and_split(
     """
     overlapping = 0
     try:
-        has_labels = "y" in arrays
+        has_labels = has_label_arrays(arrays)
         arrays, _ = to_training_form(split_targets(arrays) if any_task else arrays)
         x = read_sample_array(arrays, "")
         y = read_label_array(arrays, "")

@@ -160,7 +160,9 @@ class ExportGroup(click.Group):
     help="Text file with the name of each class, one per line, for model.h.",
 )
 @add_data_options(
-    "Samples to use instead of the device's, as for `edgefl device start --data`.", required=False
+    "Samples to use instead of the device's, as for `edgefl device start --data`.",
+    required=False,
+    target_options=("--target-column",),
 )
 @add_quantization_options
 @click.option(

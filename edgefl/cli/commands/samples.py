@@ -43,7 +43,14 @@ def data() -> None:
     default=0,
     help="CSV: rows from one window to the next  [default: --window]",
 )
-@click.option("--label", default="", help="CSV: name of the label column.")
+@click.option("--label", default="", help="CSV: name of the label column. Leave it out without labels.")
+@click.option(
+    "--target",
+    "--target-column",
+    "target_columns",
+    default="",
+    help="CSV: columns of numbers to predict, A,B.",
+)
 @click.option("--channels", default="", help="CSV: columns to use, A,B,C  [default: all numeric columns]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def show(
@@ -52,6 +59,7 @@ def show(
     window: int,
     step: int,
     label: str,
+    target_columns: str,
     channels: str,
     as_json: bool,
 ) -> None:
@@ -66,11 +74,18 @@ def show(
     """
     from edgefl.data.inspection.inspect import inspect_samples, name_devices
     from edgefl.data.sources import make_source, read_source
+    from edgefl.data.sources.options import split_column_names
     from edgefl.report.samples_text import format_inspection
 
-    picked = tuple(name.strip() for name in channels.split(",") if name.strip())
     device_sources = [
-        make_source(source_name, window=window, step=step, label=label, channels=picked)
+        make_source(
+            source_name,
+            window=window,
+            step=step,
+            label=label,
+            channels=split_column_names(channels),
+            target=split_column_names(target_columns),
+        )
         for source_name in sources
     ]
     devices: dict[str, Mapping[str, NDArray[Any]]] = {}

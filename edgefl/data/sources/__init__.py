@@ -13,6 +13,8 @@ from edgefl.data.npz import make_shard, read_shard
 from edgefl.errors import ConfigError, DataError
 from edgefl.types import Shard
 
+CSV_OPTION_NAMES = "--window, --step, --label, --target and --channels"
+CSV_REMEDY = "add --window ROWS and --label COLUMN, or --target COLUMN for numbers to predict"
 FUNCTION_PATTERN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
@@ -24,9 +26,10 @@ class DataSource:
         data: an absolute path, or `module:function`.
         window: rows of a window of a CSV source, else 0.
         step: rows from one window to the next of a CSV source, else 0.
-        label: the column of labels of a CSV source.
+        label: the column of labels of a CSV source. Empty without labels.
         channels: the columns to use of a CSV source. Empty uses all other numeric columns.
         folder: a folder that is also searched for the module of a function. Empty for files.
+        target: the columns of numbers to predict of a CSV source. Empty without such columns.
     """
 
     data: str
@@ -35,6 +38,7 @@ class DataSource:
     label: str = ""
     channels: tuple[str, ...] = ()
     folder: str = ""
+    target: tuple[str, ...] = ()
 
     @property
     def is_function(self) -> bool:
@@ -56,14 +60,23 @@ def parse_source(record: Mapping[str, Any]) -> DataSource:
         ValueError: a value has the wrong type.
     """
     options = dict(record.get("source", {}))
-    source = DataSource(str(record["data"]), **(options | {"channels": tuple(options.get("channels", ()))}))
-    if [type(value) for value in asdict(source).values()] != [str, int, int, str, tuple, str]:
+    columns = {key: tuple(options.get(key, ())) for key in ("channels", "target")}
+    source = DataSource(str(record["data"]), **(options | columns))
+    types = [type(value) for value in asdict(source).values()]
+    names = (*source.channels, *source.target)
+    if types != [str, int, int, str, tuple, str, tuple] or not all(type(name) is str for name in names):
         raise ValueError("the data source has a value of the wrong type")
     return source
 
 
 def make_source(
-    data: str, *, window: int = 0, step: int = 0, label: str = "", channels: tuple[str, ...] = ()
+    data: str,
+    *,
+    window: int = 0,
+    step: int = 0,
+    label: str = "",
+    channels: tuple[str, ...] = (),
+    target: tuple[str, ...] = (),
 ) -> DataSource:
     """Make the source that a user has named.
 
@@ -73,35 +86,54 @@ def make_source(
         data: a path, or `module:function`. A relative path becomes absolute.
         window: rows of a window, for CSV.
         step: rows from one window to the next, for CSV. 0 uses the length of a window.
-        label: the column of labels, for CSV.
+        label: the column of labels, for CSV. Empty reads windows without labels.
         channels: the columns to use, for CSV. Empty uses all other numeric columns.
+        target: the columns of numbers to predict, for CSV.
 
     Raises:
-        ConfigError: the options do not fit the kind of source.
+        ConfigError: the options do not fit the kind of source, or do not fit together.
     """
     path = Path(data)
-    windows = bool(window or step or label or channels)
+    windows = bool(window or step or label or channels or target)
     if FUNCTION_PATTERN.fullmatch(data) and not path.exists():
         if windows:
             raise ConfigError(
-                f"--window, --step, --label and --channels are for CSV, but --data {data} is a function; cut "
-                "the windows in the function"
+                f"{CSV_OPTION_NAMES} are for CSV, but --data {data} is a function; cut the windows in the "
+                "function"
             )
         return DataSource(data, folder=str(Path.cwd()))
     if path.suffix == ".csv" or (windows and path.is_dir()):
-        if window < 1 or not label:
-            raise ConfigError(f"{data} is CSV; add --window ROWS and --label COLUMN")
-        return DataSource(str(path.resolve()), window, step or window, label, channels)
+        if window < 1:
+            raise ConfigError(f"{data} is CSV; {CSV_REMEDY}")
+        _check_columns(label, channels, target)
+        return DataSource(str(path.resolve()), window, step or window, label, channels, target=target)
     if windows:
         raise ConfigError(
-            "--window, --step, --label and --channels are for a .csv file or a folder of them, received "
-            f"{data}; leave them out"
+            f"{CSV_OPTION_NAMES} are for a .csv file or a folder of them, received {data}; leave them out"
         )
     return DataSource(str(path.resolve()))
 
 
+def _check_columns(label: str, channels: tuple[str, ...], target: tuple[str, ...]) -> None:
+    if label and target:
+        raise ConfigError(
+            f"--label is {label!r} and --target is {','.join(target)!r}, expected at most one of them: a "
+            "window has a class, or numbers to predict; leave one out"
+        )
+    if double := next((name for name in target if target.count(name) > 1), None):
+        raise ConfigError(f"--target names {double!r} twice; name each column once")
+    if double := next((name for name in target if name in channels), None):
+        raise ConfigError(
+            f"the column {double!r} is in --channels and in --target, expected one of them: a model that "
+            "reads the number has nothing to predict; leave it out of --channels"
+        )
+
+
 def read_source(source: DataSource) -> dict[str, NDArray[Any]]:
     """Read the arrays of a source: `x`, `y`, and other arrays that `edgefl.data.npz` describes.
+
+    There is no `y` if the samples have no labels. `target` replaces it for numbers to predict of a CSV
+    source.
 
     Raises:
         DataError: the source is missing or cannot be read.

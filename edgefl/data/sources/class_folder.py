@@ -1,40 +1,53 @@
-"""Reads a folder of classes: `DIR/CLASS/FILE`, one sample per file, all of one shape.
+"""Reads a folder of classes, `DIR/CLASS/FILE`, or of samples without labels, `DIR/FILE`.
 
-Files are `.npy`, `.png`, `.jpg` or `.wav`.
+A file is one sample, and all samples have one shape. Files are `.npy`, `.png`, `.jpg` or `.wav`.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.data.sources import DataSource
+from edgefl.data.sources import CSV_REMEDY, DataSource
 from edgefl.data.sources.classes import number_classes, pack_class_names
 from edgefl.data.sources.sample_files import SUFFIXES, read_sample
 from edgefl.errors import DataError
 
-EXPECTED_LAYOUT = f"expected DIR/CLASS/FILE with FILE one of {', '.join(SUFFIXES)}"
+EXPECTED_LAYOUT = (
+    f"expected DIR/CLASS/FILE, or DIR/FILE for samples without labels, with FILE one of {', '.join(SUFFIXES)}"
+)
 
 
 def read_class_folder(source: DataSource) -> dict[str, NDArray[Any]]:
-    """Read the samples of a folder of classes.
+    """Read the samples of a folder of classes, or of a folder of samples without labels.
 
     Classes and files are read in order of their names. Names that begin with a dot are ignored. An empty
-    class folder still counts as a class.
+    class folder still counts as a class. In a folder without class folders, files of other kinds are ignored.
 
     Returns:
-        `x`, `y` and, if classes are numbered by name, `class_names`: see `number_classes`.
+        `x`, and for a folder of classes `y`. If classes are numbered by name, also `class_names`: see
+        `number_classes`.
 
     Raises:
-        DataError: there are no samples, a file cannot be read or has another shape, or class names are
-            ambiguous.
+        DataError: there are no samples, samples lie beside class folders, a file cannot be read or has
+            another shape, or class names are ambiguous.
     """
     folder = Path(source.data)
     visible = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
     classes = [path for path in visible if path.is_dir()]
     if not classes and any(path.suffix == ".csv" for path in visible):
-        raise DataError(f"{folder} holds CSV files; add --window ROWS and --label COLUMN")
+        raise DataError(f"{folder} holds CSV files; {CSV_REMEDY}")
+    samples = [path for path in visible if path.suffix.lower() in SUFFIXES and not path.is_dir()]
+    if samples and not classes:
+        return {"x": _read_files(samples)}
+    if samples:
+        raise DataError(
+            f"{folder} holds samples such as {samples[0].name} beside class folders such as "
+            f"{classes[0].name}, expected one of them; move each sample into the folder of its class, or "
+            "move the class folders away for samples without labels"
+        )
     numbers, names = number_classes([path.name for path in classes], folder)
     files = [
         (path, numbers[class_folder.name])
@@ -44,14 +57,19 @@ def read_class_folder(source: DataSource) -> dict[str, NDArray[Any]]:
     ]
     if not files:
         raise DataError(f"{folder} holds no samples; {EXPECTED_LAYOUT}")
-    first = read_sample(files[0][0])
+    x = _read_files([path for path, _ in files])
+    return {"x": x, "y": np.array([number for _, number in files]), **pack_class_names(names)}
+
+
+def _read_files(files: Sequence[Path]) -> NDArray[Any]:
+    first = read_sample(files[0])
     x = np.empty((len(files), *first.values.shape), first.values.dtype)
-    for index, (path, _) in enumerate(files):
+    for index, path in enumerate(files):
         sample = read_sample(path)
         if (sample.kind, sample.values.shape) != (first.kind, first.values.shape):
             raise DataError(
                 f"{path} is {sample.kind} of shape {sample.values.shape}, expected {first.kind} of shape "
-                f"{first.values.shape} like {files[0][0]}; all samples need the same shape"
+                f"{first.values.shape} like {files[0]}; all samples need the same shape"
             )
         x[index] = sample.values
-    return {"x": x, "y": np.array([number for _, number in files]), **pack_class_names(names)}
+    return x

@@ -6,7 +6,7 @@ A source is a file or a folder of files. Each file has a header, and each row is
 import csv
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from edgefl.config import suggest_nearest
 from edgefl.data.sources import DataSource
 from edgefl.data.sources.classes import number_classes, pack_class_names
-from edgefl.data.sources.windows import FLOAT32_MAX, count_windows, cut_windows
+from edgefl.data.sources.windows import FLOAT32_MAX, count_windows, cut_rows, cut_windows
 from edgefl.errors import DataError
 
 
@@ -27,24 +27,31 @@ class Recording:
 
     Attributes:
         rows: the values of all rows, one row after another, four bytes per value.
-        labels: the number of the label of each row, an index into all label names of the source.
+        labels: the number of the label of each row, an index into all label names of the source. Empty
+            without labels.
+        targets: the numbers to predict of all rows, like `rows`. Empty without such numbers.
+        num_rows: number of rows.
     """
 
     rows: "array[float]" = field(default_factory=lambda: array("f"))
     labels: "array[int]" = field(default_factory=lambda: array("i"))
+    targets: "array[float]" = field(default_factory=lambda: array("f"))
+    num_rows: int = 0
 
 
 def read_csv_windows(source: DataSource) -> dict[str, NDArray[Any]]:
     """Read CSV recordings and cut them into windows.
 
     Channels are the requested columns. Without a request, they are the columns with a number in the first
-    row, except for the label, in the order of the header. Files are read in order of their names. A window
-    never spans two files.
+    row, except for the label and the targets, in the order of the header. Files are read in order of their
+    names. A window never spans two files. It has the most frequent label of its rows, or the targets of its
+    last row.
 
     Returns:
-        `x`, shape (n, window, channels), float32. `y`, shape (n,), int64. `recording`, the number of the file
-        of each window. `first_row`, the first row of each window in its file. `class_names`, if labels are
-        names: see `number_classes`.
+        `x`, shape (n, window, channels), float32. With a label column, `y`, shape (n,), int64. With target
+        columns, `target`, shape (n, columns), float32. `recording`, the number of the file of each window.
+        `first_row`, the first row of each window in its file. `class_names`, if labels are names: see
+        `number_classes`.
 
     Raises:
         DataError: there is no file or no complete window, or a row cannot be used. The message names file and
@@ -63,34 +70,44 @@ def read_csv_windows(source: DataSource) -> dict[str, NDArray[Any]]:
     names = dict[str, int]()
     recordings = list[Recording]()
     for file in files:
-        recording, channels = _read_recording(file, source.label, channels, names)
+        recording, channels = _read_recording(file, source, channels, names)
         recordings.append(recording)
-    longest = max(len(recording.labels) for recording in recordings)
+    longest = max(recording.num_rows for recording in recordings)
     if longest < source.window:
         raise DataError(
             f"{path}: no file is as long as a window: the longest has {longest} rows, expected "
             f"{source.window}; use a smaller --window"
         )
-    numbers, classes = number_classes(names, folder)
-    number_of = np.array([numbers[name] for name in names], np.int64)
-    counts = [count_windows(len(recording.labels), source.window, source.step) for recording in recordings]
+    counts = [count_windows(recording.num_rows, source.window, source.step) for recording in recordings]
     x = np.empty((sum(counts), source.window, len(channels)), np.float32)
-    y = np.empty(sum(counts), np.int64)
+    files_of = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+    first_row = np.concatenate([np.arange(count, dtype=np.int64) * source.step for count in counts])
+    arrays: dict[str, NDArray[Any]] = {"x": x, "recording": files_of, "first_row": first_row}
+    number_of = np.empty(0, np.int64)
+    if source.label:
+        numbers, classes = number_classes(names, folder)
+        number_of = np.array([numbers[name] for name in names], np.int64)
+        arrays |= {"y": np.empty(len(x), np.int64), **pack_class_names(classes)}
+    elif source.target:
+        arrays["target"] = np.empty((len(x), len(source.target)), np.float32)
     end = 0
     for recording, count in zip(recordings, counts, strict=True):
         begin = end
         end = end + count
         rows = np.frombuffer(recording.rows, np.float32).reshape(-1, len(channels))
-        x[begin:end], y[begin:end] = cut_windows(
-            rows, number_of[np.frombuffer(recording.labels, np.intc)], source.window, source.step
-        )
-    files_of = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
-    first_row = np.concatenate([np.arange(count, dtype=np.int64) * source.step for count in counts])
-    return {"x": x, "y": y, "recording": files_of, "first_row": first_row, **pack_class_names(classes)}
+        if source.label:
+            labels = number_of[np.frombuffer(recording.labels, np.intc)]
+            x[begin:end], arrays["y"][begin:end] = cut_windows(rows, labels, source.window, source.step)
+            continue
+        x[begin:end] = cut_rows(rows, source.window, source.step)
+        if source.target:
+            targets = np.frombuffer(recording.targets, np.float32).reshape(-1, len(source.target))
+            arrays["target"][begin:end] = targets[source.window - 1 :: source.step][:count]
+    return arrays
 
 
 def _read_recording(
-    path: Path, label: str, channels: tuple[str, ...], names: dict[str, int]
+    path: Path, source: DataSource, channels: tuple[str, ...], names: dict[str, int]
 ) -> tuple[Recording, tuple[str, ...]]:
     """Read one file, and add new label names to `names`. The first file determines the channels."""
     recording = Recording()
@@ -99,8 +116,10 @@ def _read_recording(
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.reader(file, strict=True)
             header = [cell.strip() for cell in next(rows, [])]
-            _check_header(path, header, (label, *channels))
-            at = header.index(label)
+            others = (*filter(None, (source.label,)), *source.target)
+            _check_header(path, header, (*others, *channels))
+            at = header.index(source.label) if source.label else None
+            targets_at = [(name, header.index(name)) for name in source.target]
             for row in rows:
                 if not row:
                     continue
@@ -111,15 +130,22 @@ def _read_recording(
                         "the row"
                     )
                 if not columns:
-                    channels = channels or _find_numeric_columns(where, header, row, at)
+                    channels = channels or _find_numeric_columns(where, header, row, others)
                     columns = [(channel, header.index(channel)) for channel in channels]
-                name = row[at].strip()
-                if not name:
-                    raise DataError(f"{where}: no label in column {label!r}; fill it, or remove the row")
-                recording.labels.append(names.setdefault(name, len(names)))
+                if at is not None:
+                    name = row[at].strip()
+                    if not name:
+                        raise DataError(
+                            f"{where}: no label in column {source.label!r}; fill it, or remove the row"
+                        )
+                    recording.labels.append(names.setdefault(name, len(names)))
+                recording.targets.extend(
+                    _parse_number(where, name, row[column]) for name, column in targets_at
+                )
                 recording.rows.extend(
                     _parse_number(where, channel, row[column]) for channel, column in columns
                 )
+                recording.num_rows += 1
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(
             f"{path} cannot be read as CSV: {error}; save it as text in UTF-8 with commas"
@@ -142,12 +168,15 @@ def _check_header(path: Path, header: Sequence[str], required: Sequence[str]) ->
 
 
 def _find_numeric_columns(
-    where: str, header: Sequence[str], row: Sequence[str], label: int
+    where: str, header: Sequence[str], row: Sequence[str], others: Collection[str]
 ) -> tuple[str, ...]:
-    """Return the columns with a number in this row. An empty cell is an error because its type is unknown."""
+    """Return the columns with a number in this row, except the columns `others`.
+
+    An empty cell is an error because its type is unknown.
+    """
     columns = []
-    for index, (name, cell) in enumerate(zip(header, row, strict=True)):
-        if index == label:
+    for name, cell in zip(header, row, strict=True):
+        if name in others:
             continue
         try:
             float(cell)
@@ -159,7 +188,7 @@ def _find_numeric_columns(
             ) from None
         columns.append(name)
     if not columns:
-        raise DataError(f"{where}: no column with a number besides the label; expected at least one")
+        raise DataError(f"{where}: no column with a number besides labels and targets; expected at least one")
     return tuple(columns)
 
 

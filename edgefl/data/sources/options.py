@@ -1,14 +1,15 @@
 """The command-line options that name the sample source of a command."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
 
-from edgefl.data.sources import make_source
+from edgefl.data.sources import CSV_OPTION_NAMES, make_source
 
-SOURCE_OPTIONS = ("data", "window", "step", "label", "channels")
+TARGET_OPTIONS = ("--target", "--target-column")
+SOURCE_OPTIONS = ("data", "window", "step", "label", "channels", "target_columns")
 
 
 def parse_source_options(params: Mapping[str, Any]) -> Any:
@@ -18,22 +19,27 @@ def parse_source_options(params: Mapping[str, Any]) -> Any:
         ConfigError: the options do not fit the kind of source.
         click.UsageError: a CSV option is used without `--data`.
     """
-    channels = tuple(name.strip() for name in params["channels"].split(",") if name.strip())
+    channels, target = (split_column_names(params[key]) for key in ("channels", "target_columns"))
     window = params["window"]
     step = params["step"]
     label = params["label"]
-    if params["data"] is None and (window or step or label or channels):
-        raise click.UsageError(
-            "--window, --step, --label and --channels describe --data, which is missing; add --data"
-        )
+    if params["data"] is None and (window or step or label or channels or target):
+        raise click.UsageError(f"{CSV_OPTION_NAMES} describe --data, which is missing; add --data")
     return (
-        make_source(params["data"], window=window, step=step, label=label, channels=channels)
+        make_source(params["data"], window=window, step=step, label=label, channels=channels, target=target)
         if params["data"] is not None
         else None
     )
 
 
-def add_data_options(text: str, *, required: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def split_column_names(text: str) -> tuple[str, ...]:
+    """Return the names of a list such as `A,B,C`, without spaces around them."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def add_data_options(
+    text: str, *, required: bool, target_options: Sequence[str] = TARGET_OPTIONS
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add `--data` and its CSV options to a command.
 
     The command gets `source`, a DataSource, or None without `--data`.
@@ -41,6 +47,7 @@ def add_data_options(text: str, *, required: bool) -> Callable[[Callable[..., An
     Args:
         text: help text of `--data`.
         required: whether `--data` is required.
+        target_options: names of the option for columns to predict. `edgefl export` has another `--target`.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,12 +70,19 @@ def add_data_options(text: str, *, required: bool) -> Callable[[Callable[..., An
             click.option(
                 "--label",
                 default="",
-                help="CSV: column of labels. A window gets the most frequent label of its rows.",
+                help="CSV: column of labels. A window gets the most frequent label of its rows. Leave it out "
+                "for samples without labels.",
+            ),
+            click.option(
+                *target_options,
+                "target_columns",
+                default="",
+                help="CSV: columns of numbers to predict, A,B. A window gets the values of its last row.",
             ),
             click.option(
                 "--channels",
                 default="",
-                help="CSV: columns to use, A,B,C  [default: all numeric columns except the label]",
+                help="CSV: columns to use, A,B,C  [default: all numeric columns except labels and targets]",
             ),
         )
         for option in reversed(options):

@@ -1,4 +1,4 @@
-"""Cuts recordings into windows of fixed length, each with one label."""
+"""Cuts recordings into windows of fixed length, each with one label, with numbers, or without labels."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,23 @@ def find_majority(labels: NDArray[np.integer]) -> int:
     return int(values[counts.argmax()])
 
 
+def cut_rows(rows: Array, window: int, step: int) -> Array:
+    """Cut one recording into windows without labels. Remaining rows at the end are dropped.
+
+    Args:
+        rows: the recording, shape (rows, channels), float32.
+        window: rows per window.
+        step: rows from one window to the next.
+
+    Returns:
+        Windows, shape (n, window, channels), float32, a view of `rows`.
+    """
+    if not count_windows(len(rows), window, step):
+        return np.empty((0, window, rows.shape[1]), np.float32)
+    views = np.lib.stride_tricks.sliding_window_view(rows, window, axis=0)[::step]
+    return views.transpose(0, 2, 1)
+
+
 def cut_windows(rows: Array, labels: Labels, window: int, step: int) -> tuple[Array, Labels]:
     """Cut one recording into windows.
 
@@ -43,11 +60,7 @@ def cut_windows(rows: Array, labels: Labels, window: int, step: int) -> tuple[Ar
     Returns:
         Windows, shape (n, window, channels), float32, a view of `rows`. Labels, shape (n,), int64.
     """
-    count = count_windows(len(rows), window, step)
-    if not count:
-        return np.empty((0, window, rows.shape[1]), np.float32), np.empty(0, np.int64)
-    views = np.lib.stride_tricks.sliding_window_view(rows, window, axis=0)[::step]
-    starts = range(0, count * step, step)
-    return views.transpose(0, 2, 1), np.array(
+    starts = range(0, count_windows(len(rows), window, step) * step, step)
+    return cut_rows(rows, window, step), np.array(
         [find_majority(labels[start : start + window]) for start in starts], np.int64
     )

@@ -296,3 +296,22 @@ def test_damaged_file_is_read_or_named_in_the_error(tmp_path_factory, kind, posi
         read(path.parent.parent)
     except DataError as error:
         assert str(path) in str(error)
+
+
+def test_samples_without_class_folders_have_no_labels(tmp_path):
+    write_wav(tmp_path / "b.WAV", struct.pack("<2h", 0, 16384))
+    write_wav(tmp_path / "a.wav", struct.pack("<2h", -32768, 0))
+    (tmp_path / "notes.txt").write_text("recorded on Monday")
+    arrays = read(tmp_path)
+    assert list(arrays) == ["x"]
+    assert arrays["x"].tolist() == [[[-1], [0]], [[0], [0.5]]]
+    write_wav(tmp_path / "c.wav", struct.pack("<3h", 1, 2, 3))
+    with pytest.raises(DataError, match=r"c.wav is a WAV .* all samples need the same shape"):
+        read(tmp_path)
+
+
+def test_samples_beside_class_folders_are_refused(tmp_path):
+    write_npy(tmp_path / "cat" / "1.npy", np.float32([1, 2]))
+    write_npy(tmp_path / "2.npy", np.float32([1, 2]))
+    with pytest.raises(DataError, match=r"2.npy beside class folders such as cat, expected one of them"):
+        read(tmp_path)

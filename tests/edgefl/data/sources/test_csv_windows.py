@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from devices.local_dataset import LocalDataset
 from edgefl.data.sources import load_source, make_source, read_source
 from edgefl.errors import ConfigError, DataError
+from firmware_export.commands.export import export
 
 WALK = "t,ax,board,activity,ay\n10,1,pi,walk,0.5\n11,2,pi,walk,1.5\n12,3,pi,run,2.5\n13,4,pi,run,3.5\n14,5,pi,run,4.5\n"  # noqa: E501
 
@@ -83,10 +85,10 @@ def test_missing_files_and_missing_options_are_refused(tmp_path):
         read(tmp_path)
     with pytest.raises(DataError, match="cannot be read"):
         read(tmp_path / "none.csv")
-    with pytest.raises(ConfigError, match="--window ROWS and --label"):
+    with pytest.raises(ConfigError, match="--window ROWS and --label COLUMN, or --target"):
         make_source(str(tmp_path / "a.csv"))
     with pytest.raises(ConfigError, match="--window ROWS and --label"):
-        make_source(str(tmp_path), window=3)
+        make_source(str(tmp_path), label="y")
     with pytest.raises(ConfigError, match=r"are for a .csv file"):
         make_source(str(tmp_path / "a.npz"), window=3, label="y")
 
@@ -103,3 +105,66 @@ def test_rows_are_never_on_both_sides(tmp_path, files):
     assert set(shard.y_train.tolist()) == set(shard.y_test.tolist()) == {0, 1}
     if files == 4:  # whole files
         assert len(tested) == 120 and len(trained) == 360
+
+
+POWER = "ax,ay,watt,volt\n" + "".join(f"{i},{-i},{i / 4},{2 * i}\n" for i in range(7))
+
+
+def test_windows_without_a_label_column_have_no_labels(tmp_path):
+    (tmp_path / "a.csv").write_text(POWER)
+    (tmp_path / "b.csv").write_text(POWER)
+    arrays = read(tmp_path, window=3, label="")
+    assert sorted(arrays) == ["first_row", "recording", "x"]
+    assert arrays["x"].shape == (4, 3, 4)
+    assert (arrays["recording"].tolist(), arrays["first_row"].tolist()) == ([0, 0, 1, 1], [0, 3, 0, 3])
+
+
+def test_target_of_a_window_is_the_target_of_its_last_row(tmp_path):
+    (tmp_path / "a.csv").write_text(POWER)
+    arrays = read(tmp_path, window=3, step=2, label="", target=("watt",))
+    assert "y" not in arrays
+    assert arrays["x"].shape == (3, 3, 3)  # ax, ay and volt
+    assert arrays["target"].tolist() == [[0.5], [1.0], [1.5]]
+    both = read(tmp_path, window=3, step=2, label="", target=("volt", "watt"), channels=("ax",))
+    np.testing.assert_array_equal(both["x"][1], [[2], [3], [4]])
+    assert (both["target"].dtype, both["target"].tolist()) == (np.float32, [[4, 0.5], [8, 1], [12, 1.5]])
+
+
+def test_whole_numbers_in_a_target_column_are_targets_and_no_classes(tmp_path):
+    (tmp_path / "a.csv").write_text(POWER)
+    shard = LocalDataset(make_source(str(tmp_path), window=1, target=("volt",))).load_shard(num_classes=1)
+    assert shard.has_labels and shard.target_train is not None and shard.target_test is not None
+    values = np.r_[shard.target_train, shard.target_test].ravel()
+    assert sorted(values.tolist()) == [0, 2, 4, 6, 8, 10, 12]
+    np.testing.assert_array_equal(shard.target_train.ravel(), 2 * shard.x_train[:, 0, 0])
+
+
+@pytest.mark.parametrize("cell", ["nan", "", "inf", "warm"])
+def test_target_that_is_not_a_finite_number_is_refused(tmp_path, cell):
+    (tmp_path / "a.csv").write_text(f"ax,watt\n1,2\n2,{cell}\n")
+    with pytest.raises(DataError, match=r"a.csv, line 3: watt is '.*', expected a finite number"):
+        read(tmp_path, label="", target=("watt",))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"label": "y", "target": ("z",)}, "--label is 'y' and --target is 'z', expected at most one"),
+        ({"target": ("z", "z")}, "--target names 'z' twice"),
+        ({"target": ("z",), "channels": ("a", "z")}, "'z' is in --channels and in --target"),
+    ],
+)
+def test_columns_that_do_not_fit_together_are_refused(tmp_path, options, message):
+    with pytest.raises(ConfigError, match=message):
+        make_source(str(tmp_path / "a.csv"), window=3, **options)
+
+
+def test_missing_target_column_is_named(tmp_path):
+    (tmp_path / "a.csv").write_text(POWER)
+    with pytest.raises(DataError, match=r"no column 'wat' in the header .*did you mean 'watt'"):
+        read(tmp_path, label="", target=("wat",))
+
+
+def test_export_names_the_target_column_apart_from_its_own_target():
+    options = {name: parameter.name for parameter in export.params for name in parameter.opts}
+    assert (options["--target"], options["--target-column"]) == ("target", "target_columns")

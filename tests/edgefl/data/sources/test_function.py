@@ -74,6 +74,8 @@ def test_source_is_restored_from_json(module, tmp_path):
     for source in (
         make_source("shard.npz"),
         make_source("a.csv", window=4, label="y", channels=("a", "b")),
+        make_source("a.csv", window=4, target=("c", "d"), channels=("a", "b")),
+        make_source("a.csv", window=4),
         make_source(f"{module}:load"),
     ):
         assert parse_source(json.loads(json.dumps(source.to_json()))) == source
@@ -81,7 +83,9 @@ def test_source_is_restored_from_json(module, tmp_path):
     assert make_source("a.csv", window=4, label="y") == DataSource(str(tmp_path / "a.csv"), 4, 4, "y")
 
 
-@pytest.mark.parametrize("source", [3, {"window": "4"}, {"unknown": 1}, {"channels": 3}])
+@pytest.mark.parametrize(
+    "source", [3, {"window": "4"}, {"unknown": 1}, {"channels": 3}, {"target": 3}, {"target": [3]}]
+)
 def test_invalid_json_sources_are_refused(source):
     with pytest.raises((TypeError, ValueError)):
         parse_source({"data": "x", "source": source})
