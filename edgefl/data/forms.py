@@ -147,8 +147,9 @@ def split_targets(arrays: Arrays) -> dict[str, NDArray[Any]]:
     parts = [part for part in PART_SUFFIXES if f"x{part}" in arrays]
     stored = [arrays[f"y{part}"] for part in parts if f"y{part}" in arrays]
     if not stored:
-        return formed | {f"y{part}": np.zeros(len(arrays[f"x{part}"]), np.int64) for part in parts}
-    if len(stored) == len(parts) and any(_are_numbers_without_classes(y) for y in stored):
+        return formed | {f"y{part}": np.zeros(arrays[f"x{part}"].shape[:1], np.int64) for part in parts}
+    are_numbers = all(y.dtype.kind in "iuf" and y.ndim in (1, 2) for y in stored)
+    if len(stored) == len(parts) and are_numbers and any(map(_are_numbers_without_classes, stored)):
         for part, y in zip(parts, stored, strict=True):
             formed[f"target{part}"] = y
             formed[f"y{part}"] = np.zeros(len(y), np.int64)
@@ -157,7 +158,7 @@ def split_targets(arrays: Arrays) -> dict[str, NDArray[Any]]:
 
 def _are_numbers_without_classes(y: NDArray[Any]) -> bool:
     """Return whether labels are numbers that are not all whole and at least 0, or have several columns."""
-    if y.dtype.kind not in "iuf" or y.ndim not in (1, 2) or is_one_hot(y):
+    if is_one_hot(y):
         return False
     if y.ndim == 2 and y.shape[1] > 1:
         return True

@@ -7,6 +7,7 @@ and `edgefl.data.train_test.split_ring`.
 """
 
 import io
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -264,7 +265,9 @@ def read_target_array(arrays: Mapping[str, NDArray[Any]], name: str) -> Array | 
     stored = arrays.get(name)
     if stored is None:
         return None
-    target = np.ascontiguousarray(stored.reshape(len(stored), -1), np.float32)
+    columns = math.prod(stored.shape[1:])
+    with np.errstate(over="ignore"):
+        target = np.ascontiguousarray(stored.reshape(len(stored), columns), np.float32)
     bad = ~np.isfinite(target).all(axis=1)
     if bad.any():
         raise DataError(
@@ -308,8 +311,8 @@ def _suggest_label_remedy(y: NDArray[Any]) -> str:
     broken = ~np.isfinite(y) | (y != np.round(y))
     if broken.any():
         return (
-            f"it holds {y[broken][0]:g}, which is not a class: number the classes from 0 (edgefl trains "
-            "classifiers, not regression models)"
+            f"it holds {y[broken][0]:g}, which is not a class: number the classes from 0, or set kind = "
+            "'regression' in [task] of the federation"
         )
     return "store one whole number per sample"
 

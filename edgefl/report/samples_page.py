@@ -19,6 +19,7 @@ from edgefl.data.inspection.records import DeviceSamples, Inspection, SampleExam
 from edgefl.report.drawing import PAGE_COLOURS, THEME_COLOURS
 from edgefl.report.samples_text import (
     NOTHING_UNUSUAL,
+    count_targets,
     describe_splits,
     format_range,
     format_sample_counts,
@@ -29,6 +30,7 @@ from edgefl.system.format import shorten_names
 
 MAX_DEVICES_SHOWN = 24
 MAX_CLASS_COLUMNS = 200
+RANGE_HEADS = ("range", "lowest to highest", "mean", "standard deviation")
 MAX_SIDE_PIXELS = 96
 MAX_TRACE_POINTS = 256
 MAX_TRACES = 6
@@ -41,10 +43,12 @@ SERIES_COLOURS = ("blue", "vermilion", "green", "purple", "orange", "sky")
 def render_samples_page(inspection: Inspection) -> str:
     """Return the HTML page. The same inspection always gives the same text."""
     title = f"Samples of {shorten_names([device.name for device in inspection.devices])}"
+    has_targets = count_targets(inspection) > 0
     sections = [
         ("findings", "Findings", _render_findings(inspection)),
         ("devices", "Devices", _render_devices(inspection)),
         ("classes", "Class balance", _render_classes(inspection)),
+        *([("targets", "Numbers to predict", _render_targets(inspection))] if has_targets else []),
         ("ranges", "Ranges", _render_ranges(inspection)),
         ("samples", "Samples", _render_samples(inspection)),
     ]
@@ -159,7 +163,7 @@ def _render_devices(inspection: Inspection) -> str:
 def _render_classes(inspection: Inspection) -> str:
     shown = inspection.classes[:MAX_CLASS_COLUMNS]
     if not shown:
-        return '<p class="note">No labels could be read.</p>'
+        return f'<p class="note">{_explain_missing_classes(inspection)}</p>'
     rows = []
     for device in inspection.devices:
         counts = dict(device.class_counts)
@@ -171,6 +175,24 @@ def _render_classes(inspection: Inspection) -> str:
     note = f"Number of samples by class. The coloured part is the share of the device's samples.{more}"
     head = ["device", *(_escape_text(name_class(inspection, label)) for label in shown)]
     return f'{_render_table(head, rows)}\n<p class="note">{note}</p>'
+
+
+def _explain_missing_classes(inspection: Inspection) -> str:
+    if not any(device.has_labels for device in inspection.devices):
+        return "The samples have no labels."
+    return "The labels are numbers, not classes." if count_targets(inspection) else "No labels could be read."
+
+
+def _render_targets(inspection: Inspection) -> str:
+    ranges = [values for device in inspection.devices for values in device.targets]
+    low = min(values.low for values in ranges)
+    high = max(values.high for values in ranges)
+    rows = [
+        [_escape_text(device.name), str(index), *_render_range_cells(values, low, high)]
+        for device in inspection.devices
+        for index, values in enumerate(device.targets)
+    ]
+    return _render_table(("device", "number", *RANGE_HEADS), rows, 2)
 
 
 def _render_share_cell(count: int, total: int) -> str:
@@ -192,8 +214,7 @@ def _render_ranges(inspection: Inspection) -> str:
                 ["", str(channel), *_render_range_cells(values, low, high)]
                 for channel, values in enumerate(device.channels)
             ]
-    head = ("device", "channel", "range", "lowest to highest", "mean", "standard deviation")
-    return _render_table(head, rows, 2)
+    return _render_table(("device", "channel", *RANGE_HEADS), rows, 2)
 
 
 def _render_range_cells(values: ValueRange | None, low: float, high: float) -> list[str]:
@@ -221,12 +242,15 @@ def _render_samples(inspection: Inspection) -> str:
         cards.append(f'<div class="card"><h3>{_escape_text(device.name)}</h3>\n{content}</div>')
     left = len(inspection.devices) - MAX_DEVICES_SHOWN
     more = f'\n<p class="note">{left} more devices are not shown.</p>' if left > 0 else ""
-    note = "The first sample of each class, and framed outliers, in the usual range of their device."
+    first = "The first sample of each class" if inspection.classes else "The first samples"
+    note = f"{first}, and framed outliers, in the usual range of their device."
     return f'<p class="note">{note}</p>\n<div class="grid">\n{chr(10).join(cards)}\n</div>{more}'
 
 
 def _render_example(inspection: Inspection, device: DeviceSamples, example: SampleExample) -> str:
     label = "no label" if example.label is None else f"class {name_class(inspection, example.label)}"
+    if example.target:
+        label = f"target {', '.join(f'{value:.4g}' for value in example.target)}"
     caption = f"{label}, row {example.row}{', outlier' if example.is_outlier else ''}"
     values = example.values
     if values.ndim == 3:

@@ -13,6 +13,7 @@ from edgefl.data.split import RULES
 from edgefl.system.format import NO_VALUE, align_columns, escape_unprintable, truncate
 
 MAX_NUMBER_COLUMNS = 12
+MAX_TARGET_COLUMNS = 4
 MAX_CLASSES_DRAWN = 2_000
 NAME_WIDTH = 24
 MAX_SHORT_DEVICES = 8
@@ -21,15 +22,29 @@ NOTHING_UNUSUAL = "nothing unusual found"
 
 
 def summarize_samples(inspection: Inspection) -> str:
-    """Return the number of devices, samples and classes, and the shape of a sample."""
+    """Return the number of devices, samples and classes or targets, and the shape of a sample."""
     count = sum(device.num_samples + device.num_test for device in inspection.devices)
     shapes = {device.shape for device in inspection.devices if device.shape}
     form = f" of {format_shape(next(iter(shapes)))}" if len(shapes) == 1 else ""
     devices = len(inspection.devices)
     return (
         f"{devices} device{'s' if devices != 1 else ''}, {count:,} samples{form}, "
-        f"{inspection.num_classes} classes"
+        f"{_describe_labels(inspection)}"
     )
+
+
+def _describe_labels(inspection: Inspection) -> str:
+    if not any(device.has_labels for device in inspection.devices):
+        return "no labels"
+    targets = count_targets(inspection)
+    parts = [f"{inspection.num_classes} classes"] if inspection.num_classes or not targets else []
+    parts += [f"{targets} number{'s' if targets > 1 else ''} to predict"] if targets else []
+    return ", ".join(parts)
+
+
+def count_targets(inspection: Inspection) -> int:
+    """Return the largest number of values to predict of a device, 0 without such values."""
+    return max((len(device.targets) for device in inspection.devices), default=0)
 
 
 def format_sample_findings(inspection: Inspection) -> list[str]:
@@ -48,8 +63,12 @@ def describe_splits(inspection: Inspection) -> list[str]:
     for device in inspection.devices:
         if device.split is not None:
             names.setdefault(device.split.rule, []).append(device.name)
+    by_class = "" if inspection.classes else " of each class"
     return [
-        escape_unprintable(f"held out on {_format_devices(inspection, devices)} by {rule}: {RULES[rule]}")
+        escape_unprintable(
+            f"held out on {_format_devices(inspection, devices)} by {rule}: "
+            f"{RULES[rule].replace(by_class, '') if by_class else RULES[rule]}"
+        )
         for rule, devices in names.items()
     ]
 
@@ -75,7 +94,7 @@ def format_short_inspection(inspection: Inspection) -> str:
 
 
 def format_inspection(inspection: Inspection) -> str:
-    """Return the inspection: a table of devices, the class balance, and the findings."""
+    """Return the inspection: a table of devices, the class balance or targets, and the findings."""
     parts = [summarize_samples(inspection), align_columns(_build_rows(inspection))]
     if len(inspection.classes) > MAX_NUMBER_COLUMNS:
         parts.append("\n".join(_draw_balance(inspection)))
@@ -110,7 +129,11 @@ def _build_rows(inspection: Inspection) -> Sequence[Sequence[str]]:
     shown = inspection.classes if len(inspection.classes) <= MAX_NUMBER_COLUMNS else ()
     names = [truncate(name_class(inspection, label), 10) for label in shown]
     names[:1] = [f"class {name}" for name in names[:1]]
-    head = ["device", "training", "test", *names, "values", "copies", "shared", "outliers"]
+    targets = count_targets(inspection)
+    target_heads = (
+        ["target"] if targets == 1 else [f"target {i}" for i in range(min(targets, MAX_TARGET_COLUMNS))]
+    )
+    head = ["device", "training", "test", *names, *target_heads, "values", "copies", "shared", "outliers"]
     rows = [head]
     for device in inspection.devices:
         counts = dict(device.class_counts)
@@ -119,6 +142,10 @@ def _build_rows(inspection: Inspection) -> Sequence[Sequence[str]]:
                 truncate(escape_unprintable(device.name), NAME_WIDTH),
                 *format_sample_counts(device),
                 *(f"{counts[label]:,}" if label in counts else NO_VALUE for label in shown),
+                *(
+                    format_range(device.targets[index] if index < len(device.targets) else None)
+                    for index in range(len(target_heads))
+                ),
                 format_range(device.values),
                 str(device.num_copies),
                 str(device.num_shared),
@@ -136,6 +163,7 @@ def _build_rows(inspection: Inspection) -> Sequence[Sequence[str]]:
                 f"{sum(split.train for split in splits):,}",
                 f"{sum(split.test for split in splits):,}",
                 *(f"{totals[label]:,}" for label in shown),
+                *("" for _ in target_heads),
                 "",
                 str(sum(device.num_copies for device in inspection.devices)),
                 str(sum(device.num_shared for device in inspection.devices)),

@@ -11,6 +11,7 @@ from edgefl.data.forms import (
     LOW_MAXIMUM,
     MAX_PICTURE_CHANNELS,
     MIN_PICTURE_SIDE,
+    PART_SUFFIXES,
     Arrays,
     describe_shape_change,
     format_shape,
@@ -160,6 +161,29 @@ def check_recordings(name: str, arrays: Arrays) -> list[SampleFinding]:
     return findings
 
 
+def check_label_form(name: str, arrays: Arrays, formed: Arrays) -> list[SampleFinding]:
+    """Find labels that are read as numbers to predict, because they are not classes.
+
+    Args:
+        name: name of the device.
+        arrays: the stored arrays.
+        formed: the arrays in training form, from `edgefl.data.forms.split_targets`.
+    """
+    if "target" in arrays or "target" not in formed:
+        return []
+    stored = [arrays[f"y{part}"] for part in PART_SUFFIXES if f"y{part}" in arrays]
+    values = np.concatenate([y.ravel().astype(np.float64) for y in stored])
+    broken = values[(values != np.round(values)) | (values < 0)]
+    is_whole = bool((values == np.round(values)).all())
+    example = f", such as {broken[0]:g}" if len(broken) else ""
+    columns = f"{stored[0].shape[1]} columns of " if stored[0].ndim > 1 and stored[0].shape[1] > 1 else ""
+    text = f"y holds {columns}numbers that are not classes{example}; they are read as values to predict"
+    if is_whole:
+        text += " by a regression; for a classification, number the classes from 0 in one column"
+        return [SampleFinding("numbers", WARNING, (name,), text)]
+    return [SampleFinding("numbers", CHANGE, (name,), f"{text} (kind = 'regression' in [task])")]
+
+
 def check_device_samples(device: ReadableSamples, summary: DeviceSamples) -> list[SampleFinding]:
     """Find unusual properties of the samples of one device.
 
@@ -200,7 +224,8 @@ def check_device_samples(device: ReadableSamples, summary: DeviceSamples) -> lis
     if summary.outliers:
         warn(
             "outliers",
-            f"{len(summary.outliers)} of {count} samples are far from the others of their class: "
+            f"{len(summary.outliers)} of {count} samples are far from the others"
+            f"{'' if device.y is None else ' of their class'}: "
             f"row{'s' if len(summary.outliers) > 1 else ''} "
             f"{shorten_names([str(row) for row in summary.outliers])}; look at them",
         )
@@ -268,6 +293,7 @@ def check_across_devices(
         listed = ", ".join(f"{name} {format_shape(shape)}" for name, shape in list(shapes.items())[:8])
         text = f"samples have different shapes: {listed}; expected one shape"
         findings.append(SampleFinding("shapes", ERROR, tuple(shapes), text))
+    findings += _compare_label_forms(summaries)
     lists = {device.name: device.class_names for device in devices if device.class_names}
     if len(set(lists.values())) > 1:
         text = (
@@ -286,6 +312,31 @@ def check_across_devices(
                 "all devices use the same unit?"
             )
             findings.append(SampleFinding("scales", WARNING, (low, high), text))
+    return findings
+
+
+def _compare_label_forms(summaries: Sequence[DeviceSamples]) -> list[SampleFinding]:
+    """Find devices whose samples have another form of labels than those of other devices."""
+    findings: list[SampleFinding] = []
+    widths = {device.name: len(device.targets) for device in summaries if device.targets}
+    classes = [device.name for device in summaries if device.class_counts]
+    unlabelled = [device.name for device in summaries if not device.has_labels]
+    if len(set(widths.values())) > 1:
+        listed = ", ".join(f"{name} {count}" for name, count in list(widths.items())[:8])
+        text = f"devices have different numbers of values to predict: {listed}; expected one number"
+        findings.append(SampleFinding("label-forms", ERROR, tuple(widths), text))
+    if widths and classes:
+        text = (
+            f"labels are whole numbers on {shorten_names(classes)}, and numbers that are not classes on "
+            f"{shorten_names(list(widths))}; a regression predicts both, a classifier accepts only classes"
+        )
+        findings.append(SampleFinding("label-forms", WARNING, (*classes, *widths), text))
+    if unlabelled and len(unlabelled) < len(summaries):
+        text = (
+            "the samples have no labels, those of other devices have; an anomaly detector takes them as "
+            "normal, every other task needs labels"
+        )
+        findings.append(SampleFinding("no-labels", WARNING, tuple(unlabelled), text))
     return findings
 
 

@@ -7,12 +7,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.data.forms import PART_SUFFIXES, Arrays, guess_input_shape, to_input_shape, to_training_form
+from edgefl.data.forms import (
+    PART_SUFFIXES,
+    Arrays,
+    guess_input_shape,
+    has_label_arrays,
+    split_targets,
+    to_input_shape,
+    to_training_form,
+)
 from edgefl.data.inspection.findings import (
     BLOCK_ROWS,
     check_across_devices,
     check_class_labels,
     check_device_samples,
+    check_label_form,
     check_recordings,
     check_sample_shape,
 )
@@ -50,7 +59,7 @@ def inspect_samples(devices: Mapping[str, Arrays], input_shape: tuple[int, ...] 
     readable = []
     splits: list[SplitRecord | None] = []
     for name, arrays in devices.items():
-        formed, changes = to_training_form(arrays)
+        formed, changes = to_training_form(split_targets(arrays))
         findings += [SampleFinding(_classify_change(item), CHANGE, (name,), item) for item in changes]
         try:
             splits.append(make_shard_and_split(formed, name, count_overlapping=True)[1])
@@ -60,6 +69,7 @@ def inspect_samples(devices: Mapping[str, Arrays], input_shape: tuple[int, ...] 
         else:
             findings += check_recordings(name, formed)
         readable.append(_read_device(name, arrays, formed, input_shape))
+        findings += check_label_form(name, arrays, formed)
         findings += check_sample_shape(name, arrays, input_shape)
     digests = [[blake2b(row.tobytes(), digest_size=16).digest() for row in item.x + 0] for item in readable]
     outliers = find_outliers(readable)
@@ -113,7 +123,15 @@ def _read_device(
     ]
     label_parts = [y for y in labels if y is not None]
     x = np.concatenate(x_parts) if len(x_parts[1]) else x_parts[0]
-    y = np.concatenate(label_parts) if len(label_parts) == len(labels) else None
+    has_classes = len(label_parts) == len(labels) and has_label_arrays(arrays) and "target" not in formed
+    y = np.concatenate(label_parts) if has_classes else None
+    targets = [
+        _read_targets(formed.get(f"target{part}"), len(x))
+        for part, x in zip(PART_SUFFIXES, x_parts, strict=True)
+    ]
+    target_parts = [part for part in targets if part is not None and part.size]
+    widths = {part.shape[1] for part in target_parts}
+    target = np.concatenate(target_parts) if len(widths) == 1 else None
     finite = np.isfinite(x.reshape(len(x), -1)).all(axis=1) if x.size else np.zeros(len(x), bool)
     shaped = to_input_shape(x if finite.all() else x[finite], input_shape or guess_input_shape(shape))
     stored = arrays.get("x")
@@ -129,6 +147,8 @@ def _read_device(
         "nothing" if stored is None else f"{stored.dtype}{list(stored.shape)}",
         max(len(listed), _read_whole_number(formed.get("num_classes"))),
         listed,
+        has_label_arrays(arrays),
+        None if target is None or len(target) != len(x) else target[finite],
     )
 
 
@@ -145,6 +165,13 @@ def _read_labels(y: NDArray[np.generic] | None, count: int) -> Labels | None:
     if y is None:
         return np.empty(0, np.int64) if not count else None
     return y.astype(np.int64) if y.shape == (count,) and y.dtype.kind in "iu" else None
+
+
+def _read_targets(target: NDArray[np.generic] | None, count: int) -> Array | None:
+    if target is None or target.ndim not in (1, 2) or len(target) != count:
+        return None
+    with np.errstate(over="ignore"):
+        return target.reshape(count, target.size // max(1, count)).astype(np.float32)
 
 
 def _read_whole_number(stored: NDArray[np.generic] | None) -> int:
@@ -195,11 +222,19 @@ def _describe_device(
         tuple(device.rows[outliers].tolist()),
         _choose_examples(device, outliers),
         split,
+        device.has_labels,
+        () if device.target is None else _measure_targets(device.target),
     )
 
 
+def _measure_targets(target: Array) -> tuple[ValueRange, ...]:
+    """Return the range of the finite values of each column, none for a column without any."""
+    columns = (column[np.isfinite(column)] for column in target.T)
+    return tuple(_measure_range(column) for column in columns if len(column))
+
+
 def _choose_examples(device: ReadableSamples, outliers: NDArray[np.bool_]) -> tuple[SampleExample, ...]:
-    """Return the first sample of each class, then outliers."""
+    """Return the first sample of each class, or the first samples without classes, then outliers."""
     if not len(device.x) or not device.x.size:
         return ()
     usual = np.flatnonzero(~outliers)
@@ -215,6 +250,7 @@ def _choose_examples(device: ReadableSamples, outliers: NDArray[np.bool_]) -> tu
             None if device.y is None else int(device.y[i]),
             bool(outliers[i]),
             device.x[i].copy(),
+            () if device.target is None else tuple(device.target[i].tolist()),
         )
         for i in chosen
     )

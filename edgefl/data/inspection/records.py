@@ -54,15 +54,17 @@ class SampleExample:
 
     Attributes:
         row: index into `x`. Indices beyond its end continue in `x_test`.
-        label: class number, None if labels cannot be read.
+        label: class number, None without classes or if labels cannot be read.
         is_outlier: whether the sample is far from the others of its class.
         values: the sample in the input shape of a model, float32.
+        target: the numbers to predict. Empty without such numbers.
     """
 
     row: int
     label: int | None
     is_outlier: bool
     values: Array
+    target: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ class DeviceSamples:
         examples: samples for display.
         split: how a federation with the default seed holds out test samples. None if a device rejects the
             samples.
+        has_labels: whether the samples have labels: classes, or numbers to predict.
+        targets: range of each number to predict, empty without such numbers.
     """
 
     name: str
@@ -103,6 +107,8 @@ class DeviceSamples:
     outliers: tuple[int, ...]
     examples: tuple[SampleExample, ...]
     split: SplitRecord | None
+    has_labels: bool = True
+    targets: tuple[ValueRange, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -113,7 +119,8 @@ class Inspection:
         devices: the devices in the order of the input.
         classes: every class that occurs, in order.
         class_names: names of the classes, empty if they have numbers only.
-        num_classes: number of classes of a federation of these devices, 0 if no label can be read.
+        num_classes: number of classes of a federation of these devices, 0 without classes or if no label can
+            be read.
         findings: errors first, then warnings, then changes.
     """
 
@@ -132,13 +139,15 @@ class ReadableSamples:
         name: name of the device.
         x: samples in the input shape of a model, shape (n, *input_shape), float32. Samples with values that
             are not finite are left out.
-        y: labels, shape (n,), int64, None if they cannot be read.
+        y: labels, shape (n,), int64, None without classes or if they cannot be read.
         rows: row of each sample in `x` followed by `x_test`, shape (n,), int64.
         num_samples: number of samples in the stored `x`.
         num_test: number of samples in the stored `x_test`.
         stored: type and shape of `x` as stored.
         num_classes: number of classes that the arrays declare, 0 if they declare none.
         class_names: names of the classes, empty if they have numbers only.
+        has_labels: whether the samples have labels: classes, or numbers to predict.
+        target: numbers to predict, shape (n, columns), float32, None without such numbers.
     """
 
     name: str
@@ -150,3 +159,5 @@ class ReadableSamples:
     stored: str
     num_classes: int
     class_names: tuple[str, ...]
+    has_labels: bool = True
+    target: Array | None = None

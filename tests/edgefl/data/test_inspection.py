@@ -91,7 +91,9 @@ def add_nan(arrays):
         ("empty-classes", WARNING, {"y": 2 * (np.arange(60) % 3)}, "class 1, 3"),
         ("empty-classes", WARNING, {"num_classes": np.asarray(6)}, "class 4, 5"),
         ("many-classes", WARNING, {"y": np.arange(60)}, "60 different labels"),
-        ("unusable", ERROR, {"y": np.arange(60) / 2}, "0.5, which is not a class"),
+        ("numbers", CHANGE, {"y": np.arange(60) / 2}, "such as 0.5; they are read as values to predict"),
+        ("numbers", WARNING, {"y": np.arange(60) % 4 - 1}, "such as -1; they are read as values to predict"),
+        ("unusable", ERROR, {"y": np.r_[np.arange(59) / 2, np.nan]}, "NaN or infinite values in 1 of 60"),
         ("unusable", ERROR, {"y": np.arange(59) % 4}, "60 samples and y has 59 labels"),
         ("unusable", ERROR, {"y": np.array(["a"] * 60)}, "number the classes from 0"),
         ("unusable", ERROR, {"x": np.array(["a"] * 60)}, "expected uint8 pictures or floats"),
@@ -284,3 +286,62 @@ def test_inspection_of_arbitrary_arrays_never_fails(devices) -> None:
     assert all(
         set(each.devices) <= {device.name for device in inspection.devices} for each in inspection.findings
     )
+
+
+CLASS_FINDINGS = {"one-class", "many-classes", "first-label", "empty-classes", "few-of-a-class"}
+
+
+def test_samples_without_labels_have_no_findings_about_classes() -> None:
+    windows = {"x": RNG.normal(size=(60, 128, 3)).astype(np.float32)}
+    inspection = inspect_devices(windows, {"x": windows["x"] + 1})
+    assert inspection.findings == ()
+    assert (inspection.classes, inspection.num_classes) == ((), 0)
+    for device in inspection.devices:
+        assert (device.has_labels, device.class_counts, device.targets) == (False, (), ())
+        assert device.split is not None
+    text = format_inspection(inspection)
+    assert "2 devices, 120 samples of 128x3, no labels" in text
+    assert "class" not in text
+    page = render_samples_page(inspection)
+    assert "The samples have no labels." in page and "The first samples, and" in page
+
+
+def test_outliers_without_labels_are_far_from_all_samples() -> None:
+    x = RNG.normal(size=(60, 128, 3)).astype(np.float32)
+    x[7] += 100
+    assert inspect_devices({"x": x}).devices[0].outliers == (7,)
+    assert "far from the others: row 7" in get_finding_text("outliers", {"x": x})
+
+
+def test_numbers_to_predict_have_ranges_and_no_classes() -> None:
+    arrays = make_samples() | {"y": np.linspace(-2, 37.5, 60)}
+    inspection = inspect_devices(arrays)
+    (device,) = inspection.devices
+    assert device.has_labels and device.class_counts == ()
+    assert [(each.low, each.high) for each in device.targets] == [(-2, 37.5)]
+    assert {finding.kind for finding in inspection.findings} == {"numbers"}
+    text = format_inspection(inspection)
+    assert "1 number to predict" in text and "-2 to 37.5" in text and "class 0" not in text
+    assert device.examples[0].target == (-2,)
+    assert "target -2, row 0" in render_samples_page(inspection)
+
+
+def test_each_number_to_predict_of_a_source_has_a_range() -> None:
+    target = np.stack([np.arange(60), np.arange(60) / 4 - 1], axis=1).astype(np.float32)
+    arrays = {"x": make_samples()["x"], "target": target}
+    inspection = inspect_devices(arrays)
+    assert [(each.low, each.high) for each in inspection.devices[0].targets] == [(0, 59), (-1, 13.75)]
+    assert inspection.findings == ()
+    assert "2 numbers to predict" in format_inspection(inspection)
+    assert "target 1" in format_short_inspection(inspection)
+
+
+def test_devices_with_other_forms_of_labels_are_found() -> None:
+    classes, numbers = make_samples(), make_samples(seed=1) | {"y": np.arange(60) / 8}
+    unlabelled = {"x": make_samples(seed=2)["x"]}
+    assert "whole numbers on pi-1" in get_finding_text("label-forms", classes, numbers)
+    pairs = {"x": numbers["x"], "y": np.stack([np.arange(60) / 8] * 2, axis=1)}
+    assert ("label-forms", ERROR) in find_kinds(numbers, pairs | {"x": make_samples(seed=3)["x"]})
+    findings = [each for each in inspect_devices(classes, unlabelled).findings if each.kind == "no-labels"]
+    assert [each.devices for each in findings] == [("pi-2",)]
+    assert not CLASS_FINDINGS & {kind for kind, _ in find_kinds(classes, unlabelled)}
