@@ -54,6 +54,11 @@ class Dataset:
     target_test: Array | None = None
     has_labels: bool = True
 
+    @property
+    def has_classes(self) -> bool:
+        """Whether the labels are classes. Otherwise they are missing, or numbers to predict."""
+        return self.has_labels and self.target_train is None
+
 
 @dataclass(frozen=True)
 class LabelView:

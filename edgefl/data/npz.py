@@ -185,16 +185,24 @@ def save_shard(path: Path, shard: Shard) -> None:
     write_atomic(path, encode_shard(shard), SECRET_MODE)
 
 
-def encode_shard(shard: Shard) -> bytes:
-    """Return the content of the file that `save_shard` writes."""
+def encode_shard(shard: Shard, *, with_labels: bool = True) -> bytes:
+    """Return the content of the file that `save_shard` writes.
+
+    Args:
+        shard: the shard.
+        with_labels: write the labels. Without them, the file contains samples without labels.
+    """
     buffer = io.BytesIO()
     arrays: dict[str, Any] = {
         "x": shard.x_train,
         "y": shard.y_train if shard.target_train is None else shard.target_train,
         "x_test": shard.x_test,
         "y_test": shard.y_test if shard.target_test is None else shard.target_test,
-        "num_classes": np.int64(shard.num_classes),
     }
+    if not with_labels:
+        del arrays["y"], arrays["y_test"]
+    elif shard.target_train is None:
+        arrays["num_classes"] = np.int64(shard.num_classes)
     if shard.group_train is not None:
         arrays["group"] = shard.group_train
     np.savez_compressed(buffer, **arrays)

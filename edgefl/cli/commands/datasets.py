@@ -19,6 +19,7 @@ from edgefl.data.partitions.heatmap import (
     summarize_partition,
 )
 from edgefl.data.partitions.registry import find_partition
+from edgefl.errors import ConfigError
 from edgefl.system.progress import Progress
 
 
@@ -137,6 +138,8 @@ def show(
     turns = count_turns(client_partitions)
     clusters = [client_partition.truth for client_partition in client_partitions.values()]
     title = f"{data}, {partition}({_format_options(options)}), {clients} clients, seed {seed}"
+    if out and not dataset.has_classes:
+        raise ConfigError(f"--out draws the classes of each client, but {data} has no classes; leave it out")
     if out:
         plot_heatmap(out, train, title)
     figures = summarize_partition(train, test, dataset)
@@ -152,8 +155,9 @@ def show(
     click.echo(title)
     for line in (f"note: {dataset.note}",) if dataset.note else ():
         click.echo(line)
-    for line in render_heatmap(train, list(client_partitions), clusters, "class"):
-        click.echo(line)
+    if dataset.has_classes:
+        for line in render_heatmap(train, list(client_partitions), clusters, "class"):
+            click.echo(line)
     for line in (
         [] if turns is None else render_heatmap(turns, list(client_partitions), clusters, "steps turned")
     ):
@@ -163,9 +167,8 @@ def show(
         for part, kind in (("train", "training"), ("test", "test"))
     )
     click.echo(
-        f"{clients} clients, each with (least/median/most) {sizes} samples of "
-        f"{_format_range(figures['classes'])} "
-        "classes"
+        f"{clients} clients, each with (least/median/most) {sizes} samples"
+        + (f" of {_format_range(figures['classes'])} classes" if dataset.has_classes else "")
     )
     click.echo(
         "used: {} of {} training samples, {} of {} test samples".format(

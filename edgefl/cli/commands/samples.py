@@ -171,7 +171,7 @@ def split_into_files(
     """Partition a data set into sample files, one per device.
 
     DATASET is a name of `edgefl datasets`, or npz:PATH. Each file contains training and test samples.
-    Existing files are never overwritten.
+    Existing files are never overwritten. Samples without classes need --partition iid, quantity or group.
 
     \b
     Example:
@@ -200,13 +200,13 @@ def split_into_files(
         shards = make_shards(dataset, PartitionConfig(partition, clients, options), seed)
         progress.update_live(f"writing {clients} files")
         for path, shard in zip(paths, shards.values(), strict=True):
-            write_state(path, encode_shard(shard), SECRET_MODE, SAMPLES_REMEDY)
+            write_state(path, encode_shard(shard, with_labels=shard.has_labels), SECRET_MODE, SAMPLES_REMEDY)
     rows = [
         {
             "path": str(path),
             "train": len(shard.y_train),
             "test": len(shard.y_test),
-            "classes": len(set(shard.y_train.tolist())),
+            "classes": len(set(shard.y_train.tolist())) if dataset.has_classes else 0,
         }
         for path, shard in zip(paths, shards.values(), strict=True)
     ]
@@ -214,7 +214,8 @@ def split_into_files(
         click.echo(json.dumps({"dataset": name, "partition": partition, "seed": seed, "files": rows}))
         return
     for row in rows:
-        click.echo("{path}: {train:,} training and {test:,} test samples of {classes} classes".format(**row))
+        classes = f" of {row['classes']} classes" if dataset.has_classes else ""
+        click.echo("{path}: {train:,} training and {test:,} test samples".format(**row) + classes)
 
 
 @data.command(

@@ -30,10 +30,13 @@ class Partition:
     Attributes:
         divide: `divide(label_view, num_clients, rng, **options)` returns one `ClientPartition` per client.
         source: description and source in one line.
+        needs_classes: whether it divides the samples by their classes. Otherwise it also works for numbers to
+            predict and for samples without labels.
     """
 
     divide: Callable[..., tuple[ClientPartition, ...]]
     source: str
+    needs_classes: bool = True
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -42,7 +45,7 @@ class Partition:
 
 
 PARTITIONS: Mapping[str, Partition] = {
-    "iid": Partition(iid, "equal shares of each class"),
+    "iid": Partition(iid, "equal shares of each class", needs_classes=False),
     "dirichlet": Partition(
         dirichlet, "class shares over clients from Dir(alpha): Hsu et al., arXiv:1909.06335"
     ),
@@ -50,8 +53,14 @@ PARTITIONS: Mapping[str, Partition] = {
         p_majority, "two majority classes make the fraction p: Listo Zec et al., arXiv:2010.02056"
     ),
     "shards": Partition(shards, "sorted by label, two shards per client: McMahan et al., AISTATS 2017"),
-    "quantity": Partition(quantity, "IID labels, uneven sizes: Li et al., arXiv:2102.02079"),
-    "group": Partition(group, "one client per writer or wearer, as in LEAF: Caldas et al., arXiv:1812.01097"),
+    "quantity": Partition(
+        quantity, "IID labels, uneven sizes: Li et al., arXiv:2102.02079", needs_classes=False
+    ),
+    "group": Partition(
+        group,
+        "one client per writer or wearer, as in LEAF: Caldas et al., arXiv:1812.01097",
+        needs_classes=False,
+    ),
     "pachinko": Partition(
         pachinko, "superclasses from Dir(alpha), classes from Dir(beta): Reddi et al., arXiv:2003.00295"
     ),
@@ -98,6 +107,7 @@ def make_client_partitions(
         DataError: the data set cannot be divided this way.
     """
     entry = find_partition(config.name)
+    _check_classes(dataset, config.name)
     options = fill_defaults(f"[partition] {config.name}", entry.defaults, config.options)
     parts = entry.divide(
         make_label_view(dataset), config.num_clients, derive_rng(seed, 0, "partition"), **options
@@ -114,6 +124,17 @@ def make_client_partitions(
                     f"{config.name!r}"
                 )
     return client_partitions
+
+
+def _check_classes(dataset: Dataset, name: str) -> None:
+    if dataset.has_classes or not PARTITIONS[name].needs_classes:
+        return
+    labels = "numbers to predict and no classes" if dataset.has_labels else "no labels"
+    fitting = ", ".join(other for other, entry in PARTITIONS.items() if not entry.needs_classes)
+    raise DataError(
+        f"the partition {name!r} divides samples by class, but the data set has {labels}, expected one of "
+        f"{fitting}; change the name in [partition], or pass --partition"
+    )
 
 
 def make_shards(dataset: Dataset, config: PartitionConfig, seed: int) -> dict[str, Shard]:

@@ -7,9 +7,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from devices.local_dataset import LocalDataset
 from edgefl.cli.commands.datasets import datasets, partitions
+from edgefl.cli.commands.samples import data as samples
+from edgefl.config import PartitionConfig
+from edgefl.data import PARTITIONS, load_dataset, make_client_partitions
+from edgefl.data.npz import read_shard
 from edgefl.data.partitions.heatmap import render_heatmap
-from edgefl.errors import ConfigError
+from edgefl.data.sources import make_source
+from edgefl.errors import ConfigError, DataError
 
 
 @pytest.fixture
@@ -116,3 +122,58 @@ def test_png_requires_matplotlib(npz_data: str, tmp_path: Path, monkeypatch: pyt
     with pytest.raises(ConfigError, match=r"--out needs matplotlib.*\[plots\]"):
         run(partitions, "show", "--data", npz_data, "--out", str(tmp_path / "heat.png"))
     assert not (tmp_path / "heat.png").exists()
+
+
+@pytest.fixture
+def numeric_data(tmp_path: Path) -> str:
+    x = np.random.default_rng(0).random((200, 5)).astype(np.float32)
+    np.savez(tmp_path / "numbers.npz", x=x, y=np.arange(200) / 4)
+    return f"npz:{tmp_path / 'numbers.npz'}"
+
+
+@pytest.fixture
+def unlabelled_data(tmp_path: Path) -> str:
+    np.savez(tmp_path / "normal.npz", x=np.random.default_rng(0).random((200, 5)).astype(np.float32))
+    return f"npz:{tmp_path / 'normal.npz'}"
+
+
+@pytest.mark.parametrize("name", [name for name in PARTITIONS if name not in ("iid", "quantity", "group")])
+def test_partitions_by_class_refuse_data_without_classes(
+    name: str, numeric_data: str, unlabelled_data: str
+) -> None:
+    for data, message in (
+        (numeric_data, "numbers to predict and no classes"),
+        (unlabelled_data, "no labels"),
+    ):
+        dataset = load_dataset(data)
+        with pytest.raises(DataError, match=f"{name}.* has {message}, expected one of iid, quantity, group;"):
+            make_client_partitions(dataset, PartitionConfig(name, 2), 1)
+
+
+def test_partitions_without_classes_are_shown_without_a_class_table(numeric_data: str) -> None:
+    for name in ("iid", "quantity"):
+        text = run(partitions, "show", "--data", numeric_data, "--partition", name, "--clients", "4")
+        assert "class 0" not in text and "classes\n" not in text and "4 clients, each with" in text
+    result = CliRunner().invoke(
+        partitions, ["show", "--data", numeric_data, "--partition", "iid", "--out", "a.png"]
+    )
+    assert isinstance(result.exception, ConfigError) and "has no classes" in str(result.exception)
+
+
+def test_split_writes_numbers_and_samples_without_labels(
+    numeric_data: str, unlabelled_data: str, tmp_path: Path
+) -> None:
+    for data, name in ((numeric_data, "numbers"), (unlabelled_data, "normal")):
+        text = run(samples, "split", data, "--partition", "iid", "--clients", "3", "-o", str(tmp_path / name))
+        assert "samples of" not in text
+    source = make_source(str(tmp_path / "numbers" / "pi-2.npz"))
+    shard = LocalDataset(source).load_shard()
+    assert shard.target_train is not None and shard.target_train.shape[1] == 1
+    dataset = load_dataset(numeric_data)
+    assert dataset.target_train is not None
+    values = {
+        tuple(x): float(y[0]) for x, y in zip(dataset.x_train.tolist(), dataset.target_train, strict=True)
+    }
+    assert [values[tuple(x)] for x in shard.x_train.tolist()] == shard.target_train[:, 0].tolist()
+    assert sorted(read_shard(tmp_path / "normal" / "pi-1.npz")) == ["group", "x", "x_test"]
+    assert not LocalDataset(make_source(str(tmp_path / "normal" / "pi-1.npz"))).load_shard().has_labels
