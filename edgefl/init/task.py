@@ -1,20 +1,32 @@
-"""Finds the learning task of a federation from data: input shape, number of classes and a suitable model."""
+"""Finds the learning task of a federation from data: kind, input shape, classes and a suitable model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.config import ModelConfig, suggest_nearest
 from edgefl.data.datasets.catalog import DATASETS, NPZ_PREFIX
-from edgefl.data.forms import MIN_PICTURE_SIDE, describe_shape_change, format_shape, guess_input_shape
+from edgefl.data.forms import (
+    MIN_PICTURE_SIDE,
+    Arrays,
+    describe_shape_change,
+    format_shape,
+    guess_input_shape,
+    has_label_arrays,
+    split_targets,
+)
 from edgefl.data.inspection.inspect import inspect_samples, name_devices
 from edgefl.data.inspection.records import Inspection
-from edgefl.data.npz import make_shard
+from edgefl.data.npz import make_shard, make_shard_and_split
 from edgefl.data.sources import FUNCTION_PATTERN, make_source, read_source
+from edgefl.data.task_form import to_task_form
 from edgefl.errors import ConfigError, DataError
+from edgefl.tasks.config import ANOMALY, CLASSIFICATION, CLASSIFICATION_TASK, REGRESSION, TaskConfig
+from edgefl.types import Array, Shard
 
 MIN_CNN1D_WINDOW = 16
 LENET_SHAPES = ((28, 28), (32, 32))
@@ -26,12 +38,14 @@ class LearningTask:
 
     Attributes:
         input_shape: shape of one sample.
-        num_classes: number of classes.
+        num_classes: number of classes. For another task than classification, the number of outputs of the
+            model.
         dataset: a name of `edgefl datasets` or npz:PATH. Empty if only the devices have data.
         device_data: the --data of each device. Empty for a data set.
         samples: number of training samples.
         description: a line for the user.
         inspection: class counts and warnings of the devices' samples. None for a data set.
+        config: the table [task].
     """
 
     input_shape: tuple[int, ...]
@@ -41,14 +55,18 @@ class LearningTask:
     samples: int = 0
     description: str = ""
     inspection: Inspection | None = None
+    config: TaskConfig = CLASSIFICATION_TASK
 
 
-def choose_model(shape: tuple[int, ...]) -> str:
+def choose_model(shape: tuple[int, ...], kind: str = CLASSIFICATION) -> str:
     """Return the name of a small model for samples of this shape.
 
     Args:
         shape: shape of one sample.
+        kind: kind of the task, see `edgefl.tasks.config.TaskConfig`.
     """
+    if kind == ANOMALY:
+        return "conv-autoencoder" if len(shape) == 2 and shape[0] % 4 == 0 else "autoencoder"
     if len(shape) == 3 and shape[:2] in LENET_SHAPES:
         return "lenet5"
     if len(shape) == 3 and min(shape[:2]) >= MIN_PICTURE_SIDE:
@@ -60,6 +78,7 @@ def find_task(
     names: Sequence[str],
     num_classes: int | None = None,
     input_shape: tuple[int, ...] | None = None,
+    kind: str | None = None,
     **csv: Any,
 ) -> LearningTask:
     """Return the learning task of a data set, or of the data of devices.
@@ -68,12 +87,18 @@ def find_task(
         names: the name of one data set, or the --data of each device.
         num_classes: number of classes. None uses the largest number of classes of a device.
         input_shape: shape of one sample. None guesses it from the stored samples.
+        kind: kind of the task. None takes a regression for numbers that are not classes, anomaly for samples
+            without labels, and otherwise a classification.
         **csv: how to read CSV files, see `make_source`.
 
     Raises:
         ConfigError: a name does not exist, or the arguments do not fit together.
         DataError: the data cannot be read, or the shapes of the samples differ.
     """
+    if num_classes is not None and kind not in (None, CLASSIFICATION):
+        raise ConfigError(
+            f"--num-classes with --task {kind}, expected it only for a classification; leave it out"
+        )
     for name in names:
         if name in DATASETS or name.startswith(NPZ_PREFIX):
             if len(names) > 1:
@@ -83,9 +108,19 @@ def find_task(
                 )
             if input_shape is not None:
                 raise ConfigError(f"--input-shape and {name}, expected one of them: the data set has a shape")
-            return _make_dataset_task(name, num_classes)
+            return _make_dataset_task(name, num_classes, kind)
     arrays = [_read_device(name, csv) for name in names]
-    shards = [make_shard(device_arrays, name) for device_arrays, name in zip(arrays, names, strict=True)]
+    kind = kind or _guess_kind(arrays)
+    if kind == CLASSIFICATION:
+        config = CLASSIFICATION_TASK
+        shards = [make_shard(device_arrays, name) for device_arrays, name in zip(arrays, names, strict=True)]
+    else:
+        stored_shards = [
+            make_shard_and_split(device_arrays, name, any_task=True)[0]
+            for device_arrays, name in zip(arrays, names, strict=True)
+        ]
+        config = _make_task_config(kind, [shard.target_train for shard in stored_shards])
+        shards = [_form_shard(shard, name, config) for shard, name in zip(stored_shards, names, strict=True)]
     stored = [shard.x_train.shape[1:] for shard in shards]
     shapes = [choose_input_shape(name, shape, input_shape) for name, shape in zip(names, stored, strict=True)]
     for name, shape in zip(names, shapes, strict=True):
@@ -96,16 +131,43 @@ def find_task(
             )
     files = all(Path(name).suffix == ".npz" and "," not in name for name in names)
     class_count = num_classes or max(shard.num_classes for shard in shards)
+    if kind != CLASSIFICATION:
+        class_count = config.count_outputs(shapes[0], class_count)
     task = _make_task(
         sum(len(shard.y_train) for shard in shards),
         shapes[0],
         class_count,
         dataset=f"npz:{','.join(names)}" if files and len(set(stored)) == 1 else "",
         device_data=tuple(names),
+        config=config,
     )
     return replace(
         task, inspection=inspect_samples(dict(zip(name_devices(names), arrays, strict=True)), input_shape)
     )
+
+
+def _guess_kind(devices: Sequence[Arrays]) -> str:
+    """Return the kind of task that fits the stored labels of all devices.
+
+    Whole numbers below 0 are no reason for a regression, because they may be classes with a mistake.
+    """
+    targets = [formed["target"] for formed in map(split_targets, devices) if "target" in formed]
+    sources = any("target" in arrays for arrays in devices)
+    if sources or any(target.ndim > 1 or (target != np.round(target)).any() for target in targets):
+        return REGRESSION
+    return CLASSIFICATION if any(map(has_label_arrays, devices)) else ANOMALY
+
+
+def _make_task_config(kind: str, targets: Sequence[Array | None]) -> TaskConfig:
+    widths = [target.shape[1] for target in targets if target is not None]
+    return TaskConfig(kind, outputs=max(widths, default=1) if kind == REGRESSION else 1)
+
+
+def _form_shard(shard: Shard, name: str, config: TaskConfig) -> Shard:
+    try:
+        return to_task_form(shard, config)
+    except DataError as error:
+        raise DataError(f"{name}: {error}") from error
 
 
 def choose_input_shape(
@@ -133,16 +195,22 @@ def choose_input_shape(
     return requested
 
 
-def _make_dataset_task(name: str, num_classes: int | None) -> LearningTask:
+def _make_dataset_task(name: str, num_classes: int | None, kind: str | None) -> LearningTask:
     from edgefl.data import load_dataset
 
     try:
         dataset = load_dataset(name)
     except DataError as error:
         raise DataError(f"{error}; or give --input-shape and --num-classes") from error
-    return _make_task(
-        len(dataset.x_train), dataset.x_train.shape[1:], num_classes or dataset.num_classes, dataset=name
-    )
+    if kind is None:
+        labels = CLASSIFICATION if dataset.target_train is None else REGRESSION
+        kind = labels if dataset.has_labels else ANOMALY
+    config = CLASSIFICATION_TASK
+    if kind != CLASSIFICATION:
+        config = _make_task_config(kind, [dataset.target_train])
+    shape = dataset.x_train.shape[1:]
+    outputs = config.count_outputs(shape, num_classes or dataset.num_classes)
+    return _make_task(len(dataset.x_train), shape, outputs, dataset=name, config=config)
 
 
 def _read_device(name: str, csv: dict[str, Any]) -> dict[str, NDArray[Any]]:
@@ -162,14 +230,19 @@ def _make_task(
     *,
     dataset: str = "",
     device_data: tuple[str, ...] = (),
+    config: TaskConfig = CLASSIFICATION_TASK,
 ) -> LearningTask:
-    description = f"{samples:,} training samples of {format_shape(shape)}, {num_classes} classes"
+    content = {
+        CLASSIFICATION: f"{num_classes} classes",
+        REGRESSION: f"{config.outputs} number{'s' if config.outputs > 1 else ''} to predict",
+        ANOMALY: "to find anomalies",
+    }[config.kind]
+    description = f"{samples:,} training samples of {format_shape(shape)}, {content}"
     if device_data:
-        description += (
-            f" in {'one device' if len(device_data) == 1 else f'{len(device_data)} devices'}; "
-            "give --num-classes if others have more"
-        )
-    return LearningTask(shape, num_classes, dataset, device_data, samples, description)
+        description += f" in {'one device' if len(device_data) == 1 else f'{len(device_data)} devices'}"
+    if device_data and config.is_classification:
+        description += "; give --num-classes if others have more"
+    return LearningTask(shape, num_classes, dataset, device_data, samples, description, config=config)
 
 
 def check_task(task: LearningTask, model: str) -> ModelConfig:
@@ -193,6 +266,6 @@ def check_task(task: LearningTask, model: str) -> ModelConfig:
             f"no model {model!r}; {suggest_nearest(model, list(list_models()))}; a .keras file or "
             "module:function is accepted too"
         )
-    if task.num_classes < 2:
+    if task.config.is_classification and task.num_classes < 2:
         raise DataError(f"{task.num_classes} class, expected two or more; give their number as --num-classes")
     return ModelConfig(model, task.input_shape, task.num_classes)

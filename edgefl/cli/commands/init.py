@@ -18,23 +18,34 @@ from edgefl.config import (
     parse_shape,
 )
 from edgefl.config.template import render_commented_toml
+from edgefl.data.sources.options import split_column_names
 from edgefl.errors import ConfigError
 from edgefl.init.questions import Questions, as_count, as_name, choose_config_path, to_federation_name
 from edgefl.init.task import LearningTask, check_task, choose_model, find_task
 from edgefl.report.samples_text import format_short_inspection
 from edgefl.system.files import write_atomic
 from edgefl.system.progress import Progress
+from edgefl.tasks.config import CLASSIFICATION, LOSSES_BY_KIND, REGRESSION, TaskConfig
 
+TASK_ALGORITHM = "fedavg"
+TASK_ALGORITHM_REASON = (
+    "it works for every task, the other recommendations were measured on classifications only, and each "
+    "device still chooses the model that it ships"
+)
 QUESTION_COUNTS = ("", "One question", "Two questions", "Three questions", "Four questions")
 
 
-def list_next_commands(path: Path, config: FederationConfig, task: LearningTask) -> list[str]:
+def list_next_commands(
+    path: Path, config: FederationConfig, task: LearningTask, csv_options: str = ""
+) -> list[str]:
     """Return the commands that run the federation, in order.
 
     Args:
         path: the configuration file.
         config: its content.
         task: the learning task, whose device data become arguments of the devices.
+        csv_options: options that describe the device data, with a space before each. Empty unless they are
+            CSV.
     """
     config_option = "" if path == Path("federation.toml") else f" --config {shlex.quote(str(path))}"
     broker = "" if config.broker == DEFAULT_BROKER else f" --broker {shlex.quote(config.broker)}"
@@ -44,7 +55,7 @@ def list_next_commands(path: Path, config: FederationConfig, task: LearningTask)
         *(f"pi-{i}.npz" for i in range(len(device_data) + 1, min(config.min_clients, 4) + 1)),
     ]
     devices = [
-        f"edgefl device start{broker} --id pi-{i} --data {shlex.quote(source)}"
+        f"edgefl device start{broker} --id pi-{i} --data {shlex.quote(source)}{csv_options}"
         for i, source in enumerate(data, 1)
     ]
     return [*([] if broker else ["edgefl broker start"]), f"edgefl aggregator start{config_option}", *devices]
@@ -92,8 +103,22 @@ def list_next_commands(path: Path, config: FederationConfig, task: LearningTask)
     "--rounds", type=click.IntRange(1), default=20, show_default=True, help="Number of training rounds."
 )
 @click.option("--broker", default=DEFAULT_BROKER, show_default=True, help="Address of the broker.")
+@click.option(
+    "--task",
+    "kind",
+    type=click.Choice(tuple(LOSSES_BY_KIND)),
+    help="Kind of the task  [default: classification for classes, regression for other numbers, anomaly "
+    "without labels]",
+)
 @click.option("--window", type=click.IntRange(0), default=0, help="CSV data: rows per window.")
 @click.option("--label", default="", help="CSV data: name of the label column.")
+@click.option(
+    "--target",
+    "--target-column",
+    "target_columns",
+    default="",
+    help="CSV data: columns of numbers to predict, A,B.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print path, answers and next commands as JSON.")
 def init(
     target: Path,
@@ -107,8 +132,10 @@ def init(
     num_classes: int | None,
     rounds: int,
     broker: str,
+    kind: str | None,
     window: int,
     label: str,
+    target_columns: str,
     as_json: bool,
 ) -> None:
     """Ask up to four questions and write TARGET, or TARGET/federation.toml. The file explains every key and
@@ -142,10 +169,20 @@ def init(
     )
     federation_name = questions.answer(name, "Name of the federation", default, "--name", as_name)
     task, table = _ask_for_task(
-        questions, data, model, input_shape, num_classes, {"window": window, "label": label}
+        questions,
+        data,
+        model,
+        input_shape,
+        num_classes,
+        kind,
+        {"window": window, "label": label, "target": split_column_names(target_columns)},
     )
     recommended = USUAL_ALGORITHM
-    if algorithm is None and task.inspection is not None:
+    if not task.config.is_classification:
+        recommended = TASK_ALGORITHM
+        if algorithm is None:
+            click.echo(f"    {TASK_ALGORITHM} is recommended: {TASK_ALGORITHM_REASON}", err=True)
+    elif algorithm is None and task.inspection is not None:
         recommendation = recommend([dict(device.class_counts) for device in task.inspection.devices])
         recommended = recommendation.algorithm
         click.echo(f"    {recommendation.algorithm} is recommended: {recommendation.reason}", err=True)
@@ -163,6 +200,14 @@ def init(
     count = questions.answer(
         clients, "Devices that must be online before the first round", default_count, "--clients", as_count
     )
+    partition = PartitionConfig()
+    partition_keys = set[str]()
+    if is_grouped:
+        partition = PartitionConfig("group", len(task.device_data))
+        partition_keys = {"name", "num_clients"}
+    elif task.dataset and not task.config.is_classification:
+        partition = PartitionConfig("iid")
+        partition_keys = {"name"}
     config = FederationConfig(
         name=federation_name,
         rounds=rounds,
@@ -171,36 +216,48 @@ def init(
         broker=broker,
         model=table,
         data=DataConfig(task.dataset or "digits"),
-        partition=PartitionConfig("group", len(task.device_data)) if is_grouped else PartitionConfig(),
+        partition=partition,
+        task=task.config,
     )
     for warning in check_config(config):
         click.echo(f"warning: {warning}", err=True)
     chosen = {
         "federation": {"name", "rounds", "min_clients"},
-        "model": {"name", "input_shape", "num_classes"},
+        "model": {"name", "input_shape"},
         "algorithm": {"name"},
         "broker": {"url"},
         "data": {"name"} if task.dataset else set(),
-        "partition": {"name", "num_clients"} if is_grouped else set(),
+        "partition": partition_keys,
     }
+    if task.config.is_classification:
+        chosen["model"] = {"name", "input_shape", "num_classes"}
+    else:
+        chosen["task"] = {"kind", "outputs"} if task.config.kind == REGRESSION else {"kind"}
     write_atomic(
         path,
         render_commented_toml(config, chosen, {"algorithm": find_entry(config.algorithm).options}).encode(),
     )
-    commands = list_next_commands(path, config, task)
+    csv_options = "".join(
+        f" --{key} {shlex.quote(str(value))}"
+        for key, value in (("window", window), ("label", label), ("target", target_columns))
+        if value
+    )
+    commands = list_next_commands(path, config, task, csv_options)
     if as_json:
         answers = {
             "name": federation_name,
             "algorithm": config.algorithm,
             "model": table.name,
             "input_shape": list(table.input_shape),
+            "task": task.config.kind,
         }
         counts = {"num_classes": table.num_classes, "rounds": rounds, "min_clients": count}
         click.echo(json.dumps({"path": str(path), **answers, **counts, "next": commands}))
         return
+    kind_text = "" if task.config.is_classification else f", task {task.config.kind}"
     click.echo(
-        f"wrote {path}: {table.name} with {config.algorithm}, {rounds} rounds\n\nnext, each in its own "
-        "terminal:"
+        f"wrote {path}: {table.name} with {config.algorithm}, {rounds} rounds{kind_text}\n\nnext, each in "
+        "its own terminal:"
     )
     click.echo("".join(f"  {line}\n" for line in commands), nl=False)
     if task.dataset:
@@ -221,24 +278,30 @@ def _ask_for_task(
     model: str | None,
     input_shape: str | None,
     num_classes: int | None,
+    kind: str | None,
     csv: dict[str, object],
 ) -> tuple[LearningTask, ModelConfig]:
     def read(text: str) -> tuple[LearningTask, ModelConfig]:
         with Progress() as progress:
             progress.update_live(f"reading {', '.join(data) or text}")
             shape = None if input_shape is None else parse_shape(input_shape)
-            task = find_task(data or (text.strip(),), num_classes, shape, **csv)
+            task = find_task(data or (text.strip(),), num_classes, shape, kind, **csv)
         click.echo(f"    {task.description}", err=True)
         if task.inspection is not None:
             click.echo(indent(format_short_inspection(task.inspection), "    "), err=True)
-        return task, check_task(task, model or choose_model(task.input_shape))
+        return task, check_task(task, model or choose_model(task.input_shape, task.config.kind))
 
     if input_shape is not None and not data:
-        if num_classes is None:
+        shape = parse_shape(input_shape)
+        task_config = TaskConfig(kind or CLASSIFICATION)
+        if task_config.is_classification and num_classes is None:
             raise ConfigError("--input-shape without --num-classes, expected both: they replace the data")
-        task = LearningTask(parse_shape(input_shape), num_classes)
-        return questions.answer(
-            "", "", "", "--data", lambda _: (task, check_task(task, model or choose_model(task.input_shape)))
-        )
+        if not task_config.is_classification and num_classes is not None:
+            raise ConfigError(
+                f"--num-classes with --task {kind}, expected it only for a classification; leave it out"
+            )
+        task = LearningTask(shape, task_config.count_outputs(shape, num_classes or 0), config=task_config)
+        table = check_task(task, model or choose_model(shape, task_config.kind))
+        return questions.answer("", "", "", "--data", lambda _: (task, table))
     question = "Data of one device (.npz, folder, CSV, module:function), or a name of `edgefl datasets`"
     return questions.answer(data[0] if data else None, question, "digits", "--data", read)

@@ -14,8 +14,11 @@ from click.testing import CliRunner
 from edgefl.cli import main as cli
 from edgefl.cli.commands.init import init
 from edgefl.config import load_config
+from edgefl.data import load_data, make_shards
+from edgefl.data.task_form import TaskShards
 from edgefl.init.questions import to_federation_name
 from edgefl.init.task import choose_model
+from edgefl.tasks.config import ANOMALY, REGRESSION, TaskConfig
 from edgefl.wire.topics import check_federation
 
 
@@ -219,3 +222,108 @@ def test_ctrl_c_at_a_question_writes_nothing(working_directory: Path) -> None:
     assert process.returncode == 130
     assert b"Traceback" not in process.stderr.read()
     assert not list(working_directory.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "model"),
+    [
+        ((40,), ANOMALY, "autoencoder"),
+        ((128, 3), ANOMALY, "conv-autoencoder"),
+        ((126, 3), ANOMALY, "autoencoder"),
+        ((28, 28, 1), ANOMALY, "autoencoder"),
+        ((128, 3), REGRESSION, "cnn1d"),
+        ((40,), REGRESSION, "softmax"),
+    ],
+)
+def test_model_is_chosen_by_task_and_input_shape(shape: tuple[int, ...], kind: str, model: str) -> None:
+    assert choose_model(shape, kind) == model
+
+
+def save_form(path: Path, form: str, shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).random((60, *shape), np.float32)
+    labels = {
+        "numbers": np.arange(60) / 4,
+        "pairs": np.stack([np.arange(60), np.arange(60) % 7], axis=1),
+        "faults": (np.arange(60) % 10 == 9).astype(np.int64),
+    }
+    np.savez(path, **{"x": x} | ({"y": labels[form]} if form in labels else {}))
+
+
+@pytest.mark.parametrize(
+    ("form", "options", "shape", "task", "model"),
+    [
+        ("numbers", [], (32, 3), TaskConfig(REGRESSION), ("cnn1d", 1)),
+        ("pairs", [], (5,), TaskConfig(REGRESSION, outputs=2), ("softmax", 2)),
+        ("faults", ["--task", "regression"], (5,), TaskConfig(REGRESSION), ("softmax", 1)),
+        ("nothing", [], (32, 3), TaskConfig(ANOMALY), ("conv-autoencoder", 96)),
+        ("nothing", [], (5,), TaskConfig(ANOMALY), ("autoencoder", 5)),
+        ("faults", ["--task", "anomaly"], (5,), TaskConfig(ANOMALY), ("autoencoder", 5)),
+    ],
+)
+def test_yes_option_finds_the_task_of_a_file(
+    working_directory: Path,
+    capsys: pytest.CaptureFixture[str],
+    form: str,
+    options: list[str],
+    shape: tuple[int, ...],
+    task: TaskConfig,
+    model: tuple[str, int],
+) -> None:
+    save_form(working_directory / "pi-1.npz", form, shape)
+    assert cli.run_command(["init", "--yes", "--data", "pi-1.npz", "--json", *options]) == 0
+    out, err = capsys.readouterr()
+    config = load_config(working_directory / "federation.toml")
+    assert config.task == task
+    assert (config.model.name, config.model.num_classes) == model
+    assert (config.algorithm, config.partition.name) == ("fedavg", "iid")
+    assert "fedavg is recommended: it works for every task" in err
+    assert json.loads(out)["task"] == task.kind
+    dataset = load_data(config.data, config.seed)
+    shards = TaskShards(make_shards(dataset, config.partition, config.seed), config.task)
+    assert all(len(shards[client_id].y_train) for client_id in shards)
+
+
+def test_devices_without_labels_are_simulated_as_groups(working_directory: Path) -> None:
+    for name in ("pi-1", "pi-2"):
+        save_form(working_directory / f"{name}.npz", "nothing", (32, 3))
+    assert cli.run_command(["init", "--yes", "--data", "pi-1.npz", "--data", "pi-2.npz"]) == 0
+    config = load_config(working_directory / "federation.toml")
+    assert (config.task.kind, config.partition.name, config.partition.num_clients) == (ANOMALY, "group", 2)
+    assert len(make_shards(load_data(config.data, config.seed), config.partition, config.seed)) == 2
+
+
+def test_columns_of_a_csv_file_become_targets(
+    working_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = "".join(f"{i % 7},{i / 4}\n" for i in range(800))
+    (working_directory / "a.csv").write_text(f"ax,watt\n{rows}")
+    command = ["init", "--yes", "--data", "a.csv", "--window", "16", "--target", "watt"]
+    assert cli.run_command(command) == 0
+    assert "--data a.csv --window 16 --target watt" in capsys.readouterr().out
+    config = load_config(working_directory / "federation.toml")
+    assert (config.task.kind, config.model.input_shape) == (REGRESSION, (16, 1))
+
+
+def test_input_shape_replaces_the_data_of_every_task(working_directory: Path) -> None:
+    assert cli.run_command(["init", "--yes", "--input-shape", "32,3", "--task", "anomaly"]) == 0
+    config = load_config(working_directory / "federation.toml")
+    assert (config.model.name, config.task.kind) == ("conv-autoencoder", ANOMALY)
+
+
+@pytest.mark.parametrize(
+    ("form", "options", "message"),
+    [
+        ("nothing", ["--task", "regression"], "pi-1.npz: the samples have no labels y"),
+        ("numbers", ["--task", "anomaly"], "pi-1.npz: the labels y hold 0.25, expected 0 for a normal"),
+        ("numbers", ["--task", "classification"], "which is not a class"),
+        ("numbers", ["--algorithm", "aem"], "expected a classification"),
+        ("numbers", ["--task", "regression", "--num-classes", "3"], "only for a classification"),
+    ],
+)
+def test_task_that_does_not_fit_the_data_is_refused(
+    working_directory: Path, capsys: pytest.CaptureFixture[str], form: str, options: list[str], message: str
+) -> None:
+    save_form(working_directory / "pi-1.npz", form, (5,))
+    assert cli.run_command(["init", "--yes", "--data", "pi-1.npz", *options]) == 1
+    assert message in capsys.readouterr().err
+    assert not (working_directory / "federation.toml").exists()
