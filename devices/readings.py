@@ -18,6 +18,8 @@ from edgefl.types import Array
 MAX_SENSOR_CHANNELS = 1024
 MAX_SENSORS = 256
 MAX_LABEL_NUMBER = 999_999
+SINGLE_CHANNEL = "value"
+"""Name of the channel of a message that is one number."""
 
 
 def parse_reading(payload: bytes, channels: tuple[str, ...]) -> dict[str, float]:
@@ -47,7 +49,7 @@ def parse_reading(payload: bytes, channels: tuple[str, ...]) -> dict[str, float]
         if isinstance(raw, dict)
         else enumerate(raw)
         if isinstance(raw, list)
-        else [("value", raw)]
+        else [(SINGLE_CHANNEL, raw)]
     )
     values = {str(key): value for key, value in items}
     if missing := [name for name in channels if name not in values]:
@@ -89,14 +91,26 @@ def parse_label(payload: bytes, classes: tuple[str, ...]) -> int:
     return int(text)
 
 
+def parse_target(payload: bytes) -> float:
+    """Return the number to predict that a message contains.
+
+    Args:
+        payload: the message, a JSON number.
+
+    Raises:
+        DataError: the message is not one finite number.
+    """
+    return parse_reading(payload, (SINGLE_CHANNEL,))[SINGLE_CHANNEL]
+
+
 @dataclass(frozen=True)
 class SensorTopics:
     """The topics of readings and labels.
 
     Attributes:
         readings: MQTT filter of the readings.
-        labels: MQTT filter of the labels, empty without labels. A label belongs to the sensor whose topic has
-            the same values for the wildcards. Without wildcards it belongs to all sensors.
+        labels: MQTT filter of the labels or targets, empty without any. A label belongs to the sensor whose
+            topic has the same values for the wildcards. Without wildcards it belongs to all sensors.
 
     Raises:
         ConfigError: a topic is not a filter, or the numbers of wildcards differ.
@@ -115,8 +129,8 @@ class SensorTopics:
         wild = [sum(topic.count(mark) for mark in "+#") for topic in (self.readings, self.labels)]
         if self.labels and wild[1] not in (0, wild[0]):
             raise ConfigError(
-                f"--label-topic {self.labels!r} has {wild[1]} wildcards, --topic {self.readings!r} "
-                f"{wild[0]}; use the same number, or none in --label-topic"
+                f"--label-topic or --target-topic {self.labels!r} has {wild[1]} wildcards, --topic "
+                f"{self.readings!r} {wild[0]}; use the same number, or none in the topic of labels"
             )
 
     def match(self, topic: str) -> tuple[str, tuple[str, ...]] | None:
@@ -146,12 +160,12 @@ class Sensor:
     """The newest consecutive readings of one sensor, at most as many as a window has.
 
     Attributes:
-        rows: the readings with their labels. A reading has shape (channels,), float32.
+        rows: the readings with their labels or targets. A reading has shape (channels,), float32.
         recording: number of the recording.
         seen: number of readings in the recording.
     """
 
-    rows: deque[tuple[Array, int]]
+    rows: deque[tuple[Array, float]]
     recording: int
     seen: int = 0
 
@@ -162,13 +176,13 @@ class SensorWindow:
 
     Attributes:
         values: readings, shape (window, channels), float32.
-        label: number of the class.
+        label: number of the class, or the target.
         recording: number of the recording. After a gap, a sensor begins a new recording.
         first_row: index of the window's first reading in the recording.
     """
 
     values: Array
-    label: int
+    label: float
     recording: int
     first_row: int
 
@@ -192,6 +206,8 @@ class WindowCutter:
         channel_names: channels of the first reading. All other readings must have the same channels.
         readings: number of readings so far.
         unlabelled: number of readings before the first label.
+        has_targets: whether the topic of labels has numbers to predict. A window gets the number at its last
+            reading, and not the most frequent one.
     """
 
     topics: SensorTopics
@@ -204,7 +220,8 @@ class WindowCutter:
     channel_names: tuple[str, ...] = ()
     readings: int = 0
     unlabelled: int = 0
-    _labels: dict[tuple[str, ...], int] = field(default_factory=dict)
+    has_targets: bool = False
+    _labels: dict[tuple[str, ...], float] = field(default_factory=dict)
     _sensors: dict[str, Sensor] = field(default_factory=dict)
     _recordings: int = 0
 
@@ -223,7 +240,7 @@ class WindowCutter:
         """
         kind, wildcards = self.topics.match(topic) or ("", ())
         if kind == "labels":
-            number = parse_label(payload, self.classes)
+            number = parse_target(payload) if self.has_targets else parse_label(payload, self.classes)
             if len(self._labels) >= MAX_SENSORS and wildcards not in self._labels:
                 raise DataError(
                     f"more than {MAX_SENSORS} sensors have labels, expected at most {MAX_SENSORS}; use a "
@@ -257,11 +274,10 @@ class WindowCutter:
         sensor.rows.append((np.array(list(reading.values()), np.float32), label))
         sensor.seen += 1
         if sensor.seen >= self.window and (sensor.seen - self.window) % self.step == 0:
-            labels = np.array([label for _, label in sensor.rows], np.int64)
+            if not self.has_targets:
+                label = find_majority(np.array([label for _, label in sensor.rows], np.int64))
             values = np.stack([row for row, _ in sensor.rows])
-            self.on_window(
-                SensorWindow(values, find_majority(labels), sensor.recording, sensor.seen - self.window)
-            )
+            self.on_window(SensorWindow(values, label, sensor.recording, sensor.seen - self.window))
 
     def restart_windows(self) -> None:
         """Start all windows again. Call it when messages may have been lost."""

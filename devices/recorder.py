@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from devices.readings import SensorTopics, SensorWindow, WindowCutter, format_counts, parse_label
-from edgefl.data.sources.ring import Ring, check_ring_size, load_ring, lock_ring
+from edgefl.data.sources.ring import (
+    CLASS_LABELS,
+    NO_LABELS,
+    TARGET_LABELS,
+    Ring,
+    check_ring_size,
+    load_ring,
+    lock_ring,
+)
 from edgefl.errors import DataError
 from edgefl.system.signals import Stopped
 from edgefl.transport.link import Link, Message
@@ -35,6 +43,8 @@ class RecordSettings:
         classes: names of the classes. Empty if classes have no names.
         save_s: seconds between writes of the file.
         count: number of new windows after which to stop. 0 records until a signal.
+        labels: what the labels are, see `edgefl.data.sources.ring.LABEL_FORMS`. The topic of labels has the
+            numbers to predict if they are targets.
     """
 
     broker: str
@@ -48,6 +58,7 @@ class RecordSettings:
     classes: tuple[str, ...] = ()
     save_s: float = 60.0
     count: int = 0
+    labels: str = CLASS_LABELS
 
 
 class Recorder:
@@ -70,6 +81,8 @@ class Recorder:
         self._last_problem = ""
         self._logged_problems = (0, 0, 0)
         label = None if settings.label is None else parse_label(settings.label.encode(), settings.classes)
+        if settings.labels == NO_LABELS:
+            label = 0  # the ring does not store it
         self._cutter = WindowCutter(
             settings.topics,
             settings.window,
@@ -78,6 +91,7 @@ class Recorder:
             settings.channels,
             settings.classes,
             label,
+            has_targets=settings.labels == TARGET_LABELS,
         )
 
     def run(self) -> dict[str, Any]:
@@ -118,7 +132,9 @@ class Recorder:
 
     def _resume(self) -> None:
         settings = self._settings
-        self._ring = load_ring(settings.out, settings.capacity, settings.window, settings.classes)
+        self._ring = load_ring(
+            settings.out, settings.capacity, settings.window, settings.classes, settings.labels
+        )
         if self._ring is not None:
             if settings.channels and settings.channels != self._ring.channels:
                 raise DataError(
@@ -132,7 +148,11 @@ class Recorder:
         if self._ring is None:
             settings = self._settings
             self._ring = Ring(
-                settings.capacity, settings.window, self._cutter.channel_names, settings.classes
+                settings.capacity,
+                settings.window,
+                self._cutter.channel_names,
+                settings.classes,
+                settings.labels,
             )
         recording = self._recordings.setdefault(window.recording, self._ring.recorded)
         self._ring.add(window.values, window.label, recording, window.first_row)

@@ -25,6 +25,13 @@ from edgefl.system.signals import raise_on_signal
 )
 @click.option("--label", help="Label of all windows, in place of --label-topic.")
 @click.option(
+    "--target-topic",
+    default="",
+    help="Topic of a number to predict, in place of --label-topic. A window gets the number at its last "
+    "reading.",
+)
+@click.option("--unlabelled", is_flag=True, help="Record without labels, to find anomalies.")
+@click.option(
     "--classes",
     type=click.Path(path_type=Path, dir_okay=False),
     help="File with one class name per line, if labels are names.",
@@ -73,6 +80,8 @@ def record(
     topic: str,
     label_topic: str,
     label: str | None,
+    target_topic: str,
+    unlabelled: bool,
     classes: Path | None,
     channels: str,
     window: int,
@@ -85,7 +94,7 @@ def record(
     log_format: str,
     as_json: bool,
 ) -> None:
-    """Record sensor messages with labels as training data for `edgefl device start --data`.
+    """Record sensor messages as training data for `edgefl device start --data`.
 
     A reading is JSON: a number, a list with one number for each channel, or an object of numbers. Readings
     stay on this board. Another start with the same -o continues the recording.
@@ -96,16 +105,30 @@ def record(
     from devices.readings import SensorTopics, format_counts
     from devices.recorder import Recorder, RecordSettings
     from edgefl.data.sources.classes import read_class_list
+    from edgefl.data.sources.ring import CLASS_LABELS, NO_LABELS, TARGET_LABELS
 
-    if (label is None) == (not label_topic):
+    choices = {
+        "--label-topic": bool(label_topic),
+        "--label": label is not None,
+        "--target-topic": bool(target_topic),
+        "--unlabelled": unlabelled,
+    }
+    if sum(choices.values()) != 1:
+        passed = " and ".join(name for name, is_passed in choices.items() if is_passed)
         raise ConfigError(
-            "--label-topic and --label are both given or both missing, expected one of them; pass one"
+            f"{passed or 'none'} of {', '.join(choices)} given, expected one of them; pass --unlabelled for "
+            "windows without labels"
+        )
+    if classes and (target_topic or unlabelled):
+        raise ConfigError(
+            f"--classes with {'--target-topic' if target_topic else '--unlabelled'}, expected it with labels "
+            "only; leave it out"
         )
     if out.suffix != ".npz":
         raise ConfigError(f"-o is {out}, expected a name that ends in .npz; change it")
     settings = RecordSettings(
         broker,
-        SensorTopics(topic, label_topic),
+        SensorTopics(topic, label_topic or target_topic),
         window,
         step or window,
         capacity,
@@ -115,6 +138,7 @@ def record(
         read_class_list(classes) if classes else (),
         save_s,
         count,
+        NO_LABELS if unlabelled else TARGET_LABELS if target_topic else CLASS_LABELS,
     )
     with Progress(log=LogOptions(log_level, log_format)), raise_on_signal():
         counts = Recorder(settings).run()

@@ -150,6 +150,39 @@ def test_class_names_are_stored_as_numbers(record, sensor, topic_root, tmp_path)
         assert (file["y"].tolist(), file["class_names"].tolist()) == ([1, 0], ["stand", "walk"])
 
 
+def test_windows_are_recorded_without_labels(record, sensor, topic_root, tmp_path):
+    process = record("--unlabelled", "--count", "2")
+    publish_readings(sensor, topic_root, 0, 4)
+    assert process.end() == 0
+    assert json.loads(process.out)["unlabelled"] == 0
+    with np.load(tmp_path / "ring.npz") as file:
+        assert "y" not in file
+        assert file["x"][:, 0, 0].tolist() == [0, 2]
+    process = record("--label", "1", listening=False)
+    assert process.end() == 1
+    assert "holds windows without labels, expected windows with classes" in process.err
+
+
+def test_target_of_a_window_is_the_number_at_its_last_reading(record, sensor, topic_root, tmp_path):
+    process = record("--target-topic", f"{topic_root}/+/power", "--count", "2")
+    for number in range(4):
+        sensor.publish(f"{topic_root}/pi/power", str(number / 4 - 0.5).encode())
+        sensor.publish(f"{topic_root}/pi/accel", str(number).encode())
+    assert process.end() == 0
+    with np.load(tmp_path / "ring.npz") as file:
+        assert (file["y"].dtype, file["y"].tolist()) == (np.float32, [-0.25, 0.25])
+    process = record("--target-topic", f"{topic_root}/+/power", "--count", "1")
+    process.wait_for("contains 2 windows; continuing")
+    for payload in (b"[1]", b"null", b"7.5"):
+        sensor.publish(f"{topic_root}/pi/power", payload)
+    for number in (4, 5):
+        sensor.publish(f"{topic_root}/pi/accel", str(number).encode())
+    assert process.end() == 0
+    assert json.loads(process.out)["malformed"] == 2
+    with np.load(tmp_path / "ring.npz") as file:
+        assert file["y"].tolist() == [-0.25, 0.25, 7.5]
+
+
 def test_second_recorder_of_a_file_is_refused(record, tmp_path):
     record("--label", "1")
     second = record("--label", "1", listening=False)
@@ -230,7 +263,9 @@ def test_no_window_spans_a_broker_outage(start, tmp_path):
 @pytest.mark.parametrize(
     ("more", "error"),
     [
-        ((), "--label-topic and --label are both given or both missing"),
+        ((), "none of --label-topic, --label, --target-topic, --unlabelled given, expected one of them"),
+        (("--unlabelled", "--label", "1"), "--label and --unlabelled of"),
+        (("--unlabelled", "--classes", "none.txt"), "--classes with --unlabelled"),
         (("--label", "1", "--label-topic", "l"), "expected one of them"),
         (("--label", "walk"), "--classes FILE"),
         (("--label", "1", "--topic", "a/#/b"), "is not an MQTT filter"),

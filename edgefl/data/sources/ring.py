@@ -3,7 +3,7 @@
 `--data` reads the file as a shard. It contains these arrays:
 
 - `x`: windows, shape (n, window, channels), float32.
-- `y`: labels, shape (n,), int64.
+- `y`: labels, shape (n,), int64, or numbers to predict, shape (n,), float32. Missing without labels.
 - `window_number`: position of each window among all windows ever recorded, shape (n,), int64.
 - `recording`: number of the first window of the same sensor without a gap, shape (n,), int64.
 - `first_row`: first reading of each window in that recording, shape (n,), int64.
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgefl.data.arrays import read_arrays
 from edgefl.data.sources.classes import pack_class_names
@@ -29,6 +30,15 @@ from edgefl.system.files import SECRET_MODE, write_state
 from edgefl.types import Array
 
 MAX_RING_BYTES = 1 << 30
+CLASS_LABELS = "classes"
+TARGET_LABELS = "targets"
+NO_LABELS = "none"
+LABEL_FORMS = {
+    CLASS_LABELS: "windows with classes",
+    TARGET_LABELS: "windows with numbers to predict",
+    NO_LABELS: "windows without labels",
+}
+"""What the labels of a ring are, with a description."""
 RING_REMEDY = "use another -o, or remove the file"
 
 
@@ -56,19 +66,26 @@ class Ring:
         window: rows per window.
         channels: names of the channels.
         classes: names of the classes, empty if labels are numbers.
+        labels: what the labels are, one of `LABEL_FORMS`.
 
     Raises:
         ConfigError: the ring would exceed `MAX_RING_BYTES`.
     """
 
     def __init__(
-        self, capacity: int, window: int, channels: tuple[str, ...], classes: tuple[str, ...] = ()
+        self,
+        capacity: int,
+        window: int,
+        channels: tuple[str, ...],
+        classes: tuple[str, ...] = (),
+        labels: str = CLASS_LABELS,
     ) -> None:
         check_ring_size(capacity, window, len(channels))
         self.channels = channels
         self.classes = classes
         self._x = np.zeros((capacity, window, len(channels)), np.float32)
-        self._y = np.zeros(capacity, np.int64)
+        self.labels = labels
+        self._y: NDArray[Any] = np.zeros(capacity, np.float32 if labels == TARGET_LABELS else np.int64)
         self._number = np.full(capacity, -1, np.int64)
         self._recording = np.zeros(capacity, np.int64)
         self._first_row = np.zeros(capacity, np.int64)
@@ -77,12 +94,12 @@ class Ring:
     def __len__(self) -> int:
         return int((self._number >= 0).sum())
 
-    def add(self, x: Array, y: int, recording: int, first_row: int) -> None:
+    def add(self, x: Array, y: float, recording: int, first_row: int) -> None:
         """Add a window, which replaces the oldest window of a full ring.
 
         Args:
             x: the window, shape (window, channels), float32.
-            y: the label.
+            y: the class, or the number to predict. Without labels, it has no effect.
             recording: number of the recording that the window was cut from: the value of `recorded` before
                 its first window was added.
             first_row: first reading of the window in that recording.
@@ -115,11 +132,15 @@ class Ring:
             "first_row": self._first_row[rows],
         }
         arrays |= {"channel_names": np.array(self.channels), **pack_class_names(self.classes)}
+        if self.labels == NO_LABELS:
+            del arrays["y"]
         np.savez(buffer, **arrays)
         write_state(path, buffer.getvalue(), SECRET_MODE, "free some space, or use a smaller --capacity")
 
 
-def load_ring(path: Path, capacity: int, window: int, classes: tuple[str, ...]) -> Ring | None:
+def load_ring(
+    path: Path, capacity: int, window: int, classes: tuple[str, ...], labels: str = CLASS_LABELS
+) -> Ring | None:
     """Load the newest `capacity` windows of a ring file, or return None if there is no file.
 
     Args:
@@ -127,9 +148,10 @@ def load_ring(path: Path, capacity: int, window: int, classes: tuple[str, ...]) 
         capacity: maximum number of windows.
         window: expected rows per window.
         classes: expected names of the classes.
+        labels: what the labels are expected to be, one of `LABEL_FORMS`.
 
     Raises:
-        DataError: the file is not a ring, is damaged, or has other windows or classes.
+        DataError: the file is not a ring, is damaged, or has other windows, labels or classes.
         ConfigError: the ring would exceed `MAX_RING_BYTES`.
     """
     if not path.exists():
@@ -140,13 +162,13 @@ def load_ring(path: Path, capacity: int, window: int, classes: tuple[str, ...]) 
         some=True,
         remedy=RING_REMEDY,
     )
-    if not {"x", "y", "window_number", "channel_names"} <= arrays.keys():
+    if not {"x", "window_number", "channel_names"} <= arrays.keys():
         raise DataError(
             f"{path} is not a ring of `edgefl device record`, it contains {', '.join(arrays) or 'nothing'}; "
             f"{RING_REMEDY}"
         )
     x = arrays["x"]
-    y = arrays["y"]
+    y = arrays.get("y", np.zeros(len(x) if x.ndim else 0, np.int64))
     number = arrays["window_number"]
     # A ring of an earlier version: each window is treated as a separate recording.
     recording = arrays.get("recording", number)
@@ -159,6 +181,7 @@ def load_ring(path: Path, capacity: int, window: int, classes: tuple[str, ...]) 
         or not len(x) == y.size == number.size == recording.size == first_row.size
         or not len(x)
         or number.min() < 0
+        or y.dtype.kind not in "iuf"
     ):
         raise DataError(
             f"{path} is damaged: x is {x.shape}, {y.size} labels, {number.size} numbers, {len(channels)} "
@@ -170,10 +193,16 @@ def load_ring(path: Path, capacity: int, window: int, classes: tuple[str, ...]) 
             for n, c in ((x.shape[1], stored_classes), (window, classes))
         )
         raise DataError(f"{path} holds {stored}, expected {requested}; use the same options, {RING_REMEDY}")
-    ring = Ring(capacity, window, channels, classes)
+    stored_labels = NO_LABELS if "y" not in arrays else TARGET_LABELS if y.dtype.kind == "f" else CLASS_LABELS
+    if stored_labels != labels:
+        raise DataError(
+            f"{path} holds {LABEL_FORMS[stored_labels]}, expected {LABEL_FORMS[labels]}; use the same "
+            f"options, {RING_REMEDY}"
+        )
+    ring = Ring(capacity, window, channels, classes, labels)
     for index in np.argsort(number)[-capacity:]:
         ring.recorded = int(number[index])
-        ring.add(x[index], int(y[index]), int(recording[index]), int(first_row[index]))
+        ring.add(x[index], y.ravel()[index], int(recording[index]), int(first_row[index]))
     return ring
 
 

@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from devices.local_dataset import LocalDataset
 from edgefl.data.npz import load_shard
-from edgefl.data.sources.ring import MAX_RING_BYTES, Ring, load_ring, lock_ring
+from edgefl.data.sources import make_source
+from edgefl.data.sources.ring import MAX_RING_BYTES, NO_LABELS, TARGET_LABELS, Ring, load_ring, lock_ring
 from edgefl.errors import ConfigError, DataError, StateError
 
 AXES = ("x", "y", "z")
@@ -197,3 +199,23 @@ def test_capacity_and_file_lock_are_checked(tmp_path):
             pass
     with lock_ring(tmp_path / "r.npz"):
         pass
+
+
+@pytest.mark.parametrize("labels", [TARGET_LABELS, NO_LABELS])
+def test_numbers_and_missing_labels_survive_a_restart(tmp_path, labels):
+    ring = Ring(60, 4, AXES, labels=labels)
+    for number in range(60):
+        ring.add(np.full((4, 3), number, np.float32), number / 4, 0, number * 4)
+    ring.save(tmp_path / "r.npz")
+    loaded = load_ring(tmp_path / "r.npz", 40, 4, (), labels)
+    assert loaded is not None and len(loaded) == 40
+    loaded.save(tmp_path / "r.npz")
+    shard = LocalDataset(make_source(str(tmp_path / "r.npz"))).load_shard()
+    assert shard.has_labels == (labels == TARGET_LABELS)
+    if labels == TARGET_LABELS:
+        assert shard.target_train is not None
+        np.testing.assert_array_equal(shard.target_train[:, 0], shard.x_train[:, 0, 0] / 4)
+    else:
+        assert shard.target_train is None
+    with pytest.raises(DataError, match="expected windows with classes"):
+        load_ring(tmp_path / "r.npz", 40, 4, ())
