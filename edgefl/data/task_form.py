@@ -30,8 +30,8 @@ def to_task_form(shard: Shard, task: TaskConfig) -> Shard:
         return _separate_anomalies(shard, task)
     if not shard.has_labels:
         raise DataError(
-            f"the samples have no labels y, expected {_describe_labels(task)}; add y, or set kind = "
-            "'anomaly' in [task]"
+            f"the samples have no labels y, expected {_describe_labels(task)}; add y (for "
+            "CSV --label or --target), or set kind = 'anomaly' in [task]"
         )
     if task.kind == REGRESSION:
         train, test = (
