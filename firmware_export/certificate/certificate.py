@@ -14,7 +14,7 @@ from edgefl import __version__
 from edgefl.errors import ConfigError, ExportError
 from edgefl.system.files import parse_json
 from firmware_export.certificate.budget import Budget, check_budget
-from firmware_export.certificate.golden import GoldenVectors, compare_accuracy
+from firmware_export.certificate.golden import GoldenVectors, compare_accuracy, measure_task
 from firmware_export.certificate.parity import EQUAL, ParityResult, hash_outputs, run_everywhere, run_skipping
 from firmware_export.certificate.resource_usage import extract_cost, profile_layers
 from firmware_export.certificate.tflm import list_operators
@@ -24,6 +24,7 @@ from firmware_export.codegen.prefix import DEFAULT_PREFIX, check_prefix
 from firmware_export.firmware.latency import estimate_latencies
 from firmware_export.firmware.targets import TARGETS
 from firmware_export.firmware.toolchain import explain_missing_tools, read_tool_version
+from firmware_export.quantize.anomaly import read_model_task
 from firmware_export.quantize.report import find_warnings
 from firmware_export.tflite.graph import read_graph
 from firmware_export.tflite.interpreter import load_tflite
@@ -33,6 +34,8 @@ CERTIFICATE_FORMAT = 1
 DEVICE_INPUTS = "device"
 FILE_INPUTS = "file"
 RANDOM_INPUTS = "random"
+TASK_KEY = "task"
+"""Task and figures of a model that is no classifier. The certificate of a classifier has no such entry."""
 QUANTIZATION_KEYS = ("route", "quantizer", "recipe", "calibration_samples", "mixing", "held_out")
 
 
@@ -99,12 +102,18 @@ def make_certificate(
     loaded = load_tflite(model)
     arena = measure_arena_bytes(model)
     targets = [TARGETS[name] for name in target_names]
+    if request.threshold and read_model_task(model) is not None:
+        raise ExportError(
+            f"--threshold {request.threshold:g} compares the classes with and without skipped experts, but "
+            "the model is no classifier; leave out --threshold"
+        )
     exact = generate_c(model) if request.threshold else source
     compared = run_everywhere(exact.files, golden, targets, request.target)
     ran = compared
     skipping = None
     if request.threshold:
         ran, skipping = run_skipping(source.files, golden, targets, request.target)
+    task = measure_task(golden, model, model_float)
     costs = [cost for cost in map(extract_cost, ran) if cost is not None]
     layers = source.layers
     target_cost = next((cost for cost in costs if cost.target == request.target), None)
@@ -133,7 +142,9 @@ def make_certificate(
                 "parts": source.parts,
             },
             "tools": list_tool_versions(),
-            "warnings": find_warnings(golden.outputs, classifies=not request.imported or len(golden.y) > 0),
+            "warnings": find_warnings(
+                golden.outputs, classifies=task is None and (not request.imported or len(golden.y) > 0)
+            ),
             "golden": {
                 "inputs": request.inputs,
                 "samples": len(golden.inputs),
@@ -143,7 +154,8 @@ def make_certificate(
             "parity": [_make_reference_row(golden), *map(_make_parity_row, compared)],
             "skipping": skipping
             and {**skipping, "instructions_all_run": _find_worst_instructions(compared, request.target)},
-            "accuracy": asdict(compare_accuracy(golden, model_float)),
+            "accuracy": asdict(compare_accuracy(golden, model_float, is_other_task=task is not None)),
+            **({} if task is None else {TASK_KEY: task}),
             "cost": [asdict(cost) for cost in costs],
             "estimates": [
                 asdict(estimate)

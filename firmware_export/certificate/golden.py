@@ -13,7 +13,9 @@ from edgefl.errors import ExportError
 from edgefl.rng import derive_rng
 from edgefl.types import Array, Labels, Shard
 from firmware_export.certificate.tflm_runner import run_tflm
-from firmware_export.tflite.interpreter import load_tflite, quantize_input, run_samples
+from firmware_export.quantize.anomaly import load_detector, read_model_task
+from firmware_export.quantize.task_figures import combine_figures, measure_detector, measure_model
+from firmware_export.tflite.interpreter import dequantize_output, load_tflite, quantize_input, run_samples
 
 
 @dataclass(frozen=True)
@@ -22,15 +24,18 @@ class GoldenVectors:
 
     Attributes:
         x: samples, shape (n, ...), float32.
-        y: labels, shape (n,), int64. Shape (0,) if the samples have no labels.
+        y: labels, shape (n,), int64. Shape (0,) if the samples have no labels. For a regression the values to
+            predict, shape (n, k), float32. For an anomaly task 1 for an anomaly and 0 for a normal sample.
         inputs: quantized samples, shape (n, ...), int8.
         outputs: outputs of tflite-micro, shape (n, classes), int8.
+        scores: anomaly scores, shape (n,), int64. None for another task.
     """
 
     x: Array
     y: Labels
     inputs: Any
     outputs: Any
+    scores: Any = None
 
 
 @dataclass(frozen=True)
@@ -80,9 +85,12 @@ def choose_golden_samples(shard: Shard, count: int, seed: int) -> tuple[Array, L
         seed: random seed.
 
     Returns:
-        Samples and labels, shapes (n, ...) and (n,), float32 and int64.
+        Samples and labels, shapes (n, ...) and (n,), float32 and int64. For other tasks than classification
+            the labels are those of GoldenVectors.
     """
     x, y = (shard.x_test, shard.y_test) if len(shard.y_test) else (shard.x_train, shard.y_train)
+    if shard.anomaly_test is not None:
+        y = shard.anomaly_test.astype(np.int64) if len(shard.y_test) else np.zeros(len(x), np.int64)
     picked = np.sort(derive_rng(seed, 0, "golden").permutation(len(y))[:count])
     return x[picked], y[picked]
 
@@ -93,7 +101,7 @@ def make_golden(model: bytes, x: Array, y: Labels) -> GoldenVectors:
     Args:
         model: the int8 .tflite.
         x: samples, shape (n, ...), float32.
-        y: labels, shape (n,), int64. Shape (0,) if the samples have no labels.
+        y: labels as in GoldenVectors.
 
     Raises:
         ExportError: the model's input is not int8, the samples have another shape, or tflite-micro is missing
@@ -105,10 +113,16 @@ def make_golden(model: bytes, x: Array, y: Labels) -> GoldenVectors:
             f"the model takes {np.dtype(loaded.dtype)}, expected int8; export the mixture again"
         )
     inputs = quantize_input(loaded, x)
-    return GoldenVectors(np.asarray(x, np.float32), np.asarray(y, np.int64), inputs, run_tflm(model, inputs))
+    outputs = run_tflm(model, inputs)
+    task = read_model_task(model)
+    scores = load_detector(model, loaded).score(inputs, outputs) if task and task.is_anomaly else None
+    kind = np.float32 if np.asarray(y).dtype.kind == "f" else np.int64
+    return GoldenVectors(np.asarray(x, np.float32), np.asarray(y, kind), inputs, outputs, scores)
 
 
-def compare_accuracy(golden: GoldenVectors, model_float: bytes | None) -> AccuracyComparison:
+def compare_accuracy(
+    golden: GoldenVectors, model_float: bytes | None, *, is_other_task: bool = False
+) -> AccuracyComparison:
     """Compare the accuracy of the float model and of the golden outputs.
 
     The float model runs on LiteRT's default kernels.
@@ -116,7 +130,10 @@ def compare_accuracy(golden: GoldenVectors, model_float: bytes | None) -> Accura
     Args:
         golden: the golden vectors of the int8 model.
         model_float: the float .tflite. None if there is only the int8 model.
+        is_other_task: whether the model is no classifier, and so has no accuracy.
     """
+    if is_other_task:
+        return AccuracyComparison(len(golden.inputs), None, None, None, ())
     of_int8 = golden.outputs.argmax(axis=1)
     of_float = None
     if model_float is not None:
@@ -141,6 +158,52 @@ def compare_accuracy(golden: GoldenVectors, model_float: bytes | None) -> Accura
     everything = slice(None)
     accuracy_float = None if of_float is None else measure(of_float, everything)
     return AccuracyComparison(len(golden.y), accuracy_float, measure(of_int8, everything), agreement, classes)
+
+
+def measure_task(golden: GoldenVectors, model: bytes, model_float: bytes | None) -> dict[str, Any] | None:
+    """Return the task of a model with its figures on the golden vectors, or None for a classification.
+
+    Args:
+        golden: the golden vectors of the int8 model.
+        model: the int8 .tflite.
+        model_float: the float .tflite. None if there is only the int8 model.
+
+    Returns:
+        `kind`, `loss` and the figures of `task_figures.measure_model`, with `_float` and `_int8` behind their
+            names. For an anomaly task also `threshold`, `false_alarm_rate` and `measured`, as in report.json.
+
+    Raises:
+        ExportError: the labels do not fit the model.
+    """
+    task = read_model_task(model)
+    if task is None:
+        return None
+    entry: dict[str, Any] = {"kind": task.kind, "loss": task.loss}
+    loaded = load_tflite(model, reference=True)
+    answers = dequantize_output(loaded, golden.outputs)
+    targets: Any = golden.x.reshape(len(golden.x), -1) if task.is_anomaly else golden.y
+    is_anomaly = None
+    if task.is_anomaly:
+        is_anomaly = golden.y > 0 if len(golden.y) else np.zeros(len(golden.x), np.bool_)
+    if len(targets) and targets.shape != answers.shape:
+        raise ExportError(
+            f"the labels of the samples have shape {targets.shape}, expected {answers.shape} for this model; "
+            "export again with the samples of its federation"
+        )
+    if len(targets):
+        on_int8 = measure_model(task.loss, answers, targets, is_anomaly, golden.scores)
+        outputs = None if model_float is None else run_samples(load_tflite(model_float), golden.x)[0]
+        on_float = {} if outputs is None else measure_model(task.loss, outputs, targets, is_anomaly)
+        entry |= combine_figures(on_float, on_int8)
+    if is_anomaly is not None:
+        detector = load_detector(model, loaded)
+        entry |= {
+            "threshold": detector.threshold,
+            "unit": detector.rule.unit,
+            "false_alarm_rate": detector.false_alarm_rate,
+            "measured": measure_detector(detector, golden.scores, is_anomaly),
+        }
+    return entry
 
 
 def encode_golden(golden: GoldenVectors) -> bytes:

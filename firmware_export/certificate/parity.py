@@ -140,6 +140,8 @@ def _run_target(
                 raise
             return ParityResult(target.name, NOT_RUN, 0, str(error), describe_tools(target), "")
     check_outputs(target.name, golden.outputs[:count], ran.outputs)
+    if golden.scores is not None:
+        check_scores(target.name, golden.scores[:count], ran.scores)
     return ParityResult(
         target.name, EQUAL, count, "", describe_tools(target), hash_outputs(ran.outputs), built, ran
     )
@@ -164,4 +166,26 @@ def check_outputs(name: str, expected: Any, received: Any) -> None:
             f"{name} differs from the expected outputs in {len(differ)} of {len(expected)} samples, first in "
             f"sample {sample}, output {output}: expected {expected[sample, output]}, received "
             f"{received[sample, output]}; do not use any file of this export, and please report the error"
+        )
+
+
+def check_scores(name: str, expected: Any, received: Any) -> None:
+    """Check that a target's anomaly scores equal the expected scores.
+
+    Args:
+        name: name of the target.
+        expected: scores, shape (n,), int64.
+        received: scores, shape (n,), int64. None if the target printed none.
+
+    Raises:
+        ExportError: a score differs. The error names the first such sample and both scores.
+    """
+    scores = np.full(len(expected), -1) if received is None else received
+    differ = np.flatnonzero(expected != scores)
+    if len(differ):
+        sample = int(differ[0])
+        raise ExportError(
+            f"{name} differs from the expected anomaly scores in {len(differ)} of {len(expected)} samples, "
+            f"first in sample {sample}: expected {expected[sample]}, received {scores[sample]}; do not use "
+            "any file of this export, and please report the error"
         )

@@ -26,6 +26,7 @@ from firmware_export.certificate.certificate import (
     CERTIFICATE_FILE,
     DEVICE_INPUTS,
     RANDOM_INPUTS,
+    TASK_KEY,
     make_certificate,
     read_certificate,
     read_quantization,
@@ -38,6 +39,7 @@ from firmware_export.certificate.resource_usage import profile_layers
 from firmware_export.codegen.c_source import LayerCost, generate_c
 from firmware_export.codegen.prefix import DEFAULT_PREFIX
 from firmware_export.firmware.targets import TARGETS
+from firmware_export.quantize.task_figures import describe_task_figures
 from firmware_export.tflite.interpreter import load_tflite
 
 OLDER_VALUES: Mapping[str, Any] = {"warnings": [], "prefix": DEFAULT_PREFIX, "labels": []}
@@ -121,6 +123,7 @@ def verify_bundle(out: Path) -> VerificationResult:
             f"{accuracy['samples']} samples, every output byte the same: {', '.join(equal_runtimes)}",
             *random_inputs,
             *describe_accuracy(accuracy),
+            *describe_task_figures(rebuilt.get(TASK_KEY)),
         ),
         tuple(unchecked),
         tuple(rebuilt["warnings"]),

@@ -18,6 +18,7 @@ import numpy as np
 
 from edgefl.errors import ExportError
 from firmware_export.codegen.buffers import MemoryPlan, align, plan_buffers
+from firmware_export.codegen.c_anomaly import make_network_detector
 from firmware_export.codegen.c_layers import build_layers
 from firmware_export.codegen.c_loops import FoldedLayers, fold_steps, list_planned_layers
 from firmware_export.codegen.c_movement import TensorView, find_views
@@ -31,6 +32,7 @@ from firmware_export.codegen.c_text import (
 from firmware_export.codegen.layer import Field
 from firmware_export.codegen.lint import lint
 from firmware_export.codegen.mixture_structure import MixtureStructure, find_parts
+from firmware_export.quantize.anomaly import read_model_task
 from firmware_export.tflite.quantized_model import QuantizedModel, read_quantized_model
 
 
@@ -95,7 +97,8 @@ def generate_c(model: bytes, *, threshold: float = 0.0, labels: Sequence[str] = 
     """Return the C of a model.
 
     Args:
-        model: an int8 .tflite.
+        model: an int8 .tflite. If it contains its task, see `edgefl.tasks.detector`, the C gets the functions
+            of that task instead of `model_classify`.
         threshold: gate value below which an expert is skipped. It must be below 1 / experts. An expert with
             gate value zero is always skipped.
         labels: name of each output, for model.h. Empty for none.
@@ -110,6 +113,7 @@ def generate_c(model: bytes, *, threshold: float = 0.0, labels: Sequence[str] = 
         more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
         raise ExportError(f"the model cannot become C: {findings[0]}{more}")
     check_labels(labels, network.get_tensor(network.outputs[0]).size)
+    task = read_model_task(model)
     structure = find_parts(network)
     try:
         aliases = find_views(network)
@@ -155,6 +159,8 @@ def generate_c(model: bytes, *, threshold: float = 0.0, labels: Sequence[str] = 
         _hash_layout(network, structure, folded, packed),
         hashlib.sha256(model).hexdigest(),
         tuple(labels),
+        task,
+        make_network_detector(network, task) if task is not None and task.is_anomaly else None,
     )
     costs = tuple(
         LayerCost(

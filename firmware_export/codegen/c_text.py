@@ -8,7 +8,9 @@ from textwrap import indent
 import numpy as np
 
 from edgefl import __version__
+from edgefl.tasks.detector import AnomalyDetector, ModelTask
 from firmware_export.codegen.buffers import MemoryPlan
+from firmware_export.codegen.c_anomaly import render_detector_c, render_detector_h
 from firmware_export.codegen.c_loops import StepLoop
 from firmware_export.codegen.layer import STRUCTS, Field, Layer
 from firmware_export.codegen.mixture_structure import MixtureStructure
@@ -117,6 +119,8 @@ class AssembledModel:
         layout: MODEL_LAYOUT.
         sha256: digest of the .tflite, in hexadecimal.
         labels: name of each output. Empty if the names are unknown.
+        task: the model's task. None for a classification.
+        detector: the detector of an anomaly task. None for another task.
     """
 
     network: QuantizedModel
@@ -131,6 +135,8 @@ class AssembledModel:
     layout: str
     sha256: str
     labels: tuple[str, ...]
+    task: ModelTask | None = None
+    detector: AnomalyDetector | None = None
 
 
 def render_model_h(made: AssembledModel) -> str:
@@ -176,14 +182,17 @@ def render_model_h(made: AssembledModel) -> str:
         "   arenas may run at the same time. The static arena takes no RAM if only this function is used. */",
         "void model_run(void *arena, const int8_t *input, int8_t *output);",
     ]
-    lines += [
-        "/* Return the class: the index of the largest output, or the lowest index of a tie. */",
-        "int model_classify(const int8_t *input);",
-        "",
-    ]
+    if made.detector is not None:
+        lines += [render_detector_h(made.detector)]
+    elif made.task is None:
+        lines += [
+            "/* Return the class: the index of the largest output, or the lowest index of a tie. */",
+            "int model_classify(const int8_t *input);",
+            "",
+        ]
     if made.labels:
         lines += [
-            "/* Names of the classes, UTF-8. */",
+            f"/* Names of the {'classes' if made.task is None else 'outputs'}, UTF-8. */",
             "extern const char *const model_labels[MODEL_OUTPUT_BYTES];",
             "",
         ]
@@ -243,7 +252,10 @@ def render_model_c(made: AssembledModel) -> str:
         lines += ["const char *const model_labels[MODEL_OUTPUT_BYTES] = {"]
         lines += [f"    {quote_c_string(label)}," for label in made.labels]
         lines += ["};", ""]
-    return "\n".join([*lines, _render_run(made), "", INVOKE_C, CLASSIFY_C, END_C])
+    answer = [CLASSIFY_C] if made.task is None else []
+    if made.detector is not None:
+        answer = [render_detector_c(made.detector)]
+    return "\n".join([*lines, _render_run(made), "", INVOKE_C, *answer, END_C])
 
 
 def _render_layer(made: AssembledModel, part: str, layer: Layer, pointer: str) -> str:

@@ -28,8 +28,9 @@ from firmware_export.commands.update import drift, key, update
 from firmware_export.firmware.targets import find_target, parse_bytes
 from firmware_export.ota.signing_key import read_public_key
 from firmware_export.quantize.device_state import read_state
-from firmware_export.quantize.quantize import ExportReport, export_mixture
+from firmware_export.quantize.quantize import MAX_LOSS_INCREASE, ExportReport, export_mixture
 from firmware_export.quantize.routes import DEVICE_ROUTE, TENSORFLOW_ROUTE, QuantizationOptions
+from firmware_export.quantize.task_figures import describe_task_figures, describe_threshold
 from firmware_export.quantize.tune import Tuning
 
 QUANTIZATION_OPTIONS = ("route", "activations", "weights", "qat", "prune", "cluster_weights", "tune_epochs")
@@ -280,21 +281,39 @@ def _describe(report: ExportReport, out: Path) -> str:
     kind = f"int{report.activation_bits}"
     lines = [
         f"{out / 'model.tflite'}: {kind}, {report.tflite_bytes:,} bytes (float {report.float_bytes:,})",
-        f"accuracy on {report.num_test} {report.measured_on} samples: float {report.accuracy_float:.4f}, "
-        f"{kind} {report.accuracy_int8:.4f}",
+        *_describe_figures(report, kind),
         f"recipe: {report.recipe} ({report.calibration_samples} calibration samples); measured with "
         f"{report.runtime}",
     ]
     if report.held_out:
         lines.append(f"held-out samples: {report.held_out}")
     if len(report.tried) > 1:
-        tried = ", ".join(f"{a.recipe} {a.accuracy_int8:.4f}" for a in report.tried)
-        lines.append(f"{kind} lost more than a point at first; tried: {tried}")
+        if report.task is None:
+            tried = ", ".join(f"{a.recipe} {a.accuracy_int8:.4f}" for a in report.tried)
+            lines.append(f"{kind} lost more than a point at first; tried: {tried}")
+        else:
+            tried = ", ".join(f"{a.recipe} {a.loss_int8:.4g}" for a in report.tried)
+            lines.append(f"the loss of {kind} grew too much at first; tried: {tried}")
     lines += [f"WARNING: {warning}" for warning in report.warnings]
-    if not report.within_one_point:
+    if report.accuracy_float is not None and report.accuracy_int8 is not None and not report.within_one_point:
         loss = 100 * (report.accuracy_float - report.accuracy_int8)
         lines.append(
             f"WARNING: {kind} loses {loss:.1f} points after all remedies; the best model was kept. Collect "
             "more samples on this device."
         )
+    if report.task is not None and not report.task["within_limit"]:
+        lines.append(
+            f"WARNING: the mean loss of {kind} is more than {MAX_LOSS_INCREASE:.0%} above that of float "
+            "after all remedies; the best model was kept. Collect more samples on this device."
+        )
     return "\n".join(lines)
+
+
+def _describe_figures(report: ExportReport, kind: str) -> list[str]:
+    where = f"{report.num_test} {report.measured_on} samples"
+    if report.task is None:
+        return [f"accuracy on {where}: float {report.accuracy_float:.4f}, {kind} {report.accuracy_int8:.4f}"]
+    lines = [f"figures of {where}:", *describe_task_figures(report.task, kind)]
+    if report.anomaly is not None:
+        lines.append(describe_threshold(report.anomaly))
+    return lines

@@ -21,7 +21,7 @@ from firmware_export.firmware.toolchain import (
 
 MODEL_SOURCES = ("model", "model_weights")
 SIZES_PATTERN = re.compile(r"^\s*(\d+)\s+(\d+)\s+(\d+)\s", re.MULTILINE)
-SAMPLE_PATTERN = re.compile(r"^sample \d+: class \d+, ticks (\d+)$", re.MULTILINE)
+SAMPLE_PATTERN = re.compile(r"^sample \d+: (class|score|outputs)([\d -]+), ticks (\d+)$", re.MULTILINE)
 LAYER_PATTERN = re.compile(r"^layer (\d+): ticks (\d+)$", re.MULTILINE)
 OVERFLOW_PATTERN = re.compile(r"region `(FLASH|RAM)' overflowed by (\d+) bytes")
 DONE_PATTERN = re.compile(r"^done: samples (\d+), stack (\d+)$", re.MULTILINE)
@@ -85,12 +85,14 @@ class FirmwareRun:
         stack: bytes of stack that an inference needs.
         layers: ticks of each layer over all samples, by the layer's number. Empty unless the program was
             built with `profile`.
+        scores: anomaly scores, shape (n,), int64. None for a model that is no anomaly detector.
     """
 
     outputs: Any
     ticks: Any
     stack: int
     layers: Mapping[int, int]
+    scores: Any = None
 
 
 def explain_not_runnable(target: Target) -> str:
@@ -198,24 +200,26 @@ def run_firmware(
         else [qemu, *find_sandbox_options(qemu), *target.list_qemu_options(), "-kernel", str(built.program)]
     )
     text = run_tool(command, work, deadline_s, f"the firmware of {target.name}", PROGRAM_LIMITS)
-    ticks = SAMPLE_PATTERN.findall(text)
+    printed = SAMPLE_PATTERN.findall(text)
     done = DONE_PATTERN.search(text)
     blob = (work / "outputs.bin").read_bytes()
     if (
         done is None
         or int(done[1]) != len(inputs)
-        or len(ticks) != len(inputs)
+        or len(printed) != len(inputs)
         or len(blob) != len(inputs) * built.output_bytes
     ):
         raise ExportError(
-            f"the firmware of {target.name} ran {len(ticks)} of {len(inputs)} samples; it printed last: "
+            f"the firmware of {target.name} ran {len(printed)} of {len(inputs)} samples; it printed last: "
             f"{text[-300:]!r}"
         )
+    prints_scores = bool(printed) and printed[0][0] == "score"
     return FirmwareRun(
         np.frombuffer(blob, np.int8).reshape(len(inputs), built.output_bytes),
-        np.array([int(value) for value in ticks], np.int64),
+        np.array([int(ticks) for _, _, ticks in printed], np.int64),
         int(done[2]),
         {int(layer): int(value) for layer, value in LAYER_PATTERN.findall(text)},
+        np.array([int(answer) for _, answer, _ in printed], np.int64) if prints_scores else None,
     )
 
 

@@ -5,6 +5,7 @@ The files come from `templates/project`.
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
@@ -13,8 +14,11 @@ from firmware_export.firmware.field_program import UpdateSettings, make_field_fi
 from firmware_export.firmware.targets import ARM, COMPILER_OPTIONS, Target
 from firmware_export.firmware.toolchain import TOOL_PACKAGES
 
+CLASSES = "classes"
+VALUES = "values"
+SCORES = "scores"
 PLACEHOLDER = re.compile(r"@([A-Z_]+)@")
-PORTABLE_FILES = ("board.h", "main.c", "print.h")
+PORTABLE_FILES = ("board.h", "print.h")
 BARE_METAL_FILES = ("semihosting.c", "startup.c")
 SELFTEST_SECTION = """
 ## Self-test
@@ -35,6 +39,63 @@ UARTS = {
 """Kind and address of the first serial port of each of QEMU's machines."""
 
 
+@dataclass(frozen=True)
+class AnswerCode:
+    """The parts of main.c that depend on what the model answers.
+
+    Attributes:
+        name: what it prints for each sample.
+        code: definitions before main.
+        invoke: the statement that runs an inference.
+        printing: the statement that prints the answer.
+    """
+
+    name: str
+    code: str
+    invoke: str
+    printing: str
+
+
+CLASS_ANSWER = AnswerCode(
+    "class",
+    """static int highest(const int8_t *output)
+{
+    int best = 0;
+    for (int i = 1; i < MODEL_OUTPUT_BYTES; i++) {
+        best = output[i] > output[best] ? i : best;
+    }
+    return best;
+}
+
+""",
+    "model_invoke(input, output);",
+    'print_number(": class ", (uint32_t)highest(output));',
+)
+OUTPUTS_ANSWER = AnswerCode(
+    "int8 outputs",
+    """static void print_outputs(const int8_t *output)
+{
+    board_print(": outputs");
+    for (int i = 0; i < MODEL_OUTPUT_BYTES; i++) {
+        print_number(output[i] < 0 ? " -" : " ", (uint32_t)(output[i] < 0 ? -output[i] : output[i]));
+    }
+}
+
+""",
+    "model_invoke(input, output);",
+    "print_outputs(output);",
+)
+SCORE_ANSWER = AnswerCode(
+    "anomaly score",
+    """static struct model_detector detector;
+
+""",
+    "(void)model_is_anomaly(&detector, input);",
+    'print_number(": score ", detector.score);',
+)
+ANSWERS = {CLASSES: CLASS_ANSWER, VALUES: OUTPUTS_ANSWER, SCORES: SCORE_ANSWER}
+
+
 def make_project_files(
     model: Mapping[str, str], target: Target, updates: UpdateSettings | None = None
 ) -> dict[str, str]:
@@ -52,6 +113,7 @@ def make_project_files(
     """
     board_files = ("host.c",) if target.is_host else BARE_METAL_FILES
     texts = {name: read_project_template(name) for name in (*PORTABLE_FILES, *board_files)}
+    texts["main.c"] = _render_main(model["model.h"])
     texts |= {f"model/{name}": text for name, text in model.items()}
     values = _make_template_values(model["model.h"], target)
     texts["README.md"] = fill_placeholders(read_project_template("README.md.in"), values)
@@ -115,6 +177,17 @@ def read_output_bytes(header: str) -> int:
     return read_macro(header, "MODEL_OUTPUT_BYTES")
 
 
+def read_answer_kind(header: str) -> str:
+    """Return the kind of a model's answers: CLASSES, VALUES of a regression or SCORES of anomalies.
+
+    Args:
+        header: the text of model.h.
+    """
+    if re.search(r"^#define MODEL_THRESHOLD ", header, re.MULTILINE):
+        return SCORES
+    return CLASSES if "int model_classify(" in header else VALUES
+
+
 def read_macro(header: str, name: str) -> int:
     """Return an integer that a header defines.
 
@@ -140,6 +213,17 @@ def choose_clang_flags(target: Target) -> tuple[str, ...]:
     if target.architecture is not ARM:
         return ()
     return ("-fshort-enums", *([] if target.machine == "microbit" else ["-munaligned-access"]))
+
+
+def _render_main(header: str) -> str:
+    answer = ANSWERS[read_answer_kind(header)]
+    values = {
+        "ANSWER": answer.name,
+        "ANSWER_CODE": answer.code,
+        "INVOKE": answer.invoke,
+        "PRINT_ANSWER": answer.printing,
+    }
+    return fill_placeholders(read_project_template("main.c.in"), values)
 
 
 def _render_machine_header(target: Target) -> str:

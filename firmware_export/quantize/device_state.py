@@ -6,8 +6,9 @@ from pathlib import Path
 from edgefl.data.npz import make_shard_and_split
 from edgefl.data.sources import DataSource, parse_source, read_source
 from edgefl.data.split import SplitRecord
+from edgefl.data.task_form import to_task_form
 from edgefl.errors import StateError
-from edgefl.plan.spec import Plan
+from edgefl.plan.spec import Plan, read_num_classes, read_task
 from edgefl.storage.device_directory import DeviceFiles, decode_note, load_personal_model
 from edgefl.storage.run_directory import RunFiles
 from edgefl.types import Mixture, Shard
@@ -44,19 +45,24 @@ class DeviceState:
     def read_shard_with_split(self) -> tuple[Shard, SplitRecord]:
         """Read the device's shard, split as in training, and the record of its split.
 
+        The shard is in the form of the plan's task, see `edgefl.data.task_form`. The record counts samples as
+        they are stored.
+
         Raises:
             DataError: the samples cannot be read or do not fit the plan.
         """
         arrays = read_source(self.data)
         spec = self.plan.spec
-        return make_shard_and_split(
+        shard, split = make_shard_and_split(
             arrays,
             self.data.data,
             seed=self.seed,
-            num_classes=spec.num_classes,
+            num_classes=read_num_classes(spec),
             input_shape=spec.input_shape,
             count_overlapping=True,
+            any_task=bool(spec.task),
         )
+        return to_task_form(shard, read_task(spec)), split
 
 
 def read_state(directory: Path, data: DataSource | None = None) -> DeviceState:

@@ -1,35 +1,56 @@
 """Exports a mixture as an int8 .tflite, calibrated and measured with the device's own samples.
 
 The device route needs no TensorFlow. Candidates are tried in order until one loses at most one point of
-accuracy on the validation samples. No candidate is tuned on the validation samples. The test samples only
+accuracy on the validation samples. For a regression or an anomaly task, the mean loss decides instead, see
+MAX_LOSS_INCREASE. No candidate is tuned on the validation samples. The test samples only
 measure the chosen candidate.
 """
 
 import hashlib
 import json
 import zlib
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from edgefl.client.measures import measure_constant_loss
 from edgefl.client.validation import hold_out_validation, read_personalization
 from edgefl.config import PersonalizationConfig
 from edgefl.data.split import SPLIT_METADATA_NAME, SplitRecord, encode_split
 from edgefl.errors import ExportError
 from edgefl.plan.fill import fill_template
-from edgefl.plan.spec import Plan
+from edgefl.plan.spec import Plan, read_task
 from edgefl.plan.tflite import with_metadata
 from edgefl.rng import derive_rng
 from edgefl.system.files import write_atomic
 from edgefl.system.host import read_peak_rss_mb
+from edgefl.tasks.config import ANOMALY, TaskConfig
+from edgefl.tasks.detector import TASK_METADATA_NAME, ModelTask, encode_model_task
+from edgefl.tasks.scores import measure_sample_losses
 from edgefl.types import Array, Labels, Mixture, Shard
+from firmware_export.quantize.anomaly import Calibration, calibrate_detector
 from firmware_export.quantize.device_route import RECIPES, Recipe, load_quantizer, quantize
 from firmware_export.quantize.ranges import check_calibration
 from firmware_export.quantize.report import ExportReport, QuantizationAttempt, find_warnings
-from firmware_export.quantize.routes import DEVICE_ROUTE, QuantizationOptions, generate_candidates
+from firmware_export.quantize.routes import (
+    DEVICE_ROUTE,
+    QuantizationCandidate,
+    QuantizationOptions,
+    generate_candidates,
+)
+from firmware_export.quantize.task_figures import combine_figures, measure_detector, measure_model
 from firmware_export.tflite.graph import OperatorGraph, read_graph
-from firmware_export.tflite.interpreter import load_tflite, measure_accuracy, run_samples
+from firmware_export.tflite.interpreter import (
+    LoadedModel,
+    dequantize_output,
+    load_tflite,
+    measure_accuracy,
+    quantize_input,
+    run_samples,
+)
 
 __all__ = [
     "RECIPES",
@@ -43,6 +64,10 @@ __all__ = [
 ]
 
 MAX_ACCURACY_LOSS = 0.01
+MAX_LOSS_INCREASE = 0.05
+"""Share by which the mean loss may grow. A thousandth of the best constant prediction's loss is allowed too,
+because the loss of a nearly exact float model may grow by any share."""
+MAX_CONSTANT_LOSS_SHARE = 0.001
 
 
 def export_mixture(
@@ -63,6 +88,10 @@ def export_mixture(
     microcontroller. The float model runs on the default kernels, which differ by rounding only. Both are
     measured on the held-out samples, or on the training samples if nothing is held out.
 
+    A model of another task than classification carries its task as metadata, see `edgefl.tasks.detector`. The
+    float figures of such a task are those of real outputs, and so are the int8 figures, after the outputs are
+    dequantized.
+
     If a tuned model loses more than a point against float, an untuned model with a higher accuracy replaces
     it. If the plan holds out no validation samples, an export with tuning holds out the default share of the
     training samples and compares the candidates on them.
@@ -70,7 +99,7 @@ def export_mixture(
     Args:
         plan: the plan of the mixture.
         mixture: the mixture to quantize.
-        shard: the device's samples.
+        shard: the device's samples, in the form of the plan's task.
         out: directory for the files.
         seed: random seed for the calibration samples. The report contains it.
         client_id: id of the client. The report contains it.
@@ -81,10 +110,16 @@ def export_mixture(
 
     Raises:
         PlanError: the mixture belongs to another plan.
-        ExportError: the samples cannot calibrate, the route is not available on this machine, or the files
-            cannot be written.
+        ExportError: the samples cannot calibrate, the route is not available on this machine, the task cannot
+            be tuned, or the files cannot be written.
     """
     chosen = options or QuantizationOptions()
+    task = read_task(plan.spec)
+    if chosen.tuning.name and not task.is_classification:
+        raise ExportError(
+            f"{chosen.tuning.name}: tuning trains with the cross-entropy of classes, but the plan's task is "
+            f"{task.kind}; leave out --qat, --prune and --cluster-weights"
+        )
     if chosen.route == DEVICE_ROUTE:
         load_quantizer()
     check_calibration(shard.x_train, plan.spec.input_shape)
@@ -99,14 +134,14 @@ def export_mixture(
     )
     if not np.isfinite(x).all():
         raise ExportError("the held-out samples contain NaN or infinite values; clean the shard")
-    if len(y) and y.max() >= plan.spec.num_classes:
+    if task.is_classification and len(y) and y.max() >= plan.spec.num_classes:
         raise ExportError(
             f"a label is {y.max()}, the mixture has {plan.spec.num_classes} classes; is this shard from "
             "another data set?"
         )
     model = fill_template(*plan.find_template(mixture.signature), mixture.weights)
     expected, _ = run_samples(load_tflite(model), x_compared)
-    enough = measure_accuracy(expected, y_compared) - MAX_ACCURACY_LOSS - 1e-9
+    is_enough = _make_limit(task, expected, y_compared)
     calibration, _ = _shuffle_samples(shard, seed)
     tuning_samples = partial(_shuffle_samples, validation.train, seed)
     tried: list[tuple[QuantizationAttempt, bytes, tuple[str, ...]]] = []
@@ -121,31 +156,37 @@ def export_mixture(
         loaded = load_tflite(made, reference=True)
         runtime = loaded.runtime
         answers, _ = run_samples(loaded, x_compared)
-        agreement = float((answers.argmax(axis=1) == expected.argmax(axis=1)).mean())
-        tried.append(
-            (
-                QuantizationAttempt(
-                    candidate.name, candidate.samples, measure_accuracy(answers, y_compared), agreement
-                ),
-                made,
-                find_warnings(answers),
-            )
-        )
-        if tried[-1][0].accuracy_int8 >= enough:
+        attempt = _rate_attempt(task, candidate, loaded, answers, expected, y_compared)
+        tried.append((attempt, made, find_warnings(answers, classifies=task.is_classification)))
+        if is_enough(attempt):
             break
-    best, made, warnings = max(tried, key=lambda item: (item[0].accuracy_int8, item[0].agreement))
-    on_float, on_int8 = (
-        run_samples(item, x)[0] for item in (load_tflite(model), load_tflite(made, reference=True))
-    )
+    best, made, warnings = max(tried, key=lambda item: item[0].rank)
+    loaded = load_tflite(made, reference=True)
+    on_float, on_int8 = (run_samples(item, x)[0] for item in (load_tflite(model), loaded))
+    rates: tuple[float | None, ...] = (None, None, None)
+    figures: dict[str, Any] = {}
+    if task.is_classification:
+        agreement = float((on_int8.argmax(axis=1) == on_float.argmax(axis=1)).mean())
+        rates = (measure_accuracy(on_float, y), measure_accuracy(on_int8, y), agreement)
+    else:
+        calibrated = calibrate_detector(loaded, task, shard, validation) if task.kind == ANOMALY else None
+        figures = _measure_task(
+            task, loaded, x, y, on_float, on_int8, shard if held_out else None, calibrated
+        )
+        figures["task"]["within_limit"] = is_enough(best)
+        model_task = _make_model_task(task, calibrated)
+        made = with_metadata(made, TASK_METADATA_NAME, encode_model_task(model_task))
+        if calibrated is not None:
+            warnings = (*warnings, *calibrated.warnings)
     if split is not None:
         made, model = (
             with_metadata(item, SPLIT_METADATA_NAME, encode_split(split)) for item in (made, model)
         )
     report = ExportReport(
-        measure_accuracy(on_float, y),
-        measure_accuracy(on_int8, y),
-        float((on_int8.argmax(axis=1) == on_float.argmax(axis=1)).mean()),
-        best.accuracy_int8 >= enough,
+        rates[0],
+        rates[1],
+        rates[2],
+        is_enough(best) if task.is_classification else None,
         "held-out" if held_out else "training",
         len(y),
         len(made),
@@ -165,9 +206,90 @@ def export_mixture(
         len(zlib.compress(made, 9)),
         warnings,
         split.description if split is not None else "",
+        **figures,
     )
     _write(out, made, model, report)
     return report
+
+
+def _make_limit(task: TaskConfig, expected: Any, y: Any) -> Callable[[QuantizationAttempt], bool]:
+    """Return a function that decides whether an attempt is close enough to the float model."""
+    if task.is_classification:
+        least = measure_accuracy(expected, y) - MAX_ACCURACY_LOSS - 1e-9
+        return lambda attempt: attempt.rank[0] >= least
+    loss = float(measure_sample_losses(task.loss_name, expected, y).mean())
+    most = (1 + MAX_LOSS_INCREASE) * loss + MAX_CONSTANT_LOSS_SHARE * measure_constant_loss(task, y)
+    return lambda attempt: -attempt.rank[0] <= most
+
+
+def _rate_attempt(
+    task: TaskConfig,
+    candidate: QuantizationCandidate,
+    loaded: LoadedModel,
+    answers: Any,
+    expected: Any,
+    y: Any,
+) -> QuantizationAttempt:
+    if task.is_classification:
+        agreement = float((answers.argmax(axis=1) == expected.argmax(axis=1)).mean())
+        return QuantizationAttempt(candidate.name, candidate.samples, measure_accuracy(answers, y), agreement)
+    losses = measure_sample_losses(task.loss_name, dequantize_output(loaded, answers), y)
+    return QuantizationAttempt(candidate.name, candidate.samples, None, None, float(losses.mean()))
+
+
+def _measure_task(
+    task: TaskConfig,
+    loaded: LoadedModel,
+    x: Array,
+    y: Any,
+    on_float: Any,
+    on_int8: Any,
+    held_out: Shard | None,
+    calibration: Calibration | None,
+) -> dict[str, Any]:
+    """Return the fields `task` and `anomaly` of a report.
+
+    Args:
+        task: the task, no classification.
+        loaded: the integer model.
+        x: the measured samples, shape (n, ...), float32.
+        y: the values to predict, shape (n, k), float32.
+        on_float: outputs of the float model.
+        on_int8: raw outputs of the integer model.
+        held_out: the shard, if the samples are its held-out samples.
+        calibration: the detector. None for a regression.
+    """
+    entry: dict[str, Any] = {"kind": task.kind, "loss": task.loss_name}
+    answers = dequantize_output(loaded, on_int8)
+    if calibration is None:
+        pair = (measure_model(task.loss_name, outputs, y) for outputs in (on_float, answers))
+        return {"task": entry | combine_figures(*pair)}
+    is_anomaly = held_out.anomaly_test if held_out is not None else None
+    if is_anomaly is None:
+        is_anomaly = np.zeros(len(y), np.bool_)
+    detector = calibration.detector
+    scores = detector.score(quantize_input(loaded, x), on_int8)
+    entry |= combine_figures(
+        measure_model(task.loss_name, on_float, y, is_anomaly),
+        measure_model(task.loss_name, answers, y, is_anomaly, scores),
+    )
+    anomaly = {
+        "threshold": detector.threshold,
+        "unit": detector.rule.unit,
+        "false_alarm_rate": detector.false_alarm_rate,
+        "calibrated_on": calibration.calibrated_on,
+        "samples": len(calibration.scores),
+        "bins": detector.count_bins(calibration.scores),
+        "measured": measure_detector(detector, scores, is_anomaly),
+    }
+    return {"task": entry, "anomaly": anomaly}
+
+
+def _make_model_task(task: TaskConfig, calibration: Calibration | None) -> ModelTask:
+    if calibration is None:
+        return ModelTask(task.kind, task.loss_name)
+    detector = calibration.detector
+    return ModelTask(task.kind, task.loss_name, task.anomalies, detector.false_alarm_rate, detector.threshold)
 
 
 def _shuffle_samples(shard: Shard, seed: int) -> tuple[Array, Labels]:

@@ -1,5 +1,6 @@
 """The figures of report.json, with warnings about weak measurements."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -46,25 +47,39 @@ class QuantizationAttempt:
     Attributes:
         recipe: name of the recipe.
         calibration_samples: number of samples that it used.
-        accuracy_int8: accuracy of the integer model on the samples that compare recipes.
-        agreement: share of samples for which it gives the float model's answer.
+        accuracy_int8: accuracy of the integer model on the samples that compare recipes. None if the task is
+            no classification.
+        agreement: share of samples for which it gives the float model's answer. None if the task is no
+            classification.
+        loss_int8: mean loss of the integer model on the samples that compare recipes. None for a
+            classification.
     """
 
     recipe: str
     calibration_samples: int
-    accuracy_int8: float
-    agreement: float
+    accuracy_int8: float | None
+    agreement: float | None
+    loss_int8: float | None = None
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """The key by which attempts are compared. The largest is the best."""
+        if self.loss_int8 is not None:
+            return -self.loss_int8, 0.0
+        return self.accuracy_int8 or 0.0, self.agreement or 0.0
 
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What was exported and measured, as report.json stores it.
+    """What was exported and measured, as report.json stores it. report.json leaves out each None.
 
     Attributes:
-        accuracy_float: accuracy of the float model.
-        accuracy_int8: accuracy of the integer model.
-        agreement: share of samples for which both models give the same answer.
+        accuracy_float: accuracy of the float model. None if the task is no classification.
+        accuracy_int8: accuracy of the integer model. None if the task is no classification.
+        agreement: share of samples for which both models give the same answer. None if the task is no
+            classification.
         within_one_point: False if all remedies were tried and the best model still loses more than a point.
+            None if the task is no classification.
         measured_on: "held-out" or "training" samples.
         num_test: number of those samples.
         tflite_bytes: size of the integer model.
@@ -84,12 +99,19 @@ class ExportReport:
         deflated_bytes: size of the integer model after zlib. Pruned and clustered weights reduce it.
         warnings: see `find_warnings`.
         held_out: a description of the rule that held out the samples.
+        task: for another task than classification, its `kind` and `loss`, the figures of
+            `task_figures.measure_model` with `_float` and `_int8` behind their names, and `within_limit`:
+            False if the mean loss of the best model still grows more than `MAX_LOSS_INCREASE`.
+        anomaly: for an anomaly task, the `threshold` and its `unit` (the loss that a score of 1 means), the
+            `false_alarm_rate` that it aims at, the samples it comes from (`calibrated_on`, `samples`, `bins`:
+            their scores in the bins of `edgefl.tasks.detector`), and the figures of
+            `task_figures.measure_detector` on the measured samples (`measured`).
     """
 
-    accuracy_float: float
-    accuracy_int8: float
-    agreement: float
-    within_one_point: bool
+    accuracy_float: float | None
+    accuracy_int8: float | None
+    agreement: float | None
+    within_one_point: bool | None
     measured_on: str
     num_test: int
     tflite_bytes: int
@@ -109,7 +131,14 @@ class ExportReport:
     deflated_bytes: int
     warnings: tuple[str, ...] = ()
     held_out: str = ""
+    task: Mapping[str, Any] | None = None
+    anomaly: Mapping[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report as values for JSON."""
-        return asdict(self)
+        """Return the report as values for JSON, without its fields that are None."""
+        values = {name: value for name, value in asdict(self).items() if value is not None}
+        values["tried"] = tuple(
+            {name: value for name, value in attempt.items() if value is not None}
+            for attempt in values["tried"]
+        )
+        return values

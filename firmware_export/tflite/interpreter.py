@@ -29,6 +29,8 @@ class LoadedModel:
         scale: scale of the input's quantization. 0 for a float input.
         zero_point: zero point of the input's quantization.
         runtime: name and version of the runtime.
+        output_scale: scale of the output's quantization. 0 for a float output.
+        output_zero_point: zero point of the output's quantization.
     """
 
     invoke: Callable[[Any], Any]
@@ -37,6 +39,8 @@ class LoadedModel:
     scale: float
     zero_point: int
     runtime: str
+    output_scale: float = 0.0
+    output_zero_point: int = 0
 
 
 def load_tflite(
@@ -86,8 +90,16 @@ def _load(model: bytes, runtime: str, reference: bool, threads: int) -> LoadedMo
     name = describe_runtime(list_runtimes()[0] if runtime == "auto" else runtime) + (
         ", reference kernels" if reference else ""
     )
+    output_scale, output_zero = outputs[0]["quantization"]
     return LoadedModel(
-        invoke, tuple(int(n) for n in inputs[0]["shape"]), inputs[0]["dtype"], float(scale), int(zero), name
+        invoke,
+        tuple(int(n) for n in inputs[0]["shape"]),
+        inputs[0]["dtype"],
+        float(scale),
+        int(zero),
+        name,
+        float(output_scale),
+        int(output_zero),
     )
 
 
@@ -114,9 +126,7 @@ def _load_micro(model: bytes) -> LoadedModel:
         return interpreter.get_output(0)[0].copy()
 
     details = interpreter.get_input_details(0)
-    quantization = details["quantization_parameters"]
-    scale = float(quantization["scales"][0]) if len(quantization["scales"]) else 0.0
-    zero = int(quantization["zero_points"][0]) if len(quantization["zero_points"]) else 0
+    scale, zero = _read_micro_quantization(details)
     shape = tuple(int(n) for n in details["shape"])
     return LoadedModel(
         invoke,
@@ -125,7 +135,14 @@ def _load_micro(model: bytes) -> LoadedModel:
         scale,
         zero,
         f"tflite-micro {importlib.metadata.version('tflite-micro')}",
+        *_read_micro_quantization(interpreter.get_output_details(0)),
     )
+
+
+def _read_micro_quantization(details: Any) -> tuple[float, int]:
+    quantization = details["quantization_parameters"]
+    scale = float(quantization["scales"][0]) if len(quantization["scales"]) else 0.0
+    return scale, int(quantization["zero_points"][0]) if len(quantization["zero_points"]) else 0
 
 
 def quantize_input(loaded: LoadedModel, x: Array) -> Any:
@@ -152,6 +169,21 @@ def quantize_input(loaded: LoadedModel, x: Array) -> Any:
     return np.clip(np.round(x / loaded.scale) + loaded.zero_point, limits.min, limits.max).astype(
         loaded.dtype
     )
+
+
+def dequantize_output(loaded: LoadedModel, outputs: Any) -> Any:
+    """Return the real values of outputs.
+
+    Args:
+        loaded: the model.
+        outputs: raw outputs, shape (n, ...), in the type of the model's output.
+
+    Returns:
+        The values, shape (n, ...). Outputs of a float model are returned unchanged.
+    """
+    if not loaded.output_scale:
+        return outputs
+    return loaded.output_scale * (np.asarray(outputs, np.float64) - loaded.output_zero_point)
 
 
 def run_samples(loaded: LoadedModel, x: Array) -> tuple[Any, Array]:
