@@ -12,6 +12,8 @@ from edgefl.errors import ExportError
 from edgefl.storage.device_directory import DeviceFiles
 
 EXPORT_TIMEOUT_S = 900.0
+TASK_MEASURES = ("auc", "r2")
+"""Measures of the tasks that are no classifications, see `edgefl.verdict.MEASURES`."""
 
 
 def export_in_child(state: Path, source: DataSource) -> Mapping[str, Any]:
@@ -66,10 +68,20 @@ def extract_export_metrics(report: Mapping[str, Any]) -> dict[str, float]:
         report: the report of `export_in_child`.
 
     Returns:
-        The accuracy of the int8 model, its size in bytes, and the peak memory of the export in MB.
+        The accuracy of the int8 model, its size in bytes, and the peak memory of the export in MB. Another
+            task than classification has the AUC and R2 of the int8 model, from 0 to 1, instead of the
+            accuracy. A figure without samples is left out.
     """
+    task = report.get("task", {})
+    figures = {
+        f"{name}_shipped_int8": max(0.0, float(task[f"{name}_int8"]))
+        for name in TASK_MEASURES
+        if task.get(f"{name}_int8") is not None
+    }
+    if "accuracy_int8" in report:
+        figures = {"accuracy_shipped_int8": float(report["accuracy_int8"])}
     return {
-        "accuracy_shipped_int8": float(report["accuracy_int8"]),
+        **figures,
         "tflite_bytes": float(report["tflite_bytes"]),
         "export_rss_mb": float(report["peak_rss_mb"]),
     }

@@ -4,6 +4,7 @@ It checks model.tflite and report.json, and also the accuracy and the parity if 
 """
 
 import json
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,18 @@ from edgefl.storage.demo_directory import DemoFiles
 from edgefl.types import Shard
 from firmware_export.certificate.bundle import FLOAT_MODEL_FILE, MODEL_FILE, REPORT_JSON_FILE
 from firmware_export.certificate.certificate import CERTIFICATE_FILE
-from firmware_export.certificate.golden import choose_golden_samples, make_golden
+from firmware_export.certificate.golden import choose_golden_samples, make_golden, measure_task
 from firmware_export.certificate.parity import EQUAL, run_everywhere
 from firmware_export.certificate.verify import VerificationResult
 from firmware_export.codegen.c_source import generate_c
 from firmware_export.firmware.targets import HOST_TARGET, TARGETS
 from firmware_export.quantize.device_state import read_state
+from firmware_export.quantize.task_figures import describe_task_figures
 from firmware_export.tflite.graph import check_integer, read_graph
 from firmware_export.tflite.interpreter import load_tflite, measure_accuracy, run_samples
 
 MAX_PARITY_SAMPLES = 200
+MAX_FIGURE_DIFFERENCE = 0.01
 NO_CERTIFICATE_REASON = (
     f"sizes and instructions: there is no {CERTIFICATE_FILE}; make one with `edgefl export --target`"
 )
@@ -73,6 +76,8 @@ def _check_accuracy(model: bytes, model_float: bytes, shard: Shard, report: dict
             f"pass the device's "
             "own --data"
         )
+    if "task" in report:
+        return _check_task(model, model_float, shard, report["task"])
     answers_by_kind = {
         "float": run_samples(load_tflite(model_float), x)[0],
         "int8": run_samples(load_tflite(model, reference=True), x)[0],
@@ -94,9 +99,25 @@ def _check_accuracy(model: bytes, model_float: bytes, shard: Shard, report: dict
     ]
 
 
+def _check_task(model: bytes, model_float: bytes, shard: Shard, stated: Mapping[str, Any]) -> list[str]:
+    """Check R2 and AUC of a model that is no classifier. Other kernels may round an output the other way."""
+    samples = choose_golden_samples(shard, max(len(shard.y_test), len(shard.y_train)), 1)
+    golden = make_golden(model, *samples)
+    measured = measure_task(golden, model, model_float) or {}
+    for key in ("auc_float", "auc_int8", "r2_float", "r2_int8"):
+        before, now = (values.get(key) for values in (stated, measured))
+        if (before is None) != (now is None) or (
+            before is not None and now is not None and abs(before - now) > MAX_FIGURE_DIFFERENCE
+        ):
+            raise ExportError(f"{REPORT_JSON_FILE} has {key} {before}, measured {now}; export again")
+    return [f"{line}, on {len(golden.x)} samples" for line in describe_task_figures(measured)]
+
+
 def _load_shard(
     folder: Path, report: dict[str, Any], source: DataSource | None, input_shape: tuple[int, ...]
 ) -> tuple[Shard | None, str]:
+    if source is not None and "task" in report:
+        return None, "--data cannot name the labels of anomalies or values; pass a folder with a certificate"
     if source is not None:
         return load_source(source, seed=int(report["seed"]), input_shape=input_shape), ""
     state = DemoFiles(folder.resolve().parent.parent).device(client=folder.resolve().name)
@@ -114,8 +135,7 @@ def _decode_report(blob: bytes) -> dict[str, Any]:
             "num_test",
             "seed",
             "client_id",
-            "accuracy_float",
-            "accuracy_int8",
+            *(() if "task" in report else ("accuracy_float", "accuracy_int8")),
         } - report.keys()
     except (ValueError, AttributeError) as error:
         raise ExportError(f"{REPORT_JSON_FILE} is damaged: {error!r}; export again") from error

@@ -2,7 +2,8 @@
 
 A mixture ends in a sum of expert outputs, each multiplied by one value of the gate. The search goes backwards
 from the sum. Operators that several experts need are the trunk. Operators that only the gate's values need
-are the gate. The remaining operators of each product are an expert.
+are the gate. The remaining operators of each product are an expert. If the experts have one output, the
+gate's value is the factor that follows from a SOFTMAX or LOGISTIC.
 """
 
 from collections.abc import Set
@@ -12,6 +13,7 @@ from firmware_export.codegen.c_movement import RESHAPE_OPERATORS
 from firmware_export.tflite.quantized_model import QuantizedModel
 
 OUTPUT_OPERATORS = (*RESHAPE_OPERATORS, "SOFTMAX", "LOGISTIC", "QUANTIZE", "MUL")
+GATE_OPERATORS = ("SOFTMAX", "LOGISTIC")
 WEIGHT_OPERATORS = {"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"}
 
 
@@ -127,12 +129,27 @@ def _split(
             return [], leaves, []
         inputs = network.operators[operator].inputs[:2]
         values = [i for i in inputs if network.get_tensor(i).size == 1 and i in maker]
+        if len(values) == 2:  # experts with one output
+            values = [i for i in values if _comes_from_gate(network, maker, i)]
         if len(values) != 1 or network.operators[operator].options.get("fusedActivationFunction", 0):
             return [], leaves, []
         gate.append(values[0])
         experts.append(inputs[0] if inputs[1] == values[0] else inputs[1])
         products.append(operator)
     return gate, experts, products
+
+
+def _comes_from_gate(network: QuantizedModel, maker: dict[int, int], tensor: int) -> bool:
+    """Return whether a value follows from a SOFTMAX or LOGISTIC without weights on the way."""
+    while tensor in maker:
+        operator = network.operators[maker[tensor]]
+        if operator.name in GATE_OPERATORS:
+            return True
+        activations = _list_activations(network, maker[tensor])
+        if operator.name in WEIGHT_OPERATORS or len(activations) != 1:
+            return False
+        tensor = activations[0]
+    return False
 
 
 def _order(network: QuantizedModel, part_of: list[str], experts: int) -> list[int]:

@@ -10,8 +10,9 @@ from edgefl.errors import StateError
 from edgefl.storage.device_directory import DeviceFiles
 from edgefl.storage.run_directory import RunFiles
 from edgefl.system.progress import Progress
+from edgefl.verdict import DEFAULT_MEASURE, MEASURES
 from firmware_export.quantize.device_state import read_state
-from firmware_export.quantize.quantize import export_mixture
+from firmware_export.quantize.quantize import ExportReport, export_mixture
 
 
 @click.command(short_help="Quantize the model of every client of a simulation.")
@@ -51,8 +52,7 @@ def fleet(run: Path, as_json: bool) -> None:
             rows.append(
                 {
                     "id": device.client_id,
-                    "accuracy_float": report.accuracy_float,
-                    "accuracy_int8": report.accuracy_int8,
+                    **select_main_figure(report),
                     "tflite_bytes": report.tflite_bytes,
                     "recipe": report.recipe,
                 }
@@ -60,11 +60,27 @@ def fleet(run: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows))
         return
+    name = next(key for key in rows[0] if key.endswith("_int8")).removesuffix("_int8")
+    label = "" if name == DEFAULT_MEASURE else f"{MEASURES[name]} "
     for row in rows:
         click.echo(
-            f"{row['id']}: float {row['accuracy_float']:.4f}, int8 {row['accuracy_int8']:.4f}, "
+            f"{row['id']}: {label}float {row[f'{name}_float']:.4f}, int8 {row[f'{name}_int8']:.4f}, "
             f"{row['tflite_bytes']:,} bytes"
         )
     count = len(rows)
-    means = [sum(row[key] for row in rows) / count for key in ("accuracy_float", "accuracy_int8")]
-    click.echo(f"mean of {count} clients: float {means[0]:.4f}, int8 {means[1]:.4f}")
+    means = [sum(row[key] for row in rows) / count for key in (f"{name}_float", f"{name}_int8")]
+    click.echo(f"mean of {count} clients: {label}float {means[0]:.4f}, int8 {means[1]:.4f}")
+
+
+def select_main_figure(report: ExportReport) -> dict[str, float]:
+    """Return the accuracy, AUC or R2 of both models, with `_float` and `_int8` behind its name.
+
+    An anomaly task without anomalies among the measured samples has R2 only. A figure without samples is 0.
+    """
+    if report.task is None:
+        return {
+            "accuracy_float": report.accuracy_float or 0.0,
+            "accuracy_int8": report.accuracy_int8 or 0.0,
+        }
+    name = "auc" if report.task.get("auc_int8") is not None else "r2"
+    return {f"{name}_{kind}": report.task[f"{name}_{kind}"] or 0.0 for kind in ("float", "int8")}

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,25 @@ from edgefl.data.npz import make_shard_and_split
 from edgefl.data.sources import DataSource, read_source
 from edgefl.data.sources.options import add_data_options
 from edgefl.data.split import SPLIT_METADATA_NAME, SplitRecord, decode_split
+from edgefl.data.task_form import find_anomalies
 from edgefl.errors import ExportError
 from edgefl.plan.tflite import read_metadata
 from edgefl.system.progress import Progress
+from edgefl.tasks.config import ANOMALY, TaskConfig
+from edgefl.tasks.detector import ModelTask
+from edgefl.types import Array, Shard
 from firmware_export.certificate.bundle import MODEL_FILE, REPORT_JSON_FILE
-from firmware_export.tflite.interpreter import MICRO_RUNTIME, load_tflite, measure_accuracy, run_samples
+from firmware_export.quantize.anomaly import load_detector, read_model_task
+from firmware_export.quantize.task_figures import FIGURE_NAMES, measure_detector, measure_model
+from firmware_export.tflite.interpreter import (
+    MICRO_RUNTIME,
+    LoadedModel,
+    dequantize_output,
+    load_tflite,
+    measure_accuracy,
+    quantize_input,
+    run_samples,
+)
 
 DIGEST_EQUAL = "equal"
 
@@ -49,6 +64,9 @@ DIGEST_EQUAL = "equal"
 def infer(model: Path, source: DataSource, runtime: str, reference: bool, split: str, as_json: bool) -> None:
     """Run a .tflite on a shard and print its accuracy, its latency and the runtime.
 
+    For a model of a regression, the figures are R2 and the mean absolute error. For a model that finds
+    anomalies, they are AUC and what its threshold does.
+
     The model's metadata contain the rule and the seed by which samples were held out. If they do not fit
     these samples, all samples are run. The output then says that the model may have been trained on some of
     them.
@@ -60,9 +78,14 @@ def infer(model: Path, source: DataSource, runtime: str, reference: bool, split:
     loaded = load_tflite(content, runtime, reference=reference)
     checked = check_digest(model, content)
     model_split = decode_split(read_metadata(content, SPLIT_METADATA_NAME) or b"")
+    task = read_model_task(content)
     arrays = read_source(source)
     shard, shard_split = make_shard_and_split(
-        arrays, source.data, seed=model_split.seed if model_split else 1, input_shape=loaded.shape[1:]
+        arrays,
+        source.data,
+        seed=model_split.seed if model_split else 1,
+        input_shape=loaded.shape[1:],
+        any_task=task is not None,
     )
     unknown = explain_unknown_split(model_split, shard_split)
     if unknown and split == "train":
@@ -70,11 +93,11 @@ def infer(model: Path, source: DataSource, runtime: str, reference: bool, split:
     split = "all" if unknown else split
     parts = {"test": [0], "train": [1], "all": [0, 1]}[split]
     x = np.concatenate([(shard.x_test, shard.x_train)[i] for i in parts])
-    y = np.concatenate([(shard.y_test, shard.y_train)[i] for i in parts])
+    y = np.concatenate([_list_labels(shard, task)[i] for i in parts])
     with Progress() as progress:
         progress.update_live(f"running {len(x)} samples")
         answers, times = run_samples(loaded, x)
-    if answers.ndim != 2 or answers.shape[1] <= y.max():
+    if task is None and (answers.ndim != 2 or answers.shape[1] <= y.max()):
         raise ExportError(
             f"the model gives {answers.shape[1:]} values per sample, the shard's labels go up to {y.max()}; "
             "is it a shard of another task?"
@@ -87,12 +110,67 @@ def infer(model: Path, source: DataSource, runtime: str, reference: bool, split:
         "split": split,
         "split_unknown": unknown,
         "digest": checked,
-        "accuracy": measure_accuracy(answers, y),
+        **_measure(content, loaded, task, x, y, answers),
         "latency_ms_median": float(np.median(times)),
         "latency_ms_p90": float(np.percentile(times, 90)),
         "tflite_bytes": len(content),
     }
     click.echo(json.dumps(figures, indent=1) if as_json else _format_figures(figures))
+
+
+def _list_labels(shard: Shard, task: ModelTask | None) -> tuple[Any, Any]:
+    """Return the test and the training labels: classes, values to predict, or whether each is an anomaly."""
+    if task is None:
+        return shard.y_test, shard.y_train
+    if task.is_anomaly:
+        config = TaskConfig(ANOMALY, anomalies=task.anomalies)
+        return find_anomalies(shard.y_test, config), find_anomalies(shard.y_train, config)
+    if shard.target_train is None:
+        return shard.y_test[:, None], shard.y_train[:, None]
+    return shard.target_test, shard.target_train
+
+
+def _measure(
+    content: bytes, loaded: LoadedModel, task: ModelTask | None, x: Array, y: Any, answers: Any
+) -> dict[str, Any]:
+    """Return the figures of the model's task."""
+    if task is None:
+        return {"accuracy": measure_accuracy(answers, y)}
+    outputs = dequantize_output(loaded, answers)
+    targets = x.reshape(len(x), -1) if task.is_anomaly else y
+    if targets.shape != outputs.shape:
+        raise ExportError(
+            f"the model gives {outputs.shape[1:]} values per sample, the shard has {targets.shape[1:]} to "
+            "predict; is it a shard of another task?"
+        )
+    if not task.is_anomaly:
+        return {"task": task.kind, **measure_model(task.loss, outputs, targets)}
+    if not loaded.scale:
+        return {"task": task.kind, **measure_model(task.loss, outputs, targets, y)}
+    detector = load_detector(content, loaded)
+    scores = detector.score(quantize_input(loaded, x), answers)
+    return {
+        "task": task.kind,
+        **measure_model(task.loss, outputs, targets, y, scores),
+        "threshold": detector.threshold,
+        "alarms": int(detector.is_alarm(scores).sum()),
+        **measure_detector(detector, scores, y),
+    }
+
+
+def _format_task_figures(figures: Mapping[str, Any]) -> list[str]:
+    shown = [
+        f"{name} {figures[key]:.4f}" for key, name in FIGURE_NAMES.items() if figures.get(key) is not None
+    ]
+    if "threshold" not in figures:
+        return [", ".join(shown)]
+    rates = [
+        f"{key.replace('_', ' ')} {figures[key]:.4f}"
+        for key in ("false_alarm_rate", "precision", "recall")
+        if figures[key] is not None
+    ]
+    alarms = f"{figures['alarms']} alarms above the threshold {figures['threshold']:,}"
+    return [", ".join(shown), ", ".join([alarms, *rates])]
 
 
 def explain_unknown_split(model_split: SplitRecord | None, shard_split: SplitRecord) -> str:
@@ -159,8 +237,12 @@ def _format_figures(f: dict[str, Any]) -> str:
             "train": f"{f['samples']} training samples",
             "all": f"all {f['samples']} samples; the model was trained on some of them",
         }[f["split"]]
+    if "accuracy" in f:
+        first = f"accuracy {f['accuracy']:.4f} on {which}"
+    else:
+        first = "\n".join([*_format_task_figures(f), f"measured on {which}"])
     return (
-        f"accuracy {f['accuracy']:.4f} on {which}\n"
+        f"{first}\n"
         f"latency median {f['latency_ms_median']:.3f} ms, 90th percentile {f['latency_ms_p90']:.3f} ms\n"
         f"runtime {f['runtime']}; input {f['input']}; {f['tflite_bytes']:,} bytes"
         + (

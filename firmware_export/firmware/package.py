@@ -12,8 +12,12 @@ from importlib.resources import files
 
 from firmware_export.codegen.prefix import rename_symbols
 from firmware_export.firmware.project import (
+    CLASSES,
+    SCORES,
+    VALUES,
     fill_placeholders,
     make_selftest_files,
+    read_answer_kind,
     read_input_bytes,
     read_macro,
     read_output_bytes,
@@ -27,12 +31,26 @@ PACKAGE_FILES = {
     "zephyr/module.yml": "zephyr/module.yml",
     "zephyr/CMakeLists.txt": "zephyr/CMakeLists.txt",
     "zephyr/Kconfig": "zephyr/Kconfig",
-    "examples/classify/classify.ino": "examples/classify.ino",
     "examples/selftest/selftest.ino": "examples/selftest.ino",
-    "examples/host/main.c": "examples/main.c",
     "README.md": "README.md",
 }
 """Files of the package, with their templates."""
+HOST_EXAMPLE = "examples/host/main.c"
+EXAMPLES = {
+    CLASSES: {"examples/classify/classify.ino": "examples/classify.ino", HOST_EXAMPLE: "examples/main.c"},
+    VALUES: {"examples/predict/predict.ino": "examples/predict.ino", HOST_EXAMPLE: "examples/predict.c"},
+    SCORES: {"examples/detect/detect.ino": "examples/detect.ino", HOST_EXAMPLE: "examples/detect.c"},
+}
+"""Examples for each kind of answers, with their templates."""
+USES = {
+    CLASSES: "    int found = @PREFIX@_classify(input);",
+    VALUES: "    @PREFIX@_invoke(input, @PREFIX@_output());\n"
+    "    float value = @PREFIX@_dequantize_output(@PREFIX@_output()[0]);",
+    SCORES: "    static struct @PREFIX@_detector detector; /* 48 bytes and a copy of the input */\n"
+    "    @PREFIX@_detector_begin(&detector); /* once */\n"
+    "    if (@PREFIX@_is_anomaly(&detector, input)) { /* detector.score is above @UPPER@_THRESHOLD */ }",
+}
+"""The lines of the README that use the model's answer."""
 
 
 def make_package_files(model: Mapping[str, str], prefix: str, sha256: str) -> dict[str, str]:
@@ -47,9 +65,11 @@ def make_package_files(model: Mapping[str, str], prefix: str, sha256: str) -> di
         ExportError: model.h lacks a macro.
     """
     header = model["model.h"]
+    answers = read_answer_kind(header)
+    names = {"PREFIX": prefix, "UPPER": prefix.upper()}
     values = {
-        "PREFIX": prefix,
-        "UPPER": prefix.upper(),
+        **names,
+        "USE": fill_placeholders(USES[answers], names),
         "VERSION": f"1.0.0+{sha256[:8]}",
         "DIGEST": sha256,
         "INPUT_BYTES": str(read_input_bytes(header)),
@@ -59,7 +79,7 @@ def make_package_files(model: Mapping[str, str], prefix: str, sha256: str) -> di
     templates = files("firmware_export") / "templates" / "package"
     manifests = {
         path: fill_placeholders(templates.joinpath(f"{template}.in").read_text(), values)
-        for path, template in PACKAGE_FILES.items()
+        for path, template in (PACKAGE_FILES | EXAMPLES[answers]).items()
     }
     selftest = {f"examples/selftest/{name}": text for name, text in make_selftest_files(prefix).items()}
     return rename_symbols(model, prefix) | manifests | selftest

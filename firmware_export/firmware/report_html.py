@@ -10,6 +10,7 @@ from typing import Any
 
 from firmware_export.firmware.latency import format_milliseconds_range
 from firmware_export.firmware.project import fill_placeholders
+from firmware_export.quantize.task_figures import FIGURE_NAMES
 
 TableRow = Sequence[str]
 CLOCK_MHZ = 100
@@ -31,6 +32,7 @@ def render_certificate_html(certificate: Mapping[str, Any]) -> str:
         )
         if accuracy[key] is not None
     ]
+    figures += _list_task_figures(certificate.get("task", {}))
     if target_cost:
         figures += [
             ("flash", _format_bytes(target_cost["flash_bytes"])),
@@ -62,6 +64,19 @@ def render_certificate_html(certificate: Mapping[str, Any]) -> str:
             "SECTIONS": "\n".join(sections),
         },
     )
+
+
+def _list_task_figures(task: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the figures of a model that is no classifier, by their names."""
+    figures = [
+        (f"{kind} {name}", f"{task[f'{key}_{kind}']:.3f}")
+        for key, name in FIGURE_NAMES.items()
+        for kind in ("int8", "float")
+        if task.get(f"{key}_{kind}") is not None
+    ]
+    if "threshold" in task:
+        figures.append(("alarm threshold", f"{task['threshold']:,}"))
+    return figures
 
 
 def _describe_inputs(certificate: Mapping[str, Any]) -> str:

@@ -175,7 +175,9 @@ def export_mixture(
         )
         figures["task"]["within_limit"] = is_enough(best)
         model_task = _make_model_task(task, calibrated)
-        made = with_metadata(made, TASK_METADATA_NAME, encode_model_task(model_task))
+        made, model = (
+            with_metadata(item, TASK_METADATA_NAME, encode_model_task(model_task)) for item in (made, model)
+        )
         if calibrated is not None:
             warnings = (*warnings, *calibrated.warnings)
     if split is not None:
@@ -202,7 +204,7 @@ def export_mixture(
         client_id,
         chosen.route,
         chosen.bits,
-        detect_mixing(read_graph(model)),
+        _describe_mixing(task, model),
         len(zlib.compress(made, 9)),
         warnings,
         split.description if split is not None else "",
@@ -314,6 +316,12 @@ def detect_mixing(graph: OperatorGraph) -> str:
         return "none"
     softmaxes = [outputs[0] for name, outputs in graph.operators if name == "SOFTMAX"]
     return "probabilities" if sum(i in products for i in softmaxes) > 1 else "logits"
+
+
+def _describe_mixing(task: TaskConfig, model: bytes) -> str:
+    """Return the values that a float model mixes. The experts of a regression have outputs, no logits."""
+    mixing = detect_mixing(read_graph(model))
+    return mixing if task.is_classification or mixing == "none" else "outputs"
 
 
 def _write(out: Path, model: bytes, model_float: bytes, report: ExportReport) -> None:
