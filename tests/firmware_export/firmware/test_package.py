@@ -7,10 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from edgefl.errors import ExportError
-from firmware_export.firmware.package import PACKAGE_FILES, make_package_files
+from edgefl.plan.tflite import with_metadata
+from edgefl.tasks.detector import TASK_METADATA_NAME, ModelTask, encode_model_task
+from firmware_export.codegen.c_source import generate_c
+from firmware_export.firmware.package import EXAMPLES, PACKAGE_FILES, make_package_files
+from firmware_export.firmware.project import CLASSES, SCORES, VALUES
 
 SHA256 = "0123456789abcdef" * 4
 PLATFORMIO_CHECK = """
@@ -58,6 +63,7 @@ def test_all_placeholders_are_filled(package) -> None:
     files = [path for path in package.rglob("*") if path.is_file()]
     assert {str(path.relative_to(package)) for path in files} == {
         *PACKAGE_FILES,
+        *EXAMPLES[CLASSES],
         "door.h",
         "door.c",
         "door_weights.c",
@@ -66,6 +72,42 @@ def test_all_placeholders_are_filled(package) -> None:
     }
     for path in files:
         assert not re.search(r"@[A-Z0-9]+@|\bmodel_invoke\b|\bMODEL_", path.read_text()), path
+
+
+@pytest.mark.parametrize(
+    ("answers", "kind", "expected"),
+    [
+        (VALUES, "regression", "output 0: 0\noutput 1: 0\n"),
+        (SCORES, "anomaly", "normal, score 0, threshold 7\n"),
+    ],
+)
+def test_example_of_another_task_runs(graphs, tmp_path, answers, kind, expected) -> None:
+    if shutil.which("gcc") is None:
+        pytest.skip("no gcc here; apt install gcc")
+    task = ModelTask(kind, "mse", threshold=7 if answers == SCORES else 0)
+    model = with_metadata(
+        graphs.make_tflite(
+            [
+                graphs.T((1, 2), 0.5),
+                graphs.T((2, 2), 0.1, 0, np.ones((2, 2), np.int8)),
+                graphs.T((1, 2), 0.5),
+            ],
+            [graphs.Op("FULLY_CONNECTED", (0, 1, -1), (2,), {}, "FullyConnected", version=4)],
+        ),
+        TASK_METADATA_NAME,
+        encode_model_task(task),
+    )
+    package = make_package_files(generate_c(model).files, "door", SHA256)
+    assert set(EXAMPLES[answers]) <= set(package) and "classify" not in "".join(package.values())
+    for name, text in package.items():
+        assert not re.search(r"@[A-Z0-9]+@|\bmodel_\w|\bMODEL_\w", text), name
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    sources = ["examples/host/main.c", "door.c", "door_weights.c"]
+    flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-I."]
+    subprocess.run(["gcc", *flags, *sources, "-o", "program"], cwd=tmp_path, check=True)
+    ran = subprocess.run([tmp_path / "program"], capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (0, expected)
 
 
 def test_header_without_sizes_is_refused(hand) -> None:
