@@ -37,6 +37,8 @@ SCORE_BINS = 8
 """Number of bins of the scores' histogram: at most 1/16, 1/8, 1/4, 1/2, 1, 2, 4 thresholds, and more."""
 THRESHOLD_BIN = 4
 """The last bin without alarms."""
+MAX_SCALE = 1e18
+"""Limit of a scale. The square of a lower one is a float in C."""
 MAX_THRESHOLD = (1 << 32) - 1
 
 
@@ -70,23 +72,23 @@ def make_score_rule(
 
     Args:
         loss: `mse`, `mae` or `huber`.
-        input_scale: scale of the input's quantization, above 0.
+        input_scale: scale of the input's quantization, above 0 and below MAX_SCALE.
         input_zero_point: zero point of the input.
-        output_scale: scale of the output's quantization, above 0.
+        output_scale: scale of the output's quantization, above 0 and below MAX_SCALE.
         output_zero_point: zero point of the output.
 
     Raises:
-        ConfigError: the loss is unknown, or a scale is not above 0.
+        ConfigError: the loss is unknown, or a scale is out of range.
     """
     if loss not in LOSSES_BY_KIND[ANOMALY]:
         raise ConfigError(
             f"the loss of the detector is {loss!r}, expected one of {', '.join(LOSSES_BY_KIND[ANOMALY])}; "
             "export the model again"
         )
-    if not (0 < input_scale < math.inf and 0 < output_scale < math.inf):
+    if not (0 < input_scale < MAX_SCALE and 0 < output_scale < MAX_SCALE):
         raise ConfigError(
-            f"the scales of input and output are {input_scale} and {output_scale}, expected numbers above 0; "
-            "use an int8 model, from `edgefl export`"
+            f"the scales of input and output are {input_scale} and {output_scale}, expected numbers above 0 "
+            f"and below {MAX_SCALE:g}; use an int8 model, from `edgefl export`"
         )
     scale = max(input_scale, output_scale)
     p, q = (round(part / scale * (1 << MULTIPLIER_BITS)) for part in (input_scale, output_scale))

@@ -170,7 +170,8 @@ def measure_task(golden: GoldenVectors, model: bytes, model_float: bytes | None)
 
     Returns:
         `kind`, `loss` and the figures of `task_figures.measure_model`, with `_float` and `_int8` behind their
-            names. For an anomaly task also `threshold`, `false_alarm_rate` and `measured`, as in report.json.
+            names. For an anomaly task also `threshold`, `unit`, `false_alarm_rate` and `measured`, as in
+            report.json. Samples without labels give no figures.
 
     Raises:
         ExportError: the labels do not fit the model.
@@ -181,16 +182,14 @@ def measure_task(golden: GoldenVectors, model: bytes, model_float: bytes | None)
     entry: dict[str, Any] = {"kind": task.kind, "loss": task.loss}
     loaded = load_tflite(model, reference=True)
     answers = dequantize_output(loaded, golden.outputs)
+    is_anomaly = golden.y > 0 if task.is_anomaly else None
     targets: Any = golden.x.reshape(len(golden.x), -1) if task.is_anomaly else golden.y
-    is_anomaly = None
-    if task.is_anomaly:
-        is_anomaly = golden.y > 0 if len(golden.y) else np.zeros(len(golden.x), np.bool_)
-    if len(targets) and targets.shape != answers.shape:
+    if len(golden.y) and targets.shape != answers.shape:
         raise ExportError(
             f"the labels of the samples have shape {targets.shape}, expected {answers.shape} for this model; "
             "export again with the samples of its federation"
         )
-    if len(targets):
+    if len(golden.y):
         on_int8 = measure_model(task.loss, answers, targets, is_anomaly, golden.scores)
         outputs = None if model_float is None else run_samples(load_tflite(model_float), golden.x)[0]
         on_float = {} if outputs is None else measure_model(task.loss, outputs, targets, is_anomaly)
@@ -201,7 +200,7 @@ def measure_task(golden: GoldenVectors, model: bytes, model_float: bytes | None)
             "threshold": detector.threshold,
             "unit": detector.rule.unit,
             "false_alarm_rate": detector.false_alarm_rate,
-            "measured": measure_detector(detector, golden.scores, is_anomaly),
+            **({"measured": measure_detector(detector, golden.scores, is_anomaly)} if len(golden.y) else {}),
         }
     return entry
 

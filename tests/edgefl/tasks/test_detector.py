@@ -99,8 +99,9 @@ def test_bins_are_powers_of_two_of_the_threshold() -> None:
 def test_rule_of_unknown_loss_or_scale_is_refused() -> None:
     with pytest.raises(ConfigError, match="loss of the detector is 'l4', expected one of mse, mae, huber"):
         make_score_rule("l4", 1, 0, 1, 0)
-    with pytest.raises(ConfigError, match="expected numbers above 0"):
-        make_score_rule("mse", 0.0, 0, 1, 0)
+    for scale in (0.0, 1e30, float("nan")):
+        with pytest.raises(ConfigError, match="expected numbers above 0"):
+            make_score_rule("mse", scale, 0, 1, 0)
 
 
 def test_task_survives_its_encoding() -> None:
