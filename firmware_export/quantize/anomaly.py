@@ -4,6 +4,7 @@
 that the file alone is a detector.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -162,6 +163,29 @@ def calibrate_detector(
         )
     return Calibration(
         AnomalyDetector(rule, threshold, task.false_alarm_rate), origin, scores, tuple(warnings)
+    )
+
+
+def explain_false_alarms(detector: AnomalyDetector, scores: AnomalyScores) -> str:
+    """Return a warning if a detector raises more false alarms on test samples than chance allows.
+
+    Chance allows three standard deviations above the rate, and one alarm more.
+
+    Args:
+        detector: the detector.
+        scores: scores of normal test samples, shape (n,), int64, from which the threshold does not come.
+
+    Returns:
+        The warning. Empty if there is no reason for one.
+    """
+    count, rate = len(scores), detector.false_alarm_rate
+    alarms = int(detector.is_alarm(scores).sum())
+    if alarms <= count * rate + 3 * math.sqrt(count * rate * (1 - rate)) + 1:
+        return ""
+    return (
+        f"{alarms} of {count} normal held-out samples raise an alarm, expected a share of {rate:g}: they "
+        "differ from the validation samples, which may be windows of recordings that the model was trained "
+        "on; mark recordings with the array group, or collect more of them"
     )
 
 

@@ -27,12 +27,12 @@ from edgefl.plan.tflite import with_metadata
 from edgefl.rng import derive_rng
 from edgefl.system.files import write_atomic
 from edgefl.system.host import read_peak_rss_mb
-from edgefl.tasks.config import ANOMALY, TaskConfig
-from edgefl.tasks.detector import TASK_METADATA_NAME, ModelTask, encode_model_task
+from edgefl.tasks.config import TaskConfig
+from edgefl.tasks.detector import TASK_METADATA_NAME, encode_model_task
 from edgefl.tasks.scores import measure_sample_losses
 from edgefl.types import Array, Labels, Mixture, Shard
-from firmware_export.quantize.anomaly import Calibration, calibrate_detector
 from firmware_export.quantize.device_route import RECIPES, Recipe, load_quantizer, quantize
+from firmware_export.quantize.exported_task import measure_exported
 from firmware_export.quantize.ranges import check_calibration
 from firmware_export.quantize.report import ExportReport, QuantizationAttempt, find_warnings
 from firmware_export.quantize.routes import (
@@ -41,14 +41,12 @@ from firmware_export.quantize.routes import (
     QuantizationOptions,
     generate_candidates,
 )
-from firmware_export.quantize.task_figures import combine_figures, measure_detector, measure_model
 from firmware_export.tflite.graph import OperatorGraph, read_graph
 from firmware_export.tflite.interpreter import (
     LoadedModel,
     dequantize_output,
     load_tflite,
     measure_accuracy,
-    quantize_input,
     run_samples,
 )
 
@@ -169,17 +167,16 @@ def export_mixture(
         agreement = float((on_int8.argmax(axis=1) == on_float.argmax(axis=1)).mean())
         rates = (measure_accuracy(on_float, y), measure_accuracy(on_int8, y), agreement)
     else:
-        calibrated = calibrate_detector(loaded, task, shard, validation) if task.kind == ANOMALY else None
-        figures = _measure_task(
-            task, loaded, x, y, on_float, on_int8, shard if held_out else None, calibrated
-        )
-        figures["task"]["within_limit"] = is_enough(best)
-        model_task = _make_model_task(task, calibrated)
+        measured = measure_exported(task, loaded, shard, validation, on_float, on_int8)
+        figures = {
+            "task": {**measured.task, "within_limit": is_enough(best)},
+            "anomaly": measured.anomaly,
+        }
         made, model = (
-            with_metadata(item, TASK_METADATA_NAME, encode_model_task(model_task)) for item in (made, model)
+            with_metadata(item, TASK_METADATA_NAME, encode_model_task(measured.model_task))
+            for item in (made, model)
         )
-        if calibrated is not None:
-            warnings = (*warnings, *calibrated.warnings)
+        warnings = (*warnings, *measured.warnings)
     if split is not None:
         made, model = (
             with_metadata(item, SPLIT_METADATA_NAME, encode_split(split)) for item in (made, model)
@@ -237,61 +234,6 @@ def _rate_attempt(
         return QuantizationAttempt(candidate.name, candidate.samples, measure_accuracy(answers, y), agreement)
     losses = measure_sample_losses(task.loss_name, dequantize_output(loaded, answers), y)
     return QuantizationAttempt(candidate.name, candidate.samples, None, None, float(losses.mean()))
-
-
-def _measure_task(
-    task: TaskConfig,
-    loaded: LoadedModel,
-    x: Array,
-    y: Any,
-    on_float: Any,
-    on_int8: Any,
-    held_out: Shard | None,
-    calibration: Calibration | None,
-) -> dict[str, Any]:
-    """Return the fields `task` and `anomaly` of a report.
-
-    Args:
-        task: the task, no classification.
-        loaded: the integer model.
-        x: the measured samples, shape (n, ...), float32.
-        y: the values to predict, shape (n, k), float32.
-        on_float: outputs of the float model.
-        on_int8: raw outputs of the integer model.
-        held_out: the shard, if the samples are its held-out samples.
-        calibration: the detector. None for a regression.
-    """
-    entry: dict[str, Any] = {"kind": task.kind, "loss": task.loss_name}
-    answers = dequantize_output(loaded, on_int8)
-    if calibration is None:
-        pair = (measure_model(task.loss_name, outputs, y) for outputs in (on_float, answers))
-        return {"task": entry | combine_figures(*pair)}
-    is_anomaly = held_out.anomaly_test if held_out is not None else None
-    if is_anomaly is None:
-        is_anomaly = np.zeros(len(y), np.bool_)
-    detector = calibration.detector
-    scores = detector.score(quantize_input(loaded, x), on_int8)
-    entry |= combine_figures(
-        measure_model(task.loss_name, on_float, y, is_anomaly),
-        measure_model(task.loss_name, answers, y, is_anomaly, scores),
-    )
-    anomaly = {
-        "threshold": detector.threshold,
-        "unit": detector.rule.unit,
-        "false_alarm_rate": detector.false_alarm_rate,
-        "calibrated_on": calibration.calibrated_on,
-        "samples": len(calibration.scores),
-        "bins": detector.count_bins(calibration.scores),
-        "measured": measure_detector(detector, scores, is_anomaly),
-    }
-    return {"task": entry, "anomaly": anomaly}
-
-
-def _make_model_task(task: TaskConfig, calibration: Calibration | None) -> ModelTask:
-    if calibration is None:
-        return ModelTask(task.kind, task.loss_name)
-    detector = calibration.detector
-    return ModelTask(task.kind, task.loss_name, task.anomalies, detector.false_alarm_rate, detector.threshold)
 
 
 def _shuffle_samples(shard: Shard, seed: int) -> tuple[Array, Labels]:

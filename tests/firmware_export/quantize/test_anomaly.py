@@ -9,11 +9,12 @@ from edgefl.client.validation import ValidationSplit, hold_out_validation
 from edgefl.errors import ExportError
 from edgefl.plan.tflite import with_metadata
 from edgefl.tasks.config import TaskConfig
-from edgefl.tasks.detector import TASK_METADATA_NAME, ModelTask, encode_model_task
+from edgefl.tasks.detector import TASK_METADATA_NAME, AnomalyDetector, ModelTask, encode_model_task
 from edgefl.types import Shard
 from firmware_export.quantize.anomaly import (
     calibrate_detector,
     count_needed_samples,
+    explain_false_alarms,
     load_detector,
     make_loaded_rule,
     read_model_task,
@@ -77,6 +78,14 @@ def test_too_few_samples_take_the_highest_score() -> None:
     assert made.detector.threshold == 16 * STEP
     assert "3 samples are too few for a false-alarm rate of 0.01, expected 99 or more" in made.warnings[0]
     assert [count_needed_samples(rate) for rate in (0.5, 0.1, 0.01, 0.03)] == [1, 9, 99, 33]
+
+
+def test_more_false_alarms_than_chance_are_a_warning() -> None:
+    """For 100 samples and a rate of 0.1, chance allows 10 + 3 * 3 + 1 alarms."""
+    detector = AnomalyDetector(make_loaded_rule(ZEROS, "mse"), 5, 0.1)
+    assert explain_false_alarms(detector, np.repeat([9, 5], [20, 80])) == ""
+    assert "21 of 100 normal held-out samples" in explain_false_alarms(detector, np.repeat([9, 5], [21, 79]))
+    assert explain_false_alarms(detector, np.zeros(0, np.int64)) == ""
 
 
 def test_float_model_has_no_score_rule() -> None:
