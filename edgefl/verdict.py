@@ -15,6 +15,12 @@ DEFAULT_MEASURE = "accuracy"
 """The measure that devices report: a share from 0 to 1, where more is better."""
 MEASURES = {DEFAULT_MEASURE: DEFAULT_MEASURE, "auc": "AUC", "r2": "R2"}
 """Names of the measures for readers, by the prefix of their figures. See `edgefl.client.measures`."""
+ROUND_METRICS = (
+    *("accuracy_shipped", "accuracy_mixture", "accuracy"),
+    *("auc_shipped", "auc_mixture"),
+    *("r2_shipped", "r2_mixture", "r2"),
+)
+"""The metrics that the figure of a round comes from. The first metric that a client reports is used."""
 DEVICE_FIGURES = ("local", "federated", "shipped", "int8")
 """The figures of a device, in the order of the table columns."""
 MODEL_KINDS = ("local", "federated", "fine-tuned", "mixture")
@@ -148,6 +154,42 @@ def _find_measure(rows: Iterable[Mapping[str, Any]]) -> str:
         (measure for measure in MEASURES if {f"{measure}_shipped", f"{measure}_mixture"} & reported),
         DEFAULT_MEASURE,
     )
+
+
+def find_round_metric(names: Iterable[str]) -> str:
+    """Return the metric that the figure of a round or of a device comes from.
+
+    Args:
+        names: names of the reported metrics.
+
+    Returns:
+        The first reported metric of `ROUND_METRICS`, or `accuracy` without any.
+    """
+    reported = set(names)
+    return next((name for name in ROUND_METRICS if name in reported), DEFAULT_MEASURE)
+
+
+def name_measure(metric: str) -> str:
+    """Return the name of a metric's measure for readers, such as `R2` for `r2_shipped`.
+
+    Args:
+        metric: name of a metric. Its part before the first `_` counts.
+    """
+    return MEASURES.get(metric.partition("_")[0], DEFAULT_MEASURE)
+
+
+def read_round_metric(record: Mapping[str, Any]) -> str:
+    """Return the metric that `accuracy_mean`, `accuracy_p10` and `accuracy_p90` of a round come from.
+
+    Args:
+        record: the tree of a Summary, with the spread of each metric in `metrics`, or of a Record of the
+            simulator, with the metrics of each client in `updates`.
+    """
+    names = {name.removesuffix("_mean") for name in record.get("metrics", {}) if name.endswith("_mean")}
+    updates = record.get("updates")
+    if isinstance(updates, Mapping):
+        names |= {name for metrics in updates.values() for name in metrics}
+    return find_round_metric(names)
 
 
 def sign_test(gained: int, lost: int) -> float:

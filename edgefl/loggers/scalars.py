@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edgefl.verdict import read_comparison_counts
+from edgefl.verdict import read_comparison_counts, read_round_metric
 
 Write = Callable[[int, Mapping[str, float]], None]
 """Writes the scalars of a step, which is a round, by name."""
@@ -42,16 +42,19 @@ def extract_round_scalars(record: Mapping[str, Any]) -> dict[str, float]:
 
     `round/accuracy_mean` is measured on validation samples. After the rounds, the same field is measured on
     test samples with the final models of the clients. It is then named `end/accuracy_shipped/mean`, as in a
-    simulation. The `metrics` of a Summary, such as `auc_mean`, follow the same pattern: `round/auc_mean`, and
-    after the rounds `end/auc/mean`.
+    simulation. For another task than classification the names have r2 or auc, such as `round/r2_mean`.
+
+    The `metrics` of a Summary, such as `auc_mean`, follow the same pattern: `round/auc_mean`, and after the
+    rounds `end/auc/mean`.
 
     Args:
         record: a Summary of an aggregator or a Record of the simulator, as a dict.
     """
     scalars = {f"round/{name}": record[name] for name in ROUND_FIELDS if name in record}
     ended = record.get("phase") == PERSONALIZE
+    measure = read_round_metric(record).partition("_")[0]
     scalars |= {
-        f"end/accuracy_shipped/{part}" if ended else f"round/{name}": record[name]
+        f"end/{measure}_shipped/{part}" if ended else f"round/{measure}_{part}": record[name]
         for part, name in ACCURACY_FIELDS.items()
         if name in record
     }

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgefl.system import format as text_format
+from edgefl.verdict import MEASURES
 
 
 def format_device_page(
@@ -36,7 +37,7 @@ def format_device_page(
         "time": f"{text_format.format_number(device['seconds'], 1)} s",
         "sent": text_format.format_bytes(device["bytes_up"]),
         "loss": text_format.format_number(device["loss"]),
-        "accuracy": text_format.format_percent(device["accuracy"]),
+        device["measure"]: text_format.format_percent(device["accuracy"]),
         "federated": text_format.format_percent(device["accuracy_federated"]),
         "local": text_format.format_percent(device["accuracy_local"]),
         "shipped": text_format.format_percent(device["accuracy_shipped"]),
@@ -54,7 +55,8 @@ def format_device_page(
         values = [value for _, value in device["trace"]]
         first = device["trace"][0][0]
         last = device["trace"][-1][0]
-        lines.append(f"{device['trace_of']:18} {text_format.draw_sparkline(values, width - 19)}")
+        traced = MEASURES.get(device["trace_of"], device["trace_of"])
+        lines.append(f"{traced:18} {text_format.draw_sparkline(values, width - 19)}")
         lines.append(
             f"{'':18} rounds {first} to {last}, from {text_format.format_number(values[0])} to "
             f"{text_format.format_number(values[-1])}"

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from edgefl.verdict import DeviceFigures
+from edgefl.verdict import DEFAULT_MEASURE, DeviceFigures, find_round_metric, name_measure
 from edgefl.wire.messages import Begin, Metrics, Receipt, Status, Task
 
 MAX_TRACE_ROUNDS = 60
@@ -26,9 +26,14 @@ METRIC_FIGURES = {
     "shipped": "shipped",
     "bytes_up": "bytes_up",
 }
-"""Metrics of a device that the view stores, with their names in the view."""
+"""Metrics of a device that the view stores, with their names in the view.
+
+For another task than classification, the view stores the R2 or the AUC under the names of the accuracies.
+"""
 RESULT_FIGURES = ("accuracy_shipped", "accuracy_mixture")
-"""Metrics of a device that has its own model. One of them is enough."""
+"""Figures of a device that has its own model. One of them is enough."""
+TRACED_METRICS = ("accuracy", "r2", "loss")
+"""The metric of a trace is the first of these metrics that the device reports."""
 SENT = "sent"
 OK = "ok"
 REJECTED = "rejected"
@@ -72,7 +77,8 @@ class DeviceView:
         gate: gate weight of each expert.
         expert: index of the cluster or of the preferred expert.
         trace: pairs (round, figure) of the last rounds.
-        trace_of: name of the figure in `trace`: accuracy if the device reports one, otherwise loss.
+        trace_of: name of the metric in `trace`: accuracy or r2 if the device reports one, otherwise loss.
+        measure: name of the measure of the accuracies for readers, one of `edgefl.verdict.MEASURES`.
         announced: SHA-256 of the update that the device announced last.
         bytes_up: size of all announced updates, in bytes.
         rejected: number of rejected updates.
@@ -96,6 +102,7 @@ class DeviceView:
     expert: int | None = None
     trace: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=MAX_TRACE_ROUNDS))
     trace_of: str = ""
+    measure: str = DEFAULT_MEASURE
     announced: str = ""
     bytes_up: int = 0
     rejected: int = 0
@@ -227,7 +234,7 @@ class DeviceView:
 
     def _record_figures(self, round: int, values: Mapping[str, float]) -> None:
         self.round = round if self.round is None else max(self.round, round)
-        self.figures.update({name: values[key] for key, name in METRIC_FIGURES.items() if key in values})
+        self._record_model_figures(values)
         if "seconds" in values:
             self.board["seconds"] = values["seconds"]
         if gate := _read_numbered(values, "gate_"):
@@ -239,9 +246,17 @@ class DeviceView:
             self.expert = int(expert)
         self._extend_trace(round, values)
 
+    def _record_model_figures(self, values: Mapping[str, float]) -> None:
+        metric = find_round_metric(values)
+        prefix = metric.partition("_")[0]
+        if metric in values:
+            self.measure = name_measure(metric)
+        renamed = ((key.replace(DEFAULT_MEASURE, prefix), name) for key, name in METRIC_FIGURES.items())
+        self.figures.update({name: values[key] for key, name in renamed if key in values})
+
     def _extend_trace(self, round: int, values: Mapping[str, float]) -> None:
         figure = self.trace_of or next(
-            (key for key in ("accuracy", "loss") if math.isfinite(values.get(key, math.nan))), ""
+            (key for key in TRACED_METRICS if math.isfinite(values.get(key, math.nan))), ""
         )
         value = values.get(figure, math.nan)
         if not figure or not math.isfinite(value):

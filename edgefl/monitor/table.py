@@ -8,7 +8,7 @@ from typing import Any
 
 from edgefl.monitor.device_activity import ACTIVITY_KINDS
 from edgefl.system import format as text_format
-from edgefl.verdict import MAX_TABLE_ROWS, from_dict, render_verdict_table
+from edgefl.verdict import DEFAULT_MEASURE, MAX_TABLE_ROWS, from_dict, render_verdict_table
 from edgefl.wire.messages import JOINING_PHASE, STOPPED_PHASE
 
 DeviceRow = Mapping[str, Any]
@@ -126,14 +126,17 @@ def format_line(cells: Iterable[str], columns: Sequence[Column], width: int) -> 
     return text_format.truncate(" ".join([*fixed, *last]), width)
 
 
-def format_header(columns: Sequence[Column], width: int) -> str:
+def format_header(columns: Sequence[Column], width: int, measure: str = DEFAULT_MEASURE) -> str:
     """Return the header line of at most `width` characters.
 
     Args:
         columns: the columns.
         width: maximum length, in characters.
+        measure: name of the measure of the accuracies.
     """
-    return format_line([column.name for column in columns], columns, width)
+    heading = "acc" if measure == DEFAULT_MEASURE else measure
+    names = [heading if column.name == "acc" else column.name for column in columns]
+    return format_line(names, columns, width)
 
 
 def format_row(device: DeviceRow, columns: Sequence[Column], width: int, now: float) -> str:
@@ -292,7 +295,8 @@ def _describe_figures(tree: Snapshot, width: int) -> str:
         )
     if spread:
         mean, low, high = map(text_format.format_percent, spread)
-        parts.append(f"accuracy mean {mean}, p10 {low}, p90 {high}")
+        measure = last["measure"] if last else tree["measure"]
+        parts.append(f"{measure} mean {mean}, p10 {low}, p90 {high}")
     line = ", ".join(parts)
     # Personalization measures other models on other samples, so it is no point of this curve.
     curve = [row["accuracy_mean"] for row in rows if row["round"] <= tree["rounds"]]
@@ -340,4 +344,9 @@ def format_snapshot(tree: Snapshot, width: int, sort: str = "state", query: str 
         format_row(device, columns, width, tree["ts"])
         for device in select_devices(tree["devices"], sort, False, query)
     ]
-    return [*format_head(tree, width, MAX_TABLE_ROWS), "", format_header(columns, width), *rows]
+    return [
+        *format_head(tree, width, MAX_TABLE_ROWS),
+        "",
+        format_header(columns, width, tree["measure"]),
+        *rows,
+    ]

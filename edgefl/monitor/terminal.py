@@ -154,7 +154,7 @@ class Monitor(App[str]):
         keys = f"q quit  / filter  s sort: {order}  r reverse  d device{filtered}"
         for name, text in (
             ("head", "\n".join(lines)),
-            ("columns", format_header(devices.columns, width)),
+            ("columns", format_header(devices.columns, width, self.last_snapshot["measure"])),
             ("keys", truncate(keys, width)),
         ):
             if self._texts.get(name) != text:

@@ -14,7 +14,7 @@ from edgefl.monitor.device_activity import Activity, classify_activity, find_typ
 from edgefl.monitor.device_view import DeviceView, clamp_timestamp
 from edgefl.server.divergence import explain_divergence, read_divergence
 from edgefl.system.files import to_json_value
-from edgefl.verdict import DeviceFigures, as_dict
+from edgefl.verdict import DEFAULT_MEASURE, MEASURES, DeviceFigures, as_dict, name_measure, read_round_metric
 from edgefl.wire.messages import Begin, Clusters, Metrics, Receipt, State, Status, Summary, Task, Verdict
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.topics import Address, FederationTopics, check_federation, parse_topic
@@ -215,9 +215,10 @@ def snapshot(view: FederationView, now_s: float) -> dict[str, Any]:
 
     NaN becomes None, and times are in seconds since 1970. Round `rounds + 1` is the personalization.
 
-    In the entry of a device, `slow` marks a device that takes much longer than the others. `trace` holds the
-    figures that `trace_of` names. The entry of an unchanged device is the same dict as in the previous
-    snapshot, so callers must not modify it.
+    `measure` names what the accuracies are: accuracy, R2 or AUC. At the top level it is the latest one, for
+    figures over devices. In the entry of a device, `slow` marks a device that takes much longer than the
+    others. `trace` holds the figures that `trace_of` names. The entry of an unchanged device is the same dict
+    as in the previous snapshot, so callers must not modify it.
 
     Args:
         view: the view.
@@ -236,6 +237,7 @@ def snapshot(view: FederationView, now_s: float) -> dict[str, Any]:
         "rounds": state.rounds if state else 0,
         "needed": _to_count(state.settings.get("min_clients")) if state else None,
         "experts": _name_experts(view),
+        "measure": _find_measure(view),
         "cohort_size": state.cohort_size if state else 0,
         "deadline_s": to_json_value(state.deadline_s) if state else None,
         "round_started_ts": view.round_started,
@@ -254,6 +256,16 @@ def snapshot(view: FederationView, now_s: float) -> dict[str, Any]:
             "similarity": _describe_similarity(view.similarity),
         },
     }
+
+
+def _find_measure(view: FederationView) -> str:
+    """Return the measure of the verdict, of the latest round with one, or of a device."""
+    if view.verdict and view.state and view.verdict.measure in MEASURES.values():
+        return view.verdict.measure
+    metrics = (read_round_metric({"metrics": entry.metrics}) for entry in reversed(view.history))
+    reported = (name_measure(metric) for metric in metrics)
+    devices = (device.measure for device in view.devices.values())
+    return next((name for name in (*reported, *devices) if name != DEFAULT_MEASURE), DEFAULT_MEASURE)
 
 
 def _to_count(value: float | None) -> int | None:
@@ -279,6 +291,7 @@ def _describe_round(summary: Summary) -> dict[str, Any]:
         "phase": summary.phase,
         "updates": summary.updates,
         **{name: to_json_value(getattr(summary, name)) for name in figures},
+        "measure": name_measure(read_round_metric({"metrics": summary.metrics})),
         "bytes_up": summary.bytes_up,
         "bytes_down": summary.bytes_down,
         "dropped": list(summary.dropped),
@@ -318,6 +331,7 @@ def _build_device_tree(device: DeviceView, activity: Activity, expert: int | Non
         "version": device.status.version[:40] if device.status else "",
         "last_seen_ts": device.last_seen,
         "round": device.round,
+        "measure": device.measure,
         "accuracy": accuracy,
         "loss": figures.get("loss"),
         **{key: figures.get(key) for key in DEVICE_ACCURACIES},

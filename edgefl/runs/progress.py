@@ -8,6 +8,7 @@ from edgefl.system import format as text_format
 from edgefl.system.format import format_duration
 from edgefl.system.progress import Progress
 from edgefl.types import ServerState
+from edgefl.verdict import name_measure, read_round_metric
 
 
 class RoundProgress:
@@ -47,10 +48,9 @@ class RoundProgress:
         left = self._seconds * max(0, self._rounds - record.round)
         phase = "" if record.phase == "federate" else f" {record.phase}"
         spread = record.accuracy_mean, record.accuracy_p10, record.accuracy_p90
+        measure = name_measure(read_round_metric({"updates": record.updates}))
         accuracy = (
-            f", {text_format.format_spread('accuracy', *spread)}"
-            if math.isfinite(record.accuracy_mean)
-            else ""
+            f", {text_format.format_spread(measure, *spread)}" if math.isfinite(record.accuracy_mean) else ""
         )
         details = f"loss {record.loss:.4f}{accuracy}, {record.seconds:.1f} s; {format_duration(left)} left"
         position = (

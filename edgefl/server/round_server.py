@@ -54,6 +54,7 @@ from edgefl.server.spread import Spread, average_loss, measure_spread
 from edgefl.server.tasks import ExpectedTensors, RoundTasks
 from edgefl.server.update_collector import UpdateCollector
 from edgefl.types import ServerState
+from edgefl.verdict import find_round_metric
 from edgefl.wire.messages import JOINING_PHASE, STOPPED_PHASE, Begin, State
 from edgefl.wire.tensors import decode_models
 from edgefl.wire.topics import FederationTopics
@@ -64,8 +65,6 @@ MAX_IDLE_DEADLINES = 4
 """Maximum number of deadlines that a round without available clients waits."""
 MAX_TIMED_ROUNDS = 10
 """Number of rounds whose training times are used to estimate the duration of a personalization."""
-ACCURACY_METRICS = ("accuracy_shipped", "accuracy_mixture", "accuracy")
-"""The metrics that the accuracy of a round comes from. The first metric that a client reports is used."""
 DrawCohort = Callable[[ServerState, Iterable[str]], tuple[str, ...]]
 """Draws the cohort of a round from the clients that are available."""
 TimedGenerator = Generator[float, None, None]
@@ -648,12 +647,14 @@ def read_round_times(
 def summarize_accuracy(begins: Sequence[Begin]) -> Spread:
     """Return the spread over clients of the accuracy that they report.
 
+    For another task than classification, it is the spread of the R2, or of the AUC at the end.
+
     Args:
         begins: the announcements of the round's updates.
 
     Returns:
-        The spread of the first metric of `ACCURACY_METRICS` that a client reports. NaN when no client reports
-        any.
+        The spread of the first metric of `edgefl.verdict.ROUND_METRICS` that a client reports. NaN when no
+        client reports any.
     """
-    names = (name for name in ACCURACY_METRICS if any(name in begin.metrics for begin in begins))
-    return measure_spread(next(names, ACCURACY_METRICS[-1]), [begin.metrics for begin in begins])
+    name = find_round_metric(name for begin in begins for name in begin.metrics)
+    return measure_spread(name, [begin.metrics for begin in begins])

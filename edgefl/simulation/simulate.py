@@ -12,7 +12,7 @@ from typing import Any
 
 from edgefl.algorithms import PHASE_DONE, PHASE_PERSONALIZE, make_algorithm
 from edgefl.algorithms.base import Algorithm
-from edgefl.client.evaluation import ACCURACY_METRIC
+from edgefl.client.evaluation import ACCURACY_METRIC, R2_METRIC
 from edgefl.client.runner import WorkItem
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
@@ -40,6 +40,7 @@ from edgefl.simulation.diagnostics import RoundDiagnostics, evaluate_clients, ev
 from edgefl.simulation.engines.base import Engine, SerialEngine
 from edgefl.simulation.engines.processes import ProcessEngine
 from edgefl.types import Array, ClientState, Labels, Mixture, Scalars, ServerState, Shard, Update, Weights
+from edgefl.verdict import find_round_metric
 
 LOGGER = logging.getLogger(__name__)
 
@@ -58,7 +59,8 @@ class Record:
         bytes_up: payload bytes that the clients would send over MQTT. For a fleet, accepted updates only.
         bytes_down: payload bytes that the clients would receive over MQTT. For a fleet, models only.
         updates: number of samples (`num_samples`) and metrics by client id.
-        accuracy_mean: mean accuracy over clients. NaN if no client reports an accuracy.
+        accuracy_mean: mean accuracy over clients, or R2 for another task than classification. NaN if no
+            client reports it. `edgefl.verdict.read_round_metric` returns the metric.
         accuracy_p10: 10th percentile of the accuracy over clients.
         accuracy_p90: 90th percentile of the accuracy over clients.
         measured: diagnostics of the round, see `edgefl.simulation.diagnostics`.
@@ -310,7 +312,9 @@ def _play_round(
     after = algorithm.aggregate(state, iterate_updates())
     traffic.close_round(after.models)
     seconds = time.perf_counter() - start
-    accuracy = measure_spread(ACCURACY_METRIC, figures.values())
+    reported = {name for client in figures.values() for name in client}
+    metric = find_round_metric(reported & {ACCURACY_METRIC, R2_METRIC})
+    accuracy = measure_spread(metric, figures.values())
     return after, Record(
         state.round,
         state.phase,

@@ -7,7 +7,7 @@ NO_VALUE = "-"
 SPARKLINE_BLOCKS = "▁▂▃▄▅▆▇█"
 SPARKLINE_GAP = "·"
 """Character for a value that is not finite."""
-SHARE_METRICS = frozenset({"accuracy"})
+SHARE_METRICS = frozenset({"accuracy", "auc", "r2"})
 """First words of the names of metrics between 0 and 1."""
 
 
@@ -39,10 +39,11 @@ def format_metric(name: str, value: float | None) -> str:
     """Return the value of a metric: in per cent for the names in `SHARE_METRICS`, otherwise as a number.
 
     Args:
-        name: name of the metric, such as `accuracy_mixture`. Its part before the first `_` counts.
+        name: name of the metric, such as `accuracy_mixture`. Only the part before the first
+            `_` counts, in any case.
         value: the value. None becomes a dash.
     """
-    return format_percent(value) if name.partition("_")[0] in SHARE_METRICS else format_number(value)
+    return format_percent(value) if name.partition("_")[0].lower() in SHARE_METRICS else format_number(value)
 
 
 def format_spread(name: str, mean: float, low: float, high: float) -> str:

@@ -269,7 +269,9 @@ class Summary:
         seconds: duration of the round.
         dropped: ids of the clients without an update in time.
         metrics: spread over clients of every reported metric, as NAME_mean, NAME_p10 and NAME_p90. The
-            accuracy fields repeat a part of it for readers that do not know this map.
+            accuracy fields repeat a part of it for readers that do not know this map. For another task than
+            classification they repeat the R2, or the AUC at the end. The map then has no accuracy, see
+            `edgefl.verdict.read_round_metric`.
     """
 
     OPTIONAL = frozenset({"metrics"})

@@ -23,7 +23,7 @@ from edgefl.system import format as text_format
 from edgefl.system.files import SECRET_MODE, write_state
 from edgefl.transport.link import Link
 from edgefl.types import ServerState
-from edgefl.verdict import FederationVerdict, as_dict, judge_federation
+from edgefl.verdict import FederationVerdict, as_dict, judge_federation, name_measure, read_round_metric
 from edgefl.wire.messages import Begin, Summary
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import FederationTopics
@@ -83,7 +83,8 @@ def describe_round(summary: Summary, closed: Round, phase: str, num_rounds: int)
         figures.append(f"loss {summary.loss:.4f}" if math.isfinite(summary.loss) else "no loss reported")
     if math.isfinite(summary.accuracy_mean):
         spread = summary.accuracy_mean, summary.accuracy_p10, summary.accuracy_p90
-        figures.append(text_format.format_spread("accuracy", *spread))
+        measure = name_measure(read_round_metric({"metrics": summary.metrics}))
+        figures.append(text_format.format_spread(measure, *spread))
     measured = ", ".join(figures or ["no accuracy reported"])
     # An algorithm may have additional phases after the federation's rounds
     which = (

@@ -16,7 +16,7 @@ from edgefl.errors import ConfigError, WireError
 from edgefl.monitor.device_activity import ACTIVITY_KINDS
 from edgefl.monitor.view import FederationView, snapshot
 from edgefl.system.format import escape_unprintable
-from edgefl.verdict import read_comparison_counts
+from edgefl.verdict import DEFAULT_MEASURE, read_comparison_counts
 from edgefl.wire.messages import Receipt, Summary
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.topics import parse_topic
@@ -127,13 +127,18 @@ class FederationMetrics:
             _find_latest(seen, "loss"),
         )
         accuracy = {part: _find_latest(seen, f"accuracy_{part}") for part in ("mean", "p10", "p90")}
+        measure = next(
+            (row["measure"] for row in reversed(seen["history"]) if row["accuracy_mean"] is not None),
+            DEFAULT_MEASURE,
+        )
+        title = measure if measure.isupper() else measure.capitalize()
         yield self._make_gauge(
-            "round_accuracy",
-            "Accuracy over clients in the last round with an accuracy: mean and percentiles.",
+            f"round_{measure.lower()}",
+            f"{title} over clients in the last round with an {measure}: mean and percentiles.",
             accuracy,
             "of",
         )
-        yield from self._collect_verdict(seen["verdict"])
+        yield from self._collect_verdict(seen["verdict"], seen["measure"])
         yield self._make_gauge("round_seconds", "Seconds that the last round took.", last_row.get("seconds"))
         yield self._make_counter("rounds_closed", "Rounds that closed since this process started.", totals[0])
         yield self._make_counter("updates", "Updates in those rounds.", totals[1])
@@ -163,11 +168,11 @@ class FederationMetrics:
         """Wait until the end of the federation is scraped, or until the timeout in seconds."""
         self._end_scraped.wait(timeout_s)
 
-    def _collect_verdict(self, verdict: dict[str, Any] | None) -> Iterator[Any]:
+    def _collect_verdict(self, verdict: dict[str, Any] | None, measure: str) -> Iterator[Any]:
         """Yield the metric families of the verdict. They have no samples until the federation ends."""
         yield self._make_gauge(
-            "verdict_accuracy",
-            "Mean accuracy over devices at the end: trained alone, federated, shipped, shipped int8.",
+            f"verdict_{measure.lower()}",
+            f"Mean {measure} over devices at the end: trained alone, federated, shipped, shipped int8.",
             verdict["means"] if verdict else {},
             "of",
         )

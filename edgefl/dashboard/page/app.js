@@ -21,7 +21,7 @@ const parts = { round: round(clock), devices: devices(clock) };
 const showing = [
   [["federation", "phase", "round", "rounds", "needed", "devices", "broker", "notice", "verdict", "history", "differential_privacy"], stage()],
   [["federation", "phase", "round", "rounds", "deadline_s", "round_started_ts", "devices", "history", "broken", "cohort_size", "differential_privacy"], parts.round.update],
-  [["history"], curves()], [["devices", "verdict"], clients()], [["devices", "experts"], gates()], [["clusters"], clusters()], [["devices", "verdict", "rounds", "experts"], parts.devices.update],
+  [["history"], curves()], [["devices", "verdict", "measure"], clients()], [["devices", "experts"], gates()], [["clusters"], clusters()], [["devices", "verdict", "rounds", "experts", "measure"], parts.devices.update],
 ];
 
 function connect() {

@@ -2,7 +2,7 @@
 
 import { $, bytes, collator, count, dataTable, fixed, isNumber, percent, setText } from "./dom.js";
 import { dots, MARKS } from "./dots.js";
-import { FIGURES, outcomes } from "./outcomes.js";
+import { FIGURES, measureOf, outcomes, titled } from "./outcomes.js";
 import { css, lines, onTheme } from "./palette.js";
 
 const HEIGHT = 220;
@@ -57,7 +57,7 @@ const atRest = (format) => (plot, value, series) => {
 const byRound = { label: "round", incrs: WHOLE, value: atRest(String) };
 
 export function curves() {
-  let rows = [];
+  let rows = [], measure = "accuracy";
   const loss = new Chart("chart-loss", ([one]) => ({ xLabel: byRound, y: (v) => fixed(v, v < 1 ? 2 : 1), series: [{ label: "loss", ...one, value: atRest((v) => fixed(v)) }] }));
   const accuracy = new Chart("chart-accuracy", ([one]) => ({
     xLabel: byRound, y: (v) => `${Math.round(100 * v)}%`,
@@ -74,7 +74,7 @@ export function curves() {
   }));
   const again = dataTable(
     $("table-rounds"), () => "Results of each round",
-    () => ["Round", "Phase", "Updates", "Loss", "Accuracy", "10th percentile", "90th percentile", "Up", "Down", "Seconds", "Missing"],
+    () => ["Round", "Phase", "Updates", "Loss", titled(measure), "10th percentile", "90th percentile", "Up", "Down", "Seconds", "Missing"],
     () => [...rows].reverse().map((r) => [
       r.round, r.phase, r.updates, fixed(r.loss), percent(r.accuracy_mean), percent(r.accuracy_p10), percent(r.accuracy_p90),
       bytes(r.bytes_up), bytes(r.bytes_down), fixed(r.seconds, 1), (r.dropped ?? []).join(", ") || "none",
@@ -89,6 +89,8 @@ export function curves() {
       $(id).closest("figure").hidden = !measured.length;
       if (measured.length) chart.show(["round", ...keys].map((key) => measured.map((row) => row[key] ?? null)));
     };
+    measure = measureOf(trained.findLast((row) => isNumber(row.accuracy_mean)));
+    setText($("title-accuracy"), `${titled(measure)} during the rounds`);
     show(accuracy, "chart-accuracy", trained, ["accuracy_mean", "accuracy_p10", "accuracy_p90"]);
     show(loss, "chart-loss", trained, ["loss"]);
     show(traffic, "chart-bytes", trained, ["bytes_up", "bytes_down"]);
@@ -116,15 +118,15 @@ export function distribution(columns) {
 // Shows rows of dots for few clients, and the share of clients with at most each accuracy for many.
 export function clients() {
   const showDots = dots($("box-dots"), $("legend-dots"));
-  let rows = [], keys = [], last = "", names = "", cdf = null;
+  let rows = [], keys = [], last = "", names = "", cdf = null, measure = "accuracy";
   const labels = { ...Object.fromEntries(Object.entries(MARKS).map(([key, [, label]]) => [key, label])) };
   const chart = () => new Chart("chart-cdf", (styles) => ({
-    xLabel: { label: "accuracy", value: atRest(percent), show: (v) => `${Math.round(100 * v)}%`, incrs: [0.01, 0.02, 0.05, 0.1, 0.2, 0.5] }, y: (v) => `${Math.round(100 * v)}%`,
+    xLabel: { label: measure, value: atRest(percent), show: (v) => `${Math.round(100 * v)}%`, incrs: [0.01, 0.02, 0.05, 0.1, 0.2, 0.5] }, y: (v) => `${Math.round(100 * v)}%`,
     scales: { y: { range: [0, 1.02] } },
     series: keys.slice(0, 3).map((key, i) => ({ label: labels[key], ...styles[i], paths: window.uPlot.paths.stepped({ align: 1 }), value: atRest(percent) })),
   }));
   const again = dataTable(
-    $("table-accuracy"), () => "Accuracy of each client", () => ["Client", ...keys.map((key) => labels[key])],
+    $("table-accuracy"), () => `${titled(measure)} of each client`, () => ["Client", ...keys.map((key) => labels[key])],
     () => rows.map((row) => [row.id, ...keys.map((key) => percent(row[key]))]),
   );
   return (state) => {
@@ -132,18 +134,21 @@ export function clients() {
     const devices = Object.values(state.devices ?? {}).filter((device) => isNumber(device.accuracy)).sort((a, b) => collator(a.id, b.id));
     rows = personal.length ? personal : devices.map(({ id, accuracy }) => ({ id, accuracy }));
     keys = [...FIGURES, "accuracy"].filter((key) => rows.some((row) => isNumber(row[key])));
-    const signature = JSON.stringify([keys, rows]);
+    const signature = JSON.stringify([keys, rows, measureOf(state)]);
     if (signature === last) return;
     last = signature;
+    measure = measureOf(state);
+    setText($("title-clients"), `${titled(measure)} of each client`);
+    setText($("table-accuracy").querySelector("summary"), `${titled(measure)} by client as a table`);
     const many = rows.length > MOST_ROWS;
-    setText($("note-cdf"), !rows.length ? "No client has reported an accuracy yet."
-      : `${many ? `Share of ${count(rows.length)} clients with at most this accuracy` : "One row per client"}, ${
+    setText($("note-cdf"), !rows.length ? measure === "accuracy" ? "No client has reported an accuracy yet." : "No client has reported a figure yet."
+      : `${many ? `Share of ${count(rows.length)} clients with at most this ${measure}` : "One row per client"}, ${
         personal.length ? "measured on the client's own test samples" : "as last reported. The last phase measures the clients' own models"}.${
         many || !rows.some((row) => row.comparison) ? "" : " A line is green where the client's model is better than training alone, red where it is worse, grey where the difference is within chance."}`);
     for (const id of ["legend-dots", "box-dots"]) $(id).hidden = many || !rows.length;
     $("chart-cdf").hidden = !many;
     $("table-accuracy").hidden = !rows.length;
-    showDots(many ? [] : rows, keys.filter((key) => key !== "int8"));
+    showDots(many ? [] : rows, keys.filter((key) => key !== "int8"), measure);
     again();
     if (!many) return;
     if (!cdf) cdf = chart();

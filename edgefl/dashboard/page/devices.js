@@ -1,7 +1,7 @@
 // One card per device: its state, why it is not in the round, its figures and its last error. Only the first cards are drawn. A filter finds the others.
 
 import { $, bytes, collator, count, dataTable, el, fixed, isNumber, percent, setText, span } from "./dom.js";
-import { outcomes } from "./outcomes.js";
+import { measureOf, outcomes, titled } from "./outcomes.js";
 
 const CAP = innerWidth < 700 ? 16 : 48;
 export const STATES = {
@@ -57,7 +57,7 @@ const FEW = 6;
 function pairs(device, row, state) {
   const rounds = state.rounds, expert = state.experts?.[device.expert];
   const accuracies = row
-    ? [["alone", row.local], ["together", row.federated], ["yours", row.shipped], ["as int8", row.int8]] : [["accuracy", device.accuracy]];
+    ? [["alone", row.local], ["together", row.federated], ["yours", row.shipped], ["as int8", row.int8]] : [[measureOf(device), device.accuracy]];
   const kind = row?.kind ? [["keeps", row.kind]] : [];
   const shown = [
     ["round", isNumber(device.round) && Math.min(device.round, rounds || device.round)], ["samples", device.samples && count(device.samples)],
@@ -103,7 +103,7 @@ export function devices(clock) {
   });
 
   const again = dataTable($("table-devices"), () => `${Math.min(limit, shown.length)} devices`,
-    () => ["Device", "State", "Why", "Round", "Accuracy", "Loss", "Seconds", "Memory MB", "°C", "Bytes up", "Last message", "Last error"],
+    () => ["Device", "State", "Why", "Round", titled(measureOf(latest)), "Loss", "Seconds", "Memory MB", "°C", "Bytes up", "Last message", "Last error"],
     () => shown.slice(0, limit).map((d) => [d.id, STATES[d.state]?.[1] ?? d.state, d.why ?? "", d.round ?? "–", percent(d.accuracy), fixed(d.loss), fixed(d.seconds, 1),
       fixed(d.rss_mb, 0), fixed(d.temperature_c, 0), bytes(d.bytes_up), ago(d), d.last_error ?? ""]));
 
@@ -145,6 +145,7 @@ export function devices(clock) {
     update(state) {
       all = Object.values(state.devices ?? {});
       latest = state;
+      setText($("sort").querySelector("[value=accuracy]"), `lowest ${measureOf(state)}`);
       $("controls").hidden = $("shown").hidden = all.length < FEW && !$("filter").value && !$("filter-state").value;
       results = new Map(outcomes(state).rows.filter((row) => isNumber(row.shipped)).map((row) => [row.id, row]));
       draw();

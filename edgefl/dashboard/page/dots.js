@@ -2,7 +2,7 @@
 
 import { el, percent, isNumber } from "./dom.js";
 import { onWidth } from "./canvas.js";
-import { wayOf } from "./outcomes.js";
+import { titled, wayOf } from "./outcomes.js";
 
 const ROW = 36, AXIS = 30, EDGE = 14, LANE = 9;
 export const MARKS = { local: ["square", "alone"], federated: ["triangle", "together"], shipped: ["disc", "yours"], int8: ["", "yours as int8"], accuracy: ["disc", "last reported"] };
@@ -47,7 +47,7 @@ function ticks(low, high, room) {
 }
 
 export function dots(box, legend) {
-  let rows = [], keys = [];
+  let rows = [], keys = [], measure = "accuracy";
 
   function draw() {
     const width = Math.min(box.clientWidth, 900);
@@ -58,7 +58,7 @@ export function dots(box, legend) {
     const at = (share) => left + ((share - low) / (high - low)) * (right - left);
     const last = keys.includes("shipped") ? "shipped" : keys[0];
     const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "dots", role: "img" });
-    svg.setAttribute("aria-label", `Accuracy of ${rows.length} clients: ${keys.map((key) => MARKS[key][1]).join(", ")}. A table follows.`);
+    svg.setAttribute("aria-label", `${titled(measure)} of ${rows.length} clients: ${keys.map((key) => MARKS[key][1]).join(", ")}. A table follows.`);
     for (const share of ticks(low, high, right - left)) {
       svg.append(shape("line", { x1: at(share), x2: at(share), y1: 0, y2: height - AXIS + 4, class: "grid" }));
       svg.append(shape("text", { x: at(share), y: height - 8, "text-anchor": "middle" }, `${Math.round(100 * share)}%`));
@@ -80,8 +80,8 @@ export function dots(box, legend) {
   }
 
   onWidth(box, draw);
-  return (newRows, newKeys) => {
-    [rows, keys] = [newRows, newKeys];
+  return (newRows, newKeys, newMeasure) => {
+    [rows, keys, measure] = [newRows, newKeys, newMeasure];
     legend.replaceChildren(...keys.map((key) => {
       const svg = shape("svg", { width: 16, height: 18, "aria-hidden": "true", class: "dots" });
       svg.append(mark(key, 8, 9));

@@ -17,6 +17,10 @@ export function wayOf(comparison, points) {
   return comparison === "worse" && points <= 0 ? "down" : "";
 }
 
+// Returns the name of the measure of the accuracies: accuracy, R2 or AUC. Anything else counts as accuracy.
+export const measureOf = (one) => (["R2", "AUC"].includes(one?.measure) ? one.measure : "accuracy");
+export const titled = (measure) => measure[0].toUpperCase() + measure.slice(1);
+
 export function outcomes(state) {
   const judged = new Map((state.verdict?.rows ?? []).map((row) => [row.id, row]));
   const devices = Object.values(state.devices ?? {}), ids = new Set([...judged.keys(), ...devices.map(({ id }) => id)]);

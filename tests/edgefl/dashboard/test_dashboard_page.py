@@ -116,6 +116,21 @@ def test_curves_start_with_accuracy_and_omit_personalization(served, make_snapsh
     expect(page.locator("#table-rounds tbody tr").first).to_contain_text("32.1%")
 
 
+def test_page_of_another_task_names_its_measure(served, make_snapshot, visitor):
+    latest, url = served
+    snapshot = shift_to_now(make_snapshot(8, rounds=12))
+    history = [{**row, "measure": "R2"} for row in snapshot["history"]]
+    devices = [{**device, "measure": "AUC"} for device in snapshot["devices"]]
+    latest.put({**snapshot, "measure": "AUC", "history": history, "devices": devices})
+    page = visitor.visit(url)
+    expect(page.locator("#title-accuracy")).to_have_text("R2 during the rounds")
+    expect(page.locator("#title-clients")).to_have_text("AUC of each client")
+    page.click("#table-devices summary")
+    expect(page.locator("#table-devices thead")).to_contain_text("AUC")
+    for text in (page.locator("#curves"), page.locator("#clients"), page.locator("#devices")):
+        assert "ccuracy" not in text.text_content()
+
+
 def make_verdict(*rows):
     """Return the state and the verdict that a finished federation adds to a snapshot."""
     return {"phase": "done", "round": 21, "verdict": as_dict(judge_federation(rows))}

@@ -112,6 +112,15 @@ def test_round_scalars_match_hand_calculation():
     assert not [name for name in scalars if "mae" in name]
     scalars = extract_round_scalars(SUMMARY | {"phase": "personalize", "metrics": metrics})
     assert (scalars["end/auc/mean"], scalars["end/auc/p10"], scalars["end/accuracy/mean"]) == (0.5, 0.25, 0.7)
+    r2 = {"r2_mean": 0.8, "r2_p10": 0.6, "r2_p90": 0.9}
+    scalars = extract_round_scalars(SUMMARY | accuracy | {"metrics": r2})
+    assert {name: scalars[name] for name in scalars if "r2" in name} == {
+        f"round/{name}": value for name, value in r2.items()
+    }
+    ended = SUMMARY | accuracy | {"phase": "personalize", "metrics": {"auc_shipped_mean": 0.8}}
+    scalars |= extract_round_scalars(ended)
+    assert scalars["end/auc_shipped/mean"] == 0.8
+    assert not [name for name in scalars if "accuracy" in name], "no accuracy of another task"
     spread = {"mean": 0.9, "weighted": 0.8, "std": 0.1, "p10": None, "count": 4}
     assert extract_figure_scalars({"accuracy_mixture": spread}) == {
         "end/accuracy_mixture/mean": 0.9,

@@ -47,6 +47,7 @@ def make_device(name, state="idle", **more):
         "last_error": "",
         "trace": [],
         "trace_of": "",
+        "measure": "accuracy",
         "version": "",
         "why": "",
         "slow": False,
@@ -61,6 +62,7 @@ def make_snapshot(*devices, **more):
         "phase": "federate",
         "round": 7,
         "rounds": 20,
+        "measure": "accuracy",
         "cohort_size": 4,
         "deadline_s": 60.0,
         "round_started_ts": 978.0,
@@ -83,6 +85,7 @@ ROUND = {
     "phase": "federate",
     "updates": 4,
     "loss": 0.421,
+    "measure": "accuracy",
     "accuracy_mean": 0.912,
     "accuracy_p10": 0.84,
     "accuracy_p90": 0.971,
@@ -91,6 +94,18 @@ ROUND = {
     "seconds": 3.0,
     "dropped": [],
 }
+
+
+def test_table_of_a_regression_names_r2():
+    device = make_device("a", "sent", accuracy=0.75, measure="R2", trace_of="r2", trace=[[1, 0.5], [2, 0.75]])
+    tree = make_snapshot(device, measure="R2", history=[ROUND | {"measure": "R2"}])
+    lines = format_snapshot(tree, 80)
+    assert any("R2 mean 91.2%, p10 84.0%, p90 97.1%" in line for line in lines)
+    assert not any("acc" in line for line in lines)
+    assert "R2" in lines[-2].split() and "75.0%" in lines[-1].split()
+    page = format_device_page(device, 1000.0, 80)
+    assert next(line for line in page if line.startswith("R2 ")).endswith("75.0%")
+    assert not any(line.startswith(("accuracy", "r2")) for line in page)
 
 
 def test_head_shows_round_devices_and_accuracy():

@@ -132,6 +132,7 @@ def test_snapshot_describes_an_open_round():
         "version": "0.1.0",
         "last_seen_ts": 103.5,
         "round": 1,
+        "measure": "accuracy",
         "accuracy": None,
         "loss": 0.5,
         "accuracy_local": None,
@@ -240,6 +241,20 @@ def test_only_the_verdict_of_the_current_session_is_shown():
     assert TOPICS.verdict in list_view_subscriptions("kitchen")
 
 
+def test_figures_of_another_task_have_its_measure():
+    tree = take_snapshot(state(), begin(loss=0.5, r2=0.25), summary(r2_mean=0.25), metrics(round=2, r2=0.5))
+    device = find_device("pi-1", tree)
+    assert (tree["measure"], tree["history"][0]["measure"], device["measure"]) == ("R2", "R2", "R2")
+    assert (device["accuracy"], device["trace_of"], device["trace"]) == (0.5, "r2", [[1, 0.25], [2, 0.5]])
+    final = metrics(round=3, auc_local=0.5, auc_shipped=0.75, r2_local=0.1, r2_shipped=0.2)
+    tree = take_snapshot(
+        state(), metrics(r2=0.25), summary(r2_mean=0.25), final, summary(2, auc_shipped_mean=0.75)
+    )
+    device = find_device("pi-1", tree)
+    assert (tree["measure"], [row["measure"] for row in tree["history"]]) == ("AUC", ["R2", "AUC"])
+    assert (device["measure"], device["accuracy"], device["accuracy_local"]) == ("AUC", 0.75, 0.5)
+
+
 def test_summary_becomes_a_history_row_without_nan():
     tree = take_snapshot(state(), summary(dropped=("pi-9",)), summary(2, math.nan, auc_mean=0.5, x=math.inf))
     assert tree["history"][0] == {
@@ -247,6 +262,7 @@ def test_summary_becomes_a_history_row_without_nan():
         "phase": "federate",
         "updates": 2,
         "loss": 0.4,
+        "measure": "accuracy",
         "accuracy_mean": None,
         "accuracy_p10": 0.8,
         "accuracy_p90": 1.0,

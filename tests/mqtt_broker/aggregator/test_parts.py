@@ -25,6 +25,7 @@ from edgefl.wire.messages import Begin, Summary, Want
 from edgefl.wire.strict_json import decode_json, encode_json
 from mqtt_broker.aggregator.plan_source import build_plan_in_child, open_built_plan
 from mqtt_broker.aggregator.results import (
+    describe_round,
     make_client_rows,
     make_result,
     save_result,
@@ -220,6 +221,13 @@ def test_round_summary_is_correct_and_result_is_strict_json(tmp_path):
     assert decode_json(Summary, encode_json(summary)).metrics == summary.metrics
     older = {name: value for name, value in json.loads(encode_json(summary)).items() if name != "metrics"}
     assert decode_json(Summary, json.dumps(older).encode()).accuracy_mean == 0.75
+    assert "accuracy 75.0% (p10 55.0%, p90 95.0%)" in describe_round(summary, closed, "federate", 3)
+    begins = [make_begin("a", metrics={"r2": 0.5}), make_begin("b", metrics={"r2": 1.0})]
+    regression = summarize_round(closed, "federate", begins, [], 10, 20, 1.5)
+    assert "R2 75.0% (p10 55.0%, p90 95.0%)" in describe_round(regression, closed, "federate", 3)
+    begins = [make_begin("a", metrics={"auc_shipped": 0.75, "r2_shipped": 0.5})]
+    anomaly = summarize_round(closed, "personalize", begins, [], 10, 20, 1.5)
+    assert "AUC 75.0% (p10" in describe_round(anomaly, closed, "personalize", 3)
     rows = make_client_rows([make_begin("a", metrics={"accuracy_mixture": math.nan, "n_train": 4.0})])
     result = make_result(
         FederationConfig(), "p", "s", rows, dropped, [2.5, math.nan], 1.234, judge_federation(rows)

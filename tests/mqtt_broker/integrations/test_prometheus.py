@@ -118,6 +118,8 @@ def test_verdict_metrics_match_the_verdict():
     assert {key for key in found if key[0] != "edgefl_verdict_info"} == {
         ("edgefl_verdict_accuracy", "shipped")
     }
+    found, _ = collect_verdict_metrics({"id": "pi-1", "auc_shipped": 0.75})
+    assert {key for key in found if key[0] != "edgefl_verdict_info"} == {("edgefl_verdict_auc", "shipped")}
 
 
 def test_aggregator_waits_only_for_a_previous_scraper():
