@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from edgefl.monitor.table import format_anomaly
 from edgefl.system import format as text_format
 from edgefl.verdict import MEASURES
 
@@ -45,6 +46,9 @@ def format_device_page(
         "cluster or expert": text_format.format_number(device["expert"], 0),
     }
     lines += [f"{name:18} {value}" for name, value in (board | figures).items()]
+    if device["anomaly"]:
+        age = text_format.format_age(device["anomaly"]["ts"], now)
+        lines.append(f"{'anomaly':18} {format_anomaly(device['anomaly'])}, {age}")
     for index, share in enumerate(device["gate"] or ()):
         expert = experts[index] if index < len(experts) else f"expert {index}"
         lines.append(

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from edgefl.verdict import DEFAULT_MEASURE, DeviceFigures, find_round_metric, name_measure
-from edgefl.wire.messages import Begin, Metrics, Receipt, Status, Task
+from edgefl.wire.messages import Anomaly, Begin, Metrics, Receipt, Status, Task
 
 MAX_TRACE_ROUNDS = 60
 MAX_GATE_WEIGHTS = 64
@@ -78,6 +78,7 @@ class DeviceView:
         expert: index of the cluster or of the preferred expert.
         trace: pairs (round, figure) of the last rounds.
         trace_of: name of the metric in `trace`: accuracy or r2 if the device reports one, otherwise loss.
+        anomaly: the latest result of the device's anomaly detector, or None before the first result.
         measure: name of the measure of the accuracies for readers, one of `edgefl.verdict.MEASURES`.
         announced: SHA-256 of the update that the device announced last.
         bytes_up: size of all announced updates, in bytes.
@@ -103,6 +104,7 @@ class DeviceView:
     trace: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=MAX_TRACE_ROUNDS))
     trace_of: str = ""
     measure: str = DEFAULT_MEASURE
+    anomaly: Anomaly | None = None
     announced: str = ""
     bytes_up: int = 0
     rejected: int = 0
@@ -204,6 +206,16 @@ class DeviceView:
         self.board.update({**vitals, "seconds": metrics.seconds})
         self._record_figures(metrics.round, metrics.values)
 
+    def on_anomaly(self, anomaly: Anomaly, now: float) -> None:
+        """Process a result of the device's anomaly detector.
+
+        Args:
+            anomaly: the result. A retained one may be old, and its `ts` shows how old.
+            now: time of arrival, in seconds since 1970.
+        """
+        self._update_last_seen(clamp_timestamp(anomaly.ts, now))
+        self.anomaly = anomaly
+
     def on_verdict(self, row: DeviceFigures) -> None:
         """Add the figures of the verdict that the device has not reported itself."""
         judged = {
@@ -224,9 +236,11 @@ class DeviceView:
     def forget_session(self) -> None:
         """Clear everything that belongs to an earlier session of the aggregator.
 
-        The status, the time of the last message and the figures of the board remain.
+        The status, the time of the last message, the figures of the board and the anomaly remain.
         """
-        fresh = DeviceView(self.client_id, self.status, self.last_seen, board=self.board)
+        fresh = DeviceView(
+            self.client_id, self.status, self.last_seen, board=self.board, anomaly=self.anomaly
+        )
         self.__dict__.update(fresh.__dict__)
 
     def _update_last_seen(self, at: float) -> None:

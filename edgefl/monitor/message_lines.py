@@ -23,6 +23,7 @@ MESSAGE_TYPES: dict[str, type] = {
     "manifest": messages.Manifest,
     "status": messages.Status,
     "metrics": messages.Metrics,
+    "anomaly": messages.Anomaly,
     "task": messages.Task,
     "receipt": messages.Receipt,
     "want": messages.Want,

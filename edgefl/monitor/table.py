@@ -52,6 +52,25 @@ def _name_state(device: DeviceRow, now: float) -> str:
     return "slow" if device["slow"] and device["state"] == "training" else str(device["state"])
 
 
+def format_anomaly(anomaly: Mapping[str, Any] | None) -> str:
+    """Return the result of a device's anomaly detector as text, empty without a result.
+
+    Args:
+        anomaly: the entry `anomaly` of a device in a snapshot.
+    """
+    if anomaly is None:
+        return ""
+    score, threshold = (text_format.format_number(anomaly[name]) for name in ("score", "threshold"))
+    state = f"ALARM: score {score} above" if anomaly["alarm"] else f"normal: score {score}, threshold"
+    return f"{state} {threshold}, {anomaly['alarms']} alarms in {anomaly['windows']} windows"
+
+
+def _explain_row(device: DeviceRow) -> str:
+    anomaly = device["anomaly"]
+    alarm = format_anomaly(anomaly) if anomaly and anomaly["alarm"] else ""
+    return "; ".join(filter(None, (alarm, text_format.escape_unprintable(device["why"]))))
+
+
 def _format_whole(value: int | None) -> str:
     return text_format.NO_VALUE if value is None else str(value)
 
@@ -93,7 +112,7 @@ COLUMNS = (
         "why not in the round",
         0,
         True,
-        lambda device, now: text_format.escape_unprintable(device["why"]),
+        lambda device, now: _explain_row(device),
         _sort_by("why"),
     ),
 )
@@ -273,6 +292,8 @@ def _describe_counts(devices: Sequence[DeviceRow]) -> str:
     parts = [
         f"{count[kind]} {kind}" for kind in (*ACTIVITY_KINDS[:4], "slow", *ACTIVITY_KINDS[4:]) if count[kind]
     ]
+    if alarms := sum(bool(device["anomaly"] and device["anomaly"]["alarm"]) for device in devices):
+        parts.append(f"{alarms} with an ALARM")
     return f"{len(devices)} device{'s' if len(devices) > 1 else ''}: {', '.join(parts)}"
 
 

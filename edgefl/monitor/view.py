@@ -15,7 +15,18 @@ from edgefl.monitor.device_view import DeviceView, clamp_timestamp
 from edgefl.server.divergence import explain_divergence, read_divergence
 from edgefl.system.files import to_json_value
 from edgefl.verdict import DEFAULT_MEASURE, MEASURES, DeviceFigures, as_dict, name_measure, read_round_metric
-from edgefl.wire.messages import Begin, Clusters, Metrics, Receipt, State, Status, Summary, Task, Verdict
+from edgefl.wire.messages import (
+    Anomaly,
+    Begin,
+    Clusters,
+    Metrics,
+    Receipt,
+    State,
+    Status,
+    Summary,
+    Task,
+    Verdict,
+)
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.topics import Address, FederationTopics, check_federation, parse_topic
 from edgefl.wire.verdict_message import read_verdict
@@ -33,7 +44,14 @@ DEVICE_ACCURACIES = (
 """Accuracies on the held-out samples of a device: of its own model, and of models to compare with."""
 CURRENT_ACCURACY_KEYS = ("accuracy_shipped", "accuracy_mixture", "accuracy")
 """The current accuracy of a device is the first of these figures that it has."""
-_DEVICE_MESSAGES = {"status": Status, "metrics": Metrics, "task": Task, "receipt": Receipt, "begin": Begin}
+_DEVICE_MESSAGES = {
+    "status": Status,
+    "metrics": Metrics,
+    "anomaly": Anomaly,
+    "task": Task,
+    "receipt": Receipt,
+    "begin": Begin,
+}
 
 
 def list_view_subscriptions(federation: str) -> dict[str, int]:
@@ -53,6 +71,7 @@ def list_view_subscriptions(federation: str) -> dict[str, int]:
         f"{topics.root}/round/+/summary": 1,
         device("+", "status"): 1,
         device("+", "metrics"): 0,
+        device("+", "anomaly"): 1,
         device("+", "task"): 0,
         device("+", "receipt"): 0,
         topics.format_upload("+", "+", "begin"): 0,
@@ -112,6 +131,9 @@ class FederationView:
             if address.kind == "status":
                 self.devices.pop(address.client_id, None)
                 self.cached_rows.pop(address.client_id, None)
+            elif address.kind == "anomaly" and address.client_id in self.devices:
+                self.devices[address.client_id].changes += 1
+                self.devices[address.client_id].anomaly = None
             elif address.kind == "verdict":
                 self.verdict = None
                 self.judged = {}
@@ -342,8 +364,22 @@ def _build_device_tree(device: DeviceView, activity: Activity, expert: int | Non
         "bytes_up": max(device.bytes_up, int(min(figures.get("bytes_up") or 0, 2**53))),
         "rejected": device.rejected,
         "last_error": device.last_error,
+        "anomaly": _describe_anomaly(device.anomaly),
         "trace": [list(entry) for entry in device.trace],
         "trace_of": device.trace_of,
+    }
+
+
+def _describe_anomaly(anomaly: Anomaly | None) -> dict[str, Any] | None:
+    if anomaly is None:
+        return None
+    return {
+        "alarm": anomaly.alarm,
+        "score": to_json_value(anomaly.score),
+        "threshold": to_json_value(anomaly.threshold),
+        "windows": anomaly.windows,
+        "alarms": anomaly.alarms,
+        "ts": to_json_value(anomaly.ts),
     }
 
 

@@ -317,6 +317,32 @@ class Metrics:
     ts: float
 
 
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """The latest result of a device's anomaly detector, retained on `device/{id}/anomaly`.
+
+    Only `edgefl device detect` sends it. The message contains no reading, sample or weight.
+
+    Attributes:
+        score: mean error of the reconstruction, in units of the loss. If the device has several sensors, it
+            is the highest of their latest scores.
+        threshold: a higher score is an alarm.
+        alarm: whether the score is above the threshold.
+        windows: number of windows that were scored since the command started.
+        alarms: number of these windows with a score above the threshold.
+    """
+
+    MAX_BYTES = 4096
+
+    client_id: str
+    score: float
+    threshold: float
+    alarm: bool
+    windows: int
+    alarms: int
+    ts: float
+
+
 @dataclass(frozen=True)
 class Clusters:
     """The cluster or expert of each client after a round, retained on `clusters`.

@@ -33,6 +33,7 @@ TopicKind = Literal[
     "blob",
     "status",
     "metrics",
+    "anomaly",
     "task",
     "receipt",
     "want",
@@ -44,6 +45,7 @@ TopicKind = Literal[
 _DEVICE_KINDS: dict[str, TopicKind] = {
     "status": "status",
     "metrics": "metrics",
+    "anomaly": "anomaly",
     "task": "task",
     "receipt": "receipt",
     "want": "want",
@@ -166,7 +168,7 @@ class FederationTopics:
 
         Args:
             client_id: the device.
-            leaf: status, metrics, task, receipt, want or claim.
+            leaf: status, metrics, anomaly, task, receipt, want or claim.
         """
         return f"{self.root}/device/{client_id}/{leaf}"
 

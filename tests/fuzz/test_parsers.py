@@ -154,6 +154,7 @@ SEEDS = [
     messages.Want(SHA, ((0, 1), (2, 3)), 1.0),
     messages.Claim("b", 1.0),
     messages.Metrics("pi-1", 1, {"loss": 0.5}, 50.0, 60.0, 45.5, 1.5, 1.0),
+    messages.Anomaly("pi-1", 0.5, 0.25, True, 100, 3, 1.0),
     messages.Summary(1, "federate", 2, 0.5, 0.9, 0.8, 1.0, 100, 200, 3.5, ("pi-2",), 1.0, {"auc": 0.5}),
     messages.Clusters(
         "s", 1, {"pi-1": 0}, "fc1", ("pi-1", "pi-2"), ((1.0, 0.5), (0.5, 1.0)), ((0, 1, 0.5, 2),), 0.6, 1.0
@@ -178,6 +179,7 @@ TOPIC_OF = {
     "Want": "device/pi-1/want",
     "Claim": "device/pi-1/claim",
     "Metrics": "device/pi-1/metrics",
+    "Anomaly": "device/pi-1/anomaly",
     "Summary": "round/1/summary",
     "Clusters": "clusters",
     "Verdict": "verdict",

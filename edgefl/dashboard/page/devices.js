@@ -12,7 +12,7 @@ const URGENCY = ["rejected", "silent", "offline", "paused", "training", "sent", 
 const up = (key) => (a, b) => (a[key] ?? Infinity) - (b[key] ?? Infinity);
 const down = (key) => (a, b) => (b[key] ?? -Infinity) - (a[key] ?? -Infinity);
 const SORTS = {
-  attention: ["needs attention first", (a, b) => URGENCY.indexOf(a.state) - URGENCY.indexOf(b.state)],
+  attention: ["needs attention first", (a, b) => Boolean(b.anomaly?.alarm) - Boolean(a.anomaly?.alarm) || URGENCY.indexOf(a.state) - URGENCY.indexOf(b.state)],
   id: ["name", () => 0],
   accuracy: ["lowest accuracy", up("accuracy")],
   loss: ["highest loss", down("loss")],
@@ -69,6 +69,14 @@ function pairs(device, row, state) {
   return shown.filter(([, value]) => value !== undefined && value !== null && value !== false && value !== 0 || value === 0);
 }
 
+// Returns the result of a device's anomaly detector as text, or an empty string without one.
+export function anomalyText(anomaly) {
+  if (!anomaly) return "";
+  const score = isNumber(anomaly.score) ? fixed(anomaly.score) : "–", threshold = isNumber(anomaly.threshold) ? fixed(anomaly.threshold) : "–";
+  const state = anomaly.alarm ? `Alarm: score ${score} above ${threshold}` : `No alarm: score ${score}, threshold ${threshold}`;
+  return `${state}. ${count(anomaly.alarms ?? 0)} alarms in ${count(anomaly.windows ?? 0)} windows.`;
+}
+
 function card(device, row, state) {
   const seen = el("span", { class: "seen" });
   // The last error of a finished device is part of `why`
@@ -76,6 +84,7 @@ function card(device, row, state) {
   const node = el("li", { class: "card", "data-id": device.id, "data-state": device.state },
     el("div", { class: "card-head" }, el("h3", {}, device.id), sign(device.state)),
     device.why && device.why !== device.state ? el("p", { class: "why" }, device.why) : null,
+    device.anomaly ? el("p", { class: device.anomaly.alarm ? "alarm" : "muted" }, device.anomaly.alarm ? el("span", { "aria-hidden": "true" }, "⚠ ") : null, anomalyText(device.anomaly)) : null,
     el("dl", { class: "pairs" }, ...pairs(device, row, state).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
     sparkline(device.trace),
     error ? el("p", { class: "error" }, el("strong", {}, "last error: "), error.length > 300 ? `${error.slice(0, 300)}…` : error) : null,

@@ -131,6 +131,20 @@ def test_page_of_another_task_names_its_measure(served, make_snapshot, visitor):
         assert "ccuracy" not in text.text_content()
 
 
+def test_page_shows_the_alarm_of_a_device_first(served, make_snapshot, visitor):
+    latest, url = served
+    snapshot = shift_to_now(make_snapshot(8, rounds=12))
+    anomaly = {"alarm": True, "score": 0.5, "threshold": 0.25, "windows": 40, "alarms": 3, "ts": 1.0}
+    *others, last = snapshot["devices"]
+    quiet = [{**device, "anomaly": {**anomaly, "alarm": False}} for device in others[:1]]
+    latest.put({**snapshot, "devices": [*quiet, *others[1:], {**last, "anomaly": anomaly}]})
+    page = visitor.visit(url)
+    first = page.locator("#cards .card").first
+    expect(first).to_have_attribute("data-id", last["id"])
+    expect(first).to_contain_text("Alarm: score 0.500 above 0.250. 3 alarms in 40 windows.")
+    expect(page.locator("#cards")).to_contain_text("No alarm: score 0.500, threshold 0.250")
+
+
 def make_verdict(*rows):
     """Return the state and the verdict that a finished federation adds to a snapshot."""
     return {"phase": "done", "round": 21, "verdict": as_dict(judge_federation(rows))}

@@ -39,6 +39,7 @@ def make_device(name, state="idle", **more):
             "seconds",
             "expert",
             "gate",
+            "anomaly",
         )
     )
     defaults = {
@@ -94,6 +95,18 @@ ROUND = {
     "seconds": 3.0,
     "dropped": [],
 }
+
+
+def test_alarm_of_a_device_is_shown():
+    anomaly = {"alarm": True, "score": 0.5, "threshold": 0.25, "windows": 40, "alarms": 3, "ts": 990.0}
+    alarmed = make_device("a", "finished", anomaly=anomaly)
+    quiet = make_device("b", "finished", anomaly=anomaly | {"alarm": False, "score": 0.125})
+    lines = format_snapshot(make_snapshot(alarmed, quiet), 160)
+    assert "2 devices: 2 finished, 1 with an ALARM" in lines
+    text = "ALARM: score 0.5000 above 0.2500, 3 alarms in 40 windows"
+    assert [text in line for line in lines[-2:]] == [True, False]
+    assert f"{'anomaly':18} {text}, 10 s" in format_device_page(alarmed, 1000.0, 100)
+    assert any("normal: score 0.1250" in line for line in format_device_page(quiet, 1000.0, 100))
 
 
 def test_table_of_a_regression_names_r2():

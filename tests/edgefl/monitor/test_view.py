@@ -7,7 +7,7 @@ import pytest
 
 from edgefl.monitor.view import FederationView, list_view_subscriptions, snapshot
 from edgefl.verdict import as_dict, judge_federation
-from edgefl.wire.messages import Begin, Clusters, Metrics, Receipt, State, Status, Summary, Task
+from edgefl.wire.messages import Anomaly, Begin, Clusters, Metrics, Receipt, State, Status, Summary, Task
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import FederationTopics, matches_filter
 from edgefl.wire.verdict_message import make_verdict_message
@@ -150,6 +150,7 @@ def test_snapshot_describes_an_open_round():
         "bytes_up": 1000,
         "rejected": 0,
         "last_error": "",
+        "anomaly": None,
         "trace": [[1, 0.5]],
         "trace_of": "loss",
     }
@@ -239,6 +240,20 @@ def test_only_the_verdict_of_the_current_session_is_shown():
     ):
         assert take_snapshot(*messages)["verdict"] is None
     assert TOPICS.verdict in list_view_subscriptions("kitchen")
+
+
+def anomaly(score=0.5, alarm=True, client_id="pi-1"):
+    message = Anomaly(client_id, score, 0.25, alarm, 40, 3, 90.0)
+    return TOPICS.format_device("pi-1", "anomaly"), encode_json(message)
+
+
+def test_anomaly_outlasts_a_session_until_it_is_cleared():
+    expected = {"alarm": True, "score": 0.5, "threshold": 0.25, "windows": 40, "alarms": 3, "ts": 90.0}
+    tree = take_snapshot(anomaly(math.nan), status(), anomaly(), state(), state(session="s2"))
+    assert find_device("pi-1", tree)["anomaly"] == expected
+    cleared = (TOPICS.format_device("pi-1", "anomaly"), b"")
+    assert find_device("pi-1", take_snapshot(anomaly(), cleared))["anomaly"] is None
+    assert take_snapshot(anomaly(client_id="pi-2"))["broken"] == 1
 
 
 def test_figures_of_another_task_have_its_measure():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from edgefl.errors import WireError
 from edgefl.wire import messages
 from edgefl.wire.messages import (
+    Anomaly,
     Begin,
     Claim,
     End,
@@ -39,7 +40,7 @@ BY_TYPE = {
     "Mapping[str, float]": st.dictionaries(TEXT, NUMBER, max_size=4),
     "Mapping[str, str]": st.dictionaries(TEXT, TEXT, max_size=4),
 }
-KINDS = [State, Status, Claim, Task, Manifest, Begin, End, Receipt, Want, Summary, Metrics]
+KINDS = [State, Status, Claim, Task, Manifest, Begin, End, Receipt, Want, Summary, Metrics, Anomaly]
 
 
 def name_type(annotation):

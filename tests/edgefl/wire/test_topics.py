@@ -32,7 +32,7 @@ def test_formatted_topics_parse_back(name, client, sha, number):
     assert parse_topic(topics.format_summary(number)) == Address(name, "summary", round=number)
     assert parse_topic(topics.format_manifest(sha)) == Address(name, "manifest", sha256=sha)
     assert parse_topic(topics.format_blob(sha, number)) == Address(name, "blob", sha256=sha, index=number)
-    for leaf in ("status", "metrics", "task", "receipt", "want", "claim"):
+    for leaf in ("status", "metrics", "anomaly", "task", "receipt", "want", "claim"):
         assert parse_topic(topics.format_device(client, leaf)) == Address(name, leaf, client)
     assert parse_topic(topics.format_upload(client, sha, number)) == Address(
         name, "chunk", client, sha, number

@@ -58,7 +58,7 @@ READ = [
     TOPICS.clusters,
     TOPICS.verdict,
     TOPICS.format_summary(3),
-    *(TOPICS.format_device("pi-1", leaf) for leaf in ("status", "metrics", "task", "receipt")),
+    *(TOPICS.format_device("pi-1", leaf) for leaf in ("status", "metrics", "anomaly", "task", "receipt")),
     TOPICS.format_upload("pi-1", SHA, "begin"),
 ]
 HIDDEN = [
@@ -96,7 +96,8 @@ def test_watcher_cannot_publish_even_under_its_own_name(secured_broker, watcher,
     will = Message(TOPICS.format_device("watcher", "status"), b"will", retained=True)
     watcher_link = connect(watcher, will=will, protocol=protocol)
     own_topics = [
-        TOPICS.format_device("watcher", leaf) for leaf in ("status", "metrics", "want", "claim", "task")
+        TOPICS.format_device("watcher", leaf)
+        for leaf in ("status", "metrics", "anomaly", "want", "claim", "task")
     ]
     for topic in [
         *READ,
