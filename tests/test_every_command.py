@@ -40,6 +40,7 @@ MISSING = {
     "broker vouch": "--security nowhere",
     "compare": "nowhere",
     "data show": "nowhere.npz --html out.html",
+    "device detect": "--state nowhere --data x.npz",
     "device enrol": "pi-1 --security nowhere",
     "export fleet": "nowhere",
     "device install": "--enrol nowhere.enrol --data x.npz --state state",

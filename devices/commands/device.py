@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from devices.commands.boards import boards, pause, resume, status
+from devices.commands.detect import detect
 from devices.commands.record import record
 from devices.install import make_install_command
 from devices.learners import LEARNERS
@@ -241,6 +242,7 @@ def start(
 
 
 device.add_command(record)
+device.add_command(detect)
 
 
 @device.command("enrol", short_help="Make the keys of a board.")

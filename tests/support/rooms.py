@@ -63,6 +63,8 @@ ROOMS: Mapping[str, tuple[str, ...]] = {
         "blob_cache",
         "readings",
         "recorder",
+        "anomaly_scores",
+        "detector",
         "local_dataset",
         "learners",
         "training",

@@ -1,0 +1,174 @@
+"""Scores windows with the exported anomaly detector, and decides when the device reports its alarm."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.data.forms import format_shape, to_input_shape
+from edgefl.errors import ConfigError, DataError, PlanError, StateError
+from edgefl.plan.runtime import load_interpreter
+from edgefl.plan.tflite import read_metadata
+from edgefl.system.stderr import suppress_stderr
+from edgefl.tasks.detector import (
+    TASK_METADATA_NAME,
+    AnomalyDetector,
+    ModelTask,
+    decode_model_task,
+    make_score_rule,
+)
+from edgefl.types import Array
+from edgefl.wire.messages import Anomaly
+
+EXPORT_REMEDY = (
+    "take part in a federation with kind = 'anomaly' in [task], and let the device export its model"
+)
+
+
+@dataclass(frozen=True)
+class WindowScorer:
+    """Scores windows with a loaded detector.
+
+    Attributes:
+        input_shape: shape of a window.
+        threshold: a higher score is an alarm, in units of the loss.
+        task: the task of the model.
+        score: returns the score of each window, shape (n,), float64, in units of the loss. Its argument are
+            windows, shape (n, *input_shape), float32.
+    """
+
+    input_shape: tuple[int, ...]
+    threshold: float
+    task: ModelTask
+    score: Callable[[Array], NDArray[np.float64]]
+
+    def score_windows(self, x: Array) -> NDArray[np.float64]:
+        """Return the score of each window, in units of the loss.
+
+        Args:
+            x: windows, shape (n, ...), float32. A missing channel axis of size 1 is added.
+
+        Raises:
+            DataError: the windows have another shape than the model's input.
+        """
+        windows = to_input_shape(x, self.input_shape)
+        if windows.shape[1:] != self.input_shape:
+            raise DataError(
+                f"a window is {format_shape(x.shape[1:])}, expected {format_shape(self.input_shape)}, the "
+                "model's input; pass the --window and --channels of the samples that it was trained on"
+            )
+        return self.score(windows)
+
+
+def load_window_scorer(path: Path) -> WindowScorer:
+    """Load the exported int8 model of an anomaly task.
+
+    The reference kernels run it, because the threshold was calibrated with them.
+
+    Args:
+        path: the `.tflite`.
+
+    Raises:
+        StateError: the file is missing, or is not the model of an anomaly task.
+        PlanError: no TFLite runtime is installed, or it rejects the model.
+    """
+    try:
+        model = path.read_bytes()
+    except OSError as error:
+        raise StateError(f"cannot read the detector {path}: {error.strerror}; {EXPORT_REMEDY}") from error
+    content = read_metadata(model, TASK_METADATA_NAME)
+    try:
+        task = None if content is None else decode_model_task(content)
+    except ConfigError as error:
+        raise StateError(f"{path}: {error}") from error
+    if task is None or not task.is_anomaly:
+        raise StateError(
+            f"the task of {path} is {'classification' if task is None else task.kind}, expected anomaly; "
+            f"{EXPORT_REMEDY}"
+        )
+    with suppress_stderr():  # the runtime prints a line about its delegate
+        interpreter = load_interpreter(model, reference=True)
+        try:
+            interpreter.allocate_tensors()
+        except (RuntimeError, ValueError) as error:
+            raise PlanError(
+                f"{path} cannot be run here: {error}; export the model again, or install a newer runtime"
+            ) from error
+    source, sink = interpreter.get_input_details()[0], interpreter.get_output_details()[0]
+    (scale, zero_point), (output_scale, output_zero_point) = source["quantization"], sink["quantization"]
+    try:
+        rule = make_score_rule(task.loss, scale, zero_point, output_scale, output_zero_point)
+    except ConfigError as error:
+        raise StateError(f"{path}: {error}") from error
+    detector = AnomalyDetector(rule, task.threshold, task.false_alarm_rate)
+
+    def score(x: Array) -> NDArray[np.float64]:
+        inputs = np.clip(np.round(x / scale) + zero_point, -128, 127).astype(np.int8)
+        outputs = []
+        for sample in inputs:
+            interpreter.set_tensor(source["index"], sample[None])
+            interpreter.invoke()
+            outputs.append(interpreter.get_tensor(sink["index"])[0].ravel())
+        if not outputs:
+            return np.zeros(0)
+        return np.asarray(detector.score(inputs, np.stack(outputs)) * rule.unit, np.float64)
+
+    return WindowScorer(tuple(source["shape"][1:].tolist()), task.threshold * rule.unit, task, score)
+
+
+@dataclass
+class AlarmTracker:
+    """Turns scores into messages: one for each change of the alarm, and others at a limited rate.
+
+    Attributes:
+        client_id: id of the device.
+        threshold: a higher score is an alarm.
+        interval_s: shortest time between two messages without a change of the alarm, in seconds.
+        windows: number of scored windows.
+        alarms: number of windows with a score above the threshold.
+    """
+
+    client_id: str
+    threshold: float
+    interval_s: float
+    windows: int = 0
+    alarms: int = 0
+    _scores: dict[int, float] = field(default_factory=dict)
+    _reported: tuple[bool, float] | None = None
+
+    @property
+    def score(self) -> float:
+        """The highest of the sensors' latest scores. 0 before the first score."""
+        return max(self._scores.values(), default=0.0)
+
+    def add_score(self, sensor: int, score: float, now_s: float) -> bool:
+        """Record the score of a window, and return whether a message is due.
+
+        Args:
+            sensor: number of the sensor.
+            score: the score.
+            now_s: the time, in seconds on a clock that only moves forward.
+        """
+        self._scores[sensor] = score
+        self.windows += 1
+        self.alarms += score > self.threshold
+        alarm = self.score > self.threshold
+        if self._reported and self._reported[0] == alarm and now_s - self._reported[1] < self.interval_s:
+            return False
+        self._reported = alarm, now_s
+        return True
+
+    def forget_sensors(self) -> None:
+        """Forget the latest scores of all sensors. Call it when windows start again."""
+        self._scores.clear()
+
+    def make_message(self, ts: float) -> Anomaly:
+        """Return the message with the current result.
+
+        Args:
+            ts: the time, in seconds since 1970.
+        """
+        alarm = self.score > self.threshold
+        return Anomaly(self.client_id, self.score, self.threshold, alarm, self.windows, self.alarms, ts)

@@ -1,0 +1,132 @@
+"""The command `edgefl device detect`."""
+
+import json
+from pathlib import Path
+
+import click
+
+from edgefl.errors import ConfigError
+from edgefl.system.logs import LogOptions, add_log_options
+from edgefl.system.progress import Progress
+from edgefl.system.signals import raise_on_signal
+
+
+@click.command(short_help="Report anomalies in sensor topics.")
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="State directory of `edgefl device start`, with the exported model.",
+)
+@click.option(
+    "--broker",
+    default="",
+    help="mqtt://HOST:PORT of the broker that gets the alarms  [default: from the enrolment, else none with "
+    "--data]",
+)
+@click.option("--enrol", type=click.Path(path_type=Path), help="File of `edgefl device enrol` with the keys.")
+@click.option("--id", "client_id", default="", help="Id of this device  [default: from --state]")
+@click.option("--federation", default="", help="Name of the federation  [default: from --state]")
+@click.option(
+    "--topic",
+    default="",
+    help="Topic of the readings. + and # are allowed. Each sensor has separate windows.",
+)
+@click.option("--sensor-broker", default="", help="URL of the broker of the readings  [default: --broker]")
+@click.option("--data", default="", help="Score this .npz file, folder or CSV once, in place of --topic.")
+@click.option(
+    "--window", type=click.IntRange(0), default=0, help="Readings or rows per window  [default: the model's]"
+)
+@click.option(
+    "--step",
+    type=click.IntRange(0),
+    default=0,
+    help="Readings or rows between the starts of two windows  [default: --window]",
+)
+@click.option("--label", default="", help="CSV: column of labels.")
+@click.option("--channels", default="", help="Channels to use, A,B,C  [default: all]")
+@click.option(
+    "--every",
+    "interval_s",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    help="Shortest time in seconds between two messages while the alarm does not change.",
+)
+@click.option(
+    "--count",
+    type=click.IntRange(0),
+    default=0,
+    help="Stop after this number of windows  [default: at SIGTERM or Ctrl-C]",
+)
+@add_log_options
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the counts as JSON at the end. Progress goes to stderr."
+)
+def detect(
+    state: Path,
+    broker: str,
+    enrol: Path | None,
+    client_id: str,
+    federation: str,
+    topic: str,
+    sensor_broker: str,
+    data: str,
+    window: int,
+    step: int,
+    label: str,
+    channels: str,
+    interval_s: float,
+    count: int,
+    log_level: str,
+    log_format: str,
+    as_json: bool,
+) -> None:
+    """Run the exported anomaly detector of this board on new windows, and publish its alarms.
+
+    The readings stay on this board. The message has the score, the threshold, the alarm and counts. It shows
+    the state of this board to everyone who may read its messages.
+
+    Example: edgefl device detect --state pi-1 --broker mqtt://localhost:1883 --topic 'sensors/+/accel'
+    """
+    from devices.detector import Detector, DetectSettings
+    from devices.readings import SensorTopics
+    from edgefl.data.sources import make_source
+    from edgefl.security.enrolment import load_enrolment
+
+    if bool(topic) == bool(data):
+        raise ConfigError("--topic and --data are both given or both missing, expected one of them; pass one")
+    enrolment = load_enrolment(enrol) if enrol else None
+    if enrolment and client_id not in ("", enrolment.client_id):
+        raise ConfigError(
+            f"--id is {client_id!r}, expected {enrolment.client_id!r}, the id in {enrol}; omit --id"
+        )
+    broker = broker or (enrolment.broker if enrolment else "")
+    if topic and not broker:
+        raise ConfigError("--broker is missing, expected the URL of a broker; pass --broker or --enrol")
+    names = tuple(name.strip() for name in channels.split(",") if name.strip())
+    source = make_source(data, window=window, step=step, label=label, channels=names) if data else None
+    settings = DetectSettings(
+        state,
+        broker,
+        sensor_broker,
+        SensorTopics(topic) if topic else None,
+        source,
+        client_id or (enrolment.client_id if enrolment else ""),
+        federation,
+        window,
+        step,
+        names,
+        interval_s,
+        count,
+        enrolment,
+    )
+    with Progress(log=LogOptions(log_level, log_format)), raise_on_signal():
+        figures = Detector(settings).run()
+    if as_json:
+        click.echo(json.dumps(figures))
+    else:
+        click.echo(
+            f"{figures['alarms']} alarms in {figures['windows']} windows, last score {figures['score']:.4g}, "
+            f"threshold {figures['threshold']:.4g}"
+        )

@@ -1,0 +1,32 @@
+"""A tiny anomaly detector: the model returns positive readings unchanged, and 0 for negative ones."""
+
+import json
+from pathlib import Path
+
+from edgefl.plan.tflite import with_metadata
+from edgefl.storage.device_directory import DeviceFiles, encode_note
+from edgefl.tasks.detector import TASK_METADATA_NAME, ModelTask, encode_model_task
+from tests.firmware_export.graphs import Op, T, make_tflite
+
+SCALE = 0.5
+THRESHOLD = 1.0
+"""Threshold of the mean absolute error."""
+
+
+def save_detector(state: Path, federation: str = "", client_id: str = "pi-1", kind: str = "anomaly") -> Path:
+    """Write the state directory of a device with a detector for windows of two readings with two channels."""
+    files = DeviceFiles(state)
+    files.model.parent.mkdir(parents=True)
+    window = (1, 2, 2)
+    model = make_tflite([T(window, SCALE, 0), T(window, SCALE, 0)], [Op("RELU", (0,), (1,))])
+    units = round(THRESHOLD / SCALE * (1 << 14))
+    task = ModelTask(kind, "mae", (), 0.01, units) if kind == "anomaly" else ModelTask(kind, "mse")
+    files.model.write_bytes(with_metadata(model, TASK_METADATA_NAME, encode_model_task(task)))
+    if federation:
+        files.note.write_bytes(encode_note({"id": client_id, "federation": federation}))
+    return state
+
+
+def encode_reading(x: float, y: float) -> bytes:
+    """Return a reading of two channels."""
+    return json.dumps({"x": x, "y": y}).encode()

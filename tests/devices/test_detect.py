@@ -1,0 +1,98 @@
+"""`edgefl device detect` over a real mosquitto: alarms of sensor topics, and one run over a file."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from edgefl.transport.link import Link
+from edgefl.wire.messages import Anomaly
+from edgefl.wire.strict_json import decode_json
+from edgefl.wire.topics import FederationTopics
+from tests.devices.detectors import encode_reading, save_detector
+
+NORMAL, ANOMALY = (1.0, 2.0), (-4.0, -4.0)
+
+
+@pytest.fixture
+def link(mosquitto_url):
+    link = Link(mosquitto_url, f"sensor-{os.urandom(4).hex()}")
+    yield link
+    link.close()
+
+
+def wait_for_anomaly(link):
+    while True:
+        event = link.get(20.0)
+        assert event is not None, "no message"
+        if event.payload:
+            return decode_json(Anomaly, event.payload), event
+
+
+def test_alarms_of_a_sensor_are_published_and_retained(link, start, mosquitto_url, tmp_path):
+    federation = f"f{os.urandom(4).hex()}"
+    state = save_detector(tmp_path / "pi-1", federation)
+    topic = f"home{os.getpid()}/+/accel"
+    anomaly_topic = FederationTopics(federation).format_device("pi-1", "anomaly")
+    link.subscribe(f"{FederationTopics(federation).root}/#")
+    options = ("--broker", mosquitto_url, "--topic", topic, "--every", "3600", "--json")
+    process = start("device", "detect", "--state", state, *options)
+    process.wait_for("listening on")
+    received = []
+    for reading, messages in ((NORMAL, 1), (NORMAL, 0), (ANOMALY, 1), (ANOMALY, 0), (NORMAL, 1)):
+        for _ in range(2):
+            link.publish(topic.replace("+", "pi"), encode_reading(*reading))
+        received += [wait_for_anomaly(link) for _ in range(messages)]
+    link.publish(topic.replace("+", "pi"), b"oops")
+    process.wait_for("readings that cannot be used: 1")
+    process.popen.terminate()
+    assert process.end() == 0, process.err
+    assert {event.topic for _, event in received} == {anomaly_topic}
+    shown = [(message.alarm, message.windows, message.alarms) for message, _ in received]
+    assert shown == [(False, 1, 0), (True, 3, 1), (False, 5, 2)]
+    assert received[1][0].score == 4.0
+    assert set(json.loads(received[1][1].payload)) == {
+        *("client_id", "score", "threshold", "alarm", "windows", "alarms", "ts")
+    }
+    figures = json.loads(process.out)
+    assert (figures["windows"], figures["alarms"], figures["published"], figures["malformed"]) == (5, 2, 3, 1)
+    late = Link(mosquitto_url, f"late-{os.urandom(4).hex()}")
+    try:
+        late.subscribe(anomaly_topic)
+        message, event = wait_for_anomaly(late)
+        assert event.retained and message == received[-1][0]
+    finally:
+        late.close()
+    link.publish(anomaly_topic, b"", retain=True)
+    assert link.wait_in_flight(1, 20)
+
+
+def test_a_file_is_scored_once_and_without_a_broker(start, tmp_path):
+    state = save_detector(tmp_path / "pi-1")
+    x = np.array([[NORMAL] * 2, [ANOMALY] * 2, [ANOMALY] * 2, [NORMAL] * 2], np.float32)
+    np.savez(tmp_path / "new.npz", x=x, y=np.array([0, 1, 0, 0]))
+    process = start("device", "detect", "--state", state, "--data", tmp_path / "new.npz", "--json")
+    assert process.end() == 0, process.err
+    figures = json.loads(process.out)
+    assert (figures["windows"], figures["alarms"], figures["published"]) == (4, 2, 0)
+    assert (figures["precision"], figures["recall"]) == (0.5, 1.0)
+    assert figures["false_alarm_rate"] == pytest.approx(1 / 3)
+
+
+def test_a_window_of_another_shape_and_a_missing_id_are_errors(link, start, mosquitto_url, tmp_path):
+    state = save_detector(tmp_path / "pi-1")
+    np.savez(tmp_path / "new.npz", x=np.zeros((1, 3, 2), np.float32))
+    process = start("device", "detect", "--state", state, "--data", tmp_path / "new.npz")
+    assert process.end() == 1
+    assert "a window is 3x2, expected 2x2" in process.err
+    options = ("--broker", mosquitto_url, "--topic", f"a{os.getpid()}/+")
+    process = start("device", "detect", "--state", state, *options, "--id", "pi-1", "--federation", "f")
+    process.wait_for("listening on")
+    for _ in range(2):
+        link.publish(f"a{os.getpid()}/pi", b"[1, 2, 3]")
+    assert process.end() == 1
+    assert "a window is 2x3, expected 2x2" in process.err
+    process = start("device", "detect", "--state", state, *options)
+    assert process.end() == 1
+    assert "no readable device.json with the id; pass --id" in process.err
