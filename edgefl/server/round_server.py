@@ -19,7 +19,7 @@ from edgefl.algorithms.cohort import count_required_updates
 from edgefl.algorithms.mixtures.gate_utilization import count_local_experts
 from edgefl.config import FederationConfig
 from edgefl.errors import EdgeflError, RoundError
-from edgefl.plan.spec import PlanSpec, read_num_classes
+from edgefl.plan.spec import PlanSpec, read_num_classes, read_task
 from edgefl.privacy import accountant
 from edgefl.privacy.mechanism import count_expected_cohort
 from edgefl.security.secagg.masking import MIN_MASKED_CLIENTS
@@ -53,6 +53,7 @@ from edgefl.server.secagg.checks import UnsettledError
 from edgefl.server.spread import Spread, average_loss, measure_spread
 from edgefl.server.tasks import ExpectedTensors, RoundTasks
 from edgefl.server.update_collector import UpdateCollector
+from edgefl.tasks.config import CLASSIFICATION, TASK_KINDS
 from edgefl.types import ServerState
 from edgefl.verdict import find_round_metric
 from edgefl.wire.messages import JOINING_PHASE, STOPPED_PHASE, Begin, State
@@ -295,6 +296,7 @@ class RoundServer:
 
     def _make_state(self, phase: str, number: int, cohort_size: int) -> State:
         config = self._config
+        kind = read_task(self._spec).kind
         return State(
             config.name,
             self._session,
@@ -310,6 +312,7 @@ class RoundServer:
                 "min_clients": float(config.min_clients),
                 "own_experts": float(count_local_experts(self._spec)),
                 **({"differential_privacy": 1.0} if config.privacy.is_on else {}),
+                **({"task": float(TASK_KINDS.index(kind))} if kind != CLASSIFICATION else {}),
             },
         )
 

@@ -19,6 +19,8 @@ LOSSES_BY_KIND = {
     ANOMALY: ("mse", "mae", "huber"),
 }
 """The losses of each kind of task. The first is the default."""
+TASK_KINDS = tuple(LOSSES_BY_KIND)
+"""The kinds of tasks, in the order of their numbers in the settings of a `State`."""
 
 
 @dataclass(frozen=True)

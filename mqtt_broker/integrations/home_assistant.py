@@ -14,8 +14,9 @@ from typing import Any
 
 from edgefl import __version__
 from edgefl.errors import WireError
+from edgefl.tasks.config import ANOMALY, CLASSIFICATION, REGRESSION, TASK_KINDS
 from edgefl.transport.link import Message
-from edgefl.wire.messages import STOPPED_PHASE, Status
+from edgefl.wire.messages import STOPPED_PHASE, Anomaly, State, Status
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.topics import FederationTopics, parse_topic
 from mqtt_broker.integrations.tool_options import DISCOVERY_PREFIX
@@ -28,6 +29,15 @@ METRIC_TEMPLATE = "{%% set a = value_json['values'].get('%s') %%}{{ '' if a is n
 ACCURACY_TEMPLATE = (
     "{% set v = value_json['values'] %}{% set a = v.get('accuracy_shipped') if 'accuracy_shipped' in v "
     "else v.get('accuracy') %}{{ '' if a is none else (100 * a) | round(1) }}"
+)
+# For regressions and anomalies, the AUC goes before R2, and the final model before the model of a round.
+MEASURE_TEMPLATE = (
+    "{% set v = value_json['values'] %}{% set a = v.get('auc_shipped', v.get('r2_shipped', v.get('r2'))) %}"
+    "{{ '' if a is none else (100 * a) | round(1) }}"
+)
+MEASURE_INT8_TEMPLATE = (
+    "{% set v = value_json['values'] %}{% set a = v.get('auc_shipped_int8', v.get('r2_shipped_int8')) %}"
+    "{{ '' if a is none else (100 * a) | round(1) }}"
 )
 FIELD_TEMPLATE = "{{ '' if value_json.%s is none else value_json.%s | round(%d) }}"
 SHARE_TEMPLATE = "{{ '' if value_json.%s is none else (100 * value_json.%s) | round(1) }}"
@@ -45,12 +55,20 @@ VERDICT_ATTRIBUTES_TEMPLATE = (
     "| tojson }}"
 )
 VERDICT_MEAN_NAMES = {
-    "local": "Accuracy alone",
-    "federated": "Accuracy federated",
-    "shipped": "Accuracy shipped",
-    "int8": "Accuracy shipped int8",
+    "local": "alone",
+    "federated": "federated",
+    "shipped": "shipped",
+    "int8": "shipped int8",
 }
-"""Names of the entities with the verdict's mean accuracies, by key of the means."""
+"""Last words of the names of the entities with the verdict's means, by key of the means."""
+MEASURE_NAMES = {CLASSIFICATION: "Accuracy", REGRESSION: "R2", ANOMALY: "AUC or R2"}
+"""First words of the names of entities, by kind of task."""
+ALARM_TEMPLATE = "{{ 'ON' if value_json.alarm else 'OFF' }}"
+SCORE_TEMPLATE = "{{ 'None' if value_json.score is none else value_json.score | round(6) }}"
+SCORE_ATTRIBUTES_TEMPLATE = (
+    "{{ {'threshold': value_json.threshold, 'windows': value_json.windows, 'alarms': value_json.alarms} "
+    "| tojson }}"
+)
 PERCENT = {"unit_of_measurement": "%", "state_class": "measurement"}
 MEASUREMENT = {"state_class": "measurement"}
 
@@ -63,7 +81,9 @@ def make_node_id(federation: str) -> str:
     return f"edgefl_{federation.replace('.', 'D')}"
 
 
-def make_federation_entities(federation: str, prefix: str = DISCOVERY_PREFIX) -> dict[str, dict[str, Any]]:
+def make_federation_entities(
+    federation: str, prefix: str = DISCOVERY_PREFIX, task: str = CLASSIFICATION
+) -> dict[str, dict[str, Any]]:
     """Return the discovery messages of a federation's entities by topic.
 
     The entities are phase, round, cohort, loss, accuracy, updates, and the verdict with its mean accuracies.
@@ -71,6 +91,7 @@ def make_federation_entities(federation: str, prefix: str = DISCOVERY_PREFIX) ->
     Args:
         federation: name of the federation.
         prefix: prefix of the discovery topics.
+        task: kind of the task, which decides the name of the accuracy.
     """
     topics = FederationTopics(federation)
     summary = f"{topics.root}/round/+/summary"
@@ -104,7 +125,7 @@ def make_federation_entities(federation: str, prefix: str = DISCOVERY_PREFIX) ->
             **MEASUREMENT,
         },
         "accuracy": {
-            "name": "Accuracy",
+            "name": MEASURE_NAMES[task],
             "state_topic": summary,
             "value_template": SHARE_TEMPLATE % (("accuracy_mean",) * 2),
             **PERCENT,
@@ -119,16 +140,16 @@ def make_federation_entities(federation: str, prefix: str = DISCOVERY_PREFIX) ->
     entities["verdict"] = {
         "name": "Verdict",
         "state_topic": topics.verdict,
-        "value_template": _wrap_verdict_template(VERDICT_STATE_TEMPLATE, "not ended"),
+        "value_template": _wrap_template(VERDICT_STATE_TEMPLATE, "not ended"),
         "json_attributes_topic": topics.verdict,
-        "json_attributes_template": _wrap_verdict_template(VERDICT_ATTRIBUTES_TEMPLATE, "{}"),
+        "json_attributes_template": _wrap_template(VERDICT_ATTRIBUTES_TEMPLATE, "{}"),
         "icon": "mdi:scale-balance",
     }
     for figure, name in VERDICT_MEAN_NAMES.items():
         entities[f"verdict_{figure}"] = {
-            "name": name,
+            "name": f"{MEASURE_NAMES[task]} {name}",
             "state_topic": topics.verdict,
-            "value_template": _wrap_verdict_template(VERDICT_MEAN_TEMPLATE % figure, "None"),
+            "value_template": _wrap_template(VERDICT_MEAN_TEMPLATE % figure, "None"),
             **PERCENT,
         }
     node = make_node_id(federation)
@@ -145,18 +166,26 @@ def make_federation_entities(federation: str, prefix: str = DISCOVERY_PREFIX) ->
 
 
 def make_board_entities(
-    federation: str, client_id: str, version: str, prefix: str = DISCOVERY_PREFIX
+    federation: str,
+    client_id: str,
+    version: str,
+    prefix: str = DISCOVERY_PREFIX,
+    task: str = CLASSIFICATION,
+    has_detector: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """Return the discovery messages of a board's entities by topic.
 
     The entities are online, accuracy, int8 accuracy, loss, round, temperature and memory. While the board is
-    offline, the model's metrics stay available, but temperature and memory do not.
+    offline, the model's metrics stay available, but temperature and memory do not. A board with an anomaly
+    detector also has its alarm and its score.
 
     Args:
         federation: name of the federation.
         client_id: id of the board's client.
         version: version of edgefl on the board.
         prefix: prefix of the discovery topics.
+        task: kind of the task, which decides the name of the accuracy.
+        has_detector: whether the board has an anomaly detector.
     """
     topics = FederationTopics(federation)
     node = make_node_id(federation)
@@ -166,14 +195,16 @@ def make_board_entities(
     present = {"availability": [{"topic": status, "value_template": online}], "entity_category": "diagnostic"}
     sensors: dict[str, dict[str, Any]] = {
         "accuracy": {
-            "name": "Accuracy",
-            "value_template": ACCURACY_TEMPLATE,
+            "name": MEASURE_NAMES[task],
+            "value_template": ACCURACY_TEMPLATE if task == CLASSIFICATION else MEASURE_TEMPLATE,
             "icon": "mdi:bullseye-arrow",
             **PERCENT,
         },
         "accuracy_int8": {
-            "name": "Accuracy int8",
-            "value_template": METRIC_TEMPLATE % ("accuracy_shipped_int8", "(100 * a) | round(1)"),
+            "name": f"{MEASURE_NAMES[task]} int8",
+            "value_template": METRIC_TEMPLATE % ("accuracy_shipped_int8", "(100 * a) | round(1)")
+            if task == CLASSIFICATION
+            else MEASURE_INT8_TEMPLATE,
             **PERCENT,
         },
         "loss": {"name": "Loss", "value_template": METRIC_TEMPLATE % ("loss", "a | round(4)"), **MEASUREMENT},
@@ -209,6 +240,29 @@ def make_board_entities(
             "value_template": "{{ 'ON' if value_json.online else 'OFF' }}",
         },
     )
+    if has_detector:
+        anomaly = topics.format_device(client_id, "anomaly")
+        entities[f"{prefix}/binary_sensor/{node}/{client_id}_anomaly/config"] = (
+            "anomaly",
+            {
+                "name": "Anomaly",
+                "state_topic": anomaly,
+                "device_class": "problem",
+                "value_template": _wrap_template(ALARM_TEMPLATE, "None"),
+            },
+        )
+        entities[f"{prefix}/sensor/{node}/{client_id}_anomaly_score/config"] = (
+            "anomaly_score",
+            {
+                "name": "Anomaly score",
+                "state_topic": anomaly,
+                "icon": "mdi:pulse",
+                "value_template": _wrap_template(SCORE_TEMPLATE, "None"),
+                "json_attributes_topic": anomaly,
+                "json_attributes_template": _wrap_template(SCORE_ATTRIBUTES_TEMPLATE, "{}"),
+                **MEASUREMENT,
+            },
+        )
     device = {
         "identifiers": [f"{node} {client_id}"],
         "name": f"{federation} {client_id}",
@@ -223,7 +277,7 @@ def make_board_entities(
     }
 
 
-def _wrap_verdict_template(template: str, before: str) -> str:
+def _wrap_template(template: str, before: str) -> str:
     """Return a template that renders `before` while the verdict's message is empty."""
     return f"{{% if value_json is defined %}}{template}{{% else %}}{before}{{% endif %}}"
 
@@ -234,6 +288,9 @@ def _make_entity(unique_id: str, device: dict[str, Any], fields: dict[str, Any])
 
 class Announcer:
     """Turns statuses of boards into discovery messages.
+
+    A board has the entities of an anomaly detector if the federation learns to detect anomalies, or after the
+    first message of its detector.
 
     Args:
         federation: name of the federation.
@@ -250,9 +307,13 @@ class Announcer:
         }
         self._announced: dict[str, bool] = {}
         self._versions: dict[str, str] = {}
+        self._task = CLASSIFICATION
+        self._detectors: set[str] = set()
 
     def take(self, topic: str, payload: bytes, now_s: float) -> None:
-        """Read the status of a board. Other messages and damaged messages are ignored.
+        """Read the status or the anomaly of a board, or the task in the state of the federation.
+
+        Other messages and damaged messages are ignored.
 
         Args:
             topic: topic of the message.
@@ -261,17 +322,41 @@ class Announcer:
         """
         try:
             address = parse_topic(topic)
-            if address.kind != "status" or not payload or len(self._boards) > MAX_BOARDS:
+            client_id = address.client_id
+            if not payload or len(self._boards) > MAX_BOARDS:
                 return
-            status = decode_json(Status, payload)
+            if address.kind == "state":
+                self._take_task(decode_json(State, payload))
+            elif address.kind == "status":
+                status = decode_json(Status, payload)
+                if self._versions.get(client_id) != status.version:
+                    self._versions[client_id] = status.version
+                    self._make_board(client_id)
+            elif address.kind == "anomaly" and client_id not in self._detectors:
+                decode_json(Anomaly, payload)
+                if len(self._detectors) < MAX_BOARDS:
+                    self._detectors.add(client_id)
+                    self._make_board(client_id)
         except WireError:
             return
-        client_id = address.client_id
-        if client_id in self._versions and self._versions[client_id] == status.version:
+
+    def _take_task(self, state: State) -> None:
+        number = state.settings.get("task", 0.0)
+        task = dict(enumerate(TASK_KINDS)).get(int(number), CLASSIFICATION) if number == number else ""
+        if task and task != self._task and state.federation == self._federation:
+            self._task = task
+            self._boards[""] = make_federation_entities(self._federation, self._prefix, task)
+            self._announced.pop("", None)
+            for client_id in self._versions:
+                self._make_board(client_id)
+
+    def _make_board(self, client_id: str) -> None:
+        """Make the entities of a board, to be published. A board without a status has no entities."""
+        if client_id not in self._versions:
             return
-        self._versions[client_id] = status.version
+        has_detector = self._task == ANOMALY or client_id in self._detectors
         self._boards[client_id] = make_board_entities(
-            self._federation, client_id, status.version, self._prefix
+            self._federation, client_id, self._versions[client_id], self._prefix, self._task, has_detector
         )
         self._announced.pop(client_id, None)
 

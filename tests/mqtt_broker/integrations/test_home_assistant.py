@@ -4,6 +4,7 @@ the templates as Home Assistant evaluates them.
 
 import contextlib
 import json
+import math
 import re
 import secrets
 
@@ -12,7 +13,7 @@ import pytest
 from edgefl.security.authority import enrol_watcher, revoke_enrolment
 from edgefl.transport.link import Link, Message
 from edgefl.verdict import judge_federation
-from edgefl.wire.messages import Status
+from edgefl.wire.messages import Anomaly, State, Status
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import matches_filter
 from edgefl.wire.verdict_message import make_verdict_message
@@ -220,6 +221,61 @@ def test_announcer_announces_once_and_withdraws_revoked_devices():
     announcer.reset()
     assert len(list(announcer.collect_due())) == 18
     assert {message.payload for message in announcer.withdraw()} == {b""}
+
+
+def encode_state(task):
+    settings = {} if task is None else {"task": task}
+    return encode_json(State("f", "s", "federate", 1, 3, 2, 9.0, "p", 1.0, settings=settings))
+
+
+def test_board_with_a_detector_has_its_alarm_and_its_score():
+    announcer = Announcer("f", "homeassistant", lambda _: False)
+    anomaly = Anomaly("pi-1", 0.5, 0.25, True, 40, 3, 1.0)
+    announcer.take("edgefl/v2/f/device/pi-1/anomaly", encode_json(anomaly), 0.0)
+    announcer.take("edgefl/v2/f/device/pi-2/anomaly", b"{}", 0.0)
+    for client_id in ("pi-1", "pi-2"):
+        announcer.take(f"edgefl/v2/f/device/{client_id}/status", encode_status(client_id), 0.0)
+    made = {message.topic: json.loads(message.payload) for message in announcer.collect_due()}
+    assert len(made) == 11 + 7 + 2 + 7
+    for topic, entity in made.items():
+        check_entity(topic, entity)
+    alarm = made["homeassistant/binary_sensor/edgefl_f/pi-1_anomaly/config"]
+    score = made["homeassistant/sensor/edgefl_f/pi-1_anomaly_score/config"]
+    assert (alarm["device_class"], alarm["state_topic"]) == ("problem", "edgefl/v2/f/device/pi-1/anomaly")
+    payload = encode_json(anomaly)
+    assert render_template(alarm["value_template"], payload) == "ON"
+    assert render_template(score["value_template"], payload) == "0.5"
+    attributes = json.loads(render_template(score["json_attributes_template"], payload))
+    assert attributes == {"threshold": 0.25, "windows": 40, "alarms": 3}
+    for entity in (alarm, score):
+        assert render_template(entity["value_template"], b"") == "None"
+    quiet = encode_json(Anomaly("pi-1", 0.125, 0.25, False, 40, 3, 1.0))
+    assert render_template(alarm["value_template"], quiet) == "OFF"
+    announcer.take("edgefl/v2/f/device/pi-1/anomaly", quiet, 0.0)
+    assert not list(announcer.collect_due())
+
+
+def test_entities_of_another_task_have_its_measure():
+    announcer = Announcer("f", "homeassistant", lambda _: False)
+    announcer.take("edgefl/v2/f/device/pi-1/status", encode_status("pi-1"), 0.0)
+    assert len(list(announcer.collect_due())) == 18
+    for task in (None, 0.0, math.nan, 9.0):
+        announcer.take("edgefl/v2/f/state", encode_state(task), 0.0)
+        assert not list(announcer.collect_due())
+    names = {}
+    for task in (1.0, 2.0):
+        announcer.take("edgefl/v2/f/state", encode_state(task), 0.0)
+        made = {message.topic: json.loads(message.payload) for message in announcer.collect_due()}
+        names[task] = {entity["name"] for entity in made.values()}
+        assert not [name for name in names[task] if "ccuracy" in name]
+    assert {"R2", "R2 alone", "R2 int8"} <= names[1.0]
+    assert {"AUC or R2", "AUC or R2 alone", "Anomaly", "Anomaly score"} <= names[2.0]
+    template = made["homeassistant/sensor/edgefl_f/pi-1_accuracy/config"]["value_template"]
+    rendered = [
+        render_template(template, json.dumps({"values": values}).encode())
+        for values in ({"r2": 0.25}, {"r2": 0.25, "auc_shipped": 0.75, "r2_shipped": 0.5}, {"loss": 1.0})
+    ]
+    assert rendered == ["25.0", "75.0", ""]
 
 
 def read_retained(url, topic):
