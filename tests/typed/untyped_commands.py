@@ -26,7 +26,13 @@ SUBSCRIBER = "a program of mosquitto's; `edgefl watch`, which reads the same top
 CHECKS = "lints, builds the site or runs tests; .ci/run and the tests themselves do so"
 OPENS = "opens this machine to its network; the README's is typed on loopback"
 
+DETECTS = "needs a federation of minutes; tests/devices/test_detect.py runs the same over a real broker"
+
 UNTYPED_COMMANDS: dict[str, dict[str, str]] = {
+    "docs/how-to/detect-anomalies.md": {
+        "edgefl device detect ...": DETECTS,
+        "edgefl watch ...": DETECTS,
+    },
     "docs/contributing/release.md": {
         "make ...": CHECKS,
         "python3 -m venv ...": INSTALLS,
