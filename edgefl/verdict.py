@@ -183,13 +183,14 @@ def read_round_metric(record: Mapping[str, Any]) -> str:
 
     Args:
         record: the tree of a Summary, with the spread of each metric in `metrics`, or of a Record of the
-            simulator, with the metrics of each client in `updates`.
+            simulator, with the metrics of each client in `updates`. Values of other types are ignored.
     """
-    names = {name.removesuffix("_mean") for name in record.get("metrics", {}) if name.endswith("_mean")}
-    updates = record.get("updates")
-    if isinstance(updates, Mapping):
-        names |= {name for metrics in updates.values() for name in metrics}
-    return find_round_metric(names)
+    metrics, updates = (
+        value if isinstance(value := record.get(key), Mapping) else {} for key in ("metrics", "updates")
+    )
+    names = {name.removesuffix("_mean") for name in metrics if name.endswith("_mean")}
+    clients = (client for client in updates.values() if isinstance(client, Mapping))
+    return find_round_metric(names.union(*clients))
 
 
 def sign_test(gained: int, lost: int) -> float:

@@ -1,7 +1,7 @@
 """Charts over the rounds: loss, accuracy over clients, bytes, and accuracy against bytes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from edgefl.report.drawing import DASHES, PALETTE, choose_colour
 from edgefl.report.folder import SIMULATION_FOLDER, Folder, JsonObject, find_mapping, to_number
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.storage.run_directory import RunFiles
+from edgefl.verdict import DEFAULT_MEASURE, name_measure, read_round_metric
 
 Rounds = NDArray[np.int64]
 Vector = NDArray[np.float64]
@@ -35,12 +36,19 @@ class AccuracyBand:
         mean: shape (n,), float64.
         p10: 10th percentile over clients, shape (n,), float64.
         p90: 90th percentile over clients, shape (n,), float64.
+        measure: name of the measure, one of `edgefl.verdict.MEASURES`.
     """
 
     rounds: Rounds
     mean: Vector
     p10: Vector
     p90: Vector
+    measure: str = DEFAULT_MEASURE
+
+    @property
+    def title(self) -> str:
+        """Name of the measure at the start of a title."""
+        return self.measure[0].upper() + self.measure[1:]
 
 
 def read_losses(records: Sequence[JsonObject]) -> tuple[Rounds, Vector]:
@@ -92,7 +100,13 @@ def read_reported_accuracy(records: Sequence[JsonObject]) -> AccuracyBand:
         (record["round"], *(to_number(record.get(f"accuracy_{part}")) for part in ("mean", "p10", "p90")))
         for record in records
     ]
-    return _make_band([row for row in rows if np.isfinite(row).all()])
+    band = _make_band([row for row in rows if np.isfinite(row).all()])
+    reported = (
+        name_measure(read_round_metric(record))
+        for record in records
+        if np.isfinite(to_number(record.get("accuracy_mean")))
+    )
+    return replace(band, measure=next(reported, DEFAULT_MEASURE))
 
 
 def _make_band(rows: Sequence[tuple[float, ...]]) -> AccuracyBand:
@@ -155,7 +169,11 @@ def join_accuracy_with_bytes(records: Sequence[JsonObject]) -> tuple[Vector, Acc
     total = dict(zip(rounds.tolist(), (up + down).tolist(), strict=True))
     has_bytes = np.array([round in total for round in band.rounds.tolist()], bool)
     matched = AccuracyBand(
-        *(np.asarray(part)[has_bytes] for part in (band.rounds, band.mean, band.p10, band.p90))
+        band.rounds[has_bytes],
+        band.mean[has_bytes],
+        band.p10[has_bytes],
+        band.p90[has_bytes],
+        band.measure,
     )
     return np.array([total[round] for round in matched.rounds.tolist()]), matched
 
@@ -206,10 +224,11 @@ def _chart_loss(folder: Folder) -> SectionPart:
 
 
 def _chart_accuracy(folder: Folder) -> tuple[SectionPart, ...]:
+    band = read_reported_accuracy(folder.records)
     reported = _chart_band(
         "validation",
-        "Accuracy during the rounds",
-        read_reported_accuracy(folder.records),
+        f"{band.title} during the rounds",
+        band,
         "The model that each client would use at the start of the round, on its own validation samples.",
     )
     measured = _chart_band(
@@ -229,10 +248,11 @@ def _chart_band(name: str, title: str, band: AccuracyBand, note: str) -> tuple[C
     def draw(figure: Any) -> None:
         draw_band(figure.subplots(), band.rounds, band, "round")
 
+    first, last = (f"{100 * band.mean[at]:.1f}" for at in (0, -1))
     alt = (
-        f"The mean accuracy over clients is {100 * band.mean[0]:.1f} per cent in round {band.rounds[0]} and "
-        f"{100 * band.mean[-1]:.1f} in round {band.rounds[-1]}. In that round, the 10th percentile is "
-        f"{100 * band.p10[-1]:.1f} and the 90th {100 * band.p90[-1]:.1f}."
+        f"The mean {band.measure} over clients is {first} per cent in round {band.rounds[0]} and {last} in "
+        f"round {band.rounds[-1]}. In that round, the 10th percentile is {100 * band.p10[-1]:.1f} and the "
+        f"90th {100 * band.p90[-1]:.1f}."
     )
     return (Chart(name, title, alt, _make_band_table(band), draw, note=note),)
 
@@ -256,7 +276,7 @@ def draw_band(axes: Any, x: NDArray[Any], band: AccuracyBand, xlabel: str) -> No
         label="10th to 90th percentile",
     )
     axes.plot(x, 100 * band.mean, color=PALETTE[0], marker="o" if len(x) < 3 else None, label="mean")
-    axes.set(xlabel=xlabel, ylabel="accuracy, per cent")
+    axes.set(xlabel=xlabel, ylabel=f"{band.measure}, per cent")
     axes.legend(loc="lower right")
     if xlabel == "round":
         set_integer_ticks(axes)
@@ -337,8 +357,8 @@ def _chart_bytes(folder: Folder) -> SectionPart:
 
 
 def _chart_accuracy_by_bytes(folder: Folder) -> SectionPart:
-    title = "Accuracy against bytes"
     total, band = join_accuracy_with_bytes(folder.records)
+    title = f"{band.title} against bytes"
     if not len(total):
         return MissingChart(title, NO_ACCURACY_REASON)
     scale, unit = choose_byte_unit(float(total[-1]))
@@ -347,8 +367,8 @@ def _chart_accuracy_by_bytes(folder: Folder) -> SectionPart:
         draw_band(figure.subplots(), total / scale, band, f"{unit} up and down so far")
 
     alt = (
-        f"A mean accuracy of {100 * band.mean[-1]:.1f} per cent took {total[-1] / scale:.3g} {unit}, sent "
-        "and received by all clients together."
+        f"A mean {band.measure} of {100 * band.mean[-1]:.1f} per cent took {total[-1] / scale:.3g} {unit}, "
+        "sent and received by all clients together."
     )
     rows: list[Any] = [
         (int(b), int(r), round(100 * float(m), 3))
@@ -358,7 +378,7 @@ def _chart_accuracy_by_bytes(folder: Folder) -> SectionPart:
         "against",
         title,
         alt,
-        make_table(("bytes so far", "round", "mean accuracy, per cent"), rows, RunFiles.rounds.name),
+        make_table(("bytes so far", "round", f"mean {band.measure}, per cent"), rows, RunFiles.rounds.name),
         draw,
     )
 

@@ -60,7 +60,9 @@ def test_measured_and_reported_accuracy_are_separate():
     assert band.rounds.tolist() == [1]
     np.testing.assert_allclose([*band.mean, *band.p10, *band.p90], [0.4, 0.24, 0.56])
     reported = read_reported_accuracy(RECORDS)
-    assert reported.rounds.tolist() == [3]
+    assert (reported.rounds.tolist(), reported.measure) == ([3], "accuracy")
+    regression = read_reported_accuracy([{**RECORDS[2], "updates": {"a": {"r2": 0.7}, "b": None}}])
+    assert (regression.measure, regression.title) == ("R2", "R2")
     assert [*reported.mean, *reported.p10, *reported.p90] == [0.7, 0.5, 0.9]
     for empty in (
         summarize_measured_accuracy([{"round": 1}]),
