@@ -167,7 +167,8 @@ class Detector:
             self._tracker.add_score(0, score, 0.0)
         if len(scores):
             self._publish()
-        if "y" not in stored or any(f"target{part}" in arrays for part in parts):
+        has_labels = all(f"y{part}" in stored and f"target{part}" not in arrays for part in parts)
+        if not has_labels:
             return {}
         labels = np.concatenate([arrays[f"y{part}"] for part in parts])
         is_anomaly = find_anomalies(labels, TaskConfig(ANOMALY, anomalies=self._scorer.task.anomalies))

@@ -78,6 +78,11 @@ def test_a_file_is_scored_once_and_without_a_broker(start, tmp_path):
     assert (figures["windows"], figures["alarms"], figures["published"]) == (4, 2, 0)
     assert (figures["precision"], figures["recall"]) == (0.5, 1.0)
     assert figures["false_alarm_rate"] == pytest.approx(1 / 3)
+    np.savez(tmp_path / "new.npz", x=x, x_test=x[:1])
+    process = start("device", "detect", "--state", state, "--data", tmp_path / "new.npz", "--json")
+    assert process.end() == 0, process.err
+    figures = json.loads(process.out)
+    assert (figures["windows"], figures["alarms"], "recall" in figures) == (5, 2, False)
 
 
 def test_a_window_of_another_shape_and_a_missing_id_are_errors(link, start, mosquitto_url, tmp_path):
