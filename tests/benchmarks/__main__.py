@@ -13,6 +13,9 @@ from edgefl.errors import EdgeflError
 from edgefl.system.progress import Progress
 from tests.benchmarks.accuracy.comparison import render as render_accuracy
 from tests.benchmarks.accuracy.comparison import run_accuracy_bench
+from tests.benchmarks.anomaly.comparison import FEDERATIONS, run_anomaly_bench
+from tests.benchmarks.anomaly.comparison import render as render_anomaly
+from tests.benchmarks.anomaly.over_mqtt import compare_with_mqtt
 from tests.benchmarks.firmware.comparison import render as render_firmware
 from tests.benchmarks.firmware.comparison import run_firmware_bench
 from tests.benchmarks.firmware.int8 import KINDS, MODELS, run_int8_bench
@@ -172,6 +175,53 @@ def accuracy(flwr_python: str, seeds: int, out: Path | None, as_json: bool) -> N
     with Progress() as progress:
         result = run_accuracy_bench(flwr_python, seeds, command, progress)
     print_result(result, render_accuracy, out, as_json)
+
+
+@benchmarks.command()
+@click.option(
+    "--seeds",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="Number of seeds. Each draws other machines, or other people.",
+)
+@click.option(
+    "--federation",
+    "federations",
+    multiple=True,
+    type=click.Choice(list(FEDERATIONS)),
+    help="Only this federation (may be repeated).",
+)
+@_outputs
+def anomaly(seeds: int, federations: tuple[str, ...], out: Path | None, as_json: bool) -> None:
+    """AUC of autoencoders of eight synthetic machines and of eight people of UCI HAR: the personal model
+    compared with the common one, with local training and with the mean sample.
+
+    \b
+    Example:
+      python -m tests.benchmarks anomaly --seeds 3
+    """
+    options = f" --seeds {seeds}" + "".join(f" --federation {name}" for name in federations)
+    with Progress() as progress:
+        result = run_anomaly_bench(
+            federations or tuple(FEDERATIONS), range(1, seeds + 1), f"{COMMAND} anomaly{options}", progress
+        )
+    print_result(result, render_anomaly, out, as_json)
+
+
+@benchmarks.command("anomaly-mqtt")
+@click.option("--seed", type=click.IntRange(1), default=1, show_default=True, help="Seed of the machines.")
+def anomaly_mqtt(seed: int) -> None:
+    """Personal models of eight synthetic machines as processes over MQTT, compared with the simulator, as
+    JSON.
+
+    \b
+    Example:
+      python -m tests.benchmarks anomaly-mqtt --seed 1
+    """
+    with Progress() as progress:
+        result = compare_with_mqtt(seed, progress)
+    click.echo(json.dumps(result, indent=1))
 
 
 @benchmarks.command()
