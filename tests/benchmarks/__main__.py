@@ -24,6 +24,8 @@ from tests.benchmarks.fleet.comparison import Sizes, run_fleet_bench
 from tests.benchmarks.fleet.comparison import render as render_fleet
 from tests.benchmarks.fleet.training import TrainingSizes, run_training_bench
 from tests.benchmarks.fleet.training import render as render_training
+from tests.benchmarks.regression.comparison import render as render_regression
+from tests.benchmarks.regression.comparison import run_regression_bench
 from tests.benchmarks.simulate import evaluation as evaluation_bench
 from tests.benchmarks.simulate import selection as selection_bench
 from tests.benchmarks.simulate.comparison import render as render_simulate
@@ -207,6 +209,29 @@ def anomaly(seeds: int, federations: tuple[str, ...], out: Path | None, as_json:
             federations or tuple(FEDERATIONS), range(1, seeds + 1), f"{COMMAND} anomaly{options}", progress
         )
     print_result(result, render_anomaly, out, as_json)
+
+
+@benchmarks.command()
+@click.option(
+    "--seeds",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="Number of seeds. Each draws other people.",
+)
+@_outputs
+def regression(seeds: int, out: Path | None, as_json: bool) -> None:
+    """R2 of a GRU that predicts the strength of a gyroscope from an accelerometer, for eight people of UCI
+    HAR, compared with local training and with a centrally trained Keras model.
+
+    \b
+    Example:
+      python -m tests.benchmarks regression --seeds 3
+    """
+    command = f"{COMMAND} regression --seeds {seeds}"
+    with Progress() as progress:
+        result = run_regression_bench(range(1, seeds + 1), command, progress)
+    print_result(result, render_regression, out, as_json)
 
 
 @benchmarks.command("anomaly-mqtt")

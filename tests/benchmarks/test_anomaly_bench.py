@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from tests.benchmarks.anomaly.comparison import (
     render,
     run_federation,
 )
+from tests.benchmarks.anomaly.over_mqtt import count_equal_devices
 
 
 def make_row(federation, seed, held_out=None, **auc):
@@ -65,8 +67,9 @@ def test_report_states_whether_a_target_is_met():
     }
     text = render(result)
     assert f"{MANY}: personal against common: +0.040, standard error 0.010; target +0.03: met" in text
-    assert f"{MANY}: personal against local: -0.010, standard error 0.010; target +0.00: missed" in text
-    mean = next(line.split() for line in text.splitlines() if "mean" in line.split())
+    assert f"{MANY}: personal against local: -0.010, standard error 0.010\n" in text
+    assert f"{FEW}: personal against local: +0.100, standard error 0.000; target +0.00: met" in text
+    mean = next(line.split() for line in text.splitlines() if line.split()[:2] == [MANY, "mean"])
     assert mean == [MANY, "mean", "0.500", "0.760", "0.710", "0.500", "0.500", "0.750"]
 
 
@@ -82,6 +85,24 @@ def test_mean_sample_scores_the_distance_from_the_training_mean():
 def test_each_activity_is_held_out_once_in_three_seeds():
     assert [list_held_out(HAR, seed) for seed in (1, 2, 3, 4)] == [[0, 1], [2, 3], [4, 5], [0, 1]]
     assert list_held_out(MANY, 2) == (None,)
+
+
+def test_devices_are_equal_only_with_the_same_bits_and_figures():
+    def make_mixture(value):
+        return SimpleNamespace(weights={"w": np.array([value], np.float32)})
+
+    simulation = SimpleNamespace(
+        mixtures={"a": make_mixture(1.0), "b": make_mixture(2.0)},
+        metrics={"a": {"auc_local": 0.5}, "b": {"auc_local": 0.5}},
+    )
+    rows = {"a": {"auc_local": 0.5}, "b": {"auc_local": 0.75}}
+    weights = {"a": make_mixture(1.0).weights, "b": {"w": np.nextafter(make_mixture(2.0).weights["w"], 3)}}
+    assert count_equal_devices(simulation, rows, weights) == {
+        "devices": 2,
+        "same_weights": 1,
+        "same_figures": 1,
+        "auc": {"local": 0.625},
+    }
 
 
 def test_a_small_run_measures_every_model(monkeypatch):

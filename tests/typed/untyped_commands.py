@@ -61,6 +61,9 @@ UNTYPED_COMMANDS: dict[str, dict[str, str]] = {
         "python -m tests.benchmarks simulate ...": PEERS,
         "python -m tests.benchmarks fleet ...": PEERS,
         "python -m tests.benchmarks accuracy ...": PEERS,
+        "python -m tests.benchmarks anomaly ...": PEERS,
+        "python -m tests.benchmarks anomaly-mqtt ...": PEERS,
+        "python -m tests.benchmarks regression ...": PEERS,
         "python -m tests.benchmarks firmware ...": FIRMWARE,
         "python -m tests.benchmarks int8 ...": PEERS,
         "python -m tests.benchmarks monitor ...": PEERS,
@@ -87,6 +90,10 @@ UNTYPED_COMMANDS: dict[str, dict[str, str]] = {
         "python3 -m venv ...": INSTALLS,
         "~/flwr/bin/pip install ...": INSTALLS,
         "python -m tests.benchmarks accuracy ...": PEERS,
+    },
+    "docs/results/anomalies.md": {
+        "python -m tests.benchmarks anomaly ...": PEERS,
+        "python -m tests.benchmarks anomaly-mqtt ...": PEERS,
     },
     "docs/results/device.md": {"edgefl bench device ...": BENCH, "edgefl bench wire ...": BENCH},
     "docs/results/fleet.md": {

@@ -23,9 +23,10 @@ from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.storage.checkpoint import decode_stored_mixture
 from edgefl.storage.device_directory import DeviceFiles
 from edgefl.types import Shard, Weights
-from tests.benchmarks.anomaly.comparison import MANY, make_benchmark_config
+from tests.benchmarks.anomaly.comparison import COLUMNS, MANY, make_benchmark_config
 
 BROKER_TIMEOUT_S = 30.0
+INT8 = "shipped_int8"
 
 Progress = Callable[[str], None]
 
@@ -40,7 +41,8 @@ def compare_with_mqtt(seed: int, progress: Progress) -> dict[str, Any]:
     Returns:
         `seed`, `same_weights`: the number of devices whose personal model has the same bits, `same_figures`:
             the number of devices with the same AUC of all models, `devices`: the number of devices, and
-            `auc_shipped`: the mean over devices over MQTT.
+            `auc`: the mean over the devices over MQTT of each column, and of the int8 model if the devices
+            report it.
 
     Raises:
         EdgeflError: a process failed, or the federation did not end in time.
@@ -97,9 +99,7 @@ def _start_device(
     path = directory / f"{client}.npz"
     save_shard(path, shard)
     arguments = ("--broker", url, "--federation", config.name, "--id", client, "--data", str(path))
-    child, _ = children.start(
-        client, "device", "start", *arguments, "--state", str(directory / client), "--no-export"
-    )
+    child, _ = children.start(client, "device", "start", *arguments, "--state", str(directory / client))
     return child
 
 
@@ -128,5 +128,9 @@ def count_equal_devices(
         "devices": len(rows),
         "same_weights": same_weights,
         "same_figures": same_figures,
-        "auc_shipped": math.fsum(row["auc_shipped"] for row in rows.values()) / len(rows),
+        "auc": {
+            column: math.fsum(row[f"auc_{column}"] for row in rows.values()) / len(rows)
+            for column in (*COLUMNS, INT8)
+            if all(f"auc_{column}" in row for row in rows.values())
+        },
     }
