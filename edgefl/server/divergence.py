@@ -115,6 +115,9 @@ def explain_no_progress(
       round does not count, because a model that has just begun to learn is near ln C too.
     - Their losses are above 5 max(ln C, 1), and the last one is at least .9 of the loss of round 1.
 
+    For another task than classification, the loss of round 1 takes the place of ln C. Clients may then have
+    converged in round 1, so the warning does not state that training had no effect.
+
     Args:
         losses: mean training loss of each round, see `find_divergence`.
         num_classes: number of classes, C. 0 for another task than classification.
@@ -133,6 +136,8 @@ def explain_no_progress(
         has_effect = not is_at_guess or last < NO_FALL_SHARE * window[0]
     if has_effect:
         return None
+    if not num_classes:
+        return _explain_flat_loss(first, last)
     remedy = (
         "lower learning_rate of [algorithm], or check the data's scale"
         if last > guess_loss / GUESS_SHARE
@@ -141,6 +146,20 @@ def explain_no_progress(
     return (
         f"training has had no effect: the mean loss of the last round is {last:.4g}, it was {first:.4g} in "
         f"round 1, and a model that guesses has {guess_loss:.3g}; {remedy}"
+    )
+
+
+def _explain_flat_loss(first: float, last: float) -> str:
+    """Return the warning for another task than classification, where the loss of guessing is unknown."""
+    remedy = (
+        "lower learning_rate of [algorithm], or check the data's scale"
+        if last > first / GUESS_SHARE
+        else "the models may have converged in round 1; if their figures are low, check the data, change "
+        "learning_rate of [algorithm], or train for more rounds"
+    )
+    return (
+        f"the loss has not fallen: the mean loss of the last round is {last:.4g}, it was {first:.4g} in "
+        f"round 1; {remedy}"
     )
 
 
@@ -171,10 +190,12 @@ def explain_divergence(divergence: Divergence) -> str:
             f"training diverged in round {divergence.round}: {divergence.clients} of {divergence.cohort} "
             f"clients have a loss that is no finite number; {remedy}"
         )
+    guess = f", and a model that guesses has {divergence.guess_loss:.3g}"
+    if divergence.guess_loss == divergence.first_loss:
+        guess = ""  # no classification
     return (
         f"training diverged in round {divergence.round}: the mean loss is {divergence.loss:.4g}, it was "
-        f"{divergence.first_loss:.4g} in round 1, and a model that guesses has {divergence.guess_loss:.3g}; "
-        f"{remedy}"
+        f"{divergence.first_loss:.4g} in round 1{guess}; {remedy}"
     )
 
 

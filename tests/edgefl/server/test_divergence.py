@@ -96,6 +96,21 @@ def test_short_federation_diverges_when_all_later_losses_are_higher(losses):
     assert find_divergence(losses[:-1], 10, rounds=len(losses)) is None
 
 
+def test_a_flat_loss_of_another_task_may_mean_convergence():
+    # measured: an autoencoder without batch norm, which converges in round 1
+    warning = explain_no_progress([0.001636, 0.001631, 0.001625, 0.001622], 0)
+    assert warning is not None
+    assert "guesses" not in warning
+    assert "it was 0.001636 in round 1; the models may have converged in round 1" in warning
+    rising = explain_no_progress([0.5, 0.6, 0.7, 0.8], 0)
+    assert rising is not None
+    assert "guesses" not in rising
+    assert "in round 1; lower learning_rate" in rising
+    divergence = find_divergence([0.5, 9.0, 9.0, 9.0], 0)
+    assert divergence is not None
+    assert "it was 0.5 in round 1; lower learning_rate" in explain_divergence(divergence)
+
+
 @pytest.mark.parametrize(
     "losses",
     [
