@@ -94,6 +94,7 @@ UNTYPED_COMMANDS: dict[str, dict[str, str]] = {
     "docs/results/anomalies.md": {
         "python -m tests.benchmarks anomaly ...": PEERS,
         "python -m tests.benchmarks anomaly-mqtt ...": PEERS,
+        "edgefl export --state STATE ...": FIRMWARE,
     },
     "docs/results/device.md": {"edgefl bench device ...": BENCH, "edgefl bench wire ...": BENCH},
     "docs/results/fleet.md": {
@@ -116,6 +117,7 @@ UNTYPED_COMMANDS: dict[str, dict[str, str]] = {
         "edgefl simulate federation.toml --out runs/week": WEEK,
     },
     "docs/results/outcomes.md": {"edgefl reproduce outcomes ...": LONG},
+    "docs/results/regression.md": {"python -m tests.benchmarks regression ...": PEERS},
     "docs/results/reproduce.md": {
         "edgefl reproduce NAME ...": LONG,
         "edgefl reproduce pfl-moe ...": LONG,
