@@ -4,6 +4,8 @@ The models are the client's local model, the federated model, the federated mode
 client's own samples, and the algorithm's mixture. First all models are made without the validation samples
 and compared on them. Then all models are made again on all training samples. These are measured, and the
 chosen one is shipped. Test samples do not affect the choice.
+
+A detector of anomalies is not trained on the validation samples, because its alarm threshold comes from them.
 """
 
 import logging
@@ -31,7 +33,8 @@ from edgefl.client.validation import ValidationSplit
 from edgefl.config import PersonalizationConfig
 from edgefl.errors import DivergedError
 from edgefl.learner.base import Learner
-from edgefl.plan.spec import PREDICT_MIXTURE, PREDICT_SINGLE, TRAIN_SINGLE
+from edgefl.plan.spec import PREDICT_MIXTURE, PREDICT_SINGLE, TRAIN_SINGLE, read_task
+from edgefl.tasks.config import ANOMALY
 from edgefl.types import Broadcast, ClientState, Mixture, Peer, Scalars, Shard, Weights
 
 RngFactory = Callable[[str], np.random.Generator]
@@ -104,7 +107,8 @@ def choose_personal_model(
         scores = compare_models(algorithm, learner, broadcast, state, split, settings, make_rng)
     elif settings.select and not scores:
         LOGGER.warning("%s: no sample to compare models on; a second recording would provide some", client_id)
-    candidates = make_candidates(algorithm, learner, broadcast, state, shard, settings, make_rng)
+    trained_on = split.train if read_task(learner.spec).kind == ANOMALY else shard
+    candidates = make_candidates(algorithm, learner, broadcast, state, trained_on, settings, make_rng)
     for name, reason in candidates.failures.items():
         LOGGER.warning("%s: the model %s is left out: %s", client_id, name, reason)
     order = read_model_order(broadcast.scalars) if settings.select else ORDER_WITHOUT_SELECTION
@@ -144,8 +148,8 @@ def choose_shipped_model(
 ) -> str:
     """Return the name of the model to ship.
 
-    The models were trained on the validation samples too, so they should be at least as good on these as
-    before. A model that is significantly worse on them is not shipped, unless it is the only one, because its
+    The models of most tasks were trained on the validation samples too, so they should be at least as good on
+    these as before. A model that is significantly worse on them is not shipped, unless it is the only one, because its
     last training failed.
 
     Args:
