@@ -149,8 +149,8 @@ def choose_shipped_model(
     """Return the name of the model to ship.
 
     The models of most tasks were trained on the validation samples too, so they should be at least as good on
-    these as before. A model that is significantly worse on them is not shipped, unless it is the only one, because its
-    last training failed.
+    these as before. A model that is significantly worse on them is not shipped, unless it is the only one,
+    because its last training failed.
 
     Args:
         learner: runs the plan.
