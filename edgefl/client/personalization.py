@@ -5,7 +5,8 @@ client's own samples, and the algorithm's mixture. First all models are made wit
 and compared on them. Then all models are made again on all training samples. These are measured, and the
 chosen one is shipped. Test samples do not affect the choice.
 
-A detector of anomalies is not trained on the validation samples, because its alarm threshold comes from them.
+A detector of anomalies is never trained on the validation samples, because its alarm threshold comes from
+them. Its last models are then compared, and no earlier ones.
 """
 
 import logging
@@ -102,13 +103,18 @@ def choose_personal_model(
         DivergedError: no model could be made.
     """
 
-    scores = dict(earlier_scores or {})
-    if settings.select and len(split.y) and not scores:
+    is_detector = read_task(learner.spec).kind == ANOMALY
+    scores = {} if is_detector else dict(earlier_scores or {})
+    if settings.select and len(split.y) and not scores and not is_detector:
         scores = compare_models(algorithm, learner, broadcast, state, split, settings, make_rng)
-    elif settings.select and not scores:
+    elif settings.select and not len(split.y):
         LOGGER.warning("%s: no sample to compare models on; a second recording would provide some", client_id)
-    trained_on = split.train if read_task(learner.spec).kind == ANOMALY else shard
+    trained_on = split.train if is_detector else shard
     candidates = make_candidates(algorithm, learner, broadcast, state, trained_on, settings, make_rng)
+    if is_detector and settings.select and len(split.y):
+        scores = {
+            name: score_samples(learner, peer, split.x, split.y) for name, peer in candidates.models.items()
+        }
     for name, reason in candidates.failures.items():
         LOGGER.warning("%s: the model %s is left out: %s", client_id, name, reason)
     order = read_model_order(broadcast.scalars) if settings.select else ORDER_WITHOUT_SELECTION
