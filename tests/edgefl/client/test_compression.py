@@ -60,7 +60,9 @@ def test_sent_deltas_and_the_residual_add_up_to_the_trained_deltas(codec, shards
         )
 
 
-@pytest.mark.parametrize("name", ["fedavg", "ditto", "apfl", "fedmix", "clustered", "aem"])
+@pytest.mark.parametrize(
+    "name", ["fedavg", "ditto", "apfl", "fedala", "fedrod", "fedmix", "clustered", "aem"]
+)
 def test_algorithms_satisfy_the_laws_with_a_codec(name, shards):
     """Some algorithms have arrays in the client's state, which must not clash with the residual."""
     learner, initial = make_learner_and_weights(name)

@@ -102,6 +102,14 @@ def test_personal_weights_are_used_if_the_client_has_them():
     assert measure("apfl", {"global": received}, [1, 1, 0], state=unmixed) == {
         "accuracy": pytest.approx(1 / 3)
     }
+    merged = ClientState({**client_state.arrays, "mixing/head/bias": np.zeros(2, np.float32)})
+    assert measure("fedala", {"global": received}, [1, 1, 0], state=merged) == {
+        "accuracy": pytest.approx(2 / 3)
+    }
+    added = ClientState({"personal/head/bias": np.array([0, 4], np.float32)})
+    assert measure("fedrod", {"global": received}, [1, 1, 0], state=added) == {
+        "accuracy": pytest.approx(2 / 3)
+    }
     shared = {name: array for name, array in received.items() if name != "head/bias"}
     models = {"global": shared, "start": {"head/bias": received["head/bias"]}}
     assert measure("biased-fedavg", models, [1, 1, 0]) == {"accuracy": pytest.approx(1 / 3)}

@@ -14,6 +14,8 @@ NAMES = {
     "fedprox": ["train"],
     "ditto": ["train_personal"],
     "apfl": ["train_both", "train_alpha"],
+    "fedala": ["train_mixing"],
+    "fedrod": ["train"],
     "pfl-ft": ["train_all"],
     "lg-fedavg": ["train"],
 }
