@@ -112,3 +112,39 @@ def find_output_weights(weights: Weights) -> tuple[str, str]:
             "the model's output layer has no bias that each client could personalize; give it use_bias=True"
         )
     return kernels[-1], f"{layer}/bias"
+
+
+def find_head_weights(weights: Weights) -> list[str]:
+    """Return the names of the head's weights, or an empty list for a model without a head.
+
+    The aggregator knows only names and shapes. The head is therefore the last layers that have exactly a
+    kernel of rank 2 and a bias, in the plan's order. A plan builder compares it with the model's head.
+
+    Args:
+        weights: the weights of the model, in the plan's order.
+    """
+    names_by_layer = _group_by_layer(weights)
+    head: list[str] = []
+    for layer, names in reversed(names_by_layer.items()):
+        if set(names) != {f"{layer}/kernel", f"{layer}/bias"} or weights[f"{layer}/kernel"].ndim != 2:
+            break
+        head = [*names, *head]
+    return head
+
+
+def find_last_layers(weights: Weights, count: int) -> list[str]:
+    """Return the names of the weights of the last layers.
+
+    Args:
+        weights: the weights of the model, in the plan's order.
+        count: number of layers with weights.
+    """
+    layers = list(_group_by_layer(weights).values())
+    return [name for names in layers[max(len(layers) - count, 0) :] for name in names]
+
+
+def _group_by_layer(weights: Weights) -> dict[str, list[str]]:
+    names_by_layer: dict[str, list[str]] = {}
+    for name in weights:
+        names_by_layer.setdefault(extract_layer(name), []).append(name)
+    return names_by_layer

@@ -28,12 +28,13 @@ if TYPE_CHECKING:
     from edgefl.compiler.objective import Objective
 
 
-def select_local_weights(weights: Weights, layers: str) -> list[str]:
+def select_local_weights(weights: Weights, layers: str, option: str = "local_layers") -> list[str]:
     """Return the names of the weights in these layers.
 
     Args:
         weights: the weights of the model, in the plan's order.
         layers: layers or prefixes of layers, separated by commas. Empty selects the first layer.
+        option: name of the option that holds the layers, for the error.
 
     Raises:
         ConfigError: an entry is not a layer of the model.
@@ -43,7 +44,7 @@ def select_local_weights(weights: Weights, layers: str) -> list[str]:
         if not any(_is_in_layer(name, layer) for name in weights):
             model_layers = list(dict.fromkeys(extract_layer(name) for name in weights))
             raise ConfigError(
-                f"local_layers has {layer!r}, which is no layer of the model; "
+                f"{option} has {layer!r}, which is no layer of the model; "
                 f"{suggest_nearest(layer, model_layers)}"
             )
     return [name for name in weights if any(_is_in_layer(name, layer) for layer in chosen)]

@@ -8,12 +8,15 @@ import pytest
 from edgefl.algorithms import REGISTRY, complete_algorithm_options, make_algorithm
 from edgefl.algorithms.check import check_algorithm
 from edgefl.algorithms.papers.fedavg import FedAvgOptions, fedavg
+from edgefl.config import ModelConfig
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.types import ClientState, Shard
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 FEWER_EPOCHS = {"aem": {"local_epochs": 20}}  # fewer than the default
 COMPILED = {"epochs": 1, "learning_rate": 0.1, "batch_size": 8}
+NORMALIZED_MODEL = ModelConfig("autoencoder", (8, 8, 1), 10, {"hidden": 8, "code": 4, "depth": 1})
+MODELS = {"fedbn": NORMALIZED_MODEL, "fedrep": NORMALIZED_MODEL}  # with batch norm, unlike the tiny model
 SMALL_OPTIONS = {"aem": {"num_experts": 2, "local_epochs": 2, "gate_epochs": 2}}
 
 
@@ -43,7 +46,8 @@ def test_laws_hold_on_litert(name, tiny_config, digits):
     defaults = complete_algorithm_options(name, {})
     chosen_options = COMPILED | SMALL_OPTIONS.get(name, {})
     options = {key: value for key, value in chosen_options.items() if key in defaults}
-    plan, initial = build_plan(replace(tiny_config, algorithm=name, options=options))
+    model = MODELS.get(name, tiny_config.model)
+    plan, initial = build_plan(replace(tiny_config, algorithm=name, options=options, model=model))
     x, y = digits
     shards = {
         f"pi-{i}": Shard(x[i::4][:24], y[i::4][:24], x[i::4][40:50], y[i::4][40:50], 10) for i in range(2)

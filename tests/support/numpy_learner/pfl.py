@@ -47,7 +47,7 @@ def rules(algorithm: str, sizes: Sizes, options: Mapping[str, Any]) -> tuple[Rul
             lambda w, data: np.asarray(data["x"] @ w[TRUNK]),
             sizes.features,
         ),
-        trains("train_head", sizes, (h,), sizes.head, _head_slope),
+        trains("train_head", sizes, (h,), sizes.head, head_slope),
         predicts(
             "predict_head",
             sizes,
@@ -60,9 +60,10 @@ def rules(algorithm: str, sizes: Sizes, options: Mapping[str, Any]) -> tuple[Rul
     )
 
 
-def _head_slope(
+def head_slope(
     w: Named, data: Named, hyper: Named, share: np.ndarray
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return the slope of cross-entropy for logits = features @ kernel + bias."""
     h = data["features"]
     d, loss = cross_entropy(h @ w[HEAD[0]] + w[HEAD[1]], data["y"], share)
     return {HEAD[0]: h.T @ d, HEAD[1]: d.sum(axis=0)}, loss

@@ -18,6 +18,7 @@ NAMES = {
     "fedrod": ["train"],
     "pfl-ft": ["train_all"],
     "lg-fedavg": ["train"],
+    "fedrep": ["train"],
 }
 OPTIONS = {"epochs": 1, "learning_rate": 0.1, "batch_size": 8}
 
