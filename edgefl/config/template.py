@@ -78,6 +78,9 @@ def _render_table(
         docs = read_key_docs(options)
         for key, value in values.items():
             yield from _render_key(key, value, docs.get(key, ""), key in _read_options(name, config))
+    elif name in ("model", "data", "partition"):
+        for key, value in _read_options(name, config).items():
+            yield from _render_key(key, value, "", True)
 
 
 def _render_key(key: str, value: Any, text: str, is_set: bool) -> Iterator[str]:

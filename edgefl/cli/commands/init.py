@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from textwrap import indent
 
@@ -15,13 +16,21 @@ from edgefl.config import (
     FederationConfig,
     ModelConfig,
     PartitionConfig,
+    PersonalizationConfig,
     parse_shape,
 )
 from edgefl.config.template import render_commented_toml
 from edgefl.data.sources.options import split_column_names
 from edgefl.errors import ConfigError
 from edgefl.init.questions import Questions, as_count, as_name, choose_config_path, to_federation_name
-from edgefl.init.task import LearningTask, check_task, choose_model, find_task
+from edgefl.init.task import (
+    SETTINGS_BY_MODEL,
+    LearningTask,
+    TrainingSettings,
+    check_task,
+    choose_model,
+    find_task,
+)
 from edgefl.report.samples_text import format_short_inspection
 from edgefl.system.files import write_atomic
 from edgefl.system.progress import Progress
@@ -208,15 +217,22 @@ def init(
     elif task.dataset and not task.config.is_classification:
         partition = PartitionConfig("iid")
         partition_keys = {"name"}
+    settings = SETTINGS_BY_MODEL.get(table.name, TrainingSettings())
+    table = replace(table, options=settings.model_options)
+    personalization = PersonalizationConfig()
+    if settings.learning_rate is not None:
+        personalization = PersonalizationConfig(learning_rate=settings.learning_rate)
     config = FederationConfig(
         name=federation_name,
         rounds=rounds,
         min_clients=count,
         algorithm=chosen_algorithm,
+        options=settings.algorithm_options if chosen_algorithm == recommended else {},
         broker=broker,
         model=table,
         data=DataConfig(task.dataset or "digits"),
         partition=partition,
+        personalization=personalization,
         task=task.config,
     )
     for warning in check_config(config):
@@ -229,6 +245,8 @@ def init(
         "data": {"name"} if task.dataset else set(),
         "partition": partition_keys,
     }
+    if settings.learning_rate is not None:
+        chosen["personalization"] = {"learning_rate"}
     if task.config.is_classification:
         chosen["model"] = {"name", "input_shape", "num_classes"}
     else:

@@ -283,12 +283,26 @@ def test_yes_option_finds_the_task_of_a_file(
     assert all(len(shards[client_id].y_train) for client_id in shards)
 
 
+def test_autoencoders_get_the_settings_of_the_benchmark(working_directory: Path) -> None:
+    """With the defaults of classifiers, an autoencoder learns little in 20 rounds."""
+    save_form(working_directory / "pi-1.npz", "nothing", (32,))
+    assert cli.run_command(["init", "--yes", "--data", "pi-1.npz"]) == 0
+    config = load_config(working_directory / "federation.toml")
+    assert config.model.name == "autoencoder" and config.model.options == {"hidden": 64, "depth": 1}
+    assert config.options == {"learning_rate": 0.3, "momentum": 0.9}
+    assert config.personalization.learning_rate == 0.01
+    command = ["init", "other.toml", "--yes", "--data", "pi-1.npz", "--algorithm", "ditto"]
+    assert cli.run_command(command) == 0
+    assert load_config(working_directory / "other.toml").options == {}
+
+
 def test_devices_without_labels_are_simulated_as_groups(working_directory: Path) -> None:
     for name in ("pi-1", "pi-2"):
         save_form(working_directory / f"{name}.npz", "nothing", (32, 3))
     assert cli.run_command(["init", "--yes", "--data", "pi-1.npz", "--data", "pi-2.npz"]) == 0
     config = load_config(working_directory / "federation.toml")
     assert (config.task.kind, config.partition.name, config.partition.num_clients) == (ANOMALY, "group", 2)
+    assert config.options == {"learning_rate": 0.1, "momentum": 0.9}
     assert len(make_shards(load_data(config.data, config.seed), config.partition, config.seed)) == 2
 
 
