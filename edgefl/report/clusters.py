@@ -17,7 +17,7 @@ Matrix = NDArray[np.float64]
 ClusterLabels = NDArray[np.int64]
 NO_CLUSTER = -1
 MAX_VECTOR_STRETCHES = 4000
-COMPARING_ALGORITHMS = {"clustered", "fedap"}
+COMPARING_ALGORITHMS = {"cfl", "clustered", "fedap"}
 """Algorithms that compare clients' models."""
 
 
@@ -221,8 +221,8 @@ def _chart_similarity(folder: Folder) -> SectionPart:
         if folder.algorithm not in COMPARING_ALGORITHMS:
             return MissingChart(
                 title,
-                f"{folder.algorithm or 'this algorithm'} does not compare clients' models; clustered and "
-                "fedap do",
+                f"{folder.algorithm or 'this algorithm'} does not compare clients' models; cfl, clustered "
+                "and fedap do",
             )
         return MissingChart(title, _NO_CLUSTERS)
     similarity = read_client_similarity(folder.clusters)

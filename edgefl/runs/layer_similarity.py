@@ -26,6 +26,7 @@ from edgefl.types import Shard, Weights
 
 WHOLE_MODEL_ALGORITHMS = {
     "fedavg",
+    "cfl",
     "clustered",
     "fedap",
     "ifca",

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from edgefl.algorithms import PHASE_CLUSTER, PHASE_DONE, PHASE_PERSONALIZE, Algorithm
-from edgefl.algorithms.clustering.cluster_models import explain_clusters
+from edgefl.algorithms import PHASE_DONE, PHASE_PERSONALIZE, Algorithm
+from edgefl.algorithms.clustering.cluster_models import explain_clusters, is_newly_clustered
 from edgefl.algorithms.cohort import count_required_updates
 from edgefl.algorithms.mixtures.gate_utilization import count_local_experts
 from edgefl.config import FederationConfig
@@ -368,7 +368,7 @@ class RoundServer:
         while self._aggregated is None:
             yield math.inf
         after = self._aggregated
-        for line in filter(None, explain_clusters(after) if state.phase == PHASE_CLUSTER else ()):
+        for line in filter(None, explain_clusters(after) if is_newly_clustered(after) else ()):
             self._log(line)
         self._actions.append(SaveState(after))
         if self._config.privacy.is_on:

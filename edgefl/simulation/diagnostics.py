@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.algorithms import PHASE_CLUSTER, PHASE_PERSONALIZE, complete_algorithm_options, read_assignments
+from edgefl.algorithms import PHASE_PERSONALIZE, complete_algorithm_options, read_assignments
 from edgefl.algorithms.base import Algorithm
+from edgefl.algorithms.clustering.cluster_models import is_newly_clustered
 from edgefl.algorithms.clustering.cluster_report import make_cluster_report
 from edgefl.algorithms.mixtures.responsibility import normalize_logits
 from edgefl.algorithms.names import EXPERT_PREFIX, GLOBAL, INITIAL, LOCAL_START, PHI_MODEL
@@ -44,11 +45,7 @@ class RoundDiagnostics:
     def __init__(self, plan: Plan, state: ServerState) -> None:
         self._state = state
         self._algorithm = plan.spec.algorithm
-        self._options = (
-            complete_algorithm_options(plan.spec.algorithm, plan.spec.options)
-            if state.phase == PHASE_CLUSTER
-            else {}
-        )
+        self._options = plan.spec.options
         self._divergence = GradientDivergence()
 
     def add(self, update: Update) -> None:
@@ -87,11 +84,9 @@ class RoundDiagnostics:
         Args:
             after: the server state after the round.
         """
-        return (
-            make_cluster_report(self._algorithm, self._options, after)
-            if self._state.phase == PHASE_CLUSTER
-            else None
-        )
+        if not is_newly_clustered(after):
+            return None
+        return make_cluster_report(complete_algorithm_options(self._algorithm, self._options), after)
 
 
 def evaluate_clients(

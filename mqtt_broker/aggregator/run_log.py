@@ -82,9 +82,7 @@ def write_clusters(spec: PlanSpec, after: ServerState, out: Path) -> None:
     Raises:
         StateError: the file cannot be written.
     """
-    similarity = make_cluster_report(
-        spec.algorithm, complete_algorithm_options(spec.algorithm, spec.options), after
-    )
+    similarity = make_cluster_report(complete_algorithm_options(spec.algorithm, spec.options), after)
     if similarity is not None:
         text = json.dumps(to_json_value(similarity), allow_nan=False) + "\n"
         write_state(AggregatorFiles(out).clusters, text.encode(), SECRET_MODE, AGGREGATOR_SPACE_REMEDY)

@@ -28,10 +28,11 @@ from edgefl.algorithms.base import (
 )
 from edgefl.algorithms.clustering.hierarchical import Cut, Matrix, explain_cut
 from edgefl.algorithms.names import GLOBAL, INITIAL
-from edgefl.types import ServerState, Update, Weights
+from edgefl.types import Array, ServerState, Update, Weights
 
 _CUT_PREFIX = "cut/"
 _ARRIVED_PREFIX = "arrived/"
+_COMPARED_PREFIX = "compared/"
 CLUSTERING_START = "clustering/start"
 """The slot with the model that the clustering round began with."""
 CLUSTER_CENTERS = "clustering/centers"
@@ -104,11 +105,7 @@ def aggregate_clusters(
     """
     name_model = make_model_namer(state)
     arrived = dict[str, int]()
-    centers = (
-        np.stack([array for _, array in sorted(state.slots[CLUSTER_CENTERS].items())])
-        if CLUSTER_CENTERS in state.slots
-        else None
-    )
+    centers = unpack_centers(state.slots[CLUSTER_CENTERS]) if CLUSTER_CENTERS in state.slots else None
 
     def weigh_deltas() -> Iterator[tuple[str, Weights, float]]:
         for update in updates:
@@ -117,7 +114,7 @@ def aggregate_clusters(
             elif centers is None:  # the state is from an older version
                 arrived[update.client_id] = find_largest_cluster(read_assignments(state).values())
             else:
-                arrived[update.client_id] = assign(update, centers.astype(np.float64))
+                arrived[update.client_id] = assign(update, centers)
 
     means = average_by_group(weigh_deltas())
     models = {
@@ -127,10 +124,18 @@ def aggregate_clusters(
     after = replace(state, models=models)
     if not arrived:
         return after
-    arrival_rounds = {f"{_ARRIVED_PREFIX}{client_id}": float(state.round) for client_id in arrived}
-    return with_assignments(
-        replace(after, scalars={**state.scalars, **arrival_rounds}), {**read_assignments(state), **arrived}
-    )
+    return with_assignments(record_arrivals(after, arrived), {**read_assignments(state), **arrived})
+
+
+def record_arrivals(state: ServerState, clients: Iterable[str]) -> ServerState:
+    """Return the state with the round in which these clients arrived after a clustering.
+
+    Args:
+        state: the server state in the round of the arrival.
+        clients: ids of the clients.
+    """
+    arrivals = {f"{_ARRIVED_PREFIX}{client_id}": float(state.round) for client_id in clients}
+    return replace(state, scalars={**state.scalars, **arrivals})
 
 
 def start_clusters(state: ServerState, updates: Sequence[Update], cut: Cut) -> ServerState:
@@ -152,23 +157,67 @@ def start_clusters(state: ServerState, updates: Sequence[Update], cut: Cut) -> S
         name: add(start, means[name]) if name in means else start
         for name in map(name_cluster_model, range(cut.count))
     }
-    cut_scalars = {f"{_CUT_PREFIX}at": cut.height, f"{_CUT_PREFIX}below": cut.last_height} | (
-        {} if cut.next_height is None else {f"{_CUT_PREFIX}above": cut.next_height}
-    )
-    cut_scalars[f"{_CUT_PREFIX}round"] = float(state.round)
-    slots = {**state.slots, **_pack_similarity(cut), CLUSTERING_START: start}
+    recorded = record_cut(state, cut)
+    slots = {**recorded.slots, CLUSTERING_START: start}
     if cut.centers is not None:
-        slots[CLUSTER_CENTERS] = {
-            f"{cluster:06d}": center.astype(np.float32) for cluster, center in enumerate(cut.centers)
-        }
+        slots[CLUSTER_CENTERS] = pack_centers(cut.centers)
     after = replace(
-        state,
+        recorded,
         round=state.round + 1,
         phase=PHASE_FEDERATE,
         models={INITIAL: state.models[INITIAL], **models},
         slots=slots,
     )
-    return with_assignments(replace(after, scalars={**state.scalars, **cut_scalars}), clusters)
+    return with_assignments(after, clusters)
+
+
+def pack_centers(centers: Matrix) -> dict[str, Array]:
+    """Return the centers of clusters as a slot.
+
+    Args:
+        centers: center of each cluster, shape (clusters, d), float64.
+
+    Returns:
+        A vector for each cluster, shape (d,), float32. The names sort in the order of the clusters.
+    """
+    return {f"{cluster:06d}": center.astype(np.float32) for cluster, center in enumerate(centers)}
+
+
+def unpack_centers(slot: Weights) -> Matrix:
+    """Return the centers of a slot, shape (clusters, d), float64.
+
+    Args:
+        slot: result of `pack_centers`.
+    """
+    return np.stack([array for _, array in sorted(slot.items())]).astype(np.float64)
+
+
+def record_cut(state: ServerState, cut: Cut, compared: Iterable[str] = ()) -> ServerState:
+    """Return the state with the heights and the similarities of a cut, for reports and monitors.
+
+    Args:
+        state: the server state before the clustering round.
+        cut: the cut.
+        compared: the clients of the cut, if the algorithm cuts more than once and not all clients at a time.
+    """
+    prefixes = (_CUT_PREFIX, _COMPARED_PREFIX)
+    scalars = {key: value for key, value in state.scalars.items() if not key.startswith(prefixes)}
+    scalars |= {f"{_CUT_PREFIX}at": cut.height, f"{_CUT_PREFIX}below": cut.last_height}
+    if cut.next_height is not None:
+        scalars[f"{_CUT_PREFIX}above"] = cut.next_height
+    scalars[f"{_CUT_PREFIX}round"] = float(state.round)
+    scalars |= {f"{_COMPARED_PREFIX}{client_id}": 1.0 for client_id in compared}
+    slots = {name: slot for name, slot in state.slots.items() if name != SIMILARITY}
+    return replace(state, slots={**slots, **_pack_similarity(cut)}, scalars=scalars)
+
+
+def is_newly_clustered(after: ServerState) -> bool:
+    """Return whether the last round made clusters.
+
+    Args:
+        after: the server state after the round.
+    """
+    return after.scalars.get(f"{_CUT_PREFIX}round") == after.round - 1
 
 
 def _pack_similarity(cut: Cut) -> dict[str, Weights]:
@@ -203,19 +252,26 @@ def read_comparison(state: ServerState) -> tuple[int, Weights, float] | None:
 
 
 def list_compared_clients(state: ServerState) -> list[str]:
-    """Return the clients of the clustering round, sorted.
+    """Return the clients of the last clustering round, sorted.
 
-    These are all assigned clients except the ones that arrived later.
+    These are the clients of the last cut. If an algorithm cuts only once, they are all assigned clients
+    except the ones that arrived later.
     """
+    compared = [
+        key.removeprefix(_COMPARED_PREFIX) for key in state.scalars if key.startswith(_COMPARED_PREFIX)
+    ]
     return sorted(
-        client_id
-        for client_id in read_assignments(state)
-        if f"{_ARRIVED_PREFIX}{client_id}" not in state.scalars
+        compared
+        or (
+            client_id
+            for client_id in read_assignments(state)
+            if f"{_ARRIVED_PREFIX}{client_id}" not in state.scalars
+        )
     )
 
 
 def explain_clusters(state: ServerState) -> tuple[str, str]:
-    """Return a summary of the clustering, and a warning if its margin is thin.
+    """Return a summary of the last clustering, and a warning if its margin is thin.
 
     Both are empty before the clustering, and if there is no clustering.
     """
@@ -226,10 +282,12 @@ def explain_clusters(state: ServerState) -> tuple[str, str]:
         state.scalars.get(f"{_CUT_PREFIX}{key}") for key in ("at", "below", "above")
     )
     assert height is not None and last_height is not None
-    arrived = len(clusters) - len(list_compared_clients(state))
-    summary, warning = explain_cut(
-        len(clusters) - arrived, len(set(clusters.values())), height, last_height, next_height
-    )
+    compared = list_compared_clients(state)
+    compared_clusters = {clusters[client_id] for client_id in compared}
+    summary, warning = explain_cut(len(compared), len(compared_clusters), height, last_height, next_height)
+    if (total := len(set(clusters.values()))) > len(compared_clusters):
+        summary += f"; {total} clusters in total"
+    arrived = sum(f"{_ARRIVED_PREFIX}{client_id}" in state.scalars for client_id in clusters)
     return f"{summary}; {arrived} clients arrived later" if arrived else summary, warning
 
 

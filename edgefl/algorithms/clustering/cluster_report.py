@@ -20,13 +20,10 @@ from edgefl.algorithms.names import INITIAL, extract_layer
 from edgefl.types import ServerState
 
 
-def make_cluster_report(
-    algorithm: str, options: Mapping[str, Any], after: ServerState
-) -> dict[str, Any] | None:
+def make_cluster_report(options: Mapping[str, Any], after: ServerState) -> dict[str, Any] | None:
     """Return the content of clusters.json, or None if the last round was not a clustering round.
 
     Args:
-        algorithm: name of the algorithm.
         options: all options of the algorithm, with defaults.
         after: the server state after the round.
 
@@ -44,8 +41,8 @@ def make_cluster_report(
     round, similarity, cut_height = comparison
     return {
         "round": round,
-        "layer": _describe_comparison(algorithm, options, after),
-        "clients": sorted(clusters),
+        "layer": _describe_comparison(options, after),
+        "clients": list_compared_clients(after),
         "assignment": dict(sorted(clusters.items())),
         "matrix": np.round(similarity[MATRIX].astype(np.float64), 3).tolist(),
         "linkage": [
@@ -56,10 +53,10 @@ def make_cluster_report(
     }
 
 
-def _describe_comparison(algorithm: str, options: Mapping[str, Any], after: ServerState) -> str:
-    if algorithm == "fedap":
+def _describe_comparison(options: Mapping[str, Any], after: ServerState) -> str:
+    if "layers" not in options:
         return "what training changed in the whole model"
-    names = select_compared_weights(after.models[INITIAL], options.get("layers", ""))
+    names = select_compared_weights(after.models[INITIAL], options["layers"])
     layers = ", ".join(sorted({extract_layer(name) for name in names}))
     return (
         f"what training changed in {layers}"

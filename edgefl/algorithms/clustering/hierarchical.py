@@ -1,8 +1,8 @@
 """Hierarchical clustering of clients by vectors of their weights.
 
-This module needs scipy, which the aggregator has. Average linkage on cosine distance and Ward linkage on
-Euclidean distance both give merge heights that never fall. A cut is therefore a number of merges, counted
-from the lowest.
+This module needs scipy, which the aggregator has. Average and single linkage on cosine distance and Ward
+linkage on Euclidean distance give merge heights that never fall. A cut is therefore a number of merges,
+counted from the lowest.
 
 The same vectors in the same order give the same clusters, so sort clients by id. Among merges of equal
 height, the merge of the earlier clients comes first. A single client is one cluster. Identical clients merge
@@ -10,7 +10,7 @@ at height 0.
 
 Source: average linkage: Filippakopoulos et al., Personalization in Distributed tinyML Applications via
 Adaptive Clustered Federated Learning. Ward linkage: Ward, JASA 58, 1963, as in Yeganeh et al.,
-arXiv:2207.03448.
+arXiv:2207.03448. Single linkage: Sattler et al., arXiv:1910.01991, algorithm 1.
 """
 
 from collections.abc import Sequence
@@ -172,12 +172,12 @@ def find_nearest_cluster(vector: Array, centers: Matrix) -> int:
     )
 
 
-def build_linkage(distances: Matrix, method: Literal["average", "ward"]) -> Matrix:
+def build_linkage(distances: Matrix, method: Literal["average", "single", "ward"]) -> Matrix:
     """Return the merges of n clients from the lowest to the highest, in the form of scipy's linkage.
 
     Args:
         distances: the distances, shape (n, n), float64. Ward's method needs Euclidean distances.
-        method: `average` or `ward`.
+        method: `average`, `single` or `ward`.
 
     Returns:
         The merges, shape (n - 1, 4), float64. A row holds the two merged clusters, the height, and the number

@@ -49,6 +49,7 @@ SUM_BASED = {
 }
 NOT_SUM_BASED = {
     "aem": {"patience": 2},
+    "cfl": {},
     "clustered": {},
     "fedap": {},
     "fedavg": {"mean": "krum"},

@@ -60,7 +60,7 @@ def test_masked_communication_cost_matches_hand_calculation(shards):
     assert masked.bytes_down - plain.bytes_down == 3 * (3 * (96 + 224) + 2 * 64)
 
 
-@pytest.mark.parametrize("name", ["clustered", "fedap", "fedmix", "fedmix-permutation"])
+@pytest.mark.parametrize("name", ["cfl", "clustered", "fedap", "fedmix", "fedmix-permutation"])
 def test_algorithms_that_need_single_updates_are_refused(name):
     with pytest.raises(ConfigError, match=f"secure_aggregation does not work with {name}"):
         check_secure_aggregation(make_algorithm(name, None, {}), FederationConfig(privacy=SECURE))

@@ -25,6 +25,7 @@ ALGORITHMS = {
     "fedprox": {},
     "ditto": {},
     "ifca": {"num_experts": 2},
+    "cfl": {},
     "clustered": {},
     "fedap": {"pretrain_rounds": 1},
     "pfl-mfe": {},

@@ -34,9 +34,7 @@ def test_report_compares_dense_layers_by_cosine():
     vectors = {"a": (1, 0), "b": (0.98, 0.199), "c": (0.6, 0.8), "d": (0, 1)}
     updates = [make_update(client, *vector, trunk=9) for client, vector in vectors.items()]
     after = start_clusters(STATE, updates, cut_by_similarity(updates, START, 0.9, "threshold", "weights", ""))
-    report = make_cluster_report(
-        "clustered", complete_algorithm_options("clustered", {"compare": "weights"}), after
-    )
+    report = make_cluster_report(complete_algorithm_options("clustered", {"compare": "weights"}), after)
     assert report["clients"] == list("abcd")
     assert report["matrix"][0] == [1.0, 0.98, 0.6, 0.0]
     assert report["linkage"][0][:2] == [0, 1]
@@ -48,7 +46,7 @@ def test_report_compares_whole_models_by_ward_linkage():
     """Ward on (0, 0), (1, 0), (4, 0), (4, 3) merges at 1, 3 and 5.385165."""
     updates = [make_update(str(i), x, 0, y) for i, (x, y) in enumerate(((0, 0), (1, 0), (4, 0), (4, 3)))]
     after = start_clusters(STATE, updates, cut_by_distance(updates, 4.0, 0))
-    report = make_cluster_report("fedap", complete_algorithm_options("fedap", {}), after)
+    report = make_cluster_report(complete_algorithm_options("fedap", {}), after)
     np.testing.assert_allclose([row[2] for row in report["linkage"]], [1, 3, 5.385165], atol=1e-4)
     assert (report["layer"], report["assignment"]) == (
         "what training changed in the whole model",
@@ -59,13 +57,13 @@ def test_report_compares_whole_models_by_ward_linkage():
 def test_only_the_clustering_round_has_a_report():
     updates = [make_update("a", 1, 0, 0), make_update("b", 0, 1, 0)]
     after = start_clusters(STATE, updates, cut_by_similarity(updates, START, 0.9, "threshold", "weights", ""))
-    assert make_cluster_report("clustered", complete_algorithm_options("clustered", {}), after) is not None
+    assert make_cluster_report(complete_algorithm_options("clustered", {}), after) is not None
     later = ServerState(3, after.phase, after.models, after.slots, after.scalars)
-    assert make_cluster_report("clustered", complete_algorithm_options("clustered", {}), later) is None
-    assert make_cluster_report("clustered", complete_algorithm_options("clustered", {}), STATE) is None
+    assert make_cluster_report(complete_algorithm_options("clustered", {}), later) is None
+    assert make_cluster_report(complete_algorithm_options("clustered", {}), STATE) is None
     assert (
         make_cluster_report(
-            "fedavg", complete_algorithm_options("fedavg", {}), ServerState(2, "federate", {"global": START})
+            complete_algorithm_options("fedavg", {}), ServerState(2, "federate", {"global": START})
         )
         is None
     )
