@@ -26,6 +26,7 @@ OPTIONS = {
     "clustered": {"learning_rate": 0.1},
     "ditto": {},
     "fedap": {"pretrain_rounds": 1, "num_clusters": 2, "decay_rounds": 2},
+    "fedem": {"num_experts": 2},
     "fedmix": {"num_experts": 2, "gate_epochs": 2},
     "fedmix-permutation": {"num_experts": 2},
     "lg-fedavg": {},

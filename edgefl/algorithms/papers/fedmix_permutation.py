@@ -18,7 +18,7 @@ Source: Reisser et al., Federated Mixture of Experts, arXiv:2107.06724, section 
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,6 +27,11 @@ from edgefl.algorithms.base import PHASE_FEDERATE, Algorithm
 from edgefl.algorithms.draws import draw_initial_weights
 from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.mixtures import responsibility as rs
+from edgefl.algorithms.mixtures.constant_shares import (
+    PI_NAME,
+    assemble_constant_mixture,
+    build_constant_mixture_objective,
+)
 from edgefl.algorithms.mixtures.expert_aggregation import (
     average_experts,
     choose_experts,
@@ -34,24 +39,20 @@ from edgefl.algorithms.mixtures.expert_aggregation import (
     make_broadcast,
     step_models,
 )
-from edgefl.algorithms.names import FEDERATED_MODEL, name_expert, prefix_specs, select_experts, strip_prefix
+from edgefl.algorithms.names import FEDERATED_MODEL, name_expert, select_experts
 from edgefl.algorithms.options import check_choice, check_count, check_range, limit_experts
 from edgefl.algorithms.papers.fedmix import WEIGHT_DISTANCE
 from edgefl.algorithms.server_optimizer import choose_server_rate
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner, iterate_batches, predict_label_log_p
-from edgefl.plan.spec import PREDICT_MIXTURE, TensorSpec
+from edgefl.plan.spec import PREDICT_MIXTURE
 from edgefl.types import Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights
 
 if TYPE_CHECKING:
     from edgefl.compiler.network import Network
     from edgefl.compiler.objective import Objective
 
-Tensor = Any
-Tensors = Mapping[str, Tensor]
-
-PI_NAME = "pi"
 MIN_PRIOR = 1e-6
 """Minimum prior of an expert, so that a faded expert can return when it fits much better."""
 
@@ -233,8 +234,8 @@ def fedmix_permutation(learner: Learner | None, options: FedMixPermutationOption
         if options.mixture == "likeliest":
             return Mixture(likeliest, peers, diagnostics), state
         even = rs.prune_experts(np.zeros(num_experts), tuple(models))
-        peers[FEDERATED_MODEL] = Peer(PREDICT_MIXTURE, _assemble_mixture(models, even, likeliest))
-        return Mixture(_assemble_mixture(models, shares, likeliest), peers, diagnostics), state
+        peers[FEDERATED_MODEL] = Peer(PREDICT_MIXTURE, assemble_constant_mixture(models, even, likeliest))
+        return Mixture(assemble_constant_mixture(models, shares, likeliest), peers, diagnostics), state
 
     def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
         models = select_experts(broadcast.models)
@@ -244,27 +245,11 @@ def fedmix_permutation(learner: Learner | None, options: FedMixPermutationOption
         likeliest = models[max(used, key=lambda k: pi[k])]
         if options.mixture == "likeliest":
             return Peer("predict", likeliest)
-        return Peer(PREDICT_MIXTURE, _assemble_mixture(models, rs.prune_experts(pi, used), likeliest))
+        return Peer(PREDICT_MIXTURE, assemble_constant_mixture(models, rs.prune_experts(pi, used), likeliest))
 
     return Algorithm(
         "fedmix-permutation", init, broadcast, local_update, aggregate, personalize, current=current
     )
-
-
-def _assemble_mixture(models: Mapping[int, Weights], shares: rs.Real, likeliest: Weights) -> Weights:
-    """Return the weights of sum_k pi_k p_k.
-
-    An expert that the client lacks is replaced by its likeliest expert, with a share of 0.
-    """
-    parts = {
-        f"expert{k}/{name}": array
-        for k in range(len(shares))
-        for name, array in models.get(k, likeliest).items()
-    }
-    return {
-        **parts,
-        **{f"responsibility/{k}": np.array([value], np.float32) for k, value in enumerate(shares)},
-    }
 
 
 def build_permutation_objectives(
@@ -279,38 +264,13 @@ def build_permutation_objectives(
     Source: Reisser et al., arXiv:2107.06724, section 4.3 and appendix B.
     """
     from edgefl.compiler import objective as of
-    from edgefl.compiler.mixing import mix_log_probabilities, mix_probabilities
     from edgefl.compiler.optimizer import sgd
 
     train = of.classify(network, options.batch_size, sgd(options.learning_rate))
     predict = of.predict_logits(network, of.PREDICT_BATCH)
     if options.mixture == "likeliest":
         return train, predict, of.predict_logits(network, of.PREDICT_BATCH, PREDICT_MIXTURE)
-    names = [f"expert{k}" for k in range(options.num_experts)]
-    parts = tuple(spec for name in names for spec in prefix_specs(name, network.specs))
-    shares = tuple(TensorSpec(f"responsibility/{k}", (1,)) for k in range(len(names)))
-
-    def apply_experts(weights: Tensors, data: Tensors) -> tuple[list[Tensor], list[Tensor]]:
-        return [weights[spec.name] for spec in shares], [
-            network.apply(strip_prefix(name, weights), data["x"])[0] for name in names
-        ]
-
-    def predict_log_probabilities(weights: Tensors, data: Tensors) -> Tensor:
-        return mix_log_probabilities(*apply_experts(weights, data))
-
-    def predict_probabilities(weights: Tensors, data: Tensors) -> Tensor:
-        return mix_probabilities(*apply_experts(weights, data))
-
-    mixture = of.Objective(
-        PREDICT_MIXTURE,
-        "predict",
-        predict.batch_size,
-        predict.data,
-        frozen=(*parts, *shares),
-        out=predict_log_probabilities,
-        export_out=predict_probabilities,
-    )
-    return train, predict, mixture
+    return train, predict, build_constant_mixture_objective(network, options.num_experts)
 
 
 ENTRIES = {

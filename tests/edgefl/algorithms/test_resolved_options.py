@@ -62,7 +62,7 @@ def test_fedmix_permutation_rate_follows_from_the_number_of_rounds():
 
 
 @pytest.mark.parametrize(
-    ("name", "most"), [("ifca", 6), ("aem", 6), ("fedmix", 4), ("fedmix-permutation", 4)]
+    ("name", "most"), [("ifca", 6), ("aem", 6), ("fedem", 3), ("fedmix", 4), ("fedmix-permutation", 4)]
 )
 def test_at_most_one_expert_per_client_unless_the_option_is_set(name, most):
     def count_experts(**changes: object) -> int:

@@ -36,6 +36,7 @@ SUM_BASED = {
     "fedap": {"clustering": False},
     "fedavg": {},
     "fedbn": {},
+    "fedem": {"num_experts": 2},
     "fedper": {},
     "fedprox": {},
     "fedrep": {},

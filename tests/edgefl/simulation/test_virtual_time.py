@@ -28,6 +28,7 @@ ALGORITHMS = {
     "cfl": {},
     "clustered": {},
     "fedap": {"pretrain_rounds": 1},
+    "fedem": {"num_experts": 2},
     "pfl-mfe": {},
     "fedmix": {"num_experts": 2},
 }

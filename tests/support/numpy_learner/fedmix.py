@@ -18,6 +18,7 @@ from tests.support.numpy_learner.rules import (
     Sizes,
     classifier,
     classifier_out,
+    classifier_slope,
     cross_entropy,
     predicts,
     softmax,
@@ -68,10 +69,18 @@ def more(algorithm: str, sizes: Sizes, options: Mapping[str, Any]) -> tuple[Tens
 
 
 def rules(algorithm: str, sizes: Sizes, options: Mapping[str, Any]) -> tuple[Rule, ...]:
-    """Return the rules of fedmix or fedmix-permutation."""
-    form = _form(sizes, options)
+    """Return the rules of fedmix, fedmix-permutation or fedem."""
+    form = _form(sizes, {"num_experts": 3, **options} if algorithm == "fedem" else options)
     own = (*sizes.trunk, *sizes.head)
     parts = tuple(spec for k in range(form.num_experts) for spec in under(f"expert{k}", own))
+    if algorithm == "fedem":
+        shares = tuple(TensorSpec(f"responsibility/{k}", (1,)) for k in range(form.num_experts))
+        weighted = (sizes.x, TensorSpec("responsibility", (sizes.batch, 1)))
+        return (
+            trains("train", sizes, weighted, own, _weighted_slope),
+            classifier(sizes)[1],
+            predicts("predict_mixture", sizes, (sizes.x,), (*parts, *shares), partial(_fixed_mixture, form)),
+        )
     if algorithm == "fedmix-permutation":
         shares = tuple(TensorSpec(f"responsibility/{k}", (1,)) for k in range(form.num_experts))
         if options.get("mixture") == "likeliest":
@@ -97,6 +106,15 @@ def rules(algorithm: str, sizes: Sizes, options: Mapping[str, Any]) -> tuple[Rul
         predicts("predict", sizes, (sizes.x,), own, classifier_out),
         predicts("predict_mixture", sizes, (sizes.x,), (*parts, *shares, *gate), partial(_mixture, form)),
     )
+
+
+def _weighted_slope(
+    w: Named, data: Named, hyper: Named, share: np.ndarray
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return the slope of q * cross-entropy."""
+    q = data["responsibility"][:, 0]
+    gradients, losses = classifier_slope(w, data, hyper, share * q)
+    return gradients, losses * q
 
 
 def _train(sizes: Sizes, form: _Form, count: int, output_bias: tuple[TensorSpec, ...]) -> Rule:

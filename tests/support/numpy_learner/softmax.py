@@ -22,6 +22,7 @@ _FAMILIES = {
     "ditto": "baselines",
     "fedala": "baselines",
     "fedbn": "partial",
+    "fedem": "fedmix",
     "fedmix": "fedmix",
     "fedmix-permutation": "fedmix",
     "fedprox": "baselines",

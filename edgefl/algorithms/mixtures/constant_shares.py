@@ -1,0 +1,76 @@
+"""A mixture of experts whose shares are the same for all samples of a client: sum_k pi_k p_k."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edgefl.algorithms.mixtures.responsibility import Real
+from edgefl.algorithms.names import name_expert, prefix_specs, strip_prefix
+from edgefl.plan.spec import PREDICT_MIXTURE, TensorSpec
+from edgefl.types import Weights
+
+if TYPE_CHECKING:
+    from edgefl.compiler.network import Network
+    from edgefl.compiler.objective import Objective
+
+Tensor = Any
+Tensors = Mapping[str, Tensor]
+
+PI_NAME = "pi"
+"""The array of the client state with the shares of the experts, shape (experts,), float32."""
+
+
+def assemble_constant_mixture(models: Mapping[int, Weights], shares: Real, substitute: Weights) -> Weights:
+    """Return the weights of sum_k pi_k p_k.
+
+    Args:
+        models: the client's experts by index.
+        shares: pi, shape (experts,), float64.
+        substitute: takes the place of an expert that the client lacks. Its share should be 0.
+    """
+    parts = {
+        f"{name_expert(k)}/{name}": array
+        for k in range(len(shares))
+        for name, array in models.get(k, substitute).items()
+    }
+    return {
+        **parts,
+        **{f"responsibility/{k}": np.array([value], np.float32) for k, value in enumerate(shares)},
+    }
+
+
+def build_constant_mixture_objective(network: "Network", num_experts: int) -> "Objective":
+    """Return `predict_mixture`, which is log sum_k pi_k p_k.
+
+    Args:
+        network: the model of an expert, a classification.
+        num_experts: number of experts.
+    """
+    from edgefl.compiler import objective as of
+    from edgefl.compiler.mixing import mix_log_probabilities, mix_probabilities
+
+    names = [name_expert(k) for k in range(num_experts)]
+    parts = tuple(spec for name in names for spec in prefix_specs(name, network.specs))
+    shares = tuple(TensorSpec(f"responsibility/{k}", (1,)) for k in range(num_experts))
+
+    def apply_experts(weights: Tensors, data: Tensors) -> tuple[list[Tensor], list[Tensor]]:
+        return [weights[spec.name] for spec in shares], [
+            network.apply(strip_prefix(name, weights), data["x"])[0] for name in names
+        ]
+
+    def predict_log_probabilities(weights: Tensors, data: Tensors) -> Tensor:
+        return mix_log_probabilities(*apply_experts(weights, data))
+
+    def predict_probabilities(weights: Tensors, data: Tensors) -> Tensor:
+        return mix_probabilities(*apply_experts(weights, data))
+
+    return of.Objective(
+        PREDICT_MIXTURE,
+        "predict",
+        of.PREDICT_BATCH,
+        (of.make_input_spec(network, of.PREDICT_BATCH),),
+        frozen=(*parts, *shares),
+        out=predict_log_probabilities,
+        export_out=predict_probabilities,
+    )
