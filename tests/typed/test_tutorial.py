@@ -1,4 +1,4 @@
-"""The commands of the tutorial with two boards, run in real processes."""
+"""The commands of the tutorials with boards, run in real processes."""
 
 import json
 import shutil
@@ -35,3 +35,29 @@ def test_commands_of_the_tutorial_work(workspace: Any, page: Callable[[str], Any
     workspace.run(tutorial.take("edgefl infer"))
     workspace.run(tutorial.take("edgefl export"))
     assert (workspace / "exported/c/model.h").exists()
+
+
+def test_commands_of_the_tutorial_on_anomalies_work(workspace: Any, page: Callable[[str], Any]) -> None:
+    """Fewer windows and rounds than on the page, and a free port."""
+    if find_mosquitto() is None:
+        pytest.importorskip("amqtt")
+    tutorial = page("docs/tutorial/anomalies-in-five-commands.md")
+    port = choose_port()
+    few = {"-d windows=200": "-d windows=60 -d test_windows=20"}
+    workspace.run(tutorial.take("edgefl data split"), few)
+    workspace.run(tutorial.take("edgefl init"))
+    config = workspace / "federation.toml"
+    text = config.read_text()
+    assert "\nrounds = 20\n" in text and ":1883" in text
+    config.write_text(text.replace("\nrounds = 20\n", "\nrounds = 3\n").replace(":1883", f":{port}"))
+    broker = workspace.start(tutorial.take("edgefl broker start").removesuffix(" &") + f" --port {port}")
+    broker.wait_for_output(str(port))
+    devices = {"--state": f"--broker mqtt://localhost:{port} --state", "& done": ">/dev/null 2>&1 & done"}
+    workspace.run(tutorial.take("for i in 1 2 3"), devices)
+    output = workspace.start(tutorial.take("edgefl aggregator start")).wait_for_end()
+    assert "AUC" in output and "pi-3" in output
+    rows = json.loads((workspace / "plant-out/result.json").read_text())["clients"]
+    assert [row["id"] for row in rows] == ["pi-1", "pi-2", "pi-3"]
+    assert all(0 <= row["auc_shipped_int8"] <= 1 for row in rows)
+    detected = json.loads(workspace.run(tutorial.take("edgefl device detect")))
+    assert {"recall", "false_alarm_rate"} <= detected.keys(), detected
