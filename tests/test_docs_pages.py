@@ -19,6 +19,7 @@ from edgefl.config import (
     PersonalizationConfig,
     PrivacyConfig,
 )
+from edgefl.tasks.config import TaskConfig
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -111,6 +112,7 @@ CONFIG_TABLES = {
     "model": ModelConfig,
     "personalization": PersonalizationConfig,
     "privacy": PrivacyConfig,
+    "task": TaskConfig,
     "data": DataConfig,
     "partition": PartitionConfig,
     "fleet": FleetConfig,
