@@ -56,7 +56,8 @@ def reestimate_statistics(
         signature: name of a training signature of the plan.
         weights: the trained and frozen weights of the signature, and any others.
         x: samples, shape (n, *input_shape), float32.
-        y: labels, shape (n,), int64. They do not affect the result.
+        y: labels, shape (n,), int64. They do not affect the result. Neither do other data arguments of the
+            signature, which are zero.
         rng: draws the samples and the noise of dropout.
         max_samples: maximum number of samples. If there are more, this many are drawn.
 
@@ -71,12 +72,14 @@ def reestimate_statistics(
         return weights
     names = [f"{layer}/{part}" for layer in layers for part in STATISTICS]
     hyper = dict.fromkeys(spec.hyper, 0.0)
+    unused_data = {tensor.name: tensor.shape[1:] for tensor in spec.data if tensor.name != "x"}
 
     def run_step(start: Weights, rows: Labels, seed: int) -> dict[str, Array]:
         trained, _ = learner.fit(
             signature,
             {**weights, **start},
-            {"x": x[rows]},
+            {"x": x[rows]}
+            | {name: np.zeros((len(rows), *shape), np.float32) for name, shape in unused_data.items()},
             y[rows],
             epochs=1,
             rng=np.random.default_rng(seed),
@@ -162,6 +165,9 @@ def make_renewer(
     incomplete network, such as a trunk below several heads, keeps its statistics. A network that the function
     has already re-estimated is not changed again.
 
+    A signature may have weights that the network does not have, such as the received weights of a penalty.
+    They affect only its loss, and they are zero.
+
     Args:
         learner: runs the plan.
         signature: name of a training signature with moving statistics.
@@ -170,7 +176,9 @@ def make_renewer(
         max_samples: maximum number of samples.
     """
     spec = learner.spec.find_signature(signature)
-    shapes = {tensor.name: tensor.shape for tensor in (*spec.trained, *spec.frozen)}
+    all_shapes = {tensor.name: tensor.shape for tensor in (*spec.trained, *spec.frozen)}
+    shapes = {name: all_shapes[name] for name in list_network_weights(learner.spec, spec)}
+    unused = {name: np.zeros(shape, np.float32) for name, shape in all_shapes.items() if name not in shapes}
     first = f"{list_normalized_layers(spec)[0]}/{MEAN}"
     renewed: dict[tuple[int, ...], Weights] = {}
     """Re-estimated networks by the identities of their arrays, before and after."""
@@ -180,8 +188,9 @@ def make_renewer(
         key = tuple(map(id, network.values()))
         if key not in renewed:
             new = reestimate_statistics(
-                learner, signature, network, shard.x_train, shard.y_train, rng, max_samples
+                learner, signature, {**network, **unused}, shard.x_train, shard.y_train, rng, max_samples
             )
+            new = {name: new[name] for name in network}
             alive.extend((network, new))
             renewed[key] = renewed[tuple(map(id, new.values()))] = new
         return renewed[key]
@@ -195,6 +204,22 @@ def make_renewer(
         return {**weights, **new}
 
     return renew
+
+
+def list_network_weights(spec: PlanSpec, signature: SignatureSpec) -> list[str]:
+    """Return the names of a training signature's weights that `predict` needs, in the plan's order.
+
+    These are the weights of the network. In a plan without `predict`, they are all weights of the signature.
+
+    Args:
+        spec: the spec of the plan.
+        signature: the training signature.
+    """
+    names = [tensor.name for tensor in (*signature.trained, *signature.frozen)]
+    predicted = {
+        tensor.name for other in spec.signatures if other.name == PREDICT_SINGLE for tensor in other.frozen
+    }
+    return [name for name in names if name in predicted] or names
 
 
 def list_normalized_layers(signature: SignatureSpec) -> list[str]:

@@ -330,12 +330,15 @@ def test_new_statistics_improve_accuracy_after_few_epochs(trained) -> None:
     assert before + 0.1 < after > 0.6
 
 
-@pytest.mark.parametrize("name", ["fedap", "aem", "pfl-mfe"])
+@pytest.mark.parametrize("name", ["fedap", "aem", "pfl-mfe", "fedem", "fedprox", "fedrod"])
 def test_a_client_ships_statistics_of_its_samples(name, normed_plan, digits) -> None:
     """FedAP keeps the statistics of earlier rounds in the client's state. They belong to other weights."""
     from edgefl.algorithms.plans import build_plan
 
-    options = {"aem": {"num_experts": 2, "local_epochs": 2, "gate_epochs": 2}}.get(name, {})
+    options = {
+        "aem": {"num_experts": 2, "local_epochs": 2, "gate_epochs": 2},
+        "fedem": {"num_experts": 2},
+    }.get(name, {})
     no_selection = PersonalizationConfig(select=False, baseline=False)
     config = replace(normed_plan[3], algorithm=name, options=options, personalization=no_selection)
     plan, initial = build_plan(config)
@@ -348,7 +351,8 @@ def test_a_client_ships_statistics_of_its_samples(name, normed_plan, digits) -> 
     state = replace(server.aggregate(state, [update]), phase=PHASE_PERSONALIZE)
     received = server.broadcast(state, "pi-1")
     mixture, *_ = runner.personalize(WorkItem(received, client_state, "pi-1"))
-    for prefix in ("expert0/", "local/") if name == "aem" else ("",):
+    prefixes = {"aem": ("expert0/", "local/"), "fedem": ("expert0/", "expert1/")}
+    for prefix in prefixes.get(name, ("",)):
         model = normed_plan[2].get_layer("conv")
         model.set_weights([mixture.weights[f"{prefix}conv/kernel"]])
         images = np.asarray(model(shard.x_train))
