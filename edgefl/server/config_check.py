@@ -75,6 +75,7 @@ def check_config(config: FederationConfig, clients: int | None = None) -> tuple[
         *_check_personalization_rate(config),
         *_check_server_rate(config, options),
         *_check_phases(config, options),
+        *_check_splits(config, options, num_clients),
         *_check_experts(config, options, num_clients),
         *_check_mean(config, options, num_clients),
         *_check_cohort(config, num_clients),
@@ -187,6 +188,30 @@ def _check_phases(config: FederationConfig, options: AlgorithmOptions) -> Iterat
             False,
             "[algorithm] threshold is 1, expected below 1: only equal clients share a cluster; lower it, or "
             'set cut = "auto"',
+        )
+
+
+def _check_splits(
+    config: FederationConfig, options: AlgorithmOptions, num_clients: int | None
+) -> Iterator[Problem]:
+    if "min_cluster_size" not in options:
+        return
+    pretrain = options["pretrain_rounds"]
+    if config.rounds <= pretrain:
+        yield Problem(
+            False,
+            f"[algorithm] pretrain_rounds is {pretrain}, expected below {config.rounds}, the number of "
+            "rounds: no round is left that could split a cluster, and all clients share one model; lower "
+            "pretrain_rounds, or raise rounds",
+        )
+    most = min(config.clients_per_round or math.inf, num_clients or math.inf)
+    needed = 2 * options["min_cluster_size"]
+    if most < needed:
+        yield Problem(
+            False,
+            f"{most} clients take part in a round, expected {needed} or more: a split makes two parts of "
+            f"min_cluster_size = {options['min_cluster_size']} clients or more, so all clients share one "
+            "model; lower min_cluster_size, or add clients",
         )
 
 

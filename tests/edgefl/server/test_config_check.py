@@ -18,6 +18,8 @@ def make_config(algorithm: str, rounds: int = 20, clients: int = 4, **options: o
 @pytest.mark.parametrize(("rounds", "clients"), [(20, 2), (20, 4), (10, 10), (3, 2), (200, 50)])
 def test_the_defaults_of_every_algorithm_pass_without_a_warning(name, rounds, clients):
     assert check_config(make_config(name, rounds, clients)) == ()
+    if name == "cfl" and clients == 2:  # no two parts of two clients
+        return
     assert check_config(make_config(name, rounds, clients), clients) == ()
 
 
@@ -92,6 +94,11 @@ def test_impossible_configuration_is_refused(config, message):
         ),
         (make_config("aem", num_experts=6), 5, "num_experts is 6, expected at most 5, the number of clients"),
         (make_config("fedap", num_clusters=5), 4, "num_clusters is 5, expected at most 4"),
+        (make_config("cfl", pretrain_rounds=20), None, "pretrain_rounds is 20, expected below 20"),
+        (make_config("cfl", rounds=1), None, "pretrain_rounds is 1, expected below 1"),
+        (make_config("cfl"), 3, "3 clients take part in a round, expected 4 or more"),
+        (replace(make_config("cfl"), clients_per_round=3), 9, "3 clients take part in a round, expected 4"),
+        (make_config("cfl", min_cluster_size=3), 5, "expected 6 or more: a split makes two parts"),
         (make_config("clustered", mixing=1), None, "mixing is 1, expected below 1"),
         (make_config("clustered", threshold=1), None, "threshold is 1, expected below 1"),
         (make_config("aem", epsilon=1), None, "epsilon is 1, expected below 1"),
@@ -117,6 +124,9 @@ def test_doubtful_configuration_gets_one_warning(config, clients, message):
         (make_config("fedavg", rounds=100, server_optimizer="yogi"), None),
         (make_config("fedap", rounds=1, clustering=False, epochs=3), None),
         (make_config("clustered", rounds=2), None),
+        (make_config("cfl", pretrain_rounds=19), 4),
+        (make_config("cfl", min_cluster_size=1), 2),
+        (make_config("cfl", min_cluster_size=9), None),
         (make_config("aem", num_experts=4), 4),
         (make_config("fedavg", mean="krum", clients=10), 10),
         (replace(make_config("fedavg", mean="krum", clients=5), quorum=1.0), None),
