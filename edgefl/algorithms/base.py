@@ -99,6 +99,19 @@ def read_assignments(state: ServerState) -> dict[str, int]:
     }
 
 
+def find_assignment(state: ServerState, client_id: str) -> int | None:
+    """Return the cluster of a client, or None if the client is not assigned to one.
+
+    The other clients are not read, so the time does not depend on their number.
+
+    Args:
+        state: the server state.
+        client_id: the client.
+    """
+    cluster = state.scalars.get(f"{_CLUSTER_PREFIX}{client_id}")
+    return None if cluster is None else int(cluster)
+
+
 def with_assignments(state: ServerState, clusters: Mapping[str, int]) -> ServerState:
     """Return the state with these assignments in place of the earlier ones.
 

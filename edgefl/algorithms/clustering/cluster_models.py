@@ -21,6 +21,7 @@ from edgefl.algorithms.arithmetic import add, average_by_group
 from edgefl.algorithms.base import (
     PHASE_CLUSTER,
     PHASE_FEDERATE,
+    find_assignment,
     find_largest_cluster,
     is_arriving,
     read_assignments,
@@ -68,7 +69,10 @@ def find_cluster_model(state: ServerState, client_id: str) -> Weights:
         state: the server state.
         client_id: the client.
     """
-    return state.models[make_model_namer(state)(client_id)]
+    cluster = find_assignment(state, client_id)
+    return state.models[
+        make_model_namer(state)(client_id) if cluster is None else name_cluster_model(cluster)
+    ]
 
 
 def choose_phase_and_model(state: ServerState, client_id: str) -> tuple[str, Weights]:

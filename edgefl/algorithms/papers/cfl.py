@@ -42,7 +42,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edgefl.algorithms.arithmetic import add, weighted_mean
-from edgefl.algorithms.base import PHASE_PERSONALIZE, Algorithm, read_assignments, with_assignments
+from edgefl.algorithms.base import (
+    PHASE_PERSONALIZE,
+    Algorithm,
+    find_assignment,
+    read_assignments,
+    with_assignments,
+)
 from edgefl.algorithms.clustering.cluster_models import (
     find_cluster_model,
     name_cluster_model,
@@ -153,8 +159,10 @@ def list_splits(state: ServerState) -> list[int]:
     Args:
         state: the server state.
     """
-    count = sum(key.startswith(_SPLIT_PREFIX) for key in state.scalars)
-    return [int(state.scalars[f"{_SPLIT_PREFIX}{index}"]) for index in range(count)]
+    splits: list[int] = []
+    while (cluster := state.scalars.get(f"{_SPLIT_PREFIX}{len(splits)}")) is not None:
+        splits.append(int(cluster))
+    return splits
 
 
 def find_missed_split(state: ServerState, client_id: str) -> int | None:
@@ -167,7 +175,7 @@ def find_missed_split(state: ServerState, client_id: str) -> int | None:
     Returns:
         The number of the split, or None if there is no such split.
     """
-    cluster = read_assignments(state).get(client_id, 0)
+    cluster = find_assignment(state, client_id) or 0
     splits = list_splits(state)
     passed = int(state.scalars.get(f"{_PASSED_PREFIX}{client_id}", 0))
     return next((index for index in range(passed, len(splits)) if splits[index] == cluster), None)
@@ -184,8 +192,8 @@ def assign_part(state: ServerState, client_id: str, vector: Array, split: int) -
     """
     centers = unpack_centers(state.slots[f"{_SPLIT_PREFIX}{split}/centers"])
     part = find_most_similar_cluster(vector, centers)
-    assignments = read_assignments(state)
-    arrived = state if client_id in assignments else record_arrivals(state, [client_id])
+    is_new = find_assignment(state, client_id) is None
+    arrived = record_arrivals(state, [client_id]) if is_new else state
     cluster = split + 1 if part else list_splits(state)[split]
     return _set_clusters(arrived, {client_id: cluster}, split + 1)
 

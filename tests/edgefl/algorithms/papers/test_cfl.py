@@ -234,6 +234,24 @@ def test_client_without_update_gets_the_largest_cluster_model():
     assert read_kernel(sent.models["global"]) == read_kernel(state.models["cluster1"])
 
 
+class ScalarsWithoutLoop(dict):
+    """Scalars that can only be read by name."""
+
+    def __iter__(self):
+        raise AssertionError("a broadcast read the scalars of all clients")
+
+    keys = values = items = __iter__
+
+
+def test_broadcast_does_not_read_other_clients():
+    """Its time would otherwise grow with the number of clients, and that of a round with its square."""
+    algorithm, state = split_twice()
+    scalars = ScalarsWithoutLoop(state.scalars)
+    for phase in (state.phase, PHASE_PERSONALIZE):
+        sent = algorithm.broadcast(ServerState(state.round, phase, state.models, state.slots, scalars), "e")
+        assert read_kernel(sent.models["global"]) == read_kernel(state.models["cluster2"])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
