@@ -30,6 +30,8 @@ SIGNIFICANCE_LEVEL = 0.05
 MAX_EXACT_SAMPLES = 1000
 MAX_TABLE_ROWS = 40
 SUGGESTED_ALGORITHMS = ("clustered", "pfl-mfe")
+UNTRAINED_LAYER_ALGORITHMS = ("fedper", "fedrep", "lg-fedavg")
+"""Algorithms whose federated model has untrained layers, because their trained copies stay on the devices."""
 CHANCE_MARGIN = 0.02
 
 Comparison = Literal["better", "as good", "worse", ""]
@@ -477,6 +479,8 @@ def _suggest_remedy(
     gained = verdict.gain_points > 0
     if (2 * verdict.better >= compared if compared else gained) or verdict.overall == "better":
         return ""
+    if algorithm in UNTRAINED_LAYER_ALGORITHMS:
+        federated = None
     if federated is not None and _is_chance(federated, num_classes, tested):
         return (
             f"The federated model is at chance ({format_percent(federated)} with {num_classes} classes): "

@@ -184,6 +184,14 @@ EQUAL_ROWS = [make_row(f"d-{i}", 0.9, 0.6, 0.9, 0.9, 0.0, 0.0, 0.0) for i in ran
             "rounds.",
         ),
         (
+            # Its federated model ends in layers that no device has trained.
+            [make_row("a", 0.6, 0.12, 0.6, 0.6, 0.0, 0.0, 0.0)],
+            {"num_classes": 10, "algorithm": "fedrep"},
+            "The federation was worth it for none of 1 device: no model is better than",
+            "Most devices ship their local model: their data differ a lot, or each device has enough. Try "
+            'the algorithm "clustered" or "pfl-mfe", or more rounds.',
+        ),
+        (
             [make_row("a", 0.9, 0.7, 0.6, 0.6, 3.0, 0.0, 12.0)],
             {"select": False},
             "The federation was worth it for none of 1 device: no model is better than training alone beyond "
