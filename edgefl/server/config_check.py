@@ -204,6 +204,16 @@ def _check_splits(
             "rounds: no round is left that could split a cluster, and all clients share one model; lower "
             "pretrain_rounds, or raise rounds",
         )
+    for key, is_met, expected in (
+        ("eps1", options["eps1"] > 0, "above 0"),
+        ("eps2", options["eps2"] < 1 or not options["relative"], "below 1"),
+    ):
+        if not is_met:
+            yield Problem(
+                False,
+                f"[algorithm] {key} is {options[key]:g}, expected {expected}: no norm meets this condition "
+                f"of a split, and all clients share one model; leave {key} out to take its default",
+            )
     most = min(config.clients_per_round or math.inf, num_clients or math.inf)
     needed = 2 * options["min_cluster_size"]
     if most < needed:
