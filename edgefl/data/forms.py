@@ -149,10 +149,11 @@ def split_targets(arrays: Arrays) -> dict[str, NDArray[Any]]:
     if not stored:
         return formed | {f"y{part}": np.zeros(arrays[f"x{part}"].shape[:1], np.int64) for part in parts}
     are_numbers = all(y.dtype.kind in "iuf" and y.ndim in (1, 2) for y in stored)
-    if len(stored) == len(parts) and are_numbers and any(map(_are_numbers_without_classes, stored)):
-        for part, y in zip(parts, stored, strict=True):
-            formed[f"target{part}"] = y
-            formed[f"y{part}"] = np.zeros(len(y), np.int64)
+    if are_numbers and any(map(_are_numbers_without_classes, stored)):
+        for part in parts:
+            if f"y{part}" in arrays:
+                formed[f"target{part}"] = arrays[f"y{part}"]
+                formed[f"y{part}"] = np.zeros(len(arrays[f"y{part}"]), np.int64)
     return formed
 
 

@@ -107,3 +107,9 @@ def test_shards_are_converted_on_access() -> None:
     assert shards["a"].num_classes == 6
     with pytest.raises(KeyError):
         shards["b"]
+
+
+def test_numbers_without_labels_of_the_test_part_are_refused() -> None:
+    y = np.array([0.5, 1, 2, 3, 4, 5])
+    with pytest.raises(DataError, match="there is no array y_test"):
+        make_shard_and_split({"x": X, "y": y, "x_test": X}, "x.npz", any_task=True)
