@@ -26,7 +26,7 @@ from edgefl.data.recordings import (
     join_groups,
 )
 from edgefl.data.split import BY_FILE, SplitRecord
-from edgefl.data.train_test import TrainTestSplit, split_ring, split_train_test
+from edgefl.data.train_test import TrainTestSplit, merge_scattered_labels, split_ring, split_train_test
 from edgefl.errors import DataError
 from edgefl.rng import derive_rng
 from edgefl.system.files import SECRET_MODE, write_atomic
@@ -392,7 +392,7 @@ def choose_training_rows(x: Array, y: Labels, group: Labels | None) -> tuple[Lab
         return all_rows, group
     if group is not None:
         return all_rows, join_groups(group, recordings.group)
-    rows, pieces = cut_recordings(y, recordings)
+    rows, pieces = cut_recordings(merge_scattered_labels(y), recordings)
     return rows, pieces.group
 
 
@@ -426,7 +426,8 @@ def split_arrays(
             arrays["recording"].astype(np.int64), arrays["first_row"].astype(np.int64), x.shape[1]
         )
     if "window_number" not in arrays:
-        return split_train_test(x, y, share, rng, group=group, recordings=recordings)
+        labels = merge_scattered_labels(y)
+        return split_train_test(x, labels, share, rng, group=group, recordings=recordings)
     if recordings is not None:
         return split_ring(recordings, share, rng)
     # A ring of an earlier version: its windows are treated as consecutive.

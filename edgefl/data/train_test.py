@@ -23,6 +23,8 @@ MIN_JOINED_SHARE = 0.5
 """Share of windows that must overlap others before whole recordings are held out."""
 RING_BLOCK_WINDOWS = 8
 """Length of the blocks of a ring, in windows."""
+MIN_SAMPLES_WITHOUT_CLASSES = 20
+"""Minimum number of samples from which many different labels mean numbers to predict, not classes."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,23 @@ def split_train_test(
     if overlaps is not None and overlaps.measure_joined_share() >= MIN_JOINED_SHARE:
         return _split_by_recording(labels, overlaps, share, rng)
     return _split_in_time(labels, overlaps, share)
+
+
+def merge_scattered_labels(labels: Labels) -> Labels:
+    """Return the labels for a split by class. Labels that are numbers to predict count as one class.
+
+    Whole numbers to predict, such as remaining hours, look like classes. Nearly every class then has one
+    sample, and a class with one sample is never held out. Labels are such numbers if most of 20 samples or
+    more have different ones.
+
+    Args:
+        labels: the label of each row, shape (n,), int64.
+
+    Returns:
+        The labels, or zeros, shape (n,), int64.
+    """
+    is_scattered = len(labels) >= MIN_SAMPLES_WITHOUT_CLASSES and 2 * len(np.unique(labels)) > len(labels)
+    return np.zeros_like(labels) if is_scattered else labels
 
 
 def split_by_owner(owner: Labels, split_rows: Callable[[Labels], TrainTestSplit]) -> TrainTestSplit:

@@ -221,3 +221,11 @@ def test_files_that_are_not_shards_are_refused(tmp_path: Path) -> None:
     (tmp_path / "damaged.npz").write_bytes(damaged)
     with pytest.raises(DataError, match="cannot be read"):
         load_shard(tmp_path / "damaged.npz")
+
+
+@pytest.mark.parametrize("group", [None, np.arange(100) // 10])
+def test_whole_numbers_to_predict_are_no_classes_of_the_split(group: Any) -> None:
+    x = np.random.default_rng(1).normal(size=(100, 4)).astype(np.float32)
+    arrays = {"x": x, "y": 10 * np.arange(100)} | ({} if group is None else {"group": group})
+    shard, _ = make_shard_and_split(arrays, "hours.npz", any_task=True)
+    assert (len(shard.y_train), len(shard.y_test)) == (80, 20)
