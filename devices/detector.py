@@ -108,6 +108,7 @@ class Detector:
         self._tracker = AlarmTracker(client_id, self._scorer.threshold, settings.interval_s)
         self._link: Link | None = None
         self._malformed = self._published = 0
+        self._message = b""
 
     def run(self) -> dict[str, Any]:
         """Score the samples once, or the windows of the readings until `count` windows or a stop signal.
@@ -220,13 +221,17 @@ class Detector:
 
     def _repeat_after_reconnect(self, event: object) -> None:
         # A restarted broker may have lost the retained message
-        if event is not None and not isinstance(event, Message) and self._published:
-            self._publish()
+        if self._link and self._message and event is not None and not isinstance(event, Message):
+            self._send(self._link)
 
     def _publish(self) -> None:
         message = self._tracker.make_message(time.time())
         state = "ALARM" if message.alarm else "normal"
         LOGGER.info(f"{state}: score {message.score:.4g}, threshold {message.threshold:.4g}")
         if self._link is not None:
-            self._published += 1
-            self._link.publish(self._topic, encode_json(message), retain=True)
+            self._message = encode_json(message)
+            self._send(self._link)
+
+    def _send(self, link: Link) -> None:
+        self._published += 1
+        link.publish(self._topic, self._message, retain=True)

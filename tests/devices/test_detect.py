@@ -6,11 +6,13 @@ import os
 import numpy as np
 import pytest
 
-from edgefl.transport.link import Link
+from edgefl.transport.link import Link, Message
 from edgefl.wire.messages import Anomaly
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.topics import FederationTopics
 from tests.devices.detectors import encode_reading, save_detector
+from tests.support.broker import mosquitto
+from tests.support.ports import choose_port
 
 NORMAL, ANOMALY = (1.0, 2.0), (-4.0, -4.0)
 
@@ -26,7 +28,7 @@ def wait_for_anomaly(link):
     while True:
         event = link.get(20.0)
         assert event is not None, "no message"
-        if event.payload:
+        if isinstance(event, Message) and event.payload:
             return decode_json(Anomaly, event.payload), event
 
 
@@ -101,3 +103,22 @@ def test_a_window_of_another_shape_and_a_missing_id_are_errors(link, start, mosq
     process = start("device", "detect", "--state", state, *options)
     assert process.end() == 1
     assert "no readable device.json with the id; pass --id" in process.err
+
+
+def test_an_alarm_outlasts_a_restart_of_the_broker(start, tmp_path):
+    state, port = save_detector(tmp_path / "pi-1", "plant"), choose_port()
+    url = f"mqtt://localhost:{port}"
+    with mosquitto(port):
+        process = start("device", "detect", "--state", state, "--broker", url, "--topic", "accel")
+        process.wait_for("listening on")
+        sensor = Link(url, "sensor")
+        for _ in range(2):
+            sensor.publish("accel", encode_reading(*ANOMALY))
+        process.wait_for("ALARM")
+        sensor.close()
+    with mosquitto(port):
+        watcher = Link(url, "watcher")
+        watcher.subscribe(FederationTopics("plant").format_device("pi-1", "anomaly"))
+        message, _ = wait_for_anomaly(watcher)
+        watcher.close()
+    assert message.alarm and message.score == 4.0
