@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from edgefl.errors import ConfigError
+from edgefl.system.files import to_json_value
 from edgefl.system.logs import LogOptions, add_log_options
 from edgefl.system.progress import Progress
 from edgefl.system.signals import raise_on_signal
@@ -124,7 +125,7 @@ def detect(
     with Progress(log=LogOptions(log_level, log_format)), raise_on_signal():
         figures = Detector(settings).run()
     if as_json:
-        click.echo(json.dumps(figures))
+        click.echo(json.dumps(to_json_value(figures), allow_nan=False))
     else:
         click.echo(
             f"{figures['alarms']} alarms in {figures['windows']} windows, last score {figures['score']:.4g}, "

@@ -24,6 +24,13 @@ def link(mosquitto_url):
     link.close()
 
 
+def decode_strictly(text):
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
 def wait_for_anomaly(link):
     while True:
         event = link.get(20.0)
@@ -122,3 +129,12 @@ def test_an_alarm_outlasts_a_restart_of_the_broker(start, tmp_path):
         message, _ = wait_for_anomaly(watcher)
         watcher.close()
     assert message.alarm and message.score == 4.0
+
+
+def test_figures_without_anomalies_are_strict_json(start, tmp_path):
+    state = save_detector(tmp_path / "pi-1")
+    np.savez(tmp_path / "new.npz", x=np.ones((2, 2, 2), np.float32), y=np.zeros(2, np.int64))
+    process = start("device", "detect", "--state", state, "--data", tmp_path / "new.npz", "--json")
+    assert process.end() == 0, process.err
+    figures = decode_strictly(process.out)
+    assert figures["recall"] is None and figures["false_alarm_rate"] == 0
