@@ -116,7 +116,7 @@ def judge_federation(
         select: whether each device chose its model, `[personalization] select`.
     """
     named_rows = sorted(((str(row["id"]), row) for row in rows), key=lambda item: item[0])
-    measure = measure or _find_measure(row for _, row in named_rows)
+    measure = measure or find_measure(row for _, row in named_rows)
     devices = tuple(_read_device(name, row, measure) for name, row in named_rows)
     counts = [item for _, row in named_rows if (item := read_discordant_counts(row)) is not None]
     comparisons = [item.comparison for item in devices]
@@ -149,8 +149,12 @@ def judge_federation(
     return FederationVerdict(**{**vars(verdict), "sentence": sentence})
 
 
-def _find_measure(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the first measure that a device reports, for the model that it ships or for its mixture."""
+def find_measure(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return the first of `MEASURES` that a device reports, for the model that it ships or for its mixture.
+
+    Args:
+        rows: the figures of each device by name. Values of other types are ignored.
+    """
     reported = {name for row in rows for name, value in row.items() if _parse_share(value) is not None}
     return next(
         (measure for measure in MEASURES if {f"{measure}_shipped", f"{measure}_mixture"} & reported),

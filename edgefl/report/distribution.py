@@ -1,4 +1,7 @@
-"""Charts of accuracy over clients: the distribution for each model, and int8 against float."""
+"""Charts of accuracy over clients: the distribution for each model, and int8 against float.
+
+For another task than classification, the charts show its measure, see `edgefl.verdict.MEASURES`.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,21 +17,18 @@ from edgefl.report.plots import draw_cdf
 from edgefl.runs.metrics import compute_cdf
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.storage.run_directory import RunFiles
+from edgefl.verdict import MEASURES, find_measure
 
 Vector = NDArray[np.float64]
-MODEL_ACCURACY_KEYS = {
-    "local": "accuracy_local",
-    "federated": "accuracy_federated",
-    "shipped": "accuracy_shipped",
-    "int8": "accuracy_shipped_int8",
-}
-"""Models that are measured on a client's held-out samples, with the key in the client's row."""
+MODEL_KEYS = {"local": "local", "federated": "federated", "shipped": "shipped", "int8": "shipped_int8"}
+"""Models that are measured on a client's held-out samples, with the key in the client's row.
+
+The key in the row has the measure as a prefix, such as `accuracy_local`.
+"""
 LOCAL_BASELINE_HINT = "set baseline = true in [personalization] to train each client alone as well"
 
 
-def collect_cdfs(
-    clients: Sequence[JsonObject], keys: Mapping[str, str] = MODEL_ACCURACY_KEYS
-) -> dict[str, tuple[Vector, Vector]]:
+def collect_cdfs(clients: Sequence[JsonObject], keys: Mapping[str, str]) -> dict[str, tuple[Vector, Vector]]:
     """Return the distribution of accuracy over clients for each model that was measured.
 
     Args:
@@ -45,11 +45,12 @@ def collect_cdfs(
 
 def find_accuracy_keys(clients: Sequence[JsonObject]) -> dict[str, str]:
     """Return the keys of all measured models by name. The four models of the page come first."""
+    prefix = f"{find_measure(clients)}_"
+    model_keys = {name: f"{prefix}{key}" for name, key in MODEL_KEYS.items()}
     others = sorted(
-        {key for row in clients for key in row if key.startswith("accuracy_")}
-        - set(MODEL_ACCURACY_KEYS.values())
+        {key for row in clients for key in row if key.startswith(prefix)} - set(model_keys.values())
     )
-    return {**MODEL_ACCURACY_KEYS, **{key.removeprefix("accuracy_"): key for key in others}}
+    return {**model_keys, **{key.removeprefix(prefix): key for key in others}}
 
 
 def read_float_and_int8(clients: Sequence[JsonObject]) -> tuple[list[str], Vector, Vector]:
@@ -60,10 +61,11 @@ def read_float_and_int8(clients: Sequence[JsonObject]) -> tuple[list[str], Vecto
     Returns:
         The client ids, the accuracies in float and those in int8, both shape (clients,), float64.
     """
+    measure = find_measure(clients)
     both = [
-        (row["id"], *(to_number(row.get(f"accuracy_{kind}{part}")) for part in ("", "_int8")))
+        (row["id"], *(to_number(row.get(f"{measure}_{kind}{part}")) for part in ("", "_int8")))
         for row in clients
-        for kind in ("shipped" if "accuracy_shipped" in row else "mixture",)
+        for kind in ("shipped" if f"{measure}_shipped" in row else "mixture",)
     ]
     measured = [client for client in both if np.isfinite(client[1:]).all()]
     return (
@@ -103,8 +105,10 @@ def _chart_accuracy(folder: Folder) -> SectionPart:
     if verdict and len(verdict.rows) <= MAX_CLIENT_ROWS:
         return chart_clients(verdict, data)
 
+    measure = MEASURES[find_measure(folder.clients)]
+
     def draw(figure: Any) -> None:
-        draw_cdf(figure.subplots(), cdfs)
+        draw_cdf(figure.subplots(), cdfs, measure)
 
     alt = "; ".join(
         f"{name}: 10th percentile {100 * np.percentile(x, 10):.1f}, median {100 * np.median(x):.1f}, mean "
@@ -118,7 +122,7 @@ def _chart_accuracy(folder: Folder) -> SectionPart:
         data,
         draw,
         height=3.4,
-        note="Share of clients with at most this accuracy. Further to the right is better.",
+        note=f"Share of clients with at most this {measure}. Further to the right is better.",
     )
 
 
@@ -162,6 +166,7 @@ def _chart_int8(folder: Folder) -> SectionPart:
         )
         return MissingChart(title, why)
     order = np.argsort(floats, kind="stable")
+    measure = MEASURES[find_measure(folder.clients)]
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
@@ -169,11 +174,11 @@ def _chart_int8(folder: Folder) -> SectionPart:
         axes.hlines(positions, 100 * floats[order], 100 * ints[order], color=PALETTE[6], linewidth=1)
         axes.plot(100 * floats[order], positions, "o", color=PALETTE[0], label="float")
         axes.plot(100 * ints[order], positions, "v", color=choose_colour("int8", 3), label="int8")
-        axes.set(xlabel="accuracy on own held-out samples, per cent", ylim=(-0.7, len(ids) - 0.3))
+        axes.set(xlabel=f"{measure} on own held-out samples, per cent", ylim=(-0.7, len(ids) - 0.3))
         if len(ids) <= 30:
             axes.set_yticks(positions, [shorten_name(ids[i], 18) for i in order])
         else:
-            axes.set(ylabel="clients, by accuracy in float")
+            axes.set(ylabel=f"clients, by {measure} in float")
         axes.legend(loc="upper left")
 
     points_lost = 100 * (floats - ints)

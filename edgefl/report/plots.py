@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from edgefl.report.drawing import DASHES, PALETTE, choose_colour, draw_figure, save_figure, shorten_name
 from edgefl.runs.metrics import compute_cdf
+from edgefl.verdict import DEFAULT_MEASURE, MEASURES, find_measure
 
 Distribution = tuple[NDArray[np.float64], NDArray[np.float64]]
 _MODEL_ORDER = ("mixture", "federated", "local")
@@ -29,7 +30,9 @@ def plot_run(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]], p
         ConfigError: the suffix is not one of these formats.
         ModuleNotFoundError: matplotlib is not installed.
     """
-    names = [key.removeprefix("accuracy_") for key in summary["figures"] if key.startswith("accuracy_")]
+    measure = find_measure(summary["clients"])
+    prefix = f"{measure}_"
+    names = [key.removeprefix(prefix) for key in summary["figures"] if key.startswith(prefix)]
     ordered = sorted(
         names, key=lambda n: (_MODEL_ORDER.index(n) if n in _MODEL_ORDER else len(_MODEL_ORDER), n)
     )
@@ -45,7 +48,7 @@ def plot_run(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]], p
             title=shorten_name(f"{summary['algorithm']} on {summary['data']}", 60),
         )
         curve.xaxis.get_major_locator().set_params(integer=True)
-        draw_cdf(spread, {name: _read_cdf(summary, name) for name in ordered})
+        draw_cdf(spread, {name: _read_cdf(summary, measure, name) for name in ordered}, MEASURES[measure])
 
     save_figure(draw_figure(draw, 9, 3.6), path)
 
@@ -62,19 +65,29 @@ def plot_comparison(names: Sequence[str], summaries: Sequence[Mapping[str, Any]]
         ConfigError: the suffix is not one of these formats.
         ModuleNotFoundError: matplotlib is not installed.
     """
+    measures = [find_measure(summary["clients"]) for summary in summaries]
     distributions = {
-        name: _read_cdf(summary, "mixture") for name, summary in zip(names, summaries, strict=True)
+        name: _read_cdf(summary, measure, "mixture")
+        for name, summary, measure in zip(names, summaries, measures, strict=True)
     }
-    save_figure(draw_figure(lambda figure: draw_cdf(figure.subplots(), distributions), 5.5, 3.6), path)
+    label = " or ".join(dict.fromkeys(MEASURES[measure] for measure in measures))
+
+    def draw(figure: Any) -> None:
+        draw_cdf(figure.subplots(), distributions, label)
+
+    save_figure(draw_figure(draw, 5.5, 3.6), path)
 
 
-def draw_cdf(axes: Any, distributions: Mapping[str, Distribution]) -> None:
+def draw_cdf(
+    axes: Any, distributions: Mapping[str, Distribution], measure: str = MEASURES[DEFAULT_MEASURE]
+) -> None:
     """Draw one step function per distribution.
 
     Args:
         axes: matplotlib axes.
         distributions: by name, the sorted accuracies and the share of clients with at most this accuracy,
             both shape (clients,), float64.
+        measure: name of the measure for readers, such as `accuracy`.
     """
     for index, (name, (x, share)) in enumerate(distributions.items()):
         start = np.concatenate([x[:1], x])
@@ -88,11 +101,10 @@ def draw_cdf(axes: Any, distributions: Mapping[str, Distribution]) -> None:
             label=shorten_name(name),
             linestyle=dashes,
         )
-    axes.set(xlabel="accuracy on own held-out samples, per cent", ylabel="share of clients", ylim=(0, 1.02))
+    axes.set(xlabel=f"{measure} on own held-out samples, per cent", ylabel="share of clients", ylim=(0, 1.02))
     axes.legend(loc="upper left")
 
 
-def _read_cdf(summary: Mapping[str, Any], model: str) -> Distribution:
-    return compute_cdf(
-        [np.nan if (value := row.get(f"accuracy_{model}")) is None else value for row in summary["clients"]]
-    )
+def _read_cdf(summary: Mapping[str, Any], measure: str, model: str) -> Distribution:
+    values = [row.get(f"{measure}_{model}") for row in summary["clients"]]
+    return compute_cdf([np.nan if value is None else value for value in values])

@@ -22,9 +22,15 @@ from edgefl.report.curves import (
     read_reported_accuracy,
     summarize_measured_accuracy,
 )
-from edgefl.report.distribution import collect_cdfs, describe_int8_loss, read_float_and_int8
+from edgefl.report.distribution import (
+    collect_cdfs,
+    describe_int8_loss,
+    find_accuracy_keys,
+    read_float_and_int8,
+)
 from edgefl.report.gates import average_class_weights, label_expert, read_usage
 from edgefl.report.outcome import assign_lanes
+from edgefl.report.plots import plot_comparison, plot_run
 
 KEY = "accuracy_mixture"
 RECORDS = [
@@ -103,12 +109,15 @@ def test_accuracy_distributions_and_int8_pairs_are_read():
         {"id": "b", "accuracy_shipped": 0.5, "accuracy_shipped_int8": None},
         {"id": "c", "accuracy_shipped": 0.7, "accuracy_shipped_int8": 0.7},
     ]
-    result = collect_cdfs(clients)
+    result = collect_cdfs(clients, find_accuracy_keys(clients))
     assert list(result) == ["shipped", "int8"]
     np.testing.assert_allclose(result["shipped"][0], [0.5, 0.7, 0.9])
     np.testing.assert_allclose(result["shipped"][1], [1 / 3, 2 / 3, 1])
     ids, floats, ints = read_float_and_int8(clients)
     assert (ids, floats.tolist(), ints.tolist()) == (["a", "c"], [0.9, 0.7], [0.8, 0.7])
+    detectors = [{"id": "a", "auc_shipped": 0.9, "auc_shipped_int8": 0.8, "r2_shipped": 0.1}]
+    assert list(collect_cdfs(detectors, find_accuracy_keys(detectors))) == ["shipped", "int8"]
+    assert read_float_and_int8(detectors)[1].tolist() == [0.9]
     earlier = [{"id": "a", "accuracy_mixture": 0.9, "accuracy_mixture_int8": 0.8}]
     ids, floats, ints = read_float_and_int8(earlier)
     assert (ids, floats.tolist(), ints.tolist()) == (["a"], [0.9], [0.8])
@@ -258,3 +267,18 @@ def test_gates_by_class_weigh_all_samples_equally():
     assert classes == [0, 1]
     np.testing.assert_allclose(result, [[0.1, 0.9], [0.7, 0.3]])
     assert average_class_weights([{"id": "c", "gates": []}])[0] == []
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("key", "label"), [("r2", "R2"), ("auc", "AUC"), ("accuracy", "accuracy")])
+def test_picture_of_a_run_shows_the_measure_of_its_task(tmp_path, key, label):
+    summary = {
+        "algorithm": "fedavg",
+        "data": "machines",
+        "figures": {f"{key}_local": {}, f"{key}_mixture": {}},
+        "clients": [{"id": "a", f"{key}_local": 0.5, f"{key}_mixture": 0.7, f"{key}_shipped": None}],
+    }
+    plot_run(summary, RECORDS[:1], tmp_path / "run.svg")
+    plot_comparison(("one",), (summary,), tmp_path / "comparison.svg")
+    for picture in ("run.svg", "comparison.svg"):
+        assert f"{label} on own held-out samples" in (tmp_path / picture).read_text()
