@@ -1,11 +1,13 @@
 """Partitions by name, with their options and sources, and functions that apply a partition to a data set."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from edgefl.config import PartitionConfig, suggest_nearest
-from edgefl.data.dataset import Dataset, make_label_view
+from edgefl.data.dataset import Dataset, LabelView, make_label_view
 from edgefl.data.options import fill_defaults, read_defaults
 from edgefl.data.partitions.client_partition import ClientPartition, copy_shard, make_client_ids
 from edgefl.data.partitions.natural import group
@@ -18,6 +20,7 @@ from edgefl.data.partitions.rotated import rotation
 from edgefl.data.partitions.shares import dirichlet, iid
 from edgefl.data.partitions.sorted_shards import shards
 from edgefl.data.partitions.task_clusters import tasks
+from edgefl.data.train_test import merge_scattered_labels
 from edgefl.errors import ConfigError, DataError
 from edgefl.rng import derive_rng
 from edgefl.types import Shard
@@ -109,9 +112,10 @@ def make_client_partitions(
     entry = find_partition(config.name)
     _check_classes(dataset, config.name)
     options = fill_defaults(f"[partition] {config.name}", entry.defaults, config.options)
-    parts = entry.divide(
-        make_label_view(dataset), config.num_clients, derive_rng(seed, 0, "partition"), **options
-    )
+    view = make_label_view(dataset)
+    if not entry.needs_classes:
+        view = _merge_numbers(view)
+    parts = entry.divide(view, config.num_clients, derive_rng(seed, 0, "partition"), **options)
     client_partitions = dict(zip(make_client_ids(config.num_clients), parts, strict=True))
     for client_id, client_partition in client_partitions.items():
         for part, indices in (
@@ -124,6 +128,15 @@ def make_client_partitions(
                     f"{config.name!r}"
                 )
     return client_partitions
+
+
+def _merge_numbers(view: LabelView) -> LabelView:
+    """Return one class in place of whole numbers to predict. As classes they may need all memory."""
+    if merge_scattered_labels(view.train) is view.train:
+        return view
+    return replace(
+        view, train=np.zeros_like(view.train), test=np.zeros_like(view.test), num_classes=1, coarse=None
+    )
 
 
 def _check_classes(dataset: Dataset, name: str) -> None:

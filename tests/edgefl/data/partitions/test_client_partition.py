@@ -186,3 +186,12 @@ def test_configured_data_set_is_loaded_and_subsampled() -> None:
     assert some.num_classes == 2
     with pytest.raises(ConfigError, match="did you mean 'classes'"):
         load_data(DataConfig("digits", options={"class": [4]}), 1)
+
+
+def test_whole_numbers_to_predict_are_divided_without_classes() -> None:
+    pictures = make_pictures()
+    numbers = replace(
+        pictures, y_train=10**9 * np.arange(40), y_test=10**9 * np.arange(20), num_classes=40 * 10**9
+    )
+    parts = make_client_partitions(numbers, PartitionConfig("iid", 4), 1)
+    assert [len(part.train) for part in parts.values()] == [10] * 4
