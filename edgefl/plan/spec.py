@@ -208,6 +208,12 @@ def _parse_bindings(rows: list[dict[str, Any]]) -> tuple[Binding, ...]:
     )
 
 
+def _parse_task(task: Any) -> dict[str, Any]:
+    if not isinstance(task, dict):
+        raise TypeError(f"task is {task!r}")
+    return task
+
+
 def serialize_spec(spec: PlanSpec) -> str:
     """Return the specification as JSON with sorted keys. Equal specifications give equal bytes."""
     fields = asdict(spec)
@@ -263,7 +269,7 @@ def parse_spec(text: str) -> PlanSpec:
             () if raw["format"] == OLDER_PLAN_FORMAT else _parse_bindings(raw["single_bindings"]),
             {} if raw["format"] == OLDER_PLAN_FORMAT else raw["personalization"],
             raw["format"],
-            raw.get("task", {}),
+            _parse_task(raw.get("task", {})),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise PlanError(f"this is not a plan: {error!r}; build it again with `edgefl plan build`") from error

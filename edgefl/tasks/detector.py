@@ -248,7 +248,9 @@ def decode_model_task(content: bytes) -> ModelTask:
             raise ValueError(f"threshold {task.threshold!r}")
         if any(type(label) is not int or label < 0 for label in task.anomalies):
             raise ValueError(f"anomalies {task.anomalies!r}")
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        if task.is_anomaly and not 0 < task.false_alarm_rate < 1:
+            raise ValueError(f"false_alarm_rate {task.false_alarm_rate!r}")
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise ConfigError(
             f"the model's record of its task cannot be read: {error!r}; update edgefl, or export the model "
             "again"

@@ -81,6 +81,8 @@ def test_plan_has_its_own_format_and_survives_the_wire() -> None:
     text = serialize_spec(replace(plan.spec, format=4))
     with pytest.raises(PlanError, match="plan format 4, expected at most 3; update edgefl"):
         parse_spec(text)
+    with pytest.raises(PlanError, match="this is not a plan: TypeError"):
+        parse_spec(json.dumps(json.loads(serialize_spec(plan.spec)) | {"task": ["anomaly"]}))
     with pytest.raises(PlanError, match=r"task does not fit.*update edgefl"):
         read_task(replace(plan.spec, task={"kind": "ranking"}))
 

@@ -119,9 +119,11 @@ def test_task_survives_its_encoding() -> None:
         b"[]",
         b"{}",
         encode_model_task(ModelTask("anomaly", "cross-entropy")),
-        encode_model_task(ModelTask("anomaly", "mse", threshold=-1)),
-        encode_model_task(ModelTask("anomaly", "mse", threshold=1 << 32)),
-        encode_model_task(ModelTask("anomaly", "mse", (-1,))),
+        encode_model_task(ModelTask("anomaly", "mse", (), 0.01, threshold=-1)),
+        encode_model_task(ModelTask("anomaly", "mse", (), 0.01, threshold=1 << 32)),
+        encode_model_task(ModelTask("anomaly", "mse", (-1,), 0.01)),
+        encode_model_task(ModelTask("anomaly", "mse", (), float("nan"))),
+        encode_model_task(ModelTask("anomaly", "mse", (), 10**400)),
     ],
 )
 def test_damaged_task_is_refused(content: bytes) -> None:
