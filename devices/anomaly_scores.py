@@ -48,12 +48,15 @@ class WindowScorer:
         """Return the score of each window, in units of the loss.
 
         Args:
-            x: windows, shape (n, ...), float32. A missing channel axis of size 1 is added.
+            x: windows, shape (n, ...), float32. A missing channel axis of size 1 is added. For a model whose
+                input has one axis, windows of one reading or of one channel lose their other axis.
 
         Raises:
             DataError: the windows have another shape than the model's input.
         """
         windows = to_input_shape(x, self.input_shape)
+        if windows.shape[1:] in ((1, *self.input_shape), (*self.input_shape, 1)) and windows.ndim == 3:
+            windows = windows.reshape(-1, *self.input_shape)
         if windows.shape[1:] != self.input_shape:
             raise DataError(
                 f"a window is {format_shape(x.shape[1:])}, expected {format_shape(self.input_shape)}, the "

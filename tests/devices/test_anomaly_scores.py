@@ -1,5 +1,7 @@
 """Scores of an exported detector, and the rate of its messages."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -17,6 +19,15 @@ def test_scores_are_losses_of_the_exported_model(tmp_path):
     assert len(scorer.score_windows(windows[:0])) == 0
     with pytest.raises(DataError, match="a window is 2x3, expected 2x2"):
         scorer.score_windows(np.zeros((1, 2, 3), np.float32))
+
+
+def test_windows_of_one_reading_or_one_channel_fit_a_flat_model(tmp_path):
+    scorer = load_window_scorer(DeviceFiles(save_detector(tmp_path / "pi-1")).model)
+    flat = replace(scorer, input_shape=(4,), score=lambda x: x.sum(axis=1))
+    assert flat.score_windows(np.ones((2, 1, 4), np.float32)).tolist() == [4, 4]
+    assert flat.score_windows(np.ones((2, 4, 1), np.float32)).tolist() == [4, 4]
+    with pytest.raises(DataError, match="a window is 2x2, expected 4"):
+        flat.score_windows(np.ones((1, 2, 2), np.float32))
 
 
 def test_a_state_without_a_detector_is_an_error(tmp_path):
