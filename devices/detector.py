@@ -12,7 +12,7 @@ import numpy as np
 
 from devices.anomaly_scores import AlarmTracker, WindowScorer, load_window_scorer
 from devices.readings import SensorTopics, SensorWindow, WindowCutter
-from edgefl.data.forms import PART_SUFFIXES, split_targets, to_training_form
+from edgefl.data.forms import split_targets, to_training_form
 from edgefl.data.npz import read_sample_array
 from edgefl.data.sources import DataSource, read_source
 from edgefl.data.task_form import find_anomalies
@@ -160,7 +160,8 @@ class Detector:
         arrays, changes = to_training_form(split_targets(stored))
         for change in changes:
             LOGGER.info(f"{source.data}: {change}")
-        parts = [part for part in PART_SUFFIXES if f"x{part}" in arrays]
+        # The device was trained on the other samples of a file with test samples.
+        parts = ["_test"] if "x_test" in arrays else [""]
         scores = np.concatenate(
             [self._scorer.score_windows(read_sample_array(arrays, part)) for part in parts]
         )

@@ -13,7 +13,7 @@ from edgefl.client.selection import SCORE_UNIT, Scores
 from edgefl.learner.base import Learner, predict_label_log_p
 from edgefl.plan.spec import read_task
 from edgefl.tasks.config import TaskConfig
-from edgefl.tasks.scores import measure_auc, measure_r2, measure_sample_losses, rank_among
+from edgefl.tasks.scores import measure_auc, measure_explained_share, measure_sample_losses, rank_among
 from edgefl.types import Array, Labels, Peer, Shard
 
 Ratings = NDArray[np.float64]
@@ -85,7 +85,7 @@ def measure_test_samples(learner: Learner, peer: Peer, shard: Shard) -> tuple[Ra
     losses = measure_sample_losses(task.loss_name, outputs, shard.y_test)
     is_anomaly = np.zeros(len(losses), np.bool_) if shard.anomaly_test is None else shard.anomaly_test
     is_normal = ~is_anomaly
-    figures = {"r2": max(0.0, measure_r2(outputs[is_normal], shard.y_test[is_normal]))}
+    figures = {"r2": measure_explained_share(outputs[is_normal], shard.y_test[is_normal])}
     if not is_anomaly.any() or is_anomaly.all():
         return -losses[is_normal], figures
     return rank_among(losses[is_anomaly], losses[is_normal]), {

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from edgefl.errors import DataError, PlanError
 from edgefl.plan.spec import PlanSpec, SignatureSpec, TensorSpec, read_task
-from edgefl.tasks.scores import measure_r2, measure_sample_losses
+from edgefl.tasks.scores import measure_explained_share, measure_sample_losses
 from edgefl.types import Array, Labels, Weights
 
 DataTensors = Mapping[str, Array]
@@ -112,7 +112,7 @@ def evaluate(learner: Learner, signature: str, weights: Weights, x: Array, label
     if not task.is_classification:
         outputs = learner.predict(signature, weights, {"x": x})
         loss = float(measure_sample_losses(task.loss_name, outputs, labels).mean())
-        return Evaluation(loss, max(0.0, measure_r2(outputs, labels)), len(labels))
+        return Evaluation(loss, measure_explained_share(outputs, labels), len(labels))
     logits = learner.predict(signature, weights, {"x": x}).astype(np.float64)
     shifted = logits - logits.max(axis=1, keepdims=True)
     log_p = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))

@@ -4,6 +4,7 @@ Sources: the area under the ROC curve by ranks is the statistic of Mann and Whit
 Statistics 18 (1947). The Huber loss has delta 1 (Huber, Annals of Mathematical Statistics 35, 1964, eq. 1).
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,20 @@ def measure_r2(outputs: NDArray[Any], targets: NDArray[Any]) -> float:
     if not spread:
         return float("nan")
     return 1 - float(((np.asarray(outputs, np.float64) - expected) ** 2).sum()) / spread
+
+
+def measure_explained_share(outputs: NDArray[Any], targets: NDArray[Any]) -> float:
+    """Return R2, or 0 if it is negative: the share of the variance that a model explains, from 0 to 1.
+
+    Args:
+        outputs: outputs of a model, shape (n, k).
+        targets: the values to predict, shape (n, k).
+
+    Returns:
+        The share. NaN if the targets do not vary, so that nothing can be explained.
+    """
+    share = measure_r2(outputs, targets)
+    return share if math.isnan(share) else max(0.0, share)
 
 
 def measure_alarms(is_alarm: NDArray[np.bool_], is_positive: NDArray[np.bool_]) -> dict[str, float]:

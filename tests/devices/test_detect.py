@@ -91,7 +91,7 @@ def test_a_file_is_scored_once_and_without_a_broker(start, tmp_path):
     process = start("device", "detect", "--state", state, "--data", tmp_path / "new.npz", "--json")
     assert process.end() == 0, process.err
     figures = json.loads(process.out)
-    assert (figures["windows"], figures["alarms"], "recall" in figures) == (5, 2, False)
+    assert (figures["windows"], "recall" in figures) == (1, False), "only the test samples"
 
 
 def test_a_window_of_another_shape_and_a_missing_id_are_errors(link, start, mosquitto_url, tmp_path):

@@ -11,6 +11,7 @@ from hypothesis.extra.numpy import arrays
 from edgefl.tasks.scores import (
     measure_alarms,
     measure_auc,
+    measure_explained_share,
     measure_r2,
     measure_sample_losses,
     rank_among,
@@ -63,6 +64,8 @@ def test_explained_variance_by_hand_and_as_scikit_learn() -> None:
     assert measure_r2(np.array([[1.0], [2.0], [4.0]]), targets) == 0.5
     assert math.isnan(measure_r2(targets, np.ones((3, 1))))
     assert math.isnan(measure_r2(targets[:0], targets[:0]))
+    assert math.isnan(measure_explained_share(targets, np.ones((3, 1)))), "nothing varies"
+    assert measure_explained_share(np.full((3, 1), 9.0), targets) == 0
     metrics = pytest.importorskip("sklearn.metrics")
     rng = np.random.default_rng(1)
     outputs, expected = rng.normal(size=(2, 50, 3))
