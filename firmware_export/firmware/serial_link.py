@@ -33,6 +33,9 @@ START_DEADLINE_S = 15.0
 """Maximum time in seconds until a board answers. Many boards start again when their port is opened."""
 START_INTERVAL_S = 1.0
 READ_TIMEOUT_S = 0.2
+WRITE_TIMEOUT_S = 15.0
+"""Maximum time in seconds until the port takes WRITE_BYTES. A board that reads nothing blocks its port."""
+WRITE_BYTES = 256
 INFERENCE_DEADLINE_S = 60.0
 SELFTEST_REMEDY = (
     "flash c/examples/selftest of this export, close other programs that use the port, and check --baud"
@@ -108,8 +111,8 @@ def open_serial_port(port: str, baud: int) -> Iterator[SerialPort]:
             "--serial needs pyserial, which is missing; pip install 'edgefl[export]'"
         ) from error
     try:
-        opened = serial.serial_for_url(port, baud, timeout=READ_TIMEOUT_S)
-    except (OSError, ValueError) as error:
+        opened = serial.serial_for_url(port, baud, timeout=READ_TIMEOUT_S, write_timeout=WRITE_TIMEOUT_S)
+    except (OSError, ValueError, OverflowError) as error:  # OverflowError: a baud rate of more than 31 bits
         ports = ", ".join(item.device for item in comports()) or "none"
         raise ExportError(
             f"the serial port {port} cannot be opened: {error}; pass one of the ports of this computer: "
@@ -118,6 +121,11 @@ def open_serial_port(port: str, baud: int) -> Iterator[SerialPort]:
     with opened:
         try:
             yield opened
+        except serial.SerialTimeoutException as error:
+            raise ExportError(
+                f"the board at {port} read no bytes for {WRITE_TIMEOUT_S:.0f} s, expected its self-test; "
+                f"{SELFTEST_REMEDY}"
+            ) from error
         except serial.SerialException as error:
             raise ExportError(
                 f"the serial port {port} broke: {error}; connect the board again, and close other programs "
@@ -135,6 +143,17 @@ def encode_request(command: bytes, number: int, payload: bytes = b"") -> bytes:
     """
     body = command + struct.pack("<BI", number & 0xFF, len(payload)) + payload
     return REQUEST_MARK + body + struct.pack("<I", zlib.crc32(body))
+
+
+def send_bytes(port: SerialPort, data: bytes) -> None:
+    """Write bytes in parts, so that the timeout of the port does not limit the time of a slow line.
+
+    Args:
+        port: the port.
+        data: the bytes.
+    """
+    for begin in range(0, len(data), WRITE_BYTES):
+        port.write(data[begin : begin + WRITE_BYTES])
 
 
 def receive_reply(port: SerialPort, number: int, deadline_s: float) -> tuple[bytes, bytes]:
@@ -222,13 +241,13 @@ def connect_board(port: SerialPort, input_bytes: int, deadline_s: float = START_
     """
     ends_at = time.monotonic() + deadline_s
     while True:
-        port.write(encode_request(ABOUT, 0))
+        send_bytes(port, encode_request(ABOUT, 0))
         try:
             status, payload = receive_reply(port, 0, START_INTERVAL_S)
             if status == ABOUT:
                 return parse_about(payload)
         except TimeoutError:
-            port.write(bytes(input_bytes + 16))
+            send_bytes(port, bytes(input_bytes + 16))
         if time.monotonic() > ends_at:
             raise ExportError(
                 f"the board did not answer within {deadline_s:.0f} s, expected its self-test; "
@@ -269,11 +288,11 @@ def run_board(
 def _request_inference(port: SerialPort, requests: Iterator[int], sample: bytes, number: int) -> bytes:
     answered = False
     for request in itertools.islice(requests, ATTEMPTS):
-        port.write(encode_request(INFERENCE, request, sample))
+        send_bytes(port, encode_request(INFERENCE, request, sample))
         try:
             status, payload = receive_reply(port, request, INFERENCE_DEADLINE_S)
         except TimeoutError:  # perhaps bytes were lost, and the board waits for them
-            port.write(bytes(len(sample) + 16))
+            send_bytes(port, bytes(len(sample) + 16))
             continue
         answered = True
         if status == INFERENCE:

@@ -156,6 +156,32 @@ def test_missing_port_names_the_ports_of_the_computer() -> None:
             pass
 
 
+def test_rate_that_no_port_has_is_an_error() -> None:
+    board, computer = os.openpty()
+    try:
+        with pytest.raises(ExportError, match="cannot be opened"):  # noqa: SIM117
+            with open_serial_port(os.ttyname(computer), 10**11):
+                pass
+    finally:
+        os.close(board)
+        os.close(computer)
+
+
+def test_board_that_reads_nothing_is_an_error(monkeypatch) -> None:
+    """The buffer of the port is full, and nobody empties it."""
+    monkeypatch.setattr(serial_link, "WRITE_TIMEOUT_S", 0.2)
+    board, computer = os.openpty()
+    tty.setraw(computer)
+    try:
+        with pytest.raises(ExportError, match="read no bytes") as error:  # noqa: SIM117
+            with open_serial_port(os.ttyname(computer), 115200) as port:
+                connect_board(port, 100_000, deadline_s=0)
+    finally:
+        os.close(board)
+        os.close(computer)
+    assert "flash c/examples/selftest" in str(error.value)
+
+
 def check_board(port: str, compute_outputs: Callable[[object], object], expected_board: str) -> None:
     with open_serial_port(port, 115200) as opened:
         info = connect_board(opened, 3, deadline_s=60)
