@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from edgefl.errors import ExportError
+from edgefl.system.format import escape_unprintable
 
 REQUEST_MARK = b"\xe5\xf1"
 REPLY_MARK = b"\xe5\xf2"
@@ -197,13 +198,14 @@ def receive_reply(port: SerialPort, number: int, deadline_s: float) -> tuple[byt
 
 
 def parse_about(payload: bytes) -> BoardInfo:
-    """Parse a board's answer to ABOUT, lines of the form name=value.
+    """Parse a board's answer to ABOUT, lines of the form name=value. Control characters are escaped.
 
     Raises:
         ExportError: a value is missing or invalid, or the board has another version of the protocol.
     """
     lines = payload.decode("ascii", "replace").splitlines()
-    values = {name: value.strip() for name, _, value in (line.partition("=") for line in lines)}
+    parts = (escape_unprintable(line).partition("=") for line in lines)
+    values = {name: value.strip() for name, _, value in parts}
     if values.get("protocol") != PROTOCOL:
         raise ExportError(
             f"the board's self-test has protocol {values.get('protocol')!r}, expected {PROTOCOL}; export "

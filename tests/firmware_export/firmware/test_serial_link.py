@@ -109,6 +109,11 @@ def test_description_of_a_board_is_parsed() -> None:
     assert (info.input_bytes, info.output_bytes, info.model_sha256) == (3, 2, SHA256)
 
 
+def test_control_characters_of_a_board_do_not_reach_the_terminal() -> None:
+    info = parse_about(ABOUT.replace(b"a board", b"\x1b[2Ja board\x07"))
+    assert info.board == r"\x1b[2Ja board\x07"
+
+
 @pytest.mark.parametrize(
     ("about", "found"),
     [
