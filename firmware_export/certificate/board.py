@@ -4,7 +4,7 @@ The board runs the exported self-test. The report has no sample and no output, o
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -57,7 +57,7 @@ def verify_on_board(
 
     Raises:
         ExportError: an output byte differs, the board runs another model or does not answer, a file of the
-            export differs from its digest, or the report cannot be written.
+            export differs from its digest, the certificate is damaged, or the report cannot be written.
     """
     try:
         certificate = read_certificate((out / CERTIFICATE_FILE).read_bytes())
@@ -69,11 +69,22 @@ def verify_on_board(
     contents = check_files(out, certificate["files"], imported=read_request(certificate).imported)
     golden = decode_golden(contents[GOLDEN_FILE])
     inputs, expected = golden.inputs[:samples], golden.outputs[:samples]
+    try:
+        model = str(certificate["model"]["sha256"])
+        read_instructions(certificate)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ExportError(f"{CERTIFICATE_FILE} is damaged: {error!r}; export again") from error
+    _check_report_file(report_file, out, certificate["files"])
     info = connect_board(port, inputs[0].size)
-    model = certificate["model"]["sha256"]
-    if info.model_sha256 != model or info.input_bytes != inputs[0].size:
+    if info.model_sha256 != model:
         raise ExportError(
             f"the board runs another model, sha256 {info.model_sha256}, expected {model}; {SELFTEST_REMEDY}"
+        )
+    sizes = inputs[0].size, expected[0].size
+    if (info.input_bytes, info.output_bytes) != sizes:
+        raise ExportError(
+            f"the board's model takes {info.input_bytes} bytes and gives {info.output_bytes}, expected "
+            f"{sizes[0]} and {sizes[1]}; {SELFTEST_REMEDY}"
         )
     run = run_board(port, info, inputs, lambda done: progress(done, len(inputs)))
     report = make_board_report(run, expected, certificate, board)
@@ -85,6 +96,28 @@ def verify_on_board(
         ) from error
     check_outputs(report["board"], expected, run.outputs)
     return report
+
+
+def read_instructions(certificate: Mapping[str, Any]) -> int:
+    """Return the mean instructions of an inference on the target of a certificate. 0 if they are unknown.
+
+    Raises:
+        ValueError: the certificate is damaged. KeyError and TypeError mean the same.
+    """
+    counted = (
+        row["instructions_mean"] for row in certificate["cost"] if row["target"] == certificate["target"]
+    )
+    return int(next(counted, 0))
+
+
+def _check_report_file(file: Path, out: Path, exported: Iterable[str]) -> None:
+    """Check before the measurement that a report has a file of its own."""
+    if file.is_dir():
+        raise ExportError(f"the report {file} is a directory, expected a file; pass another --report")
+    if file.resolve() in {(out / name).resolve() for name in (CERTIFICATE_FILE, *exported)}:
+        raise ExportError(
+            f"the report would overwrite {file} of the export, expected another file; pass another --report"
+        )
 
 
 def make_board_report(
@@ -99,8 +132,7 @@ def make_board_report(
         board: name of the board. Empty for the name that the board says.
     """
     milliseconds = 1000 * run.ticks / max(run.info.ticks_per_second, 1)
-    counted = next((row for row in certificate["cost"] if row["target"] == certificate["target"]), None)
-    instructions = counted["instructions_mean"] if counted else 0
+    instructions = read_instructions(certificate)
     per_instruction = None
     if run.info.counter == CYCLES and instructions:
         per_instruction = round(float(run.ticks.mean()) / instructions, 3)
@@ -153,5 +185,5 @@ def describe_board_report(report: Mapping[str, Any], report_file: Path) -> str:
             f"{report['instructions_of_qemu']:,} for {report['target']}"
         )
     if info["board"].startswith("QEMU"):
-        lines.append("WARNING: QEMU counts instructions, so its time is not the time of a board")
+        lines.append("warning      QEMU counts instructions, so its time is not the time of a board")
     return "\n".join([*lines, f"{report_file}: the report, without samples and outputs"])

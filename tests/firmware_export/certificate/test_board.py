@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from edgefl.errors import ExportError
-from firmware_export.certificate.board import make_board_report
+from firmware_export.certificate.board import make_board_report, verify_on_board
 from firmware_export.certificate.golden import decode_golden, encode_golden
 from firmware_export.commands.export import export
 from firmware_export.firmware.firmware import explain_not_runnable
@@ -92,7 +92,7 @@ def test_board_gives_the_golden_outputs(core: str, folders: dict[str, Path], tmp
         refused = run_export("verify", other, "--serial", port, "--report", tmp_path / "other.json")
     assert f"ok           QEMU {target.machine} runs model.tflite" in result.stdout
     assert "20 golden inputs, every output byte the same" in result.stdout
-    assert "its time is not the time of a board" in result.stdout
+    assert "warning      QEMU counts instructions, so its time is not the time of a board" in result.stdout
     report = json.loads(report_file.read_text())
     assert report["samples"] == 20 and report["different_samples"] == 0
     instructions = report["ticks"]["mean"] * float(target.tick)
@@ -125,6 +125,43 @@ def test_other_outputs_are_an_error_with_a_report(folders: dict[str, Path], tmp_
         result.exception
     )
     assert json.loads((out / "board.json").read_text())["different_samples"] == 1
+
+
+class Untouched:
+    """A port that no byte reaches."""
+
+    def read(self, size: int) -> bytes:
+        raise AssertionError(size)
+
+    def write(self, data: bytes) -> None:
+        raise AssertionError(data)
+
+
+@pytest.mark.parametrize("damage", [{"model": {}}, {"cost": [{"target": "cortex-m4"}]}, {"cost": 3}])
+def test_damaged_certificate_is_an_error_before_the_measurement(
+    damage: dict[str, object], folders: dict[str, Path], tmp_path: Path
+) -> None:
+    out = Path(shutil.copytree(folders["cortex-m4"], tmp_path / "out"))
+    certificate = json.loads((out / "certificate.json").read_text())
+    (out / "certificate.json").write_text(json.dumps(certificate | damage))
+    with pytest.raises(ExportError, match=r"certificate.json is damaged.*export again"):
+        verify_on_board(out, Untouched(), 3, tmp_path / "report.json")
+
+
+@pytest.mark.parametrize("name", ["certificate.json", "model.tflite", "c", "firmware/../c/model.h"])
+def test_report_does_not_overwrite_the_export(name: str, folders: dict[str, Path]) -> None:
+    out = folders["cortex-m4"]
+    with pytest.raises(ExportError, match="pass another --report"):
+        verify_on_board(out, Untouched(), 3, out / name)
+
+
+def test_board_with_other_sizes_is_refused(folders: dict[str, Path], tmp_path: Path, monkeypatch) -> None:
+    out = folders["cortex-m4"]
+    digest = json.loads((out / "certificate.json").read_text())["model"]["sha256"]
+    info = BoardInfo("a board", digest, "0.3.0", "12.2", 8, 2, "cycles", 1)
+    monkeypatch.setattr("firmware_export.certificate.board.connect_board", lambda port, size: info)
+    with pytest.raises(ExportError, match="takes 8 bytes and gives 2, expected 8 and 3"):
+        verify_on_board(out, Untouched(), 3, tmp_path / "report.json")
 
 
 def test_folder_without_a_certificate_is_refused(tmp_path: Path) -> None:
