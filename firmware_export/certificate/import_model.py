@@ -1,5 +1,6 @@
 """Imports a given int8 .tflite: its samples from a file, or random inputs."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -93,7 +94,8 @@ def read_samples(path: Path, model: bytes, count: int) -> tuple[Array, Labels]:
         Samples, shape (n, ...), float32, and labels, shape (n,) or (0,), int64.
 
     Raises:
-        DataError: the file cannot be read, has no `x`, or an array has a wrong type, shape or value.
+        DataError: the file cannot be read, has no `x`, or an array has a wrong type, shape or value. A label
+            that is not the index of an output is a wrong value.
     """
     x = read_arrays(path, ("x",), remedy=SAMPLE_FILE_REMEDY)["x"]
     y = read_arrays(path, ("y",), some=True, remedy=SAMPLE_FILE_REMEDY).get("y", np.empty(0, np.int64))
@@ -113,5 +115,12 @@ def read_samples(path: Path, model: bytes, count: int) -> tuple[Array, Labels]:
         raise DataError(
             f"y of {path} is {y.dtype} of shape {y.shape}, expected {len(x)} integers, one label per sample; "
             "save y as int64, or leave it out"
+        )
+    network = read_quantized_model(model)
+    classes = math.prod(network.get_tensor(network.outputs[0]).shape)
+    if y.size and (y.min() < 0 or y.max() >= classes):
+        raise DataError(
+            f"y of {path} has labels from {y.min()} to {y.max()}, expected 0 to {classes - 1}, the outputs "
+            "of this model; save the index of each sample's class, or leave y out"
         )
     return samples[:count], y[:count].astype(np.int64)

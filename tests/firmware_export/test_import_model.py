@@ -213,6 +213,8 @@ X = np.zeros((4, 8), np.float32)
         ({"x": X.astype(np.float64) + 1e300}, "not finite", "remove those samples"),
         ({"x": X, "y": np.full(4, 2**63 + 5, np.uint64)}, "uint64", "4 integers"),
         ({"x": np.float32(1)}, "shape ()", "(n, 8)"),
+        ({"x": X, "y": np.array([0, 1, 2, 3])}, "labels from 0 to 3", "0 to 2"),
+        ({"x": X, "y": np.array([-1, 0, 1, 2])}, "labels from -1 to 2", "0 to 2"),
     ],
 )
 def test_unusable_samples_are_named(arrays, found, expected, model, tmp_path) -> None:
