@@ -257,6 +257,7 @@ def _make_template_values(header: str, target: Target) -> dict[str, str]:
             "SELFTEST": "",
         }
     tick = f"{float(target.tick):g}"
+    noun = "instruction" if target.tick == 1 else "instructions"
     architecture = target.architecture
     packages = " ".join(TOOL_PACKAGES[tool] for tool in ("cmake", *target.tools))
     return values | {
@@ -276,7 +277,7 @@ def _make_template_values(header: str, target: Target) -> dict[str, str]:
         f"{packages}`). `cmake -B build -DCLANG=clang-14` compiles with Clang instead.",
         "FILES": "| `semihosting.c` | implements `board.h` for a debugger or QEMU; a product replaces it |\n"
         "| `startup.c`, `link.ld` | code before main, and memory map; a board's vendor provides others |",
-        "TIME": f"A tick is one of {architecture.counter}. Under QEMU that is {tick} instructions; on a "
+        "TIME": f"A tick is one of {architecture.counter}. Under QEMU that is {tick} {noun}; on a "
         "board, one cycle of the core.",
         "SELFTEST": SELFTEST_SECTION,
         "FLASH_ORIGIN": f"{target.flash[0]:#010x}",

@@ -54,3 +54,10 @@ def test_project_files_are_reproducible(hand) -> None:
 def test_read_macro_returns_the_number() -> None:
     assert read_macro("#define A 3\n#define MODEL_INPUT_BYTES 784\n", "MODEL_INPUT_BYTES") == 784
     assert read_macro("#define Z (-5)\n", "Z") == -5
+
+
+def test_readme_names_private_samples_of_every_origin(hand) -> None:
+    """The inputs of an imported model are random, or samples of a file."""
+    text = make_project_files(hand.FILES, TARGETS["rv32imc"])["README.md"]
+    assert "the device's own data" not in text and "private: remove the file before you share" in text
+    assert "that is 1 instruction;" in text
