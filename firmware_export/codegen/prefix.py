@@ -11,7 +11,7 @@ MAX_PREFIX_LENGTH = 24
 RESERVED_PATTERN = re.compile(
     "assert|complex|ctype|errno|fenv|float|inttypes|iso646|limits|locale|math|setjmp|signal|stdalign|stdarg|"
     "stdatomic|stdbool|stddef|stdint|stdio|stdlib|stdnoreturn|string|tgmath|threads|time|uchar|wchar|wctype|"
-    "arm_acle|arm_mve|arm_neon|board|drift|ota|run"
+    "arm_acle|arm_mve|arm_neon|arduino|board|drift|ota|run|selftest"
 )
 """Names of headers that a file with the prefix would hide, and prefixes of other functions of the export."""
 

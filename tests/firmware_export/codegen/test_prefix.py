@@ -174,7 +174,7 @@ def test_unusable_prefixes_are_named(prefix) -> None:
         check_prefix(prefix)
 
 
-@pytest.mark.parametrize("prefix", ["stdint", "math", "arm_acle", "run"])
+@pytest.mark.parametrize("prefix", ["stdint", "math", "arm_acle", "run", "arduino", "selftest"])
 def test_prefixes_that_hide_a_header_or_a_function_are_refused(prefix) -> None:
     with pytest.raises(ConfigError, match=f"{prefix!r} is taken"):
         check_prefix(prefix)
