@@ -47,13 +47,8 @@ class TrainingSettings:
     learning_rate: float | None = None
 
 
-SETTINGS_BY_MODEL = {
-    "autoencoder": TrainingSettings(
-        {"hidden": 64, "depth": 1}, {"learning_rate": 0.3, "momentum": 0.9}, learning_rate=0.01
-    ),
-    "conv-autoencoder": TrainingSettings({}, {"learning_rate": 0.1, "momentum": 0.9}),
-}
-"""Settings for models whose defaults learn little. Source: docs/results/anomalies.md, on seeds 11 and 12."""
+FEW_SAMPLES = 100
+"""Below this number of training samples a device, an autoencoder trains more and larger steps."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +91,23 @@ def choose_model(shape: tuple[int, ...], kind: str = CLASSIFICATION) -> str:
     if len(shape) == 3 and min(shape[:2]) >= MIN_PICTURE_SIDE:
         return "five-conv"
     return "cnn1d" if len(shape) == 2 and shape[0] >= MIN_CNN1D_WINDOW else "softmax"
+
+
+def choose_settings(model: str, samples_per_device: float) -> TrainingSettings:
+    """Return settings for a model whose defaults learn little, from docs/results/anomalies.md.
+
+    Args:
+        model: name of the model.
+        samples_per_device: mean number of training samples of a device.
+    """
+    if model == "conv-autoencoder":
+        return TrainingSettings({}, {"learning_rate": 0.1, "momentum": 0.9})
+    if model != "autoencoder":
+        return TrainingSettings()
+    steps: Mapping[str, Any] = {"learning_rate": 0.3}
+    if samples_per_device < FEW_SAMPLES:
+        steps = {"epochs": 20, "learning_rate": 1.0}
+    return TrainingSettings({"hidden": 64, "depth": 1}, {**steps, "momentum": 0.9}, learning_rate=0.01)
 
 
 def find_task(

@@ -43,7 +43,7 @@ def test_commands_of_the_tutorial_on_anomalies_work(workspace: Any, page: Callab
         pytest.importorskip("amqtt")
     tutorial = page("docs/tutorial/anomalies-in-five-commands.md")
     port = choose_port()
-    few = {"-d windows=200": "-d windows=60 -d test_windows=20"}
+    few = {"-d windows=40 --clients 8": "-d windows=40 -d machines=3 -d test_windows=20 --clients 3"}
     workspace.run(tutorial.take("edgefl data split"), few)
     workspace.run(tutorial.take("edgefl init"))
     config = workspace / "federation.toml"
@@ -52,8 +52,12 @@ def test_commands_of_the_tutorial_on_anomalies_work(workspace: Any, page: Callab
     config.write_text(text.replace("\nrounds = 20\n", "\nrounds = 3\n").replace(":1883", f":{port}"))
     broker = workspace.start(tutorial.take("edgefl broker start").removesuffix(" &") + f" --port {port}")
     broker.wait_for_output(str(port))
-    devices = {"--state": f"--broker mqtt://localhost:{port} --state", "& done": ">/dev/null 2>&1 & done"}
-    workspace.run(tutorial.take("for i in 1 2 3"), devices)
+    devices = {
+        "seq 8": "seq 3",
+        "--state": f"--broker mqtt://localhost:{port} --state",
+        "& done": ">/dev/null 2>&1 & done",
+    }
+    workspace.run(tutorial.take("for i in $(seq 8)"), devices)
     output = workspace.start(tutorial.take("edgefl aggregator start")).wait_for_end()
     assert "AUC" in output and "pi-3" in output
     rows = json.loads((workspace / "plant-out/result.json").read_text())["clients"]

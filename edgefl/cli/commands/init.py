@@ -24,11 +24,10 @@ from edgefl.data.sources.options import split_column_names
 from edgefl.errors import ConfigError
 from edgefl.init.questions import Questions, as_count, as_name, choose_config_path, to_federation_name
 from edgefl.init.task import (
-    SETTINGS_BY_MODEL,
     LearningTask,
-    TrainingSettings,
     check_task,
     choose_model,
+    choose_settings,
     find_task,
 )
 from edgefl.report.samples_text import format_short_inspection
@@ -217,7 +216,7 @@ def init(
     elif task.dataset and not task.config.is_classification:
         partition = PartitionConfig("iid")
         partition_keys = {"name"}
-    settings = SETTINGS_BY_MODEL.get(table.name, TrainingSettings())
+    settings = choose_settings(table.name, task.samples / max(1, len(task.device_data)))
     table = replace(table, options=settings.model_options)
     personalization = PersonalizationConfig()
     if settings.learning_rate is not None:

@@ -17,7 +17,7 @@ from edgefl.config import load_config
 from edgefl.data import load_data, make_shards
 from edgefl.data.task_form import TaskShards
 from edgefl.init.questions import to_federation_name
-from edgefl.init.task import choose_model
+from edgefl.init.task import choose_model, choose_settings
 from edgefl.tasks.config import ANOMALY, REGRESSION, TaskConfig
 from edgefl.wire.topics import check_federation
 
@@ -289,7 +289,8 @@ def test_autoencoders_get_the_settings_of_the_benchmark(working_directory: Path)
     assert cli.run_command(["init", "--yes", "--data", "pi-1.npz"]) == 0
     config = load_config(working_directory / "federation.toml")
     assert config.model.name == "autoencoder" and config.model.options == {"hidden": 64, "depth": 1}
-    assert config.options == {"learning_rate": 0.3, "momentum": 0.9}
+    assert config.options == {"epochs": 20, "learning_rate": 1.0, "momentum": 0.9}, "48 samples are few"
+    assert choose_settings("autoencoder", 100).algorithm_options == {"learning_rate": 0.3, "momentum": 0.9}
     assert config.personalization.learning_rate == 0.01
     command = ["init", "other.toml", "--yes", "--data", "pi-1.npz", "--algorithm", "ditto"]
     assert cli.run_command(command) == 0
