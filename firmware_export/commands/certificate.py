@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from edgefl.data.sources import DataSource
 from edgefl.data.sources.options import add_data_options
@@ -24,6 +25,10 @@ from firmware_export.codegen.c_source import LayerCost
 from firmware_export.firmware.latency import format_milliseconds_range
 from firmware_export.firmware.serial_link import open_serial_port
 from firmware_export.firmware.targets import TARGETS, find_target
+
+
+BOARD_OPTIONS = ("baud", "samples", "board", "report_file")
+"""Parameters of `verify` that only --serial uses."""
 
 
 @click.command(epilog="Example: edgefl export verify out/")
@@ -51,7 +56,9 @@ from firmware_export.firmware.targets import TARGETS, find_target
     help=f"File for the report of --serial.  [default: {BOARD_REPORT_FILE} in FOLDER]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what was checked as JSON.")
+@click.pass_context
 def verify(
+    ctx: click.Context,
     folder: Path,
     source: DataSource | None,
     port: str | None,
@@ -78,6 +85,10 @@ def verify(
 
     if not folder.is_dir():
         raise ExportError(f"no directory {folder}; pass a folder that `edgefl export -o` wrote")
+    given = [name for name in BOARD_OPTIONS if ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE]
+    if port is None and given:
+        option = "--report" if given[0] == "report_file" else f"--{given[0]}"
+        raise click.UsageError(f"{option} needs --serial PORT; add it, or leave {option} out.", ctx)
     if port is not None:
         file = report_file or folder / BOARD_REPORT_FILE
         with open_serial_port(port, baud) as opened, Progress() as progress:

@@ -168,3 +168,9 @@ def test_folder_without_a_certificate_is_refused(tmp_path: Path) -> None:
     result = run_export("verify", tmp_path, "--serial", "loop://")
     assert "certificate.json cannot be read" in str(result.exception)
     assert "edgefl export --target" in str(result.exception)
+
+
+@pytest.mark.parametrize("option", ["--samples", "--baud", "--board", "--report"])
+def test_options_of_a_board_need_the_port(option: str, tmp_path: Path) -> None:
+    result = run_export("verify", tmp_path, option, "5")
+    assert result.exit_code == 2 and f"{option} needs --serial PORT" in result.output
