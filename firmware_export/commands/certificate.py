@@ -26,7 +26,6 @@ from firmware_export.firmware.latency import format_milliseconds_range
 from firmware_export.firmware.serial_link import open_serial_port
 from firmware_export.firmware.targets import TARGETS, find_target
 
-
 BOARD_OPTIONS = ("baud", "samples", "board", "report_file")
 """Parameters of `verify` that only --serial uses."""
 
