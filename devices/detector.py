@@ -102,7 +102,8 @@ class Detector:
             for name, value in (("--id", client_id), ("--federation", federation)):
                 if not value:
                     raise ConfigError(
-                        f"{settings.state} has no readable device.json with the {name[2:]}; pass {name}"
+                        f"{settings.state} has no readable {DeviceFiles.note.name} with the {name[2:]}; "
+                        f"pass {name}"
                     )
             self._topic = FederationTopics(federation).format_device(check_client_id(client_id), "anomaly")
         self._tracker = AlarmTracker(client_id, self._scorer.threshold, settings.interval_s)

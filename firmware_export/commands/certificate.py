@@ -84,9 +84,9 @@ def verify(
 
     if not folder.is_dir():
         raise ExportError(f"no directory {folder}; pass a folder that `edgefl export -o` wrote")
-    given = [name for name in BOARD_OPTIONS if ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE]
-    if port is None and given:
-        option = "--report" if given[0] == "report_file" else f"--{given[0]}"
+    used = [name for name in BOARD_OPTIONS if ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE]
+    if port is None and used:
+        option = "--report" if used[0] == "report_file" else f"--{used[0]}"
         raise click.UsageError(f"{option} needs --serial PORT; add it, or leave {option} out.", ctx)
     if port is not None:
         file = report_file or folder / BOARD_REPORT_FILE
