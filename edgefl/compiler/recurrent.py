@@ -150,7 +150,10 @@ def _iterate_steps(inputs: Sequence[Tensor]) -> Iterator[Tensor]:
 
 
 def _split(x: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-    """Return parts of the last axis. In a program, the gradient of a split is faster than that of slices."""
+    """Return parts of the last axis.
+
+    A program splits, because slices have a slower gradient.
+    """
     if TRACING_PROGRAM.get():
         return list(tf.split(x, sizes, -1))
     ends = np.cumsum(sizes)

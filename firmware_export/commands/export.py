@@ -303,8 +303,8 @@ def _describe(report: ExportReport, out: Path) -> str:
         )
     if report.task is not None and not report.task["within_limit"]:
         lines.append(
-            f"WARNING: the mean loss of {kind} is more than {MAX_LOSS_INCREASE:.0%} above that of float "
-            "after all remedies; the best model was kept. Collect more samples on this device."
+            f"WARNING: the {kind} model has a mean loss more than {MAX_LOSS_INCREASE:.0%} above the float "
+            "model's after all remedies; the best model was kept. Collect more samples on this device."
         )
     return "\n".join(lines)
 

@@ -234,8 +234,8 @@ def connect_board(port: SerialPort, input_bytes: int, deadline_s: float = START_
 
     Args:
         port: the port.
-        input_bytes: size of the model's input. A board that still waits for the rest of an earlier request
-            gets so many zeros.
+        input_bytes: size of the model's input. A board may still wait for the rest of an earlier request.
+            Zeros of this number end that request.
         deadline_s: maximum time in seconds.
 
     Raises:

@@ -206,7 +206,7 @@ def split_into_files(
             "path": str(path),
             "train": len(shard.y_train),
             "test": len(shard.y_test),
-            "classes": len(set(shard.y_train.tolist())) if dataset.has_classes else 0,
+            "classes": len({*shard.y_train.tolist(), *shard.y_test.tolist()}) if dataset.has_classes else 0,
         }
         for path, shard in zip(paths, shards.values(), strict=True)
     ]

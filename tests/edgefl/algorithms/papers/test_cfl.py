@@ -244,7 +244,7 @@ class ScalarsWithoutLoop(dict):
 
 
 def test_broadcast_does_not_read_other_clients():
-    """Its time would otherwise grow with the number of clients, and that of a round with its square."""
+    """Reading all assignments for each client would take time in the square of the number of clients."""
     algorithm, state = split_twice()
     scalars = ScalarsWithoutLoop(state.scalars)
     for phase in (state.phase, PHASE_PERSONALIZE):
