@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from edgefl.errors import EdgeflError
+from edgefl.learner.augmentation import read_augmentation
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.runtime import load_interpreter
 from edgefl.plan.spec import Plan, SignatureSpec, decode_plan
@@ -61,6 +62,7 @@ def run_once(plan: Plan) -> None:
     Raises:
         PlanError: the plan cannot be run. The TFLite runtime may raise other errors.
     """
+    read_augmentation(plan.spec)
     learner = LiteRTLearner(plan)
     for signature in plan.spec.signatures:
         learner.step(signature.name, draw_noise_arguments(signature, plan.spec.num_classes))

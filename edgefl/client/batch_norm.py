@@ -84,6 +84,7 @@ def reestimate_statistics(
             epochs=1,
             rng=np.random.default_rng(seed),
             hyper=hyper,
+            augment=False,  # predictions see samples as they are
         )
         return {name: trained[name] for name in names}
 

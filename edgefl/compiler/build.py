@@ -18,14 +18,13 @@ from edgefl.config import FederationConfig, ModelConfig
 from edgefl.errors import PlanError
 from edgefl.models import build_model
 from edgefl.plan.spec import (
-    PLAN_FORMAT,
     PREDICT_MIXTURE,
     PREDICT_SINGLE,
-    TASK_PLAN_FORMAT,
     Binding,
     Plan,
     PlanSpec,
     TensorSpec,
+    choose_plan_format,
     read_task,
 )
 from edgefl.types import Array, Weights
@@ -64,6 +63,8 @@ def compile_plan(
     )
     program, signatures = compile_program(objectives)
     template, bindings, single, single_bindings = _build_templates(network, objectives)
+    task = config.task.as_plan_entry()
+    augmentation = config.augmentation.as_plan_entry()
     spec = PlanSpec(
         config.model.name,
         config.algorithm,
@@ -76,8 +77,9 @@ def compile_plan(
         dict(config.model.options),
         single_bindings,
         asdict(config.personalization),
-        TASK_PLAN_FORMAT if config.task.as_plan_entry() else PLAN_FORMAT,
-        config.task.as_plan_entry(),
+        choose_plan_format(task, augmentation),
+        task,
+        augmentation,
     )
     draws = draw_weights(
         {name: initial[name] for name in network_names},
@@ -122,7 +124,7 @@ def make_network(config: FederationConfig) -> Network:
     """
     keras.utils.set_random_seed(config.seed)
     model: Any = build_model(config.model, config.task)
-    return Network(model, config.task)
+    return Network(model, config.task, config.augmentation.is_on)
 
 
 def rebuild_network(spec: PlanSpec) -> Network:
@@ -137,7 +139,7 @@ def rebuild_network(spec: PlanSpec) -> Network:
     """
     task = read_task(spec)
     config = ModelConfig(spec.model, spec.input_shape, spec.num_classes, spec.model_options)
-    network = Network(build_model(config, task), task)
+    network = Network(build_model(config, task), task, bool(spec.augmentation))
     if network.specs != spec.weights[: len(network.specs)]:
         raise PlanError(
             f"the model {spec.model!r} on this machine has other weights than the plan; install the version "

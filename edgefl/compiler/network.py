@@ -78,9 +78,12 @@ class Network:
     Args:
         model: the Keras model.
         task: what the model is trained for.
+        is_augmented: whether the training changes samples at random.
 
     Attributes:
         task: what the model is trained for.
+        is_augmented: whether the training changes samples at random. Training on features that the trunk
+            computed before then misses these changes.
         input_shape: shape of one sample.
         num_classes: number of outputs.
         specs: specs of all weights.
@@ -97,8 +100,11 @@ class Network:
             weights of the same name. Also raised for a layer that cannot be traced.
     """
 
-    def __init__(self, model: Any, task: TaskConfig = CLASSIFICATION_TASK) -> None:
+    def __init__(
+        self, model: Any, task: TaskConfig = CLASSIFICATION_TASK, is_augmented: bool = False
+    ) -> None:
         self.task = task
+        self.is_augmented = is_augmented
         inputs = getattr(model, "inputs", None) or []
         outputs = getattr(model, "outputs", None) or []
         if len(inputs) != 1 or len(outputs) != 1 or len(outputs[0].shape) != 2:

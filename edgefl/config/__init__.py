@@ -3,6 +3,7 @@
 from edgefl.config.schema import (
     DEFAULT_BROKER,
     MIXTURE_ONLY,
+    AugmentationConfig,
     DataConfig,
     FederationConfig,
     FleetConfig,
@@ -20,6 +21,7 @@ from edgefl.config.schema import (
 __all__ = [
     "DEFAULT_BROKER",
     "MIXTURE_ONLY",
+    "AugmentationConfig",
     "DataConfig",
     "FederationConfig",
     "FleetConfig",

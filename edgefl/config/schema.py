@@ -4,12 +4,12 @@ import difflib
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from edgefl.errors import ConfigError
-from edgefl.tasks.config import TaskConfig
+from edgefl.tasks.config import ANOMALY, TaskConfig
 
 DEFAULT_BROKER = "mqtt://localhost:1883"
 T = TypeVar("T")
@@ -23,6 +23,7 @@ OTHER_TABLE_FIELDS = (
     "privacy",
     "personalization",
     "task",
+    "augmentation",
     "fleet",
 )
 """The fields of FederationConfig that are not keys of the table `[federation]`."""
@@ -243,6 +244,74 @@ class PersonalizationConfig:
 
 
 @dataclass(frozen=True)
+class AugmentationConfig:
+    """`[augmentation]`: random changes of the pictures that clients train on. All are off by default.
+
+    Each training step draws new changes of its pictures. Predictions use pictures as they are. Raises
+    ConfigError if a value is out of range.
+
+    Attributes:
+        crop: pixels of zeros on each side of a picture, from which a random part of the picture's size is
+            cut. It moves the content by up to this many pixels. 0: off.
+        flip: exchange left and right of half of the pictures. Only for samples that keep their label in a
+            mirror.
+        rotate: largest angle in degrees. Each picture is rotated by a random angle up to it, in either
+            direction, with zeros outside. 0: off.
+    """
+
+    crop: int = 0
+    flip: bool = False
+    rotate: float = 0.0
+
+    def __post_init__(self) -> None:
+        if type(self.crop) is not int or self.crop < 0:
+            raise ConfigError(
+                f"[augmentation] crop is {self.crop}, expected a whole number of pixels of at least 0"
+            )
+        if not 0 <= self.rotate <= 180:
+            raise ConfigError(f"[augmentation] rotate is {self.rotate}, expected degrees from 0 to 180")
+
+    @property
+    def is_on(self) -> bool:
+        """Whether pictures are changed."""
+        return bool(self.crop or self.flip or self.rotate)
+
+    def as_plan_entry(self) -> dict[str, Any]:
+        """Return the augmentation as an entry of a plan. It is empty if all changes are off."""
+        return asdict(self) if self.is_on else {}
+
+    def check_samples(self, input_shape: tuple[int, ...], task: str) -> None:
+        """Check that samples can be augmented.
+
+        Args:
+            input_shape: shape of one sample.
+            task: kind of the task.
+
+        Raises:
+            ConfigError: an augmentation is on, and the samples are not pictures, are smaller than the crop,
+                or are the targets of the task.
+        """
+        if not self.is_on:
+            return
+        if len(input_shape) != 3:
+            raise ConfigError(
+                f"[augmentation] is on with input_shape {list(input_shape)}, expected pictures [rows, "
+                "columns, channels]: windows and tables have no mirror image; leave [augmentation] out"
+            )
+        if task == ANOMALY:
+            raise ConfigError(
+                f"[augmentation] is on with kind = {task!r} of [task], expected a classification or a "
+                "regression: an autoencoder would have to restore a picture that it does not see; leave "
+                "[augmentation] out"
+            )
+        if self.crop >= min(input_shape[:2]):
+            raise ConfigError(
+                f"[augmentation] crop is {self.crop}, expected below {min(input_shape[:2])}, the shorter "
+                "side of a picture; a few pixels are enough, such as 4"
+            )
+
+
+@dataclass(frozen=True)
 class FleetConfig:
     """`[fleet]`: the devices of a simulation in virtual time. Only `edgefl simulate` reads it.
 
@@ -372,6 +441,7 @@ class FederationConfig:
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     personalization: PersonalizationConfig = field(default_factory=PersonalizationConfig)
     task: TaskConfig = field(default_factory=TaskConfig)
+    augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
     fleet: FleetConfig | None = None
 
     def __post_init__(self) -> None:
@@ -416,6 +486,7 @@ class FederationConfig:
             )
         self._check_mode()
         self._check_task()
+        self.augmentation.check_samples(self.model.input_shape, self.task.kind)
         if self.privacy.is_on and self.clients_per_round > self.privacy.population:
             raise ConfigError(
                 f"clients_per_round is {self.clients_per_round}, expected at most the population of "
@@ -582,6 +653,9 @@ def parse_config(text: str) -> FederationConfig:
         privacy=PrivacyConfig(**_check_table("privacy", raw.get("privacy", {}), PrivacyConfig)),
         personalization=PersonalizationConfig(
             **_check_table("personalization", raw.get("personalization", {}), PersonalizationConfig)
+        ),
+        augmentation=AugmentationConfig(
+            **_check_table("augmentation", raw.get("augmentation", {}), AugmentationConfig)
         ),
         fleet=FleetConfig(**_check_table("fleet", raw["fleet"], FleetConfig)) if "fleet" in raw else None,
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 from edgefl.config.schema import (
     OTHER_TABLE_FIELDS,
+    AugmentationConfig,
     DataConfig,
     FederationConfig,
     ModelConfig,
@@ -29,6 +30,7 @@ TABLE_CLASSES: Mapping[str, type] = {
     "privacy": PrivacyConfig,
     "personalization": PersonalizationConfig,
     "task": TaskConfig,
+    "augmentation": AugmentationConfig,
 }
 COMMENT_COLUMNS = 100
 TEMPLATE_HEADER = """# A federation, written by `edgefl init`. A key behind # has its default value.

@@ -38,6 +38,7 @@ def to_toml(config: FederationConfig) -> str:
         "privacy": asdict(config.privacy),
         "personalization": asdict(config.personalization),
         **({} if config.task == CLASSIFICATION_TASK else {"task": asdict(config.task)}),
+        **({"augmentation": asdict(config.augmentation)} if config.augmentation.is_on else {}),
         **({"fleet": asdict(config.fleet)} if config.fleet else {}),
     }
     texts = [

@@ -38,8 +38,12 @@ class Learner(Protocol):
         epochs: int,
         rng: np.random.Generator,
         hyper: Mapping[str, float] | None = None,
+        slots: dict[str, Array] | None = None,
+        augment: bool = True,
     ) -> tuple[Weights, float]:
-        """Train for some epochs from zero optimizer slots.
+        """Train for some epochs.
+
+        Calls of one epoch that pass the same `slots` give the same bits as one call with all epochs.
 
         Args:
             signature: name of a training signature of the plan.
@@ -48,8 +52,12 @@ class Learner(Protocol):
             labels: labels, shape (n,), int64. For another task than classification the values to predict,
                 shape (n, outputs), float32.
             epochs: number of epochs.
-            rng: draws the batches and the noise.
+            rng: draws the batches, the augmentation and the noise.
             hyper: hyperparameters by name. The plan's defaults are used for all others.
+            slots: optimizer slots by name, such as momentum. They are replaced by the slots after the
+                training. The training starts from zero slots if this is empty or None.
+            augment: whether the plan's augmentation changes the samples `x`. False trains on them as they
+                are.
 
         Returns:
             The trained weights without the frozen ones, and the mean loss of the last epoch.

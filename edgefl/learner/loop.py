@@ -9,13 +9,18 @@ from functools import partial
 
 import numpy as np
 
+from edgefl.config import AugmentationConfig
 from edgefl.errors import DivergedError
+from edgefl.learner.augmentation import augment_images, read_augmentation
 from edgefl.learner.base import DataTensors, check_data, check_weights, convert_labels, iterate_batches
 from edgefl.plan.spec import PlanSpec, SignatureSpec
 from edgefl.types import Array, Labels, Weights
 
 StepFunction = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 """Maps arguments to results, both named as in `SignatureSpec`. The next step may overwrite the results."""
+
+SAMPLES = "x"
+"""The data tensor with the samples of a shard."""
 
 
 def _name_arrays(letter: str, arrays: list[Array]) -> dict[str, np.ndarray]:
@@ -31,6 +36,8 @@ def train_epochs(
     epochs: int,
     rng: np.random.Generator,
     hyper: Mapping[str, float] | None,
+    slots: dict[str, Array] | None,
+    augmentation: AugmentationConfig,
 ) -> tuple[Weights, float]:
     """Train with a step function, see `Learner.fit`.
 
@@ -41,8 +48,10 @@ def train_epochs(
         data: see `Learner.fit`.
         labels: see `Learner.fit`.
         epochs: number of epochs.
-        rng: draws the batches and the noise.
+        rng: draws the batches, the augmentation and the noise.
         hyper: see `Learner.fit`.
+        slots: see `Learner.fit`.
+        augmentation: random changes of the data tensor `x`.
 
     Returns:
         The trained weights without the frozen ones, and the mean loss of the last epoch.
@@ -54,7 +63,8 @@ def train_epochs(
     """
     count = check_data(signature, data, labels)
     state = _name_arrays("t", check_weights(signature.trained, weights))
-    state |= _name_arrays("s", [np.zeros(spec.shape, np.float32) for spec in signature.slots])
+    zeros = {spec.name: np.zeros(spec.shape, np.float32) for spec in signature.slots}
+    state |= _name_arrays("s", check_weights(signature.slots, slots or zeros))
     arguments = _name_arrays("f", check_weights(signature.frozen, weights)) | state
     arguments |= {
         f"h_{k}": np.asarray((hyper or {}).get(k, default), np.float32)
@@ -63,10 +73,13 @@ def train_epochs(
     targets = convert_labels(signature, labels)
     loss = 0.0
     size = signature.batch_size
+    changes_samples = augmentation.is_on and any(spec.name == SAMPLES for spec in signature.data)
     for _ in range(epochs):
         total = 0.0
         for index, sample_weight in iterate_batches(count, size, rng):
             arguments |= {f"d_{spec.name}": data[spec.name][index] for spec in signature.data}
+            if changes_samples:
+                arguments[f"d_{SAMPLES}"] = augment_images(arguments[f"d_{SAMPLES}"], augmentation, rng)
             arguments |= {"d_y": targets[index], "d_sample_weight": sample_weight}
             arguments |= _name_arrays(
                 "n", [rng.random(spec.shape, dtype=np.float32) for spec in signature.noise]
@@ -80,6 +93,10 @@ def train_epochs(
                 f"{signature.name}: the loss is {loss}, expected a finite number; lower the learning rate or "
                 "check the data's scale"
             )
+    if slots is not None:
+        slots |= {
+            spec.name: np.array(arguments[f"s_{i}"], np.float32) for i, spec in enumerate(signature.slots)
+        }
     return {
         spec.name: np.array(arguments[f"t_{i}"], np.float32) for i, spec in enumerate(signature.trained)
     }, loss
@@ -139,6 +156,8 @@ class StepLearner(ABC):
         epochs: int,
         rng: np.random.Generator,
         hyper: Mapping[str, float] | None = None,
+        slots: dict[str, Array] | None = None,
+        augment: bool = True,
     ) -> tuple[Weights, float]:
         """Train for some epochs, see `Learner.fit`."""
         return train_epochs(
@@ -150,6 +169,8 @@ class StepLearner(ABC):
             epochs,
             rng,
             hyper,
+            slots,
+            read_augmentation(self.spec) if augment else AugmentationConfig(),
         )
 
     def predict(self, signature: str, weights: Weights, data: DataTensors) -> Array:

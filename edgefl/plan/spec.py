@@ -24,8 +24,11 @@ from edgefl.tasks.config import CLASSIFICATION, TaskConfig
 PLAN_FORMAT = 2
 TASK_PLAN_FORMAT = 3
 """The format of plans for another task than classification. An older edgefl refuses it."""
+AUGMENTED_PLAN_FORMAT = 4
+"""The format of plans whose training changes pictures at random. An older edgefl refuses it."""
 OLDER_PLAN_FORMAT = 1
 """The format of plans without a template for one model and without personalization settings."""
+PLAN_FORMATS = (OLDER_PLAN_FORMAT, PLAN_FORMAT, TASK_PLAN_FORMAT, AUGMENTED_PLAN_FORMAT)
 KEYS_OF_FORMAT_2 = ("single_bindings", "personalization")
 PREDICT_MIXTURE = "predict_mixture"
 """The signature that predicts with the personal model of a client. The export template computes the same."""
@@ -133,6 +136,7 @@ class PlanSpec:
             mixture without comparing models.
         format: version of the plan format.
         task: keys of `edgefl.tasks.config.TaskConfig`. Empty for its defaults, a classification.
+        augmentation: keys of `edgefl.config.AugmentationConfig`. Empty without augmentation.
     """
 
     model: str
@@ -148,6 +152,7 @@ class PlanSpec:
     personalization: Mapping[str, Any] = field(default_factory=dict)
     format: int = PLAN_FORMAT
     task: Mapping[str, Any] = field(default_factory=dict)
+    augmentation: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_classification(self) -> bool:
@@ -208,10 +213,23 @@ def _parse_bindings(rows: list[dict[str, Any]]) -> tuple[Binding, ...]:
     )
 
 
-def _parse_task(task: Any) -> dict[str, Any]:
-    if not isinstance(task, dict):
-        raise TypeError(f"task is {task!r}")
-    return task
+def _parse_table(raw: Mapping[str, Any], key: str) -> dict[str, Any]:
+    table = raw.get(key, {})
+    if not isinstance(table, dict):
+        raise TypeError(f"{key} is {table!r}")
+    return table
+
+
+def choose_plan_format(task: Mapping[str, Any], augmentation: Mapping[str, Any]) -> int:
+    """Return the lowest format of a plan with these entries, which most versions of edgefl can read.
+
+    Args:
+        task: see `PlanSpec`.
+        augmentation: see `PlanSpec`.
+    """
+    if augmentation:
+        return AUGMENTED_PLAN_FORMAT
+    return TASK_PLAN_FORMAT if task else PLAN_FORMAT
 
 
 def serialize_spec(spec: PlanSpec) -> str:
@@ -220,8 +238,9 @@ def serialize_spec(spec: PlanSpec) -> str:
     for signature in fields["signatures"]:
         if signature["label"] is None:
             del signature["label"]
-    if not spec.task:
-        del fields["task"]
+    for key in ("task", "augmentation"):
+        if not fields[key]:
+            del fields[key]
     if spec.format == OLDER_PLAN_FORMAT:
         fields = {key: value for key, value in fields.items() if key not in KEYS_OF_FORMAT_2}
     return json.dumps(fields, sort_keys=True, indent=1)
@@ -235,9 +254,9 @@ def parse_spec(text: str) -> PlanSpec:
     """
     try:
         raw = parse_json(text)
-        if raw["format"] not in (OLDER_PLAN_FORMAT, PLAN_FORMAT, TASK_PLAN_FORMAT):
+        if raw["format"] not in PLAN_FORMATS:
             raise PlanError(
-                f"plan format {raw['format']}, expected at most {TASK_PLAN_FORMAT}; update edgefl on "
+                f"plan format {raw['format']}, expected at most {max(PLAN_FORMATS)}; update edgefl on "
                 "this device or rebuild the plan"
             )
         signatures = tuple(
@@ -269,7 +288,8 @@ def parse_spec(text: str) -> PlanSpec:
             () if raw["format"] == OLDER_PLAN_FORMAT else _parse_bindings(raw["single_bindings"]),
             {} if raw["format"] == OLDER_PLAN_FORMAT else raw["personalization"],
             raw["format"],
-            _parse_task(raw.get("task", {})),
+            _parse_table(raw, "task"),
+            _parse_table(raw, "augmentation"),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise PlanError(f"this is not a plan: {error!r}; build it again with `edgefl plan build`") from error

@@ -64,10 +64,13 @@ class CachedLearner:
         epochs: int,
         rng: np.random.Generator,
         hyper: Mapping[str, float] | None = None,
+        slots: dict[str, Array] | None = None,
+        augment: bool = True,
     ) -> tuple[Weights, float]:
         """Train for some epochs, or read the trained weights if the directory has them. See `Learner.fit`.
 
-        Only the training of single models is read from the directory and written to it.
+        Only the training of single models is read from the directory and written to it, and only if it starts
+        from zero slots.
 
         Args:
             signature: name of a training signature of the plan.
@@ -75,8 +78,11 @@ class CachedLearner:
             data: samples for each data tensor of the signature, such as `x`: shape (n, ...), float32.
             labels: labels, shape (n,), int64.
             epochs: number of epochs.
-            rng: draws the batches and the noise. It continues as after the training, even if there was none.
+            rng: draws the batches, the augmentation and the noise. It continues as after the training, even
+                if there was none.
             hyper: hyperparameters by name. The plan's defaults are used for all others.
+            slots: optimizer slots by name, see `Learner.fit`.
+            augment: whether the plan's augmentation changes the samples.
 
         Returns:
             The trained weights without the frozen ones, and the mean loss of the last epoch.
@@ -89,11 +95,21 @@ class CachedLearner:
         """
 
         def train() -> tuple[Weights, float]:
-            return self._learner.fit(signature, weights, data, labels, epochs=epochs, rng=rng, hyper=hyper)
+            return self._learner.fit(
+                signature,
+                weights,
+                data,
+                labels,
+                epochs=epochs,
+                rng=rng,
+                hyper=hyper,
+                slots=slots,
+                augment=augment,
+            )
 
-        if signature != TRAIN_SINGLE:
+        if signature != TRAIN_SINGLE or slots is not None:
             return train()
-        key = self._hash_inputs(weights, data, labels, epochs, rng, hyper)
+        key = self._hash_inputs(weights, data, labels, epochs, rng, hyper, augment)
         files = self._directory / f"{key}.safetensors", self._directory / f"{key}.json"
         if files[1].exists():
             notes = json.loads(files[1].read_text())
@@ -134,8 +150,11 @@ class CachedLearner:
         epochs: int,
         rng: np.random.Generator,
         hyper: Mapping[str, float] | None,
+        augment: bool,
     ) -> str:
         settings = {"epochs": epochs, "rng": rng.bit_generator.state, "hyper": dict(hyper or {})}
+        if augment and self.spec.augmentation:
+            settings["augmentation"] = dict(self.spec.augmentation)
         digest = hashlib.sha256(self._model + json.dumps(settings, sort_keys=True).encode())
         arrays: dict[str, NDArray[Any]] = {
             **weights,

@@ -13,6 +13,7 @@ from edgefl.algorithms.registry import check_plan_options, find_entry
 from edgefl.client.validation import read_personalization
 from edgefl.config import FederationConfig
 from edgefl.errors import PlanError
+from edgefl.learner.augmentation import read_augmentation
 from edgefl.plan.spec import INITIAL_FILE, Plan, PlanSpec, load_plan
 from edgefl.server.initial_weights import decode_initial_weights
 from edgefl.types import Weights
@@ -53,8 +54,9 @@ def build_plan_in_child(config_path: Path, directory: Path) -> None:
 def list_differing_options(spec: PlanSpec, config: FederationConfig) -> list[str]:
     """Return a warning for each option with different values in the plan and the configuration.
 
-    The comparison covers the algorithm's options that the configuration sets or implies, and all of
-    `[personalization]` except `deadline_s`. The aggregator reads `deadline_s` from the configuration.
+    The comparison covers the algorithm's options that the configuration sets or implies, `[augmentation]`,
+    and all of `[personalization]` except `deadline_s`. The aggregator reads `deadline_s` from the
+    configuration.
 
     Args:
         spec: spec of the plan.
@@ -62,7 +64,7 @@ def list_differing_options(spec: PlanSpec, config: FederationConfig) -> list[str
 
     Raises:
         ConfigError: the configuration has an unknown algorithm or an option that cannot be used.
-        PlanError: this version of edgefl does not know a personalization setting of the plan.
+        PlanError: this version of edgefl does not know a setting of the plan.
     """
     defaults = find_entry(config.algorithm).defaults
     options = [
@@ -78,10 +80,16 @@ def list_differing_options(spec: PlanSpec, config: FederationConfig) -> list[str
         for key, value in asdict(config.personalization).items()
         if key != "deadline_s" and planned[key] != value
     ]
+    augmented = asdict(read_augmentation(spec))
+    changes = [
+        (f"[augmentation] {key}", augmented[key], value)
+        for key, value in asdict(config.augmentation).items()
+        if augmented[key] != value
+    ]
     return [
         f"the plan has {key} = {planned_value!r}, the configuration {value!r}; the plan's value is used. "
         "To use the configuration's, build the plan with `edgefl plan build --config`"
-        for key, planned_value, value in options + settings
+        for key, planned_value, value in options + settings + changes
     ]
 
 

@@ -340,6 +340,7 @@ def aem(learner: Learner | None, options: AemOptions) -> Algorithm:
                 epochs=options.gate_epochs,
                 rng=rng,
                 hyper=gate_hyper,
+                augment=False,  # the likelihoods belong to the samples as they are
             )[0],
         }
         weights = learner.predict("predict_gate", trained, gate_inputs)

@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from edgefl.config import FederationConfig, ModelConfig, load_config, parse_config
+from edgefl.config import AugmentationConfig, FederationConfig, ModelConfig, load_config, parse_config
+from edgefl.config.toml import to_toml
 from edgefl.errors import ConfigError
 
 FULL_CONFIG = """
@@ -106,3 +107,27 @@ def test_load_config_errors_name_the_file(tmp_path: Path) -> None:
         load_config(tmp_path / "bytes.toml")
     (tmp_path / "good.toml").write_text(FULL_CONFIG)
     assert load_config(tmp_path / "good.toml") == parse_config(FULL_CONFIG)
+
+
+def test_augmentation_is_read_and_survives_toml() -> None:
+    config = parse_config("[augmentation]\ncrop = 4\nflip = true\nrotate = 15\n")
+    assert config.augmentation == AugmentationConfig(4, True, 15.0)
+    assert parse_config(to_toml(config)) == config
+    assert "[augmentation]" not in to_toml(FederationConfig())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("crop = -1", r"\[augmentation\] crop is -1, expected a whole number of pixels of at least 0"),
+        ("crop = 28", r"\[augmentation\] crop is 28, expected below 28"),
+        ("rotate = 200", r"\[augmentation\] rotate is 200.0, expected degrees from 0 to 180"),
+        ("flip = 1", r"\[augmentation\] flip is 1, expected true or false"),
+        ("mirror = true", r"\[augmentation\] has an unknown key 'mirror'"),
+        ("flip = true\n[model]\ninput_shape = [128, 3]", r"input_shape \[128, 3\], expected pictures"),
+        ("flip = true\n[task]\nkind = 'anomaly'", r"kind = 'anomaly' of \[task\], expected a classification"),
+    ],
+)
+def test_augmentation_that_cannot_work_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_config(f"[augmentation]\n{text}\n")

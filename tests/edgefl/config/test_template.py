@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 import pytest
 
 from edgefl.config import (
+    AugmentationConfig,
     DataConfig,
     FederationConfig,
     ModelConfig,
@@ -30,7 +31,15 @@ class Options:
     withhold: str = ""
 
 
-CONFIG_TABLES = (FederationConfig, ModelConfig, DataConfig, PartitionConfig, PrivacyConfig, TaskConfig)
+CONFIG_TABLES = (
+    FederationConfig,
+    ModelConfig,
+    DataConfig,
+    PartitionConfig,
+    PrivacyConfig,
+    TaskConfig,
+    AugmentationConfig,
+)
 
 
 def test_key_docs_of_a_subclass_override_its_base() -> None:
@@ -68,6 +77,7 @@ def test_docstring_explains_exactly_the_keys_of_its_table(table: type) -> None:
         "privacy",
         "personalization",
         "task",
+        "augmentation",
     }
     assert set(read_key_docs(table)) - {"options"} == keys
 
