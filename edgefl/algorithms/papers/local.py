@@ -10,6 +10,7 @@ Communication cost: down nothing in the rounds and the initial weights at their 
 delta.
 """
 
+import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -20,26 +21,50 @@ import numpy as np
 from edgefl.algorithms.base import PHASE_FEDERATE, Algorithm
 from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import INITIAL
-from edgefl.algorithms.options import TrainingOptions, as_sgd_hyper
+from edgefl.algorithms.options import TrainingOptions, as_sgd_hyper, check_choice, check_count, check_range
 from edgefl.algorithms.papers.fedavg import build_fedavg_objectives
+from edgefl.algorithms.schedule import SCHEDULES, scale_learning_rate
 from edgefl.learner.base import Learner
-from edgefl.types import Broadcast, ClientState, Mixture, ServerState, Shard, Update, Weights
+from edgefl.types import Array, Broadcast, ClientState, Mixture, ServerState, Shard, Update, Weights
 
 if TYPE_CHECKING:
-    pass
+    from edgefl.compiler.network import Network
+    from edgefl.compiler.objective import Objective
 
 EPOCHS_SCALAR = "epochs"
 
 
 @dataclass(frozen=True)
 class LocalOptions(TrainingOptions):
-    """Options of training by SGD, and a limit.
+    """Options of the training, and a limit.
+
+    Raises:
+        ConfigError: a value is out of range, or optimizer or schedule is unknown.
 
     Attributes:
+        epochs: passes over the client's samples for each round.
+        learning_rate: step size in the first epoch.
+        momentum: momentum of SGD. It runs through all epochs.
         max_epochs: maximum number of epochs in total. 0: no limit.
+        optimizer: sgd or adam, fixed when the plan is built.
+        schedule: constant, step or cosine. How the learning rate changes from epoch to epoch: not at all, by
+            decay_factor each decay_every epochs, or along a cosine to almost 0 in the last epoch.
+        decay_every: with schedule = "step", number of epochs between two decays.
+        decay_factor: with schedule = "step", factor of each decay, from 0 to 1.
     """
 
     max_epochs: int = 0
+    optimizer: str = "sgd"
+    schedule: str = "constant"
+    decay_every: int = 100
+    decay_factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("optimizer", self.optimizer, ("sgd", "adam"))
+        check_choice("schedule", self.schedule, SCHEDULES)
+        check_count("decay_every", self.decay_every)
+        check_range("decay_factor", self.decay_factor)
 
 
 def local(learner: Learner | None, options: LocalOptions) -> Algorithm:
@@ -83,20 +108,78 @@ def local(learner: Learner | None, options: LocalOptions) -> Algorithm:
         assert learner is not None
         first = broadcast.models[INITIAL]
         count = int(broadcast.scalars[EPOCHS_SCALAR])
-        trained, _ = learner.fit(
-            "train",
-            first,
-            {"x": shard.x_train},
-            shard.y_train,
-            epochs=count,
-            rng=rng,
-            hyper=as_sgd_hyper(options),
-        )
-        return Mixture({**first, **trained}), state
+        model = train_by_schedule(learner, first, shard, count, options, rng)
+        return Mixture(model), state
 
     return Algorithm(
         "local", init, broadcast, local_update, aggregate, personalize, current=lambda *received: None
     )
 
 
-ENTRIES = {"local": Entry(LocalOptions, local, build_fedavg_objectives, "the baseline without a federation")}
+def train_by_schedule(
+    learner: Learner,
+    start: Weights,
+    shard: Shard,
+    epochs: int,
+    options: LocalOptions,
+    rng: np.random.Generator,
+) -> Weights:
+    """Return a model, trained with the learning rates of a schedule.
+
+    Args:
+        learner: runs the plan.
+        start: the weights before the training.
+        shard: the client's samples.
+        epochs: number of epochs.
+        options: the options of the algorithm.
+        rng: draws the batches, the augmentation and the noise.
+
+    Raises:
+        DataError: the samples do not fit the plan.
+        DivergedError: the loss is not a finite number.
+    """
+    hyper = as_sgd_hyper(options)
+    rates = [
+        options.learning_rate
+        * scale_learning_rate(
+            options.schedule,
+            epoch,
+            epochs,
+            decay_every=options.decay_every,
+            decay_factor=options.decay_factor,
+        )
+        for epoch in range(epochs)
+    ]
+    model = start
+    slots: dict[str, Array] = {}
+    for rate, group in itertools.groupby(rates):  # one call for all epochs of the same rate
+        trained, _ = learner.fit(
+            "train",
+            model,
+            {"x": shard.x_train},
+            shard.y_train,
+            epochs=len(list(group)),
+            rng=rng,
+            hyper={**hyper, "learning_rate": rate},
+            slots=slots,
+        )
+        model = {**model, **trained}
+    return model
+
+
+def build_local_objectives(network: "Network", options: LocalOptions) -> tuple["Objective", ...]:
+    """Return the objectives of FedAvg, whose `train` has the optimizer of the options.
+
+    Args:
+        network: the model.
+        options: the options of the algorithm.
+    """
+    from edgefl.compiler.optimizer import adam
+
+    train, *others = build_fedavg_objectives(network, options)
+    if options.optimizer == "adam":
+        train = replace(train, optimizer=adam(options.learning_rate, weight_decay=options.weight_decay))
+    return (train, *others)
+
+
+ENTRIES = {"local": Entry(LocalOptions, local, build_local_objectives, "the baseline without a federation")}
