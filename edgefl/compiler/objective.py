@@ -5,7 +5,7 @@ an `Objective` of its own. For a gate, that takes a dozen lines.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import tensorflow as tf
@@ -341,6 +341,37 @@ def train_head(
         optimizer=optimizer,
         loss_per_sample=measure_loss,
         label=make_label_spec(network, batch_size),
+    )
+
+
+def train_head_on_samples(
+    network: Network, batch_size: int, optimizer: Optimizer, name: str = "train_head"
+) -> Objective:
+    """Return an objective that trains only the head, and computes the features of its samples in each step.
+
+    It is for samples that change from step to step. The trunk is frozen and runs in inference mode. On the
+    same samples, a step gives the same head as a step of `train_head` on their features.
+
+    Args:
+        network: the model.
+        batch_size: number of samples per call.
+        optimizer: the optimizer.
+        name: name of the signature.
+
+    Raises:
+        PlanError: the model has no head.
+    """
+    head = train_head(network, batch_size, optimizer, name)
+
+    def measure_loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
+        features = network.apply_trunk(weights, data["x"])
+        return head.loss_per_sample(weights, {**data, "features": features}, noise)
+
+    return replace(
+        head,
+        data=(make_input_spec(network, batch_size),),
+        frozen=(*head.frozen, *network.select(network.trunk_names)),
+        loss_per_sample=measure_loss,
     )
 
 

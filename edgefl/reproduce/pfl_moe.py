@@ -7,8 +7,8 @@ test set, weighted by the client's classes. The global test is the plain accurac
 As in the authors' code, FB is the local expert of MF and MFE without the gate. It has seen only three
 quarters of the client's samples. FB trained on all samples is listed separately.
 
-The authors shift and flip images during training, and edgefl does not. With all samples, twenty rounds here
-reach as far as sixty rounds of the reference. The reduced set-up therefore uses half of the samples.
+The authors shift and flip images during training, and this set-up does not. With all samples, twenty rounds
+here reach as far as sixty rounds of the reference. The reduced set-up therefore uses half of the samples.
 
 Source: Guo et al., PFL-MoE: Personalized Federated Learning Based on Mixture of Experts, 2020.
 """

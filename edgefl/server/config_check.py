@@ -129,7 +129,8 @@ def _check_algorithm_rates(options: AlgorithmOptions) -> Iterator[Problem]:
     is_adaptive = {
         "server_learning_rate": options.get("server_optimizer", "adam") in ("adam", "yogi"),
         "local_learning_rate": True,  # AdamW
-        "gate_learning_rate": True,  # Adam and AdamW
+        "gate_learning_rate": options.get("gate_optimizer", "adam") == "adam",  # or AdamW
+        "learning_rate": options.get("optimizer") == "adam",
     }
     for key, value in options.items():
         if not key.endswith("learning_rate"):
