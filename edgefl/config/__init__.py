@@ -14,6 +14,7 @@ from edgefl.config.schema import (
     load_config,
     parse_config,
     parse_shape,
+    read_tables,
     suggest_nearest,
     with_simulated_clients,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "load_config",
     "parse_config",
     "parse_shape",
+    "read_tables",
     "suggest_nearest",
     "with_simulated_clients",
 ]

@@ -616,8 +616,7 @@ def parse_config(text: str) -> FederationConfig:
     """Parse a configuration from TOML.
 
     Raises:
-        ConfigError: the text is not TOML, a table or key is unknown, or a value has the wrong type or is out
-            of range. The message names the table, the key, and the received and expected values.
+        ConfigError: the text is not TOML, or as in `read_tables`.
     """
     try:
         raw = tomllib.loads(text)
@@ -625,6 +624,16 @@ def parse_config(text: str) -> FederationConfig:
         raise ConfigError(
             f"not TOML: {error}; fix that line, or write a new file with `edgefl init`"
         ) from error
+    return read_tables(raw)
+
+
+def read_tables(raw: Mapping[str, Any]) -> FederationConfig:
+    """Return a configuration from the tables of a file by name.
+
+    Raises:
+        ConfigError: a table or key is unknown, or a value has the wrong type or is out of range. The message
+            names the table, the key, and the received and expected values.
+    """
     tables = ["federation", *(name for name in OTHER_TABLE_FIELDS if name != "options")]
     for table, value in raw.items():
         if table not in tables or not isinstance(value, dict):

@@ -27,8 +27,9 @@ from edgefl.config import (
     PartitionConfig,
     PrivacyConfig,
 )
+from edgefl.reproduce.experiment import ExperimentScale
 from edgefl.reproduce.report import ExperimentVerdict, Figure, check_at_least, check_at_most, check_within
-from edgefl.reproduce.stage import ExperimentResult, ExperimentScale, ExperimentStage
+from edgefl.reproduce.stage import ExperimentResult, ExperimentStage
 from edgefl.system.format import align_columns
 from edgefl.verdict import SIGNIFICANCE_LEVEL, estimate_chance_level, read_discordant_counts, sign_test
 
@@ -75,7 +76,7 @@ COLUMN_HEADINGS: Mapping[str, str] = {
     SECONDS_PER_CLIENT: SECONDS_PER_CLIENT,
 }
 """The headings of the table, with the column of each."""
-REFUSALS = {"full": "it has only the sizes of --reduced; use --reduced"}
+SCALES = ("smoke", "reduced")
 LEGEND = (
     "accuracies in per cent, means over clients and seeds; (22 of 24): number of clients with the model\n"
     "regret: points by which shipped models are below each client's best model in test accuracy; with few\n"
@@ -85,7 +86,6 @@ LEGEND = (
     "MB per client: sent and received, with the personalization but without the plan\n"
     "s per client: processor time of all rounds and of the personalization"
 )
-SETUP_NOTES: Mapping[str, str] = {"reduced": "paper: none; here: all defaults, and sizes for a desktop PC"}
 
 
 @dataclass(frozen=True)

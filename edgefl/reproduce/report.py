@@ -1,8 +1,8 @@
-"""The report of an experiment: measured, published and reference figures, and claims that must hold."""
+"""The report of an experiment: measured and published figures, and verdicts on claims."""
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 
 from edgefl.report.drawing import PALETTE, draw_figure, save_figure
-from edgefl.system.format import align_columns
+from edgefl.system.format import NO_VALUE, align_columns
+
+HOLDS = "holds"
+FAILS = "FAILS"
 
 
 @dataclass(frozen=True)
@@ -19,29 +22,36 @@ class Figure:
 
     Attributes:
         name: name of the figure.
-        measured: one value per seed.
-        paper: the published figure as text, because not every paper gives a number.
-        reference: the figure of a reference implementation as text, or empty.
+        measured: one value per seed, NaN for a seed that lacks it.
+        paper: the published figure, None if the paper has no number.
     """
 
     name: str
     measured: tuple[float, ...]
-    paper: str = ""
-    reference: str = ""
+    paper: float | None = None
 
     @property
     def mean(self) -> float:
-        """The mean over seeds."""
-        return float(np.mean(self.measured))
+        """The mean over the seeds that have the figure. NaN if no seed has it."""
+        values = [value for value in self.measured if not np.isnan(value)]
+        return float(np.mean(values)) if values else float("nan")
 
 
 @dataclass(frozen=True)
 class ExperimentVerdict:
-    """A claim that must hold, what was measured for it, and whether it holds."""
+    """The verdict on a claim.
+
+    Attributes:
+        line: the claim.
+        measured: what was measured for it, as text.
+        outcome: `HOLDS` or `FAILS`, or for a paper's claim an outcome of `edgefl.reproduce.claims`.
+        paper: what the paper measured, as text.
+    """
 
     line: str
     measured: str
-    holds: bool
+    outcome: str
+    paper: str = ""
 
 
 @dataclass(frozen=True)
@@ -53,7 +63,7 @@ class ExperimentReport:
         scale: its scale.
         seeds: the seeds.
         figures: the figures.
-        verdicts: the claims that must hold.
+        verdicts: the verdicts on claims.
         seconds: duration in seconds.
         note: command, versions and machine.
         about: how the set-up differs from the paper's.
@@ -75,20 +85,13 @@ def to_json(report: ExperimentReport) -> dict[str, Any]:
 
 
 def to_csv(report: ExperimentReport) -> str:
-    """Return one line per figure: name, paper, reference, mean, and a column per seed."""
+    """Return one line per figure: name, paper, mean, and a column per seed."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["figure", "paper", "reference", "mean", *(f"seed {seed}" for seed in report.seeds)])
+    rows.writerow(["figure", "paper", "mean", *(f"seed {seed}" for seed in report.seeds)])
     for figure in report.figures:
-        rows.writerow(
-            [
-                figure.name,
-                figure.paper,
-                figure.reference,
-                round(figure.mean, 4),
-                *(round(v, 4) for v in figure.measured),
-            ]
-        )
+        values = (round(value, 4) for value in (figure.mean, *figure.measured))
+        rows.writerow([figure.name, figure.paper, *("" if np.isnan(value) else value for value in values)])
     return text.getvalue()
 
 
@@ -98,24 +101,29 @@ def to_text(report: ExperimentReport) -> str:
         (
             f"{report.experiment} ({report.scale})",
             "paper",
-            "reference",
             "measured",
             *_list_seed_headings(report),
         )
     ]
     for figure in report.figures:
-        seed_values = tuple(f"{value:.2f}" for value in figure.measured) if len(report.seeds) > 1 else ()
-        rows.append(
-            (figure.name, figure.paper or "-", figure.reference or "-", f"{figure.mean:.2f}", *seed_values)
-        )
+        seed_values = figure.measured if len(report.seeds) > 1 else ()
+        paper = NO_VALUE if figure.paper is None else f"{figure.paper:g}"
+        rows.append((figure.name, paper, *(_format_value(value) for value in (figure.mean, *seed_values))))
     lines = [align_columns(rows), *([report.about] if report.about else [])]
     if report.verdicts:
-        marks = [
-            f"{'holds ' if verdict.holds else 'FAILS '} {verdict.line}: {verdict.measured}"
-            for verdict in report.verdicts
-        ]
-        lines.append("must hold\n" + "\n".join(marks))
+        lines.append(align_columns([("claim", "paper", "measured", "verdict"), *_list_verdicts(report)]))
     return "\n\n".join(lines)
+
+
+def _format_value(value: float) -> str:
+    return NO_VALUE if np.isnan(value) else f"{value:.2f}"
+
+
+def _list_verdicts(report: ExperimentReport) -> list[tuple[str, ...]]:
+    return [
+        (verdict.line, verdict.paper or NO_VALUE, verdict.measured, verdict.outcome)
+        for verdict in report.verdicts
+    ]
 
 
 def _list_seed_headings(report: ExperimentReport) -> tuple[str, ...]:
@@ -123,7 +131,7 @@ def _list_seed_headings(report: ExperimentReport) -> tuple[str, ...]:
 
 
 def plot_report(report: ExperimentReport, path: Path) -> None:
-    """Draw the measured figures as bars, with marks for each seed and for references that are numbers.
+    """Draw the measured figures as bars, with marks for each seed and for the paper's figure.
 
     Args:
         report: the report.
@@ -146,33 +154,20 @@ def plot_report(report: ExperimentReport, path: Path) -> None:
         )
         for position, figure in zip(positions, report.figures, strict=True):
             axes.plot(figure.measured, [position] * len(figure.measured), "k|")
-            references = parse_numbers(figure.reference)
-            axes.plot(
-                references,
-                [position] * len(references),
-                "d",
-                color=PALETTE[1],
-                markersize=5,
-                label="reference" if position == positions[0] else None,
-            )
+            if figure.paper is not None:
+                axes.plot([figure.paper], [position], "d", color=PALETTE[1], markersize=5)
+        axes.plot([], [], "d", color=PALETTE[1], markersize=5, label="paper")
         axes.set_yticks(positions, [figure.name for figure in report.figures], fontsize="small")
         axes.set_title(f"{report.experiment} ({report.scale}), seeds {', '.join(map(str, report.seeds))}")
         axes.grid(axis="x", alpha=0.3)
-        if any(parse_numbers(figure.reference) for figure in report.figures):
+        if any(figure.paper is not None for figure in report.figures):
             axes.legend(fontsize="small")
 
     save_figure(draw_figure(draw, 8, 0.7 + 0.32 * len(report.figures)), path)
 
 
-def parse_numbers(text: str) -> Sequence[float]:
-    """Return the numbers of a reference such as `75.3 / 77.3`."""
-    values = []
-    for part in text.replace("/", " ").split():
-        try:
-            values.append(float(part))
-        except ValueError:
-            continue
-    return values
+def _decide(holds: bool) -> str:
+    return HOLDS if holds else FAILS
 
 
 def check_at_least(line: str, value: float, least: float) -> ExperimentVerdict:
@@ -183,7 +178,7 @@ def check_at_least(line: str, value: float, least: float) -> ExperimentVerdict:
         value: the measured value. No claim holds for NaN.
         least: smallest value for which the claim holds.
     """
-    return ExperimentVerdict(line, f"{value:.2f} against {least:.2f}", bool(value >= least))
+    return ExperimentVerdict(line, f"{value:.2f} against {least:.2f}", _decide(value >= least))
 
 
 def check_at_most(line: str, value: float, most: float) -> ExperimentVerdict:
@@ -194,7 +189,7 @@ def check_at_most(line: str, value: float, most: float) -> ExperimentVerdict:
         value: the measured value. No claim holds for NaN.
         most: largest value for which the claim holds.
     """
-    return ExperimentVerdict(line, f"{value:.2f} against {most:.2f}", bool(value <= most))
+    return ExperimentVerdict(line, f"{value:.2f} against {most:.2f}", _decide(value <= most))
 
 
 def check_within(line: str, value: float, low: float, high: float) -> ExperimentVerdict:
@@ -206,4 +201,6 @@ def check_within(line: str, value: float, low: float, high: float) -> Experiment
         low: smallest value for which the claim holds.
         high: largest value for which the claim holds.
     """
-    return ExperimentVerdict(line, f"{value:.2f}, expected {low:g} to {high:g}", bool(low <= value <= high))
+    return ExperimentVerdict(
+        line, f"{value:.2f}, expected {low:g} to {high:g}", _decide(low <= value <= high)
+    )

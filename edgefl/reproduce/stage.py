@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from edgefl.config import FederationConfig
 from edgefl.data.dataset import as_float
@@ -32,14 +32,6 @@ from edgefl.simulation.simulate import ClientStates
 from edgefl.system.progress import Progress
 from edgefl.types import ServerState
 
-ExperimentScale = Literal["smoke", "reduced", "full"]
-"""The size of an experiment.
-
-- smoke: a minute or two, to check that everything runs.
-- reduced: minutes, with claims that must hold.
-- full: the sizes of the paper.
-"""
-
 
 @dataclass(frozen=True)
 class ExperimentStage:
@@ -55,6 +47,8 @@ class ExperimentStage:
         measure_int8: whether the model that each client ships is quantized and measured.
         num_late: number of clients, the last ones by name, that take part in no round and are only
             personalized.
+        evaluate_every: number of rounds between two evaluations of all clients. 0: none.
+        pooled: whether one client has the samples of all, as in training without a federation.
     """
 
     name: str
@@ -64,6 +58,8 @@ class ExperimentStage:
     measure_models: bool = False
     measure_int8: bool = False
     num_late: int = 0
+    evaluate_every: int = 0
+    pooled: bool = False
 
 
 ExperimentResult = Mapping[str, Any]
@@ -103,9 +99,10 @@ class StageRunner:
         """Close the data sets."""
         self._exit_stack.close()
 
-    def _open_data(self, config: FederationConfig) -> tuple[PartitionedDataset, Path]:
+    def _open_data(self, stage: ExperimentStage) -> tuple[PartitionedDataset, Path]:
         """Return the data set, and a directory for local models that stages with the same data share."""
-        key = (config.data, config.partition, config.seed)
+        config = stage.config
+        key = (config.data, config.partition, config.seed, stage.pooled)
         if self._shared is None or self._shared[0] != key:
             self._exit_stack.close()
             models = self._exit_stack.enter_context(
@@ -113,7 +110,10 @@ class StageRunner:
             )
             self._shared = (
                 key,
-                (self._exit_stack.enter_context(open_partitioned_dataset(config)), Path(models)),
+                (
+                    self._exit_stack.enter_context(open_partitioned_dataset(config, pooled=stage.pooled)),
+                    Path(models),
+                ),
             )
         return self._shared[1]
 
@@ -140,7 +140,7 @@ class StageRunner:
         if run.files.summary.exists():
             return {**read_json(run.files.summary), "records": run.read_records()}
         self._progress.update(f"{label}: loading data, and compiling the plan if it is new")
-        shared, models = self._open_data(config)
+        shared, models = self._open_data(stage)
         start: ServerState | None = run.state
         states: ClientStates = run.states
         if stage.after:
@@ -160,6 +160,7 @@ class StageRunner:
             progress=progress,
             keep_result=make_state_writer(run, config, shared) if stage.measure_int8 else drop_mixture,
             without_rounds=late,
+            evaluate_every=stage.evaluate_every,
         )
         records = [] if stage.after else run.read_records()
         summary = summarize_run(config, simulation, records, shared.client_partitions, shared.test_counts)

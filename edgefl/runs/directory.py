@@ -26,6 +26,17 @@ CHECKPOINT_INTERVAL_S = 2.0
 """Minimum time between two checkpoints. The last round always writes a checkpoint."""
 
 
+def _fill_defaults(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a configuration with the defaults of missing keys, also in its tables."""
+    filled = {
+        key: {**defaults[key], **value}
+        if isinstance(value, dict) and isinstance(defaults.get(key), dict) and key != "options"
+        else value
+        for key, value in values.items()
+    }
+    return {**defaults, **filled}
+
+
 class RunDirectory:
     """Opens a new directory, or the directory of an interrupted run.
 
@@ -90,7 +101,7 @@ class RunDirectory:
                 f"{self.files.note} has no configuration; pass another --out, or remove {self.files.root}"
             )
         # An older version did not write all keys, and behaved like their defaults.
-        before = {**json.loads(json.dumps(asdict(FederationConfig()))), **before}
+        before = _fill_defaults(before, json.loads(json.dumps(asdict(FederationConfig()))))
         other = [key for key in config_values if config_values[key] != before.get(key) and key != "rounds"]
         if other:
             name = other[0]

@@ -62,21 +62,27 @@ class PartitionedDataset:
 
 
 @contextmanager
-def open_partitioned_dataset(config: FederationConfig) -> Iterator[PartitionedDataset]:
+def open_partitioned_dataset(
+    config: FederationConfig, *, pooled: bool = False
+) -> Iterator[PartitionedDataset]:
     """Load the data set of a configuration, partition it, and map it into memory.
 
     Args:
         config: the configuration of the federation.
+        pooled: whether one client gets the samples of all clients.
 
     Raises:
         DataError: the data set cannot be read or partitioned, or the disk is full.
         ConfigError: the partition or an option is unknown, or an option has the wrong type.
     """
     from edgefl.data import load_data
+    from edgefl.data.partitions.client_partition import pool_clients
     from edgefl.data.partitions.registry import make_client_partitions
 
     dataset = load_data(config.data, config.seed, input_shape=config.model.input_shape)
     client_partitions = make_client_partitions(dataset, config.partition, config.seed)
+    if pooled:
+        client_partitions = pool_clients(client_partitions)
     with tempfile.TemporaryDirectory(prefix="edgefl-data-") as directory:
         yield PartitionedDataset(map_dataset(dataset, client_partitions, Path(directory)), client_partitions)
 

@@ -1,24 +1,36 @@
-"""`edgefl reproduce`: runs a paper's experiment, compares the figures, and checks the paper's claims."""
+"""`edgefl reproduce`: runs the papers' experiments, and compares figures and claims with the papers."""
 
 import json
 import os
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
 from edgefl.errors import ConfigError
-from edgefl.reproduce import EXPERIMENTS, load_experiment
+from edgefl.reproduce import outcomes
+from edgefl.reproduce.experiment import PAPERS, Experiment, ExperimentScale, find_experiment, load_experiments
 from edgefl.reproduce.report import ExperimentReport, plot_report, to_csv, to_json, to_text
-from edgefl.reproduce.stage import ExperimentScale, StageRunner
+from edgefl.reproduce.results import RESULTS_DIRECTORY, iterate_missing
+from edgefl.reproduce.run import list_experiments, make_report, play_seed
+from edgefl.reproduce.stage import StageRunner
 from edgefl.system.files import to_json_value, write_atomic
+from edgefl.system.format import NO_VALUE, align_columns
 from edgefl.system.host import describe_machine, format_command_line, read_versions
 from edgefl.system.progress import Progress
 
+OUTCOMES = "outcomes"
+RUNS = Path("runs") / "reproduce"
+
 
 @click.command(short_help="Run a paper's experiment and compare the figures.")
-@click.argument("name", type=click.Choice(list(EXPERIMENTS)))
+@click.argument("name", type=click.Choice([*PAPERS, OUTCOMES]), required=False)
+@click.option(
+    "--table", default="", help="Table or figure, see --list  [default: the paper's first in --list]"
+)
 @click.option(
     "--reduced",
     "scale",
@@ -26,6 +38,7 @@ from edgefl.system.progress import Progress
     default="reduced",
     help="Minutes on two cores, but hours for `outcomes`. This is the default.",
 )
+@click.option("--half", "scale", flag_value="half", help="The paper's set-up with fewer rounds or epochs.")
 @click.option(
     "--full",
     "scale",
@@ -42,19 +55,38 @@ from edgefl.system.progress import Progress
     "--seeds", type=click.IntRange(1, 20), default=1, show_default=True, help="Number of seeds: 1, 2, ..."
 )
 @click.option(
+    "--list", "show_list", is_flag=True, help="List all tables and figures with their results, and exit."
+)
+@click.option("--next", "run_next", is_flag=True, help="Run the first planned seed that has no result.")
+@click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Output directory. Finished stages in it are reused  [default: runs/NAME-SCALE]",
+    help="Output directory. Finished stages in it are reused  [default: runs/reproduce/NAME-SCALE]",
+)
+@click.option(
+    "--results",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory of result files, one per seed  [default: docs/results/runs if it exists, else "
+    "runs/reproduce/results]",
 )
 @click.option("--processes", type=click.IntRange(1, 256), help="Client processes  [default: one per core]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object. Progress goes to stderr.")
 def reproduce(
-    name: str, scale: ExperimentScale, seeds: int, out: Path | None, processes: int | None, as_json: bool
+    name: str | None,
+    table: str,
+    scale: ExperimentScale,
+    seeds: int,
+    show_list: bool,
+    run_next: bool,
+    out: Path | None,
+    results: Path | None,
+    processes: int | None,
+    as_json: bool,
 ) -> None:
-    """Run a paper's experiment. Print the figures of the paper, of a reference implementation and of this
-    run.
+    """Run an experiment of a paper. Print its figures, those of the paper, and whether the claims hold.
 
-    An interrupted experiment continues with the same command. Finished parts are not run again.
+    An interrupted experiment continues with the same command. Finished parts are not run again. Each seed
+    leaves a small result file, which can be copied to another machine.
 
     `outcomes` is not from a paper. It runs every algorithm with default settings on nine federations of real
     data, and shows how good the final models of the devices are. With three seeds it takes two to three hours
@@ -62,51 +94,150 @@ def reproduce(
 
     \b
     Example:
+      edgefl reproduce --list
       edgefl reproduce pfl-moe --reduced --seeds 3
+      edgefl reproduce clustered --table figure-6-3-tasks --full
+      edgefl reproduce --next
       edgefl reproduce outcomes --seeds 3
     """
-    out = out or Path("runs") / f"{name}-{scale}"
-    module = load_experiment(name)
+    if results is None:
+        results = RESULTS_DIRECTORY if RESULTS_DIRECTORY.is_dir() else RUNS / "results"
+    processes = processes or os.cpu_count() or 1
+    if show_list:
+        _print_list(name, table, results, as_json)
+        return
+    if run_next:
+        _run_next(name, results, processes, as_json)
+        return
+    if name is None:
+        raise ConfigError(f"no paper, expected one of {', '.join([*PAPERS, OUTCOMES])}, or --list or --next")
+    if name == OUTCOMES:
+        _run_outcomes(scale, seeds, out or Path("runs") / f"{name}-{scale}", processes, as_json)
+        return
+    _run_paper(find_experiment(name, table), scale, range(1, seeds + 1), out, results, processes, as_json)
+
+
+def _print_list(name: str | None, table: str, results: Path, as_json: bool) -> None:
+    experiments = [
+        experiment
+        for experiment in load_experiments()
+        if name in (None, experiment.paper) and experiment.table.startswith(table)
+    ]
+    entries = list_experiments(experiments, results)
+    if as_json:
+        click.echo(json.dumps(entries, indent=1))
+        return
+    rows: list[tuple[str, ...]] = [
+        ("paper and --table", "scale", "seeds", "core-hours", "paper", "ours", "verdict")
+    ]
+    for entry in entries:
+        rows += _format_entry(entry)
+    click.echo(align_columns(rows))
+
+
+def _format_entry(entry: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return one line for the experiment and one for each of its claims."""
+    planned = entry["planned_seeds"]
+    head = (
+        f"{entry['experiment'].replace('.', ' ', 1)}: {entry['item']}",
+        entry["scale"] or NO_VALUE,
+        f"{entry['seeds']} of {planned}" if planned else NO_VALUE,
+        f"{entry['core_hours']:.1f} of {entry['planned_core_hours']:.1f}" if planned else NO_VALUE,
+        "",
+        "",
+        "",
+    )
+    claims = [
+        (f"  {row['claim']}", "", "", "", row["paper"] or NO_VALUE, row["ours"] or NO_VALUE, row["verdict"])
+        for row in entry["claims"]
+    ]
+    return [head, *claims]
+
+
+def _run_next(name: str | None, results: Path, processes: int, as_json: bool) -> None:
+    experiments = [experiment for experiment in load_experiments() if name in (None, experiment.paper)]
+    missing = next(iterate_missing(results, experiments), None)
+    if missing is None:
+        click.echo(f"all planned seeds have a result in {results}")
+        return
+    experiment, scale, seed = missing
+    click.echo(f"next: {experiment.name} --{scale}, seed {seed}", err=True)
+    _run_paper(experiment, scale, [seed], None, results, processes, as_json)
+
+
+def _run_paper(
+    experiment: Experiment,
+    scale: str,
+    seeds: Sequence[int],
+    out: Path | None,
+    results: Path,
+    processes: int,
+    as_json: bool,
+) -> None:
+    experiment.find_scale(scale)
+    out = out or RUNS / f"{experiment.name}-{scale}"
+    directory = out / "results" if scale == "smoke" else results
+    with Progress() as progress, StageRunner(out, format_command_line(), processes, progress) as runner:
+        seed_results = [play_seed(experiment, scale, seed, runner, directory) for seed in seeds]
+    _print_report(make_report(experiment, scale, seed_results, _describe_run()), out, as_json)
+
+
+def _run_outcomes(scale: ExperimentScale, seeds: int, out: Path, processes: int, as_json: bool) -> None:
+    if scale not in outcomes.SCALES:
+        raise ConfigError(f"{OUTCOMES} has no scale --{scale}, expected --reduced or --smoke")
     began = time.monotonic()
-    if refusal := getattr(module, "REFUSALS", {}).get(scale):
-        raise ConfigError(f"{name} --{scale}: {refusal}")
     results = []
-    with (
-        Progress() as progress,
-        StageRunner(out, format_command_line(), processes or os.cpu_count() or 1, progress) as stages,
-    ):
+    with Progress() as progress, StageRunner(out, format_command_line(), processes, progress) as runner:
         for seed in range(1, seeds + 1):
-            seed_stages = module.stages(scale, seed)
-            labels = [
-                f"seed {seed} of {seeds}, {stage.name} ({i + 1} of {len(seed_stages)})"
-                for i, stage in enumerate(seed_stages)
-            ]
+            stages = outcomes.stages(scale, seed)
             results.append(
                 {
-                    stage.name: stages.play(stage, label)
-                    for stage, label in zip(seed_stages, labels, strict=True)
+                    stage.name: runner.play(
+                        stage, f"seed {seed} of {seeds}, {stage.name} ({number} of {len(stages)})"
+                    )
+                    for number, stage in enumerate(stages, 1)
                 }
             )
-    figures = module.figures(scale, results)
-    note = {"command": format_command_line(), "versions": read_versions(), "machine": describe_machine()}
-    numbers = tuple(range(1, seeds + 1))
-    seconds = round(time.monotonic() - began, 1)
-    verdicts = module.verdicts(scale, results)
     report = ExperimentReport(
-        name, scale, numbers, figures, verdicts, seconds, note, module.SETUP_NOTES.get(scale, "")
+        OUTCOMES,
+        scale,
+        tuple(range(1, seeds + 1)),
+        outcomes.figures(scale, results),
+        outcomes.verdicts(scale, results),
+        round(time.monotonic() - began, 1),
+        _describe_run(),
     )
+    pictured = replace(report, figures=outcomes.choose_plotted_figures(scale, results))
+    _print_report(report, out, as_json, outcomes.format_results(results), pictured)
+
+
+def _describe_run() -> dict[str, Any]:
+    return {"command": format_command_line(), "versions": read_versions(), "machine": describe_machine()}
+
+
+def _print_report(
+    report: ExperimentReport,
+    out: Path,
+    as_json: bool,
+    table: str = "",
+    pictured: ExperimentReport | None = None,
+) -> None:
+    """Write report.json, .csv and .png, and print the report.
+
+    Args:
+        report: the report.
+        out: the directory of the files.
+        as_json: whether to print JSON.
+        table: a table to print instead of the figures.
+        pictured: the report with the figures of the picture. None shows all.
+    """
     text = json.dumps(to_json_value(to_json(report)), indent=1, allow_nan=False)
+    out.mkdir(parents=True, exist_ok=True)
     write_atomic(out / "report.json", (text + "\n").encode())
     write_atomic(out / "report.csv", to_csv(report).encode())
     try:
-        pictured = (
-            module.choose_plotted_figures(scale, results)
-            if hasattr(module, "choose_plotted_figures")
-            else figures
-        )
-        plot_report(replace(report, figures=pictured), out / "report.png")
+        plot_report(pictured or report, out / "report.png")
     except ModuleNotFoundError as error:
         click.echo(f"no picture: {error}; pip install -e '.[plots]'", err=True)
-    table_text = module.format_results(results) + "\n\n" if hasattr(module, "format_results") else ""
-    shown = table_text + to_text(replace(report, figures=()) if table_text else report)
+    shown = f"{table}\n\n{to_text(replace(report, figures=()))}" if table else to_text(report)
     click.echo(text if as_json else f"{shown}\n\nreport   {out / 'report.json'}, .csv, .png")

@@ -1,5 +1,6 @@
 """The part of a data set that one client gets: sample indices, and changes to the samples."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +33,28 @@ class ClientPartition:
     turn_degrees: float = 45.0
     relabel: tuple[int, ...] = ()
     truth: int = -1
+
+
+def pool_clients(client_partitions: Mapping[str, ClientPartition]) -> dict[str, ClientPartition]:
+    """Return one client with the samples of all clients.
+
+    Args:
+        client_partitions: client partitions by client id.
+
+    Raises:
+        DataError: clients rotate or relabel their samples, so that one client cannot have them all.
+    """
+    for client_id, part in client_partitions.items():
+        if part.turns_train is not None or part.relabel:
+            raise DataError(
+                f"{client_id} rotates or relabels its samples, expected plain samples; use another partition "
+                "for training without a federation"
+            )
+    parts = client_partitions.values()
+    train, test = (
+        np.sort(np.concatenate([getattr(part, name) for part in parts])) for name in ("train", "test")
+    )
+    return {min(client_partitions): ClientPartition(train, test)}
 
 
 def copy_shard(dataset: Dataset, client_partition: ClientPartition) -> Shard:

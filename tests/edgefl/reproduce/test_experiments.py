@@ -5,54 +5,140 @@ from pathlib import Path
 
 import pytest
 
+from edgefl.cli.commands import reproduce as command
 from edgefl.cli.main import run_command
-from edgefl.reproduce import EXPERIMENTS, load_experiment
+from edgefl.reproduce.experiment import load_experiments, make_stages, parse_experiment
+from edgefl.reproduce.results import write_result
+from tests.edgefl.reproduce.test_results import make_seed_result
 
-DATA = {"fedmix-cifar10": "cifar10", "outcomes": "mnist-writers"}
+SMOKE = [experiment for experiment in load_experiments() if "smoke" in experiment.scales]
 
 
-def is_dataset_available(data: str) -> bool:
+def skip_without_data(*names):
+    pytest.importorskip("tensorflow", reason="the aggregator extra is not installed")
     from edgefl.data import load_dataset
     from edgefl.errors import DataError
 
-    try:
-        load_dataset(data)
-    except DataError:
-        return False
-    return True
+    for name in names:
+        try:
+            load_dataset(name)
+        except DataError as error:
+            pytest.skip(str(error))
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_smoke_scale_experiment_runs_from_data_to_report(name, tmp_path, capsys, monkeypatch):
-    pytest.importorskip("tensorflow", reason="the aggregator extra is not installed")
-    data = DATA.get(name, "fashion-mnist")
-    if data == "fashion-mnist" and not Path("/usr/share/datasets/fashion-mnist").exists():
-        pytest.skip("dataset-fashion-mnist is not installed")
-    if data != "fashion-mnist" and not is_dataset_available(data):
-        pytest.skip(f"no {data} in EDGEFL_DATA")
-    out = tmp_path / name
-    assert run_command(["reproduce", name, "--smoke", "--out", str(out), "--processes", "1", "--json"]) == 0
+@pytest.mark.parametrize("experiment", SMOKE, ids=lambda experiment: experiment.name)
+def test_smoke_scale_runs_from_data_to_report(experiment, tmp_path, capsys):
+    stages = make_stages(experiment, "smoke", 1)
+    skip_without_data(*{stage.config.data.name for stage in stages})
+    out = tmp_path / "out"
+    typed = ["reproduce", experiment.paper, "--table", experiment.table, "--smoke", "--processes", "1"]
+    assert run_command([*typed, "--out", str(out), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report == json.loads((out / "report.json").read_text())
-    assert report["figures"]
+    assert {figure["name"] for figure in report["figures"]} <= {row.name for row in experiment.rows}
+    assert report["verdicts"]
     for figure in report["figures"]:
-        assert len(figure["measured"]) == 1
         assert figure["mean"] is not None, figure
-    stages = load_experiment(name).stages("smoke", 1)
     for stage in stages:
-        summary = json.loads((out / f"{stage.name}-{stage.config.seed}" / "summary.json").read_text())
-        if name == "fedmix-cifar10":  # three server steps are too few for accuracy, but the loss falls
-            lines = (out / f"{stage.name}-{stage.config.seed}" / "rounds.jsonl").read_text().splitlines()
-            assert json.loads(lines[-1])["loss"] < json.loads(lines[0])["loss"]
-        elif name == "outcomes":
-            assert summary["figures"]["accuracy_shipped"]["mean"] > 0.5
-            assert all(0.5 < row["accuracy_shipped_int8"] <= 1 for row in summary["clients"])
-        else:
-            assert (
-                summary["figures"]["accuracy_mixture"]["mean"] > 0.1
-            )  # better than guessing among ten classes
-    before = (out / f"{stages[0].name}-{stages[0].config.seed}" / "summary.json").stat().st_mtime_ns
-    assert run_command(["reproduce", name, "--smoke", "--out", str(out), "--processes", "1", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["figures"] == report["figures"]
-    assert (out / f"{stages[0].name}-{stages[0].config.seed}" / "summary.json").stat().st_mtime_ns == before
+        summary = json.loads((out / f"{stage.name}-1" / "summary.json").read_text())
+        lines = (out / f"{stage.name}-1" / "rounds.jsonl").read_text().splitlines()
+        losses = [json.loads(line)["loss"] for line in lines]
+        if stage.config.algorithm != "local" and len(losses) > 1 and not stage.after:
+            assert losses[-1] < losses[0], stage.name
+        assert 0 <= summary["figures"]["accuracy_mixture"]["mean"] <= 1
+    assert (out / "results" / f"{experiment.name}.smoke.1.json").exists()
+    before = (out / f"{stages[0].name}-1" / "summary.json").stat().st_mtime_ns
+    assert run_command([*typed, "--out", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert all(figure["name"] in shown for figure in report["figures"])
+    assert "1 of 5 seeds" in shown
+    assert (out / f"{stages[0].name}-1" / "summary.json").stat().st_mtime_ns == before
+
+
+@pytest.mark.timeout(900)
+def test_outcomes_run_at_smoke_scale(tmp_path, capsys):
+    skip_without_data("mnist-writers")
+    typed = ["reproduce", "outcomes", "--smoke", "--out", str(tmp_path), "--processes", "1", "--json"]
+    assert run_command(typed) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["figures"]
+    for path in tmp_path.glob("*/summary.json"):
+        summary = json.loads(path.read_text())
+        assert summary["figures"]["accuracy_shipped"]["mean"] > 0.5
+        assert all(0.5 < row["accuracy_shipped_int8"] <= 1 for row in summary["clients"])
+
+
+TINY = """
+title = "tiny"
+item = "table 0"
+order = 1
+[config]
+federation = { rounds = 1 }
+model = { name = "softmax", input_shape = [28, 28, 1] }
+data = { name = "digits" }
+partition = { name = "dirichlet", num_clients = 2 }
+algorithm = { name = "fedavg" }
+[stages.a]
+[scales.reduced]
+seeds = 2
+[rows]
+"A" = { stage = "a" }
+[claims."A is above chance"]
+row = "A"
+at_least = 10
+paper = "50"
+"""
+
+
+def test_next_runs_the_first_missing_seed_until_none_is_left(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("tensorflow", reason="the aggregator extra is not installed")
+    tiny = parse_experiment("aem.tiny", TINY)
+    monkeypatch.setattr(command, "load_experiments", lambda: (tiny,))
+    monkeypatch.chdir(tmp_path)
+    results = tmp_path / "results"
+    write_result(results, make_seed_result(1, {"A": 50.0}, tiny, "reduced"))
+    typed = ["reproduce", "--next", "--results", str(results), "--processes", "1"]
+    assert run_command(typed) == 0
+    captured = capsys.readouterr()
+    assert "aem.tiny --reduced, seed 2" in captured.err
+    assert "A is above chance" in captured.out
+    stored = json.loads((results / "aem.tiny.reduced.2.json").read_text())
+    assert stored["rows"]["A"] > 10
+    assert stored["core_hours"] >= 0
+    assert run_command(typed) == 0
+    assert str(results) in capsys.readouterr().out
+    assert sorted(path.name for path in results.iterdir()) == [
+        "aem.tiny.reduced.1.json",
+        "aem.tiny.reduced.2.json",
+    ]
+
+
+def test_list_names_every_table_and_its_verdicts(tmp_path, capsys):
+    assert run_command(["reproduce", "--list", "--results", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    for experiment in load_experiments():
+        assert f"{experiment.paper} {experiment.table}: {experiment.item}" in shown
+        for claim in experiment.claims:
+            assert claim.text in shown
+    assert run_command(["reproduce", "fedap", "--list", "--json", "--results", str(tmp_path)]) == 0
+    entries = json.loads(capsys.readouterr().out)
+    assert {entry["experiment"].split(".")[0] for entry in entries} == {"fedap"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "parts"),
+    [
+        (["reproduce"], ("--list", "clustered")),
+        (["reproduce", "clustered", "--half"], ("--half", "--full")),
+        (["reproduce", "clustered", "--table", "table-7"], ("'table-7'", "figure-6-2-tasks")),
+        (["reproduce", "outcomes", "--full"], ("--full", "--reduced")),
+    ],
+)
+def test_impossible_experiment_is_refused_at_the_start(typed, parts, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run_command(typed) != 0
+    err = capsys.readouterr().err
+    for part in parts:
+        assert part in err
+    assert list(Path(tmp_path).iterdir()) == []

@@ -1,0 +1,358 @@
+"""Reads the experiments of the papers, one TOML file for each table or figure.
+
+A file `papers/PAPER.TABLE.toml` has these parts:
+
+- `title`, `item` (the tables and figures of the paper), and `order` (position in the queue of `--next`).
+- `extends`, optional: another file, such as `clustered.figure-6-2-tasks`. This file overrides its tables.
+- `out_of_reach`, optional: the reason why it cannot run here.
+- `[config]`: the tables of a federation, as in federation.toml.
+- `[stages.NAME]`: one federation each. It has keys of `ExperimentStage`, and in `config` the tables that
+  differ. `scales` lists the scales at which it runs, and `first_seed_only` leaves further seeds out.
+  `[stage]` has keys of all stages.
+- `[scales.SCALE]`: how the size differs from the paper (`differs`), `seeds` and `core_hours` per seed.
+  `config` in it overrides the tables of `[config]`, and `stages` overrides those of `[stages]`.
+- `[rows]`: figures to read from the results of the stages by the name of the row, see `Row`.
+- `[claims]`: what the paper claims about the rows, see `Claim`.
+
+A table that overrides another one keeps its further keys, unless it has `replace = true`.
+"""
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from edgefl.config import FederationConfig, read_tables, suggest_nearest
+from edgefl.errors import ConfigError
+from edgefl.reproduce.stage import ExperimentStage
+
+PAPERS: Mapping[str, str] = {
+    "clustered": "Filippakopoulos et al.: clusters by the cosine similarity of dense layers",
+    "fedmix": "Reisser et al., 2021: federated mixture of experts",
+    "pfl-moe": "Guo et al., 2020: the global model and a personal classifier under a gate",
+    "aem": "Isaksson et al., 2022: adaptive expert models",
+    "fedap": "Yeganeh et al., 2022: adaptive personalization in clusters",
+}
+"""The papers by the name of their experiments."""
+
+ExperimentScale = Literal["smoke", "reduced", "half", "full"]
+"""The size of an experiment.
+
+- smoke: a minute or two, to check that everything runs.
+- reduced: minutes, often with other data than the paper's.
+- half: the paper's set-up with fewer rounds or epochs.
+- full: the sizes of the paper.
+"""
+DIRECTORY = Path(__file__).parent / "papers"
+SCALES: tuple[ExperimentScale, ...] = ("smoke", "reduced", "half", "full")
+
+PAPER_PERSONALIZATION: Mapping[str, Any] = {"select": False, "validation_share": 0.0, "baseline": False}
+"""A client trains on all of its samples and ships the algorithm's mixture, as in the papers."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table.
+
+    Attributes:
+        name: name of the row.
+        stages: the stages to read. Several stages give the mean of their figures.
+        value: path of the figure in the result of a stage, or the name of a function of
+            `edgefl.reproduce.measures`. Paths below `figures` are shares, and become per cent.
+        paper: the figure of the paper. None if the paper has no number.
+    """
+
+    name: str
+    stages: tuple[str, ...]
+    value: str = "figures.accuracy_mixture.mean"
+    paper: float | None = None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the paper, with the check that decides about it. It is written before the experiment runs.
+
+    The check is about `row`, or about the difference `row` - `than` of one seed. It must be above `at_least`,
+    below `at_most`, or both.
+
+    Attributes:
+        text: the claim in words.
+        row: name of a row. Empty for an experiment that cannot run here.
+        than: name of the row to compare with. Empty compares with nothing.
+        at_least: lower limit. None: no limit.
+        at_most: upper limit. None: no limit.
+        paper: what the paper measured for it, as text.
+    """
+
+    text: str
+    row: str = ""
+    than: str = ""
+    at_least: float | None = None
+    at_most: float | None = None
+    paper: str = ""
+
+
+@dataclass(frozen=True)
+class ScaleSettings:
+    """The size of an experiment at one scale.
+
+    Attributes:
+        seeds: number of seeds that are planned. 0 plans no run.
+        core_hours: expected processor time of a seed in hours.
+        differs: how the set-up differs from the paper's. Empty means not at all.
+        config: tables that override those of the experiment.
+        stages: overrides of `[stages]` by stage.
+    """
+
+    seeds: int = 0
+    core_hours: float = 0.0
+    differs: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    stages: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One table or figure of a paper. The module describes the file.
+
+    Attributes:
+        paper: a key of `PAPERS`.
+        table: name of the table or figure, such as `figure-6`.
+        title: what the experiment shows.
+        item: the tables and figures of the paper.
+        order: position in the queue. The first experiment of a paper is its main one.
+        out_of_reach: why it cannot run here, with the cost. Empty if it can.
+        config: the tables of a federation.
+        stage: keys of all stages.
+        stages: keys of `ExperimentStage` and `config` by stage.
+        scales: settings by scale.
+        rows: the rows of the table.
+        claims: the claims of the paper.
+    """
+
+    paper: str
+    table: str
+    title: str
+    item: str
+    order: int
+    out_of_reach: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    stage: Mapping[str, Any] = field(default_factory=dict)
+    stages: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    scales: Mapping[str, ScaleSettings] = field(default_factory=dict)
+    rows: tuple[Row, ...] = ()
+    claims: tuple[Claim, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Paper and table, such as `clustered.figure-6`."""
+        return f"{self.paper}.{self.table}"
+
+    @property
+    def planned_scales(self) -> tuple[str, ...]:
+        """The scales with planned seeds, from the largest."""
+        return tuple(scale for scale in reversed(SCALES) if scale in self.scales and self.scales[scale].seeds)
+
+    def find_scale(self, scale: str) -> ScaleSettings:
+        """Return the settings of a scale.
+
+        Raises:
+            ConfigError: the experiment cannot run here, or not at this scale.
+        """
+        if self.out_of_reach:
+            raise ConfigError(f"{self.name} cannot run here: {self.out_of_reach}")
+        if scale not in self.scales:
+            known = ", ".join(f"--{name}" for name in SCALES if name in self.scales)
+            raise ConfigError(f"{self.name} has no scale --{scale}, expected {known}")
+        return self.scales[scale]
+
+
+def _merge(*tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested tables merged into one.
+
+    Later values win. A table with `replace = true` replaces the whole table.
+    """
+    merged: dict[str, Any] = {}
+    for table in tables:
+        for key, value in table.items():
+            before = merged.get(key, {})
+            if not isinstance(value, Mapping):
+                merged[key] = value
+            elif value.get("replace") is True or not isinstance(before, Mapping):
+                merged[key] = _merge({k: v for k, v in value.items() if k != "replace"})
+            else:
+                merged[key] = _merge(before, value)
+    return merged
+
+
+def _merge_stages(experiment: Experiment, scale: str, seed: int) -> dict[str, dict[str, Any]]:
+    """Return the merged tables of each stage that runs with a seed."""
+    settings = experiment.find_scale(scale)
+    base = {"federation": {"name": experiment.paper}, "personalization": PAPER_PERSONALIZATION}
+    stages = {}
+    for name, stage in experiment.stages.items():
+        own = {**experiment.stage, **stage, **settings.stages.get(name, {})}
+        is_left_out = seed > 1 and own.get("first_seed_only", False)
+        if scale not in own.get("scales", SCALES) or is_left_out:
+            continue
+        config = _merge(
+            base,
+            experiment.config,
+            settings.config,
+            stage.get("config", {}),
+            settings.stages.get(name, {}).get("config", {}),
+        )
+        keys = {key: value for key, value in own.items() if key not in ("scales", "first_seed_only")}
+        stages[name] = {**keys, "config": config}
+    return stages
+
+
+def make_stages(experiment: Experiment, scale: str, seed: int) -> tuple[ExperimentStage, ...]:
+    """Return the stages of an experiment.
+
+    Args:
+        experiment: the experiment.
+        scale: the scale.
+        seed: random seed of all federations, from 1.
+
+    Raises:
+        ConfigError: the experiment has no such scale, or a table of the file is invalid.
+    """
+    stages = []
+    for name, table in _merge_stages(experiment, scale, seed).items():
+        config = _read_config(experiment, name, table["config"], seed)
+        context = f"{experiment.name}: stage {name}"
+        stages.append(_build(ExperimentStage, context, **{**table, "name": name, "config": config}))
+    return tuple(stages)
+
+
+def _read_config(
+    experiment: Experiment, stage: str, tables: Mapping[str, Any], seed: int
+) -> FederationConfig:
+    federation = {**tables.get("federation", {}), "seed": seed}
+    try:
+        return read_tables({**tables, "federation": federation})
+    except ConfigError as error:
+        raise ConfigError(f"{experiment.name}: stage {stage}: {error}") from error
+
+
+def digest_stages(experiment: Experiment, scale: str, seed: int) -> str:
+    """Return a digest of all settings of the stages. A result with another digest is out of date.
+
+    Args:
+        experiment: the experiment.
+        scale: the scale.
+        seed: random seed.
+    """
+    text = json.dumps(_merge_stages(experiment, scale, seed), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _build(kind: Any, context: str, **values: Any) -> Any:
+    """Build a dataclass from a table of a file, with lists as tuples."""
+    names = [f.name for f in fields(kind)]
+    for key in values:
+        if key not in names:
+            raise ConfigError(f"{context} has an unknown key {key!r}; {suggest_nearest(key, names)}")
+    try:
+        return kind(**{key: tuple(v) if isinstance(v, list) else v for key, v in values.items()})
+    except TypeError as error:
+        raise ConfigError(f"{context} is incomplete: {error}") from error
+
+
+def parse_experiment(name: str, text: str) -> Experiment:
+    """Parse the file of an experiment.
+
+    Args:
+        name: paper and table, such as `clustered.figure-6`.
+        text: the content of the file.
+
+    Raises:
+        ConfigError: the text is not TOML, a key is unknown or missing, or a row or claim refers to a stage or
+            row that does not exist.
+    """
+    raw = _read_toml(name, text)
+    if base := raw.pop("extends", ""):
+        raw = _merge(_read_toml(base, _read_file(base)), raw)
+    paper, _, table = name.partition(".")
+    rows = tuple(_parse_row(name, row, values) for row, values in raw.pop("rows", {}).items())
+    claims = tuple(
+        _build(Claim, f"{name}: claim {text!r}", text=text, **claim)
+        for text, claim in raw.pop("claims", {}).items()
+    )
+    scales = {
+        scale: _build(ScaleSettings, f"{name}: [scales.{scale}]", **settings)
+        for scale, settings in raw.pop("scales", {}).items()
+    }
+    experiment: Experiment = _build(
+        Experiment, name, paper=paper, table=table, scales=scales, rows=rows, claims=claims, **raw
+    )
+    _check_names(f"{name}: stage", {s for row in rows for s in row.stages}, experiment.stages)
+    row_names = {row.name: row for row in rows}
+    _check_names(f"{name}: row", {r for c in claims for r in (c.row, c.than) if r}, row_names)
+    _check_names(f"{name}: scale", set(scales), dict.fromkeys(SCALES))
+    for scale, settings in scales.items():
+        _check_names(f"{name}: stage of [scales.{scale}]", set(settings.stages), experiment.stages)
+    return experiment
+
+
+def _read_toml(name: str, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{name} is not TOML: {error}; fix that line") from error
+
+
+def _read_file(name: str) -> str:
+    path = DIRECTORY / f"{name}.toml"
+    if not path.exists():
+        raise ConfigError(
+            f"extends is {name!r}, which does not exist; "
+            + suggest_nearest(name, sorted(file.stem for file in DIRECTORY.glob("*.toml")))
+        )
+    return path.read_text()
+
+
+def _parse_row(experiment: str, name: str, table: Mapping[str, Any]) -> Row:
+    stages = table.get("stages", [table["stage"]] if "stage" in table else [])
+    values = {key: value for key, value in table.items() if key != "stage"}
+    row: Row = _build(Row, f"{experiment}: row {name!r}", **values | {"name": name, "stages": stages})
+    return row
+
+
+def _check_names(context: str, names: set[str], known: Mapping[str, Any]) -> None:
+    for name in sorted(names - set(known)):
+        raise ConfigError(f"{context} {name!r} does not exist; {suggest_nearest(name, list(known))}")
+
+
+def load_experiments() -> tuple[Experiment, ...]:
+    """Return all experiments of the papers in the order of the queue.
+
+    Raises:
+        ConfigError: a file is invalid.
+    """
+    files = DIRECTORY.glob("*.toml")
+    experiments = [parse_experiment(file.stem, file.read_text()) for file in files]
+    return tuple(sorted(experiments, key=lambda experiment: (experiment.order, experiment.name)))
+
+
+def find_experiment(paper: str, table: str = "") -> Experiment:
+    """Return an experiment of a paper.
+
+    Args:
+        paper: a key of `PAPERS`.
+        table: name of the table, or its beginning. Empty selects the main experiment.
+
+    Raises:
+        ConfigError: there is no such table, or several begin so.
+    """
+    experiments = [experiment for experiment in load_experiments() if experiment.paper == paper]
+    exact = [experiment for experiment in experiments if experiment.table == table]
+    matching = exact or [experiment for experiment in experiments if experiment.table.startswith(table)]
+    if len(matching) == 1 or (matching and not table):
+        return matching[0]
+    choices = ", ".join(experiment.table for experiment in matching or experiments)
+    raise ConfigError(f"--table is {table!r}, expected one of {choices}")

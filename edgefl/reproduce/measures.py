@@ -1,0 +1,164 @@
+"""Reads the figures of an experiment's rows from the results of its stages."""
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from edgefl.errors import ConfigError
+from edgefl.reproduce.experiment import Experiment, Row
+from edgefl.reproduce.stage import ExperimentResult
+
+
+def count_used_experts(result: ExperimentResult) -> float:
+    """Return the number of experts or clusters that have at least one client."""
+    return float(len({row["cluster"] for row in result["clients"]}))
+
+
+def _list_groups(result: ExperimentResult) -> tuple[list[int], list[int]]:
+    """Return the true group and the cluster or expert of each client."""
+    rows = result["clients"]
+    return [row["truth"] for row in rows], [row["cluster"] for row in rows]
+
+
+def measure_homogeneity(result: ExperimentResult) -> float:
+    """Return how far each expert or cluster serves only one true group, from 0 to 1."""
+    from sklearn.metrics import homogeneity_score
+
+    return float(homogeneity_score(*_list_groups(result)))
+
+
+def measure_completeness(result: ExperimentResult) -> float:
+    """Return how far all clients of a true group have the same expert or cluster, from 0 to 1."""
+    from sklearn.metrics import completeness_score
+
+    return float(completeness_score(*_list_groups(result)))
+
+
+def find_exact_round(result: ExperimentResult) -> float:
+    """Return the first round from which the experts match the true groups exactly, or 0 for never.
+
+    In an exact match, all clients of a group prefer the same expert, and no other client prefers it.
+    """
+    truth = {row["id"]: row["truth"] for row in result["clients"]}
+    first = 0
+    for record in result["records"]:
+        best_experts = {
+            client: max((key for key in update if key.startswith("q/")), key=lambda key: update[key])
+            for client, update in record["updates"].items()
+        }
+        groups = [
+            {expert for client, expert in best_experts.items() if truth[client] == group}
+            for group in sorted(set(truth.values()))
+        ]
+        is_exact = all(len(group) == 1 for group in groups) and len(set.union(*groups)) == len(groups)
+        first = (first or record["round"]) if is_exact else 0
+    return float(first)
+
+
+def find_largest_share(result: ExperimentResult) -> float:
+    """Return the share of the picks that went to the model that was picked most, in per cent."""
+    picked = [int(update["expert"]) for record in result["records"] for update in record["updates"].values()]
+    return 100 * max(picked.count(expert) for expert in set(picked)) / len(picked)
+
+
+def count_useful_models(result: ExperimentResult) -> float:
+    """Return the number of server models with at least 90% of the best one's accuracy on the test set."""
+    accuracies = [value for name, value in result["models"].items() if name.startswith("expert")]
+    return float(sum(value >= 0.9 * max(accuracies) for value in accuracies))
+
+
+def sum_megabytes(result: ExperimentResult) -> float:
+    """Return the megabytes that all clients sent and received."""
+    return float(result["bytes_up"] + result["bytes_down"]) / 1e6
+
+
+def find_last_loss(result: ExperimentResult) -> float:
+    """Return the mean training loss of the last round."""
+    return float(result["records"][-1]["loss"])
+
+
+MEASURES: Mapping[str, Callable[[ExperimentResult], float]] = {
+    "clusters": count_used_experts,
+    "homogeneity": measure_homogeneity,
+    "completeness": measure_completeness,
+    "experts_used": count_used_experts,
+    "exact_round": find_exact_round,
+    "largest_share": find_largest_share,
+    "useful_models": count_useful_models,
+    "megabytes": sum_megabytes,
+    "last_loss": find_last_loss,
+}
+"""Functions of a result by the name in `Row.value`."""
+
+
+def measure(result: ExperimentResult, value: str) -> float:
+    """Return one figure of a result.
+
+    Args:
+        result: the result of a stage.
+        value: see `Row.value`.
+
+    Raises:
+        ConfigError: the result has no such figure.
+    """
+    if value in MEASURES:
+        return MEASURES[value](result)
+    node: Any = result
+    for part in value.split("."):
+        if not isinstance(node, Mapping) or part not in node:
+            have = ", ".join(node) if isinstance(node, Mapping) else str(node)
+            raise ConfigError(f"the result has no {part!r} of {value!r}, expected one of {have}")
+        node = node[part]
+    if not isinstance(node, int | float):
+        raise ConfigError(f"{value!r} is {node!r}, expected the path of a number")
+    return 100 * float(node) if value.startswith("figures.") else float(node)
+
+
+def measure_rows(experiment: Experiment, results: Mapping[str, ExperimentResult]) -> dict[str, float]:
+    """Return the figures of one seed by row. Rows of stages that did not run are left out.
+
+    Args:
+        experiment: the experiment.
+        results: results by stage.
+
+    Raises:
+        ConfigError: as in `measure`.
+    """
+    return {
+        row.name: round(fmean(measure(results[stage], row.value) for stage in row.stages), 6)
+        for row in experiment.rows
+        if _has_stages(row, results)
+    }
+
+
+def _has_stages(row: Row, results: Mapping[str, ExperimentResult]) -> bool:
+    return all(stage in results for stage in row.stages)
+
+
+def extract_curves(results: Mapping[str, ExperimentResult]) -> dict[str, dict[str, Sequence[float]]]:
+    """Return the means over clients after each evaluated round.
+
+    Args:
+        results: results by stage.
+
+    Returns:
+        For each stage with evaluations, the numbers of the rounds, and the means of `accuracy_mixture` and
+            `loss_mixture`.
+    """
+    curves: dict[str, dict[str, Sequence[float]]] = {}
+    for stage, result in results.items():
+        evaluated = [record for record in result["records"] if "clients" in record.get("measured", {})]
+        if evaluated:
+            curves[stage] = {
+                "rounds": [record["round"] for record in evaluated],
+                **{key: [_average(record, key) for record in evaluated] for key in _CURVES},
+            }
+    return curves
+
+
+_CURVES = ("accuracy_mixture", "loss_mixture")
+
+
+def _average(record: Mapping[str, Any], key: str) -> float:
+    clients = record["measured"]["clients"].values()
+    return round(fmean(client[key] for client in clients if key in client), 4)

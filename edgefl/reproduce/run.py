@@ -1,0 +1,160 @@
+"""Runs the experiments of the papers and reports their results."""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from edgefl.reproduce.claims import NOT_RUN, OUT_OF_REACH, judge_claim
+from edgefl.reproduce.experiment import Experiment, digest_stages, make_stages
+from edgefl.reproduce.measures import extract_curves, measure_rows
+from edgefl.reproduce.report import ExperimentReport, ExperimentVerdict, Figure
+from edgefl.reproduce.results import SeedResult, read_result, read_results, write_result
+from edgefl.reproduce.stage import ExperimentResult, StageRunner
+from edgefl.system.host import describe_machine, read_versions
+
+SECONDS_PER_HOUR = 3600
+
+
+def play_seed(
+    experiment: Experiment, scale: str, seed: int, runner: StageRunner, directory: Path
+) -> SeedResult:
+    """Return the result of one seed. Run its stages first, unless the result exists.
+
+    Args:
+        experiment: the experiment.
+        scale: the scale.
+        seed: the seed.
+        runner: plays the stages. It continues interrupted stages.
+        directory: the directory of the result files.
+
+    Raises:
+        ConfigError: the experiment has no such scale, or its file is invalid.
+        StateError: a file is damaged or cannot be written.
+        EdgeflError: any other error of `StageRunner.play`.
+    """
+    before = read_result(directory, experiment, scale, seed)
+    if before is not None:
+        return before
+    stages = make_stages(experiment, scale, seed)
+    results = {
+        stage.name: runner.play(
+            stage, f"{experiment.name}, seed {seed}, {stage.name} ({number} of {len(stages)})"
+        )
+        for number, stage in enumerate(stages, 1)
+    }
+    result = SeedResult(
+        experiment.name,
+        scale,
+        seed,
+        digest_stages(experiment, scale, seed),
+        measure_rows(experiment, results),
+        round(sum(map(_sum_seconds, results.values())) / SECONDS_PER_HOUR, 3),
+        time.strftime("%Y-%m-%d"),
+        describe_machine(),
+        read_versions(),
+        extract_curves(results),
+    )
+    write_result(directory, result)
+    return result
+
+
+def _sum_seconds(result: ExperimentResult) -> float:
+    """Return the processor time of all clients in seconds. Parts that were not measured count as zero."""
+    return sum(
+        client[key] or 0.0
+        for client in result["clients"]
+        for key in ("round_seconds", "personalization_seconds")
+    )
+
+
+def make_report(
+    experiment: Experiment, scale: str, results: Sequence[SeedResult], note: Mapping[str, Any]
+) -> ExperimentReport:
+    """Return the report of an experiment at one scale.
+
+    Args:
+        experiment: the experiment.
+        scale: the scale.
+        results: the results of its seeds.
+        note: command, versions and machine.
+    """
+    rows = [result.rows for result in results]
+    figures = tuple(
+        Figure(row.name, tuple(seed.get(row.name, float("nan")) for seed in rows), row.paper)
+        for row in experiment.rows
+        if any(row.name in seed for seed in rows)
+    )
+    verdicts = tuple(judge_claim(claim, rows) for claim in experiment.claims)
+    return ExperimentReport(
+        experiment.name,
+        scale,
+        tuple(result.seed for result in results),
+        figures,
+        tuple(verdict for verdict in verdicts if verdict.outcome != NOT_RUN),
+        round(SECONDS_PER_HOUR * sum(result.core_hours for result in results), 1),
+        note,
+        _describe_setup(experiment, scale),
+    )
+
+
+def _describe_setup(experiment: Experiment, scale: str) -> str:
+    differs = experiment.scales[scale].differs
+    return f"differs from the paper: {differs}" if differs else ""
+
+
+def list_experiments(experiments: Sequence[Experiment], directory: Path) -> list[dict[str, Any]]:
+    """Return one entry per experiment and planned scale, in the order of the queue.
+
+    Args:
+        experiments: the experiments.
+        directory: the directory of the result files.
+
+    Returns:
+        Entries with `experiment`, `item`, `title`, `command`, `scale`, `seeds` and `planned_seeds`,
+            `core_hours` and `planned_core_hours`, `differs`, and `claims`, each with `claim`, `paper`, `ours`
+            and `verdict`.
+
+    Raises:
+        StateError: a result file is damaged.
+    """
+    entries = []
+    for experiment in experiments:
+        for scale in experiment.planned_scales or ("",):
+            results = read_results(directory, experiment, scale) if scale else ()
+            entries.append(_list_experiment(experiment, scale, results))
+    return entries
+
+
+def _list_experiment(experiment: Experiment, scale: str, results: Sequence[SeedResult]) -> dict[str, Any]:
+    settings = experiment.scales.get(scale)
+    rows = [result.rows for result in results]
+    verdicts = [
+        ExperimentVerdict(claim.text, "", OUT_OF_REACH, claim.paper)
+        if experiment.out_of_reach
+        else judge_claim(claim, rows)
+        for claim in experiment.claims
+    ]
+    return {
+        "experiment": experiment.name,
+        "item": experiment.item,
+        "title": experiment.title,
+        "command": f"edgefl reproduce {experiment.paper} --table {experiment.table} --{scale}"
+        if scale
+        else "",
+        "scale": scale,
+        "seeds": len(results),
+        "planned_seeds": settings.seeds if settings else 0,
+        "core_hours": round(sum(result.core_hours for result in results), 2),
+        "planned_core_hours": settings.seeds * settings.core_hours if settings else 0.0,
+        "differs": experiment.out_of_reach or (settings.differs if settings else ""),
+        "claims": [
+            {
+                "claim": verdict.line,
+                "paper": verdict.paper,
+                "ours": verdict.measured,
+                "verdict": verdict.outcome,
+            }
+            for verdict in verdicts
+        ],
+    }

@@ -1,0 +1,80 @@
+"""Verdicts on the papers' claims: intervals over seeds, and what decides them."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgefl.reproduce.claims import (
+    NOT_REPRODUCED,
+    NOT_RUN,
+    REPRODUCED,
+    UNDECIDED,
+    bootstrap_interval,
+    judge_claim,
+)
+from edgefl.reproduce.experiment import Claim
+
+GAIN = Claim("A is above B", "A", "B", at_least=0.0, paper="+12")
+
+
+def make_rows(differences):
+    """Return one seed per difference A - B. B differs much between seeds, so that only pairs show it."""
+    return [{"A": 20.0 * i + difference, "B": 20.0 * i} for i, difference in enumerate(differences)]
+
+
+@pytest.mark.parametrize(
+    ("differences", "outcome"),
+    [
+        ([1, 2, 3, 2, 1], REPRODUCED),
+        ([-1, -2, -3, -2, -1], NOT_REPRODUCED),
+        ([5, -4, 6, -5, 1], UNDECIDED),
+        ([1, 2, 3, 2], UNDECIDED),
+        ([], NOT_RUN),
+    ],
+)
+def test_outcome_needs_five_seeds_whose_interval_is_on_one_side(differences, outcome):
+    verdict = judge_claim(GAIN, make_rows(differences))
+    assert verdict.outcome == outcome
+    assert (verdict.line, verdict.paper) == ("A is above B", "+12")
+
+
+def test_measured_text_has_the_mean_and_the_interval_or_the_number_of_seeds():
+    assert judge_claim(GAIN, make_rows([2, 2, 2, 2, 2])).measured == "+2.00 (+2.00 to +2.00)"
+    assert judge_claim(GAIN, make_rows([2, 4])).measured == "+3.00 (2 of 5 seeds)"
+    alone = Claim("A is 1", "A", at_least=1.0)
+    assert judge_claim(alone, [{"A": 1.0}] * 5).measured == "1.00 (1.00 to 1.00)"
+    assert judge_claim(alone, [{"A": 1.0}] * 5).outcome == REPRODUCED
+    assert judge_claim(alone, [{"A": 0.5}] * 5).outcome == NOT_REPRODUCED
+    assert judge_claim(alone, [{"A": 1.0}] * 4 + [{"A": 0.5}]).outcome == UNDECIDED
+
+
+def test_two_limits_ask_for_equality():
+    same = Claim("A and B are alike", "A", "B", at_least=-3.0, at_most=3.0)
+    assert judge_claim(same, make_rows([1, -1, 2, -2, 0])).outcome == REPRODUCED
+    assert judge_claim(same, make_rows([8, 9, 7, 8, 9])).outcome == NOT_REPRODUCED
+    assert judge_claim(same, make_rows([2, 3, 4, 3, 3])).outcome == UNDECIDED
+
+
+def test_seeds_without_the_rows_are_left_out():
+    rows = [*make_rows([2, 2, 2, 2, 2]), {"A": 1.0}, {"B": 100.0}, {}]
+    assert judge_claim(GAIN, rows).outcome == REPRODUCED
+    assert judge_claim(GAIN, [{"A": 1.0}] * 9).outcome == NOT_RUN
+
+
+def test_interval_of_two_values_is_the_quantile_of_their_three_means():
+    """Resampled means of 0 and 1 are 0, .5 and 1 with probabilities 1/4, 1/2 and 1/4."""
+    assert bootstrap_interval([0.0, 1.0]) == (0.0, 1.0)
+    # The mean of four zeros and one is 1/5 with one success of five: P(0 successes) = .8^5 = .33.
+    assert bootstrap_interval([0.0, 0.0, 0.0, 0.0, 1.0]) == pytest.approx((0.0, 0.6))
+
+
+@given(st.lists(st.floats(-100, 100), min_size=5, max_size=12), st.floats(-50, 50))
+def test_interval_contains_the_mean_moves_with_the_values_and_is_deterministic(values, shift):
+    low, high = bootstrap_interval(values)
+    assert min(values) - 1e-9 <= low <= np.mean(values) + 1e-9
+    assert np.mean(values) - 1e-9 <= high <= max(values) + 1e-9
+    assert bootstrap_interval(values) == (low, high)
+    assert bootstrap_interval([value + shift for value in values]) == pytest.approx(
+        (low + shift, high + shift), abs=1e-6
+    )

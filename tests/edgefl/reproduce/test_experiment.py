@@ -1,0 +1,179 @@
+"""The files of the papers' experiments: merging, errors, and that every stage of every file is valid."""
+
+import pytest
+
+from edgefl.errors import ConfigError
+from edgefl.reproduce.experiment import (
+    PAPERS,
+    digest_stages,
+    find_experiment,
+    load_experiments,
+    make_stages,
+    parse_experiment,
+)
+
+TOY = """
+title = "a toy"
+item = "table 0"
+order = 1
+[config]
+federation = { rounds = 9 }
+model = { name = "lenet5", padding = "valid" }
+algorithm = { name = "aem", epochs = 2, local_options = { filters1 = 4 } }
+[stage]
+evaluate_every = 3
+[stages.a]
+[stages.b]
+first_seed_only = true
+scales = ["full"]
+config.algorithm = { epochs = 5, local_options = { replace = true } }
+[stages.c]
+config.algorithm = { replace = true, name = "local" }
+[scales.full]
+seeds = 2
+[scales.smoke]
+config.federation = { rounds = 1 }
+stages.c.config.federation = { rounds = 2 }
+[rows]
+"A" = { stage = "a", paper = 50 }
+"B" = { stages = ["a", "c"], value = "experts_used" }
+[claims."A is above B"]
+row = "A"
+than = "B"
+at_least = 0
+"""
+
+
+def test_tables_are_merged_from_the_experiment_to_the_stage_of_a_scale():
+    toy = parse_experiment("aem.toy", TOY)
+    full = {stage.name: stage for stage in make_stages(toy, "full", 1)}
+    assert list(full) == ["a", "b", "c"]
+    assert {stage.config.rounds for stage in full.values()} == {9}
+    assert full["a"].config.options == {"epochs": 2, "local_options": {"filters1": 4}}
+    assert full["b"].config.options == {"epochs": 5, "local_options": {}}
+    assert full["c"].config.options == {}
+    assert full["c"].config.algorithm == "local"
+    assert {stage.evaluate_every for stage in full.values()} == {3}
+    smoke = {stage.name: stage.config.rounds for stage in make_stages(toy, "smoke", 1)}
+    assert smoke == {"a": 1, "c": 2}
+    assert [stage.name for stage in make_stages(toy, "full", 2)] == ["a", "c"]
+    assert full["a"].config.model.options == {"padding": "valid"}
+    assert full["a"].config.name == "aem"
+    assert not full["a"].config.personalization.select
+
+
+def test_rows_name_one_stage_or_several():
+    toy = parse_experiment("aem.toy", TOY)
+    assert [(row.name, row.stages, row.paper) for row in toy.rows] == [
+        ("A", ("a",), 50),
+        ("B", ("a", "c"), None),
+    ]
+    assert toy.rows[0].value == "figures.accuracy_mixture.mean"
+
+
+def test_digest_changes_with_a_setting_and_with_the_scale_only():
+    toy = parse_experiment("aem.toy", TOY)
+    digest = digest_stages(toy, "full", 2)
+    assert digest == digest_stages(
+        parse_experiment("aem.toy", TOY.replace("a toy", "another title")), "full", 2
+    )
+    assert digest != digest_stages(
+        parse_experiment("aem.toy", TOY.replace("rounds = 9", "rounds = 8")), "full", 2
+    )
+    assert digest != digest_stages(toy, "smoke", 2)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "parts"),
+    [
+        ("order = 1", "ordr = 1", ("'ordr'", "'order'")),
+        ('item = "table 0"', "", ("item",)),
+        ('stage = "a"', 'stage = "aa"', ("'aa'", "'a'")),
+        ('than = "B"', 'than = "C"', ("'C'",)),
+        ("stages.c.config", "stages.d.config", ("'d'", "smoke")),
+        ("[scales.full]", "[scales.ful]", ("'ful'", "'full'")),
+        ("at_least", "atleast", ("'atleast'", "'at_least'")),
+        ("[stages.a]", "[stages.a", ("TOML",)),
+    ],
+)
+def test_mistake_in_a_file_is_named(before, after, parts):
+    with pytest.raises(ConfigError) as error:
+        parse_experiment("aem.toy", TOY.replace(before, after, 1))
+    assert "aem.toy" in str(error.value)
+    for part in parts:
+        assert part in str(error.value)
+
+
+def test_mistake_in_a_stage_is_named_with_the_stage():
+    toy = parse_experiment("aem.toy", TOY.replace("rounds = 9", "rouns = 9"))
+    with pytest.raises(ConfigError, match=r"aem\.toy: stage a: .*'rouns'.*'rounds'"):
+        make_stages(toy, "full", 1)
+    toy = parse_experiment("aem.toy", TOY.replace("evaluate_every", "evaluate"))
+    with pytest.raises(ConfigError, match=r"'evaluate'.*'evaluate_every'"):
+        make_stages(toy, "full", 1)
+
+
+def test_missing_scale_and_cost_are_errors():
+    toy = parse_experiment("aem.toy", TOY)
+    with pytest.raises(ConfigError, match="no scale --half, expected --smoke, --full"):
+        make_stages(toy, "half", 1)
+    costly = parse_experiment("aem.toy", 'out_of_reach = "172 core-hours"\n' + TOY)
+    with pytest.raises(ConfigError, match="172 core-hours"):
+        make_stages(costly, "full", 1)
+
+
+CASES = [(experiment, scale) for experiment in load_experiments() for scale in experiment.scales]
+
+
+@pytest.mark.parametrize(("experiment", "scale"), CASES, ids=[f"{e.name}-{s}" for e, s in CASES])
+def test_every_stage_of_every_file_is_valid(experiment, scale):
+    """Names of options exist, and `after` names an earlier stage."""
+    from edgefl.algorithms import complete_algorithm_options
+    from edgefl.data.options import fill_defaults
+    from edgefl.data.partitions.registry import find_partition
+    from edgefl.models import list_models
+    from edgefl.models.options import check_model_options
+
+    seen = []
+    for stage in make_stages(experiment, scale, 1):
+        config = stage.config
+        complete_algorithm_options(config.algorithm, config.options)
+        fill_defaults("", find_partition(config.partition.name).defaults, config.partition.options)
+        if config.model.name in list_models():
+            check_model_options(config.model.name, config.model.options)
+        assert stage.after == "" or stage.after in seen
+        seen.append(stage.name)
+    assert seen
+
+
+@pytest.mark.parametrize("experiment", load_experiments(), ids=lambda experiment: experiment.name)
+def test_every_file_has_claims_with_limits_and_figures_of_the_paper(experiment):
+    assert experiment.paper in PAPERS
+    assert experiment.claims
+    for claim in experiment.claims:
+        assert claim.paper, claim.text
+        if not experiment.out_of_reach:
+            assert claim.row, claim.text
+            assert claim.at_least is not None or claim.at_most is not None, claim.text
+    for scale in ("half", "reduced", "smoke"):
+        if scale in experiment.scales:
+            assert experiment.scales[scale].differs, scale
+
+
+def test_tables_are_named_by_their_beginning():
+    main = find_experiment("clustered")
+    assert main.table == "figure-6-2-tasks"
+    assert find_experiment("clustered", "figure-6-3").table == "figure-6-3-tasks"
+    with pytest.raises(ConfigError, match="figure-6-2-tasks, figure-6-3-tasks"):
+        find_experiment("clustered", "figure-6")
+    with pytest.raises(ConfigError, match=r"'table-9'.*figure-6-2-tasks"):
+        find_experiment("clustered", "table-9")
+
+
+def test_fedap_counts_the_clustering_round_beside_the_training_rounds():
+    """There are 40 rounds before the clustering round, and 260 after it."""
+    for stage in make_stages(find_experiment("fedap", "table-1"), "reduced", 1):
+        if stage.config.algorithm == "fedap":
+            options = stage.config.options
+            assert stage.config.rounds == 300 + options["clustering"]
+            assert options["decay_rounds"] == (260 if options["clustering"] else 300)

@@ -1,0 +1,86 @@
+"""Figures of rows: paths, named measures and curves, on hand-made results."""
+
+import pytest
+
+from edgefl.errors import ConfigError
+from edgefl.reproduce.experiment import parse_experiment
+from edgefl.reproduce.measures import extract_curves, measure, measure_rows
+from tests.edgefl.reproduce.test_experiment import TOY
+
+
+def make_result(experts, truth=(0, 0, 1, 1), rounds=1):
+    """Return a result with the expert of each client in every round."""
+    clients = [
+        {"id": f"c{i}", "truth": t, "cluster": expert}
+        for i, (t, expert) in enumerate(zip(truth, experts, strict=True))
+    ]
+    updates = {
+        row["id"]: {"expert": row["cluster"], **{f"q/{k}": float(k == row["cluster"]) for k in range(4)}}
+        for row in clients
+    }
+    return {
+        "clients": clients,
+        "records": [{"round": i + 1, "loss": 2.0 - i, "updates": updates} for i in range(rounds)],
+        "figures": {"accuracy_mixture": {"mean": 0.25, "std": 0.5}},
+        "models": {"expert0": 0.8, "expert1": 0.73, "expert2": 0.71, "global": 0.9},
+        "bytes_up": 1_500_000,
+        "bytes_down": 500_000,
+    }
+
+
+@pytest.mark.parametrize(
+    ("experts", "used", "exact", "homogeneity", "completeness"),
+    [
+        ((0, 0, 1, 1), 2, 1, 1.0, 1.0),
+        ((3, 3, 3, 3), 1, 0, 0.0, 1.0),
+        ((0, 1, 2, 2), 3, 0, 1.0, 2 / 3),
+    ],
+)
+def test_experts_are_compared_with_the_true_groups(experts, used, exact, homogeneity, completeness):
+    """Entropies by hand: of the truth 1 bit, of the experts (1/4, 1/4, 1/2) 1.5 bits, so 1 / 1.5 = 2 / 3."""
+    result = make_result(experts)
+    assert measure(result, "experts_used") == used
+    assert measure(result, "exact_round") == exact
+    assert measure(result, "homogeneity") == pytest.approx(homogeneity)
+    assert measure(result, "completeness") == pytest.approx(completeness)
+
+
+def test_exact_round_is_the_first_of_the_last_unbroken_series():
+    result = make_result((0, 0, 1, 1), rounds=4)
+    broken = make_result((0, 1, 1, 1))["records"][0] | {"round": 2}
+    records = [result["records"][0], broken, *result["records"][2:]]
+    assert measure(result | {"records": records}, "exact_round") == 3
+
+
+def test_paths_and_named_measures():
+    result = make_result((0, 0, 0, 1), rounds=3)
+    assert measure(result, "figures.accuracy_mixture.mean") == 25.0
+    assert measure(result, "models.expert1") == 0.73
+    assert measure(result, "largest_share") == 75.0
+    assert measure(result, "useful_models") == 2.0
+    assert measure(result, "megabytes") == 2.0
+    assert measure(result, "last_loss") == 0.0
+    with pytest.raises(ConfigError, match=r"'accuracy_local'.*accuracy_mixture"):
+        measure(result, "figures.accuracy_local.mean")
+    with pytest.raises(ConfigError, match="path of a number"):
+        measure(result, "figures.accuracy_mixture")
+
+
+def test_rows_average_their_stages_and_skip_missing_ones():
+    toy = parse_experiment("aem.toy", TOY)
+    results = {"a": make_result((0, 0, 1, 1)), "c": make_result((0, 1, 2, 3))}
+    assert measure_rows(toy, results) == {"A": 25.0, "B": 3.0}
+    assert measure_rows(toy, {"a": results["a"]}) == {"A": 25.0}
+
+
+def test_curves_are_means_over_clients_of_evaluated_rounds():
+    measured = {
+        "clients": {
+            "c0": {"accuracy_mixture": 0.5, "loss_mixture": 1.0},
+            "c1": {"accuracy_mixture": 1.0, "loss_mixture": 2.0},
+        }
+    }
+    records = [{"round": 1}, {"round": 2, "measured": measured}, {"round": 3, "measured": {"divergence": {}}}]
+    assert extract_curves({"a": {"records": records}, "b": {"records": records[:1]}}) == {
+        "a": {"rounds": [2], "accuracy_mixture": [0.75], "loss_mixture": [1.5]}
+    }

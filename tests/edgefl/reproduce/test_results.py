@@ -1,0 +1,82 @@
+"""Result files: round trip, out-of-date and damaged files, and the queue of missing seeds."""
+
+import json
+
+import pytest
+
+from edgefl.errors import StateError
+from edgefl.reproduce.experiment import digest_stages, parse_experiment
+from edgefl.reproduce.results import (
+    SeedResult,
+    format_result_path,
+    iterate_missing,
+    read_result,
+    read_results,
+    write_result,
+)
+from edgefl.reproduce.run import list_experiments, make_report
+from tests.edgefl.reproduce.test_experiment import TOY
+
+EXPERIMENT = parse_experiment("aem.toy", TOY)
+
+
+def make_seed_result(seed, rows, experiment=EXPERIMENT, scale="full"):
+    digest = digest_stages(experiment, scale, seed)
+    return SeedResult(
+        experiment.name, scale, seed, digest, rows, 0.5, "2026-11-26", "a board", {"edgefl": "1"}
+    )
+
+
+def test_results_are_read_back_by_seed(tmp_path):
+    results = [make_seed_result(seed, {"A": 1.0 * seed}) for seed in (1, 2, 10)]
+    for result in reversed(results):
+        write_result(tmp_path / "new", result)
+    assert read_results(tmp_path / "new", EXPERIMENT, "full") == tuple(results)
+    assert read_results(tmp_path / "new", EXPERIMENT, "smoke") == ()
+    assert read_results(tmp_path / "absent", EXPERIMENT, "full") == ()
+
+
+def test_result_of_changed_settings_counts_as_missing(tmp_path):
+    write_result(tmp_path, make_seed_result(1, {"A": 1.0}))
+    changed = parse_experiment("aem.toy", TOY.replace("rounds = 9", "rounds = 8"))
+    assert read_result(tmp_path, changed, "full", 1) is None
+
+
+@pytest.mark.parametrize(("content", "part"), [("{", "JSON"), ('{"seed": 1}', "rows")])
+def test_damaged_result_is_named(tmp_path, content, part):
+    path = format_result_path(tmp_path, "aem.toy", "full", 1)
+    path.write_text(content)
+    with pytest.raises(StateError, match=part) as error:
+        read_result(tmp_path, EXPERIMENT, "full", 1)
+    assert str(path) in str(error.value)
+
+
+def test_queue_yields_planned_seeds_in_order(tmp_path):
+    other = parse_experiment("fedap.toy", TOY.replace("seeds = 2", "seeds = 1"))
+    costly = parse_experiment("aem.big", 'out_of_reach = "days"\n' + TOY.replace("seeds = 2", ""))
+    write_result(tmp_path, make_seed_result(1, {"A": 1.0}))
+    missing = [
+        (e.name, scale, seed) for e, scale, seed in iterate_missing(tmp_path, [costly, EXPERIMENT, other])
+    ]
+    assert missing == [("aem.toy", "full", 2), ("fedap.toy", "full", 1)]
+
+
+def test_report_has_the_rows_of_all_seeds_and_verdicts():
+    results = [make_seed_result(1, {"A": 1.0, "B": 3.0}), make_seed_result(2, {"A": 5.0})]
+    report = make_report(EXPERIMENT, "full", results, {})
+    assert [figure.name for figure in report.figures] == ["A", "B"]
+    assert [figure.mean for figure in report.figures] == [3.0, 3.0]
+    assert [verdict.measured for verdict in report.verdicts] == ["-2.00 (1 of 5 seeds)"]
+    assert report.seconds == 3600
+
+
+def test_list_has_one_entry_for_each_experiment(tmp_path):
+    write_result(tmp_path, make_seed_result(2, {"A": 1.0, "B": 3.0}))
+    costly = parse_experiment("aem.big", 'out_of_reach = "days"\n' + TOY.replace("seeds = 2", ""))
+    run, big = list_experiments([EXPERIMENT, costly], tmp_path)
+    assert run["command"] == "edgefl reproduce aem --table toy --full"
+    assert (run["seeds"], run["planned_seeds"], run["core_hours"]) == (1, 2, 0.5)
+    assert [claim["verdict"] for claim in run["claims"]] == ["undecided"]
+    assert [claim["verdict"] for claim in big["claims"]] == ["out of reach (cost)"]
+    assert big["differs"] == "days"
+    json.dumps([run, big])
