@@ -29,6 +29,9 @@ from edgefl.plan.spec import (
 )
 from edgefl.types import Array, Weights
 
+NORMALIZATION_KEYS = ("mean", "std")
+"""Keys of `[model]` that a plan lists with the options of the model."""
+
 
 def compile_plan(
     config: FederationConfig,
@@ -74,7 +77,7 @@ def compile_plan(
         weights,
         signatures,
         tuple(bindings),
-        dict(config.model.options),
+        _list_model_options(config.model),
         single_bindings,
         asdict(config.personalization),
         choose_plan_format(task, augmentation),
@@ -127,6 +130,11 @@ def make_network(config: FederationConfig) -> Network:
     return Network(model, config.task, config.augmentation.is_on)
 
 
+def _list_model_options(model: ModelConfig) -> dict[str, Any]:
+    constants = {key: list(getattr(model, key)) for key in NORMALIZATION_KEYS}
+    return {**model.options, **{key: values for key, values in constants.items() if values}}
+
+
 def rebuild_network(spec: PlanSpec) -> Network:
     """Return the model of a plan, built from the name and options in its spec.
 
@@ -138,7 +146,9 @@ def rebuild_network(spec: PlanSpec) -> Network:
         ConfigError: the model is not on this machine.
     """
     task = read_task(spec)
-    config = ModelConfig(spec.model, spec.input_shape, spec.num_classes, spec.model_options)
+    options = dict(spec.model_options)
+    mean, std = (tuple(options.pop(key, ())) for key in NORMALIZATION_KEYS)
+    config = ModelConfig(spec.model, spec.input_shape, spec.num_classes, options, mean, std)
     network = Network(build_model(config, task), task, bool(spec.augmentation))
     if network.specs != spec.weights[: len(network.specs)]:
         raise PlanError(

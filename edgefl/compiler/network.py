@@ -20,6 +20,7 @@ from edgefl.compiler.keras_graph import find_producer
 from edgefl.compiler.layers import CONSTANT_LAYERS, call_layer, normalize
 from edgefl.compiler.recurrent import check_steps, list_recurrent
 from edgefl.errors import PlanError
+from edgefl.models.input_normalization import LAYER_NAME
 from edgefl.plan.spec import TensorSpec
 from edgefl.tasks.config import BINARY_LOSS, CLASSIFICATION_TASK, TaskConfig
 from edgefl.types import Array
@@ -94,6 +95,7 @@ class Network:
         features_shape: shape of one sample between trunk and head.
         hidden_width: input size of the last dense layer of the head, 0 without a head.
         epsilons: epsilon of each batch norm layer by name.
+        input_normalization: the layer of `mean` and `std` of `[model]`, None without them.
 
     Raises:
         PlanError: the model has several inputs or outputs, does not end in a dense classifier, or has two
@@ -118,6 +120,7 @@ class Network:
         self.num_classes = 2 if task.loss == BINARY_LOSS else int(model.outputs[0].shape[1])
         for layer in _flatten_layers(functional.layers):
             _check_recurrent(layer)
+        self.input_normalization = next((one for one in functional.layers if one.name == LAYER_NAME), None)
         self._names: dict[int, str] = {}
         self._name_weights(functional.layers, "")
         trainable = {id(v) for v in functional.trainable_variables}
@@ -166,6 +169,14 @@ class Network:
                         initializer, tuple(variable.shape), int(rng.integers(1 << 31))
                     )
         return weights
+
+    def normalize_input(self, x: Tensor) -> Tensor:
+        """Return the samples after `mean` and `std` of `[model]`, or unchanged without them.
+
+        Args:
+            x: the samples, float32[batch, *input_shape].
+        """
+        return x if self.input_normalization is None else normalize(self.input_normalization, x)
 
     def select(self, names: Sequence[str]) -> tuple[TensorSpec, ...]:
         """Return the specs of some weights, in the network's order.

@@ -1,6 +1,7 @@
 """Reads the TOML file that configures a federation. An error for an unknown key names the nearest key."""
 
 import difflib
+import math
 import re
 import tomllib
 from collections.abc import Callable, Mapping
@@ -56,12 +57,17 @@ class ModelConfig:
         num_classes: number of classes. Labels range from 0 to num_classes - 1. For another `[task]` than
             classification, the number of outputs, which need not be written.
         options: options of the model.
+        mean: mean of the samples, one value or one for each channel. With std, the model first computes
+            (x - mean) / std. An empty list leaves the samples unchanged.
+        std: standard deviation of the samples, as many values as in mean.
     """
 
     name: str = "lenet5"
     input_shape: tuple[int, ...] = (28, 28, 1)
     num_classes: int = 10
     options: Mapping[str, Any] = field(default_factory=dict)
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.input_shape or any(type(size) is not int or size < 1 for size in self.input_shape):
@@ -70,6 +76,30 @@ class ModelConfig:
             )
         if self.num_classes < 1:
             raise ConfigError(f"num_classes is {self.num_classes}, expected at least 1")
+        self._check_normalization()
+
+    def _check_normalization(self) -> None:
+        for key, values in (("mean", self.mean), ("std", self.std)):
+            if not all(type(value) in (int, float) and math.isfinite(value) for value in values):
+                raise ConfigError(
+                    f"[model] {key} is {list(values)}, expected finite numbers such as [0.5]; `edgefl data "
+                    "show` prints them"
+                )
+        if len(self.mean) != len(self.std):
+            raise ConfigError(
+                f"[model] has {len(self.mean)} values in mean and {len(self.std)} in std, expected as many "
+                "in both; set both, or leave both out"
+            )
+        if len(self.mean) > 1 and len(self.mean) != self.input_shape[-1]:
+            raise ConfigError(
+                f"[model] has {len(self.mean)} values in mean and in std, expected one or "
+                f"{self.input_shape[-1]}, the channels of input_shape {list(self.input_shape)}; change them"
+            )
+        if any(value <= 0 for value in self.std):
+            raise ConfigError(
+                f"[model] std is {list(self.std)}, expected numbers above 0; leave a constant channel out of "
+                "the data, or give it a std of 1"
+            )
 
 
 @dataclass(frozen=True)

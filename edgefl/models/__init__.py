@@ -8,6 +8,7 @@ from typing import Any
 
 from edgefl.config import ModelConfig, suggest_nearest
 from edgefl.errors import ConfigError
+from edgefl.models.input_normalization import normalize_input
 from edgefl.models.keras_file import explain_format, load_keras_file
 from edgefl.models.options import check_model_options
 from edgefl.tasks.config import BINARY_LOSS, CLASSIFICATION_TASK, TaskConfig
@@ -54,7 +55,8 @@ def build_model(config: ModelConfig, task: TaskConfig = CLASSIFICATION_TASK) -> 
 
     Args:
         config: the table `[model]`. Its `name` is a name of `list_models`, a path that ends in `.keras`, or
-            `module:function`. A function is called as `function(input_shape, num_classes, **options)`.
+            `module:function`. A function is called as `function(input_shape, num_classes, **options)`. With
+            `mean` and `std`, the model starts with a Normalization layer.
         task: what the model is trained for.
 
     Returns:
@@ -84,7 +86,7 @@ def build_model(config: ModelConfig, task: TaskConfig = CLASSIFICATION_TASK) -> 
             "itself"
         )
     _check_shapes(model, config, task)
-    return model
+    return normalize_input(model, config.mean, config.std) if config.mean else model
 
 
 def _find_factory(name: str) -> Callable[..., Any]:

@@ -73,6 +73,28 @@ def describe_splits(inspection: Inspection) -> list[str]:
     ]
 
 
+def describe_normalization(inspection: Inspection) -> list[str]:
+    """Return a line with the mean and std of each channel over all devices, in the form of `[model]`.
+
+    The list is empty if the devices have different shapes, too many channels or a constant channel.
+    """
+    devices = [device for device in inspection.devices if device.channels]
+    if not devices or len({device.shape for device in inspection.devices}) > 1:
+        return []
+    counts = np.array([device.num_samples + device.num_test for device in devices], np.float64)
+    weights = counts[:, None] / counts.sum()
+    means, spreads = (
+        np.array([[getattr(channel, key) for channel in device.channels] for device in devices])
+        for key in ("mean", "spread")
+    )
+    mean = (weights * means).sum(axis=0)
+    std = np.sqrt(np.maximum((weights * (spreads**2 + means**2)).sum(axis=0) - mean**2, 0))
+    if not std.all():
+        return []
+    mean_text, std_text = (", ".join(f"{value:.4g}" for value in values) for values in (mean, std))
+    return [f"normalization in [model]: mean = [{mean_text}], std = [{std_text}]"]
+
+
 def _format_devices(inspection: Inspection, names: Sequence[str]) -> str:
     """Return the names of devices in at most 60 characters."""
     everywhere = [device.name for device in inspection.devices]
@@ -98,7 +120,8 @@ def format_inspection(inspection: Inspection) -> str:
     parts = [summarize_samples(inspection), align_columns(_build_rows(inspection))]
     if len(inspection.classes) > MAX_NUMBER_COLUMNS:
         parts.append("\n".join(_draw_balance(inspection)))
-    parts += ["\n".join(lines)] if (lines := describe_splits(inspection)) else []
+    lines = [*describe_splits(inspection), *describe_normalization(inspection)]
+    parts += ["\n".join(lines)] if lines else []
     parts.append("\n".join(format_sample_findings(inspection)) or NOTHING_UNUSUAL)
     return "\n\n".join(parts)
 

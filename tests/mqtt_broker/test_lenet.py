@@ -39,16 +39,30 @@ PUBLIC = {
 }
 
 
-@pytest.fixture(scope="module", params=["false", "true"], ids=["mixture", "selected"])
-def select(request):
-    """Whether a device selects between its models."""
+CASES = {
+    "mixture": ("false", ""),
+    "selected": ("true", ""),
+    "normalized": ("false", "mean = [0.3]\nstd = [0.4]"),
+}
+"""Whether a device selects between its models, and further keys of `[model]`."""
+
+
+@pytest.fixture(scope="module", params=CASES.values(), ids=CASES)
+def case(request):
+    """A value of CASES."""
     return request.param
 
 
 @pytest.fixture(scope="module")
-def plan(tmp_path_factory, select):
+def select(case):
+    """Whether a device selects between its models."""
+    return case[0]
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory, case):
     directory = tmp_path_factory.mktemp("lenet")
-    (directory / "federation.toml").write_text(TOML.format(url="mqtt://unused", select=select))
+    (directory / "federation.toml").write_text(write_config("mqtt://unused", case))
     build_plan_in_child(directory / "federation.toml", directory / "plan")
     return directory / "plan"
 
@@ -61,6 +75,7 @@ min_clients = 2
 
 [model]
 name = "lenet5"
+{model}
 
 [algorithm]
 name = "pfl-mfe"
@@ -76,8 +91,13 @@ url = "{url}"
 """
 
 
+def write_config(url, case):
+    """Return the text of federation.toml."""
+    return TOML.format(url=url, select=case[0], model=case[1])
+
+
 @pytest.fixture(scope="module")
-def finished_run(plan, select, tmp_path_factory, request):
+def finished_run(plan, case, tmp_path_factory, request):
     """Run the federation once. Yields the directory, all messages, the memory maps of the processes and
     the output of the devices.
     """
@@ -85,7 +105,7 @@ def finished_run(plan, select, tmp_path_factory, request):
     url = request.getfixturevalue("mosquitto_url")
     services = request.getfixturevalue("services")
     directory = tmp_path_factory.mktemp("run")
-    (directory / "federation.toml").write_text(TOML.format(url=url, select=select))
+    (directory / "federation.toml").write_text(write_config(url, case))
     for i, client_id in enumerate(IDS):
         services.save_shard(directory / f"{client_id}.npz", make_digits_shard(i))
     listener = request.getfixturevalue("listen_to_all")(url)

@@ -491,6 +491,7 @@ def make_gate(network: "Network", options: AemOptions) -> Gate:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         import tensorflow as tf
 
+        seen = network.normalize_input(seen) if kind == "pixels" else seen
         flat = tf.reshape(seen, (seen.shape[0], math.prod(shape)))
         return tf.matmul(flat, weights[kernel.name]) + weights[bias.name], {}
 
@@ -515,8 +516,10 @@ def _build_network(network: "Network", name: str, num_classes: int, options: Map
     from edgefl.compiler.network import Network
     from edgefl.config import ModelConfig
     from edgefl.models import build_model
+    from edgefl.models.input_normalization import read_constants
 
-    return Network(build_model(ModelConfig(name, network.input_shape, num_classes, options)))
+    mean, std = read_constants(network.input_normalization)
+    return Network(build_model(ModelConfig(name, network.input_shape, num_classes, options, mean, std)))
 
 
 def _make_network_gate(network: "Network") -> Gate:

@@ -237,6 +237,21 @@ def test_findings_begin_with_errors_and_name_all_devices() -> None:
     assert [each.devices for each in inspection.findings if each.kind == "one-hot"] == [("pi-1", "pi-2")]
 
 
+def test_mean_and_std_of_all_devices_have_the_form_of_the_configuration() -> None:
+    devices = [make_samples(30 + 40 * k, (6, 2), seed=k) for k in range(3)]
+    for device in devices:
+        device["x"] = device["x"] * np.float32((1, 20)) + np.float32((0, 7))
+    every = np.concatenate([device["x"] for device in devices]).reshape(-1, 2).astype(np.float64)
+    mean, std = (", ".join(f"{value:.4g}" for value in v) for v in (every.mean(axis=0), every.std(axis=0)))
+    line = f"normalization in [model]: mean = [{mean}], std = [{std}]"
+    assert line in format_inspection(inspect_devices(*devices)).splitlines()
+    devices[0]["x"][..., 1] = 3
+    assert line not in format_inspection(inspect_devices(*devices))
+    for device in devices:
+        device["x"][..., 1] = 3
+    assert "normalization" not in format_inspection(inspect_devices(*devices))
+
+
 def test_short_format_limits_devices_and_findings() -> None:
     one_class = [
         make_samples(30 + number, seed=number) | {"y": np.zeros(30 + number, int)} for number in range(20)

@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 
 import edgefl.models
-from edgefl.config import ModelConfig
+from edgefl.algorithms.plans import build_plan
+from edgefl.compiler.build import make_network, rebuild_network
+from edgefl.config import FederationConfig, ModelConfig
 from edgefl.errors import ConfigError
+from edgefl.learner.litert import LiteRTLearner
 from edgefl.models import build_model, list_models
 
 LOCAL = {"filters1": 32, "filters2": 256, "hidden": 256, "dropout": 0.76}
@@ -62,10 +65,53 @@ def test_models_have_the_published_number_of_weights(name, shape, classes, optio
 
 
 def test_every_model_file_is_listed_with_its_source():
-    others = {"__init__", "commands", "keras_file", "options", "weights_file"}
+    others = {"__init__", "commands", "input_normalization", "keras_file", "options", "weights_file"}
     files = {path.stem for path in Path(edgefl.models.__file__).parent.glob("*.py")} - others
     assert {name.replace("-", "_") for name in list_models()} == files
     assert all(list_models().values())
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("lenet5", (28, 28, 1)), ("resnet20", (16, 16, 3)), ("softmax", (4, 3))]
+)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_mean_and_std_are_one_layer_in_front_of_any_model(name, shape, channels) -> None:
+    """The weights, their draws and the head are those of the model without the layer."""
+    channels = min(channels, shape[-1])
+    mean = (0.4, 0.1, -2.0)[:channels]
+    std = (0.5, 2.0, 0.25)[:channels]
+    raw, normalized = (
+        make_network(FederationConfig(seed=5, model=ModelConfig(name, shape, 10, {}, *constants)))
+        for constants in ((), (mean, std))
+    )
+    assert (raw.specs, raw.head_names, raw.features_shape) == (
+        normalized.specs,
+        normalized.head_names,
+        normalized.features_shape,
+    )
+    weights = raw.read_weights()
+    for key, value in normalized.read_weights().items():
+        np.testing.assert_array_equal(weights[key], value)
+    x = np.random.default_rng(0).random((3, *shape), np.float32)
+    scaled = (x - np.float32(mean)) / np.float32(std)
+    np.testing.assert_allclose(normalized.normalize_input(x), scaled, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(raw.normalize_input(x), x)
+    np.testing.assert_allclose(
+        normalized.apply(weights, x)[0], raw.apply(weights, scaled)[0], rtol=1e-4, atol=1e-4
+    )
+
+
+def test_a_plan_carries_mean_and_std() -> None:
+    model = ModelConfig("softmax", (2, 2, 1), 3, {}, (0.25,), (0.5,))
+    plan, weights = build_plan(FederationConfig(algorithm="fedavg", model=model))
+    assert plan.spec.model_options == {"mean": [0.25], "std": [0.5]}
+    x = np.float32([[[[1], [0]], [[0.25], [0.5]]]])
+    kernel = {**weights, "fc/kernel": np.eye(4, 3, dtype=np.float32)}
+    kernel = {spec.name: kernel.get(spec.name, weights[spec.name]) for spec in plan.spec.weights}
+    logits = LiteRTLearner(plan).predict("predict", kernel, {"x": x})
+    np.testing.assert_allclose(logits, [[1.5, -0.5, 0.0]])
+    rebuilt = rebuild_network(plan.spec)
+    np.testing.assert_allclose(rebuilt.apply(kernel, x)[0], logits)
 
 
 def test_vgg16_features_have_expected_shapes():
