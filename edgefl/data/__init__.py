@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from edgefl.config import DataConfig
-from edgefl.data.dataset import Dataset, pick_classes, scale_dataset, subsample
+from edgefl.data.dataset import Dataset, pick_classes, resize_pictures, scale_dataset, subsample
 from edgefl.data.datasets.catalog import (
     DATASETS,
     NPZ_PREFIX,
@@ -18,6 +18,7 @@ from edgefl.data.forms import to_input_shape
 from edgefl.data.options import fill_defaults
 from edgefl.data.partitions.client_partition import ClientPartition, copy_shard
 from edgefl.data.partitions.registry import PARTITIONS, make_client_partitions, make_shards
+from edgefl.errors import DataError
 
 __all__ = [
     "DATASETS",
@@ -87,6 +88,13 @@ def _load(name: str, options: Mapping[str, Any], seed: int) -> Dataset:
     entry = find_dataset(name)
     full = fill_defaults(f"[data] {name}", list_dataset_options(entry), options, DATA_KEYS)
     classes = full.pop("classes")
+    resize = full.pop("resize")
+    if resize and len(resize) != 2:
+        raise DataError(f"resize is {list(resize)}, expected rows and columns such as [32, 32]")
     arguments = (name.removeprefix(NPZ_PREFIX), seed) if name.startswith(NPZ_PREFIX) else ()
     dataset: Dataset = import_loader(entry).load(*arguments, **full)
-    return pick_classes(dataset, classes) if classes else dataset
+    dataset = pick_classes(dataset, classes) if classes else dataset
+    if not resize:
+        return dataset
+    x_train, x_test = (resize_pictures(x, *resize) for x in (dataset.x_train, dataset.x_test))
+    return replace(dataset, x_train=x_train, x_test=x_test)

@@ -12,6 +12,8 @@ from edgefl.rng import derive_rng
 from edgefl.types import Array, Labels
 
 Pixels = NDArray[Any]
+RESIZE_BLOCK = 256
+"""Number of pictures that are resized at once."""
 
 
 @dataclass(frozen=True)
@@ -205,3 +207,33 @@ def resize_bilinear(images: Array, height: int, width: int) -> Array:
     rows = make_weights(images.shape[1], height)
     columns = make_weights(images.shape[2], width)
     return np.ascontiguousarray(rows @ images.astype(np.float32) @ columns.T, np.float32)
+
+
+def resize_pictures(pictures: Pixels, rows: int, columns: int) -> Pixels:
+    """Resize pictures by bilinear interpolation, in the type that they have. uint8 values are rounded.
+
+    Args:
+        pictures: pictures, shape (n, rows, columns, channels), uint8 or float32.
+        rows: rows of the result.
+        columns: columns of the result.
+
+    Raises:
+        DataError: the samples are not pictures, or a size is below 1.
+    """
+    if pictures.ndim != 4:
+        raise DataError(
+            f"samples of shape {list(pictures.shape[1:])}, expected pictures [rows, columns, channels]; only "
+            "pictures can be resized: leave resize out"
+        )
+    if rows < 1 or columns < 1:
+        raise DataError(f"resize is [{rows}, {columns}], expected rows and columns of at least 1")
+    if pictures.shape[1:3] == (rows, columns):
+        return pictures
+    resized = np.empty((len(pictures), rows, columns, pictures.shape[3]), pictures.dtype)
+    for start in range(0, len(pictures), RESIZE_BLOCK):
+        for channel in range(pictures.shape[3]):
+            block = resize_bilinear(pictures[start : start + RESIZE_BLOCK, ..., channel], rows, columns)
+            resized[start : start + RESIZE_BLOCK, ..., channel] = (
+                np.rint(block) if pictures.dtype == np.uint8 else block
+            )
+    return resized

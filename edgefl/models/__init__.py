@@ -31,6 +31,8 @@ _SOURCES = {
     "gate-cnn": "gate of Adaptive Expert Models (Isaksson et al. 2022), one class per expert: 6,995 weights "
     "at 32x32x3 over seven",
     "softmax": "multinomial logistic regression: one dense layer on the flattened sample",
+    "mlp": "multilayer perceptron of FedMix (Reisser et al. 2021): two hidden layers of 200 units, 199,210 "
+    "weights at 28x28x1",
     "autoencoder": "autoencoder of MLPerf Tiny for anomaly detection (Koizumi et al. 2020): 269,992 "
     "weights at 640 values",
     "conv-autoencoder": "convolutional autoencoder for windows of sensors, for anomaly detection: 11,038 "

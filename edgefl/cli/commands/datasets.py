@@ -63,8 +63,8 @@ def partitions(context: click.Context, as_json: bool) -> None:
         click.echo(json.dumps(rows, indent=1))
         return
     for row in rows:
-        click.echo(f"{row['name']:12} {row['source']}")
-        click.echo(f"{'':12} options: {_format_options(row['options'])}")
+        click.echo(f"{row['name']:16} {row['source']}")
+        click.echo(f"{'':16} options: {_format_options(row['options'])}")
 
 
 @partitions.command()
@@ -182,13 +182,13 @@ def _format_range(values: list[float]) -> str:
 
 
 def _format_options(options: dict[str, Any]) -> str:
-    def format_value(item: Any) -> str:
+    def format_value(key: str, item: Any) -> str:
         return (
-            ",".join(map(str, item)) or "all"
+            ",".join(map(str, item)) or ("none" if key == "resize" else "all")
             if isinstance(item, tuple)
             else str(item).lower()
             if isinstance(item, bool)
             else str(item)
         )
 
-    return ", ".join(f"{key}={format_value(item)}" for key, item in options.items()) or "none"
+    return ", ".join(f"{key}={format_value(key, item)}" for key, item in options.items()) or "none"

@@ -132,9 +132,10 @@ def list_dataset_options(entry: DatasetEntry) -> dict[str, Any]:
     """Return the options of a data set with their defaults.
 
     Every data set has the option `classes`: the classes to keep, in their new order. An empty list keeps all
-    classes.
+    classes. It also has `resize`: rows and columns of the pictures after bilinear resizing. An empty list
+    keeps the size.
     """
-    return {**read_defaults(import_loader(entry).load), "classes": ()}
+    return {**read_defaults(import_loader(entry).load), "classes": (), "resize": ()}
 
 
 def list_datasets() -> list[dict[str, Any]]:

@@ -7,13 +7,11 @@ Source: J. Yang et al., MedMNIST v2, arXiv:2110.14795, after P. Tschandl et al.,
 """
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgefl.data.arrays import read_arrays
-from edgefl.data.dataset import Dataset, Pixels, resize_bilinear
+from edgefl.data.dataset import Dataset, Pixels, resize_pictures
 from edgefl.data.datasets.fetch import RemoteFile, find_file, find_or_download
 from edgefl.errors import DataError
 from edgefl.types import Labels
@@ -56,15 +54,4 @@ def _read_part(path: Path, part: str, size: int) -> tuple[Pixels, Labels]:
             "downloads it again"
         )
     x, y = arrays.values()
-    return _resize(x, size), y.astype(np.int64).ravel()
-
-
-def _resize(x: NDArray[Any], size: int) -> Pixels:
-    if x.shape[1:3] == (size, size):
-        return x
-    resized = np.empty((len(x), size, size, x.shape[3]), np.uint8)
-    for start in range(0, len(x), 256):
-        for channel in range(x.shape[3]):
-            block = resize_bilinear(x[start : start + 256, ..., channel], size, size)
-            resized[start : start + 256, ..., channel] = np.rint(block).astype(np.uint8)
-    return resized
+    return resize_pictures(x, size, size), y.astype(np.int64).ravel()

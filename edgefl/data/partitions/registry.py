@@ -9,6 +9,7 @@ import numpy as np
 from edgefl.config import PartitionConfig, suggest_nearest
 from edgefl.data.dataset import Dataset, LabelView, make_label_view
 from edgefl.data.options import fill_defaults, read_defaults
+from edgefl.data.partitions.client_mixes import client_dirichlet
 from edgefl.data.partitions.client_partition import ClientPartition, copy_shard, make_client_ids
 from edgefl.data.partitions.natural import group
 from edgefl.data.partitions.p_majority import p_majority
@@ -51,6 +52,10 @@ PARTITIONS: Mapping[str, Partition] = {
     "iid": Partition(iid, "equal shares of each class", needs_classes=False),
     "dirichlet": Partition(
         dirichlet, "class shares over clients from Dir(alpha): Hsu et al., arXiv:1909.06335"
+    ),
+    "client-dirichlet": Partition(
+        client_dirichlet,
+        "equal sizes, class mix of each client from Dir(alpha): Reisser et al., arXiv:2107.06724",
     ),
     "p-majority": Partition(
         p_majority, "two majority classes make the fraction p: Listo Zec et al., arXiv:2010.02056"

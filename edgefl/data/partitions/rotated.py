@@ -10,6 +10,7 @@ import numpy as np
 
 from edgefl.data.dataset import LabelView
 from edgefl.data.partitions.by_class import check_positive, draw_dirichlet
+from edgefl.data.partitions.client_mixes import partition_by_mixes
 from edgefl.data.partitions.client_partition import ClientPartition
 from edgefl.data.partitions.shares import make_iid_shares, partition_by_shares
 from edgefl.errors import DataError
@@ -25,6 +26,7 @@ def rotation(
     alpha: float = 1.0,
     fixed: bool = False,
     label_alpha: float = 0.0,
+    equal_sizes: bool = False,
     min_samples: int = 2,
 ) -> tuple[ClientPartition, ...]:
     """Rotate each sample by 0 to `angles` - 1 steps of `degrees`. All samples are used.
@@ -42,6 +44,8 @@ def rotation(
         fixed: use one angle per client instead. Angles are used equally often, and the angle is the true
             cluster of the client.
         label_alpha: Dirichlet concentration of the class shares over clients. 0 is IID.
+        equal_sizes: with `label_alpha`, draw the class mix of each client instead, as in `client-dirichlet`.
+            Each client then has the same number of samples, and `min_samples` has no effect.
         min_samples: minimum number of training samples of a client.
 
     Raises:
@@ -50,11 +54,18 @@ def rotation(
     check_positive(angles=angles)
     if not np.isfinite(degrees):
         raise DataError(f"degrees is {degrees}, expected the step from one angle to the next such as 45")
-    if label_alpha:
-        shares = draw_dirichlet(label_alpha, num_clients, view.num_classes, rng, "label_alpha")
+    if equal_sizes and not label_alpha:
+        raise DataError("equal_sizes is true without label_alpha, expected both; set label_alpha, such as 1")
+    if equal_sizes:
+        mixes = draw_dirichlet(label_alpha, view.num_classes, num_clients, rng, "label_alpha")
+        parts = partition_by_mixes(view, mixes, 0, 0, rng)
     else:
-        shares = make_iid_shares(view.num_classes, num_clients, rng)
-    parts = partition_by_shares(view, shares, rng, min_samples)
+        shares = (
+            draw_dirichlet(label_alpha, num_clients, view.num_classes, rng, "label_alpha")
+            if label_alpha
+            else make_iid_shares(view.num_classes, num_clients, rng)
+        )
+        parts = partition_by_shares(view, shares, rng, min_samples)
     truth = rng.permutation(np.arange(num_clients) % angles)
     client_partitions = []
     for client_partition, angle in zip(parts, truth.tolist(), strict=True):

@@ -2,7 +2,8 @@
 
 The paper has 16 clients with classes of CIFAR-100. In one set-up, 8 clusters share 16 tasks, and all clients
 of a cluster have the same 2 tasks. In the other, 4 clusters share 20 tasks with 3 per client, so a client
-lacks some tasks of its cluster. We read the paper so that no class belongs to two clusters.
+lacks some tasks of its cluster. We read the paper so that no class belongs to two clusters. Its
+experiments on similarities raise the number of common classes, which is the option `overlap`.
 
 Source: A. Filippakopoulos et al., Personalization in Distributed tinyML Applications via Adaptive Clustered
 Federated Learning.
@@ -27,12 +28,15 @@ def tasks(
     samples: int = 200,
     test_samples: int = 50,
     imbalance: float = 3.0,
+    overlap: int = 0,
 ) -> tuple[ClientPartition, ...]:
     """Divide `num_tasks` classes among the clusters, and give each client `tasks` classes of its cluster.
 
-    The cluster is the true cluster of the client. Within a cluster, the classes with the fewest clients are
-    assigned first, so that each class is used. Test samples are balanced over the classes of a client, like
-    the test parts of the data sets, so every task has the same weight. No sample goes to two clients.
+    With `overlap`, a cluster also has the first classes of the next cluster. The last cluster has those of
+    the first one. The cluster is the true cluster of the client. Within a cluster, the classes with the
+    fewest clients are assigned first, so that each class is used. Test samples are balanced over the classes
+    of a client, like the test parts of the data sets, so every task has the same weight. No sample goes to
+    two clients.
 
     Args:
         view: labels of the data set.
@@ -45,6 +49,7 @@ def tasks(
         test_samples: test samples per client.
         imbalance: ratio of the training samples of a client's most frequent and rarest class, at least 1. The
             classes between form a geometric series, in random order. 1 is balanced.
+        overlap: number of classes of the next cluster that a cluster has too.
 
     Raises:
         DataError: an option is out of range, or a class has too few samples.
@@ -57,19 +62,26 @@ def tasks(
             f"imbalance is {imbalance}, expected 1 (balanced) or more: the most frequent class over the "
             "rarest"
         )
-    if num_tasks > view.num_classes or num_tasks % clusters or num_tasks // clusters < tasks:
+    if not 0 <= overlap <= (num_tasks // clusters if clusters > 1 else 0):
+        raise DataError(
+            f"overlap is {overlap} with {num_tasks} tasks in {clusters} clusters, expected 0 to "
+            f"{num_tasks // clusters if clusters > 1 else 0}, the classes of the next cluster; change overlap"
+        )
+    least = max(tasks - overlap, 1) * clusters
+    if num_tasks > view.num_classes or num_tasks % clusters or num_tasks < least:
         raise DataError(
             f"num_tasks is {num_tasks} with {clusters} clusters and {tasks} tasks per client, expected a "
-            f"multiple of {clusters} from {tasks * clusters} to {view.num_classes}, the number of classes; "
-            "change num_tasks"
+            f"multiple of {clusters} from {least} to {view.num_classes}, the number of classes; change "
+            "num_tasks"
         )
     if num_clients < clusters:
         raise DataError(
             f"{num_clients} clients in {clusters} clusters, expected at least one each; use more clients"
         )
-    pools = np.split(rng.permutation(view.num_classes)[:num_tasks], clusters)
+    own = np.split(rng.permutation(view.num_classes)[:num_tasks], clusters)
+    pools = [np.concatenate([own[k], own[(k + 1) % clusters][:overlap]]) for k in range(clusters)]
     truth = rng.permutation(np.arange(num_clients) % clusters)
-    used = np.zeros(view.num_classes)
+    used = np.zeros((clusters, view.num_classes))
     ratios = imbalance ** (-np.arange(tasks) / max(tasks - 1, 1))
     sizes = apportion(samples, ratios)
     sizes_test = apportion(test_samples, np.ones(tasks))
@@ -81,8 +93,8 @@ def tasks(
     train, test = np.zeros((2, num_clients, view.num_classes), np.int64)
     for client, cluster in enumerate(truth):
         pool = pools[cluster]
-        indices = rng.permutation(pool[np.lexsort((rng.random(len(pool)), used[pool]))[:tasks]])
-        used[indices] += 1
+        indices = rng.permutation(pool[np.lexsort((rng.random(len(pool)), used[cluster, pool]))[:tasks]])
+        used[cluster, indices] += 1
         train[client, indices] = sizes
         test[client, indices] = sizes_test
     parts = zip(

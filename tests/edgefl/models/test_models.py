@@ -56,6 +56,9 @@ VGG_CONVOLUTIONS = sum((9 * before + 1) * after for before, after in pairwise(VG
         ("vgg16", (32, 32, 3), 10, {}, 15_245_130),
         ("cnn1d", (128, 9), 6, {}, (5 * 9 + 1) * 32 + (5 * 32 + 1) * 64 + 65 * 64 + 65 * 6),
         ("cnn1d", (128, 9), 6, {}, 16_326),
+        ("mlp", (28, 28, 1), 10, {}, 785 * 200 + 201 * 200 + 201 * 10),
+        ("mlp", (28, 28, 1), 10, {}, 199_210),
+        ("mlp", (8, 8), 3, {"hidden": 5, "layers": 1}, 65 * 5 + 6 * 3),
     ],
 )
 def test_models_have_the_published_number_of_weights(name, shape, classes, options, count):

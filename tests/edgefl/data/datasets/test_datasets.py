@@ -4,8 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgefl.data import load_dataset
-from edgefl.data.dataset import resize_bilinear
+from edgefl.config import DataConfig
+from edgefl.data import load_data, load_dataset
+from edgefl.data.dataset import resize_bilinear, resize_pictures
 from edgefl.data.datasets.fashion_mnist import SYSTEM_FOLDER
 from edgefl.data.datasets.idx import read_idx
 from edgefl.errors import DataError
@@ -25,6 +26,38 @@ def test_bilinear_resize_matches_tensorflow() -> None:
     images = np.random.default_rng(0).random((3, 8, 8)).astype(np.float32)
     expected = tf.image.resize(images[..., None], (28, 28)).numpy()[..., 0]
     np.testing.assert_allclose(resize_bilinear(images, 28, 28), expected, atol=1e-6)
+
+
+def test_pictures_keep_type_and_range_when_resized() -> None:
+    small = np.array([[0, 255], [255, 0]], np.uint8).reshape(1, 2, 2, 1)
+    large = resize_pictures(small, 2, 4)
+    assert large.dtype == np.uint8
+    assert large[0, :, :, 0].tolist() == [[0, 64, 191, 255], [255, 191, 64, 0]]  # 63.75 and 191.25
+    pictures = np.random.default_rng(0).random((300, 5, 6, 3)).astype(np.float32)
+    resized = resize_pictures(pictures, 8, 7)
+    assert (resized.dtype, resized.shape) == (np.float32, (300, 8, 7, 3))
+    assert resized.min() >= 0 and resized.max() <= 1
+    np.testing.assert_array_equal(resized[260, ..., 2], resize_bilinear(pictures[260:261, ..., 2], 8, 7)[0])
+    assert resize_pictures(pictures, 5, 6) is pictures
+
+
+def test_every_data_set_can_be_resized(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    digits = load_dataset("digits", {"resize": [32, 30], "classes": [3, 8]})
+    assert digits.x_train.shape[1:] == (32, 30, 1)
+    assert (digits.x_test.dtype, digits.num_classes) == (np.float32, 2)
+    rng = np.random.default_rng(0)
+    own = tmp_path / "own.npz"
+    np.savez(own, x=rng.integers(0, 256, (20, 4, 4, 3), np.uint8), y=np.arange(20) % 2)
+    resized = load_data(DataConfig(f"npz:{own}", options={"resize": [6, 6]}), 1, scale=False)
+    assert resized.x_train.shape[1:] == (6, 6, 3)
+    assert 0 <= resized.x_train.min() < 0.5 < resized.x_train.max() <= 1
+    np.savez(own, x=rng.random((20, 4, 3)), y=np.arange(20) % 2)
+    with pytest.raises(DataError, match=r"samples of shape \[4, 3\], expected pictures"):
+        load_dataset(f"npz:{own}", {"resize": [6, 6]})
+    for resize, message in (([32], r"resize is \[32\], expected rows and columns"), ([0, 8], "at least 1")):
+        with pytest.raises(DataError, match=message):
+            load_dataset("digits", {"resize": resize})
 
 
 def test_digits_have_published_sizes() -> None:

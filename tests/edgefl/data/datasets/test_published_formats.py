@@ -259,6 +259,7 @@ def test_all_data_sets_are_listed(folder: Path) -> None:
         "test_share": 0.2,
         "standardise": True,
         "classes": (),
+        "resize": (),
     }
     with pytest.raises(
         ConfigError, match=r"\[data\] uci-har has no option 'tset_share'; did you mean 'test_share'"

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from edgefl.config import PartitionConfig
 from edgefl.data.dataset import Dataset
 from edgefl.data.partitions.by_class import apportion, partition_by_counts
+from edgefl.data.partitions.client_mixes import fill_counts
 from edgefl.data.partitions.client_partition import ClientPartition
 from edgefl.data.partitions.p_majority import draw_majority_counts
 from edgefl.data.partitions.packages import draw_pairs
@@ -191,6 +192,11 @@ def test_rotation_partition_draws_turns_for_each_sample() -> None:
     assert np.bincount([part.truth for part in fixed]).tolist() == [2, 2, 2, 2]
     for part in fixed:
         assert set(part.turns_train.tolist()) == {part.truth} and part.turn_degrees == 90  # type: ignore[union-attr]
+    equal = draw("rotation", 10, label_alpha=1.0, equal_sizes=True)
+    assert {(len(part.train), len(part.test)) for part in equal} == {(120, 60)}
+    assert max(max(count_classes(part)[0]) for part in equal) > 20
+    with pytest.raises(DataError, match="equal_sizes is true without label_alpha"):
+        draw("rotation", 10, equal_sizes=True)
     skewed = draw("rotation", 10, label_alpha=0.1)
     assert (
         max(max(count_classes(part)[0]) for part in skewed)
@@ -244,6 +250,64 @@ def test_clients_of_a_cluster_have_the_same_tasks() -> None:
         assert sorted(train)[-2:] == [10, 30] and sorted(test)[-2:] == [6, 6]
         for j, other in enumerate(client_partitions):
             assert (classes[i] == classes[j]) if part.truth == other.truth else not classes[i] & classes[j]
+
+
+def test_neighbouring_clusters_share_classes() -> None:
+    data = make_dataset()
+    parts = draw("tasks", 8, tasks=3, num_tasks=8, clusters=4, samples=30, test_samples=9, overlap=1)
+    classes = {part.truth: set(np.unique(data.y_train[part.train]).tolist()) for part in parts}
+    for part in parts:  # 2 classes of its own and 1 of the next cluster, so all clients have all 3
+        assert set(np.unique(data.y_train[part.train]).tolist()) == classes[part.truth]
+    for k in range(4):
+        assert len(classes[k]) == 3
+        assert len(classes[k] & classes[(k + 1) % 4]) == 1
+        assert not classes[k] & classes[(k + 2) % 4]
+    assert len(set.union(*classes.values())) == 8
+    for options in ({"overlap": 3}, {"overlap": -1}, {"clusters": 1, "overlap": 1}):
+        with pytest.raises(DataError, match=r"overlap is -?[13] with 8 tasks"):
+            draw("tasks", 8, num_tasks=8, **{"clusters": 4, **options})
+
+
+def test_clusters_may_share_all_classes_but_in_other_pairs() -> None:
+    """With 3 tasks in 3 clusters and overlap 1, the clusters have the three pairs of the classes."""
+    data = make_dataset(classes=3)
+    parts = draw(
+        "tasks", 6, data=data, tasks=2, num_tasks=3, clusters=3, samples=8, test_samples=4, overlap=1
+    )
+    pairs = {part.truth: frozenset(np.unique(data.y_train[part.train]).tolist()) for part in parts}
+    assert set(pairs.values()) == {frozenset(pair) for pair in ((0, 1), (1, 2), (0, 2))}
+
+
+def test_counts_follow_the_mix_until_a_class_runs_out() -> None:
+    """Of 12 samples by (1/2, 1/4, 1/4), 6 fall to class 0, which has 2. The others get its 4."""
+    counts = fill_counts(np.array([2, 20, 20]), np.array([0.5, 0.25, 0.25]), 12, apportion)
+    assert counts.tolist() == [2, 5, 5]
+    only_others = fill_counts(np.array([0, 1, 3]), np.array([1.0, 0.0, 0.0]), 4, apportion)
+    assert only_others.tolist() == [0, 1, 3]
+
+
+def test_clients_of_client_dirichlet_have_equal_sizes() -> None:
+    data = make_dataset(500)
+    parts = draw("client-dirichlet", 20, data=data, alpha=1.0)
+    assert {(len(part.train), len(part.test)) for part in parts} == {(250, 125)}
+    for part in parts:
+        train, test = (np.array(counts) for counts in count_classes(part, data))
+        assert np.abs(test - train / 2).max() <= 6  # rounding, which adds up for the last clients
+    some = draw("client-dirichlet", 4, data=data, samples=30, test_samples=10)
+    assert {(len(part.train), len(part.test)) for part in some} == {(30, 10)}
+    with pytest.raises(DataError, match="5000 training samples for 4 clients with 1300 each"):
+        draw("client-dirichlet", 4, data=data, samples=1300)
+    with pytest.raises(DataError, match="2500 test samples for 2600 clients with 1 each"):
+        draw("client-dirichlet", 2600, data=data)
+
+
+def test_class_mixes_of_client_dirichlet_have_the_variance_of_the_distribution() -> None:
+    """A share of Dir(alpha) over C classes has the variance (C - 1) / (C^2 (C alpha + 1))."""
+    data = make_dataset(20_000)
+    parts = draw("client-dirichlet", 300, data=data, alpha=1.0, samples=200, test_samples=1)
+    shares = np.array([count_classes(part, data)[0] for part in parts]) / 200
+    of_sampling = (shares * (1 - shares)).mean() / 199
+    assert shares.var() - of_sampling == pytest.approx(9 / (100 * 11), rel=0.15)
 
 
 def test_clients_of_a_cluster_may_lack_tasks() -> None:
