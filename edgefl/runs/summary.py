@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 
 from edgefl.algorithms import read_assignments
 from edgefl.algorithms.clustering.cluster_models import explain_clusters
+from edgefl.algorithms.names import EXPERT_PREFIX
 from edgefl.config import FederationConfig
 from edgefl.data.partitions.client_partition import ClientPartition
 from edgefl.errors import StateError
@@ -36,6 +38,8 @@ FIGURE_DESCRIPTIONS = {
     "expected": "local test: accuracy by class on the common test set, weighted by the client's class shares",
     "global": "global test: accuracy on the common test set",
     "balanced": "own held-out samples, mean over classes",
+    "precision": "own held-out samples: share of correct ones among the predictions of a class, mean over "
+    "classes",
 }
 """Descriptions by the first part of a figure's name. The second part is the model, such as `mixture`."""
 
@@ -95,6 +99,40 @@ def find_clusters(simulation: Simulation) -> dict[str, int]:
     return assigned or preferred
 
 
+def find_dominant_experts(simulation: Simulation) -> dict[str, int]:
+    """Return the shared expert that each client uses most, by client id.
+
+    It is the shared expert with the highest mean gate weight in the diagnostics of the mixture. Without a
+    gate it is the model that the client chose by its loss. Clients with neither are left out.
+
+    Args:
+        simulation: the result of the federation.
+    """
+    experts: dict[str, int] = {}
+    for client_id, result in simulation.results.items():
+        diagnostics = result.mixture.diagnostics
+        weights = {
+            int(match[1]): value
+            for key, value in diagnostics.items()
+            if (match := re.fullmatch(rf"gate/(?:{EXPERT_PREFIX})?(\d+)", key))
+        }
+        if weights:
+            experts[client_id] = max(weights, key=lambda index: (weights[index], -index))
+        elif "best" in diagnostics:
+            experts[client_id] = int(diagnostics["best"])
+    return experts
+
+
+def _compare_with_truth(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    """Return the adjusted Rand index of a grouping of clients and their true clusters, None without both."""
+    both = [row for row in rows if "truth" in row and key in row]
+    if not both:
+        return None
+    from sklearn.metrics import adjusted_rand_score
+
+    return float(adjusted_rand_score([row["truth"] for row in both], [row[key] for row in both]))
+
+
 def summarize_run(
     config: FederationConfig,
     simulation: Simulation,
@@ -115,6 +153,7 @@ def summarize_run(
         ModuleNotFoundError: `[privacy]` is on, and the extra `dp` is not installed.
     """
     clusters = find_clusters(simulation)
+    experts = find_dominant_experts(simulation)
     rows = []
     for client_id, result in simulation.results.items():
         row = make_client_row(client_id, result, test_counts)
@@ -122,6 +161,8 @@ def summarize_run(
             row["truth"] = client_partitions[client_id].truth
         if client_id in clusters:
             row["cluster"] = clusters[client_id]
+        if client_id in experts:
+            row["expert"] = experts[client_id]
         rows.append(row | {"diagnostics": dict(result.mixture.diagnostics)})
     summary: dict[str, Any] = {
         "federation": config.name,
@@ -144,13 +185,10 @@ def summarize_run(
     explanations = [line for line in explain_clusters(simulation.state) if line]
     if explanations:
         summary["clustering"] = explanations
-    both = [row for row in rows if "truth" in row and "cluster" in row]
-    if both:
-        from sklearn.metrics import adjusted_rand_score
-
-        summary["adjusted_rand_index"] = adjusted_rand_score(
-            [row["truth"] for row in both], [row["cluster"] for row in both]
-        )
+    for key, name in (("cluster", "adjusted_rand_index"), ("expert", "adjusted_rand_index_experts")):
+        index = _compare_with_truth(rows, key)
+        if index is not None:
+            summary[name] = index
     usage = dict.fromkeys(key for row in rows for key in row["diagnostics"])
     means = {key: [row["diagnostics"][key] for row in rows if key in row["diagnostics"]] for key in usage}
     verdict = judge_federation(

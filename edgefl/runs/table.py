@@ -61,8 +61,9 @@ def format_result(summary: Mapping[str, Any]) -> str:
             f"privacy: epsilon {spent['epsilon']:.3f} at delta {spent['delta']:g} a client, noise multiplier "
             f"{spent['noise_multiplier']:g}, clip {spent['clip']:g}, against {spent['holds_against']}"
         )
-    if "adjusted_rand_index" in summary:
-        lines.append(f"clusters against the truth: adjusted Rand index {summary['adjusted_rand_index']:.3f}")
+    for key, grouping in (("adjusted_rand_index", "clusters"), ("adjusted_rand_index_experts", "experts")):
+        if key in summary:
+            lines.append(f"{grouping} against the truth: adjusted Rand index {summary[key]:.3f}")
     used = {key: value for key, value in summary["diagnostics"].items() if value is not None}
     if used:
         lines.append("mean over clients: " + ", ".join(f"{key} {value:.3g}" for key, value in used.items()))

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.mixtures.gate_utilization import measure_gate_by_class
-from edgefl.algorithms.names import FEDERATED_MODEL
+from edgefl.algorithms.names import FEDERATED_MODEL, MIXTURE_MODEL
 from edgefl.client.local_training import derive_client_rng
 from edgefl.client.measures import measure_test_samples
 from edgefl.client.runner import ClientRunner, WorkItem, prefix_errors
+from edgefl.client.selection import COMPARED_MODELS
 from edgefl.learner.base import Learner, evaluate
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.spec import Plan
@@ -67,7 +68,8 @@ class ClientResult:
     Attributes:
         mixture: the client's personal model.
         metrics: see `edgefl.client.personalization`. `balanced_shipped` is the mean of the accuracies by
-            class on the client's test samples.
+            class on the client's test samples. `precision_shipped` and `precision_mixture` are the macro
+            precisions of the model that the client ships and of the algorithm's mixture.
         class_share: share of each class in the client's training samples, shape (classes,), float64.
         test_accuracies: accuracy by class on the common test samples, shape (classes,), float64, for the
             mixture (`shipped`) and each peer. NaN for a class without samples. Empty without common samples.
@@ -197,9 +199,23 @@ def personalize_client(federation: OpenFederation, item: WorkItem) -> tuple[Clie
     accuracies = _measure_by_class(predicted, shard.y_test, shard.num_classes)
     finite = accuracies[np.isfinite(accuracies)]
     balanced = float(finite.mean()) if len(finite) else float("nan")
+    precisions = {"precision_shipped": measure_macro_precision(shard.y_test, predicted)}
+    algorithm_mixture = mixture.peers.get(MIXTURE_MODEL)
+    if algorithm_mixture is not None:
+        is_shipped = metrics["shipped"] == COMPARED_MODELS.index(MIXTURE_MODEL)
+        precisions["precision_mixture"] = (
+            precisions["precision_shipped"]
+            if is_shipped
+            else measure_macro_precision(
+                shard.y_test,
+                _predict(
+                    runner.learner, algorithm_mixture.signature, algorithm_mixture.weights, shard.x_test
+                ),
+            )
+        )
     result = ClientResult(
         mixture,
-        {**metrics, "balanced_shipped": balanced},
+        {**metrics, "balanced_shipped": balanced, **precisions},
         class_share=counts / max(1, counts.sum()),
         test_accuracies=federation.evaluate_on_test(mixture, shard.num_classes),
         confusion=count_confusions(shard.y_test, predicted),
@@ -253,6 +269,24 @@ def drop_mixture(client_id: str, result: ClientResult) -> ClientResult:
         result: the client result.
     """
     return replace(result, mixture=Mixture({}, {}, result.mixture.diagnostics))
+
+
+def measure_macro_precision(true: Labels, predicted: Labels) -> float:
+    """Return the mean over classes of the share of correct predictions among the predictions of the class.
+
+    Classes that are neither true nor predicted are left out. A class that is never predicted counts as 0.
+
+    Args:
+        true: true classes, shape (n,), int64.
+        predicted: predicted classes, shape (n,), int64.
+
+    Returns:
+        The precision, NaN without samples.
+    """
+    classes = np.union1d(true, predicted)
+    hits = [np.count_nonzero((predicted == label) & (true == label)) for label in classes]
+    predictions = np.array([np.count_nonzero(predicted == label) for label in classes])
+    return float(np.mean(np.array(hits) / np.maximum(predictions, 1))) if len(classes) else float("nan")
 
 
 def count_confusions(true: Labels, predicted: Labels) -> NDArray[np.int64]:

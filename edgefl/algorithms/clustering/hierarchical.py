@@ -1,8 +1,8 @@
 """Hierarchical clustering of clients by vectors of their weights.
 
-This module needs scipy, which the aggregator has. Average and single linkage on cosine distance and Ward
-linkage on Euclidean distance give merge heights that never fall. A cut is therefore a number of merges,
-counted from the lowest.
+This module needs scipy, which the aggregator has, and `cut_silhouette` needs scikit-learn. Average and single
+linkage on cosine distance and Ward linkage on Euclidean distance give merge heights that never fall. A cut is
+therefore a number of merges, counted from the lowest.
 
 The same vectors in the same order give the same clusters, so sort clients by id. Among merges of equal
 height, the merge of the earlier clients comes first. A single client is one cluster. Identical clients merge
@@ -26,6 +26,14 @@ Matrix = NDArray[np.float64]
 ROUNDING_DECIMALS = 12
 HEIGHT_TOLERANCE = 1e-9
 THIN_MARGIN_SHARE = 0.1
+MIN_SILHOUETTE = 0.5
+"""Minimum mean silhouette of two or more clusters.
+
+Kaufman and Rousseeuw call a structure up to 0.25 not substantial, up to 0.5 weak and possibly artificial, and
+above it reasonable.
+
+Source: L. Kaufman and P. Rousseeuw, Finding Groups in Data, 1990, table 4 of chapter 2.
+"""
 
 
 @dataclass(frozen=True)
@@ -238,6 +246,37 @@ def cut_widest(merges: Matrix, limit: float | None = None) -> Cut:
     if max_merges <= min_merges or not len(gaps) or gaps.max() <= HEIGHT_TOLERANCE:
         return _cut(merges, max_merges)
     return _cut(merges, min_merges + len(gaps) - 1 - int(np.argmax(gaps[::-1])))
+
+
+def cut_silhouette(merges: Matrix, distances: Matrix) -> Cut:
+    """Cut the merges into the number of clusters with the highest mean silhouette, from 2 to n - 1.
+
+    The silhouette of a client compares its mean distance a to its own cluster with the least mean distance b
+    to another cluster: (b - a) / max(a, b). It is 0 for a cluster of one client. The lowest number of equally
+    good ones wins. All clients are one cluster if the best mean is below `MIN_SILHOUETTE`, or with fewer than
+    three clients.
+
+    Pass squared distances with Ward's method, which minimizes them. For vectors of equal length they are
+    twice the cosine distances, so one minimum fits both methods.
+
+    Args:
+        merges: float64[n - 1, 4], see `build_linkage`.
+        distances: cosine distances or squared Euclidean distances, shape (n, n), float64.
+
+    Source: P. Rousseeuw, Silhouettes, Journal of Computational and Applied Mathematics 20, 1987.
+    """
+    from sklearn.metrics import silhouette_score
+
+    rounded = np.round(distances, ROUNDING_DECIMALS)
+    np.fill_diagonal(rounded, 0.0)
+    cuts = [cut_into(merges, count) for count in range(2, len(merges) + 1)]
+    scores = [
+        round(float(silhouette_score(rounded, cut.labels, metric="precomputed")), ROUNDING_DECIMALS)
+        for cut in cuts
+    ]
+    if not scores or max(scores) < MIN_SILHOUETTE:
+        return cut_into(merges, 1)
+    return cuts[int(np.argmax(scores))]
 
 
 def explain_cut(

@@ -38,6 +38,7 @@ from edgefl.algorithms.clustering.hierarchical import (
     build_linkage,
     cosine_distance,
     cut_at,
+    cut_silhouette,
     cut_widest,
     find_most_similar_cluster,
 )
@@ -79,7 +80,7 @@ def cut_by_similarity(
         updates: the updates of the clustering round. At least one.
         start: the weights that the clients trained from.
         threshold: minimum similarity of the clients of a cluster, from 0 to 1.
-        cut: `threshold` or `auto`.
+        cut: `threshold`, `auto` or `silhouette`.
         compare: `weights` compares `start` plus each delta, `deltas` compares the deltas.
         layers: see `similarity.select_compared_weights`.
 
@@ -91,7 +92,13 @@ def cut_by_similarity(
     vectors = [base + flatten_weights(update.deltas[GLOBAL], names) for update in updates]
     distances = cosine_distance(vectors)
     merges = build_linkage(distances, "average")
-    clusters = cut_at(merges, 1.0 - threshold) if cut == "threshold" else cut_widest(merges, limit=1.0)
+    clusters = (
+        cut_at(merges, 1.0 - threshold)
+        if cut == "threshold"
+        else cut_widest(merges, limit=1.0)
+        if cut == "auto"
+        else cut_silhouette(merges, distances)
+    )
     return replace(
         clusters, similarity=1.0 - distances, centers=average_unit_vectors(vectors, clusters.labels)
     )
@@ -113,7 +120,8 @@ class ClusteredOptions(TrainingOptions):
     Attributes:
         clustering: whether to cluster. false: one cluster from round 1, the paper's baseline.
         threshold: minimum similarity t of the clients of a cluster, 0 to 1. The paper uses .9 on weights.
-        cut: threshold, or auto for a cut in the widest gap, which needs no threshold.
+        cut: threshold, or a cut that needs no threshold: auto for the widest gap, silhouette for the number
+            of clusters with the highest mean silhouette.
         compare: deltas (the changes of the training) or weights.
         layers: compared layers, separated by commas. Empty: the dense layers.
         mixing: the paper's lambda. 1 is the client's own model, 0 its cluster's model.
@@ -130,7 +138,7 @@ class ClusteredOptions(TrainingOptions):
         super().__post_init__()
         check_range("threshold", self.threshold)
         check_range("mixing", self.mixing)
-        check_choice("cut", self.cut, ["threshold", "auto"])
+        check_choice("cut", self.cut, ["threshold", "auto", "silhouette"])
         check_choice("compare", self.compare, ["weights", "deltas"])
 
 

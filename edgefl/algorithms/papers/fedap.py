@@ -37,6 +37,7 @@ from edgefl.algorithms.clustering.hierarchical import (
     cosine_similarity,
     cut_at,
     cut_into,
+    cut_silhouette,
     cut_widest,
     euclidean_distance,
     find_nearest_cluster,
@@ -44,10 +45,11 @@ from edgefl.algorithms.clustering.hierarchical import (
 from edgefl.algorithms.clustering.similarity import flatten_weights
 from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import FEDERATED_MODEL, GLOBAL, INITIAL
-from edgefl.algorithms.options import TrainingOptions, as_sgd_hyper, extend_epochs
+from edgefl.algorithms.options import TrainingOptions, as_sgd_hyper, check_choice, extend_epochs
 from edgefl.algorithms.papers.fedavg import build_fedavg_objectives
 from edgefl.algorithms.server_optimizer import STATISTICS
 from edgefl.config import FederationConfig
+from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
 from edgefl.types import Array, Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights
 
@@ -73,7 +75,9 @@ def select_statistics(weights: Weights) -> dict[str, Array]:
     return {name: array for name, array in weights.items() if name.rpartition("/")[2] in STATISTICS}
 
 
-def cut_by_distance(updates: Iterable[Update], cut_distance: float, num_clusters: int) -> Cut:
+def cut_by_distance(
+    updates: Iterable[Update], cut_distance: float, num_clusters: int, cut: str = "distance"
+) -> Cut:
     """Cluster clients by the Euclidean distances of their deltas with Ward's method.
 
     Moving statistics are not compared.
@@ -83,11 +87,15 @@ def cut_by_distance(updates: Iterable[Update], cut_distance: float, num_clusters
             one.
         cut_distance: height of the cut. 0 cuts in the widest gap.
         num_clusters: number of clusters, instead of the cut. 0 uses the cut.
+        cut: `distance`, or `silhouette` for the number of clusters with the highest mean silhouette.
     """
     vectors = [flatten_delta(update) for update in updates]
-    merges = build_linkage(euclidean_distance(vectors), "ward")
+    distances = euclidean_distance(vectors)
+    merges = build_linkage(distances, "ward")
     by_distance = cut_at(merges, cut_distance) if cut_distance else cut_widest(merges)
     clusters = cut_into(merges, num_clusters) if num_clusters else by_distance
+    if cut == "silhouette":
+        clusters = cut_silhouette(merges, distances**2)
     return replace(
         clusters, similarity=cosine_similarity(vectors), centers=average_vectors(vectors, clusters.labels)
     )
@@ -105,6 +113,9 @@ class FedApOptions(TrainingOptions):
 
     beta_start = beta_end = 1 and personalize_epochs = 0 give FedAvg, with or without clusters.
 
+    Raises:
+        ConfigError: an option is out of range. Or cut is silhouette, and cut_distance or num_clusters is set.
+
     Attributes:
         clustering: whether to pretrain and to cluster.
         pretrain_rounds: rounds of FedAvg before the clustering. 0: a quarter of the rounds, at least 1.
@@ -112,6 +123,8 @@ class FedApOptions(TrainingOptions):
         cut_distance: height at which Ward's merges are cut. It depends on the model's size and the learning
             rate. 0: in the widest gap in the upper half of the merges.
         num_clusters: number of clusters, instead of the cut. 0: by the cut.
+        cut: distance, or silhouette for the number of clusters with the highest mean silhouette, instead of
+            cut_distance and num_clusters.
         beta_start: beta in the first round in clusters.
         beta_end: beta from decay_rounds on.
         decay_rounds: rounds over which beta falls, counted from the first round in clusters. 0: all rounds in
@@ -127,12 +140,22 @@ class FedApOptions(TrainingOptions):
     cluster_epochs: int = 3
     cut_distance: float = 0.0
     num_clusters: int = 0
+    cut: str = "distance"
     beta_start: float = 1.0
     beta_end: float = 0.46
     decay_rounds: int = 0
     personalize_epochs: int = 7
     least_steps: int = 200
     share_statistics: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("cut", self.cut, ["distance", "silhouette"])
+        if self.cut == "silhouette" and (self.cut_distance or self.num_clusters):
+            raise ConfigError(
+                f"[algorithm] cut is 'silhouette' with cut_distance {self.cut_distance:g} and num_clusters "
+                f"{self.num_clusters}, expected 0 for both; leave them out, or set cut = 'distance'"
+            )
 
 
 def resolve_fedap_options(options: FedApOptions, config: FederationConfig) -> FedApOptions:
@@ -222,7 +245,7 @@ def fedap(learner: Learner | None, options: FedApOptions) -> Algorithm:
             return start_clusters(
                 state,
                 round_updates,
-                cut_by_distance(round_updates, options.cut_distance, options.num_clusters),
+                cut_by_distance(round_updates, options.cut_distance, options.num_clusters, options.cut),
             )
         if state.phase == PHASE_PRETRAIN:
             return replace(

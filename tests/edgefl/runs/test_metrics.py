@@ -1,5 +1,7 @@
 """Evaluation over clients and classes, against values computed by hand."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,7 @@ from edgefl.runs.metrics import (
     summarize_figure,
 )
 from edgefl.runs.summary import summarize_run
-from edgefl.simulation.clients import ClientResult
+from edgefl.simulation.clients import ClientResult, measure_macro_precision
 from edgefl.simulation.simulate import Simulation
 from edgefl.types import Mixture, ServerState
 
@@ -55,19 +57,54 @@ def test_cdf_matches_hand_calculation():
     assert share == pytest.approx([1 / 3, 2 / 3, 1])
 
 
-def compute_rand_index(truths: list[int], clusters: list[int]) -> float:
-    """Return the summary's adjusted Rand index of clients with these true and found clusters."""
+def summarize(truths: list[int], diagnostics: list[dict[str, float]]) -> dict[str, Any]:
+    """Return the summary of clients with these true clusters and diagnostics."""
     results = {
-        f"client-{i}": ClientResult(
-            Mixture({}, diagnostics={"assignment": cluster}), {"n_train": 1}, np.ones(1)
-        )
-        for i, cluster in enumerate(clusters)
+        f"client-{i}": ClientResult(Mixture({}, diagnostics=values), {"n_train": 1}, np.ones(1))
+        for i, values in enumerate(diagnostics)
     }
     empty = np.zeros(0, np.int64)
     partitions = {f"client-{i}": ClientPartition(empty, empty, truth=truth) for i, truth in enumerate(truths)}
     simulation = Simulation(ServerState(1, "done", {}), results)
-    summary = summarize_run(FederationConfig(), simulation, [], partitions, np.ones(1))
+    return summarize_run(FederationConfig(), simulation, [], partitions, np.ones(1))
+
+
+def compute_rand_index(truths: list[int], clusters: list[int]) -> float:
+    """Return the summary's adjusted Rand index of clients with these true and found clusters."""
+    summary = summarize(truths, [{"assignment": cluster} for cluster in clusters])
+    assert "adjusted_rand_index_experts" not in summary
     return float(summary["adjusted_rand_index"])
+
+
+def test_dominant_experts_are_compared_with_the_truth():
+    """The local expert does not count, and equal weights give the first expert."""
+    pytest.importorskip("sklearn.metrics", reason="the aggregator extra is not installed")
+    adaptive = [
+        {"gate/expert0": 0.2, "gate/expert1": 0.1, "gate/local": 0.7, "best": 1.0},
+        {"gate/expert0": 0.3, "gate/expert1": 0.3, "gate/local": 0.4, "best": 0.0},
+        {"gate/expert0": 0.0, "gate/expert1": 0.5, "gate/local": 0.5, "best": 0.0},
+    ]
+    summary = summarize([4, 4, 7], adaptive)
+    assert [row["expert"] for row in summary["clients"]] == [0, 0, 1]
+    assert summary["adjusted_rand_index_experts"] == 1 and "adjusted_rand_index" not in summary
+    mixed = summarize([0, 0, 1], [{"gate/0": 0.2, "gate/1": 0.8}, {"gate/0": 0.9, "gate/1": 0.1}, {}])
+    assert [row.get("expert") for row in mixed["clients"]] == [1, 0, None]
+    chosen = summarize([0, 1, 1], [{"best": 2.0}, {"best": 0.0}, {"best": 0.0}])
+    assert chosen["adjusted_rand_index_experts"] == 1
+    assert "adjusted_rand_index_experts" not in summarize([-1, -1], [{"best": 2.0}, {"best": 0.0}])
+
+
+def test_macro_precision_matches_hand_calculation_and_scikit_learn():
+    """Class 0: 2 of 3 predictions are right. Class 1: 1 of 1. Class 2 is never predicted."""
+    true, predicted = np.array([0, 0, 1, 1, 2]), np.array([0, 0, 0, 1, 3])
+    assert measure_macro_precision(true, predicted) == pytest.approx((2 / 3 + 1 + 0 + 0) / 4)
+    assert np.isnan(measure_macro_precision(true[:0], predicted[:0]))
+    metrics = pytest.importorskip("sklearn.metrics", reason="the aggregator extra is not installed")
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        true, predicted = rng.integers(0, 6, (2, 15))
+        expected = metrics.precision_score(true, predicted, average="macro", zero_division=0)
+        assert measure_macro_precision(true, predicted) == pytest.approx(expected)
 
 
 def test_adjusted_rand_index_matches_hand_calculation():

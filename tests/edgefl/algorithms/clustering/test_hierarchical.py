@@ -12,6 +12,7 @@ from edgefl.algorithms.clustering.hierarchical import (
     cosine_similarity,
     cut_at,
     cut_into,
+    cut_silhouette,
     cut_widest,
     euclidean_distance,
     explain_cut,
@@ -113,6 +114,49 @@ def test_widest_gap_ignores_gaps_between_lowest_merges():
 def test_a_pair_and_a_single_client_are_two_clusters():
     points = np.array([[0.0], [1.0], [9.0]])
     assert cut_widest(build_linkage(euclidean_distance(points), "average")).labels.tolist() == [0, 0, 1]
+
+
+def measure_best_silhouette(points, power=1):
+    """Return the labels of the cut of points on a line by Ward's method."""
+    distances = euclidean_distance(np.array(points, float)[:, None])
+    return cut_silhouette(build_linkage(distances, "ward"), distances**power).labels.tolist()
+
+
+def test_silhouette_by_hand():
+    """Points 0 and 1 have a = 1 and b = 10.5 and 9.5, so two pairs have a mean of .90, and three parts .45.
+
+    Points 0, 1, 2, 3 have (2.5 - 1) / 2.5 and (1.5 - 1) / 1.5, a mean of .47. With squared distances it is
+    (6.5 - 1) / 6.5 and (2.5 - 1) / 2.5, a mean of .72.
+    """
+    pytest.importorskip("sklearn.metrics", reason="the aggregator extra is not installed")
+    assert measure_best_silhouette([0, 1, 10, 11]) == [0, 0, 1, 1]
+    assert measure_best_silhouette([0, 1, 2, 3]) == [0, 0, 0, 0]
+    assert measure_best_silhouette([0, 1, 2, 3], 2) == [0, 0, 1, 1]
+    assert measure_best_silhouette([0, 9, 1, 20, 8, 21]) == [0, 1, 0, 2, 1, 2]
+
+
+def test_silhouette_needs_three_clients_and_differences():
+    pytest.importorskip("sklearn.metrics", reason="the aggregator extra is not installed")
+    for points in ([5], [5, 9], [5, 5, 5]):
+        assert measure_best_silhouette(points) == [0] * len(points)
+    assert measure_best_silhouette([5, 5, 9]) == [0, 0, 1]  # (4 - 0) / 4 twice, and 0 for a single client
+
+
+def test_silhouette_of_both_methods_is_alike_for_deltas_of_equal_length():
+    """Of vectors of length 1 the squared distance is twice the cosine distance."""
+    pytest.importorskip("sklearn.metrics", reason="the aggregator extra is not installed")
+    rng = np.random.default_rng(0)
+    truth = np.arange(12) % 3
+    vectors = 2 * np.eye(3, 20)[truth] + rng.normal(0, 0.2, (12, 20))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    distances = euclidean_distance(vectors)
+    np.testing.assert_allclose(distances**2, 2 * cosine_distance(vectors), atol=1e-12)
+    for cut in (
+        cut_silhouette(link_by_average(vectors), cosine_distance(vectors)),
+        cut_silhouette(build_linkage(distances, "ward"), distances**2),
+    ):
+        assert cut.labels.tolist() == truth.tolist()
+        assert cut.last_height < cut.height < cut.next_height
 
 
 @given(VECTORS, st.floats(0.01, 20))

@@ -18,6 +18,10 @@ from edgefl.algorithms import (
 from edgefl.algorithms.check import check_algorithm
 from edgefl.algorithms.clustering.cluster_models import explain_clusters
 from edgefl.algorithms.papers.fedap import schedule_beta, select_statistics
+from edgefl.config import PartitionConfig
+from edgefl.data import copy_shard, make_client_partitions
+from edgefl.data.dataset import Dataset
+from edgefl.errors import ConfigError
 from edgefl.rng import derive_rng
 from edgefl.types import Broadcast, ClientState, ServerState, Shard, Update
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
@@ -276,3 +280,47 @@ def test_laws_hold_in_every_phase(options, learner, shards):
         draw_initial_weights(learner),
         shards,
     )
+
+
+@pytest.mark.parametrize("name", ["clustered", "fedap"])
+def test_silhouette_finds_the_clusters_of_tasks(name):
+    """Three clusters have two classes each. With the same classes for all clients, there is one cluster."""
+    pytest.importorskip("sklearn.metrics", reason="the aggregator extra is not installed")
+    rng = np.random.default_rng(0)
+    y, y_test = (np.arange(count) % 6 for count in (1200, 600))
+    x, x_test = (
+        (2 * np.eye(6)[labels] + rng.normal(0, 0.5, (len(labels), 6))).astype(np.float32)
+        for labels in (y, y_test)
+    )
+    data = Dataset(x, y, x_test, y_test, 6)
+    learner = SoftmaxLearner(softmax_spec(name, inputs=6, features=5, classes=6))
+    options = {"cut": "silhouette", "learning_rate": 0.05}
+    algorithm = make_algorithm(name, learner, options | ({"pretrain_rounds": 0} if name == "fedap" else {}))
+    for partition, options in (
+        ("tasks", {"num_tasks": 6, "clusters": 3, "samples": 60, "test_samples": 6, "imbalance": 1.0}),
+        ("iid", {}),
+    ):
+        parts = make_client_partitions(data, PartitionConfig(partition, 9, options), 1)
+        state = algorithm.init(draw_initial_weights(learner), derive_rng(1, 0))
+        assert state.phase == PHASE_CLUSTER
+        updates = [
+            algorithm.local_update(
+                algorithm.broadcast(state, client_id),
+                ClientState(),
+                copy_shard(data, part),
+                client_id,
+                derive_rng(1, 1, client_id),
+            )[0]
+            for client_id, part in parts.items()
+        ]
+        clusters = read_assignments(algorithm.aggregate(state, updates))
+        pairs = {(part.truth, clusters[client_id]) for client_id, part in parts.items()}
+        assert len(pairs) == len({cluster for _, cluster in pairs}) == (3 if partition == "tasks" else 1)
+
+
+def test_silhouette_excludes_the_other_cuts():
+    for other in ({"cut_distance": 3.0}, {"num_clusters": 2}):
+        with pytest.raises(ConfigError, match="cut is 'silhouette' with cut_distance"):
+            make_algorithm("fedap", None, {"cut": "silhouette", **other})
+    with pytest.raises(ConfigError, match="cut"):
+        make_algorithm("fedap", None, {"cut": "widest"})
