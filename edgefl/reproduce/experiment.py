@@ -10,7 +10,7 @@ A file `papers/PAPER.TABLE.toml` has these parts:
   differ. `scales` lists the scales at which it runs, and `first_seed_only` leaves further seeds out.
   `[stage]` has keys of all stages.
 - `[scales.SCALE]`: how the size differs from the paper (`differs`), `seeds` and `core_hours` per seed.
-  `config` in it overrides the tables of `[config]`, and `stages` overrides those of `[stages]`.
+  `config` in it overrides `[config]`, and `stages` overrides `[stages]`.
 - `[rows]`: figures to read from the results of the stages by the name of the row, see `Row`.
 - `[claims]`: what the paper claims about the rows, see `Claim`.
 
@@ -103,7 +103,7 @@ class ScaleSettings:
         seeds: number of seeds that are planned. 0 plans no run.
         core_hours: expected processor time of a seed in hours.
         differs: how the set-up differs from the paper's. Empty means not at all.
-        config: tables that override those of the experiment.
+        config: tables that override the tables of the experiment.
         stages: overrides of `[stages]` by stage.
     """
 
@@ -173,19 +173,25 @@ class Experiment:
 def _merge(*tables: Mapping[str, Any]) -> dict[str, Any]:
     """Return nested tables merged into one.
 
-    Later values win. A table with `replace = true` replaces the whole table.
+    Later values win. A table with `replace = true` replaces the whole table, and keeps this key.
     """
     merged: dict[str, Any] = {}
     for table in tables:
         for key, value in table.items():
-            before = merged.get(key, {})
-            if not isinstance(value, Mapping):
-                merged[key] = value
-            elif value.get("replace") is True or not isinstance(before, Mapping):
-                merged[key] = _merge({k: v for k, v in value.items() if k != "replace"})
-            else:
-                merged[key] = _merge(before, value)
+            before = merged.get(key)
+            if isinstance(before, Mapping) and isinstance(value, Mapping) and not value.get("replace"):
+                value = _merge(before, value)
+            merged[key] = value
     return merged
+
+
+def _drop_markers(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested tables without the key `replace`."""
+    return {
+        key: _drop_markers(value) if isinstance(value, Mapping) else value
+        for key, value in table.items()
+        if key != "replace"
+    }
 
 
 def _merge_stages(experiment: Experiment, scale: str, seed: int) -> dict[str, dict[str, Any]]:
@@ -206,7 +212,7 @@ def _merge_stages(experiment: Experiment, scale: str, seed: int) -> dict[str, di
             settings.stages.get(name, {}).get("config", {}),
         )
         keys = {key: value for key, value in own.items() if key not in ("scales", "first_seed_only")}
-        stages[name] = {**keys, "config": config}
+        stages[name] = {**keys, "config": _drop_markers(config)}
     return stages
 
 
@@ -278,10 +284,10 @@ def parse_experiment(name: str, text: str) -> Experiment:
     if base := raw.pop("extends", ""):
         raw = _merge(_read_toml(base, _read_file(base)), raw)
     paper, _, table = name.partition(".")
-    rows = tuple(_parse_row(name, row, values) for row, values in raw.pop("rows", {}).items())
+    rows = tuple(_parse_row(name, row, values) for row, values in _drop_markers(raw.pop("rows", {})).items())
     claims = tuple(
         _build(Claim, f"{name}: claim {text!r}", text=text, **claim)
-        for text, claim in raw.pop("claims", {}).items()
+        for text, claim in _drop_markers(raw.pop("claims", {})).items()
     )
     scales = {
         scale: _build(ScaleSettings, f"{name}: [scales.{scale}]", **settings)

@@ -118,10 +118,7 @@ UNTYPED_COMMANDS: dict[str, dict[str, str]] = {
     },
     "docs/results/outcomes.md": {"edgefl reproduce outcomes ...": LONG},
     "docs/results/regression.md": {"python -m tests.benchmarks regression ...": PEERS},
-    "docs/results/reproduce.md": {
-        "edgefl reproduce NAME ...": LONG,
-        "edgefl reproduce pfl-moe ...": LONG,
-    },
+    "docs/results/reproduce.md": {"edgefl reproduce NAME ...": LONG},
     "docs/results/simulate.md": {
         "python -m tests.benchmarks simulate ...": PEERS,
         "python -m tests.benchmarks evaluation ...": PEERS,

@@ -83,7 +83,7 @@ def reproduce(
     processes: int | None,
     as_json: bool,
 ) -> None:
-    """Run an experiment of a paper. Print its figures, those of the paper, and whether the claims hold.
+    """Run an experiment of a paper. Print the paper's figures, the measured ones, and verdicts on the claims.
 
     An interrupted experiment continues with the same command. Finished parts are not run again. Each seed
     leaves a small result file, which can be copied to another machine.

@@ -42,7 +42,7 @@ def test_result_of_changed_settings_counts_as_missing(tmp_path):
     assert read_result(tmp_path, changed, "full", 1) is None
 
 
-@pytest.mark.parametrize(("content", "part"), [("{", "JSON"), ('{"seed": 1}', "rows")])
+@pytest.mark.parametrize(("content", "part"), [("{", "cannot read"), ('{"seed": 1}', "rows")])
 def test_damaged_result_is_named(tmp_path, content, part):
     path = format_result_path(tmp_path, "aem.toy", "full", 1)
     path.write_text(content)
