@@ -283,6 +283,7 @@ def parse_experiment(name: str, text: str) -> Experiment:
     raw = _read_toml(name, text)
     if base := raw.pop("extends", ""):
         raw = _merge(_read_toml(base, _read_file(base)), raw)
+    raw.get("stages", {}).pop("replace", None)
     paper, _, table = name.partition(".")
     rows = tuple(_parse_row(name, row, values) for row, values in _drop_markers(raw.pop("rows", {})).items())
     claims = tuple(
