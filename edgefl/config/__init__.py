@@ -15,6 +15,7 @@ from edgefl.config.schema import (
     parse_config,
     parse_shape,
     read_tables,
+    restore_config,
     suggest_nearest,
     with_simulated_clients,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "parse_config",
     "parse_shape",
     "read_tables",
+    "restore_config",
     "suggest_nearest",
     "with_simulated_clients",
 ]

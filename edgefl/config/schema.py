@@ -657,6 +657,29 @@ def parse_config(text: str) -> FederationConfig:
     return read_tables(raw)
 
 
+def restore_config(values: Mapping[str, Any]) -> FederationConfig:
+    """Return the configuration that run.json records: the fields of a FederationConfig, as JSON.
+
+    Fields that an older version did not write, or that an aggregator leaves out, have their defaults.
+
+    Raises:
+        ConfigError: a field is unknown, or a value has the wrong type or is out of range.
+    """
+    tables: dict[str, Any] = {
+        "federation": {key: value for key, value in values.items() if key not in OTHER_TABLE_FIELDS}
+    }
+    for name in OTHER_TABLE_FIELDS:
+        table = values.get(name)
+        if isinstance(table, dict) and name != "options":
+            tables[name] = {**table, **table.get("options", {})}
+            tables[name].pop("options", None)
+    if "algorithm" in values:
+        tables["algorithm"] = {"name": values["algorithm"], **values.get("options", {})}
+    if "broker" in values:
+        tables["broker"] = {"url": values["broker"]}
+    return read_tables(tables)
+
+
 def read_tables(raw: Mapping[str, Any]) -> FederationConfig:
     """Return a configuration from the tables of a file by name.
 

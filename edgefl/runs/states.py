@@ -15,6 +15,44 @@ def _split_name(path: Path) -> tuple[str, str]:
     return client_id, round
 
 
+def find_committed_rounds(files: RunFiles, round: int) -> dict[str, int]:
+    """Return the round of each client's newest state up to a checkpoint, by client id.
+
+    Args:
+        files: the files of the run.
+        round: round of the checkpoint.
+    """
+    rounds: dict[str, int] = {}
+    for path in sorted(files.clients.glob("*.safetensors")):
+        client_id, written = _split_name(path)
+        if not path.name.startswith(".") and written.isdecimal() and int(written) <= round:
+            rounds[client_id] = max(int(written), rounds.get(client_id, 0))
+    return rounds
+
+
+def load_committed_states(files: RunFiles, round: int) -> dict[str, ClientState]:
+    """Return the client states of a checkpoint by client id, without changing a file.
+
+    Args:
+        files: the files of the run.
+        round: round of the checkpoint.
+
+    Raises:
+        StateError: a file is damaged.
+    """
+    return {
+        client_id: _load_state(files.client_state(client=client_id, round=written))
+        for client_id, written in find_committed_rounds(files, round).items()
+    }
+
+
+def _load_state(path: Path) -> ClientState:
+    try:
+        return decode_client_state(path.read_bytes())
+    except StateError as error:
+        raise StateError(f"{path}: {error}") from error
+
+
 class FileStates(MutableMapping[str, ClientState]):
     """A mapping from client ids to client states in files.
 
@@ -29,14 +67,12 @@ class FileStates(MutableMapping[str, ClientState]):
     def __init__(self, files: RunFiles, round: int) -> None:
         self._files = files
         self._round = round + 1
-        self._committed: dict[str, int] = {}
+        self._committed = find_committed_rounds(files, round)
         self._uncommitted: dict[str, int] = {}
         for path in sorted(files.clients.glob("*.safetensors*")):
-            client_id, written = _split_name(path)
+            _, written = _split_name(path)
             if path.name.startswith(".") or (written.isdecimal() and int(written) > round):
                 path.unlink()  # written after the checkpoint, or incomplete
-            elif written.isdecimal():
-                self._committed[client_id] = max(int(written), self._committed.get(client_id, 0))
         for path in files.clients.glob("*.safetensors"):
             client_id, written = _split_name(path)
             if written.isdecimal() and int(written) < self._committed[client_id]:
@@ -72,11 +108,7 @@ class FileStates(MutableMapping[str, ClientState]):
         round = self._uncommitted.get(client_id, self._committed.get(client_id))
         if round is None:
             raise KeyError(client_id)
-        path = self._locate(client_id, round)
-        try:
-            return decode_client_state(path.read_bytes())
-        except StateError as error:
-            raise StateError(f"{path}: {error}") from error
+        return _load_state(self._locate(client_id, round))
 
     def __setitem__(self, client_id: str, state: ClientState) -> None:
         """Write the state of a client after the current round.

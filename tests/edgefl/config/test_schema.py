@@ -1,8 +1,17 @@
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from edgefl.config import AugmentationConfig, FederationConfig, ModelConfig, load_config, parse_config
+from edgefl.config import (
+    AugmentationConfig,
+    FederationConfig,
+    ModelConfig,
+    load_config,
+    parse_config,
+    restore_config,
+)
 from edgefl.config.toml import to_toml
 from edgefl.errors import ConfigError
 
@@ -24,6 +33,43 @@ learning_rate = 0.1
 [broker]
 url = "mqtt://pi:1884"
 """
+
+
+MORE_TABLES = """
+[data]
+name = "digits"
+num_train = 100
+classes = [0, 1]
+[partition]
+name = "dirichlet"
+alpha = 0.5
+[task]
+kind = "anomaly"
+anomalies = [3, 4]
+[privacy]
+clip = 1.0
+noise_multiplier = 1.0
+population = 20
+[personalization]
+epochs = 4
+[fleet]
+lost_per_day = 0.1
+"""
+
+
+@pytest.mark.parametrize(
+    "text", ["", FULL_CONFIG, FULL_CONFIG.replace("num_classes = 20\n", "") + MORE_TABLES]
+)
+def test_a_recorded_configuration_is_restored(text: str) -> None:
+    config = parse_config(text)
+    recorded = json.loads(json.dumps(asdict(config)))
+    assert restore_config(recorded) == config
+    for name in ("broker", "data", "fleet", "rounds"):  # an aggregator or an older version leaves some out
+        recorded.pop(name)
+    restored = restore_config(recorded)
+    assert (restored.rounds, restored.options, restored.model) == (10, config.options, config.model)
+    with pytest.raises(ConfigError, match="unknown key 'newer'"):
+        restore_config({**recorded, "newer": 1})
 
 
 def test_every_table_is_read() -> None:

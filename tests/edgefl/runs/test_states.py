@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edgefl.errors import StateError
-from edgefl.runs.states import FileStates
+from edgefl.runs.states import FileStates, load_committed_states
 from edgefl.storage.run_directory import RunFiles
 from edgefl.types import ClientState
 
@@ -46,6 +46,23 @@ def test_states_return_to_the_last_checkpoint_after_a_crash(files):
     assert list(restored) == ["a", "b"]
     assert [read_value(restored, each) for each in restored] == [1, 2]
     assert list_names(files.clients) == ["a.1.safetensors", "b.1.safetensors"]
+
+
+def test_committed_states_are_read_without_a_change_of_the_directory(files):
+    states = FileStates(files, 0)
+    states["a"] = make_state(1)
+    states["b"] = make_state(2)
+    states.commit()
+    states.set_round(2)
+    states["a"] = make_state(3)
+    before = list_names(files.clients)
+    committed = load_committed_states(files, 1)
+    assert {name: float(state.arrays["w"][0]) for name, state in committed.items()} == {"a": 1, "b": 2}
+    assert float(load_committed_states(files, 2)["a"].arrays["w"][0]) == 3
+    assert list_names(files.clients) == before
+    files.client_state(client="b", round=1).write_bytes(b"damaged")
+    with pytest.raises(StateError, match=r"b\.1\.safetensors"):
+        load_committed_states(files, 1)
 
 
 def test_crash_between_server_state_and_commit_keeps_new_states(files):
