@@ -4,13 +4,15 @@ A module of `edgefl.algorithms.papers`, or any other module, provides its algori
 mapping from names to entries.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from edgefl.algorithms.base import Algorithm
+from edgefl.algorithms.mixtures.marginal_gate import ParticipantGate
 from edgefl.config import FederationConfig
 from edgefl.learner.base import Learner
+from edgefl.types import ClientState, ServerState
 
 if TYPE_CHECKING:
     from edgefl.compiler.network import Network
@@ -47,6 +49,9 @@ class Entry:
         resolve: returns the options with a value for each option that is derived from the configuration, such
             as a number of rounds. `build_plan` calls it once and stores the result in the plan.
         needs_classes: why the algorithm works only for a classification. Empty if it works for every task.
+        list_gates: returns the gates of the participants, with which a client without labels predicts. Its
+            arguments are the options, the last server state, the client states of the participants, and the
+            number of training samples of each participant. None if the algorithm has no such gates.
     """
 
     options: type[Any]
@@ -56,6 +61,12 @@ class Entry:
     models: str = ""
     resolve: Callable[[Any, FederationConfig], Any] = keep_options
     needs_classes: str = ""
+    list_gates: (
+        Callable[
+            [Any, ServerState, Mapping[str, ClientState], Mapping[str, float]], Sequence[ParticipantGate]
+        ]
+        | None
+    ) = None
 
     def __post_init__(self) -> None:
         as_mapping(self.options())  # fails early if this is not a dataclass or a field has no default

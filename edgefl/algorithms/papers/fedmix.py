@@ -27,7 +27,7 @@ phi reveals which labels a client has, as does the delta of the output layer.
 Source: Reisser et al., Federated Mixture of Experts, arXiv:2107.06724, equations 3, 6, 8, 9 and algorithm 2.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,7 @@ from edgefl.algorithms.mixtures.expert_aggregation import (
     average_experts,
     choose_experts,
     encode_responsibility,
+    load_responsibility,
     make_broadcast,
     step_models,
 )
@@ -53,6 +54,7 @@ from edgefl.algorithms.mixtures.gate import (
     apply_gate,
     mix_hidden_features,
 )
+from edgefl.algorithms.mixtures.marginal_gate import ParticipantGate
 from edgefl.algorithms.names import (
     FEDERATED_MODEL,
     PHI_MODEL,
@@ -64,7 +66,7 @@ from edgefl.algorithms.names import (
 from edgefl.algorithms.options import check_choice, check_count, check_range, limit_experts
 from edgefl.algorithms.server_optimizer import check_optimizer, choose_server_rate
 from edgefl.config import FederationConfig
-from edgefl.errors import ConfigError, DataError
+from edgefl.errors import ConfigError, DataError, StateError
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import PREDICT_MIXTURE, TensorSpec
 from edgefl.types import (
@@ -459,7 +461,6 @@ def assemble_mixture(
     """
     count = len(responsibility)
     likeliest = max(models, key=lambda k: responsibility[k])
-    closed = np.array([0.0 if k in models else CLOSED_GATE_LOGIT for k in range(count)], np.float32)
     added = strip_prefix(PERSONAL_BIAS_PREFIX, private)
     expert_weights = {
         f"expert{k}/{name}": array + added[name] if name in added else array
@@ -471,8 +472,66 @@ def assemble_mixture(
         **expert_weights,
         **shares,
         GATE_KERNEL: private[GATE_KERNEL],
-        GATE_BIAS: private[GATE_BIAS] + closed,
+        GATE_BIAS: close_gate(private[GATE_BIAS], models),
     }
+
+
+def close_gate(bias: Array, experts: Container[int]) -> Array:
+    """Return the gate's bias with all other experts closed.
+
+    Args:
+        bias: b_s, shape (experts,), float32.
+        experts: the experts that stay open.
+    """
+    closed = np.array([0.0 if k in experts else CLOSED_GATE_LOGIT for k in range(len(bias))], np.float32)
+    return bias + closed
+
+
+def list_gates(
+    options: FedMixOptions,
+    state: ServerState,
+    client_states: Mapping[str, ClientState],
+    sample_counts: Mapping[str, float],
+) -> list[ParticipantGate]:
+    """Return the gates of the participants, each over the experts that the participant has.
+
+    q(z|s) is the one that the participant reported last, from the training that moved its gate last.
+
+    Args:
+        options: the options of the algorithm.
+        state: the last server state.
+        client_states: states of the clients by client id. Not needed for a federated gate.
+        sample_counts: number of training samples of each participant by client id.
+
+    Raises:
+        StateError: the gate of a participant is missing, because it is on the participant's device only.
+    """
+    num_experts = options.num_experts
+    models = select_experts(state.models)
+    gates = []
+    for client_id in sorted(sample_counts):
+        responsibility = load_responsibility(state, client_id, num_experts)
+        if responsibility is None:  # the server rejected all its updates
+            continue
+        if options.objective == LIKELIHOOD:  # the gate saw equal weights, and reported its own mean
+            responsibility = np.full(num_experts, 1 / num_experts)
+        gate = state.models.get(GATE_MODEL) or client_states.get(client_id, ClientState()).arrays
+        if GATE_KERNEL not in gate:
+            raise StateError(
+                f"the gate of {client_id} is missing, expected the gates of all {len(sample_counts)} "
+                "participants: a local gate never leaves its device, so only a simulation without [fleet] "
+                'has them; add labels to the samples, or train with gate = "federated" in [algorithm]'
+            )
+        used = choose_experts(models, responsibility, options.prune / num_experts)
+        gates.append(
+            ParticipantGate(
+                gate[GATE_KERNEL],
+                close_gate(gate[GATE_BIAS], used),
+                rs.prune_experts(responsibility, used),
+                sample_counts[client_id],
+            )
+        )
+    return gates
 
 
 def name_train_signature(count: int, num_experts: int) -> str:
@@ -738,5 +797,6 @@ ENTRIES = {
         models="num_experts",
         resolve=resolve_fedmix_options,
         needs_classes="its responsibilities q(z|y) are a table over classes",
+        list_gates=list_gates,
     )
 }

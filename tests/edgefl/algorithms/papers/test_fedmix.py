@@ -8,8 +8,10 @@ import pytest
 from edgefl.algorithms import PHASE_PERSONALIZE, make_algorithm
 from edgefl.algorithms.check import check_algorithm
 from edgefl.algorithms.mixtures.expert_aggregation import average_experts, load_responsibility
-from edgefl.algorithms.papers.fedmix import assemble_mixture
-from edgefl.errors import ConfigError, DataError
+from edgefl.algorithms.mixtures.marginal_gate import predict_without_labels
+from edgefl.algorithms.names import select_experts
+from edgefl.algorithms.papers.fedmix import CLOSED_GATE_LOGIT, FedMixOptions, assemble_mixture, list_gates
+from edgefl.errors import ConfigError, DataError, StateError
 from edgefl.learner import evaluate
 from edgefl.rng import derive_rng
 from edgefl.types import ClientState, Shard, Update
@@ -337,3 +339,63 @@ def test_missing_or_invalid_side_information_is_an_error(side, shards):
 def test_invalid_option_is_an_error(options, message):
     with pytest.raises(ConfigError, match=message):
         make_algorithm("fedmix", None, options)
+
+
+def with_reported(state, **responsibilities):
+    """Return the state after each client reported these responsibilities."""
+    scalars = {f"q/{name}/{k}": value for name, q in responsibilities.items() for k, value in enumerate(q)}
+    return replace(state, scalars={**state.scalars, **scalars})
+
+
+def test_gates_of_participants_by_hand():
+    """Client b lacks expert 1, because it reported .2, below .5 / 2."""
+    _, _, state = start_algorithm({"num_experts": 2}, inputs=1, features=1, classes=2)
+    state = with_reported(state, a=(0.4, 0.6), b=(0.8, 0.2))
+    kernel = np.array([[1.0, 2.0]], np.float32)
+    states = {
+        name: ClientState({"gate/kernel": kernel * i, "gate/bias": np.array([i, 0], np.float32)})
+        for i, name in enumerate("ab", 1)
+    }
+    counts = {"b": 30.0, "a": 10.0, "rejected": 5.0}
+    a, b = list_gates(FedMixOptions(num_experts=2, prune=0.5), state, states, counts)
+    assert (a.num_samples, b.num_samples) == (10, 30)
+    np.testing.assert_allclose([a.responsibility, b.responsibility], [[0.4, 0.6], [1, 0]])
+    np.testing.assert_array_equal([a.kernel, b.kernel], [kernel, 2 * kernel])
+    np.testing.assert_array_equal([a.bias, b.bias], [[1, 0], [2, CLOSED_GATE_LOGIT]])
+    likelihood = list_gates(FedMixOptions(num_experts=2, objective="likelihood"), state, states, counts)
+    np.testing.assert_array_equal([gate.responsibility for gate in likelihood], np.full((2, 2), 0.5))
+
+
+def test_a_missing_local_gate_is_an_error_and_a_federated_gate_needs_no_client():
+    _, _, state = start_algorithm({"num_experts": 2})
+    state = with_reported(state, a=(0.4, 0.6), b=(0.8, 0.2))
+    with pytest.raises(StateError, match=r"the gate of a is missing.*a local gate never leaves its device"):
+        list_gates(FedMixOptions(num_experts=2), state, {}, {"a": 1.0, "b": 1.0})
+    _, _, federated = start_algorithm({"num_experts": 2, "gate": "federated"})
+    federated = with_reported(federated, a=(0.4, 0.6), b=(0.8, 0.2))
+    options = FedMixOptions(num_experts=2, gate="federated")
+    gates = list_gates(options, federated, {}, {"a": 1.0, "b": 1.0})
+    for gate in gates:
+        np.testing.assert_array_equal(gate.kernel, federated.models["gate"]["gate/kernel"])
+    np.testing.assert_allclose([gate.responsibility for gate in gates], [[0.4, 0.6], [0.8, 0.2]])
+
+
+@pytest.mark.parametrize("prune", [0.0, 0.9])
+def test_a_single_participant_predicts_like_a_client_without_labels(prune):
+    """The mean over one gate is that gate. With phi as it is, the client's own mixture is the same model."""
+    options = {"num_experts": 3, "prune": prune, "learning_rate": 0.3}
+    algorithm, learner, state = start_algorithm(options)
+    rng = np.random.default_rng(3)
+    phi = rng.normal(0, 2, (3, 3)).astype(np.float32)
+    state = replace(state, models={**state.models, "phi": {"phi": phi}})
+    y = np.array([0, 0, 1, 2, 0, 0, 1, 0])
+    shard = Shard(rng.random((8, 4), np.float32), y, rng.random((5, 4), np.float32), np.zeros(5, np.int64), 3)
+    broadcast = algorithm.broadcast(state, "a")
+    _, client_state = algorithm.local_update(broadcast, ClientState(), shard, "a", derive_rng(1, 1, "a"))
+    q = np.exp(phi) / np.exp(phi).sum(axis=1, keepdims=True)
+    state = with_reported(state, a=q[y].mean(axis=0))
+    gates = list_gates(FedMixOptions(**options), state, {"a": client_state}, {"a": 8.0})
+    classes, _ = predict_without_labels(learner, select_experts(state.models), gates, shard.x_test)
+    peer = algorithm.current(broadcast, client_state, shard)
+    log_p = learner.predict(peer.signature, peer.weights, {"x": shard.x_test})
+    np.testing.assert_allclose(classes, np.exp(log_p), atol=2e-6)
