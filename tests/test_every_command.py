@@ -59,6 +59,7 @@ MISSING = {
     "infer": "nowhere.tflite --data nowhere.npz",
     "init": "--yes --data nowhere.npz",
     "monitor": "--enrol nowhere.enrol",
+    "personalize": "nowhere --data nowhere.npz",
     "partitions show": "--data npz:nowhere.npz",
     "plan build": "--config nowhere.toml -o out",
     "plan inspect": "nowhere",

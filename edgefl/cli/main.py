@@ -35,6 +35,7 @@ CORE_COMMANDS = {
     "models": "edgefl.cli.commands.models:models",
     "monitor": "edgefl.cli.commands.monitor:monitor",
     "partitions": "edgefl.cli.commands.datasets:partitions",
+    "personalize": "edgefl.cli.commands.personalize:personalize",
     "plan": "edgefl.cli.commands.plan:plan",
     "privacy": "edgefl.cli.commands.privacy:privacy",
     "report": "edgefl.cli.commands.report:report",

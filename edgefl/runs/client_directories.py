@@ -15,7 +15,7 @@ from edgefl.simulation.clients import ClientResult, drop_mixture
 from edgefl.simulation.simulate import KeepResult
 from edgefl.storage.device_directory import DeviceFiles, encode_note, save_mixture
 from edgefl.storage.run_directory import RUN_SPACE_REMEDY, RunFiles
-from edgefl.system.files import SECRET_MODE, write_errors, write_state
+from edgefl.system.files import FREE_SPACE_REMEDY, SECRET_MODE, write_errors, write_state
 from edgefl.types import Mixture, Shard
 
 
@@ -36,15 +36,38 @@ def save_client_state(
         StateError: a file cannot be written.
     """
     state = DeviceFiles(run.mixture(client=client_id))
-    note = {"data": state.shard.name, "id": client_id, "federation": config.name, "seed": config.seed}
     with write_errors(state.root, RUN_SPACE_REMEDY):
         state.root.mkdir(parents=True, exist_ok=True)
         if not state.plan.is_symlink():
             state.plan.symlink_to(Path("..", "..", run.plan.name), target_is_directory=True)
-        save_shard(state.shard, shard)
-    write_state(state.note, encode_note(note), SECRET_MODE, RUN_SPACE_REMEDY)
+    save_client_samples(state, config, client_id, shard, RUN_SPACE_REMEDY)
     save_mixture(state, plan, mixture, RUN_SPACE_REMEDY)
     return state.root
+
+
+def save_client_samples(
+    state: DeviceFiles,
+    config: FederationConfig,
+    client_id: str,
+    shard: Shard,
+    remedy: str = FREE_SPACE_REMEDY,
+) -> None:
+    """Write the samples of a client into its device directory, and the note that names them.
+
+    Args:
+        state: the device directory, which is created if it is missing.
+        config: the configuration of the federation.
+        client_id: the client.
+        shard: the client's samples, including its test samples.
+        remedy: last part of the error message.
+
+    Raises:
+        StateError: a file cannot be written.
+    """
+    note = {"data": state.shard.name, "id": client_id, "federation": config.name, "seed": config.seed}
+    with write_errors(state.root, remedy):
+        save_shard(state.shard, shard)
+    write_state(state.note, encode_note(note), SECRET_MODE, remedy)
 
 
 def make_state_writer(

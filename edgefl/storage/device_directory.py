@@ -51,7 +51,10 @@ class DeviceFiles(Directory):
     export = StoredFile("model/", "export of the mixture", "device, without --no-export")
     model = StoredFile("model/model.tflite", "int8 model of the mixture", "device, without --no-export")
     shard = StoredFile(
-        "shard.npz", "samples of a simulated client", "edgefl simulate --mixtures", is_secret=True
+        "shard.npz",
+        "samples of a simulated client or a new client",
+        "edgefl simulate --mixtures, edgefl personalize -o",
+        is_secret=True,
     )
     field_figures = StoredFile(
         "field.json", "figures of the firmware in use", "edgefl export drift", is_secret=True

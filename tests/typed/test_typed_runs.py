@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 # Replacements that make the configurations of the pages small enough to run in seconds.
@@ -65,6 +66,11 @@ def make_smaller(text: str) -> str:
     return text
 
 
+def write_digits(workspace: Any, name: str) -> None:
+    workspace.run("edgefl data split digits --clients 2 --samples 60 -o digits")
+    shutil.move(workspace / "digits/pi-1.npz", workspace / name)
+
+
 def test_commands_of_the_commands_page_work(workspace: Any, page: Callable[[str], Any]) -> None:
     commands = page("docs/reference/commands.md")
     workspace.write_shards("pi-1.npz")
@@ -109,9 +115,26 @@ def test_commands_of_the_simulation_page_work(workspace: Any, page: Callable[[st
     workspace.run(simulate.take("edgefl simulate federation.toml"))
     assert "int8" in workspace.run(simulate.take("edgefl export --state"))
     assert "held-out samples" in workspace.run(simulate.take("edgefl infer"))
+    write_digits(workspace, "new.npz")
+    assert "held-out samples" in workspace.run(simulate.take("edgefl personalize"))
+    assert "int8" in workspace.run(simulate.take("edgefl export --state"))
     shutil.copytree(workspace / "runs/clothes", workspace / "runs/other", symlinks=True)
     workspace.run(simulate.take("edgefl compare"))
     assert (workspace / "heat.png").exists() and (workspace / "compared.png").exists()
+
+
+def test_commands_of_the_fedmix_page_work(workspace: Any, page: Callable[[str], Any]) -> None:
+    fedmix = page("docs/algorithms/fedmix.md")
+    rates = '"fedmix"\nserver_learning_rate = 0.01\n'
+    (workspace / "federation.toml").write_text(FEW.replace('"fedavg"\n', rates))
+    write_digits(workspace, "new.npz")
+    with np.load(workspace / "new.npz") as arrays:
+        np.savez(workspace / "unlabelled.npz", x=arrays["x"])
+    workspace.run(fedmix.take("edgefl simulate"))
+    assert "mixture" in workspace.run(fedmix.take("edgefl personalize"))
+    assert "by the labels that were ignored" in workspace.run(fedmix.take("edgefl personalize"))
+    answer = json.loads(workspace.run(fedmix.take("edgefl personalize")))
+    assert len(answer["predictions"]) == answer["samples"] > 0
 
 
 def test_commands_of_the_report_page_work(workspace: Any, page: Callable[[str], Any]) -> None:

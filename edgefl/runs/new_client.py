@@ -1,0 +1,230 @@
+"""A client that took part in no round of a finished federation.
+
+With labels, it personalizes like every other client. Without labels, it predicts with the gates of the
+participants, see `edgefl.algorithms.mixtures.marginal_gate`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.algorithms import PHASE_DONE, PHASE_PERSONALIZE, make_algorithm
+from edgefl.algorithms.mixtures.marginal_gate import ParticipantGate, predict_without_labels
+from edgefl.algorithms.mixtures.responsibility import Real
+from edgefl.algorithms.names import select_experts
+from edgefl.algorithms.registry import REGISTRY, check_plan_options, find_entry, make_options
+from edgefl.client.runner import ClientRunner
+from edgefl.config import FederationConfig, restore_config
+from edgefl.data.forms import has_label_arrays, to_input_shape, to_training_form
+from edgefl.data.npz import check_lengths, find_num_classes, read_label_array, read_sample_array
+from edgefl.errors import ConfigError, DataError, StateError
+from edgefl.learner.litert import LiteRTLearner
+from edgefl.plan.spec import Plan, PlanSpec, load_plan, read_num_classes
+from edgefl.runs.directory import read_json
+from edgefl.runs.states import load_committed_states
+from edgefl.server.server_algorithm import build_server_algorithm
+from edgefl.simulation.clients import make_work_items
+from edgefl.storage.checkpoint import decode_server_state
+from edgefl.storage.run_directory import RunFiles
+from edgefl.types import Array, Labels, Mixture, Scalars, ServerState, Shard
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A federation after its last round.
+
+    Attributes:
+        files: the files of the run.
+        config: the configuration of the federation.
+        plan: the plan of the federation.
+        state: the last server state.
+        sample_counts: number of training samples of each participant in its last round, by client id.
+    """
+
+    files: RunFiles
+    config: FederationConfig
+    plan: Plan
+    state: ServerState
+    sample_counts: Mapping[str, float]
+
+
+def open_finished_run(path: Path) -> FinishedRun:
+    """Read the directory of a finished federation, without changing it.
+
+    Args:
+        path: the `--out` of `edgefl simulate` or `edgefl aggregator start`, or a stage of `edgefl reproduce`.
+
+    Raises:
+        StateError: the directory contains no finished federation, or a file is damaged.
+        PlanError: the plan is missing or damaged.
+        ConfigError: run.json has a configuration that this version of edgefl does not know.
+    """
+    files = RunFiles(path)
+    values = read_json(files.note).get("config")
+    if not isinstance(values, dict):
+        raise StateError(f"{files.note} has no configuration; check that this is the right directory")
+    try:
+        config = restore_config(values)
+    except ConfigError as error:
+        raise ConfigError(f"{files.note}: {error}") from error
+    plan = load_plan(files.plan)
+    check_plan_options(plan.spec, "use the version that made this run")
+    try:
+        state = decode_server_state(files.server_state.read_bytes())
+    except OSError as error:
+        raise StateError(
+            f"{path} has no server state: {error}; finish the federation, with --resume for a simulation"
+        ) from error
+    except StateError as error:
+        raise StateError(f"{files.server_state}: {error}") from error
+    if state.round <= config.rounds and state.phase not in (PHASE_PERSONALIZE, PHASE_DONE):
+        raise StateError(
+            f"{path} has {state.round - 1} of {config.rounds} rounds; finish the federation, with --resume "
+            "for a simulation"
+        )
+    # A resumed run may have more rounds than its run.json
+    config = replace(config, rounds=max(config.rounds, state.round - 1))
+    return FinishedRun(files, config, plan, state, _read_sample_counts(files.rounds))
+
+
+def _read_sample_counts(path: Path) -> dict[str, float]:
+    counts: dict[str, float] = {}
+    try:
+        for line in path.read_text().splitlines():
+            updates = json.loads(line).get("updates", {})
+            counts |= {client_id: float(figures["num_samples"]) for client_id, figures in updates.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StateError(
+            f"cannot read the rounds in {path}: {error!r}; check that this is the right directory"
+        ) from error
+    return counts
+
+
+def personalize_new_client(run: FinishedRun, client_id: str, shard: Shard) -> tuple[Mixture, Scalars, Labels]:
+    """Make and measure the model of a client that took part in no round.
+
+    The simulator gives the same bits to a client that it only personalizes.
+
+    Args:
+        run: the federation.
+        client_id: the new client, from which its draws follow.
+        shard: its samples, with labels as they are stored.
+
+    Returns:
+        The shipped model, its metrics, see `edgefl.client.personalization.choose_personal_model`, and the
+            predicted classes of the test samples, shape (n,), int64. No classes for another task than
+            classification.
+
+    Raises:
+        ConfigError: a client of this id took part.
+        DataError: the samples do not fit the plan.
+        DivergedError: no model could be made.
+    """
+    if client_id in run.sample_counts:
+        raise ConfigError(
+            f"{client_id} took part in the federation, expected the id of a new client; give another --id"
+        )
+    spec = run.plan.spec
+    algorithm = build_server_algorithm(
+        make_algorithm(spec.algorithm, None, spec.options),
+        run.config,
+        spec,
+        key=bytes(32),  # a broadcast draws no noise
+    )
+    state = replace(run.state, phase=PHASE_PERSONALIZE)
+    (item,) = make_work_items(algorithm, state, [client_id], {}, run.config.codec)
+    runner = ClientRunner(run.plan, LiteRTLearner(run.plan), {client_id: shard}, run.config.seed)
+    mixture, _, metrics = runner.personalize(item)
+    if not (spec.is_classification and len(shard.y_test)):
+        return mixture, metrics, np.zeros(0, np.int64)
+    outputs = runner.learner.predict(mixture.signature, mixture.weights, {"x": shard.x_test})
+    return mixture, metrics, np.asarray(outputs.argmax(axis=1), np.int64)
+
+
+def list_participant_gates(run: FinishedRun) -> Sequence[ParticipantGate]:
+    """Return the gates of the participants, with which a client without labels predicts.
+
+    Args:
+        run: the federation.
+
+    Raises:
+        ConfigError: the algorithm has no gates that work without labels.
+        StateError: the gate of a participant is missing, or a file is damaged.
+    """
+    spec = run.plan.spec
+    list_gates = find_entry(spec.algorithm).list_gates
+    if list_gates is None:
+        fitting = ", ".join(name for name, entry in REGISTRY.items() if entry.list_gates is not None)
+        raise ConfigError(
+            f"the algorithm is {spec.algorithm}, which cannot predict for a client without labels, expected "
+            f"{fitting}; add labels y to the samples"
+        )
+    gates = list_gates(
+        make_options(spec.algorithm, spec.options),
+        run.state,
+        load_committed_states(run.files, run.state.round - 1),
+        run.sample_counts,
+    )
+    if not gates:
+        raise StateError(f"{run.files.root} has no participants, expected at least one; run it again")
+    return gates
+
+
+def predict_for_new_client(run: FinishedRun, gates: Sequence[ParticipantGate], x: Array) -> tuple[Real, Real]:
+    """Return the predictions for a client without labels that took part in no round.
+
+    Args:
+        run: the federation.
+        gates: the gates of the participants.
+        x: samples, shape (n, *input_shape), float32. At least one.
+
+    Returns:
+        p(y|x), shape (n, classes), and p(z|x), shape (n, experts), float64.
+    """
+    return predict_without_labels(LiteRTLearner(run.plan), select_experts(run.state.models), gates, x)
+
+
+def read_all_samples(
+    arrays: Mapping[str, NDArray[Any]], where: str, spec: PlanSpec
+) -> tuple[Array, Labels | None]:
+    """Return all samples of a source for a plan: `x`, then `x_test` if there is one. Nothing is held out.
+
+    Args:
+        arrays: the arrays of the source, see `edgefl.data.sources.read_source`.
+        where: name of the source, the first part of each error message.
+        spec: the spec of the plan.
+
+    Returns:
+        The samples, shape (n, *input_shape), float32, and their labels, shape (n,), int64. None without
+            labels.
+
+    Raises:
+        DataError: the samples do not fit the plan.
+    """
+    try:
+        formed, _ = to_training_form(arrays)
+        parts = [part for part in ("", "_test") if not part or f"x{part}" in formed]
+        samples = [to_input_shape(read_sample_array(formed, part), spec.input_shape) for part in parts]
+        for part, x in zip(parts, samples, strict=True):
+            if x.shape[1:] != spec.input_shape:
+                raise DataError(
+                    f"x{part} has samples of shape {x.shape[1:]}, expected {spec.input_shape}; is this a "
+                    "shard of another data set?"
+                )
+        if not sum(map(len, samples)):
+            raise DataError("x is empty, expected at least one sample; collect data first")
+        if not has_label_arrays(arrays):
+            return np.concatenate(samples), None
+        labels = [read_label_array(formed, part) for part in parts]
+        for part, x, y in zip(parts, samples, labels, strict=True):
+            check_lengths(x, y, part)
+        all_labels = np.concatenate(labels)
+        find_num_classes(formed, read_num_classes(spec), int(all_labels.max()))
+        return np.concatenate(samples), all_labels
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from error
