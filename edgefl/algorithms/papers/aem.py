@@ -41,16 +41,16 @@ from edgefl.algorithms.names import (
     strip_prefix,
     with_prefix,
 )
-from edgefl.algorithms.options import check_range
+from edgefl.algorithms.options import check_range, limit_experts
 from edgefl.algorithms.papers.fedavg import build_fedavg_objectives
 from edgefl.algorithms.papers.ifca import (
     MAX_HELD_OUT_SHARE,
     IfcaOptions,
     find_lowest_loss,
     ifca,
-    resolve_ifca_options,
     split_validation_rows,
 )
+from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner, evaluate, predict_label_log_p
 from edgefl.plan.spec import TensorSpec
@@ -167,7 +167,9 @@ class AemOptions(IfcaOptions):
         gate_share: share of the training samples that train the gate instead of the local model. 0: both
             train on all samples.
         gate_unseen: whether the gate trains on the validation samples, instead of gate_share.
-        baselines: whether to also measure the best cluster model after fine-tuning like the local model.
+        baselines: whether to also measure the best cluster model after fine-tuning like the local model. If
+            it is not set and [personalization] select is true, it is off. A client then trains and measures a
+            fine-tuned model anyway.
     """
 
     epsilon: float = 0.33
@@ -184,7 +186,7 @@ class AemOptions(IfcaOptions):
     gate_weight_decay: float = 6.88e-4
     gate_share: float = 0.25
     gate_unseen: bool = False
-    baselines: bool = False
+    baselines: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -196,6 +198,19 @@ class AemOptions(IfcaOptions):
                     f"[algorithm] {name} needs samples to validate on; set validation_share above 0, such "
                     "as 0.1"
                 )
+
+
+def resolve_aem_options(options: AemOptions, config: FederationConfig) -> AemOptions:
+    """Return the options with at most one model for each expected client, and with the baselines to measure.
+
+    Options that the configuration sets are not changed.
+
+    Args:
+        options: the options of the algorithm.
+        config: the configuration, which sets the expected clients and whether clients select a model.
+    """
+    measure = options.baselines if "baselines" in config.options else not config.personalization.select
+    return replace(options, num_experts=limit_experts(options.num_experts, config), baselines=measure)
 
 
 def aem(learner: Learner | None, options: AemOptions) -> Algorithm:
@@ -636,7 +651,7 @@ ENTRIES = {
         build_aem_objectives,
         _SOURCE,
         models="num_experts",
-        resolve=resolve_ifca_options,
+        resolve=resolve_aem_options,
         needs_classes="its gate learns from the probability that each expert gives to a class",
     )
 }

@@ -1,8 +1,9 @@
 """FedMix: a federation of experts, each for a region of the samples, with a private gate on every client.
 
 Client: it ascends E_q(z|y)[log p_wz(y|x,z) + log p_theta(z|x,s)] by the logits phi of q(z|y), the experts w
-and its gate theta. There is no entropy term (MAP). The gate is p_theta(z|x,s) = softmax(A h_s + b) with h_s =
-sum_k q(k|s) h_k. h_k is the input of expert k's last layer, and q(z|s) = sum_y p(y|s) q(z|y).
+and its gate theta. There is no entropy term (MAP). The option client_entropy adds H(q(z|y)). The gate is
+p_theta(z|x,s) = softmax(A h_s + b) with h_s = sum_k q(k|s) h_k. h_k is the input of expert k's last layer,
+and q(z|s) = sum_y p(y|s) q(z|y).
 
 Server, all by Adam: Delta_k = sum_s p(s|k) (w_k - w_ks), with p(s|k) proportional to q(k|s) N_s. Delta_phi =
 sum_s N_s / N (phi - phi_s) - grad H(sum_c p(c) q(z|c)), where all classes c count as equally frequent.
@@ -119,8 +120,8 @@ class FedMixOptions:
     rounds only if the rate is higher than the weights tolerate. This is what phi_learning_rate is for.
 
     Raises:
-        ConfigError: an option is out of range, or objective = "likelihood" is combined with prune or
-            condition.
+        ConfigError: an option is out of range, or objective = "likelihood" is combined with prune, condition
+            or client_entropy.
 
     Attributes:
         num_experts: number of experts, K. If it is not set, there is at most one for each client that the
@@ -140,6 +141,8 @@ class FedMixOptions:
         condition: label, or side for q(z|side information).
         num_sides: number of kinds of side information.
         entropy: weight of the marginal entropy's gradient.
+        client_entropy: whether clients add H(q(z|y)) to their objective (equation 6 with its entropy term).
+            All experts then share each label, and the federation is an ensemble.
         gate: local, or federated. The weights of a federated gate are averaged like a model, while q(k|s)
             stays personal.
         gate_epochs: epochs of the gate's training on a client that has no gate when it personalizes.
@@ -161,6 +164,7 @@ class FedMixOptions:
     condition: str = "label"
     num_sides: int = 8
     entropy: float = 1.0
+    client_entropy: bool = False
     gate: str = "local"
     gate_epochs: int = 10
     personal_epochs: int = 10
@@ -173,10 +177,10 @@ class FedMixOptions:
         check_choice("condition", self.condition, ["label", "side"])
         check_choice("gate", self.gate, ["local", FEDERATED_MODEL])
         check_choice("objective", self.objective, [BOUND, LIKELIHOOD])
-        if self.objective == LIKELIHOOD and (self.prune or self.condition != "label"):
+        if self.objective == LIKELIHOOD and (self.prune or self.condition != "label" or self.client_entropy):
             raise ConfigError(
-                '[algorithm] objective = "likelihood" has no q(z|y) for prune or condition; leave them out, '
-                'or take "bound"'
+                '[algorithm] objective = "likelihood" has no q(z|y) for prune, condition or client_entropy; '
+                'leave them out, or take "bound"'
             )
         check_optimizer(self.server_optimizer, {"learning_rate": self.server_learning_rate})
 
@@ -647,6 +651,8 @@ def _build_training(network: "Network", options: FedMixOptions, count: int) -> "
             joint = tf.stop_gradient(gated - tf.concat(losses, axis=1))
             used = for_gate = tf.nn.softmax(joint)
             gated = gated - tf.nn.log_softmax(joint)  # adds the entropy of the posterior
+        if options.client_entropy:
+            gated = gated - tf.matmul(condition, tf.nn.log_softmax(weights[PHI_MODEL]))
         gate_bound = tf.reduce_sum(for_gate * gated, axis=1)
         return tf.reshape(weighted_sum(split_columns(used), losses), (batch,)) - gate_bound, assigned
 

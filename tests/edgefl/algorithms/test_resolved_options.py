@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.algorithms import REGISTRY, complete_algorithm_options, resolve_algorithm_options
-from edgefl.config import FederationConfig, PartitionConfig, with_simulated_clients
+from edgefl.config import MIXTURE_ONLY, FederationConfig, PartitionConfig, with_simulated_clients
 
 
 def make_config(algorithm: str, rounds: int = 20, clients: int = 10, **options: object) -> FederationConfig:
@@ -86,3 +86,14 @@ def test_resolved_options_are_valid_and_resolve_to_themselves(name):
     resolved = resolve_algorithm_options(config)
     assert complete_algorithm_options(name, resolved) == resolved
     assert resolve_algorithm_options(replace(config, options=resolved)) == resolved
+
+
+def test_aem_measures_a_tuned_model_where_clients_do_not_select():
+    selecting = make_config("aem")
+    alone = replace(selecting, personalization=MIXTURE_ONLY)
+    assert selecting.personalization.select
+    for config, expected in ((selecting, False), (alone, True)):
+        assert resolve_algorithm_options(config)["baselines"] is expected
+        for value in (False, True):
+            chosen = replace(config, options={"baselines": value})
+            assert resolve_algorithm_options(chosen)["baselines"] is value

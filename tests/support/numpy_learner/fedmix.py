@@ -41,6 +41,7 @@ class _Form:
     by_label: bool
     biased: bool
     direct: bool
+    with_entropy: bool = False
 
 
 def _form(sizes: Sizes, options: Mapping[str, Any]) -> _Form:
@@ -52,6 +53,7 @@ def _form(sizes: Sizes, options: Mapping[str, Any]) -> _Form:
         by_label,
         options.get("bias", False),
         options.get("objective") == "likelihood",
+        options.get("client_entropy", False),
     )
 
 
@@ -181,6 +183,9 @@ def _slope(
     d_marginal = np.array([[(d_seen * each).sum() for each in hidden]])
     d_q = condition.T @ (_back_among(d_used, used, used_total) @ chosen.T - log_gate * s)
     d_q = d_q + w["condition_share"].T @ (_back_among(d_marginal, marginal, marginal_total) @ chosen.T)
+    if form.with_entropy:  # the slope of sum q log q is log q + 1, and the softmax cancels the 1
+        d_q = d_q + condition.T @ (np.log(for_gate) * s)
+        log_gate = log_gate - np.log(for_gate)
     gradients["phi"] = q * (d_q - (d_q * q).sum(axis=1, keepdims=True))
     return gradients, (used * losses).sum(axis=1) - (for_gate * log_gate).sum(axis=1)
 

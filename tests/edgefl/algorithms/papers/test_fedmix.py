@@ -46,7 +46,7 @@ def start_algorithm(options, **sizes):
     return algorithm, learner, algorithm.init(draw_weights(learner), derive_rng(1, 0, "init"))
 
 
-def start_hand_example(personal_epochs=0):
+def start_hand_example(personal_epochs=0, **more):
     """Return two experts on one input x = 1, with h = 1 and 2 and p(y=0) = 1/2 and 3/4."""
     options = {
         "num_experts": 2,
@@ -54,6 +54,7 @@ def start_hand_example(personal_epochs=0):
         "learning_rate": 1.0,
         "entropy": 0.0,
         "personal_epochs": personal_epochs,
+        **more,
     }
     algorithm, _, state = start_algorithm(options, inputs=1, features=1, classes=2, batch_size=3)
     parts = [(1.0, 0.0), (2.0, np.log(3))]
@@ -117,6 +118,29 @@ def test_two_clients_one_round_by_hand():
     np.testing.assert_allclose(after.models["phi"]["phi"], [[-1e-3, 1e-3], [1e-3, -1e-3]], rtol=1e-4)
     np.testing.assert_allclose(after.models["expert0"]["head/bias"], [-1e-3, 1e-3], rtol=1e-4)
     assert after.round == 2
+
+
+def test_client_entropy_by_hand():
+    """With q(z|0) = (1/4, 3/4), H = .562335 is subtracted from the loss, and dH / dphi = -q (ln q + H)."""
+    gate = {"gate/kernel": np.zeros((1, 2), np.float32), "gate/bias": np.log([1, 3]).astype(np.float32)}
+    updates = []
+    for options in ({}, {"client_entropy": True}):
+        algorithm, state = start_hand_example(**options)
+        phi = np.array([[0, np.log(3)], [0, 0]], np.float32)
+        state = replace(state, models={**state.models, "phi": {"phi": phi}})
+        updates.append(train_client(algorithm, state, "a", 0, 1, gate)[0])
+    without, entropy = updates
+    # 1/4 (ln 2 + ln 4) + 3/4 (ln 4/3 + ln 4/3)
+    assert without.metrics["loss"] == pytest.approx(0.951384, abs=1e-6)
+    assert entropy.metrics["loss"] == pytest.approx(0.951384 - 0.562335, abs=1e-6)
+    np.testing.assert_allclose(
+        entropy.deltas["phi"]["phi"] - without.deltas["phi"]["phi"],
+        [[0.205990, -0.205990], [0, 0]],
+        atol=1e-6,
+    )
+    for expert in ("expert0", "expert1"):
+        for name, array in without.deltas[expert].items():
+            np.testing.assert_array_equal(entropy.deltas[expert][name], array)
 
 
 @pytest.mark.parametrize("epochs", [0, 1])

@@ -93,6 +93,7 @@ def test_laws_hold_with_likelihood_objective(shards):
         ({"server_optimizer": "adm"}, "did you mean 'adam'"),
         ({"objective": "likelihood", "prune": 0.5}, "leave them out"),
         ({"objective": "likelihood", "condition": "side"}, "leave them out"),
+        ({"objective": "likelihood", "client_entropy": True}, "leave them out"),
     ],
 )
 def test_invalid_or_conflicting_options_are_an_error(options, message):

@@ -20,6 +20,7 @@ VARIANTS = [
     {"prune": 0.5, "bias": True},
     {"condition": "side", "num_sides": 2, "gate": "federated"},
     {"objective": "likelihood", "bias": True},
+    {"client_entropy": True, "prune": 0.5},
 ]
 
 
@@ -82,7 +83,7 @@ def compare_learners(learners, signature, tolerance):
 
 
 @pytest.mark.parametrize(
-    "more", VARIANTS, ids=["plain", "pruned and biased", "by side information", "likelihood"]
+    "more", VARIANTS, ids=["plain", "pruned and biased", "by side information", "likelihood", "entropy"]
 )
 def test_numpy_rules_equal_the_objectives(more, linear_network):
     """The gradients in numpy equal the gradients of TensorFlow.
