@@ -119,3 +119,36 @@ def test_layer_named_like_a_mixture_part_is_an_error():
     network = Network(keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="gate")]))
     with pytest.raises(ConfigError, match="named 'gate'"):
         build_objectives("aem", network, {})
+
+
+@pytest.mark.parametrize("gate", ["pixels", "softmax"])
+def test_local_model_and_gate_read_normalized_samples(gate):
+    """A gate with mean and std equals the gate of the raw model on samples that were normalized before."""
+    pytest.importorskip("keras", reason="the aggregator extra is not installed")
+    from edgefl.algorithms.papers.aem import AemOptions, build_aem_objectives, make_gate
+    from edgefl.compiler.build import make_network
+    from edgefl.config import FederationConfig, ModelConfig
+
+    options = AemOptions(num_experts=2, gate=gate, local_model="softmax")
+    rng = np.random.default_rng(0)
+    x = rng.random((64, 2, 2, 3), np.float32)
+    mean, std = (0.5, 0.1, -1.0), (0.25, 2.0, 0.5)
+    scaled = ((x - np.float32(mean)) / np.float32(std)).astype(np.float32)
+    outputs = []
+    for constants, samples in (((), scaled), ((mean, std), x)):
+        network = make_network(FederationConfig(model=ModelConfig("softmax", (2, 2, 3), 4, {}, *constants)))
+        apply_gate = make_gate(network, options).apply
+        (local,) = [item for item in build_aem_objectives(network, options) if item.name == "predict_local"]
+        draws = np.random.default_rng(1)
+        weights = {
+            spec.name: draws.normal(size=spec.shape).astype(np.float32)
+            for spec in (*make_gate(network, options).specs, *local.frozen)
+        }
+        outputs.append(
+            (
+                apply_gate(weights, samples, False, None)[0],
+                local.out(weights, {"x": samples[: local.batch_size]}),
+            )
+        )
+    for raw, normalized in zip(*outputs, strict=True):
+        np.testing.assert_allclose(normalized, raw, rtol=1e-4, atol=1e-4)
