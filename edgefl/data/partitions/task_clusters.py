@@ -78,8 +78,8 @@ def tasks(
         raise DataError(
             f"{num_clients} clients in {clusters} clusters, expected at least one each; use more clients"
         )
-    own = np.split(rng.permutation(view.num_classes)[:num_tasks], clusters)
-    pools = [np.concatenate([own[k], own[(k + 1) % clusters][:overlap]]) for k in range(clusters)]
+    groups = np.split(rng.permutation(view.num_classes)[:num_tasks], clusters)
+    pools = [np.concatenate([groups[k], groups[(k + 1) % clusters][:overlap]]) for k in range(clusters)]
     truth = rng.permutation(np.arange(num_clients) % clusters)
     used = np.zeros((clusters, view.num_classes))
     ratios = imbalance ** (-np.arange(tasks) / max(tasks - 1, 1))
