@@ -21,6 +21,7 @@ from edgefl.reproduce.cached_learner import CachedLearner
 from edgefl.reproduce.timed_engine import TimedEngine, read_seconds
 from edgefl.runs.client_directories import make_state_writer
 from edgefl.runs.directory import RunDirectory, read_json
+from edgefl.runs.layer_similarity import compare_layers, measure_layer_gaps
 from edgefl.runs.pipeline import PartitionedDataset, open_partitioned_dataset, play_run
 from edgefl.runs.progress import RoundProgress
 from edgefl.runs.summary import encode_confusions, encode_gates, summarize_run
@@ -49,6 +50,8 @@ class ExperimentStage:
             personalized.
         evaluate_every: number of rounds between two evaluations of all clients. 0: none.
         pooled: whether one client has the samples of all, as in training without a federation.
+        layers_over: number of epochs after which the layers of clients that train alone are compared, see
+            `edgefl.runs.layer_similarity`. 0: none.
     """
 
     name: str
@@ -60,6 +63,7 @@ class ExperimentStage:
     num_late: int = 0
     evaluate_every: int = 0
     pooled: bool = False
+    layers_over: int = 0
 
 
 ExperimentResult = Mapping[str, Any]
@@ -172,6 +176,8 @@ class StageRunner:
                 plan[0], LiteRTLearner(plan[0]), simulation.state, as_float(dataset.x_test), dataset.y_test
             )
             summary["models"] = {name: figure["accuracy"] for name, figure in figures.items()}
+        if stage.layers_over:
+            summary["layer_gaps"] = _measure_layer_gaps(run, stage, shared)
         summary["late"] = late
         _add_seconds(summary, records, read_seconds(run.files.seconds), simulation.state.round)
         if stage.measure_int8:
@@ -181,6 +187,20 @@ class StageRunner:
         run.write(run.files.gates, encode_gates(simulation))
         run.write(run.files.summary, json.dumps(summary, indent=1, allow_nan=False) + "\n")
         return {**summary, "records": records}
+
+
+def _measure_layer_gaps(
+    run: RunDirectory, stage: ExperimentStage, shared: PartitionedDataset
+) -> dict[str, dict[str, float]]:
+    plan_and_weights = run.read_plan()
+    assert plan_and_weights is not None
+    plan, initial = plan_and_weights
+    truth = {client_id: part.truth for client_id, part in shared.client_partitions.items()}
+    return measure_layer_gaps(
+        compare_layers(
+            LiteRTLearner(plan), initial, shared.shards, stage.layers_over, truth, stage.config.seed
+        )
+    )
 
 
 def _add_seconds(

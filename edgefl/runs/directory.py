@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from edgefl.config import FederationConfig
+from edgefl.config import FederationConfig, restore_config
 from edgefl.errors import ConfigError, PlanError, StateError
 from edgefl.plan.spec import INITIAL_FILE, Plan, load_plan
 from edgefl.runs.states import FileStates
@@ -24,17 +24,6 @@ from edgefl.types import ServerState, Weights
 
 CHECKPOINT_INTERVAL_S = 2.0
 """Minimum time between two checkpoints. The last round always writes a checkpoint."""
-
-
-def _fill_defaults(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a configuration with the defaults of missing keys, also in its tables."""
-    filled = {
-        key: {**defaults[key], **value}
-        if isinstance(value, dict) and isinstance(defaults.get(key), dict) and key != "options"
-        else value
-        for key, value in values.items()
-    }
-    return {**defaults, **filled}
 
 
 class RunDirectory:
@@ -101,7 +90,7 @@ class RunDirectory:
                 f"{self.files.note} has no configuration; pass another --out, or remove {self.files.root}"
             )
         # An older version did not write all keys, and behaved like their defaults.
-        before = _fill_defaults(before, json.loads(json.dumps(asdict(FederationConfig()))))
+        before = json.loads(json.dumps(asdict(restore_config(before))))
         other = [key for key in config_values if config_values[key] != before.get(key) and key != "rounds"]
         if other:
             name = other[0]

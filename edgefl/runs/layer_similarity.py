@@ -121,3 +121,32 @@ def compare_layers(
         "dense": sorted({name.rpartition("/")[0] for name in names}),
         "compared": together,
     }
+
+
+def measure_layer_gaps(layers: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Return by how much clients of a true cluster are more similar than clients of different clusters.
+
+    Args:
+        layers: the result of `compare_layers`.
+
+    Returns:
+        The difference of the mean similarities, by epoch, for the compared layers (`dense`) and for the mean
+            of the others (`others`). The keys of the epochs are their numbers.
+
+    Source: Filippakopoulos et al., figures 3 and 4.
+    """
+    truth = np.asarray(layers["truth"])
+    is_same = truth[:, None] == truth[None, :]
+    is_pair = ~np.eye(len(truth), dtype=np.bool_)
+
+    def measure_gap(matrices: Any) -> list[float]:
+        array = np.asarray(matrices)
+        return [float(m[is_same & is_pair].mean() - m[~is_same].mean()) for m in array]
+
+    gaps = {name: measure_gap(matrices) for name, matrices in layers["layers"].items()}
+    others = np.mean([gap for name, gap in gaps.items() if name not in layers["dense"]], axis=0)
+    rows = {"dense": measure_gap(layers["compared"]), "others": others.tolist()}
+    return {
+        name: {str(epoch): gap for epoch, gap in zip(layers["epochs"], values, strict=True)}
+        for name, values in rows.items()
+    }
