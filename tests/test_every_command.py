@@ -172,6 +172,7 @@ def test_every_command_that_reads_files_has_a_missing_file_test() -> None:
         "bench firmware",
         "dashboard",
         "export key",
+        "reproduce",
     }
     assert readers - writers <= set(MISSING)
 

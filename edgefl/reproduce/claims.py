@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from edgefl.reproduce.experiment import Claim
+from edgefl.reproduce.experiment import PaperClaim
 from edgefl.reproduce.report import ExperimentVerdict
 
 MIN_SEEDS = 5
@@ -20,7 +20,7 @@ CONFIDENCE_PERCENT = 95
 REPRODUCED = "reproduced"
 NOT_REPRODUCED = "not reproduced"
 UNDECIDED = "undecided"
-NOT_RUN = "not run"
+NO_RUN = "not run"
 OUT_OF_REACH = "out of reach (cost)"
 
 
@@ -41,7 +41,7 @@ def bootstrap_interval(values: Sequence[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def judge_claim(claim: Claim, rows: Sequence[Mapping[str, float]]) -> ExperimentVerdict:
+def judge_claim(claim: PaperClaim, rows: Sequence[Mapping[str, float]]) -> ExperimentVerdict:
     """Return the verdict on a claim.
 
     Args:
@@ -57,13 +57,13 @@ def judge_claim(claim: Claim, rows: Sequence[Mapping[str, float]]) -> Experiment
     if len(values) < MIN_SEEDS:
         seeds = f"{len(values)} of {MIN_SEEDS} seeds"
         measured = f"{np.mean(values):{sign}.2f} ({seeds})" if values else seeds
-        return ExperimentVerdict(claim.text, measured, UNDECIDED if values else NOT_RUN, claim.paper)
+        return ExperimentVerdict(claim.text, measured, UNDECIDED if values else NO_RUN, claim.paper)
     low, high = bootstrap_interval(values)
     measured = f"{np.mean(values):{sign}.2f} ({low:{sign}.2f} to {high:{sign}.2f})"
     return ExperimentVerdict(claim.text, measured, _decide(claim, low, high), claim.paper)
 
 
-def _decide(claim: Claim, low: float, high: float) -> str:
+def _decide(claim: PaperClaim, low: float, high: float) -> str:
     """Return the outcome for an interval."""
     lower = -np.inf if claim.at_least is None else claim.at_least
     upper = np.inf if claim.at_most is None else claim.at_most

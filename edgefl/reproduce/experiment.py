@@ -12,7 +12,7 @@ A file `papers/PAPER.TABLE.toml` has these parts:
 - `[scales.SCALE]`: how the size differs from the paper (`differs`), `seeds` and `core_hours` per seed.
   `config` in it overrides `[config]`, and `stages` overrides `[stages]`.
 - `[rows]`: figures to read from the results of the stages by the name of the row, see `Row`.
-- `[claims]`: what the paper claims about the rows, see `Claim`.
+- `[claims]`: what the paper claims about the rows, see `PaperClaim`.
 
 A table that overrides another one keeps its further keys, unless it has `replace = true`.
 """
@@ -47,7 +47,7 @@ ExperimentScale = Literal["smoke", "reduced", "half", "full"]
 - full: the sizes of the paper.
 """
 DIRECTORY = Path(__file__).parent / "papers"
-SCALES: tuple[ExperimentScale, ...] = ("smoke", "reduced", "half", "full")
+EXPERIMENT_SCALES: tuple[ExperimentScale, ...] = ("smoke", "reduced", "half", "full")
 
 PAPER_PERSONALIZATION: Mapping[str, Any] = {"select": False, "validation_share": 0.0, "baseline": False}
 """A client trains on all of its samples and ships the algorithm's mixture, as in the papers."""
@@ -72,7 +72,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Claim:
+class PaperClaim:
     """A claim of the paper, with the check that decides about it. It is written before the experiment runs.
 
     The check is about `row`, or about the difference `row` - `than` of one seed. It must be above `at_least`,
@@ -144,7 +144,7 @@ class Experiment:
     stages: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     scales: Mapping[str, ScaleSettings] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[PaperClaim, ...] = ()
 
     @property
     def name(self) -> str:
@@ -154,7 +154,11 @@ class Experiment:
     @property
     def planned_scales(self) -> tuple[str, ...]:
         """The scales with planned seeds, from the largest."""
-        return tuple(scale for scale in reversed(SCALES) if scale in self.scales and self.scales[scale].seeds)
+        return tuple(
+            scale
+            for scale in reversed(EXPERIMENT_SCALES)
+            if scale in self.scales and self.scales[scale].seeds
+        )
 
     def find_scale(self, scale: str) -> ScaleSettings:
         """Return the settings of a scale.
@@ -165,8 +169,8 @@ class Experiment:
         if self.out_of_reach:
             raise ConfigError(f"{self.name} cannot run here: {self.out_of_reach}")
         if scale not in self.scales:
-            known = ", ".join(f"--{name}" for name in SCALES if name in self.scales)
-            raise ConfigError(f"{self.name} has no scale --{scale}, expected {known}")
+            choices = ", ".join(f"--{name}" for name in EXPERIMENT_SCALES if name in self.scales)
+            raise ConfigError(f"{self.name} has no scale --{scale}, expected {choices}")
         return self.scales[scale]
 
 
@@ -202,7 +206,7 @@ def _merge_stages(experiment: Experiment, scale: str, seed: int) -> dict[str, di
     for name, stage in experiment.stages.items():
         own = {**experiment.stage, **stage, **settings.stages.get(name, {})}
         is_left_out = seed > 1 and own.get("first_seed_only", False)
-        if scale not in own.get("scales", SCALES) or is_left_out:
+        if scale not in own.get("scales", EXPERIMENT_SCALES) or is_left_out:
             continue
         config = _merge(
             base,
@@ -287,7 +291,7 @@ def parse_experiment(name: str, text: str) -> Experiment:
     paper, _, table = name.partition(".")
     rows = tuple(_parse_row(name, row, values) for row, values in _drop_markers(raw.pop("rows", {})).items())
     claims = tuple(
-        _build(Claim, f"{name}: claim {text!r}", text=text, **claim)
+        _build(PaperClaim, f"{name}: claim {text!r}", text=text, **claim)
         for text, claim in _drop_markers(raw.pop("claims", {})).items()
     )
     scales = {
@@ -300,7 +304,7 @@ def parse_experiment(name: str, text: str) -> Experiment:
     _check_names(f"{name}: stage", {s for row in rows for s in row.stages}, experiment.stages)
     row_names = {row.name: row for row in rows}
     _check_names(f"{name}: row", {r for c in claims for r in (c.row, c.than) if r}, row_names)
-    _check_names(f"{name}: scale", set(scales), dict.fromkeys(SCALES))
+    _check_names(f"{name}: scale", set(scales), dict.fromkeys(EXPERIMENT_SCALES))
     for scale, settings in scales.items():
         _check_names(f"{name}: stage of [scales.{scale}]", set(settings.stages), experiment.stages)
     return experiment
@@ -330,9 +334,9 @@ def _parse_row(experiment: str, name: str, table: Mapping[str, Any]) -> Row:
     return row
 
 
-def _check_names(context: str, names: set[str], known: Mapping[str, Any]) -> None:
-    for name in sorted(names - set(known)):
-        raise ConfigError(f"{context} {name!r} does not exist; {suggest_nearest(name, list(known))}")
+def _check_names(context: str, names: set[str], existing: Mapping[str, Any]) -> None:
+    for name in sorted(names - set(existing)):
+        raise ConfigError(f"{context} {name!r} does not exist; {suggest_nearest(name, list(existing))}")
 
 
 def load_experiments() -> tuple[Experiment, ...]:

@@ -77,7 +77,7 @@ def find_last_loss(result: ExperimentResult) -> float:
     return float(result["records"][-1]["loss"])
 
 
-MEASURES: Mapping[str, Callable[[ExperimentResult], float]] = {
+ROW_MEASURES: Mapping[str, Callable[[ExperimentResult], float]] = {
     "clusters": count_used_experts,
     "homogeneity": measure_homogeneity,
     "completeness": measure_completeness,
@@ -101,8 +101,8 @@ def measure(result: ExperimentResult, value: str) -> float:
     Raises:
         ConfigError: the result has no such figure.
     """
-    if value in MEASURES:
-        return MEASURES[value](result)
+    if value in ROW_MEASURES:
+        return ROW_MEASURES[value](result)
     node: Any = result
     for part in value.split("."):
         if not isinstance(node, Mapping) or part not in node:

@@ -76,7 +76,7 @@ COLUMN_HEADINGS: Mapping[str, str] = {
     SECONDS_PER_CLIENT: SECONDS_PER_CLIENT,
 }
 """The headings of the table, with the column of each."""
-SCALES = ("smoke", "reduced")
+OUTCOME_SCALES = ("smoke", "reduced")
 LEGEND = (
     "accuracies in per cent, means over clients and seeds; (22 of 24): number of clients with the model\n"
     "regret: points by which shipped models are below each client's best model in test accuracy; with few\n"

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgefl.reproduce.claims import NOT_RUN, OUT_OF_REACH, judge_claim
+from edgefl.reproduce.claims import NO_RUN, OUT_OF_REACH, judge_claim
 from edgefl.reproduce.experiment import Experiment, digest_stages, make_stages
 from edgefl.reproduce.measures import extract_curves, measure_rows
 from edgefl.reproduce.report import ExperimentReport, ExperimentVerdict, Figure
@@ -91,7 +91,7 @@ def make_report(
         scale,
         tuple(result.seed for result in results),
         figures,
-        tuple(verdict for verdict in verdicts if verdict.outcome != NOT_RUN),
+        tuple(verdict for verdict in verdicts if verdict.outcome != NO_RUN),
         round(SECONDS_PER_HOUR * sum(result.core_hours for result in results), 1),
         note,
         _describe_setup(experiment, scale),

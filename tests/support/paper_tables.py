@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 
 from edgefl.reproduce.claims import OUT_OF_REACH, judge_claim
-from edgefl.reproduce.experiment import Claim, Experiment, load_experiments
+from edgefl.reproduce.experiment import Experiment, PaperClaim, load_experiments
 from edgefl.reproduce.results import RESULTS_DIRECTORY, SeedResult, read_results
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,7 +81,9 @@ def _render_claims(experiment: Experiment, results: Sequence[SeedResult]) -> str
     return "".join(lines)
 
 
-def _judge(experiment: Experiment, claim: Claim, rows: Sequence[Mapping[str, float]]) -> tuple[str, str, str]:
+def _judge(
+    experiment: Experiment, claim: PaperClaim, rows: Sequence[Mapping[str, float]]
+) -> tuple[str, str, str]:
     if experiment.out_of_reach:
         return claim.paper, "", OUT_OF_REACH
     verdict = judge_claim(claim, rows)

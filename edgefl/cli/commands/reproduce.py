@@ -183,7 +183,7 @@ def _run_paper(
 
 
 def _run_outcomes(scale: ExperimentScale, seeds: int, out: Path, processes: int, as_json: bool) -> None:
-    if scale not in outcomes.SCALES:
+    if scale not in outcomes.OUTCOME_SCALES:
         raise ConfigError(f"{OUTCOMES} has no scale --{scale}, expected --reduced or --smoke")
     began = time.monotonic()
     results = []

@@ -6,16 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.reproduce.claims import (
+    NO_RUN,
     NOT_REPRODUCED,
-    NOT_RUN,
     REPRODUCED,
     UNDECIDED,
     bootstrap_interval,
     judge_claim,
 )
-from edgefl.reproduce.experiment import Claim
+from edgefl.reproduce.experiment import PaperClaim
 
-GAIN = Claim("A is above B", "A", "B", at_least=0.0, paper="+12")
+GAIN = PaperClaim("A is above B", "A", "B", at_least=0.0, paper="+12")
 
 
 def make_rows(differences):
@@ -30,7 +30,7 @@ def make_rows(differences):
         ([-1, -2, -3, -2, -1], NOT_REPRODUCED),
         ([5, -4, 6, -5, 1], UNDECIDED),
         ([1, 2, 3, 2], UNDECIDED),
-        ([], NOT_RUN),
+        ([], NO_RUN),
     ],
 )
 def test_outcome_needs_five_seeds_whose_interval_is_on_one_side(differences, outcome):
@@ -42,7 +42,7 @@ def test_outcome_needs_five_seeds_whose_interval_is_on_one_side(differences, out
 def test_measured_text_has_the_mean_and_the_interval_or_the_number_of_seeds():
     assert judge_claim(GAIN, make_rows([2, 2, 2, 2, 2])).measured == "+2.00 (+2.00 to +2.00)"
     assert judge_claim(GAIN, make_rows([2, 4])).measured == "+3.00 (2 of 5 seeds)"
-    alone = Claim("A is 1", "A", at_least=1.0)
+    alone = PaperClaim("A is 1", "A", at_least=1.0)
     assert judge_claim(alone, [{"A": 1.0}] * 5).measured == "1.00 (1.00 to 1.00)"
     assert judge_claim(alone, [{"A": 1.0}] * 5).outcome == REPRODUCED
     assert judge_claim(alone, [{"A": 0.5}] * 5).outcome == NOT_REPRODUCED
@@ -50,7 +50,7 @@ def test_measured_text_has_the_mean_and_the_interval_or_the_number_of_seeds():
 
 
 def test_two_limits_ask_for_equality():
-    same = Claim("A and B are alike", "A", "B", at_least=-3.0, at_most=3.0)
+    same = PaperClaim("A and B are alike", "A", "B", at_least=-3.0, at_most=3.0)
     assert judge_claim(same, make_rows([1, -1, 2, -2, 0])).outcome == REPRODUCED
     assert judge_claim(same, make_rows([8, 9, 7, 8, 9])).outcome == NOT_REPRODUCED
     assert judge_claim(same, make_rows([2, 3, 4, 3, 3])).outcome == UNDECIDED
@@ -59,7 +59,7 @@ def test_two_limits_ask_for_equality():
 def test_seeds_without_the_rows_are_left_out():
     rows = [*make_rows([2, 2, 2, 2, 2]), {"A": 1.0}, {"B": 100.0}, {}]
     assert judge_claim(GAIN, rows).outcome == REPRODUCED
-    assert judge_claim(GAIN, [{"A": 1.0}] * 9).outcome == NOT_RUN
+    assert judge_claim(GAIN, [{"A": 1.0}] * 9).outcome == NO_RUN
 
 
 def test_interval_of_two_values_is_the_quantile_of_their_three_means():
