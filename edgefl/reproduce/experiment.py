@@ -204,9 +204,9 @@ def _merge_stages(experiment: Experiment, scale: str, seed: int) -> dict[str, di
     base = {"federation": {"name": experiment.paper}, "personalization": PAPER_PERSONALIZATION}
     stages = {}
     for name, stage in experiment.stages.items():
-        own = {**experiment.stage, **stage, **settings.stages.get(name, {})}
-        is_left_out = seed > 1 and own.get("first_seed_only", False)
-        if scale not in own.get("scales", EXPERIMENT_SCALES) or is_left_out:
+        keys = {**experiment.stage, **stage, **settings.stages.get(name, {})}
+        is_left_out = keys.pop("first_seed_only", False) and seed > 1
+        if scale not in keys.pop("scales", EXPERIMENT_SCALES) or is_left_out:
             continue
         config = _merge(
             base,
@@ -215,7 +215,6 @@ def _merge_stages(experiment: Experiment, scale: str, seed: int) -> dict[str, di
             stage.get("config", {}),
             settings.stages.get(name, {}).get("config", {}),
         )
-        keys = {key: value for key, value in own.items() if key not in ("scales", "first_seed_only")}
         stages[name] = {**keys, "config": _drop_markers(config)}
     return stages
 
