@@ -10,9 +10,20 @@ from edgefl.storage.checkpoint import decode_server_state, decode_stored_mixture
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 
-@pytest.mark.parametrize("algorithm", ["lg-fedavg", "local", "ditto"])
-def test_mqtt_and_simulator_give_the_same_bits(algorithm, federate, mosquitto_url, toys):
-    federation = federate(mosquitto_url, algorithm=algorithm, rounds=3, min_clients=2, seed=5)
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [
+        ("lg-fedavg", {}),
+        ("local", {}),
+        ("local", {"schedule": "step", "decay_every": 2}),
+        ("ditto", {}),
+    ],
+    ids=["lg-fedavg", "local", "local-by-schedule", "ditto"],
+)
+def test_mqtt_and_simulator_give_the_same_bits(algorithm, options, federate, mosquitto_url, toys):
+    federation = federate(
+        mosquitto_url, algorithm=algorithm, options=options, rounds=3, min_clients=2, seed=5
+    )
     shards = {f"pi-{i}": toys.shard(i, 20 + 10 * i) for i in range(2)}
     aggregator = federation.aggregator("--json")
     devices = {client_id: federation.device(client_id, shard) for client_id, shard in shards.items()}
