@@ -39,30 +39,39 @@ PUBLIC = {
 }
 
 
-CASES = {
-    "mixture": ("false", ""),
-    "selected": ("true", ""),
-    "normalized": ("false", "mean = [0.3]\nstd = [0.4]"),
+AUGMENTED = """least_steps = 0
+alternate = true
+gate_optimizer = "sgd"
+gate_momentum = 0.9
+
+[augmentation]
+crop = 2
+flip = true
+rotate = 10
+"""
+VARIANTS = {
+    "mixture": {"select": "false", "model": "", "more": ""},
+    "selected": {"select": "true", "model": "", "more": ""},
+    "augmented": {"select": "true", "model": "mean = [0.3]\nstd = [0.4]", "more": AUGMENTED},
 }
-"""Whether a device selects between its models, and further keys of `[model]`."""
 
 
-@pytest.fixture(scope="module", params=CASES.values(), ids=CASES)
-def case(request):
-    """A value of CASES."""
-    return request.param
+@pytest.fixture(scope="module", params=VARIANTS)
+def variant(request):
+    """The text that differs between the configurations."""
+    return VARIANTS[request.param]
 
 
 @pytest.fixture(scope="module")
-def select(case):
+def select(variant):
     """Whether a device selects between its models."""
-    return case[0]
+    return variant["select"]
 
 
 @pytest.fixture(scope="module")
-def plan(tmp_path_factory, case):
+def plan(tmp_path_factory, variant):
     directory = tmp_path_factory.mktemp("lenet")
-    (directory / "federation.toml").write_text(write_config("mqtt://unused", case))
+    (directory / "federation.toml").write_text(TOML.format(url="mqtt://unused", **variant))
     build_plan_in_child(directory / "federation.toml", directory / "plan")
     return directory / "plan"
 
@@ -82,7 +91,7 @@ name = "pfl-mfe"
 epochs = 1
 adapt_epochs = 1
 gate_epochs = 1
-
+{more}
 [personalization]
 select = {select}
 
@@ -91,13 +100,8 @@ url = "{url}"
 """
 
 
-def write_config(url, case):
-    """Return the text of federation.toml."""
-    return TOML.format(url=url, select=case[0], model=case[1])
-
-
 @pytest.fixture(scope="module")
-def finished_run(plan, case, tmp_path_factory, request):
+def finished_run(plan, variant, tmp_path_factory, request):
     """Run the federation once. Yields the directory, all messages, the memory maps of the processes and
     the output of the devices.
     """
@@ -105,7 +109,7 @@ def finished_run(plan, case, tmp_path_factory, request):
     url = request.getfixturevalue("mosquitto_url")
     services = request.getfixturevalue("services")
     directory = tmp_path_factory.mktemp("run")
-    (directory / "federation.toml").write_text(write_config(url, case))
+    (directory / "federation.toml").write_text(TOML.format(url=url, **variant))
     for i, client_id in enumerate(IDS):
         services.save_shard(directory / f"{client_id}.npz", make_digits_shard(i))
     listener = request.getfixturevalue("listen_to_all")(url)

@@ -1,5 +1,8 @@
 """PFL-MoE: the gate's step by hand, the split, and the client result of each kind."""
 
+from dataclasses import replace
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,9 +10,11 @@ from hypothesis import strategies as st
 
 from edgefl.algorithms import PHASE_PERSONALIZE, make_algorithm
 from edgefl.algorithms.mixtures.gate import split_gate_samples
+from edgefl.config import AugmentationConfig
+from edgefl.errors import ConfigError
 from edgefl.learner import evaluate
 from edgefl.rng import derive_rng
-from edgefl.types import ClientState, ServerState
+from edgefl.types import ClientState, ServerState, Shard
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 
@@ -104,3 +109,138 @@ def test_the_mixture_is_the_gated_sum_of_logits(shards):
         rtol=1e-5,
         atol=1e-6,
     )
+
+
+class RecordingLearner(SoftmaxLearner):
+    """Records the signature, the epochs, the starting weights and the first slots of each training."""
+
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.calls = []
+
+    def fit(self, signature, weights, *args, slots=None, **options):
+        first = dict(slots or {})
+        trained, loss = super().fit(signature, weights, *args, slots=slots, **options)
+        self.calls.append((signature, options["epochs"], options["hyper"], weights, first, trained))
+        return trained, loss
+
+
+def personalize_by_turns(name, shards, **options):
+    learner = RecordingLearner(softmax_spec(name, inputs=4, features=4, classes=3))
+    algorithm = make_algorithm(name, learner, {"adapt_epochs": 3, "least_steps": 0, **options})
+    model = {
+        "trunk/kernel": np.eye(4, dtype=np.float32),
+        "head/kernel": np.full((4, 3), 0.1, np.float32),
+        "head/bias": np.zeros(3, np.float32),
+    }
+    sent = algorithm.broadcast(ServerState(2, PHASE_PERSONALIZE, {"global": model, "initial": model}), "pi-1")
+    mixture, _ = algorithm.personalize(sent, ClientState(), shards["pi-1"], derive_rng(1, 2, "pi-1"))
+    return learner.calls, mixture
+
+
+@pytest.mark.parametrize("name", ["pfl-mf", "pfl-mfe"])
+def test_alternating_training_takes_turns_and_keeps_weights_and_momentum(name, shards):
+    calls, mixture = personalize_by_turns(
+        name, shards, alternate=True, gate_optimizer="sgd", gate_momentum=0.9, gate_epochs=7
+    )
+    assert [call[:2] for call in calls] == [("train_head", 1), ("train_gate", 1)] * 3
+    for turns in (calls[::2], calls[1::2]):
+        assert not turns[0][4]
+        for (*_, trained), (*_, weights, slots, _) in pairwise(turns):
+            assert slots and any(array.any() for array in slots.values())
+            assert all(np.array_equal(weights[key], array) for key, array in trained.items())
+    assert all(call[2] == {"learning_rate": 0.001, "momentum": 0.9} for call in calls[1::2])
+    for part, last in (("local/", calls[4][5]), ("", calls[5][5])):
+        for key, array in last.items():
+            np.testing.assert_array_equal(mixture.weights[part + key], array)
+
+
+def test_without_turns_the_gate_follows_the_last_epoch_of_the_classifier(shards):
+    calls, _ = personalize_by_turns("pfl-mfe", shards)
+    assert [call[:2] for call in calls] == [("train_head", 3), ("train_gate", 10)]
+
+
+def test_alternating_training_without_a_gate_changes_nothing(shards):
+    (_, plain), (_, turns) = (personalize_by_turns("pfl-fb", shards, alternate=on) for on in (False, True))
+    for name, array in plain.weights.items():
+        np.testing.assert_array_equal(array, turns.weights[name])
+
+
+def test_unknown_optimizer_of_the_gate_is_refused():
+    with pytest.raises(ConfigError, match="gate_optimizer is 'adamw', expected 'adam' or 'sgd'"):
+        make_algorithm("pfl-mfe", None, {"gate_optimizer": "adamw"})
+
+
+@pytest.fixture(scope="module", params=["pfl-fb", "pfl-mf", "pfl-mfe"])
+def pair(request, tiny_config):
+    """Return (name, plan, plan with augmentation, initial weights). The gate's optimizer is SGD."""
+    from edgefl.algorithms.plans import build_plan
+
+    options = {**tiny_config.options, "gate_optimizer": "sgd", "gate_momentum": 0.9}
+    config = replace(tiny_config, algorithm=request.param, options=options)
+    plan, initial = build_plan(config)
+    augmented, _ = build_plan(replace(config, augmentation=AugmentationConfig(1, True, 10.0)))
+    return request.param, plan, augmented, initial
+
+
+def test_training_on_samples_takes_the_steps_of_training_on_features(pair, digits):
+    """Without changes of the samples, both forms of the plan train the same head and gate."""
+    from edgefl.learner.litert import LiteRTLearner
+
+    name, plan, augmented, initial = pair
+    assert [spec.name for spec in augmented.spec.find_signature("train_head").data] == ["x"]
+    plain, on_samples = LiteRTLearner(plan), LiteRTLearner(augmented)
+    x, y = digits[0][:70], digits[1][:70]
+    features = plain.predict("features", initial, {"x": x})
+    options = {"epochs": 2, "hyper": {"learning_rate": 0.02, "momentum": 0.9}}
+    heads = [
+        learner.fit("train_head", initial, data, y, rng=derive_rng(1, 1), augment=False, **options)[0]
+        for learner, data in ((plain, {"features": features}), (on_samples, {"x": x}))
+    ]
+    for key, array in heads[0].items():
+        np.testing.assert_allclose(heads[1][key], array, atol=1e-5)
+    if name == "pfl-fb":
+        return
+    head = {spec.name: initial[spec.name] for spec in plain.spec.find_signature("predict_head").frozen}
+    parts = (head, {**head, **heads[0]})
+    logits = [plain.predict("predict_head", part, {"features": features}) for part in parts]
+    inputs = features if name == "pfl-mfe" else x.reshape(len(x), -1)
+    width = inputs.shape[1]
+    start = {"gate/kernel": np.zeros((width, 1), np.float32), "gate/bias": np.zeros(1, np.float32)}
+    experts = {
+        **initial,
+        **start,
+        **{
+            f"{prefix}/{key}": array
+            for prefix, part in zip(("global", "local"), parts, strict=True)
+            for key, array in part.items()
+        },
+    }
+    cases = ((plain, {"gate_input": inputs, "logits": np.stack(logits, axis=1)}), (on_samples, {"x": x}))
+    gates = [
+        learner.fit("train_gate", experts, data, y, rng=derive_rng(1, 1), augment=False, **options)[0]
+        for learner, data in cases
+    ]
+    for key, array in gates[0].items():
+        np.testing.assert_allclose(gates[1][key], array, atol=1e-5)
+        assert np.abs(array).max() > 1e-5
+
+
+def test_litert_and_keras_personalize_alike_with_augmentation(pair, digits):
+    from edgefl.algorithms.plans import make_keras_learner
+    from edgefl.learner.litert import LiteRTLearner
+
+    name, plan, augmented, initial = pair
+    shard = Shard(digits[0][:60], digits[1][:60], digits[0][60:80], digits[1][60:80], 10)
+    options = {**augmented.spec.options, "adapt_epochs": 3, "least_steps": 0, "alternate": True}
+    mixtures = []
+    for learner in (LiteRTLearner(augmented), make_keras_learner(augmented.spec), LiteRTLearner(plan)):
+        algorithm = make_algorithm(name, learner, options)
+        sent = algorithm.broadcast(ServerState(2, PHASE_PERSONALIZE, {"global": initial}), "a")
+        mixtures.append(algorithm.personalize(sent, ClientState(), shard, derive_rng(1, 2, "a"))[0].weights)
+    device, reference, plain = mixtures
+    for key, array in device.items():
+        np.testing.assert_allclose(array, reference[key], atol=1e-4)
+    changed = {key for key, array in device.items() if not np.array_equal(array, plain[key])}
+    assert changed >= {"local/fc2/bias"} | ({"gate/bias"} if name != "pfl-fb" else set())
+    assert not any(key.startswith(("conv", "global")) for key in changed)
