@@ -11,6 +11,7 @@ import pytest
 
 from edgefl.algorithms import REGISTRY, make_algorithm
 from edgefl.config import (
+    AugmentationConfig,
     DataConfig,
     FederationConfig,
     FleetConfig,
@@ -113,6 +114,7 @@ CONFIG_TABLES = {
     "personalization": PersonalizationConfig,
     "privacy": PrivacyConfig,
     "task": TaskConfig,
+    "augmentation": AugmentationConfig,
     "data": DataConfig,
     "partition": PartitionConfig,
     "fleet": FleetConfig,

@@ -74,7 +74,7 @@ def rotate_by_turns(images: Array, turns: Labels, degrees: float) -> Array:
     return turned
 
 
-def rotate_each(images: Array, degrees: NDArray[np.floating[Any]]) -> Array:
+def rotate_by_angles(images: Array, degrees: NDArray[np.floating[Any]]) -> Array:
     """Rotate each picture by its own angle: bilinear between pixels, and zero outside.
 
     It is as fast for different angles as for equal ones, so it suits the batches of a training.

@@ -7,7 +7,7 @@ and a device therefore train on the same pictures. A prediction never changes it
 import numpy as np
 
 from edgefl.config import AugmentationConfig
-from edgefl.data.image_rotation import rotate_each
+from edgefl.data.image_rotation import rotate_by_angles
 from edgefl.errors import ConfigError, PlanError
 from edgefl.plan.spec import PlanSpec, read_task
 from edgefl.types import Array, Labels
@@ -53,7 +53,7 @@ def augment_images(images: Array, augmentation: AugmentationConfig, rng: np.rand
         flips = rng.random(count) < 0.5 if augmentation.flip else np.zeros(count, np.bool_)
         images = crop_images(images, crop, offsets, flips)
     if augmentation.rotate:
-        images = rotate_each(images, rng.uniform(-augmentation.rotate, augmentation.rotate, count))
+        images = rotate_by_angles(images, rng.uniform(-augmentation.rotate, augmentation.rotate, count))
     return images
 
 

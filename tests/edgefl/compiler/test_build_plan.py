@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,11 @@ from safetensors.numpy import load_file
 from edgefl.algorithms.plans import build_plan, make_keras_learner
 from edgefl.cli.commands.plan import plan as plan_command
 from edgefl.cli.main import run_command
-from edgefl.config import FederationConfig, ModelConfig
+from edgefl.config import AugmentationConfig, FederationConfig, ModelConfig
+from edgefl.errors import PlanError
 from edgefl.learner.litert import LiteRTLearner
-from edgefl.plan.spec import load_plan, save_plan
+from edgefl.plan import spec as plan_spec
+from edgefl.plan.spec import decode_plan, encode_plan, load_plan, parse_spec, save_plan, serialize_spec
 
 MODEL_OPTIONS = ["--model", "softmax", "--input-shape", "6,6,1", "--num-classes", "3"]
 
@@ -111,3 +114,22 @@ def test_litert_and_keras_train_the_gate_alike(plan_directory):
     for name in gate:
         np.testing.assert_allclose(trained[0][name], trained[1][name], atol=1e-5)
         assert np.abs(trained[0][name]).max() > 1e-4
+
+
+def test_plan_with_augmentation_has_a_format_that_older_versions_refuse(monkeypatch):
+    config = FederationConfig(
+        model=ModelConfig("softmax", (6, 6, 1), 3), augmentation=AugmentationConfig(crop=2, rotate=15.0)
+    )
+    built, weights = build_plan(config)
+    assert built.spec.format == 4
+    again = decode_plan(encode_plan(built))
+    assert again.id == built.id
+    assert again.spec.augmentation == {"crop": 2, "flip": False, "rotate": 15.0}
+    plain, plain_weights = build_plan(replace(config, augmentation=AugmentationConfig()))
+    stored = json.loads(serialize_spec(plain.spec))
+    assert stored["format"] == 2 and "augmentation" not in stored
+    assert (built.program, built.template) == (plain.program, plain.template)
+    assert all((weights[name] == array).all() for name, array in plain_weights.items())
+    monkeypatch.setattr(plan_spec, "PLAN_FORMATS", (1, 2, 3))
+    with pytest.raises(PlanError, match="plan format 4, expected at most 3; update edgefl on this device"):
+        parse_spec(serialize_spec(built.spec))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from edgefl.config import AugmentationConfig
-from edgefl.data.image_rotation import rotate, rotate_each
+from edgefl.data.image_rotation import rotate, rotate_by_angles
 from edgefl.errors import PlanError
 from edgefl.learner.augmentation import augment_images, crop_images, read_augmentation
 from edgefl.learner.litert import LiteRTLearner
@@ -54,7 +54,7 @@ def test_rotation_by_hand():
     """
     square = np.zeros((2, 3, 3, 1), np.float32)
     square[:, 0, 1] = 1  # the pixel above the centre
-    quarter, eighth = rotate_each(square, np.array([90.0, 45.0]))[..., 0]
+    quarter, eighth = rotate_by_angles(square, np.array([90.0, 45.0]))[..., 0]
     np.testing.assert_allclose(quarter, [[0, 0, 0], [1, 0, 0], [0, 0, 0]], atol=1e-6)
     share = 2 - np.sqrt(2)
     assert eighth[0, 0] == pytest.approx(share, abs=1e-6)
@@ -64,7 +64,7 @@ def test_rotation_by_hand():
 @given(images, st.integers(0, 99))
 def test_each_picture_is_rotated_like_alone(pictures, seed):
     degrees = np.random.default_rng(seed).uniform(-180, 180, len(pictures))
-    turned = rotate_each(pictures, degrees)
+    turned = rotate_by_angles(pictures, degrees)
     assert turned.dtype == np.float32 and turned.shape == pictures.shape
     for picture, angle, result in zip(pictures, degrees, turned, strict=True):
         np.testing.assert_allclose(result, rotate(picture[None], float(angle))[0], atol=1e-4)
@@ -72,7 +72,7 @@ def test_each_picture_is_rotated_like_alone(pictures, seed):
 
 @given(images)
 def test_rotation_by_zero_is_the_picture(pictures):
-    np.testing.assert_array_equal(rotate_each(pictures, np.zeros(len(pictures))), pictures)
+    np.testing.assert_array_equal(rotate_by_angles(pictures, np.zeros(len(pictures))), pictures)
 
 
 @given(images, st.integers(0, 3), st.booleans(), st.integers(0, 99))

@@ -71,6 +71,26 @@ def test_same_seed_gives_the_same_bits(case):
     assert not all(np.array_equal(first[name], other[name]) for name in first)
 
 
+def test_epochs_in_several_calls_with_slots_give_the_bits_of_one_call(case):
+    learner, weights, x, y = case
+    hyper = {"learning_rate": 0.1, "momentum": 0.9}
+    rng = derive_rng(1, 1)
+    model, slots = weights, {}
+    for _ in range(3):
+        trained, _ = learner.fit(
+            "train", model, {"x": x[:50]}, y[:50], epochs=1, rng=rng, hyper=hyper, slots=slots
+        )
+        model = {**model, **trained}
+    whole, _ = learner.fit(
+        "train", weights, {"x": x[:50]}, y[:50], epochs=3, rng=derive_rng(1, 1), hyper=hyper
+    )
+    assert set(slots) == {spec.name for spec in learner.spec.find_signature("train").slots} != set()
+    for name, array in whole.items():
+        np.testing.assert_array_equal(array, model[name])
+    with pytest.raises(PlanError, match="is missing"):
+        learner.fit("train", model, {"x": x}, y, epochs=1, rng=rng, slots={"other": np.zeros(1, np.float32)})
+
+
 def test_number_of_threads_does_not_change_results(tiny, digits):
     """A device uses more threads than the simulator. Both must learn the same."""
     (plan, weights), (x, y) = tiny[:2], digits

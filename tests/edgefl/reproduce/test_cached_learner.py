@@ -95,6 +95,28 @@ def test_changed_labels_or_samples_miss_the_cache(fedavg_plan, samples, tmp_path
     assert learner.saved_s == 0
 
 
+def test_training_that_carries_slots_is_not_cached(fedavg_plan, samples, tmp_path):
+    plan, initial = fedavg_plan
+    expected_slots, slots = {}, {}
+    expected = fit(LiteRTLearner(plan), initial, samples, slots=expected_slots)
+    assert fit(CachedLearner(plan, tmp_path), initial, samples, slots=slots) == expected
+    assert all(np.array_equal(slots[name], array) for name, array in expected_slots.items())
+    assert slots and not list(tmp_path.iterdir())
+
+
+def test_training_with_augmentation_misses_the_cache_of_plain_training(fedavg_plan, samples, tmp_path):
+    plan, initial = fedavg_plan
+    fit(CachedLearner(plan, tmp_path), initial, samples)
+    augmented = replace(plan, spec=replace(plan.spec, augmentation={"flip": True}))
+    learner = CachedLearner(augmented, tmp_path)
+    assert fit(learner, initial, samples) == fit(LiteRTLearner(augmented), initial, samples)
+    assert learner.saved_s == 0
+    fit(learner, initial, samples)
+    assert learner.saved_s > 0
+    plain = fit(LiteRTLearner(plan), initial, samples)
+    assert fit(learner, initial, samples, augment=False) == plain != fit(learner, initial, samples)
+
+
 def test_failed_training_caches_no_model(fedavg_plan, samples, tmp_path):
     plan, initial = fedavg_plan
     x, y = samples

@@ -1,9 +1,9 @@
 """A plan that was built with other options than those of the configuration."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from edgefl.algorithms import resolve_algorithm_options
-from edgefl.config import FederationConfig, PersonalizationConfig
+from edgefl.config import AugmentationConfig, FederationConfig, PersonalizationConfig
 from mqtt_broker.aggregator.plan_source import list_differing_options
 from tests.support.numpy_learner.softmax import softmax_spec
 
@@ -54,3 +54,15 @@ def test_plan_without_personalization_settings_differs_from_the_defaults():
         "the plan has [personalization] validation_share = 0.0, the configuration 0.2",
         "the plan has [personalization] baseline = False, the configuration True",
     ]
+
+
+def test_differing_augmentation_is_named():
+    config = FederationConfig(augmentation=AugmentationConfig(crop=4, flip=True))
+    spec = make_spec(asdict(PersonalizationConfig()))
+    lines = list_differing_options(spec, config)
+    assert [line.partition(";")[0] for line in lines] == [
+        "the plan has [augmentation] crop = 0, the configuration 4",
+        "the plan has [augmentation] flip = False, the configuration True",
+    ]
+    planned = replace(spec, input_shape=(28, 28, 1), augmentation=config.augmentation.as_plan_entry())
+    assert list_differing_options(planned, config) == []
