@@ -45,8 +45,8 @@ def test_plan_may_use_only_allowed_names(toys, changes, learner, allowed, error)
 
 @pytest.fixture
 def blob(toys, program, tmp_path):
-    def make(**kind):
-        spec = toys.plan(algorithm="fedavg").spec
+    def make(augmentation=None, **kind):
+        spec = replace(toys.plan(algorithm="fedavg").spec, augmentation=augmentation or {})
         (tmp_path / "blob").write_bytes(encode_plan(Plan(spec, program(spec, **kind), b"")))
         return tmp_path / "blob"
 
@@ -55,8 +55,13 @@ def blob(toys, program, tmp_path):
 
 @pytest.mark.parametrize(
     ("kind", "limit_mb", "error"),
-    [({}, 256, ""), ({"huge": True}, 256, "does not run"), ({"crashes": True}, 256, None)],
-    ids=["good", "more memory than the limit", "crash"],
+    [
+        ({}, 256, ""),
+        ({"huge": True}, 256, "does not run"),
+        ({"crashes": True}, 256, None),
+        ({"augmentation": {"shear": 1}}, 256, "augmentation does not fit"),
+    ],
+    ids=["good", "more memory than the limit", "crash", "unknown augmentation"],
 )
 def test_plan_trial_reports_failing_and_crashing_programs(blob, kind, limit_mb, error):
     done = subprocess.run(

@@ -18,7 +18,7 @@ from edgefl.client.batch_norm import (
 )
 from edgefl.client.runner import ClientRunner, WorkItem
 from edgefl.config import FederationConfig, ModelConfig, PersonalizationConfig
-from edgefl.errors import DivergedError
+from edgefl.errors import DivergedError, PlanError
 from edgefl.learner.base import evaluate
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.learner.loop import StepLearner
@@ -102,6 +102,18 @@ def test_all_samples_are_used_and_last_batch_is_padded_with_samples() -> None:
     assert len(learner.rows) == 16  # 3 batches, the first twice
     assert set(learner.rows[:12]) == set(range(1, 11))
     assert sorted(learner.rows[12:]) == sorted(learner.rows[:4])
+
+
+def test_statistics_are_of_samples_without_augmentation() -> None:
+    """These samples are no pictures, so an augmentation of them would be an error."""
+    learner = OneNorm(0.9)
+    x = np.array([[1, 10], [3, 10], [5, 30], [7, 30]], np.float32)
+    y = np.zeros(4, np.int64)
+    learner.spec = replace(learner.spec, augmentation={"flip": True})
+    new = reestimate_statistics(learner, "train", make_norm_weights(), x, y, np.random.default_rng(1))
+    np.testing.assert_allclose(new[NORM[0]], [4, 20], rtol=1e-3)
+    with pytest.raises(PlanError, match="expected pictures"):
+        learner.fit("train", make_norm_weights(), {"x": x}, y, epochs=1, rng=np.random.default_rng(1))
 
 
 def test_large_shard_is_subsampled() -> None:
