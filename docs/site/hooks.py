@@ -49,7 +49,7 @@ SECTIONS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
         ),
     ),
     ("Explanation", ("explanation", "comparison.md", "threat-model.md", ("Decisions", ("decisions",)))),
-    ("Results", ("results", ("Lab notes", ("results/lab-notes",)))),
+    ("Results", ("results", ("Papers", ("papers",)), ("Lab notes", ("results/lab-notes",)))),
     ("Contributing", ("contributing",)),
 )
 OUTSIDE = re.compile(

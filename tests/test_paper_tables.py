@@ -1,0 +1,125 @@
+"""The tables of the papers' pages equal the result files, and each experiment is on the page of its paper."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from edgefl.reproduce.experiment import PAPERS, digest_stages, load_experiments, parse_experiment
+from edgefl.reproduce.results import RESULTS_DIRECTORY, SeedResult, write_result
+from tests.support.paper_tables import ROOT, list_pages, render_overview, render_table, update_page
+
+PAPER_PAGES = sorted((ROOT / "docs" / "papers").glob("*.md"))
+TABLE = re.compile(r"^<!-- table: (\S+) -->$", re.MULTILINE)
+SECTIONS = ["The idea", "The equations", "The code", "Tables and figures", "What differs from the paper"]
+TOY = """
+title = "a toy"
+item = "table 0"
+order = 1
+[config]
+federation = { rounds = 9 }
+model = { name = "lenet5" }
+algorithm = { name = "fedavg" }
+[stages.a]
+[stages.b]
+config.algorithm = { replace = true, name = "local" }
+[scales.full]
+seeds = 2
+[scales.reduced]
+seeds = 5
+differs = "one round"
+config.federation = { rounds = 1 }
+[scales.smoke]
+[rows]
+"A" = { stage = "a", paper = 50 }
+"B" = { stage = "b" }
+"C" = { stage = "b", paper = 7.5 }
+[claims."A is above B"]
+row = "A"
+than = "B"
+at_least = 0
+paper = "+4"
+"""
+EXPERIMENT = parse_experiment("aem.toy", TOY)
+COSTLY = parse_experiment("fedap.big", 'out_of_reach = "ten days"\n' + TOY)
+HEAD = "|---|---|---|---|\n"
+
+
+def write_toy_result(directory: Path, scale: str, seed: int, rows: dict[str, float]) -> None:
+    digest = digest_stages(EXPERIMENT, scale, seed)
+    result = SeedResult("aem.toy", scale, seed, digest, rows, 0.25, "2026-01-01", "a board", {})
+    write_result(directory, result)
+
+
+@pytest.mark.parametrize("page", list_pages(), ids=lambda page: page.stem)
+def test_pages_are_up_to_date(page: Path) -> None:
+    assert update_page(page.read_text(), ROOT / RESULTS_DIRECTORY) == page.read_text(), (
+        "run `python -m tests.support.paper_tables`"
+    )
+
+
+def test_every_experiment_is_on_the_page_of_its_paper() -> None:
+    assert [page.stem for page in PAPER_PAGES] == sorted(PAPERS)
+    listed = [(page.stem, name) for page in PAPER_PAGES for name in TABLE.findall(page.read_text())]
+    expected = [(experiment.paper, experiment.name) for experiment in load_experiments()]
+    assert sorted(listed) == sorted(expected)
+
+
+@pytest.mark.parametrize("page", PAPER_PAGES, ids=lambda page: page.stem)
+def test_pages_of_papers_have_the_same_sections(page: Path) -> None:
+    assert re.findall(r"^## (.+)$", page.read_text(), re.MULTILINE) == SECTIONS
+
+
+def test_table_has_rows_means_and_claims_at_each_planned_scale(tmp_path: Path) -> None:
+    write_toy_result(tmp_path, "full", 1, {"A": 1.0, "B": 3.0})
+    write_toy_result(tmp_path, "full", 2, {"A": 5.5})
+    assert render_table(EXPERIMENT, tmp_path) == (
+        "`edgefl reproduce aem --table toy --full --seeds 2`, seeds 1, 2, 0.5 core-hours.\n\n"
+        f"|  | paper | here | by seed |\n{HEAD}"
+        "| A | 50 | 3.25 | 1 / 5.50 |\n"
+        "| B |  | 3 |  |\n\n"
+        f"| claim | paper | here | verdict |\n{HEAD}"
+        "| A is above B | +4 | -2.00 (1 of 5 seeds) | undecided |\n\n"
+        "`edgefl reproduce aem --table toy --reduced`: not run yet.\n"
+    )
+
+
+def test_table_of_another_size_names_the_difference_and_an_interval(tmp_path: Path) -> None:
+    for seed in range(1, 6):
+        write_toy_result(tmp_path, "reduced", seed, {"A": seed + 2.0, "B": float(seed)})
+    text = render_table(EXPERIMENT, tmp_path)
+    assert "seeds 1, 2, 3, 4, 5, 1.2 core-hours.\nIt differs from the paper: one round.\n\n" in text
+    assert "| A | 50 | 5 | 3 / 4 / 5 / 6 / 7 |\n| B |  | 3 | 1 / 2 / 3 / 4 / 5 |\n\n" in text
+    assert text.endswith("| A is above B | +4 | +2.00 (+2.00 to +2.00) | reproduced |\n")
+
+
+def test_table_of_an_experiment_out_of_reach_has_its_cost(tmp_path: Path) -> None:
+    assert render_table(COSTLY, tmp_path) == (
+        f"Not run: ten days.\n\n| claim | paper | here | verdict |\n{HEAD}"
+        "| A is above B | +4 |  | out of reach (cost) |\n"
+    )
+
+
+def test_overview_has_a_line_for_each_scale_and_claim(tmp_path: Path) -> None:
+    write_toy_result(tmp_path, "full", 1, {"A": 9.0, "B": 3.0})
+    title, line, *rows = render_overview([EXPERIMENT, COSTLY], tmp_path).splitlines()
+    assert title == "| table or figure | scale | seeds | claim | paper | here | verdict |"
+    assert line == "|---|---|---|---|---|---|---|"
+    assert rows == [
+        "| `aem --table toy`: table 0 | full | 1 of 2 | A is above B | +4 | +6.00 (1 of 5 seeds)"
+        " | undecided |",
+        "| `aem --table toy`: table 0 | reduced | 0 of 5 | A is above B | +4 | 0 of 5 seeds | not run |",
+        "| `fedap --table big`: table 0 | full | 0 of 2 | A is above B | +4 |  | out of reach (cost) |",
+        "| `fedap --table big`: table 0 | reduced | 0 of 5 | A is above B | +4 |  | out of reach (cost) |",
+    ]
+
+
+def test_only_the_blocks_of_a_page_are_written(tmp_path: Path) -> None:
+    page = "# Page\n\n<!-- table: aem.figure-4 -->\nold\n<!-- end -->\n\nText.\n"
+    written = update_page(page, tmp_path)
+    assert written.startswith("# Page\n\n<!-- table: aem.figure-4 -->\n\nNot run: ")
+    assert written.endswith("\n\n<!-- end -->\n\nText.\n")
+    assert "old" not in written
+    assert update_page(written, tmp_path) == written
+    with pytest.raises(KeyError, match=r"aem\.absent"):
+        update_page(page.replace("figure-4", "absent"), tmp_path)
