@@ -123,6 +123,11 @@ def test_commands_of_the_simulation_page_work(workspace: Any, page: Callable[[st
     assert (workspace / "heat.png").exists() and (workspace / "compared.png").exists()
 
 
+def test_commands_of_the_page_of_experiments_work(workspace: Any, page: Callable[[str], Any]) -> None:
+    experiments = page("docs/results/reproduce.md")
+    assert "clustered" in workspace.run(experiments.take("edgefl reproduce --list"))
+
+
 def test_commands_of_the_fedmix_page_work(workspace: Any, page: Callable[[str], Any]) -> None:
     fedmix = page("docs/algorithms/fedmix.md")
     rates = '"fedmix"\nserver_learning_rate = 0.01\n'

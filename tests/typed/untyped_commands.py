@@ -110,7 +110,6 @@ UNTYPED_COMMANDS: dict[str, dict[str, str]] = {
     "docs/results/lab-notes/outcomes.md": {"edgefl reproduce outcomes ...": LONG},
     "docs/results/lab-notes/papers.md": {
         "edgefl reproduce NAME ...": LONG,
-        "edgefl reproduce pfl-moe ...": LONG,
     },
     "docs/results/lab-notes/simulate.md": {
         "python -m tests.benchmarks simulate ...": PEERS,
