@@ -24,7 +24,7 @@ NO_RUN = "not run"
 OUT_OF_REACH = "out of reach (cost)"
 
 
-def bootstrap_interval(values: Sequence[float]) -> tuple[float, float]:
+def estimate_interval(values: Sequence[float]) -> tuple[float, float]:
     """Return the limits that hold 95% of the means of resampled values.
 
     The generator has a fixed seed, so equal values give equal limits.
@@ -58,7 +58,7 @@ def judge_claim(claim: PaperClaim, rows: Sequence[Mapping[str, float]]) -> Exper
         seeds = f"{len(values)} of {MIN_SEEDS} seeds"
         measured = f"{np.mean(values):{sign}.2f} ({seeds})" if values else seeds
         return ExperimentVerdict(claim.text, measured, UNDECIDED if values else NO_RUN, claim.paper)
-    low, high = bootstrap_interval(values)
+    low, high = estimate_interval(values)
     measured = f"{np.mean(values):{sign}.2f} ({low:{sign}.2f} to {high:{sign}.2f})"
     return ExperimentVerdict(claim.text, measured, _decide(claim, low, high), claim.paper)
 

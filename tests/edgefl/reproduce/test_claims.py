@@ -10,7 +10,7 @@ from edgefl.reproduce.claims import (
     NOT_REPRODUCED,
     REPRODUCED,
     UNDECIDED,
-    bootstrap_interval,
+    estimate_interval,
     judge_claim,
 )
 from edgefl.reproduce.experiment import PaperClaim
@@ -64,17 +64,17 @@ def test_seeds_without_the_rows_are_left_out():
 
 def test_interval_of_two_values_is_the_quantile_of_their_three_means():
     """Resampled means of 0 and 1 are 0, .5 and 1 with probabilities 1/4, 1/2 and 1/4."""
-    assert bootstrap_interval([0.0, 1.0]) == (0.0, 1.0)
+    assert estimate_interval([0.0, 1.0]) == (0.0, 1.0)
     # The mean of four zeros and one is 1/5 with one success of five: P(0 successes) = .8^5 = .33.
-    assert bootstrap_interval([0.0, 0.0, 0.0, 0.0, 1.0]) == pytest.approx((0.0, 0.6))
+    assert estimate_interval([0.0, 0.0, 0.0, 0.0, 1.0]) == pytest.approx((0.0, 0.6))
 
 
 @given(st.lists(st.floats(-100, 100), min_size=5, max_size=12), st.floats(-50, 50))
 def test_interval_contains_the_mean_moves_with_the_values_and_is_deterministic(values, shift):
-    low, high = bootstrap_interval(values)
+    low, high = estimate_interval(values)
     assert min(values) - 1e-9 <= low <= np.mean(values) + 1e-9
     assert np.mean(values) - 1e-9 <= high <= max(values) + 1e-9
-    assert bootstrap_interval(values) == (low, high)
-    assert bootstrap_interval([value + shift for value in values]) == pytest.approx(
+    assert estimate_interval(values) == (low, high)
+    assert estimate_interval([value + shift for value in values]) == pytest.approx(
         (low + shift, high + shift), abs=1e-6
     )
