@@ -290,7 +290,9 @@ def _describe(report: ExportReport, out: Path) -> str:
     if len(report.tried) > 1:
         if report.task is None:
             tried = ", ".join(f"{a.recipe} {a.accuracy_int8:.4f}" for a in report.tried)
-            lines.append(f"{kind} lost more than a point at first; tried: {tried}")
+            first_is_enough = report.within_one_point and report.recipe == report.tried[0].recipe
+            reason = "compared" if first_is_enough else f"{kind} lost more than a point at first; tried"
+            lines.append(f"{reason}: {tried}")
         else:
             tried = ", ".join(f"{a.recipe} {a.loss_int8:.4g}" for a in report.tried)
             lines.append(f"the loss of {kind} grew too much at first; tried: {tried}")

@@ -4,7 +4,7 @@ A route yields candidates. The caller tries them in order until one keeps the ac
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
@@ -19,6 +19,7 @@ from firmware_export.quantize.tune import Tuning
 DEVICE_ROUTE = "device"
 TENSORFLOW_ROUTE = "tensorflow"
 CALIBRATION_SAMPLES = 256
+CONTROL_NAME = "control: as many epochs in float"
 
 
 @dataclass(frozen=True)
@@ -81,11 +82,14 @@ class QuantizationCandidate:
         name: name of the recipe.
         samples: number of calibration samples.
         make: returns the integer .tflite, or raises ExportError.
+        has_control: whether the next candidate is the control of this one. It is then measured too, even if
+            this candidate keeps the accuracy.
     """
 
     name: str
     samples: int
     make: Callable[[], bytes]
+    has_control: bool = False
 
 
 def generate_candidates(
@@ -96,6 +100,9 @@ def generate_candidates(
     recipes: tuple[Recipe, ...] = RECIPES,
 ) -> Iterator[QuantizationCandidate]:
     """Yield the candidates, the most promising first.
+
+    A tuned candidate comes with its control: the same model after as many epochs without pruning, clustering
+    or quantization-aware training.
 
     Args:
         model: the float .tflite.
@@ -120,9 +127,7 @@ def generate_candidates(
 
 def _reduce_dense_bits(candidate: QuantizationCandidate, few: Array, bits: int) -> QuantizationCandidate:
     name = f"{candidate.name}, dense weights of {bits} bits"
-    return QuantizationCandidate(
-        name, candidate.samples, lambda: with_few_values(candidate.make(), few, bits)
-    )
+    return replace(candidate, name=name, make=lambda: with_few_values(candidate.make(), few, bits))
 
 
 def _generate_route_candidates(
@@ -136,7 +141,7 @@ def _generate_route_candidates(
         yield from _generate_device_candidates(model, calibration, options, recipes)
         return
     from firmware_export.quantize.convert import convert_float
-    from firmware_export.quantize.tune import tune_int8
+    from firmware_export.quantize.tune import train_control, tune_int8
 
     few = calibration[:CALIBRATION_SAMPLES]
     if options.tuning.name:
@@ -145,7 +150,12 @@ def _generate_route_candidates(
         def make_tuned() -> bytes:
             return tune_int8(model, *tuning_samples(), few, tuning, options.bits)
 
-        yield QuantizationCandidate(tuning.name, len(few), make_tuned)
+        def make_control() -> bytes:
+            trained = train_control(model, *tuning_samples(), tuning.total_epochs)
+            return convert_float(trained, few, options.bits)
+
+        yield QuantizationCandidate(tuning.name, len(few), make_tuned, has_control=True)
+        yield QuantizationCandidate(CONTROL_NAME, len(few), make_control)
     yield QuantizationCandidate(
         f"converter, extremes of {CALIBRATION_SAMPLES} samples",
         len(few),

@@ -74,6 +74,11 @@ class Tuning:
         ] * bool(self.cluster)
         return ", ".join(done + ["quantization-aware training"] * self.qat)
 
+    @property
+    def total_epochs(self) -> int:
+        """Epochs of all steps together. The control of a tuning trains for as many."""
+        return self.epochs * (bool(self.prune) + bool(self.cluster) + self.qat)
+
 
 def _import_optimization() -> Any:
     import_tf_keras()
@@ -85,6 +90,28 @@ def _import_optimization() -> Any:
             "export untuned"
         ) from error
     return tensorflow_model_optimization
+
+
+def train_control(model: bytes, x: Array, y: Labels, epochs: int, seed: int = 1) -> bytes:
+    """Return the float .tflite after further training, the control of a tuning with as many epochs.
+
+    It trains like the tuning, with the same optimizer, learning rate and batch size.
+
+    Args:
+        model: a float .tflite.
+        x: training samples, shape (n, ...), float32.
+        y: labels, shape (n,), int64.
+        epochs: epochs over the samples.
+        seed: random seed.
+
+    Raises:
+        ExportError: the labels have one class only, a library is missing, or training ends in NaN.
+    """
+    _check_classes(y)
+    import_tf_keras().utils.set_random_seed(seed)
+    flat = clone(model)
+    _fit(flat.model, x, y, epochs)
+    return _write_weights(model, flat, flat.model)
 
 
 def tune_float(model: bytes, x: Array, y: Labels, tuning: Tuning, seed: int = 1) -> bytes:
@@ -143,15 +170,19 @@ def tune_int8(model: bytes, x: Array, y: Labels, calibration: Array, tuning: Tun
         ExportError: the labels have one class only, a library is missing, the mixture has a layer that cannot
             be tuned, or tuning ends in NaN.
     """
+    _check_classes(y)
+    model = tune_float(model, x, y, tuning)
+    if not tuning.qat:
+        return convert_float(model, calibration, bits)
+    return convert_keras(_train_quantization_aware(clone(model), x, y, tuning), calibration)
+
+
+def _check_classes(y: Labels) -> None:
     if len(np.unique(y)) < 2:
         raise ExportError(
             f"all {len(y)} training labels are {y[0]}, expected two classes or more; tuning would unlearn "
             "the others"
         )
-    model = tune_float(model, x, y, tuning)
-    if not tuning.qat:
-        return convert_float(model, calibration, bits)
-    return convert_keras(_train_quantization_aware(clone(model), x, y, tuning), calibration)
 
 
 def _train_quantization_aware(flat: FlatClone, x: Array, y: Labels, tuning: Tuning) -> Any:

@@ -20,6 +20,8 @@ from tests.benchmarks.firmware.comparison import render as render_firmware
 from tests.benchmarks.firmware.comparison import run_firmware_bench
 from tests.benchmarks.firmware.int8 import KINDS, MODELS, run_int8_bench
 from tests.benchmarks.firmware.int8 import render as render_int8
+from tests.benchmarks.firmware.tuning import render as render_tuning
+from tests.benchmarks.firmware.tuning import run_tuning_bench
 from tests.benchmarks.fleet.comparison import Sizes, run_fleet_bench
 from tests.benchmarks.fleet.comparison import render as render_fleet
 from tests.benchmarks.fleet.training import TrainingSizes, run_training_bench
@@ -355,6 +357,50 @@ def int8(
             kinds or KINDS, data or tuple(MODELS), clients, rounds, int(weights), out, progress
         )
     print_result(result, render_int8, out / "int8.json", as_json)
+
+
+@benchmarks.command(
+    epilog="Example: python -m tests.benchmarks tuning --clients 8 --seeds 2 --out runs/tuning",
+)
+@click.option(
+    "--data",
+    "data",
+    multiple=True,
+    type=click.Choice(list(MODELS)),
+    help="Only on this (may be given again).  [default: fashion-mnist and uci-har]",
+)
+@click.option("--clients", type=click.IntRange(2), default=8, show_default=True, help="Of each federation.")
+@click.option("--rounds", type=click.IntRange(1), default=4, show_default=True)
+@click.option(
+    "--seeds", type=click.IntRange(1), default=2, show_default=True, help="Federations on each data set."
+)
+@click.option(
+    "--epochs",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="Epochs of each tuning and of its control.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Keeps the models, and tuning.json.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def tuning(
+    data: tuple[str, ...], clients: int, rounds: int, seeds: int, epochs: int, out: Path, as_json: bool
+) -> None:
+    """Accuracy of every client's model after pruning, clustering or quantization-aware training, compared
+    with as many epochs in float.
+
+    An interrupted run continues. Clients that are already in --out are not tuned again.
+    """
+    with Progress() as progress:
+        result = run_tuning_bench(
+            data or ("fashion-mnist", "uci-har"), clients, rounds, seeds, epochs, out, progress
+        )
+    print_result(result, render_tuning, out / "tuning.json", as_json)
 
 
 @benchmarks.command()

@@ -77,6 +77,19 @@ def test_export_and_infer_print_readable_text(model, state, tmp_path) -> None:
     assert shown.returncode == 0 and "float32" in shown.stdout and "runtime ai-edge-litert" in shown.stdout
 
 
+@pytest.mark.timeout(300)
+def test_tuned_export_prints_its_control(state, tmp_path) -> None:
+    pytest.importorskip("tensorflow_model_optimization")
+    options = ("--route", "tensorflow", "--qat", "--tune-epochs", 1)
+    done = run("export", "--state", state, "-o", tmp_path, *options)
+    assert done.returncode == 0, done.stderr
+    tuned, control = json.loads((tmp_path / "report.json").read_text())["tried"]
+    assert (
+        f"compared: quantization-aware training {tuned['accuracy_int8']:.4f}, "
+        f"control: as many epochs in float {control['accuracy_int8']:.4f}"
+    ) in done.stdout
+
+
 def test_infer_runs_in_tflite_micro(model, state, micro_environment) -> None:
     done = run(
         "infer",

@@ -66,6 +66,7 @@ UNTYPED_COMMANDS: dict[str, dict[str, str]] = {
         "python -m tests.benchmarks regression ...": PEERS,
         "python -m tests.benchmarks firmware ...": FIRMWARE,
         "python -m tests.benchmarks int8 ...": PEERS,
+        "python -m tests.benchmarks tuning ...": PEERS,
         "python -m tests.benchmarks monitor ...": PEERS,
         "python -m tests.benchmarks dashboard ...": PEERS,
         "python -m tests.benchmarks fleet-training ...": PEERS,
@@ -101,7 +102,10 @@ UNTYPED_COMMANDS: dict[str, dict[str, str]] = {
         "python -m tests.benchmarks fleet ...": PEERS,
         "python -m tests.benchmarks fleet-training ...": PEERS,
     },
-    "docs/results/int8.md": {"python -m tests.benchmarks int8 ...": PEERS},
+    "docs/results/int8.md": {
+        "python -m tests.benchmarks int8 ...": PEERS,
+        "python -m tests.benchmarks tuning ...": PEERS,
+    },
     "docs/results/label-audit.md": {"edgefl audit labels ...": AUDIT},
     "docs/results/lab-notes/fleet.md": {
         "python -m tests.benchmarks fleet ...": PEERS,

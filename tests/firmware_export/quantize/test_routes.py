@@ -23,7 +23,8 @@ from firmware_export.quantize.quantize import (
     quantize,
 )
 from firmware_export.quantize.ranges import record_extremes
-from firmware_export.quantize.tune import Tuning
+from firmware_export.quantize.routes import CONTROL_NAME
+from firmware_export.quantize.tune import TUNING_LEARNING_RATE, Tuning, train_control, tune_int8
 from firmware_export.tflite.graph import read_graph
 from firmware_export.tflite.interpreter import MICRO_RUNTIME, load_tflite, measure_accuracy, run_samples
 
@@ -115,7 +116,7 @@ def test_tuning_preserves_accuracy(mixture_of, tuning, tmp_path) -> None:
     report = export_mixture(
         made.plan, made.mixture, made.shard, tmp_path, options=QuantizationOptions("tensorflow", 8, tuning)
     )
-    assert report.tried[0].recipe == tuning.name
+    assert [attempt.recipe for attempt in report.tried[:2]] == [tuning.name, CONTROL_NAME]
     assert report.within_one_point
     model = (tmp_path / "model.tflite").read_bytes()
     if report.recipe != tuning.name:
@@ -125,6 +126,32 @@ def test_tuning_preserves_accuracy(mixture_of, tuning, tmp_path) -> None:
     if tuning.cluster:
         assert find_largest_value_count(model) <= 16 + 1
     assert run_samples(load_tflite(model, MICRO_RUNTIME), made.shard.x_test[:3])[0].dtype == np.int8
+
+
+def test_first_step_of_a_control_matches_the_gradient(mixture_of) -> None:
+    """The first step of Adam moves a weight by the learning rate, against the sign of its gradient.
+
+    The gradient of an output's bias is the mean of its probability less one for samples of its class.
+    """
+    pytest.importorskip("tf_keras")
+    made = mixture_of("single", "uci-har")
+    x, y = made.shard.x_train[:32], made.shard.y_train[:32]
+    logits, _ = run_samples(load_tflite(made.model_float), x)
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    gradient = (powers / powers.sum(axis=1, keepdims=True) - np.eye(6)[y]).mean(axis=0)
+    bias = [op for op in read_subgraph(made.model_float).operators if op.name == "FULLY_CONNECTED"][
+        -1
+    ].inputs[2]
+    trained = train_control(made.model_float, x, y, epochs=1)
+    before, after = (read_float_constants(model)[bias] for model in (made.model_float, trained))
+    assert np.abs(gradient).min() > 1e-4
+    np.testing.assert_allclose(after - before, -TUNING_LEARNING_RATE * np.sign(gradient), atol=2e-6)
+
+
+def test_a_control_trains_for_the_epochs_of_all_steps() -> None:
+    assert Tuning(qat=True, epochs=2).total_epochs == 2
+    assert Tuning(prune=0.5, cluster=16, epochs=5).total_epochs == 10
+    assert Tuning().total_epochs == 0
 
 
 @pytest.mark.parametrize("settings", [MIXTURE_ONLY, PersonalizationConfig()], ids=["mixture", "default"])
@@ -140,13 +167,24 @@ def test_tuning_excludes_the_samples_that_compare_recipes(digits, tmp_path, monk
         compared_on.append(x)
         return run_samples(loaded, x)
 
+    def train(model, x, y, epochs) -> bytes:
+        assert epochs == 3
+        tuned_on.append((x, y))
+        return model
+
+    def convert(model, calibration, bits) -> bytes:
+        return quantize(model, record_extremes(model, calibration), RECIPES[0])
+
     monkeypatch.setattr("firmware_export.quantize.tune.tune_int8", tune)
+    monkeypatch.setattr("firmware_export.quantize.tune.train_control", train)
+    monkeypatch.setattr("firmware_export.quantize.convert.convert_float", convert)
     monkeypatch.setattr("firmware_export.quantize.quantize.run_samples", run_recorded)
     plan = replace(digits.plan, spec=replace(digits.plan.spec, personalization=asdict(settings)))
     options = QuantizationOptions("tensorflow", 8, Tuning(prune=0.5))
     report = export_mixture(plan, digits.mixture, shard, tmp_path, client_id="pi-1", options=options)
     assert report.recipe == options.tuning.name
-    [(x, y)] = tuned_on
+    (x, y), (x_control, y_control) = tuned_on
+    assert np.array_equal(x, x_control) and np.array_equal(y, y_control)
     samples = {sample.tobytes(): label for sample, label in zip(shard.x_train, shard.y_train, strict=True)}
     compared = {sample.tobytes() for sample in compared_on[0]}
     assert compared and compared.isdisjoint(sample.tobytes() for sample in x)
@@ -171,7 +209,8 @@ def test_tuning_that_loses_accuracy_is_discarded(mixture_of, tmp_path) -> None:
     options = QuantizationOptions("tensorflow", 8, Tuning(prune=0.99, epochs=1))
     report = export_mixture(made.plan, made.mixture, made.shard, tmp_path, options=options)
     assert report.tried[0].accuracy_int8 < report.accuracy_float - 0.01
-    assert report.recipe.startswith("converter") and report.within_one_point
+    assert report.tried[1].recipe == CONTROL_NAME
+    assert report.recipe in {attempt.recipe for attempt in report.tried[1:]} and report.within_one_point
 
 
 def test_incompatible_quantization_options_are_refused() -> None:
@@ -200,12 +239,14 @@ def test_tensorflow_route_without_tensorflow_gives_an_error(digits, tmp_path, mo
 
 
 def test_tuning_on_one_class_is_refused() -> None:
-    from firmware_export.quantize.tune import tune_int8
-
     x = np.zeros((4, 2), np.float32)
     y = np.full(4, 3, np.int64)
-    with pytest.raises(ExportError, match="all 4 training labels are 3"):
-        tune_int8(b"", x, y, x, Tuning(prune=0.5))
+    for train in (
+        lambda: tune_int8(b"", x, y, x, Tuning(prune=0.5)),
+        lambda: train_control(b"", x, y, epochs=1),
+    ):
+        with pytest.raises(ExportError, match="all 4 training labels are 3"):
+            train()
 
 
 def test_export_command_refuses_incompatible_options(tmp_path) -> None:
