@@ -37,8 +37,8 @@ NOUNS = {
     "factories of algorithms, registered under their name": re.compile(r"edgefl/algorithms/papers/\w+::\w+"),
     "networks, registered under their name": re.compile(r"edgefl/models/(\w+)::\1"),
     "partitions, registered under the name in federation.toml": re.compile(
-        r"edgefl/data/partitions/\w+::(client_dirichlet|dirichlet|iid|p_majority|pachinko|packages|permutation|quantity|rotation|"
-        r"shards|tasks)"
+        r"edgefl/data/partitions/\w+::(client_dirichlet|dirichlet|iid|p_majority|pachinko|packages|"
+        r"permutation|quantity|rotation|shards|tasks)"
     ),
     "optimizers": re.compile(r"edgefl/compiler/optimizer::(sgd|adam|adamw)"),
     "functions that mathematics names": re.compile(

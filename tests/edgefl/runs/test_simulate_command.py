@@ -45,6 +45,25 @@ def test_simulate_compiles_runs_and_prints_the_summary(prepare, capfd, tmp_path)
         assert (out / "plan" / name).read_bytes() == (Path(prepared) / "plan" / name).read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "key"), [("clustered", "adjusted_rand_index"), ("fedmix", "adjusted_rand_index_experts")]
+)
+def test_summary_compares_clusters_or_experts_with_the_truth(prepare, capfd, algorithm, key):
+    partition = 'name = "tasks"\nclusters = 2\nnum_tasks = 4\nsamples = 20\ntest_samples = 2\nimbalance = 1.0'
+    config, out = prepare(algorithm=algorithm, rounds=3, num_train=400, partition=partition)
+    assert edgefl(["simulate", config, "--out", out, "--resume", "--json"]) == 0
+    summary = json.loads(capfd.readouterr().out)
+    assert -1 <= summary[key] <= 1
+    for name in ("precision_mixture", "precision_shipped"):
+        assert summary["figures"][name]["count"] == 4
+        assert all(0 <= row[name] <= 1 for row in summary["clients"])
+    lines = format_result(summary)
+    assert "precision mixture" in lines
+    assert (
+        f"{'clusters' if algorithm == 'clustered' else 'experts'} against the truth: adjusted Rand" in lines
+    )
+
+
 def test_runs_with_one_and_two_processes_are_identical(prepare, capfd, tmp_path):
     """The clients of the algorithm keep a state, and the partition has true clusters."""
     summaries = []
