@@ -37,7 +37,7 @@ def test_lists_show_all_data_sets_and_partitions() -> None:
     assert {"name", "about", "licence", "home", "options", "here"} == set(rows[0])
     assert "alpha=0.5" in run(partitions)
     names = [row["name"] for row in json.loads(run(partitions, "--json"))]
-    assert names[:2] == ["iid", "dirichlet"] and len(names) == 11
+    assert names[:3] == ["iid", "dirichlet", "client-dirichlet"] and len(names) == 12
 
 
 def test_heatmap_has_one_line_per_client() -> None:
