@@ -76,7 +76,7 @@ def resume_or_start(
             **(defaults := select_fixed_settings(FederationConfig(), plan)),
             **json.loads(existing.settings),
         }
-        for table in ("privacy", "personalization"):
+        for table in ("model", "privacy", "personalization"):
             before[table] = {**defaults[table], **before[table]}
         before["personalization"].pop("deadline_s", None)  # Stored by older versions
         if differs := sorted(key for key in settings if settings[key] != before.get(key)):
