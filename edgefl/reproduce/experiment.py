@@ -61,7 +61,7 @@ class Row:
         name: name of the row.
         stages: the stages to read. Several stages give the mean of their figures.
         value: path of the figure in the result of a stage, or the name of a function of
-            `edgefl.reproduce.measures`. Paths below `figures` are shares, and become per cent.
+            `edgefl.reproduce.measures`. Shares become per cent.
         paper: the figure of the paper. None if the paper has no number.
     """
 

@@ -72,6 +72,18 @@ def sum_megabytes(result: ExperimentResult) -> float:
     return float(result["bytes_up"] + result["bytes_down"]) / 1e6
 
 
+def average_divergence(result: ExperimentResult) -> float:
+    """Return the divergence of the clients' gradients, as a mean over models and the last tenth of rounds."""
+    records = result["records"]
+    last = records[-max(1, len(records) // 10) :]
+    return fmean(fmean(record["measured"]["divergence"].values()) for record in last)
+
+
+def find_largest_gate_share(result: ExperimentResult) -> float:
+    """Return the mean gate weight of the expert with the largest one, from 0 to 1."""
+    return float(max(value for key, value in result["diagnostics"].items() if key.startswith("gate/")))
+
+
 def find_last_loss(result: ExperimentResult) -> float:
     """Return the mean training loss of the last round."""
     return float(result["records"][-1]["loss"])
@@ -87,8 +99,14 @@ ROW_MEASURES: Mapping[str, Callable[[ExperimentResult], float]] = {
     "useful_models": count_useful_models,
     "megabytes": sum_megabytes,
     "last_loss": find_last_loss,
+    "divergence": average_divergence,
+    "largest_gate_share": find_largest_gate_share,
 }
 """Functions of a result by the name in `Row.value`."""
+
+
+SHARE_PREFIXES = ("figures.", "models.", "new_client")
+"""Beginnings of the paths of shares, which become per cent."""
 
 
 def measure(result: ExperimentResult, value: str) -> float:
@@ -111,7 +129,7 @@ def measure(result: ExperimentResult, value: str) -> float:
         node = node[part]
     if not isinstance(node, int | float):
         raise ConfigError(f"{value!r} is {node!r}, expected the path of a number")
-    return 100 * float(node) if value.startswith("figures.") else float(node)
+    return 100 * float(node) if value.startswith(SHARE_PREFIXES) else float(node)
 
 
 def measure_rows(experiment: Experiment, results: Mapping[str, ExperimentResult]) -> dict[str, float]:

@@ -18,10 +18,14 @@ from edgefl.data.dataset import as_float
 from edgefl.errors import ExportError
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.reproduce.cached_learner import CachedLearner
+from edgefl.reproduce.stage_measurements import (
+    compare_client_layers,
+    measure_label_distances,
+    measure_new_client_accuracy,
+)
 from edgefl.reproduce.timed_engine import TimedEngine, read_seconds
 from edgefl.runs.client_directories import make_state_writer
 from edgefl.runs.directory import RunDirectory, read_json
-from edgefl.runs.layer_similarity import compare_layers, measure_layer_gaps
 from edgefl.runs.pipeline import PartitionedDataset, open_partitioned_dataset, play_run
 from edgefl.runs.progress import RoundProgress
 from edgefl.runs.summary import encode_confusions, encode_gates, summarize_run
@@ -52,6 +56,8 @@ class ExperimentStage:
         pooled: whether one client has the samples of all, as in training without a federation.
         layers_over: number of epochs after which the layers of clients that train alone are compared, see
             `edgefl.runs.layer_similarity`. 0: none.
+        measure_new_client: whether predictions for a client without labels are measured on the test set.
+        measure_labels: whether class shares are read from first updates, see `edgefl.audit`.
     """
 
     name: str
@@ -64,6 +70,8 @@ class ExperimentStage:
     evaluate_every: int = 0
     pooled: bool = False
     layers_over: int = 0
+    measure_new_client: bool = False
+    measure_labels: bool = False
 
 
 ExperimentResult = Mapping[str, Any]
@@ -177,7 +185,11 @@ class StageRunner:
             )
             summary["models"] = {name: figure["accuracy"] for name, figure in figures.items()}
         if stage.layers_over:
-            summary["layer_gaps"] = _measure_layer_gaps(run, stage, shared)
+            summary["layer_gaps"] = compare_client_layers(run, config, shared, stage.layers_over)
+        if stage.measure_new_client:
+            summary["new_client"] = measure_new_client_accuracy(run, shared)
+        if stage.measure_labels:
+            summary["label_distances"] = measure_label_distances(run, config, shared)
         summary["late"] = late
         _add_seconds(summary, records, read_seconds(run.files.seconds), simulation.state.round)
         if stage.measure_int8:
@@ -187,20 +199,6 @@ class StageRunner:
         run.write(run.files.gates, encode_gates(simulation))
         run.write(run.files.summary, json.dumps(summary, indent=1, allow_nan=False) + "\n")
         return {**summary, "records": records}
-
-
-def _measure_layer_gaps(
-    run: RunDirectory, stage: ExperimentStage, shared: PartitionedDataset
-) -> dict[str, dict[str, float]]:
-    plan_and_weights = run.read_plan()
-    assert plan_and_weights is not None
-    plan, initial = plan_and_weights
-    truth = {client_id: part.truth for client_id, part in shared.client_partitions.items()}
-    return measure_layer_gaps(
-        compare_layers(
-            LiteRTLearner(plan), initial, shared.shards, stage.layers_over, truth, stage.config.seed
-        )
-    )
 
 
 def _add_seconds(

@@ -1,0 +1,75 @@
+"""Measurements of a finished stage that only some experiments need."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from edgefl.audit.scenarios import Setting, audit_labels
+from edgefl.config import FederationConfig
+from edgefl.data.dataset import as_float
+from edgefl.learner.litert import LiteRTLearner
+from edgefl.plan.spec import Plan
+from edgefl.runs.directory import RunDirectory
+from edgefl.runs.layer_similarity import compare_layers, measure_layer_gaps
+from edgefl.runs.new_client import list_participant_gates, open_finished_run, predict_for_new_client
+from edgefl.runs.pipeline import PartitionedDataset
+from edgefl.types import Weights
+
+
+def _read_plan(run: RunDirectory) -> tuple[Plan, Weights]:
+    plan_and_weights = run.read_plan()
+    assert plan_and_weights is not None
+    return plan_and_weights
+
+
+def compare_client_layers(
+    run: RunDirectory, config: FederationConfig, shared: PartitionedDataset, epochs: int
+) -> dict[str, dict[str, float]]:
+    """Return by how much each kind of layers shows the true clusters, see `measure_layer_gaps`.
+
+    Args:
+        run: the finished stage.
+        config: its configuration.
+        shared: its data.
+        epochs: number of epochs that each client trains alone.
+    """
+    plan, initial = _read_plan(run)
+    truth = {client_id: part.truth for client_id, part in shared.client_partitions.items()}
+    layers = compare_layers(LiteRTLearner(plan), initial, shared.shards, epochs, truth, config.seed)
+    return measure_layer_gaps(layers)
+
+
+def measure_new_client_accuracy(run: RunDirectory, shared: PartitionedDataset) -> float:
+    """Return the accuracy for a client without labels on the whole test set, from 0 to 1.
+
+    Args:
+        run: the finished stage, of an algorithm with gates.
+        shared: its data.
+
+    Source: Reisser et al., Federated Mixture of Experts, 2021, appendix F.
+    """
+    finished = open_finished_run(run.files.root)
+    dataset = shared.shards.dataset
+    outputs, _ = predict_for_new_client(finished, list_participant_gates(finished), as_float(dataset.x_test))
+    return float((outputs.argmax(axis=1) == dataset.y_test).mean())
+
+
+def measure_label_distances(
+    run: RunDirectory, config: FederationConfig, shared: PartitionedDataset
+) -> Mapping[str, Any]:
+    """Return how well class shares are read from the output bias of first updates.
+
+    Args:
+        run: the finished stage, of FedAvg.
+        config: its configuration.
+        shared: its data.
+
+    Returns:
+        The mean total variation distance of true and inferred shares, from 0 to 1: `one_step` for one step on
+            all samples, and `epochs` for the epochs of the configuration.
+
+    Source: Reisser et al., Federated Mixture of Experts, 2021, appendix C.
+    """
+    plan, initial = _read_plan(run)
+    setting = Setting(plan, initial, shared.shards, config, LiteRTLearner(plan))
+    findings = audit_labels(setting, (), accuracy=False, show_scenario=lambda name: None)
+    return {"one_step": findings[0].distance, "epochs": findings[1].distance}
