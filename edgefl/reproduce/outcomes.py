@@ -27,6 +27,7 @@ from edgefl.config import (
     PartitionConfig,
     PrivacyConfig,
 )
+from edgefl.errors import ConfigError
 from edgefl.reproduce.experiment import ExperimentScale
 from edgefl.reproduce.report import ExperimentVerdict, Figure, check_at_least, check_at_most, check_within
 from edgefl.reproduce.stage import ExperimentResult, ExperimentStage
@@ -208,6 +209,32 @@ def stages(scale: ExperimentScale, seed: int) -> tuple[ExperimentStage, ...]:
         for algorithm in (*MAIN_ALGORITHMS, *others)
     ]
     return (*all_stages, *(_make_extra_stages(seed) if seed == 1 else ()))
+
+
+def select_stages(
+    scale: ExperimentScale, seed: int, algorithms: Sequence[str]
+) -> tuple[ExperimentStage, ...]:
+    """Return the stages of some algorithms, or all stages.
+
+    Args:
+        scale: the scale of the experiment.
+        seed: random seed of the federations.
+        algorithms: names of algorithms. Empty selects all stages.
+
+    Raises:
+        ConfigError: this seed has no stage of an algorithm.
+    """
+    all_stages = stages(scale, seed)
+    if not algorithms:
+        return all_stages
+    names = {name_stage(federation, algorithm) for federation in FEDERATIONS for algorithm in algorithms}
+    selected = tuple(stage for stage in all_stages if stage.name in names)
+    if missing := set(algorithms) - {stage.config.algorithm for stage in selected}:
+        have = ", ".join(sorted({stage.config.algorithm for stage in all_stages}))
+        raise ConfigError(
+            f"seed {seed} of --{scale} does not run {', '.join(sorted(missing))}, expected some of {have}"
+        )
+    return selected
 
 
 def _make_stage(federation: str, algorithm: str, scale: ExperimentScale, seed: int) -> ExperimentStage:

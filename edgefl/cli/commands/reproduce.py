@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from edgefl.algorithms.registry import REGISTRY
 from edgefl.errors import ConfigError
 from edgefl.reproduce import outcomes
 from edgefl.reproduce.experiment import PAPERS, Experiment, ExperimentScale, find_experiment, load_experiments
@@ -69,6 +70,13 @@ RUNS = Path("runs") / "reproduce"
     help="Directory of result files, one per seed  [default: docs/results/runs if it exists, else "
     "runs/reproduce/results]",
 )
+@click.option(
+    "--algorithm",
+    "algorithms",
+    multiple=True,
+    type=click.Choice(sorted(REGISTRY)),
+    help="With `outcomes`, run only this algorithm, without verdicts. May be repeated.",
+)
 @click.option("--processes", type=click.IntRange(1, 256), help="Client processes  [default: one per core]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object. Progress goes to stderr.")
 def reproduce(
@@ -80,6 +88,7 @@ def reproduce(
     run_next: bool,
     out: Path | None,
     results: Path | None,
+    algorithms: tuple[str, ...],
     processes: int | None,
     as_json: bool,
 ) -> None:
@@ -112,8 +121,11 @@ def reproduce(
     if name is None:
         raise ConfigError(f"no paper, expected one of {', '.join([*PAPERS, OUTCOMES])}, or --list or --next")
     if name == OUTCOMES:
-        _run_outcomes(scale, seeds, out or Path("runs") / f"{name}-{scale}", processes, as_json)
+        out = out or Path("runs") / f"{name}-{scale}"
+        _run_outcomes(scale, seeds, algorithms, out, processes, as_json)
         return
+    if algorithms:
+        raise ConfigError(f"--algorithm is for {OUTCOMES}, received {name}; leave it out")
     _run_paper(find_experiment(name, table), scale, range(1, seeds + 1), out, results, processes, as_json)
 
 
@@ -182,14 +194,21 @@ def _run_paper(
     _print_report(make_report(experiment, scale, seed_results, _describe_run()), out, as_json)
 
 
-def _run_outcomes(scale: ExperimentScale, seeds: int, out: Path, processes: int, as_json: bool) -> None:
+def _run_outcomes(
+    scale: ExperimentScale,
+    seeds: int,
+    algorithms: Sequence[str],
+    out: Path,
+    processes: int,
+    as_json: bool,
+) -> None:
     if scale not in outcomes.OUTCOME_SCALES:
         raise ConfigError(f"{OUTCOMES} has no scale --{scale}, expected --reduced or --smoke")
     began = time.monotonic()
     results = []
     with Progress() as progress, StageRunner(out, format_command_line(), processes, progress) as runner:
         for seed in range(1, seeds + 1):
-            stages = outcomes.stages(scale, seed)
+            stages = outcomes.select_stages(scale, seed, algorithms)
             results.append(
                 {
                     stage.name: runner.play(
@@ -203,7 +222,7 @@ def _run_outcomes(scale: ExperimentScale, seeds: int, out: Path, processes: int,
         scale,
         tuple(range(1, seeds + 1)),
         outcomes.figures(scale, results),
-        outcomes.verdicts(scale, results),
+        () if algorithms else outcomes.verdicts(scale, results),
         round(time.monotonic() - began, 1),
         _describe_run(),
     )

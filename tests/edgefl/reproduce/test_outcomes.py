@@ -2,6 +2,7 @@
 
 import pytest
 
+from edgefl.errors import ConfigError
 from edgefl.reproduce import outcomes
 from edgefl.reproduce.outcomes import (
     FEDERATIONS,
@@ -222,3 +223,12 @@ def test_all_figures_have_a_unique_name_and_values():
     assert {f"har-aem: {name}" for name in ("int8", "regret", "worse than local", "MB per client")} <= set(
         names
     )
+
+
+def test_some_algorithms_are_selected_without_the_extra_stages():
+    selected = outcomes.select_stages("reduced", 1, ["fedavg", "fedrep"])
+    assert {stage.config.algorithm for stage in selected} == {"fedavg", "fedrep"}
+    assert len(selected) == 2 * len(FEDERATIONS)
+    assert outcomes.select_stages("reduced", 2, []) == outcomes.stages("reduced", 2)
+    with pytest.raises(ConfigError, match=r"seed 2 of --reduced does not run fedrep, expected some of .*aem"):
+        outcomes.select_stages("reduced", 2, ["fedrep"])
