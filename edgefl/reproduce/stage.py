@@ -13,10 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from edgefl.algorithms.names import GLOBAL
 from edgefl.config import FederationConfig
 from edgefl.data.dataset import as_float
 from edgefl.errors import ExportError
 from edgefl.learner.litert import LiteRTLearner
+from edgefl.plan.spec import INITIAL_FILE
 from edgefl.reproduce.cached_learner import CachedLearner
 from edgefl.reproduce.stage_measurements import (
     compare_client_layers,
@@ -26,7 +28,7 @@ from edgefl.reproduce.stage_measurements import (
 from edgefl.reproduce.timed_engine import TimedEngine, read_seconds
 from edgefl.runs.client_directories import make_state_writer
 from edgefl.runs.directory import RunDirectory, read_json
-from edgefl.runs.pipeline import PartitionedDataset, open_partitioned_dataset, play_run
+from edgefl.runs.pipeline import PartitionedDataset, load_or_build_plan, open_partitioned_dataset, play_run
 from edgefl.runs.progress import RoundProgress
 from edgefl.runs.summary import encode_confusions, encode_gates, summarize_run
 from edgefl.simulation.clients import SimulatedFederation, drop_mixture
@@ -34,8 +36,10 @@ from edgefl.simulation.diagnostics import evaluate_models
 from edgefl.simulation.engines.base import Engine, SerialEngine
 from edgefl.simulation.engines.processes import ProcessEngine
 from edgefl.simulation.simulate import ClientStates
+from edgefl.system.files import write_state
 from edgefl.system.progress import Progress
 from edgefl.types import ServerState
+from edgefl.wire.tensors import encode_weights
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,8 @@ class ExperimentStage:
         measure_test: whether each client's models are also measured on the whole test set.
         measure_models: whether the server's models are measured on the whole test set.
         measure_int8: whether the model that each client ships is quantized and measured.
+        weights_from: name of an earlier stage of FedAvg, or empty. This stage starts from its weights.
+            Weights of another shape, such as an output layer for other classes, keep their own start.
         num_late: number of clients, the last ones by name, that take part in no round and are only
             personalized.
         evaluate_every: number of rounds between two evaluations of all clients. 0: none.
@@ -66,6 +72,7 @@ class ExperimentStage:
     measure_test: bool = False
     measure_models: bool = False
     measure_int8: bool = False
+    weights_from: str = ""
     num_late: int = 0
     evaluate_every: int = 0
     pooled: bool = False
@@ -153,6 +160,8 @@ class StageRunner:
             return {**read_json(run.files.summary), "records": run.read_records()}
         self._progress.update(f"{label}: loading data, and compiling the plan if it is new")
         shared, models = self._open_data(stage)
+        if stage.weights_from:
+            _start_from(run, config, self._runs[stage.weights_from])
         start: ServerState | None = run.state
         states: ClientStates = run.states
         if stage.after:
@@ -199,6 +208,20 @@ class StageRunner:
         run.write(run.files.gates, encode_gates(simulation))
         run.write(run.files.summary, json.dumps(summary, indent=1, allow_nan=False) + "\n")
         return {**summary, "records": records}
+
+
+def _start_from(run: RunDirectory, config: FederationConfig, before: RunDirectory) -> None:
+    """Replace the initial weights of a run by the trained weights of the same names and shapes."""
+    state = before.load_state()
+    assert state is not None
+    trained = state.models[GLOBAL]
+    _, initial = load_or_build_plan(run, config)
+    fitting = {
+        name: value
+        for name, value in trained.items()
+        if name in initial and initial[name].shape == value.shape
+    }
+    write_state(run.files.plan / INITIAL_FILE, encode_weights({**initial, **fitting}))
 
 
 def _add_seconds(

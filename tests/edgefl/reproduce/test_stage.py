@@ -2,13 +2,18 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file as st_load
 
-from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig
+from edgefl.config import MIXTURE_ONLY, DataConfig, FederationConfig, ModelConfig, PartitionConfig
+from edgefl.errors import DataError
 from edgefl.reproduce.stage import ExperimentStage, StageRunner
 from edgefl.reproduce.timed_engine import TimedEngine, read_seconds
 from edgefl.simulation import simulate
+from edgefl.storage.checkpoint import decode_server_state
 from edgefl.system.progress import Progress
 
 ROUNDS = 2
@@ -146,3 +151,48 @@ def test_the_engine_times_only_the_clients(tmp_path):
     assert list(engine.run(lambda federation, item: use_cpu(0.05) or item.client_id, items)) == ["a", "b"]
     seconds = read_seconds(tmp_path / "seconds")
     assert [0.05 <= seconds[name][4] < 0.15 for name in ("a", "b")] == [True, True]
+
+
+def test_pooled_stage_has_one_client_with_all_samples(calls, tmp_path):
+    config = replace(CONFIG, algorithm="local", personalization=MIXTURE_ONLY)
+    result = play_stage(tmp_path, ExperimentStage("pooled", config, pooled=True))
+    assert [(row["n_train"], row["n_test"]) for row in result["clients"]] == [(120, 40)]
+
+
+def test_rotated_clients_cannot_be_pooled(calls, tmp_path):
+    config = replace(CONFIG, partition=PartitionConfig("rotation", 4, {"angles": 2}))
+    with pytest.raises(DataError, match="client-000 rotates"):
+        play_stage(tmp_path, ExperimentStage("pooled", config, pooled=True))
+
+
+def test_stage_starts_from_the_weights_of_an_earlier_one_where_they_fit(calls, tmp_path):
+    """The trained stage has ten classes. The next one has nine, so that only hidden layers fit."""
+    model = ModelConfig("mlp", (28, 28, 1), 10, {"hidden": 4})
+    trained = ExperimentStage("trained", replace(CONFIG, algorithm="fedavg", model=model))
+    data = replace(CONFIG.data, options={"classes": list(range(9))})
+    few = replace(trained.config, model=replace(model, num_classes=9), data=data, seed=4)
+    started = ExperimentStage("started", few, weights_from="trained")
+    fresh = ExperimentStage("fresh", few)
+    with Progress() as progress, StageRunner(tmp_path, "a test", 1, progress) as runner:
+        for stage in (trained, started, fresh):
+            runner.play(stage, "a test")
+    models = decode_server_state((tmp_path / "trained-3" / "server_state.safetensors").read_bytes()).models
+    first, drawn = (
+        st_load(tmp_path / f"{name}-4" / "plan" / "initial.safetensors") for name in ("started", "fresh")
+    )
+    assert first.keys() == drawn.keys()
+    fitting = [name for name in drawn if drawn[name].shape == models["global"][name].shape]
+    assert 0 < len(fitting) < len(drawn)
+    for name in drawn:
+        expected = models["global"][name] if name in fitting else drawn[name]
+        np.testing.assert_array_equal(first[name], expected)
+
+
+def test_layers_and_evaluations_are_measured(calls, tmp_path):
+    partition = PartitionConfig("tasks", 4, {"num_tasks": 4, "clusters": 2, "samples": 4, "test_samples": 2})
+    model = ModelConfig("mlp", (28, 28, 1), 10, {"hidden": 4})
+    data = DataConfig("digits")
+    config = replace(CONFIG, algorithm="fedavg", model=model, data=data, partition=partition)
+    result = play_stage(tmp_path, ExperimentStage("layers", config, layers_over=2, evaluate_every=1))
+    assert [set(gaps) for gaps in result["layer_gaps"].values()] == [{"1", "2"}, {"1", "2"}]
+    assert all(len(record["measured"]["clients"]) == 4 for record in result["records"])

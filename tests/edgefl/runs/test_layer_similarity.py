@@ -1,0 +1,21 @@
+"""How clearly layers show the true clusters of clients."""
+
+import pytest
+
+from edgefl.runs.layer_similarity import measure_layer_gaps
+
+
+def test_gap_is_the_similarity_within_clusters_minus_between_them():
+    """Two clusters of two clients: .9 within, .1 between in the dense layer, and .5 everywhere before it."""
+    dense = [[1, 0.9, 0.1, 0.1], [0.9, 1, 0.1, 0.1], [0.1, 0.1, 1, 0.9], [0.1, 0.1, 0.9, 1]]
+    flat = [[1 if i == j else 0.5 for j in range(4)] for i in range(4)]
+    layers = {
+        "epochs": [1, 2],
+        "truth": [0, 0, 1, 1],
+        "dense": ["fc"],
+        "compared": [flat, dense],
+        "layers": {"conv1": [flat, flat], "conv2": [dense, flat], "fc": [flat, dense]},
+    }
+    gaps = measure_layer_gaps(layers)
+    assert gaps["dense"] == pytest.approx({"1": 0.0, "2": 0.8})
+    assert gaps["others"] == pytest.approx({"1": 0.4, "2": 0.0})
