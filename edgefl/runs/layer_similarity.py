@@ -131,7 +131,7 @@ def measure_layer_gaps(layers: Mapping[str, Any]) -> dict[str, dict[str, float]]
 
     Returns:
         The difference of the mean similarities, by epoch, for the compared layers (`dense`) and for the mean
-            of the others (`others`). The keys of the epochs are their numbers.
+            of the others (`others`), if there are any. The keys of the epochs are their numbers.
 
     Source: Filippakopoulos et al., figures 3 and 4.
     """
@@ -144,8 +144,10 @@ def measure_layer_gaps(layers: Mapping[str, Any]) -> dict[str, dict[str, float]]
         return [float(m[is_same & is_pair].mean() - m[~is_same].mean()) for m in array]
 
     gaps = {name: measure_gap(matrices) for name, matrices in layers["layers"].items()}
-    others = np.mean([gap for name, gap in gaps.items() if name not in layers["dense"]], axis=0)
-    rows = {"dense": measure_gap(layers["compared"]), "others": others.tolist()}
+    others = [gap for name, gap in gaps.items() if name not in layers["dense"]]
+    rows = {"dense": measure_gap(layers["compared"])}
+    if others:
+        rows["others"] = np.mean(others, axis=0).tolist()
     return {
         name: {str(epoch): gap for epoch, gap in zip(layers["epochs"], values, strict=True)}
         for name, values in rows.items()
