@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -158,12 +158,42 @@ def plot_report(report: ExperimentReport, path: Path) -> None:
                 axes.plot([figure.paper], [position], "d", color=PALETTE[1], markersize=5)
         axes.plot([], [], "d", color=PALETTE[1], markersize=5, label="paper")
         axes.set_yticks(positions, [figure.name for figure in report.figures], fontsize="small")
-        axes.set_title(f"{report.experiment} ({report.scale}), seeds {', '.join(map(str, report.seeds))}")
+        plural = "s" if len(report.seeds) > 1 else ""
+        seeds = f"seed{plural} {', '.join(map(str, report.seeds))}"
+        axes.set_title(f"{report.experiment} ({report.scale}), {seeds}")
         axes.grid(axis="x", alpha=0.3)
         if any(figure.paper is not None for figure in report.figures):
             axes.legend(fontsize="small")
 
     save_figure(draw_figure(draw, 8, 0.7 + 0.32 * len(report.figures)), path)
+
+
+def plot_curves(
+    title: str, curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: Path
+) -> None:
+    """Draw the accuracy over the rounds, with one line for each stage.
+
+    Args:
+        title: title of the picture.
+        curves: rounds and accuracies in per cent by stage.
+        path: the picture. Its suffix selects the format: svg, png or pdf.
+
+    Raises:
+        ConfigError: the suffix is not one of these formats.
+        ModuleNotFoundError: matplotlib is not installed.
+    """
+
+    def draw(canvas: Any) -> None:
+        axes = canvas.subplots()
+        for index, (stage, (rounds, values)) in enumerate(curves.items()):
+            axes.plot(rounds, values, color=PALETTE[index % len(PALETTE)], label=stage)
+        axes.set_xlabel("round")
+        axes.set_ylabel("accuracy, mean over clients, per cent")
+        axes.set_title(title)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")
+
+    save_figure(draw_figure(draw, 8, 4.5), path)
 
 
 def _decide(holds: bool) -> str:

@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from edgefl.reproduce.claims import NO_RUN, OUT_OF_REACH, judge_claim
 from edgefl.reproduce.experiment import Experiment, digest_stages, make_stages
-from edgefl.reproduce.measures import extract_curves, measure_rows
+from edgefl.reproduce.measures import SHARE_PREFIXES, extract_curves, measure_rows
 from edgefl.reproduce.report import ExperimentReport, ExperimentVerdict, Figure
 from edgefl.reproduce.results import SeedResult, read_result, read_results, write_result
 from edgefl.reproduce.stage import ExperimentResult, StageRunner
@@ -96,6 +98,40 @@ def make_report(
         note,
         _describe_setup(experiment, scale),
     )
+
+
+def select_pictured(experiment: Experiment, report: ExperimentReport) -> ExperimentReport:
+    """Return a report with only the figures in per cent, or with all figures if there are none.
+
+    Args:
+        experiment: the experiment.
+        report: its report.
+    """
+    shares = {row.name for row in experiment.rows if row.value.startswith(SHARE_PREFIXES)}
+    figures = tuple(figure for figure in report.figures if figure.name in shares)
+    return replace(report, figures=figures or report.figures)
+
+
+def average_curves(results: Sequence[SeedResult]) -> dict[str, tuple[Sequence[float], Sequence[float]]]:
+    """Return the accuracy after each evaluated round, as a mean over seeds.
+
+    Args:
+        results: the results of the seeds of one scale.
+
+    Returns:
+        The rounds and the accuracies in per cent, by stage.
+    """
+    curves: dict[str, list[Mapping[str, Sequence[float]]]] = {}
+    for result in results:
+        for stage, curve in result.curves.items():
+            curves.setdefault(stage, []).append(curve)
+    return {
+        stage: (
+            rows[0]["rounds"],
+            [100 * fmean(values) for values in zip(*(row["accuracy_mixture"] for row in rows), strict=True)],
+        )
+        for stage, rows in curves.items()
+    }
 
 
 def _describe_setup(experiment: Experiment, scale: str) -> str:

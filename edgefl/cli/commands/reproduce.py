@@ -4,6 +4,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ from edgefl.algorithms.registry import REGISTRY
 from edgefl.errors import ConfigError
 from edgefl.reproduce import outcomes
 from edgefl.reproduce.experiment import PAPERS, Experiment, ExperimentScale, find_experiment, load_experiments
-from edgefl.reproduce.report import ExperimentReport, plot_report, to_csv, to_json, to_text
+from edgefl.reproduce.report import ExperimentReport, plot_curves, plot_report, to_csv, to_json, to_text
 from edgefl.reproduce.results import RESULTS_DIRECTORY, iterate_missing
-from edgefl.reproduce.run import list_experiments, make_report, play_seed
+from edgefl.reproduce.run import average_curves, list_experiments, make_report, play_seed, select_pictured
 from edgefl.reproduce.stage import StageRunner
 from edgefl.system.files import to_json_value, write_atomic
 from edgefl.system.format import NO_VALUE, align_columns
@@ -191,7 +192,11 @@ def _run_paper(
     directory = out / "results" if scale == "smoke" else results
     with Progress() as progress, StageRunner(out, format_command_line(), processes, progress) as runner:
         seed_results = [play_seed(experiment, scale, seed, runner, directory) for seed in seeds]
-    _print_report(make_report(experiment, scale, seed_results, _describe_run()), out, as_json)
+    report = make_report(experiment, scale, seed_results, _describe_run())
+    _print_report(report, out, as_json, pictured=select_pictured(experiment, report))
+    if curves := average_curves(seed_results):
+        with suppress(ModuleNotFoundError):  # _print_report has named the missing extra
+            plot_curves(f"{experiment.name} ({scale})", curves, out / "curves.png")
 
 
 def _run_outcomes(

@@ -1,6 +1,7 @@
 """Result files: round trip, out-of-date and damaged files, and the queue of missing seeds."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,7 @@ from edgefl.reproduce.results import (
     read_results,
     write_result,
 )
-from edgefl.reproduce.run import list_experiments, make_report
+from edgefl.reproduce.run import average_curves, list_experiments, make_report, select_pictured
 from tests.edgefl.reproduce.test_experiment import TOY
 
 EXPERIMENT = parse_experiment("aem.toy", TOY)
@@ -80,3 +81,18 @@ def test_list_has_one_entry_for_each_experiment(tmp_path):
     assert [claim["verdict"] for claim in big["claims"]] == ["out of reach (cost)"]
     assert big["differs"] == "days"
     json.dumps([run, big])
+
+
+def test_curves_are_means_over_seeds_in_per_cent():
+    curves = [
+        {"a": {"rounds": [2, 4], "accuracy_mixture": accuracies}} for accuracies in ([0.5, 0.7], [0.6, 0.9])
+    ]
+    results = [replace(make_seed_result(seed, {}), curves=curve) for seed, curve in enumerate(curves, 1)]
+    averaged = average_curves([*results, make_seed_result(3, {})])
+    assert list(averaged) == ["a"]
+    assert averaged["a"] == ([2, 4], pytest.approx([55.0, 80.0]))
+
+
+def test_picture_has_only_the_figures_in_per_cent():
+    report = make_report(EXPERIMENT, "full", [make_seed_result(1, {"A": 50.0, "B": 3.0})], {})
+    assert [figure.name for figure in select_pictured(EXPERIMENT, report).figures] == ["A"]
