@@ -76,6 +76,7 @@ RUNS = Path("runs") / "reproduce"
     "algorithms",
     multiple=True,
     type=click.Choice(sorted(REGISTRY)),
+    metavar="NAME",
     help="With `outcomes`, run only this algorithm, without verdicts. May be repeated.",
 )
 @click.option("--processes", type=click.IntRange(1, 256), help="Client processes  [default: one per core]")
