@@ -17,8 +17,8 @@ def inspect_plan(plan: Plan) -> dict[str, Any]:
         plan: the plan.
 
     Returns:
-        The id, the model, the algorithm and its options, sizes in bytes, the shapes of the weights, and for
-        each signature its tensors and the number of operators of each kind.
+        The id, the model and the algorithm with their options, the augmentation, sizes in bytes and the
+            shapes of the weights. Also the tensors of each signature and how often it has each operator.
 
     Raises:
         PlanError: the program lacks a signature of the plan.
@@ -38,6 +38,8 @@ def inspect_plan(plan: Plan) -> dict[str, Any]:
         "model": spec.model,
         "algorithm": spec.algorithm,
         "options": dict(spec.options),
+        "model_options": dict(spec.model_options),
+        "augmentation": dict(spec.augmentation),
         "input_shape": list(spec.input_shape),
         "num_classes": spec.num_classes,
         "num_weights": _count_weights(spec.weights),
@@ -58,6 +60,9 @@ def render_plan(report: dict[str, Any]) -> str:
         ", ".join(f"{part} {report[f'{part}_bytes']:,} bytes" for part in ("program", "template", "weights")),
         "weights " + ", ".join(f"{name}{tuple(shape)}" for name, shape in report["weights"].items()),
     ]
+    for title, key in (("model options", "model_options"), ("augmentation", "augmentation")):
+        if report[key]:
+            lines.append(f"{title}: " + ", ".join(f"{name} {value}" for name, value in report[key].items()))
     for name, signature in report["signatures"].items():
         data = ", ".join(f"{key}{tuple(value)}" for key, value in signature["data"].items())
         lines.append(f"{name}: {signature['kind']}, {data} -> {signature['gives']}")

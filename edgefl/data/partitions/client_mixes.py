@@ -88,6 +88,8 @@ def partition_by_mixes(
 
 
 def _count_per_client(total: int, num_clients: int, number: int, part: str) -> int:
+    if number < 0:
+        raise DataError(f"{number} {part} samples per client, expected 1 or more, or 0 to divide all of them")
     size = number or total // num_clients
     if not 0 < size * num_clients <= total:
         raise DataError(

@@ -1,6 +1,7 @@
 """Compiled programs train in LiteRT like the same objectives in TensorFlow, with builtin ops only."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -15,7 +16,7 @@ from edgefl.compiler.optimizer import adam, adamw, sgd
 from edgefl.errors import PlanError
 from edgefl.learner.keras import KerasLearner
 from edgefl.learner.litert import LiteRTLearner
-from edgefl.plan.inspect import inspect_plan
+from edgefl.plan.inspect import inspect_plan, render_plan
 from edgefl.plan.spec import Plan, PlanSpec
 from edgefl.rng import derive_rng
 
@@ -141,6 +142,18 @@ def test_program_trains_like_tensorflow(name):
         np.testing.assert_allclose(
             head_weights[0][weight], head_weights[1][weight], atol=1e-5, err_msg=weight
         )
+
+
+def test_inspection_shows_model_options_and_augmentation_only_if_there_are_any():
+    network = Network(MODELS["residual"]())
+    plan = make_plan(network, (of.predict_logits(network, 4),))
+    changed = replace(plan.spec, model_options={"mean": [0.5], "std": [0.2]}, augmentation={"crop": 2})
+    text = render_plan(inspect_plan(replace(plan, spec=changed)))
+    assert "model options: mean [0.5], std [0.2]" in text.splitlines()
+    assert "augmentation: crop 2" in text.splitlines()
+    plain = render_plan(inspect_plan(plan))
+    assert "model options" not in plain
+    assert "augmentation" not in plain
 
 
 def test_inspection_lists_builtin_ops_noise_and_hyperparameters():

@@ -299,6 +299,8 @@ def test_clients_of_client_dirichlet_have_equal_sizes() -> None:
         draw("client-dirichlet", 4, data=data, samples=1300)
     with pytest.raises(DataError, match="2500 test samples for 2600 clients with 1 each"):
         draw("client-dirichlet", 2600, data=data)
+    with pytest.raises(DataError, match="-1 training samples per client, expected 1 or more"):
+        draw("client-dirichlet", 4, data=data, samples=-1)
 
 
 def test_class_mixes_of_client_dirichlet_have_the_variance_of_the_distribution() -> None:
