@@ -689,8 +689,10 @@ def read_tables(raw: Mapping[str, Any]) -> FederationConfig:
     """
     tables = ["federation", *(name for name in OTHER_TABLE_FIELDS if name != "options")]
     for table, value in raw.items():
-        if table not in tables or not isinstance(value, dict):
+        if table not in tables:
             raise ConfigError(f"unknown table [{table}]; {suggest_nearest(table, tables)}")
+        if not isinstance(value, dict):
+            raise ConfigError(f"{table} is {value!r}, expected a table; write [{table}] above its keys")
     options = dict(raw.get("algorithm", {}))
     name = options.pop("name", FederationConfig.algorithm)
     if not isinstance(name, str):

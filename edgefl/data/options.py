@@ -56,8 +56,10 @@ def _check_option(owner: str, defaults: Mapping[str, Any], key: str, value: Any,
     ):
         return tuple(value)
     if type(value) is not type(default) or isinstance(default, tuple):
-        kind = "a list of whole numbers" if isinstance(default, tuple) else describe_type(type(default))
-        raise ConfigError(f"{owner}: {key} is {value!r}, expected {kind} such as {default!r}")
+        is_list = isinstance(default, tuple)
+        kind = "a list of whole numbers" if is_list else describe_type(type(default))
+        example = list(default) or [1, 2] if is_list else default
+        raise ConfigError(f"{owner}: {key} is {value!r}, expected {kind} such as {example!r}")
     return value
 
 
