@@ -22,7 +22,10 @@ model = { name = "lenet5" }
 algorithm = { name = "fedavg" }
 [stages.a]
 [stages.b]
+first_seed_only = true
 config.algorithm = { replace = true, name = "local" }
+[stages.c]
+scales = ["smoke"]
 [scales.full]
 seeds = 2
 [scales.reduced]
@@ -33,7 +36,7 @@ config.federation = { rounds = 1 }
 [rows]
 "A" = { stage = "a", paper = 50 }
 "B" = { stage = "b" }
-"C" = { stage = "b", paper = 7.5 }
+"C" = { stage = "c", paper = 7.5 }
 [claims."A is above B"]
 row = "A"
 than = "B"
@@ -79,7 +82,7 @@ def test_table_has_rows_means_and_claims_at_each_planned_scale(tmp_path: Path) -
         "| A | 50 | 3.25 | 1 / 5.50 |\n"
         "| B |  | 3 |  |\n\n"
         f"| claim | paper | here | verdict |\n{HEAD}"
-        "| A is above B | +4 | -2.00 (1 of 5 seeds) | undecided |\n\n"
+        "| A is above B | +4 | -2.00 (1 seed, 5 needed) | undecided |\n\n"
         "`edgefl reproduce aem --table toy --reduced`: not run yet.\n"
     )
 
@@ -106,9 +109,9 @@ def test_overview_has_a_line_for_each_scale_and_claim(tmp_path: Path) -> None:
     assert title == "| table or figure | scale | seeds | claim | paper | here | verdict |"
     assert line == "|---|---|---|---|---|---|---|"
     assert rows == [
-        "| `aem --table toy`: table 0 | full | 1 of 2 | A is above B | +4 | +6.00 (1 of 5 seeds)"
+        "| `aem --table toy`: table 0 | full | 1 of 2 | A is above B | +4 | +6.00 (1 seed, 5 needed)"
         " | undecided |",
-        "| `aem --table toy`: table 0 | reduced | 0 of 5 | A is above B | +4 | 0 of 5 seeds | not run |",
+        "| `aem --table toy`: table 0 | reduced | 0 of 5 | A is above B | +4 |  | not run |",
         "| `fedap --table big`: table 0 | full | 0 of 2 | A is above B | +4 |  | out of reach (cost) |",
         "| `fedap --table big`: table 0 | reduced | 0 of 5 | A is above B | +4 |  | out of reach (cost) |",
     ]

@@ -3,6 +3,9 @@
 A claim is about one figure, or about the difference of two figures of the same seed. With at least five
 seeds, a bootstrap over the seeds gives an interval of the mean. The claim is reproduced if the whole interval
 is within the limits of the claim, and not reproduced if no part of it is.
+
+The percentile interval is too short for few seeds. For five normally distributed values, 84% of such
+intervals contain the true mean, and 7 to 8% are wholly above it. A verdict of five seeds is no proof.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,11 +56,13 @@ def judge_claim(claim: PaperClaim, rows: Sequence[Mapping[str, float]]) -> Exper
         for seed in rows
         if claim.row in seed and (not claim.than or claim.than in seed)
     ]
+    if not values:
+        return ExperimentVerdict(claim.text, "", NO_RUN, claim.paper)
     sign = "+" if claim.than else ""
     if len(values) < MIN_SEEDS:
-        seeds = f"{len(values)} of {MIN_SEEDS} seeds"
-        measured = f"{np.mean(values):{sign}.2f} ({seeds})" if values else seeds
-        return ExperimentVerdict(claim.text, measured, UNDECIDED if values else NO_RUN, claim.paper)
+        seeds = f"{len(values)} seed{'s' if len(values) > 1 else ''}, {MIN_SEEDS} needed"
+        measured = f"{np.mean(values):{sign}.2f} ({seeds})"
+        return ExperimentVerdict(claim.text, measured, UNDECIDED, claim.paper)
     low, high = estimate_interval(values)
     measured = f"{np.mean(values):{sign}.2f} ({low:{sign}.2f} to {high:{sign}.2f})"
     return ExperimentVerdict(claim.text, measured, _decide(claim, low, high), claim.paper)

@@ -41,7 +41,9 @@ def test_outcome_needs_five_seeds_whose_interval_is_on_one_side(differences, out
 
 def test_measured_text_has_the_mean_and_the_interval_or_the_number_of_seeds():
     assert judge_claim(GAIN, make_rows([2, 2, 2, 2, 2])).measured == "+2.00 (+2.00 to +2.00)"
-    assert judge_claim(GAIN, make_rows([2, 4])).measured == "+3.00 (2 of 5 seeds)"
+    assert judge_claim(GAIN, make_rows([2, 4])).measured == "+3.00 (2 seeds, 5 needed)"
+    assert judge_claim(GAIN, make_rows([2])).measured == "+2.00 (1 seed, 5 needed)"
+    assert judge_claim(GAIN, []).measured == ""
     alone = PaperClaim("A is 1", "A", at_least=1.0)
     assert judge_claim(alone, [{"A": 1.0}] * 5).measured == "1.00 (1.00 to 1.00)"
     assert judge_claim(alone, [{"A": 1.0}] * 5).outcome == REPRODUCED
