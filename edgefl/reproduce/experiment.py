@@ -260,6 +260,18 @@ def digest_stages(experiment: Experiment, scale: str, seed: int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def list_measured_rows(experiment: Experiment, scale: str, seed: int) -> set[str]:
+    """Return the names of the rows whose stages all run.
+
+    Args:
+        experiment: the experiment.
+        scale: the scale.
+        seed: random seed.
+    """
+    stages = _merge_stages(experiment, scale, seed)
+    return {row.name for row in experiment.rows if all(stage in stages for stage in row.stages)}
+
+
 def _build(kind: Any, context: str, **values: Any) -> Any:
     """Build a dataclass from a table of a file, with lists as tuples."""
     names = [f.name for f in fields(kind)]
@@ -286,8 +298,11 @@ def parse_experiment(name: str, text: str) -> Experiment:
     raw = _read_toml(name, text)
     if base := raw.pop("extends", ""):
         raw = _merge(_read_toml(base, _read_file(base)), raw)
-    raw.get("stages", {}).pop("replace", None)
-    paper, _, table = name.partition(".")
+    for part in ("stages", "scales", "stage"):
+        table = raw.get(part, {})
+        for owner in (table, *(value for value in table.values() if isinstance(value, dict))):
+            owner.pop("replace", None)
+    paper, _, table_name = name.partition(".")
     rows = tuple(_parse_row(name, row, values) for row, values in _drop_markers(raw.pop("rows", {})).items())
     claims = tuple(
         _build(PaperClaim, f"{name}: claim {text!r}", text=text, **claim)
@@ -298,7 +313,7 @@ def parse_experiment(name: str, text: str) -> Experiment:
         for scale, settings in raw.pop("scales", {}).items()
     }
     experiment: Experiment = _build(
-        Experiment, name, paper=paper, table=table, scales=scales, rows=rows, claims=claims, **raw
+        Experiment, name, paper=paper, table=table_name, scales=scales, rows=rows, claims=claims, **raw
     )
     _check_names(f"{name}: stage", {s for row in rows for s in row.stages}, experiment.stages)
     row_names = {row.name: row for row in rows}

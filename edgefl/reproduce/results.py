@@ -1,14 +1,16 @@
 """The result files of the papers' experiments: one small JSON file for each table, scale and seed."""
 
+import errno
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from edgefl.errors import StateError
-from edgefl.reproduce.experiment import Experiment, digest_stages
+from edgefl.reproduce.experiment import Experiment, digest_stages, list_measured_rows
 from edgefl.runs.directory import read_json
-from edgefl.system.files import write_state
+from edgefl.system.files import write_errors, write_state
 
 RESULTS_DIRECTORY = Path("docs") / "results" / "runs"
 
@@ -54,6 +56,18 @@ def format_result_path(directory: Path, experiment: str, scale: str, seed: int) 
     return directory / f"{experiment}.{scale}.{seed}.json"
 
 
+def create_results_directory(directory: Path) -> None:
+    """Create the directory of the results, unless it exists.
+
+    Raises:
+        StateError: it cannot be created, or no file can be created in it.
+    """
+    with write_errors(directory, "pass another --results"):
+        directory.mkdir(parents=True, exist_ok=True)
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
+
+
 def write_result(directory: Path, result: SeedResult) -> Path:
     """Write a result file and return its path.
 
@@ -64,7 +78,6 @@ def write_result(directory: Path, result: SeedResult) -> Path:
     Raises:
         StateError: the file cannot be written.
     """
-    directory.mkdir(parents=True, exist_ok=True)
     path = format_result_path(directory, result.experiment, result.scale, result.seed)
     write_state(path, (json.dumps(asdict(result), indent=1, allow_nan=False) + "\n").encode())
     return path
@@ -72,6 +85,8 @@ def write_result(directory: Path, result: SeedResult) -> Path:
 
 def read_result(directory: Path, experiment: Experiment, scale: str, seed: int) -> SeedResult | None:
     """Return the result of a seed. None if there is none, or if the experiment has changed since.
+
+    The experiment has changed if a setting differs, or if it has further rows.
 
     Args:
         directory: the directory of the results.
@@ -94,6 +109,8 @@ def read_result(directory: Path, experiment: Experiment, scale: str, seed: int) 
         )
     if values["digest"] != digest_stages(experiment, scale, seed):
         return None
+    if not list_measured_rows(experiment, scale, seed) <= values["rows"].keys():
+        return None
     return SeedResult(**{name: values[name] for name in names if name in values})
 
 
@@ -109,10 +126,10 @@ def read_results(directory: Path, experiment: Experiment, scale: str) -> tuple[S
         StateError: a file is damaged.
     """
     prefix = f"{experiment.name}.{scale}."
-    seeds = sorted(
-        int(path.name.removeprefix(prefix).removesuffix(".json"))
-        for path in directory.glob(f"{prefix}*.json")
+    parts = (
+        path.name.removeprefix(prefix).removesuffix(".json") for path in directory.glob(f"{prefix}*.json")
     )
+    seeds = sorted(int(part) for part in parts if part.isdecimal())
     results = (read_result(directory, experiment, scale, seed) for seed in seeds)
     return tuple(result for result in results if result is not None)
 

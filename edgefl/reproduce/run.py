@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from edgefl.reproduce.claims import NO_RUN, OUT_OF_REACH, judge_claim
-from edgefl.reproduce.experiment import Experiment, digest_stages, make_stages
+from edgefl.reproduce.experiment import EXPERIMENT_SCALES, Experiment, digest_stages, make_stages
 from edgefl.reproduce.measures import SHARE_PREFIXES, extract_curves, measure_rows
 from edgefl.reproduce.report import ExperimentReport, ExperimentVerdict, Figure
 from edgefl.reproduce.results import SeedResult, read_result, read_results, write_result
@@ -140,7 +140,7 @@ def _describe_setup(experiment: Experiment, scale: str) -> str:
 
 
 def list_experiments(experiments: Sequence[Experiment], directory: Path) -> list[dict[str, Any]]:
-    """Return one entry per experiment and planned scale, in the order of the queue.
+    """Return one entry per experiment and scale with planned seeds or results, in the order of the queue.
 
     Args:
         experiments: the experiments.
@@ -156,9 +156,14 @@ def list_experiments(experiments: Sequence[Experiment], directory: Path) -> list
     """
     entries = []
     for experiment in experiments:
-        for scale in experiment.planned_scales or ("",):
-            results = read_results(directory, experiment, scale) if scale else ()
-            entries.append(_list_experiment(experiment, scale, results))
+        results = {scale: read_results(directory, experiment, scale) for scale in experiment.scales}
+        scales: list[str] = [
+            scale
+            for scale in reversed(EXPERIMENT_SCALES)
+            if scale in experiment.planned_scales or results.get(scale)
+        ]
+        for scale in scales or [""]:
+            entries.append(_list_experiment(experiment, scale, results.get(scale, ())))
     return entries
 
 

@@ -1,6 +1,8 @@
 """A stage of an experiment: a federation, or a personalization after the rounds of an earlier stage."""
 
+import fcntl
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -8,7 +10,7 @@ import tempfile
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from typing import Any
 from edgefl.algorithms.names import GLOBAL
 from edgefl.config import FederationConfig
 from edgefl.data.dataset import as_float
-from edgefl.errors import ExportError
+from edgefl.errors import ConfigError, ExportError, StateError
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.spec import INITIAL_FILE
 from edgefl.reproduce.cached_learner import CachedLearner
@@ -36,7 +38,7 @@ from edgefl.simulation.diagnostics import evaluate_models
 from edgefl.simulation.engines.base import Engine, SerialEngine
 from edgefl.simulation.engines.processes import ProcessEngine
 from edgefl.simulation.simulate import ClientStates
-from edgefl.system.files import write_state
+from edgefl.system.files import write_errors, write_state
 from edgefl.system.progress import Progress
 from edgefl.types import ServerState
 from edgefl.wire.tensors import encode_weights
@@ -94,6 +96,8 @@ ExperimentResult = Mapping[str, Any]
 class StageRunner:
     """Plays stages, each in its own directory. A finished stage is read, and an interrupted one continues.
 
+    As a context it locks `out`, so that no second process writes to the same stages.
+
     Args:
         out: holds the directories of the stages.
         command: the command line, which each stage records.
@@ -111,12 +115,27 @@ class StageRunner:
         self._runs: dict[str, RunDirectory] = {}
 
     def __enter__(self) -> "StageRunner":
-        """Return the runner. It opens data sets when it needs them."""
+        """Lock the output directory, and return the runner. It opens data sets when it needs them.
+
+        Raises:
+            StateError: another process has the lock, or the directory cannot be created.
+        """
+        with write_errors(self._out, "pass another --out"):
+            self._out.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self._out, os.O_RDONLY)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            raise StateError(
+                f"another edgefl reproduce writes to {self._out}; wait until it ends, or pass another --out"
+            ) from error
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Close the data sets."""
+        """Close the data sets, and release the lock."""
         self._exit_stack.close()
+        os.close(self._lock)
 
     def _open_data(self, stage: ExperimentStage) -> tuple[PartitionedDataset, Path]:
         """Return the data set, and a directory for local models that stages with the same data share."""
@@ -151,10 +170,12 @@ class StageRunner:
             label: describes the stage in progress messages.
 
         Raises:
+            ConfigError: the directory of the stage has a run with other settings.
             ExportError: a model cannot be quantized.
         """
         config = stage.config
         run = RunDirectory(self._out / f"{stage.name}-{config.seed}", config, self._command, resume=True)
+        _check_settings(run, stage)
         self._runs[stage.name] = run
         if run.files.summary.exists():
             return {**read_json(run.files.summary), "records": run.read_records()}
@@ -222,6 +243,32 @@ def _start_from(run: RunDirectory, config: FederationConfig, before: RunDirector
         if name in initial and initial[name].shape == value.shape
     }
     write_state(run.files.plan / INITIAL_FILE, encode_weights({**initial, **fitting}))
+
+
+def _check_settings(run: RunDirectory, stage: ExperimentStage) -> None:
+    """Refuse a directory that an earlier stage of this name started with other settings.
+
+    `RunDirectory` has compared all of the configuration except `rounds`. A directory without stage.json is
+    new, or an older version wrote it. Only the rounds of such a directory are compared.
+
+    Raises:
+        ConfigError: a setting differs.
+        StateError: a file is damaged or cannot be written.
+    """
+    settings = {
+        f.name: getattr(stage, f.name) for f in fields(ExperimentStage) if f.name not in ("name", "config")
+    }
+    is_new = not run.files.stage.exists()
+    before = settings if is_new else {f.name: f.default for f in fields(stage)} | read_json(run.files.stage)
+    before = before | {"rounds": run.read_note()["config"]["rounds"]}
+    for name, value in {**settings, "rounds": stage.config.rounds}.items():
+        if before[name] != value:
+            raise ConfigError(
+                f"{run.files.root} contains a run with {name} = {before[name]!r}, expected {value!r}; "
+                "remove it, or pass another --out"
+            )
+    if is_new:
+        run.write(run.files.stage, json.dumps(settings) + "\n")
 
 
 def _add_seconds(

@@ -31,6 +31,7 @@ class RunFiles(Directory):
     seconds = StoredFile(
         "client_seconds.jsonl", "processor time of each client in each round", "edgefl reproduce"
     )
+    stage = StoredFile("stage.json", "settings of the stage beside the configuration", "edgefl reproduce")
     confusion = StoredFile("confusion.json", "confusion matrix of each client", "edgefl simulate")
     gates = StoredFile("gates.json", "mean gate weights of each client by class", "edgefl simulate")
     summary = StoredFile("summary.json", "result with the figures of each client", "edgefl simulate")

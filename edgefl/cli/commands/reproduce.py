@@ -16,7 +16,12 @@ from edgefl.errors import ConfigError
 from edgefl.reproduce import outcomes
 from edgefl.reproduce.experiment import PAPERS, Experiment, ExperimentScale, find_experiment, load_experiments
 from edgefl.reproduce.report import ExperimentReport, plot_curves, plot_report, to_csv, to_json, to_text
-from edgefl.reproduce.results import RESULTS_DIRECTORY, iterate_missing
+from edgefl.reproduce.results import (
+    RESULTS_DIRECTORY,
+    create_results_directory,
+    iterate_missing,
+    read_results,
+)
 from edgefl.reproduce.run import average_curves, list_experiments, make_report, play_seed, select_pictured
 from edgefl.reproduce.stage import StageRunner
 from edgefl.system.files import to_json_value, write_atomic
@@ -57,9 +62,17 @@ RUNS = Path("runs") / "reproduce"
     "--seeds", type=click.IntRange(1, 20), default=1, show_default=True, help="Number of seeds: 1, 2, ..."
 )
 @click.option(
-    "--list", "show_list", is_flag=True, help="List all tables and figures with their results, and exit."
+    "--list",
+    "show_list",
+    is_flag=True,
+    help="List all tables and figures with their results, or those of NAME and --table, and exit.",
 )
-@click.option("--next", "run_next", is_flag=True, help="Run the first planned seed that has no result.")
+@click.option(
+    "--next",
+    "run_next",
+    is_flag=True,
+    help="Run the first planned seed that has no result, of NAME and --table if they are set.",
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
@@ -68,8 +81,8 @@ RUNS = Path("runs") / "reproduce"
 @click.option(
     "--results",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Directory of result files, one per seed  [default: docs/results/runs if it exists, else "
-    "runs/reproduce/results]",
+    help="Directory of result files, one per seed. --smoke uses OUT/results  "
+    "[default: docs/results/runs if it exists, else runs/reproduce/results]",
 )
 @click.option(
     "--algorithm",
@@ -80,7 +93,12 @@ RUNS = Path("runs") / "reproduce"
     help="With `outcomes`, run only this algorithm, without verdicts. May be repeated.",
 )
 @click.option("--processes", type=click.IntRange(1, 256), help="Client processes  [default: one per core]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object. Progress goes to stderr.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print JSON: the report, or with --list an array. Progress goes to stderr.",
+)
 def reproduce(
     name: str | None,
     table: str,
@@ -114,11 +132,16 @@ def reproduce(
     if results is None:
         results = RESULTS_DIRECTORY if RESULTS_DIRECTORY.is_dir() else RUNS / "results"
     processes = processes or os.cpu_count() or 1
+    if name == OUTCOMES and (show_list or run_next or table):
+        option = "--list" if show_list else "--next" if run_next else "--table"
+        raise ConfigError(f"{option} is for the papers, received {OUTCOMES}; leave {option} out")
+    if show_list and run_next:
+        raise ConfigError("--list and --next exclude each other; leave one out")
     if show_list:
-        _print_list(name, table, results, as_json)
+        _print_list(_select_experiments(name, table), results, as_json)
         return
     if run_next:
-        _run_next(name, results, processes, as_json)
+        _run_next(_select_experiments(name, table), out, results, processes, as_json)
         return
     if name is None:
         raise ConfigError(f"no paper, expected one of {', '.join([*PAPERS, OUTCOMES])}, or --list or --next")
@@ -131,12 +154,17 @@ def reproduce(
     _run_paper(find_experiment(name, table), scale, range(1, seeds + 1), out, results, processes, as_json)
 
 
-def _print_list(name: str | None, table: str, results: Path, as_json: bool) -> None:
-    experiments = [
-        experiment
-        for experiment in load_experiments()
-        if name in (None, experiment.paper) and experiment.table.startswith(table)
-    ]
+def _select_experiments(name: str | None, table: str) -> list[Experiment]:
+    """Return the experiments of a paper, or of all, whose table begins so."""
+    experiments = [experiment for experiment in load_experiments() if name in (None, experiment.paper)]
+    matching = [experiment for experiment in experiments if experiment.table.startswith(table)]
+    if not matching:
+        choices = ", ".join(experiment.table for experiment in experiments)
+        raise ConfigError(f"--table is {table!r}, expected one of {choices}")
+    return matching
+
+
+def _print_list(experiments: Sequence[Experiment], results: Path, as_json: bool) -> None:
     entries = list_experiments(experiments, results)
     if as_json:
         click.echo(json.dumps(entries, indent=1))
@@ -155,8 +183,8 @@ def _format_entry(entry: Mapping[str, Any]) -> list[tuple[str, ...]]:
     head = (
         f"{entry['experiment'].replace('.', ' ', 1)}: {entry['item']}",
         entry["scale"] or NO_VALUE,
-        f"{entry['seeds']} of {planned}" if planned else NO_VALUE,
-        f"{entry['core_hours']:.1f} of {entry['planned_core_hours']:.1f}" if planned else NO_VALUE,
+        _format_part(entry["seeds"], planned, "d") if entry["scale"] else NO_VALUE,
+        _format_part(entry["core_hours"], entry["planned_core_hours"], ".1f") if entry["scale"] else NO_VALUE,
         "",
         "",
         "",
@@ -168,15 +196,23 @@ def _format_entry(entry: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return [head, *claims]
 
 
-def _run_next(name: str | None, results: Path, processes: int, as_json: bool) -> None:
-    experiments = [experiment for experiment in load_experiments() if name in (None, experiment.paper)]
+def _format_part(value: float, planned: float, spec: str) -> str:
+    return f"{value:{spec}} of {planned:{spec}}" if planned else f"{value:{spec}}"
+
+
+def _run_next(
+    experiments: Sequence[Experiment], out: Path | None, results: Path, processes: int, as_json: bool
+) -> None:
     missing = next(iterate_missing(results, experiments), None)
     if missing is None:
-        click.echo(f"all planned seeds have a result in {results}")
+        click.echo(f"all planned seeds have a result in {results}", err=as_json)
+        if as_json:
+            click.echo("{}")
         return
     experiment, scale, seed = missing
     click.echo(f"next: {experiment.name} --{scale}, seed {seed}", err=True)
-    _run_paper(experiment, scale, [seed], None, results, processes, as_json)
+    finished = [result.seed for result in read_results(results, experiment, scale)]
+    _run_paper(experiment, scale, sorted([*finished, seed]), out, results, processes, as_json)
 
 
 def _run_paper(
@@ -191,6 +227,7 @@ def _run_paper(
     experiment.find_scale(scale)
     out = out or RUNS / f"{experiment.name}-{scale}"
     directory = out / "results" if scale == "smoke" else results
+    create_results_directory(directory)
     with Progress() as progress, StageRunner(out, format_command_line(), processes, progress) as runner:
         seed_results = [play_seed(experiment, scale, seed, runner, directory) for seed in seeds]
     report = make_report(experiment, scale, seed_results, _describe_run())

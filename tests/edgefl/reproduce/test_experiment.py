@@ -177,3 +177,16 @@ def test_fedap_counts_the_clustering_round_beside_the_training_rounds():
             options = stage.config.options
             assert stage.config.rounds == 300 + options["clustering"]
             assert options["decay_rounds"] == (260 if options["clustering"] else 300)
+
+
+def test_tables_outside_of_config_may_have_the_marker_replace():
+    marked = TOY.replace("[stages.a]", "[stages.a]\nreplace = true").replace(
+        "[scales.full]", "[scales]\nreplace = true\n[scales.full]\nreplace = true"
+    )
+    toy = parse_experiment("aem.toy", marked)
+    assert digest_stages(toy, "full", 1) == digest_stages(parse_experiment("aem.toy", TOY), "full", 1)
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_main_experiment_of_a_paper_runs_at_the_default_scale(paper):
+    assert make_stages(find_experiment(paper), "reduced", 1)

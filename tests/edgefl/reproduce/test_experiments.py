@@ -52,7 +52,7 @@ def test_smoke_scale_runs_from_data_to_report(experiment, tmp_path, capsys):
     assert run_command([*typed, "--out", str(out)]) == 0
     shown = capsys.readouterr().out
     assert all(figure["name"] in shown for figure in report["figures"])
-    assert "1 of 5 seeds" in shown
+    assert "1 seed, 5 needed" in shown
     assert (out / f"{stages[0].name}-1" / "summary.json").stat().st_mtime_ns == before
 
 
@@ -106,8 +106,12 @@ def test_next_runs_the_first_missing_seed_until_none_is_left(tmp_path, capsys, m
     stored = json.loads((results / "aem.tiny.reduced.2.json").read_text())
     assert stored["rows"]["A"] > 10
     assert stored["core_hours"] >= 0
+    report = json.loads((tmp_path / "runs/reproduce/aem.tiny-reduced/report.json").read_text())
+    assert report["seeds"] == [1, 2]
     assert run_command(typed) == 0
     assert str(results) in capsys.readouterr().out
+    assert run_command([*typed, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {}
     assert sorted(path.name for path in results.iterdir()) == [
         "aem.tiny.reduced.1.json",
         "aem.tiny.reduced.2.json",
@@ -133,6 +137,9 @@ def test_list_names_every_table_and_its_verdicts(tmp_path, capsys):
         (["reproduce", "clustered", "--half"], ("--half", "--full")),
         (["reproduce", "clustered", "--table", "table-7"], ("'table-7'", "figure-6-2-tasks")),
         (["reproduce", "outcomes", "--full"], ("--full", "--reduced")),
+        (["reproduce", "outcomes", "--next"], ("--next", "outcomes")),
+        (["reproduce", "--list", "--next"], ("--list", "--next")),
+        (["reproduce", "aem", "--list", "--table", "figure-9"], ("'figure-9'", "table-2")),
     ],
 )
 def test_impossible_experiment_is_refused_at_the_start(typed, parts, tmp_path, capsys, monkeypatch):

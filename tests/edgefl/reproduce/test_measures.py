@@ -55,7 +55,7 @@ def test_exact_round_is_the_first_of_the_last_unbroken_series():
 def test_paths_and_named_measures():
     result = make_result((0, 0, 0, 1), rounds=3)
     assert measure(result, "figures.accuracy_mixture.mean") == 25.0
-    assert measure(result, "models.expert1") == 0.73
+    assert measure(result, "models.expert1") == 73.0
     assert measure(result, "largest_share") == 75.0
     assert measure(result, "useful_models") == 2.0
     assert measure(result, "megabytes") == 2.0

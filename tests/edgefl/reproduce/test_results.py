@@ -9,6 +9,7 @@ from edgefl.errors import StateError
 from edgefl.reproduce.experiment import digest_stages, parse_experiment
 from edgefl.reproduce.results import (
     SeedResult,
+    create_results_directory,
     format_result_path,
     iterate_missing,
     read_result,
@@ -29,7 +30,7 @@ def make_seed_result(seed, rows, experiment=EXPERIMENT, scale="full"):
 
 
 def test_results_are_read_back_by_seed(tmp_path):
-    results = [make_seed_result(seed, {"A": 1.0 * seed}) for seed in (1, 2, 10)]
+    results = [make_seed_result(seed, {"A": 1.0 * seed, "B": 2.0}) for seed in (1, 2, 10)]
     for result in reversed(results):
         write_result(tmp_path / "new", result)
     assert read_results(tmp_path / "new", EXPERIMENT, "full") == tuple(results)
@@ -38,9 +39,28 @@ def test_results_are_read_back_by_seed(tmp_path):
 
 
 def test_result_of_changed_settings_counts_as_missing(tmp_path):
-    write_result(tmp_path, make_seed_result(1, {"A": 1.0}))
+    write_result(tmp_path, make_seed_result(1, {"A": 1.0, "B": 3.0}))
     changed = parse_experiment("aem.toy", TOY.replace("rounds = 9", "rounds = 8"))
     assert read_result(tmp_path, changed, "full", 1) is None
+
+
+def test_result_without_a_new_row_counts_as_missing(tmp_path):
+    write_result(tmp_path, make_seed_result(1, {"A": 1.0, "B": 3.0}))
+    grown = parse_experiment("aem.toy", TOY.replace("[claims", '"C" = { stage = "c" }\n[claims'))
+    assert read_result(tmp_path, EXPERIMENT, "full", 1) is not None
+    assert read_result(tmp_path, grown, "full", 1) is None
+
+
+def test_files_with_another_name_are_no_results(tmp_path):
+    write_result(tmp_path, make_seed_result(1, {"A": 1.0, "B": 3.0}))
+    (tmp_path / "aem.toy.full.1 (copy).json").write_text("{")
+    assert [result.seed for result in read_results(tmp_path, EXPERIMENT, "full")] == [1]
+
+
+def test_directory_that_cannot_be_created_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StateError, match=r"file/results.*--results"):
+        create_results_directory(tmp_path / "file" / "results")
 
 
 @pytest.mark.parametrize(("content", "part"), [("{", "cannot read"), ('{"seed": 1}', "rows")])
@@ -55,7 +75,7 @@ def test_damaged_result_is_named(tmp_path, content, part):
 def test_queue_yields_planned_seeds_in_order(tmp_path):
     other = parse_experiment("fedap.toy", TOY.replace("seeds = 2", "seeds = 1"))
     costly = parse_experiment("aem.big", 'out_of_reach = "days"\n' + TOY.replace("seeds = 2", ""))
-    write_result(tmp_path, make_seed_result(1, {"A": 1.0}))
+    write_result(tmp_path, make_seed_result(1, {"A": 1.0, "B": 3.0}))
     missing = [
         (e.name, scale, seed) for e, scale, seed in iterate_missing(tmp_path, [costly, EXPERIMENT, other])
     ]
@@ -67,7 +87,7 @@ def test_report_has_the_rows_of_all_seeds_and_verdicts():
     report = make_report(EXPERIMENT, "full", results, {})
     assert [figure.name for figure in report.figures] == ["A", "B"]
     assert [figure.mean for figure in report.figures] == [3.0, 3.0]
-    assert [verdict.measured for verdict in report.verdicts] == ["-2.00 (1 of 5 seeds)"]
+    assert [verdict.measured for verdict in report.verdicts] == ["-2.00 (1 seed, 5 needed)"]
     assert report.seconds == 3600
 
 
@@ -96,3 +116,12 @@ def test_curves_are_means_over_seeds_in_per_cent():
 def test_picture_has_only_the_figures_in_per_cent():
     report = make_report(EXPERIMENT, "full", [make_seed_result(1, {"A": 50.0, "B": 3.0})], {})
     assert [figure.name for figure in select_pictured(EXPERIMENT, report).figures] == ["A"]
+
+
+def test_list_shows_a_result_of_a_scale_without_planned_seeds(tmp_path):
+    write_result(tmp_path, make_seed_result(1, {"A": 1.0, "B": 3.0}, scale="smoke"))
+    entries = list_experiments([EXPERIMENT], tmp_path)
+    assert [(entry["scale"], entry["seeds"], entry["planned_seeds"]) for entry in entries] == [
+        ("full", 0, 2),
+        ("smoke", 1, 0),
+    ]

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file as st_load
 
 from edgefl.config import MIXTURE_ONLY, DataConfig, FederationConfig, ModelConfig, PartitionConfig
-from edgefl.errors import DataError
+from edgefl.errors import ConfigError, DataError, StateError
 from edgefl.reproduce.stage import ExperimentStage, StageRunner
 from edgefl.reproduce.timed_engine import TimedEngine, read_seconds
 from edgefl.simulation import simulate
@@ -103,6 +103,41 @@ def test_interrupted_stage_continues_and_finished_stage_is_reloaded(calls, tmp_p
     assert result["bytes_down"] - in_rounds > len(CLIENTS) * 4 * 784 * 10, (
         "the last broadcast contains a model"
     )
+
+
+@pytest.mark.parametrize(
+    ("changed", "name"),
+    [
+        (ExperimentStage("whole", replace(CONFIG, rounds=ROUNDS + 1)), "rounds"),
+        (ExperimentStage("whole", CONFIG, num_late=1), "num_late"),
+    ],
+)
+def test_finished_stage_of_other_settings_is_refused(calls, tmp_path, changed, name):
+    play_stage(tmp_path, ExperimentStage("whole", CONFIG))
+    with pytest.raises(ConfigError, match=rf"whole-3 contains a run with {name} = .*remove it"):
+        play_stage(tmp_path, changed)
+
+
+def test_stage_of_an_older_version_is_read_if_its_rounds_match(calls, tmp_path):
+    stage = ExperimentStage("whole", CONFIG)
+    result = play_stage(tmp_path, stage)
+    (tmp_path / "whole-3" / "stage.json").unlink()
+    assert play_stage(tmp_path, stage)["figures"] == result["figures"]
+    (tmp_path / "whole-3" / "stage.json").unlink()
+    with pytest.raises(ConfigError, match="rounds"):
+        play_stage(tmp_path, ExperimentStage("whole", replace(CONFIG, rounds=ROUNDS + 1)))
+
+
+def test_second_runner_of_a_directory_is_refused(tmp_path):
+    with Progress() as progress:
+        with (
+            StageRunner(tmp_path, "a test", 1, progress),
+            pytest.raises(StateError, match="another edgefl reproduce"),
+            StageRunner(tmp_path, "a test", 1, progress),
+        ):
+            pass
+        with StageRunner(tmp_path, "a test", 1, progress):
+            pass
 
 
 def test_missing_time_measurements_are_omitted(calls, tmp_path):
