@@ -1,6 +1,7 @@
 """The tables of the papers' pages equal the result files, and each experiment is on the page of its paper."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -103,18 +104,26 @@ def test_table_of_an_experiment_out_of_reach_has_its_cost(tmp_path: Path) -> Non
     )
 
 
-def test_overview_has_a_line_for_each_scale_and_claim(tmp_path: Path) -> None:
+def test_overview_has_a_row_for_each_scale_and_a_list_of_those_out_of_reach(tmp_path: Path) -> None:
     write_toy_result(tmp_path, "full", 1, {"A": 9.0, "B": 3.0})
-    title, line, *rows = render_overview([EXPERIMENT, COSTLY], tmp_path).splitlines()
-    assert title == "| table or figure | scale | seeds | claim | paper | here | verdict |"
-    assert line == "|---|---|---|---|---|---|---|"
+    costly = replace(COSTLY, scales={})
+    title, line, *rows = render_overview([EXPERIMENT, costly], tmp_path).splitlines()
+    assert title == "| table or figure | options | seeds | claim | paper | here | verdict | others |"
+    assert line == "|---|---|---|---|---|---|---|---|"
     assert rows == [
-        "| `aem --table toy`: table 0 | full | 1 of 2 | A is above B | +4 | +6.00 (1 seed, 5 needed)"
-        " | undecided |",
-        "| `aem --table toy`: table 0 | reduced | 0 of 5 | A is above B | +4 |  | not run |",
-        "| `fedap --table big`: table 0 | full | 0 of 2 | A is above B | +4 |  | out of reach (cost) |",
-        "| `fedap --table big`: table 0 | reduced | 0 of 5 | A is above B | +4 |  | out of reach (cost) |",
+        "| table 0 | `--table toy --full` | 1 of 2 | A is above B | +4 | +6.00 (1 seed, 5 needed)"
+        " | undecided |  |",
+        "| table 0 | `--table toy --reduced` | 0 of 5 | A is above B | +4 |  | not run |  |",
+        "",
+        "- table 0: out of reach (cost), ten days.",
     ]
+
+
+def test_overview_counts_the_verdicts_on_further_claims(tmp_path: Path) -> None:
+    claim = EXPERIMENT.claims[0]
+    further = replace(EXPERIMENT, claims=(claim, claim, claim))
+    (row, *_) = render_overview([further], tmp_path).splitlines()[2:]
+    assert row.endswith("| not run | 2 not run |")
 
 
 def test_only_the_blocks_of_a_page_are_written(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Reads the figures of an experiment's rows from the results of its stages."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -110,7 +111,7 @@ SHARE_PREFIXES = ("figures.", "models.", "new_client")
 
 
 def measure(result: ExperimentResult, value: str) -> float:
-    """Return one figure of a result.
+    """Return one figure of a result. NaN for a figure that was not finite.
 
     Args:
         result: the result of a stage.
@@ -127,26 +128,32 @@ def measure(result: ExperimentResult, value: str) -> float:
             have = ", ".join(node) if isinstance(node, Mapping) else str(node)
             raise ConfigError(f"the result has no {part!r} of {value!r}, expected one of {have}")
         node = node[part]
+    if node is None:
+        return math.nan
     if not isinstance(node, int | float):
         raise ConfigError(f"{value!r} is {node!r}, expected the path of a number")
     return 100 * float(node) if value.startswith(SHARE_PREFIXES) else float(node)
 
 
-def measure_rows(experiment: Experiment, results: Mapping[str, ExperimentResult]) -> dict[str, float]:
+def measure_rows(experiment: Experiment, results: Mapping[str, ExperimentResult]) -> dict[str, float | None]:
     """Return the figures of one seed by row. Rows of stages that did not run are left out.
 
     Args:
         experiment: the experiment.
         results: results by stage.
 
+    Returns:
+        The figures. None for a figure that is not finite, such as after a divergence.
+
     Raises:
         ConfigError: as in `measure`.
     """
-    return {
-        row.name: round(fmean(measure(results[stage], row.value) for stage in row.stages), 6)
-        for row in experiment.rows
-        if _has_stages(row, results)
-    }
+    rows = {}
+    for row in experiment.rows:
+        if _has_stages(row, results):
+            value = fmean(measure(results[stage], row.value) for stage in row.stages)
+            rows[row.name] = round(value, 6) if math.isfinite(value) else None
+    return rows
 
 
 def _has_stages(row: Row, results: Mapping[str, ExperimentResult]) -> bool:
@@ -165,7 +172,7 @@ def extract_curves(results: Mapping[str, ExperimentResult]) -> dict[str, dict[st
     """
     curves: dict[str, dict[str, Sequence[float]]] = {}
     for stage, result in results.items():
-        evaluated = [record for record in result["records"] if "clients" in record.get("measured", {})]
+        evaluated = [record for record in result["records"] if _list_evaluated_clients(record)]
         if evaluated:
             curves[stage] = {
                 "rounds": [record["round"] for record in evaluated],
@@ -177,6 +184,11 @@ def extract_curves(results: Mapping[str, ExperimentResult]) -> dict[str, dict[st
 _CURVES = ("accuracy_mixture", "loss_mixture")
 
 
+def _list_evaluated_clients(record: Mapping[str, Any]) -> list[Mapping[str, float]]:
+    """Return the figures of the clients that were evaluated after a round, if they are finite."""
+    clients = record.get("measured", {}).get("clients", {}).values()
+    return [client for client in clients if set(_CURVES) <= client.keys()]
+
+
 def _average(record: Mapping[str, Any], key: str) -> float:
-    clients = record["measured"]["clients"].values()
-    return round(fmean(client[key] for client in clients if key in client), 4)
+    return round(fmean(client[key] for client in _list_evaluated_clients(record)), 4)

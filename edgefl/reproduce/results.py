@@ -24,7 +24,7 @@ class SeedResult:
         scale: the scale.
         seed: the seed.
         digest: digest of the settings, see `digest_stages`.
-        rows: figures by row.
+        rows: figures by row, None for a figure that is not finite.
         core_hours: processor time of all clients in hours.
         date: the day on which it finished.
         machine: description of the machine.
@@ -36,7 +36,7 @@ class SeedResult:
     scale: str
     seed: int
     digest: str
-    rows: Mapping[str, float]
+    rows: Mapping[str, float | None]
     core_hours: float
     date: str
     machine: str

@@ -1,5 +1,6 @@
 """Runs the experiments of the papers and reports their results."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -7,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from edgefl.reproduce.claims import NO_RUN, OUT_OF_REACH, judge_claim
+from edgefl.reproduce.claims import NO_RUN, OUT_OF_REACH, SeedRows, judge_claim
 from edgefl.reproduce.experiment import EXPERIMENT_SCALES, Experiment, digest_stages, make_stages
 from edgefl.reproduce.measures import SHARE_PREFIXES, extract_curves, measure_rows
 from edgefl.reproduce.report import ExperimentReport, ExperimentVerdict, Figure
@@ -83,7 +84,7 @@ def make_report(
     """
     rows = [result.rows for result in results]
     figures = tuple(
-        Figure(row.name, tuple(seed.get(row.name, float("nan")) for seed in rows), row.paper)
+        Figure(row.name, tuple(_read_figure(seed, row.name) for seed in rows), row.paper)
         for row in experiment.rows
         if any(row.name in seed for seed in rows)
     )
@@ -98,6 +99,11 @@ def make_report(
         note,
         _describe_setup(experiment, scale),
     )
+
+
+def _read_figure(rows: SeedRows, name: str) -> float:
+    value = rows.get(name)
+    return math.nan if value is None else value
 
 
 def select_pictured(experiment: Experiment, report: ExperimentReport) -> ExperimentReport:

@@ -5,22 +5,24 @@ Run it after a new result: `python -m tests.support.paper_tables`. A page has th
     <!-- table: pfl-moe.table-1-fashion-mnist-0.5 -->
     <!-- end -->
 
-and everything between them is replaced by the rows and the claims of the experiment. `<!-- overview -->` is
-replaced by one line for each experiment.
+and everything between them is replaced by the rows and the claims of the experiment. A block
+`overview: pfl-moe` is replaced by one row for each experiment of the paper.
 """
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from edgefl.reproduce.claims import OUT_OF_REACH, judge_claim
+from edgefl.reproduce.claims import OUT_OF_REACH, SeedRows, judge_claim
 from edgefl.reproduce.experiment import Experiment, PaperClaim, load_experiments
 from edgefl.reproduce.results import RESULTS_DIRECTORY, SeedResult, read_results
+from edgefl.reproduce.run import list_experiments
 
 ROOT = Path(__file__).resolve().parents[2]
-BLOCK = re.compile(r"(<!-- (table: (?P<name>\S+)|overview) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (?P<kind>table|overview): (?P<name>\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def _format(value: float | None) -> str:
@@ -66,7 +68,8 @@ def render_table(experiment: Experiment, directory: Path) -> str:
 def _render_rows(experiment: Experiment, results: Sequence[SeedResult]) -> str:
     lines = [_format_row(["", "paper", "here", "by seed"]), "|---|---|---|---|\n"]
     for row in experiment.rows:
-        values = [result.rows[row.name] for result in results if row.name in result.rows]
+        measured = (result.rows.get(row.name) for result in results)
+        values = [value for value in measured if value is not None]
         if values:
             by_seed = " / ".join(map(_format, values)) if len(values) > 1 else ""
             lines.append(_format_row([row.name, _format(row.paper), _format(fmean(values)), by_seed]))
@@ -81,9 +84,7 @@ def _render_claims(experiment: Experiment, results: Sequence[SeedResult]) -> str
     return "".join(lines)
 
 
-def _judge(
-    experiment: Experiment, claim: PaperClaim, rows: Sequence[Mapping[str, float]]
-) -> tuple[str, str, str]:
+def _judge(experiment: Experiment, claim: PaperClaim, rows: Sequence[SeedRows]) -> tuple[str, str, str]:
     if experiment.out_of_reach:
         return claim.paper, "", OUT_OF_REACH
     verdict = judge_claim(claim, rows)
@@ -91,26 +92,38 @@ def _judge(
 
 
 def render_overview(experiments: Sequence[Experiment], directory: Path) -> str:
-    """Return one line for each experiment, planned scale and claim as Markdown.
+    """Return one row for each experiment and planned scale as Markdown, and a list of those out of reach.
+
+    A row has the first claim. The others are counted by their verdicts.
 
     Args:
-        experiments: the experiments.
+        experiments: the experiments of one paper.
         directory: the directory of the result files.
     """
     lines = [
-        _format_row(["table or figure", "scale", "seeds", "claim", "paper", "here", "verdict"]),
-        "|---|---|---|---|---|---|---|\n",
+        _format_row(["table or figure", "options", "seeds", "claim", "paper", "here", "verdict", "others"]),
+        "|---|---|---|---|---|---|---|---|\n",
     ]
-    for experiment in experiments:
-        for scale in experiment.planned_scales or ("",):
-            results = read_results(directory, experiment, scale) if scale else ()
-            seeds = f"{len(results)} of {experiment.scales[scale].seeds}" if scale else ""
-            head = [f"`{experiment.paper} --table {experiment.table}`: {experiment.item}", scale, seeds]
-            for claim in experiment.claims:
-                judged = _judge(experiment, claim, [result.rows for result in results])
-                lines.append(_format_row([*head, claim.text, *judged]))
-                head = ["", "", ""]
-    return "".join(lines)
+    bullets = []
+    for entry in list_experiments(experiments, directory):
+        main, *others = entry["claims"]
+        if main["verdict"] == OUT_OF_REACH:
+            bullets.append(f"- {entry['item']}: {main['verdict']}, {entry['differs']}.\n")
+            continue
+        table = entry["experiment"].partition(".")[2]
+        counts = Counter(claim["verdict"] for claim in others)
+        lines.append(
+            _format_row(
+                [
+                    entry["item"],
+                    f"`--table {table} --{entry['scale']}`",
+                    f"{entry['seeds']} of {entry['planned_seeds']}",
+                    *(main[key] for key in ("claim", "paper", "ours", "verdict")),
+                    ", ".join(f"{count} {verdict}" for verdict, count in counts.items()),
+                ]
+            )
+        )
+    return "".join([*lines, *(["\n"] if bullets else []), *bullets])
 
 
 def update_page(text: str, directory: Path) -> str:
@@ -128,7 +141,10 @@ def update_page(text: str, directory: Path) -> str:
 
     def replace_block(match: re.Match[str]) -> str:
         name = match["name"]
-        content = render_table(by_name[name], directory) if name else render_overview(experiments, directory)
+        if match["kind"] == "table":
+            content = render_table(by_name[name], directory)
+        else:
+            content = render_overview([e for e in experiments if e.paper == name], directory)
         return f"{match[1]}\n{content}\n{match[4]}"
 
     return BLOCK.sub(replace_block, text)

@@ -59,24 +59,22 @@ def test_two_limits_ask_for_equality():
 
 
 def test_seeds_without_the_rows_are_left_out():
-    rows = [*make_rows([2, 2, 2, 2, 2]), {"A": 1.0}, {"B": 100.0}, {}]
+    rows = [*make_rows([2, 2, 2, 2, 2]), {"A": 1.0}, {"B": 100.0}, {}, {"A": None, "B": 1.0}]
     assert judge_claim(GAIN, rows).outcome == REPRODUCED
     assert judge_claim(GAIN, [{"A": 1.0}] * 9).outcome == NO_RUN
 
 
-def test_interval_of_two_values_is_the_quantile_of_their_three_means():
-    """Resampled means of 0 and 1 are 0, .5 and 1 with probabilities 1/4, 1/2 and 1/4."""
-    assert estimate_interval([0.0, 1.0]) == (0.0, 1.0)
-    # The mean of four zeros and one is 1/5 with one success of five: P(0 successes) = .8^5 = .33.
-    assert estimate_interval([0.0, 0.0, 0.0, 0.0, 1.0]) == pytest.approx((0.0, 0.6))
+def test_interval_has_the_quantile_of_students_t():
+    """The quantile .975 is 12.706 with one degree of freedom, and 2.776 with four."""
+    assert estimate_interval([0.0, 1.0]) == pytest.approx((0.5 - 12.706 * 0.5, 0.5 + 12.706 * 0.5), abs=1e-3)
+    half = 2.776 * (2.5 / 5) ** 0.5
+    assert estimate_interval([1.0, 2.0, 3.0, 4.0, 5.0]) == pytest.approx((3 - half, 3 + half), abs=1e-3)
 
 
 @given(st.lists(st.floats(-100, 100), min_size=5, max_size=12), st.floats(-50, 50))
-def test_interval_contains_the_mean_moves_with_the_values_and_is_deterministic(values, shift):
+def test_interval_is_symmetric_about_the_mean_and_moves_with_the_values(values, shift):
     low, high = estimate_interval(values)
-    assert min(values) - 1e-9 <= low <= np.mean(values) + 1e-9
-    assert np.mean(values) - 1e-9 <= high <= max(values) + 1e-9
-    assert estimate_interval(values) == (low, high)
-    assert estimate_interval([value + shift for value in values]) == pytest.approx(
-        (low + shift, high + shift), abs=1e-6
-    )
+    assert low <= high
+    assert (low + high) / 2 == pytest.approx(np.mean(values), abs=1e-6)
+    shifted = estimate_interval([value + shift for value in values])
+    assert shifted == pytest.approx((low + shift, high + shift), abs=1e-6)

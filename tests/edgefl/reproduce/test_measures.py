@@ -84,3 +84,11 @@ def test_curves_are_means_over_clients_of_evaluated_rounds():
     assert extract_curves({"a": {"records": records}, "b": {"records": records[:1]}}) == {
         "a": {"rounds": [2], "accuracy_mixture": [0.75], "loss_mixture": [1.5]}
     }
+
+
+def test_figure_that_is_not_finite_has_no_value_and_no_point_in_a_curve():
+    toy = parse_experiment("aem.toy", TOY)
+    result = make_result((0, 0, 1, 1)) | {"figures": {"accuracy_mixture": {"mean": None}}}
+    assert measure_rows(toy, {"a": result}) == {"A": None}
+    records = [{"round": 1, "measured": {"clients": {"c0": {}}}}]
+    assert extract_curves({"a": {"records": records}}) == {}
