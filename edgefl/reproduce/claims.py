@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from edgefl.reproduce.experiment import PaperClaim
-from edgefl.reproduce.report import ExperimentVerdict
+from edgefl.reproduce.report import ExperimentVerdict, format_figure
 
 MIN_SEEDS = 5
 """Number of seeds that a verdict needs. With fewer seeds the mean is only reported."""
@@ -56,12 +56,13 @@ def judge_claim(claim: PaperClaim, rows: Sequence[SeedRows]) -> ExperimentVerdic
     if not values:
         return ExperimentVerdict(claim.text, "", NO_RUN, claim.paper)
     sign = "+" if claim.than else ""
+    mean = float(np.mean(values))
     if len(values) < MIN_SEEDS:
         seeds = f"{len(values)} seed{'s' if len(values) > 1 else ''}, {MIN_SEEDS} needed"
-        measured = f"{np.mean(values):{sign}.2f} ({seeds})"
+        measured = f"{format_figure(mean, sign)} ({seeds})"
         return ExperimentVerdict(claim.text, measured, UNDECIDED, claim.paper)
     low, high = estimate_interval(values)
-    measured = f"{np.mean(values):{sign}.2f} ({low:{sign}.2f} to {high:{sign}.2f})"
+    measured = f"{format_figure(mean, sign)} ({format_figure(low, sign)} to {format_figure(high, sign)})"
     return ExperimentVerdict(claim.text, measured, _decide(claim, low, high), claim.paper)
 
 

@@ -108,15 +108,23 @@ def to_text(report: ExperimentReport) -> str:
     for figure in report.figures:
         seed_values = figure.measured if len(report.seeds) > 1 else ()
         paper = NO_VALUE if figure.paper is None else f"{figure.paper:g}"
-        rows.append((figure.name, paper, *(_format_value(value) for value in (figure.mean, *seed_values))))
+        rows.append((figure.name, paper, *(format_figure(value) for value in (figure.mean, *seed_values))))
     lines = [align_columns(rows), *([report.about] if report.about else [])]
     if report.verdicts:
         lines.append(align_columns([("claim", "paper", "measured", "verdict"), *_list_verdicts(report)]))
     return "\n\n".join(lines)
 
 
-def _format_value(value: float) -> str:
-    return NO_VALUE if np.isnan(value) else f"{value:.2f}"
+def format_figure(value: float, sign: str = "") -> str:
+    """Return a figure with two decimals, or with two significant digits if it is below .1.
+
+    Args:
+        value: the figure. NaN becomes a dash.
+        sign: `+` shows the sign of positive figures too.
+    """
+    if np.isnan(value):
+        return NO_VALUE
+    return f"{value:{sign}.2f}" if value == 0 or abs(value) >= 0.1 else f"{value:{sign}.2g}"
 
 
 def _list_verdicts(report: ExperimentReport) -> list[tuple[str, ...]]:

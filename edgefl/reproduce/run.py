@@ -39,13 +39,7 @@ def play_seed(
     before = read_result(directory, experiment, scale, seed)
     if before is not None:
         return before
-    stages = make_stages(experiment, scale, seed)
-    results = {
-        stage.name: runner.play(
-            stage, f"{experiment.name}, seed {seed}, {stage.name} ({number} of {len(stages)})"
-        )
-        for number, stage in enumerate(stages, 1)
-    }
+    results = runner.play_all(make_stages(experiment, scale, seed), f"{experiment.name}, seed {seed}")
     result = SeedResult(
         experiment.name,
         scale,
@@ -88,13 +82,12 @@ def make_report(
         for row in experiment.rows
         if any(row.name in seed for seed in rows)
     )
-    verdicts = tuple(judge_claim(claim, rows) for claim in experiment.claims)
     return ExperimentReport(
         experiment.name,
         scale,
         tuple(result.seed for result in results),
         figures,
-        tuple(verdict for verdict in verdicts if verdict.outcome != NO_RUN),
+        tuple(verdict for verdict in judge_claims(experiment, results) if verdict.outcome != NO_RUN),
         round(SECONDS_PER_HOUR * sum(result.core_hours for result in results), 1),
         note,
         _describe_setup(experiment, scale),
@@ -119,7 +112,7 @@ def select_pictured(experiment: Experiment, report: ExperimentReport) -> Experim
 
 
 def average_curves(results: Sequence[SeedResult]) -> dict[str, tuple[Sequence[float], Sequence[float]]]:
-    """Return the accuracy after each evaluated round, as a mean over seeds.
+    """Return the accuracy after each round that was evaluated with every seed, as a mean over seeds.
 
     Args:
         results: the results of the seeds of one scale.
@@ -127,22 +120,36 @@ def average_curves(results: Sequence[SeedResult]) -> dict[str, tuple[Sequence[fl
     Returns:
         The rounds and the accuracies in per cent, by stage.
     """
-    curves: dict[str, list[Mapping[str, Sequence[float]]]] = {}
+    curves: dict[str, list[dict[float, float]]] = {}
     for result in results:
         for stage, curve in result.curves.items():
-            curves.setdefault(stage, []).append(curve)
-    return {
-        stage: (
-            rows[0]["rounds"],
-            [100 * fmean(values) for values in zip(*(row["accuracy_mixture"] for row in rows), strict=True)],
-        )
-        for stage, rows in curves.items()
-    }
+            points = zip(curve["rounds"], curve["accuracy_mixture"], strict=True)
+            curves.setdefault(stage, []).append(dict(points))
+    averaged: dict[str, tuple[Sequence[float], Sequence[float]]] = {}
+    for stage, seeds in curves.items():
+        rounds = sorted(set.intersection(*(set(points) for points in seeds)))
+        averaged[stage] = (rounds, [100 * fmean(points[r] for points in seeds) for r in rounds])
+    return averaged
 
 
 def _describe_setup(experiment: Experiment, scale: str) -> str:
     differs = experiment.scales[scale].differs
     return f"differs from the paper: {differs}" if differs else ""
+
+
+def judge_claims(experiment: Experiment, results: Sequence[SeedResult]) -> tuple[ExperimentVerdict, ...]:
+    """Return the verdicts on all claims of an experiment.
+
+    Args:
+        experiment: the experiment.
+        results: the results of the seeds of one scale.
+    """
+    if experiment.out_of_reach:
+        return tuple(
+            ExperimentVerdict(claim.text, "", OUT_OF_REACH, claim.paper) for claim in experiment.claims
+        )
+    rows = [result.rows for result in results]
+    return tuple(judge_claim(claim, rows) for claim in experiment.claims)
 
 
 def list_experiments(experiments: Sequence[Experiment], directory: Path) -> list[dict[str, Any]]:
@@ -175,13 +182,6 @@ def list_experiments(experiments: Sequence[Experiment], directory: Path) -> list
 
 def _list_experiment(experiment: Experiment, scale: str, results: Sequence[SeedResult]) -> dict[str, Any]:
     settings = experiment.scales.get(scale)
-    rows = [result.rows for result in results]
-    verdicts = [
-        ExperimentVerdict(claim.text, "", OUT_OF_REACH, claim.paper)
-        if experiment.out_of_reach
-        else judge_claim(claim, rows)
-        for claim in experiment.claims
-    ]
     return {
         "experiment": experiment.name,
         "item": experiment.item,
@@ -202,6 +202,6 @@ def _list_experiment(experiment: Experiment, scale: str, results: Sequence[SeedR
                 "ours": verdict.measured,
                 "verdict": verdict.outcome,
             }
-            for verdict in verdicts
+            for verdict in judge_claims(experiment, results)
         ],
     }

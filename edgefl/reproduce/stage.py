@@ -162,6 +162,18 @@ class StageRunner:
             SerialEngine(federation) if count == 1 else ProcessEngine(federation, count), seconds
         )
 
+    def play_all(self, stages: Sequence[ExperimentStage], label: str) -> dict[str, ExperimentResult]:
+        """Return the results of stages by name, see `play`.
+
+        Args:
+            stages: the stages. A stage comes after the stages that it refers to.
+            label: the beginning of progress messages, such as the seed.
+        """
+        return {
+            stage.name: self.play(stage, f"{label}, {stage.name} ({number} of {len(stages)})")
+            for number, stage in enumerate(stages, 1)
+        }
+
     def play(self, stage: ExperimentStage, label: str) -> ExperimentResult:
         """Return the result of a stage. Play it first, unless it is finished.
 

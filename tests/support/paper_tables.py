@@ -16,17 +16,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from edgefl.reproduce.claims import OUT_OF_REACH, SeedRows, judge_claim
-from edgefl.reproduce.experiment import Experiment, PaperClaim, load_experiments
+from edgefl.reproduce.claims import OUT_OF_REACH
+from edgefl.reproduce.experiment import Experiment, load_experiments
+from edgefl.reproduce.report import format_figure
 from edgefl.reproduce.results import RESULTS_DIRECTORY, SeedResult, read_results
-from edgefl.reproduce.run import list_experiments
+from edgefl.reproduce.run import judge_claims, list_experiments
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"(<!-- (?P<kind>table|overview): (?P<name>\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def _format(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}".removesuffix(".00")
+    return "" if value is None else format_figure(value).removesuffix(".00")
 
 
 def _format_row(cells: Sequence[str]) -> str:
@@ -78,17 +79,9 @@ def _render_rows(experiment: Experiment, results: Sequence[SeedResult]) -> str:
 
 def _render_claims(experiment: Experiment, results: Sequence[SeedResult]) -> str:
     lines = [_format_row(["claim", "paper", "here", "verdict"]), "|---|---|---|---|\n"]
-    for claim in experiment.claims:
-        paper, ours, outcome = _judge(experiment, claim, [result.rows for result in results])
-        lines.append(_format_row([claim.text, paper, ours, outcome]))
+    for verdict in judge_claims(experiment, results):
+        lines.append(_format_row([verdict.line, verdict.paper, verdict.measured, verdict.outcome]))
     return "".join(lines)
-
-
-def _judge(experiment: Experiment, claim: PaperClaim, rows: Sequence[SeedRows]) -> tuple[str, str, str]:
-    if experiment.out_of_reach:
-        return claim.paper, "", OUT_OF_REACH
-    verdict = judge_claim(claim, rows)
-    return claim.paper, verdict.measured, verdict.outcome
 
 
 def render_overview(experiments: Sequence[Experiment], directory: Path) -> str:

@@ -252,14 +252,7 @@ def _run_outcomes(
     with Progress() as progress, StageRunner(out, format_command_line(), processes, progress) as runner:
         for seed in range(1, seeds + 1):
             stages = outcomes.select_stages(scale, seed, algorithms)
-            results.append(
-                {
-                    stage.name: runner.play(
-                        stage, f"seed {seed} of {seeds}, {stage.name} ({number} of {len(stages)})"
-                    )
-                    for number, stage in enumerate(stages, 1)
-                }
-            )
+            results.append(runner.play_all(stages, f"seed {seed} of {seeds}"))
     report = ExperimentReport(
         OUTCOMES,
         scale,

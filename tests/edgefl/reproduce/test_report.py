@@ -16,6 +16,7 @@ from edgefl.reproduce.report import (
     check_at_least,
     check_at_most,
     check_within,
+    format_figure,
     plot_report,
     to_csv,
     to_json,
@@ -74,3 +75,9 @@ def test_report_is_plotted_as_png(tmp_path):
     pytest.importorskip("matplotlib")
     plot_report(REPORT, tmp_path / "report.png")
     assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_small_figures_keep_two_significant_digits():
+    values = (66.875, 0.0046, -0.012, 0.0, 0.1, math.nan)
+    assert [format_figure(value) for value in values] == ["66.88", "0.0046", "-0.012", "0.00", "0.10", "-"]
+    assert format_figure(0.0046, "+") == "+0.0046"

@@ -107,6 +107,8 @@ def test_curves_are_means_over_seeds_in_per_cent():
     curves = [
         {"a": {"rounds": [2, 4], "accuracy_mixture": accuracies}} for accuracies in ([0.5, 0.7], [0.6, 0.9])
     ]
+    curves[1]["a"]["rounds"].append(6)
+    curves[1]["a"]["accuracy_mixture"].append(0.1)  # seed 1 was not evaluated after round 6
     results = [replace(make_seed_result(seed, {}), curves=curve) for seed, curve in enumerate(curves, 1)]
     averaged = average_curves([*results, make_seed_result(3, {})])
     assert list(averaged) == ["a"]

@@ -406,7 +406,7 @@ def test_a_missing_local_gate_is_an_error_and_a_federated_gate_needs_no_client()
 
 @pytest.mark.parametrize("prune", [0.0, 0.9])
 def test_a_single_participant_predicts_like_a_client_without_labels(prune):
-    """The mean over one gate is that gate. With phi as it is, the client's own mixture is the same model."""
+    """With one participant, the mean gate is its gate, so the prediction equals its own mixture."""
     options = {"num_experts": 3, "prune": prune, "learning_rate": 0.3}
     algorithm, learner, state = start_algorithm(options)
     rng = np.random.default_rng(3)
