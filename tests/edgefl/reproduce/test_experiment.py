@@ -92,7 +92,7 @@ def test_digest_changes_with_a_setting_and_with_the_scale_only():
         ('than = "B"', 'than = "C"', ("'C'",)),
         ("stages.c.config", "stages.d.config", ("'d'", "smoke")),
         ("[scales.full]", "[scales.ful]", ("'ful'", "'full'")),
-        ("at_least", "atleast", ("'atleast'", "'at_least'")),
+        ("at_least", "at_leas", ("'at_leas'", "'at_least'")),
         ("[stages.a]", "[stages.a", ("TOML",)),
     ],
 )
