@@ -28,10 +28,11 @@ from tests.benchmarks.fleet.training import TrainingSizes, run_training_bench
 from tests.benchmarks.fleet.training import render as render_training
 from tests.benchmarks.regression.comparison import render as render_regression
 from tests.benchmarks.regression.comparison import run_regression_bench
-from tests.benchmarks.simulate import evaluation as evaluation_bench
 from tests.benchmarks.simulate import selection as selection_bench
 from tests.benchmarks.simulate.comparison import render as render_simulate
 from tests.benchmarks.simulate.comparison import run_simulate_bench
+from tests.benchmarks.simulate.evaluation import render as render_evaluation
+from tests.benchmarks.simulate.evaluation import run_evaluation_bench
 from tests.benchmarks.structure.observed import render as render_calls
 from tests.benchmarks.structure.observed import run_calls_bench
 from tests.benchmarks.watching.dashboard import render as render_dashboard
@@ -406,15 +407,15 @@ def tuning(
 @benchmarks.command()
 @click.option("--samples", type=click.IntRange(10), default=600, show_default=True, help="Of the client.")
 @click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, help="Turns of each.")
-def evaluation(samples: int, repeats: int) -> None:
-    """Processor time that the accuracy of each round adds to the update of a LeNet-5 client, as JSON.
+@_outputs
+def evaluation(samples: int, repeats: int, out: Path | None, as_json: bool) -> None:
+    """Processor time that the accuracy of each round adds to the update of a LeNet-5 client.
 
     \b
     Example:
       python -m tests.benchmarks evaluation --repeats 41
     """
-    figures = {name: evaluation_bench.measure(name, samples, repeats) for name in evaluation_bench.ALGORITHMS}
-    click.echo(json.dumps(figures, indent=1))
+    print_result(run_evaluation_bench(samples, repeats), render_evaluation, out, as_json)
 
 
 @benchmarks.command()

@@ -7,6 +7,8 @@ The two take turns. Each figure is the median over the turns.
 
 import statistics
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +18,8 @@ from edgefl.client.runner import ClientRunner, WorkItem
 from edgefl.config import FederationConfig, ModelConfig
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.rng import derive_rng
+from edgefl.system.format import align_columns
+from edgefl.system.host import describe_machine, read_versions
 from edgefl.types import ClientState, Shard
 
 ALGORITHMS = ("fedavg", "clustered", "ifca", "aem", "fedmix")
@@ -53,3 +57,34 @@ def measure(name: str, samples: int, repeats: int) -> dict[str, float]:
     without = statistics.median(times[0])
     added = statistics.median([b - a for a, b in zip(*times, strict=True)])
     return {"update_ms": round(without, 1), "added_ms": round(added, 1), "share": round(added / without, 4)}
+
+
+def run_evaluation_bench(
+    samples: int, repeats: int, algorithms: Sequence[str] = ALGORITHMS
+) -> dict[str, Any]:
+    """Measure some algorithms.
+
+    Args:
+        samples: number of the client's training samples.
+        repeats: number of turns.
+        algorithms: their names.
+
+    Returns:
+        Machine, versions and the figures by algorithm, see `measure`.
+    """
+    return {
+        "machine": describe_machine(),
+        "versions": read_versions(),
+        "algorithms": {name: measure(name, samples, repeats) for name in algorithms},
+    }
+
+
+def render(result: dict[str, Any]) -> str:
+    """Return the result as text for a terminal."""
+    rows = [("", "update, ms", "accuracy, ms", "share")]
+    rows += [
+        (name, f"{row['update_ms']:.0f}", f"{row['added_ms']:.0f}", f"{row['share']:.0%}")
+        for name, row in result["algorithms"].items()
+    ]
+    versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
+    return f"{result['machine']}; {versions}\n\n{align_columns(rows)}"

@@ -1,6 +1,8 @@
-"""The tables of the papers' pages equal the result files, and each experiment is on the page of its paper."""
+"""The figures of pages equal the result files, and each experiment is on the page of its paper."""
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +10,14 @@ import pytest
 
 from edgefl.reproduce.experiment import PAPERS, digest_stages, load_experiments, parse_experiment
 from edgefl.reproduce.results import RESULTS_DIRECTORY, SeedResult, write_result
-from tests.support.paper_tables import ROOT, list_pages, render_overview, render_table, update_page
+from tests.support.result_pages import (
+    ROOT,
+    list_pages,
+    record_output,
+    render_overview,
+    render_table,
+    update_page,
+)
 
 PAPER_PAGES = sorted((ROOT / "docs" / "papers").glob("*.md"))
 TABLE = re.compile(r"^<!-- table: (\S+) -->$", re.MULTILINE)
@@ -58,7 +67,7 @@ def write_toy_result(directory: Path, scale: str, seed: int, rows: dict[str, flo
 @pytest.mark.parametrize("page", list_pages(), ids=lambda page: page.stem)
 def test_pages_are_up_to_date(page: Path) -> None:
     assert update_page(page.read_text(), ROOT / RESULTS_DIRECTORY) == page.read_text(), (
-        "run `python -m tests.support.paper_tables`"
+        "run `python -m tests.support.result_pages`"
     )
 
 
@@ -135,3 +144,27 @@ def test_only_the_blocks_of_a_page_are_written(tmp_path: Path) -> None:
     assert update_page(written, tmp_path) == written
     with pytest.raises(KeyError, match=r"aem\.absent"):
         update_page(page.replace("figure-4", "absent"), tmp_path)
+
+
+def test_page_has_a_command_and_what_it_printed(tmp_path: Path) -> None:
+    record_output("sum", [sys.executable, "-c", "print('1 + 1 = ', 1 + 1)"], tmp_path)
+    page = update_page("<!-- output: sum -->\n<!-- end -->\n", tmp_path)
+    assert page == (
+        f"<!-- output: sum -->\n\n```text\n$ {sys.executable} -c 'print('\"'\"'1 + 1 = '\"'\"', 1 + 1)'\n\n"
+        "1 + 1 =  2\n```\n\n<!-- end -->\n"
+    )
+    with pytest.raises(OSError, match=r"absent\.txt"):
+        update_page(page.replace("sum", "absent"), tmp_path)
+
+
+def test_command_that_is_printed_first_is_not_repeated(tmp_path: Path) -> None:
+    script = tmp_path / "script.sh"
+    script.write_text('echo "/bin/sh $0"\n')
+    record_output("script", ["/bin/sh", str(script)], tmp_path)
+    assert (tmp_path / "script.txt").read_text() == f"/bin/sh {script}\n"
+
+
+def test_output_of_a_failed_command_is_not_stored(tmp_path: Path) -> None:
+    with pytest.raises(subprocess.CalledProcessError):
+        record_output("sum", [sys.executable, "-c", "raise SystemExit(3)"], tmp_path)
+    assert not list(tmp_path.iterdir())

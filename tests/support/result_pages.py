@@ -1,15 +1,20 @@
-"""Writes the tables of the papers' experiments into the pages of docs/, from docs/results/runs/.
+"""Writes measured figures into the pages of docs/, from the files in docs/results/runs/.
 
-Run it after a new result: `python -m tests.support.paper_tables`. A page has the lines
+Run it after a new result: `python -m tests.support.result_pages`. A page has the lines
 
     <!-- table: pfl-moe.table-1-fashion-mnist-0.5 -->
     <!-- end -->
 
 and everything between them is replaced by the rows and the claims of the experiment. A block
-`overview: pfl-moe` is replaced by one row for each experiment of the paper.
+`overview: pfl-moe` is replaced by one row for each experiment of the paper. A block `output: regression` is
+replaced by what a command printed, with the command. This runs the command and stores its output:
+
+    python -m tests.support.result_pages record regression python -m tests.benchmarks regression --seeds 3
 """
 
 import re
+import shlex
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -21,9 +26,10 @@ from edgefl.reproduce.experiment import Experiment, load_experiments
 from edgefl.reproduce.report import format_figure
 from edgefl.reproduce.results import RESULTS_DIRECTORY, SeedResult, read_results
 from edgefl.reproduce.run import judge_claims, list_experiments
+from edgefl.system.files import write_atomic
 
 ROOT = Path(__file__).resolve().parents[2]
-BLOCK = re.compile(r"(<!-- (?P<kind>table|overview): (?P<name>\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (?P<kind>table|overview|output): (?P<name>\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def _format(value: float | None) -> str:
@@ -119,8 +125,39 @@ def render_overview(experiments: Sequence[Experiment], directory: Path) -> str:
     return "".join([*lines, *(["\n"] if bullets else []), *bullets])
 
 
+def record_output(name: str, command: Sequence[str], directory: Path) -> None:
+    """Run a command, and store what it prints to stdout, after the command unless it prints that first.
+
+    Args:
+        name: the name of the block on a page.
+        command: the program and its arguments.
+        directory: the directory of the result files.
+
+    Raises:
+        CalledProcessError: the command failed.
+    """
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    line = shlex.join(command)
+    text = done.stdout if done.stdout.startswith(line) else f"$ {line}\n\n{done.stdout}"
+    write_atomic(directory / f"{name}.txt", text.encode())
+
+
+def render_output(name: str, directory: Path) -> str:
+    """Return the stored output of a command as Markdown.
+
+    Args:
+        name: the name of the block.
+        directory: the directory of the result files.
+
+    Raises:
+        OSError: the output is not stored.
+    """
+    lines = (line.rstrip() for line in (directory / f"{name}.txt").read_text().splitlines())
+    return "\n".join(["```text", *lines, "```\n"])
+
+
 def update_page(text: str, directory: Path) -> str:
-    """Return a page with all its tables written again.
+    """Return a page with all its blocks written again.
 
     Args:
         text: the page.
@@ -128,6 +165,7 @@ def update_page(text: str, directory: Path) -> str:
 
     Raises:
         KeyError: the page names an experiment that does not exist.
+        OSError: the page names an output that is not stored.
     """
     experiments = load_experiments()
     by_name = {experiment.name: experiment for experiment in experiments}
@@ -136,6 +174,8 @@ def update_page(text: str, directory: Path) -> str:
         name = match["name"]
         if match["kind"] == "table":
             content = render_table(by_name[name], directory)
+        elif match["kind"] == "output":
+            content = render_output(name, directory)
         else:
             content = render_overview([e for e in experiments if e.paper == name], directory)
         return f"{match[1]}\n{content}\n{match[4]}"
@@ -144,12 +184,18 @@ def update_page(text: str, directory: Path) -> str:
 
 
 def list_pages() -> list[Path]:
-    """Return the pages of docs/ that have tables."""
+    """Return the pages of docs/ that have blocks."""
     return [path for path in sorted((ROOT / "docs").rglob("*.md")) if BLOCK.search(path.read_text())]
 
 
-def main() -> None:
-    """Write all pages again, and print the names of those that changed."""
+def main(arguments: Sequence[str]) -> None:
+    """Write all pages again, and print the names of those that changed.
+
+    Args:
+        arguments: nothing, or `record`, the name of an output, and a command to run first.
+    """
+    if arguments[:1] == ["record"]:
+        record_output(arguments[1], arguments[2:], ROOT / RESULTS_DIRECTORY)
     for path in list_pages():
         before = path.read_text()
         after = update_page(before, ROOT / RESULTS_DIRECTORY)
@@ -159,4 +205,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
