@@ -13,6 +13,8 @@ from edgefl.errors import ConfigError
 from edgefl.tasks.config import ANOMALY, TaskConfig
 
 DEFAULT_BROKER = "mqtt://localhost:1883"
+MIN_STD = 1e-30
+"""Minimum standard deviation of samples. The reciprocal of a smaller one may not fit into float32."""
 T = TypeVar("T")
 OTHER_TABLE_FIELDS = (
     "broker",
@@ -95,10 +97,10 @@ class ModelConfig:
                 f"[model] has {len(self.mean)} values in mean and in std, expected one or "
                 f"{self.input_shape[-1]}, the channels of input_shape {list(self.input_shape)}; change them"
             )
-        if any(value <= 0 for value in self.std):
+        if any(value < MIN_STD for value in self.std):
             raise ConfigError(
-                f"[model] std is {list(self.std)}, expected numbers above 0; leave a constant channel out of "
-                "the data, or give it a std of 1"
+                f"[model] std is {list(self.std)}, expected numbers of at least {MIN_STD:g}; leave a "
+                "constant channel out of the data, or give it a std of 1"
             )
 
 

@@ -64,7 +64,7 @@ class ExperimentReport:
         seeds: the seeds.
         figures: the figures.
         verdicts: the verdicts on claims.
-        seconds: duration in seconds.
+        seconds: processor time of all clients for an experiment of a paper, duration for `outcomes`.
         note: command, versions and machine.
         about: how the set-up differs from the paper's.
     """

@@ -125,7 +125,7 @@ def build_plan_in_subprocess(config: FederationConfig) -> tuple[Plan, Weights]:
     Raises:
         ConfigError: the model or an option does not exist.
         PlanError: a layer cannot be compiled.
-        EdgeflError: the other process was killed.
+        EdgeflError: the other process ended early.
     """
     with ProcessPoolExecutor(1, get_context("spawn")) as pool, terminate_children():
         try:
@@ -134,7 +134,8 @@ def build_plan_in_subprocess(config: FederationConfig) -> tuple[Plan, Weights]:
             return building.result()
         except BrokenProcessPool as error:
             raise EdgeflError(
-                "the process that compiles the plan was killed, probably because memory ran out; free memory"
+                "the process that compiles the plan ended early; free memory if it ran out, and in a script "
+                'call this below `if __name__ == "__main__":`'
             ) from error
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from edgefl.algorithms.registry import REGISTRY
 from edgefl.errors import ConfigError
@@ -141,6 +142,10 @@ def reproduce(
         _print_list(_select_experiments(name, table), results, as_json)
         return
     if run_next:
+        context = click.get_current_context()
+        for option in ("scale", "seeds"):
+            if context.get_parameter_source(option) is ParameterSource.COMMANDLINE:
+                raise ConfigError(f"--next chooses the {option} itself; leave the option of the {option} out")
         _run_next(_select_experiments(name, table), out, results, processes, as_json)
         return
     if name is None:
