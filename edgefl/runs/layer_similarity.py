@@ -130,8 +130,10 @@ def measure_layer_gaps(layers: Mapping[str, Any]) -> dict[str, dict[str, float]]
         layers: the result of `compare_layers`.
 
     Returns:
-        The difference of the mean similarities, by epoch, for the compared layers (`dense`) and for the mean
-            of the others (`others`), if there are any. The keys of the epochs are their numbers.
+        Differences of mean similarities by epoch: for the compared layers (`dense`), and for the mean of the
+            others (`others`) if there are any. `dense_relative` and `others_relative` are divided by 1 minus
+            the mean similarity of clients of different clusters. So they do not grow by themselves while all
+            clients move away from their common first weights. The keys of the epochs are their numbers.
 
     Source: Filippakopoulos et al., figures 3 and 4.
     """
@@ -139,16 +141,20 @@ def measure_layer_gaps(layers: Mapping[str, Any]) -> dict[str, dict[str, float]]
     is_same = truth[:, None] == truth[None, :]
     is_pair = ~np.eye(len(truth), dtype=np.bool_)
 
-    def measure_gap(matrices: Any) -> list[float]:
+    def measure_gaps(matrices: Any) -> tuple[Any, Any]:
         array = np.asarray(matrices)
-        return [float(m[is_same & is_pair].mean() - m[~is_same].mean()) for m in array]
+        between = array[:, ~is_same].mean(axis=1)
+        gaps = array[:, is_same & is_pair].mean(axis=1) - between
+        distances = 1 - between
+        return gaps, np.divide(gaps, distances, out=np.zeros_like(gaps), where=distances > 0)
 
-    gaps = {name: measure_gap(matrices) for name, matrices in layers["layers"].items()}
-    others = [gap for name, gap in gaps.items() if name not in layers["dense"]]
-    rows = {"dense": measure_gap(layers["compared"])}
+    others = [
+        measure_gaps(matrices) for name, matrices in layers["layers"].items() if name not in layers["dense"]
+    ]
+    rows = dict(zip(("dense", "dense_relative"), measure_gaps(layers["compared"]), strict=True))
     if others:
-        rows["others"] = np.mean(others, axis=0).tolist()
+        rows |= dict(zip(("others", "others_relative"), np.mean(others, axis=0), strict=True))
     return {
-        name: {str(epoch): gap for epoch, gap in zip(layers["epochs"], values, strict=True)}
+        name: {str(epoch): float(gap) for epoch, gap in zip(layers["epochs"], values, strict=True)}
         for name, values in rows.items()
     }

@@ -1,5 +1,6 @@
 """How clearly layers show the true clusters of clients."""
 
+import numpy as np
 import pytest
 
 from edgefl.runs.layer_similarity import measure_layer_gaps
@@ -19,3 +20,11 @@ def test_gap_is_the_similarity_within_clusters_minus_between_them():
     gaps = measure_layer_gaps(layers)
     assert gaps["dense"] == pytest.approx({"1": 0.0, "2": 0.8})
     assert gaps["others"] == pytest.approx({"1": 0.4, "2": 0.0})
+    assert gaps["dense_relative"] == pytest.approx({"1": 0.0, "2": 0.8 / 0.9})
+    assert gaps["others_relative"] == pytest.approx({"1": 0.4 / 0.9, "2": 0.0})
+
+
+def test_relative_gap_of_equal_clients_is_zero():
+    equal = np.ones((1, 4, 4))
+    layers = {"epochs": [1], "truth": [0, 0, 1, 1], "dense": ["fc"], "compared": equal}
+    assert measure_layer_gaps(layers | {"layers": {"fc": equal}})["dense_relative"] == {"1": 0.0}
