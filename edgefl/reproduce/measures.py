@@ -62,10 +62,28 @@ def find_largest_share(result: ExperimentResult) -> float:
     return 100 * max(picked.count(expert) for expert in set(picked)) / len(picked)
 
 
+def _divide_by_use(result: ExperimentResult) -> tuple[list[str], list[str]]:
+    """Return the server's experts with at least 90% of the best one's accuracy on the test set, and the
+    others.
+    """
+    accuracies = {name: value for name, value in result["models"].items() if name.startswith("expert")}
+    limit = 0.9 * max(accuracies.values())
+    useful = [name for name, value in accuracies.items() if value >= limit]
+    return useful, [name for name in accuracies if name not in useful]
+
+
 def count_useful_models(result: ExperimentResult) -> float:
     """Return the number of server models with at least 90% of the best one's accuracy on the test set."""
-    accuracies = [value for name, value in result["models"].items() if name.startswith("expert")]
-    return float(sum(value >= 0.9 * max(accuracies) for value in accuracies))
+    return float(len(_divide_by_use(result)[0]))
+
+
+def average_useless_loss(result: ExperimentResult) -> float:
+    """Return the mean test loss of the other server models. NaN if all are useful.
+
+    A model that is confidently wrong has a higher loss than a uniform guess.
+    """
+    _, others = _divide_by_use(result)
+    return fmean(result["model_losses"][name] for name in others) if others else math.nan
 
 
 def sum_megabytes(result: ExperimentResult) -> float:
@@ -98,6 +116,7 @@ ROW_MEASURES: Mapping[str, Callable[[ExperimentResult], float]] = {
     "exact_round": find_exact_round,
     "largest_share": find_largest_share,
     "useful_models": count_useful_models,
+    "useless_loss": average_useless_loss,
     "megabytes": sum_megabytes,
     "last_loss": find_last_loss,
     "divergence": average_divergence,

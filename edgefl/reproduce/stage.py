@@ -226,6 +226,7 @@ class StageRunner:
                 plan[0], LiteRTLearner(plan[0]), simulation.state, as_float(dataset.x_test), dataset.y_test
             )
             summary["models"] = {name: figure["accuracy"] for name, figure in figures.items()}
+            summary["model_losses"] = {name: figure["loss"] for name, figure in figures.items()}
         if stage.layers_over:
             summary["layer_gaps"] = compare_client_layers(run, config, shared, stage.layers_over)
         if stage.measure_new_client:

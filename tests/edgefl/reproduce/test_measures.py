@@ -1,5 +1,7 @@
 """Figures of rows: paths, named measures and curves, on hand-made results."""
 
+import math
+
 import pytest
 
 from edgefl.errors import ConfigError
@@ -50,6 +52,17 @@ def test_exact_round_is_the_first_of_the_last_unbroken_series():
     broken = make_result((0, 1, 1, 1))["records"][0] | {"round": 2}
     records = [result["records"][0], broken, *result["records"][2:]]
     assert measure(result | {"records": records}, "exact_round") == 3
+
+
+def test_useless_models_have_less_than_nine_tenths_of_the_best_accuracy():
+    """Limit .72: expert1 is useful, expert2 and expert3 are not, and the local start is no expert."""
+    models = {"expert0": 0.8, "expert1": 0.73, "expert2": 0.1, "expert3": 0.7, "local": 0.0}
+    losses = {"expert0": 0.5, "expert1": 0.6, "expert2": 2.3, "expert3": 0.7, "local": 9.0}
+    result = {"models": models, "model_losses": losses}
+    assert measure(result, "useful_models") == 2.0
+    assert measure(result, "useless_loss") == pytest.approx(1.5)
+    all_useful = {"models": {"expert0": 0.8}, "model_losses": {"expert0": 0.5}}
+    assert math.isnan(measure(all_useful, "useless_loss"))
 
 
 def test_paths_and_named_measures():
