@@ -125,7 +125,7 @@ ROW_MEASURES: Mapping[str, Callable[[ExperimentResult], float]] = {
 """Functions of a result by the name in `Row.value`."""
 
 
-SHARE_PREFIXES = ("figures.", "models.", "new_client")
+SHARE_PREFIXES = ("figures.", "models.", "new_client", "predicted_precision")
 """Beginnings of the paths of shares, which become per cent."""
 
 

@@ -26,6 +26,7 @@ from edgefl.reproduce.stage_measurements import (
     compare_client_layers,
     measure_label_distances,
     measure_new_client_accuracy,
+    measure_predicted_precision,
 )
 from edgefl.reproduce.timed_engine import TimedEngine, read_seconds
 from edgefl.runs.client_directories import make_state_writer
@@ -38,7 +39,7 @@ from edgefl.simulation.diagnostics import evaluate_models
 from edgefl.simulation.engines.base import Engine, SerialEngine
 from edgefl.simulation.engines.processes import ProcessEngine
 from edgefl.simulation.simulate import ClientStates
-from edgefl.system.files import write_errors, write_state
+from edgefl.system.files import to_json_value, write_errors, write_state
 from edgefl.system.progress import Progress
 from edgefl.types import ServerState
 from edgefl.wire.tensors import encode_weights
@@ -233,6 +234,8 @@ class StageRunner:
             summary["new_client"] = measure_new_client_accuracy(run, shared)
         if stage.measure_labels:
             summary["label_distances"] = measure_label_distances(run, config, shared)
+        confusions = (result.confusion for result in simulation.results.values())
+        summary["predicted_precision"] = to_json_value(measure_predicted_precision(confusions))
         summary["late"] = late
         _add_seconds(summary, records, read_seconds(run.files.seconds), simulation.state.round)
         if stage.measure_int8:

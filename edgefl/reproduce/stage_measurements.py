@@ -1,7 +1,11 @@
 """Measurements of a finished stage that only some experiments need."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from edgefl.audit.scenarios import Setting, audit_labels
 from edgefl.config import FederationConfig
@@ -73,3 +77,25 @@ def measure_label_distances(
     setting = Setting(plan, initial, shared.shards, config, LiteRTLearner(plan))
     findings = audit_labels(setting, (), accuracy=False, show_scenario=lambda name: None)
     return {"one_step": findings[0].distance, "epochs": findings[1].distance}
+
+
+def measure_predicted_precision(confusions: Iterable[NDArray[np.int64]]) -> float:
+    """Return the precision of a client's own classes that its model predicts at all.
+
+    It is a mean over these classes, and then over the clients that have such a class. A model that predicts
+    few classes can have a high precision here, because classes that it never predicts do not count.
+
+    Args:
+        confusions: true class, predicted class and number of test samples for each client, shape (pairs, 3).
+
+    Returns:
+        The precision, from 0 to 1. NaN if no client has such a class.
+    """
+    precisions = []
+    for true, predicted, counts in (rows.T for rows in confusions):
+        own = np.intersect1d(true, predicted)
+        hits = [counts[(true == label) & (predicted == label)].sum() for label in own]
+        predictions = [counts[predicted == label].sum() for label in own]
+        if len(own):
+            precisions.append(np.mean(np.array(hits) / np.array(predictions)))
+    return float(np.mean(precisions)) if precisions else math.nan
