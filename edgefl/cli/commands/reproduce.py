@@ -26,7 +26,6 @@ from edgefl.reproduce.results import (
 from edgefl.reproduce.run import average_curves, list_experiments, make_report, play_seed, select_pictured
 from edgefl.reproduce.stage import StageRunner
 from edgefl.system.files import to_json_value, write_atomic
-from edgefl.system.format import NO_VALUE, align_columns
 from edgefl.system.host import describe_machine, format_command_line, read_versions
 from edgefl.system.progress import Progress
 
@@ -174,31 +173,22 @@ def _print_list(experiments: Sequence[Experiment], results: Path, as_json: bool)
     if as_json:
         click.echo(json.dumps(entries, indent=1))
         return
-    rows: list[tuple[str, ...]] = [
-        ("paper and --table", "scale", "seeds", "core-hours", "paper", "ours", "verdict")
-    ]
-    for entry in entries:
-        rows += _format_entry(entry)
-    click.echo(align_columns(rows))
+    click.echo("\n\n".join(map(_format_entry, entries)))
 
 
-def _format_entry(entry: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return one line for the experiment and one for each of its claims."""
-    planned = entry["planned_seeds"]
-    head = (
-        f"{entry['experiment'].replace('.', ' ', 1)}: {entry['item']}",
-        entry["scale"] or NO_VALUE,
-        _format_part(entry["seeds"], planned, "d") if entry["scale"] else NO_VALUE,
-        _format_part(entry["core_hours"], entry["planned_core_hours"], ".1f") if entry["scale"] else NO_VALUE,
-        "",
-        "",
-        "",
-    )
-    claims = [
-        (f"  {row['claim']}", "", "", "", row["paper"] or NO_VALUE, row["ours"] or NO_VALUE, row["verdict"])
-        for row in entry["claims"]
-    ]
-    return [head, *claims]
+def _format_entry(entry: Mapping[str, Any]) -> str:
+    """Return the lines of one experiment: its command, its state, and a verdict on each claim."""
+    state = entry["differs"]
+    if entry["scale"]:
+        seeds = _format_part(entry["seeds"], entry["planned_seeds"], "d")
+        hours = _format_part(entry["core_hours"], entry["planned_core_hours"], ".1f")
+        state = f"{seeds} seeds, {hours} core-hours"
+    name = entry["command"] or entry["experiment"].replace(".", " --table ", 1)
+    lines = [name, f"  {entry['item']}: {state}"]
+    for row in entry["claims"]:
+        measured = f"; here {row['ours']}" if row["ours"] else ""
+        lines += [f"  {row['verdict']:20} {row['claim']}", f"{'':22} paper: {row['paper']}{measured}"]
+    return "\n".join(lines)
 
 
 def _format_part(value: float, planned: float, spec: str) -> str:

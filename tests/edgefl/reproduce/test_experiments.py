@@ -145,7 +145,8 @@ def test_list_names_every_table_and_its_verdicts(tmp_path, capsys):
     assert run_command(["reproduce", "--list", "--results", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     for experiment in load_experiments():
-        assert f"{experiment.paper} {experiment.table}: {experiment.item}" in shown
+        assert f"{experiment.paper} --table {experiment.table}" in shown
+        assert experiment.item in shown
         for claim in experiment.claims:
             assert claim.text in shown
     assert run_command(["reproduce", "fedap", "--list", "--json", "--results", str(tmp_path)]) == 0
