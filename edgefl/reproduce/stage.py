@@ -94,21 +94,30 @@ ExperimentResult = Mapping[str, Any]
 """
 
 
+class LockedError(StateError):
+    """Stages that another process plays."""
+
+
 class StageRunner:
     """Plays stages, each in its own directory. A finished stage is read, and an interrupted one continues.
 
-    As a context it locks `out`, so that no second process writes to the same stages.
+    As a context it has a lock in `out`, so that no second process writes to the same stages.
 
     Args:
         out: holds the directories of the stages.
         command: the command line, which each stage records.
         processes: number of client processes.
         progress: shows the progress.
+        seed: the seed of all stages. Other processes may play other seeds in `out`. None: this runner has
+            `out` for itself.
     """
 
-    def __init__(self, out: Path, command: str, processes: int, progress: Progress) -> None:
+    def __init__(
+        self, out: Path, command: str, processes: int, progress: Progress, seed: int | None = None
+    ) -> None:
         self._progress = progress
         self._out = out
+        self._lock_file = out / ("lock" if seed is None else f"lock-{seed}")
         self._command = command
         self._processes = processes
         self._exit_stack = ExitStack()
@@ -119,17 +128,18 @@ class StageRunner:
         """Lock the output directory, and return the runner. It opens data sets when it needs them.
 
         Raises:
-            StateError: another process has the lock, or the directory cannot be created.
+            LockedError: another process has the lock.
+            StateError: the directory or the lock cannot be created.
         """
         with write_errors(self._out, "pass another --out"):
             self._out.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self._out, os.O_RDONLY)
+            self._lock = os.open(self._lock_file, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._lock)
-            raise StateError(
-                f"another edgefl reproduce writes to {self._out}; wait until it ends, or pass another --out"
+            raise LockedError(
+                f"another process has {self._lock_file}; wait until it ends, or pass another --out"
             ) from error
         return self
 

@@ -93,9 +93,9 @@ def measure_predicted_precision(confusions: Iterable[NDArray[np.int64]]) -> floa
     """
     precisions = []
     for true, predicted, counts in (rows.T for rows in confusions):
-        own = np.intersect1d(true, predicted)
-        hits = [counts[(true == label) & (predicted == label)].sum() for label in own]
-        predictions = [counts[predicted == label].sum() for label in own]
-        if len(own):
+        classes = np.intersect1d(true, predicted)
+        hits = [counts[(true == label) & (predicted == label)].sum() for label in classes]
+        predictions = [counts[predicted == label].sum() for label in classes]
+        if len(classes):
             precisions.append(np.mean(np.array(hits) / np.array(predictions)))
     return float(np.mean(precisions)) if precisions else math.nan

@@ -9,7 +9,6 @@ LONG = "takes minutes to hours; tests/edgefl/reproduce runs a small cut of every
 BENCH = "a measurement of minutes; tests/edgefl/bench runs it with few of everything"
 PEERS = "a measurement of minutes; tests/benchmarks/test_*.py run it with few of everything"
 WEEK = "takes minutes; tests/edgefl/simulation/test_virtual_time.py plays smaller fleets"
-AUDIT = "takes minutes; tests/edgefl/audit runs it with few clients"
 FIRMWARE = "test_typed_firmware.py types the same of docs/results/firmware.md"
 SYSTEMD = "needs a machine that systemd booted; mosquitto gets the signal that it would send"
 FAR = "needs a second machine"
@@ -56,7 +55,7 @@ UNTYPED_COMMANDS: dict[str, dict[str, str]] = {
     },
     "docs/contributing/benchmarks.md": {
         "edgefl reproduce ...": LONG,
-        "python -m tests.support.result_pages": "tests/test_result_pages.py covers it",
+        "python -m tests.support.result_pages ...": "tests/test_result_pages.py covers it",
         "edgefl bench device ...": BENCH,
         "edgefl bench wire ...": BENCH,
         "python -m tests.benchmarks simulate ...": PEERS,
@@ -98,7 +97,7 @@ UNTYPED_COMMANDS: dict[str, dict[str, str]] = {
         "python -m tests.benchmarks anomaly-mqtt ...": PEERS,
         "edgefl export --state STATE ...": FIRMWARE,
     },
-    "docs/results/device.md": {"edgefl bench device ...": BENCH, "edgefl bench wire ...": BENCH},
+    "docs/results/device.md": {"edgefl bench wire ...": BENCH},
     "docs/results/fleet.md": {
         "python -m tests.benchmarks fleet ...": PEERS,
         "python -m tests.benchmarks fleet-training ...": PEERS,
@@ -107,7 +106,6 @@ UNTYPED_COMMANDS: dict[str, dict[str, str]] = {
         "python -m tests.benchmarks int8 ...": PEERS,
         "python -m tests.benchmarks tuning ...": PEERS,
     },
-    "docs/results/label-audit.md": {"edgefl audit labels ...": AUDIT},
     "docs/results/lab-notes/fleet.md": {
         "python -m tests.benchmarks fleet ...": PEERS,
         "python -m tests.benchmarks fleet-training ...": PEERS,
@@ -126,10 +124,6 @@ UNTYPED_COMMANDS: dict[str, dict[str, str]] = {
     "docs/results/simulate.md": {
         "python -m tests.benchmarks simulate ...": PEERS,
         "python -m tests.benchmarks evaluation ...": PEERS,
-    },
-    "docs/results/watching.md": {
-        "python -m tests.benchmarks monitor ...": PEERS,
-        "python -m tests.benchmarks dashboard ...": PEERS,
     },
     "docs/tutorial/two-boards.md": {
         "python3 -m venv ...": INSTALLS,

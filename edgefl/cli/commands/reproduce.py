@@ -24,7 +24,7 @@ from edgefl.reproduce.results import (
     read_results,
 )
 from edgefl.reproduce.run import average_curves, list_experiments, make_report, play_seed, select_pictured
-from edgefl.reproduce.stage import StageRunner
+from edgefl.reproduce.stage import LockedError, StageRunner
 from edgefl.system.files import to_json_value, write_atomic
 from edgefl.system.host import describe_machine, format_command_line, read_versions
 from edgefl.system.progress import Progress
@@ -71,7 +71,8 @@ RUNS = Path("runs") / "reproduce"
     "--next",
     "run_next",
     is_flag=True,
-    help="Run the first planned seed that has no result, of NAME and --table if they are set.",
+    help="Run the first planned seed that has no result and that no other process runs. "
+    "NAME and --table limit the choice.",
 )
 @click.option(
     "--out",
@@ -198,16 +199,21 @@ def _format_part(value: float, planned: float, spec: str) -> str:
 def _run_next(
     experiments: Sequence[Experiment], out: Path | None, results: Path, processes: int, as_json: bool
 ) -> None:
-    missing = next(iterate_missing(results, experiments), None)
-    if missing is None:
-        click.echo(f"all planned seeds have a result in {results}", err=as_json)
-        if as_json:
-            click.echo("{}")
+    busy = 0
+    for experiment, scale, seed in iterate_missing(results, experiments):
+        click.echo(f"next: {experiment.name} --{scale}, seed {seed}", err=True)
+        finished = [result.seed for result in read_results(results, experiment, scale)]
+        try:
+            _run_paper(experiment, scale, sorted([*finished, seed]), out, results, processes, as_json)
+        except LockedError as error:
+            click.echo(f"skipped: {error}", err=True)
+            busy += 1
+            continue
         return
-    experiment, scale, seed = missing
-    click.echo(f"next: {experiment.name} --{scale}, seed {seed}", err=True)
-    finished = [result.seed for result in read_results(results, experiment, scale)]
-    _run_paper(experiment, scale, sorted([*finished, seed]), out, results, processes, as_json)
+    others = f", except {busy} that other processes run" if busy else ""
+    click.echo(f"all planned seeds have a result in {results}{others}", err=as_json)
+    if as_json:
+        click.echo("{}")
 
 
 def _run_paper(
@@ -223,8 +229,11 @@ def _run_paper(
     out = out or RUNS / f"{experiment.name}-{scale}"
     directory = out / "results" if scale == "smoke" else results
     create_results_directory(directory)
-    with Progress() as progress, StageRunner(out, format_command_line(), processes, progress) as runner:
-        seed_results = [play_seed(experiment, scale, seed, runner, directory) for seed in seeds]
+    seed_results = []
+    with Progress() as progress:
+        for seed in seeds:
+            with StageRunner(out, format_command_line(), processes, progress, seed) as runner:
+                seed_results.append(play_seed(experiment, scale, seed, runner, directory))
     report = make_report(experiment, scale, seed_results, _describe_run())
     _print_report(report, out, as_json, pictured=select_pictured(experiment, report))
     if curves := average_curves(seed_results):

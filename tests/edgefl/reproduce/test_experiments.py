@@ -10,7 +10,8 @@ from edgefl.cli.commands import reproduce as command
 from edgefl.cli.main import run_command
 from edgefl.reproduce.experiment import load_experiments, make_stages, parse_experiment
 from edgefl.reproduce.results import write_result
-from edgefl.reproduce.stage import ExperimentStage
+from edgefl.reproduce.stage import ExperimentStage, StageRunner
+from edgefl.system.progress import Progress
 from tests.edgefl.reproduce.test_results import make_seed_result
 
 
@@ -132,13 +133,33 @@ def test_next_runs_the_first_missing_seed_until_none_is_left(tmp_path, capsys, m
     report = json.loads((tmp_path / "runs/reproduce/aem.tiny-reduced/report.json").read_text())
     assert report["seeds"] == [1, 2]
     assert run_command(typed) == 0
-    assert str(results) in capsys.readouterr().out
+    assert f"all planned seeds have a result in {results}\n" in capsys.readouterr().out
     assert run_command([*typed, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {}
     assert sorted(path.name for path in results.iterdir()) == [
         "aem.tiny.reduced.1.json",
         "aem.tiny.reduced.2.json",
     ]
+
+
+def test_next_skips_seeds_that_other_processes_run(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("tensorflow", reason="the aggregator extra is not installed")
+    tiny = parse_experiment("aem.tiny", TINY)
+    monkeypatch.setattr(command, "load_experiments", lambda: (tiny,))
+    monkeypatch.chdir(tmp_path)
+    results = tmp_path / "results"
+    typed = ["reproduce", "--next", "--results", str(results), "--processes", "1"]
+    with (
+        Progress() as progress,
+        StageRunner(Path("runs/reproduce/aem.tiny-reduced"), "", 1, progress, seed=1),
+    ):
+        assert run_command(typed) == 0
+        assert [path.name for path in results.iterdir()] == ["aem.tiny.reduced.2.json"]
+        capsys.readouterr()
+        assert run_command(typed) == 0
+    captured = capsys.readouterr()
+    assert "lock-1" in captured.err
+    assert captured.out.endswith("except 1 that other processes run\n")
 
 
 def test_list_names_every_table_and_its_verdicts(tmp_path, capsys):

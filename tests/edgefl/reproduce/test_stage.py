@@ -9,8 +9,8 @@ import pytest
 from safetensors.numpy import load_file as st_load
 
 from edgefl.config import MIXTURE_ONLY, DataConfig, FederationConfig, ModelConfig, PartitionConfig
-from edgefl.errors import ConfigError, DataError, StateError
-from edgefl.reproduce.stage import ExperimentStage, StageRunner
+from edgefl.errors import ConfigError, DataError
+from edgefl.reproduce.stage import ExperimentStage, LockedError, StageRunner
 from edgefl.reproduce.timed_engine import TimedEngine, read_seconds
 from edgefl.simulation import simulate
 from edgefl.storage.checkpoint import decode_server_state
@@ -128,15 +128,23 @@ def test_stage_of_an_older_version_is_read_if_its_rounds_match(calls, tmp_path):
         play_stage(tmp_path, ExperimentStage("whole", replace(CONFIG, rounds=ROUNDS + 1)))
 
 
-def test_second_runner_of_a_directory_is_refused(tmp_path):
+def test_second_runner_of_a_directory_is_refused_until_the_first_ends(tmp_path):
     with Progress() as progress:
         with (
             StageRunner(tmp_path, "a test", 1, progress),
-            pytest.raises(StateError, match="another edgefl reproduce"),
+            pytest.raises(LockedError, match="another process has"),
             StageRunner(tmp_path, "a test", 1, progress),
         ):
             pass
         with StageRunner(tmp_path, "a test", 1, progress):
+            pass
+
+
+def test_runners_of_different_seeds_share_a_directory(tmp_path):
+    with Progress() as progress, StageRunner(tmp_path, "a test", 1, progress, seed=1):
+        with StageRunner(tmp_path, "a test", 1, progress, seed=2):
+            pass
+        with pytest.raises(LockedError, match="lock-1"), StageRunner(tmp_path, "a test", 1, progress, seed=1):
             pass
 
 
