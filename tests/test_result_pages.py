@@ -58,7 +58,7 @@ COSTLY = parse_experiment("fedap.big", 'out_of_reach = "ten days"\n' + TOY)
 HEAD = "|---|---|---|---|\n"
 
 
-def write_toy_result(directory: Path, scale: str, seed: int, rows: dict[str, float]) -> None:
+def write_toy_result(directory: Path, scale: str, seed: int, rows: dict[str, float | None]) -> None:
     digest = digest_stages(EXPERIMENT, scale, seed)
     result = SeedResult("aem.toy", scale, seed, digest, rows, 0.25, "2026-01-01", "a board", {})
     write_result(directory, result)
@@ -87,7 +87,7 @@ def test_table_has_rows_means_and_claims_at_each_planned_scale(tmp_path: Path) -
     write_toy_result(tmp_path, "full", 1, {"A": 1.0, "B": 3.0})
     write_toy_result(tmp_path, "full", 2, {"A": 5.5})
     assert render_table(EXPERIMENT, tmp_path) == (
-        "`edgefl reproduce aem --table toy --full --seeds 2`, seeds 1, 2, 0.5 core-hours.\n\n"
+        "`edgefl reproduce aem --table toy --full --seeds 2`, seeds 1, 2, 0.50 core-hours.\n\n"
         f"|  | paper | here | by seed |\n{HEAD}"
         "| A | 50 | 3.25 | 1 / 5.50 |\n"
         "| B |  | 3 |  |\n\n"
@@ -101,7 +101,7 @@ def test_table_of_another_size_names_the_difference_and_an_interval(tmp_path: Pa
     for seed in range(1, 6):
         write_toy_result(tmp_path, "reduced", seed, {"A": seed + 2.0, "B": float(seed)})
     text = render_table(EXPERIMENT, tmp_path)
-    assert "seeds 1, 2, 3, 4, 5, 1.2 core-hours.\nIt differs from the paper: one round.\n\n" in text
+    assert "seeds 1, 2, 3, 4, 5, 1.25 core-hours.\nIt differs from the paper: one round.\n\n" in text
     assert "| A | 50 | 5 | 3 / 4 / 5 / 6 / 7 |\n| B |  | 3 | 1 / 2 / 3 / 4 / 5 |\n\n" in text
     assert text.endswith("| A is above B | +4 | +2.00 (+2.00 to +2.00) | reproduced |\n")
 
@@ -144,6 +144,18 @@ def test_only_the_blocks_of_a_page_are_written(tmp_path: Path) -> None:
     assert update_page(written, tmp_path) == written
     with pytest.raises(KeyError, match=r"aem\.absent"):
         update_page(page.replace("figure-4", "absent"), tmp_path)
+
+
+def test_block_without_an_end_is_refused_before_it_swallows_text(tmp_path: Path) -> None:
+    page = "<!-- table: aem.figure-4 -->\n\nText.\n\n<!-- table: aem.figure-4 -->\n<!-- end -->\n"
+    with pytest.raises(ValueError, match="<!-- end -->"):
+        update_page(page, tmp_path)
+
+
+def test_figure_that_is_not_finite_keeps_its_place(tmp_path: Path) -> None:
+    write_toy_result(tmp_path, "full", 1, {"A": 1.0, "B": 3.0})
+    write_toy_result(tmp_path, "full", 2, {"A": None})
+    assert "| A | 50 | 1 | 1 / - |\n" in render_table(EXPERIMENT, tmp_path)
 
 
 def test_page_has_a_command_and_what_it_printed(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 A claim is about one figure, or about the difference of two figures of the same seed. With at least five
 seeds, Student's t gives a 95% interval of the mean over seeds. The claim is reproduced if the whole interval
-is within the limits of the claim, and not reproduced if no part of it is.
+is within the limits of the claim, and not reproduced if no part of it is. A difference that is equal to its
+limit with all seeds is undecided.
 
 A bootstrap over five seeds would be too short: 84% of such intervals contain the true mean of normally
 distributed values.
@@ -49,27 +50,40 @@ def judge_claim(claim: PaperClaim, rows: Sequence[SeedRows]) -> ExperimentVerdic
 
     Args:
         claim: the claim.
-        rows: for each seed, the figures by row. Seeds without the figures of the claim are left out.
+        rows: for each seed, the figures by row. Seeds in which a row of the claim did not run are left out.
+            With a figure that is not finite, the claim is undecided.
     """
-    pairs = [(seed.get(claim.row), seed.get(claim.than) if claim.than else 0.0) for seed in rows]
-    values = [value - other for value, other in pairs if value is not None and other is not None]
-    if not values:
+    names = [name for name in (claim.row, claim.than) if name]
+    seeds = [[seed[name] for name in names] for seed in rows if all(name in seed for name in names)]
+    if not seeds:
         return ExperimentVerdict(claim.text, "", NO_RUN, claim.paper)
+    values = [finite[0] - sum(finite[1:]) for figures in seeds if (finite := _select_finite(figures))]
+    if len(values) < len(seeds):
+        measured = f"{len(seeds) - len(values)} of {len(seeds)} seeds without a finite figure"
+        return ExperimentVerdict(claim.text, measured, UNDECIDED, claim.paper)
     sign = "+" if claim.than else ""
     mean = float(np.mean(values))
     if len(values) < MIN_SEEDS:
-        seeds = f"{len(values)} seed{'s' if len(values) > 1 else ''}, {MIN_SEEDS} needed"
-        measured = f"{format_figure(mean, sign)} ({seeds})"
+        count = f"{len(values)} seed{'s' if len(values) > 1 else ''}, {MIN_SEEDS} needed"
+        measured = f"{format_figure(mean, sign)} ({count})"
         return ExperimentVerdict(claim.text, measured, UNDECIDED, claim.paper)
     low, high = estimate_interval(values)
     measured = f"{format_figure(mean, sign)} ({format_figure(low, sign)} to {format_figure(high, sign)})"
     return ExperimentVerdict(claim.text, measured, _decide(claim, low, high), claim.paper)
 
 
+def _select_finite(figures: Sequence[float | None]) -> list[float]:
+    """Return the figures, or an empty list if one is None."""
+    finite = [figure for figure in figures if figure is not None]
+    return finite if len(finite) == len(figures) else []
+
+
 def _decide(claim: PaperClaim, low: float, high: float) -> str:
     """Return the outcome for an interval."""
     lower = -np.inf if claim.at_least is None else claim.at_least
     upper = np.inf if claim.at_most is None else claim.at_most
+    if claim.than and low == high and low in (lower, upper):
+        return UNDECIDED
     if lower <= low and high <= upper:
         return REPRODUCED
     return NOT_REPRODUCED if high < lower or low > upper else UNDECIDED

@@ -70,13 +70,19 @@ class Row:
     value: str = "figures.accuracy_mixture.mean"
     paper: float | None = None
 
+    @property
+    def source(self) -> str:
+        """Where the figure comes from, such as `fedavg: figures.accuracy_mixture.mean`."""
+        return f"{' + '.join(self.stages)}: {self.value}"
+
 
 @dataclass(frozen=True)
 class PaperClaim:
     """A claim of the paper, with the check that decides about it. It is written before the experiment runs.
 
-    The check is about `row`, or about the difference `row` - `than` of one seed. It must be above `at_least`,
-    below `at_most`, or both.
+    The check is about `row`, or about the difference `row` - `than` of one seed. A row must be at least
+    `at_least`, at most `at_most`, or both. A difference must be above or below them: two equal rows are not
+    different.
 
     Attributes:
         text: the claim in words.
@@ -159,6 +165,14 @@ class Experiment:
             for scale in reversed(EXPERIMENT_SCALES)
             if scale in self.scales and self.scales[scale].seeds
         )
+
+    def format_command(self, scale: str) -> str:
+        """Return the command that runs a scale.
+
+        Args:
+            scale: the scale.
+        """
+        return f"edgefl reproduce {self.paper} --table {self.table} --{scale}"
 
     def find_scale(self, scale: str) -> ScaleSettings:
         """Return the settings of a scale.
@@ -249,7 +263,9 @@ def _read_config(
 
 
 def digest_stages(experiment: Experiment, scale: str, seed: int) -> str:
-    """Return a digest of all settings of the stages. A result with another digest is out of date.
+    """Return a digest of the stages' settings in the file. A result with another digest is out of date.
+
+    Settings that the file leaves to the defaults of an algorithm are not in it.
 
     Args:
         experiment: the experiment.
@@ -260,8 +276,8 @@ def digest_stages(experiment: Experiment, scale: str, seed: int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def list_measured_rows(experiment: Experiment, scale: str, seed: int) -> set[str]:
-    """Return the names of the rows whose stages all run.
+def list_sources(experiment: Experiment, scale: str, seed: int) -> dict[str, str]:
+    """Return where the figures come from by row, see `Row.source`. Rows whose stages do not run are left out.
 
     Args:
         experiment: the experiment.
@@ -269,7 +285,7 @@ def list_measured_rows(experiment: Experiment, scale: str, seed: int) -> set[str
         seed: random seed.
     """
     stages = _merge_stages(experiment, scale, seed)
-    return {row.name for row in experiment.rows if all(stage in stages for stage in row.stages)}
+    return {row.name: row.source for row in experiment.rows if all(stage in stages for stage in row.stages)}
 
 
 def _build(kind: Any, context: str, **values: Any) -> Any:
@@ -321,6 +337,13 @@ def parse_experiment(name: str, text: str) -> Experiment:
     _check_names(f"{name}: scale", set(scales), dict.fromkeys(EXPERIMENT_SCALES))
     for scale, settings in scales.items():
         _check_names(f"{name}: stage of [scales.{scale}]", set(settings.stages), experiment.stages)
+    for stage, table in experiment.stages.items():
+        overrides = [settings.stages.get(stage, {}) for settings in scales.values()]
+        earlier = {t[key] for t in (table, *overrides) for key in ("after", "weights_from") if key in t}
+        _check_names(f"{name}: stage before {stage}", earlier, experiment.stages)
+        _check_names(
+            f"{name}: scale of {stage}", set(table.get("scales", ())), dict.fromkeys(EXPERIMENT_SCALES)
+        )
     return experiment
 
 

@@ -62,7 +62,7 @@ def find_largest_share(result: ExperimentResult) -> float:
     return 100 * max(picked.count(expert) for expert in set(picked)) / len(picked)
 
 
-def _divide_by_use(result: ExperimentResult) -> tuple[list[str], list[str]]:
+def _split_by_accuracy(result: ExperimentResult) -> tuple[list[str], list[str]]:
     """Return the server's experts with at least 90% of the best one's accuracy on the test set, and the
     others.
     """
@@ -74,15 +74,15 @@ def _divide_by_use(result: ExperimentResult) -> tuple[list[str], list[str]]:
 
 def count_useful_models(result: ExperimentResult) -> float:
     """Return the number of server models with at least 90% of the best one's accuracy on the test set."""
-    return float(len(_divide_by_use(result)[0]))
+    return float(len(_split_by_accuracy(result)[0]))
 
 
 def average_useless_loss(result: ExperimentResult) -> float:
-    """Return the mean test loss of the other server models. NaN if all are useful.
+    """Return the mean test loss of the server models with less than 90% of the best one's accuracy.
 
-    A model that is confidently wrong has a higher loss than a uniform guess.
+    It is NaN if there are none. A model that is confidently wrong has a higher loss than a uniform guess.
     """
-    _, others = _divide_by_use(result)
+    _, others = _split_by_accuracy(result)
     return fmean(result["model_losses"][name] for name in others) if others else math.nan
 
 
@@ -125,6 +125,10 @@ ROW_MEASURES: Mapping[str, Callable[[ExperimentResult], float]] = {
 """Functions of a result by the name in `Row.value`."""
 
 
+OLDER_STAGE_REMEDY = (
+    "correct the row, or if an older version played the stage, remove its summary.json and run the command "
+    "again"
+)
 SHARE_PREFIXES = ("figures.", "models.", "new_client", "predicted_precision")
 """Beginnings of the paths of shares, which become per cent."""
 
@@ -140,12 +144,15 @@ def measure(result: ExperimentResult, value: str) -> float:
         ConfigError: the result has no such figure.
     """
     if value in ROW_MEASURES:
-        return ROW_MEASURES[value](result)
+        try:
+            return ROW_MEASURES[value](result)
+        except KeyError as error:
+            raise ConfigError(f"{value!r} needs {error} of the stage, {OLDER_STAGE_REMEDY}") from error
     node: Any = result
     for part in value.split("."):
         if not isinstance(node, Mapping) or part not in node:
             have = ", ".join(node) if isinstance(node, Mapping) else str(node)
-            raise ConfigError(f"the result has no {part!r} of {value!r}, expected one of {have}")
+            raise ConfigError(f"the stage has no {part!r} of {value!r}, it has {have}; {OLDER_STAGE_REMEDY}")
         node = node[part]
     if node is None:
         return math.nan

@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from edgefl.errors import StateError
-from edgefl.reproduce.experiment import Experiment, digest_stages, list_measured_rows
+from edgefl.reproduce.experiment import Experiment, digest_stages, list_sources
 from edgefl.runs.directory import read_json
 from edgefl.system.files import write_errors, write_state
 
 RESULTS_DIRECTORY = Path("docs") / "results" / "runs"
+RESULT_REMEDY = "expected the result of an experiment; remove it and run the experiment again"
 
 
 @dataclass(frozen=True)
@@ -25,11 +26,12 @@ class SeedResult:
         seed: the seed.
         digest: digest of the settings, see `digest_stages`.
         rows: figures by row, None for a figure that is not finite.
-        core_hours: processor time of all clients in hours.
+        core_hours: processor time of all clients and of the measurements at the end, in hours.
         date: the day on which it finished.
         machine: description of the machine.
         versions: versions of edgefl and its libraries.
         curves: means after each evaluated round, see `extract_curves`.
+        sources: where the figures come from by row, see `list_sources`. Older files have none.
     """
 
     experiment: str
@@ -42,6 +44,7 @@ class SeedResult:
     machine: str
     versions: Mapping[str, str]
     curves: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
 
 
 def format_result_path(directory: Path, experiment: str, scale: str, seed: int) -> Path:
@@ -86,7 +89,7 @@ def write_result(directory: Path, result: SeedResult) -> Path:
 def read_result(directory: Path, experiment: Experiment, scale: str, seed: int) -> SeedResult | None:
     """Return the result of a seed. None if there is none, or if the experiment has changed since.
 
-    The experiment has changed if a setting differs, or if it has further rows.
+    The experiment has changed if a setting differs, if it has further rows, or if a row reads another figure.
 
     Args:
         directory: the directory of the results.
@@ -102,16 +105,37 @@ def read_result(directory: Path, experiment: Experiment, scale: str, seed: int) 
         return None
     values = read_json(path)
     names = {f.name for f in fields(SeedResult)}
-    if missing := names - {"curves"} - values.keys():
+    if missing := names - {"curves", "sources"} - values.keys():
+        raise StateError(f"{path} lacks {', '.join(sorted(missing))}, {RESULT_REMEDY}")
+    result = SeedResult(**{name: values[name] for name in names if name in values})
+    _check_result(path, result)
+    if (result.experiment, result.scale, result.seed) != (experiment.name, scale, seed):
         raise StateError(
-            f"{path} lacks {', '.join(sorted(missing))}, expected the result of an experiment; remove it and "
-            "run the experiment again"
+            f"{path} is the result of {result.experiment} --{result.scale}, seed {result.seed}; rename or "
+            "remove it"
         )
-    if values["digest"] != digest_stages(experiment, scale, seed):
-        return None
-    if not list_measured_rows(experiment, scale, seed) <= values["rows"].keys():
-        return None
-    return SeedResult(**{name: values[name] for name in names if name in values})
+    sources = list_sources(experiment, scale, seed)
+    before = {**sources, **result.sources}
+    is_current = (
+        result.digest == digest_stages(experiment, scale, seed)
+        and sources.keys() <= result.rows.keys()
+        and all(before[row] == source for row, source in sources.items())
+    )
+    return result if is_current else None
+
+
+def _check_result(path: Path, result: SeedResult) -> None:
+    """Raise StateError if a part of a result has another type than it should have."""
+    curves = result.curves.values() if isinstance(result.curves, Mapping) else [None]
+    valid = {
+        "rows": isinstance(result.rows, Mapping)
+        and all(value is None or isinstance(value, int | float) for value in result.rows.values()),
+        "core_hours": isinstance(result.core_hours, int | float),
+        "curves": all(isinstance(c, Mapping) and {"rounds", "accuracy_mixture"} <= c.keys() for c in curves),
+        "sources": isinstance(result.sources, Mapping),
+    }
+    if damaged := [name for name, is_valid in valid.items() if not is_valid]:
+        raise StateError(f"{path} has a damaged {damaged[0]!r}, {RESULT_REMEDY}")
 
 
 def read_results(directory: Path, experiment: Experiment, scale: str) -> tuple[SeedResult, ...]:
@@ -129,7 +153,7 @@ def read_results(directory: Path, experiment: Experiment, scale: str) -> tuple[S
     parts = (
         path.name.removeprefix(prefix).removesuffix(".json") for path in directory.glob(f"{prefix}*.json")
     )
-    seeds = sorted(int(part) for part in parts if part.isdecimal())
+    seeds = sorted(int(part) for part in parts if part.isdecimal() and part == str(int(part)))
     results = (read_result(directory, experiment, scale, seed) for seed in seeds)
     return tuple(result for result in results if result is not None)
 

@@ -9,7 +9,13 @@ from statistics import fmean
 from typing import Any
 
 from edgefl.reproduce.claims import NO_RUN, OUT_OF_REACH, SeedRows, judge_claim
-from edgefl.reproduce.experiment import EXPERIMENT_SCALES, Experiment, digest_stages, make_stages
+from edgefl.reproduce.experiment import (
+    EXPERIMENT_SCALES,
+    Experiment,
+    digest_stages,
+    list_sources,
+    make_stages,
+)
 from edgefl.reproduce.measures import SHARE_PREFIXES, extract_curves, measure_rows
 from edgefl.reproduce.report import ExperimentReport, ExperimentVerdict, Figure
 from edgefl.reproduce.results import SeedResult, read_result, read_results, write_result
@@ -51,14 +57,19 @@ def play_seed(
         describe_machine(),
         read_versions(),
         extract_curves(results),
+        list_sources(experiment, scale, seed),
     )
     write_result(directory, result)
     return result
 
 
 def _sum_seconds(result: ExperimentResult) -> float:
-    """Return the processor time of all clients in seconds. Parts that were not measured count as zero."""
-    return sum(
+    """Return the processor time of a stage in seconds: of its clients, and of the measurements at its end.
+
+    Parts that were not measured count as zero.
+    """
+    measurements: float = result.get("measurement_seconds", 0.0)
+    return measurements + sum(
         client[key] or 0.0
         for client in result["clients"]
         for key in ("round_seconds", "personalization_seconds")
@@ -186,9 +197,7 @@ def _list_experiment(experiment: Experiment, scale: str, results: Sequence[SeedR
         "experiment": experiment.name,
         "item": experiment.item,
         "title": experiment.title,
-        "command": f"edgefl reproduce {experiment.paper} --table {experiment.table} --{scale}"
-        if scale
-        else "",
+        "command": experiment.format_command(scale) if scale else "",
         "scale": scale,
         "seeds": len(results),
         "planned_seeds": settings.seeds if settings else 0,

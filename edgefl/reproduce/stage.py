@@ -1,6 +1,7 @@
 """A stage of an experiment: a federation, or a personalization after the rounds of an earlier stage."""
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 from edgefl.algorithms.names import GLOBAL
@@ -89,13 +91,14 @@ ExperimentResult = Mapping[str, Any]
 
 - records: one record per round.
 - late: the ids of the clients that took part in no round.
+- measurement_seconds: processor time of the measurements after the personalization.
 - device_seconds: processor time of all rounds and of the personalization, as a mean over clients. A client's
   row has the two parts, round_seconds and personalization_seconds. None means that a part was not measured.
 """
 
 
 class LockedError(StateError):
-    """Stages that another process plays."""
+    """Raised if another process plays the same stages."""
 
 
 class StageRunner:
@@ -108,8 +111,8 @@ class StageRunner:
         command: the command line, which each stage records.
         processes: number of client processes.
         progress: shows the progress.
-        seed: the seed of all stages. Other processes may play other seeds in `out`. None: this runner has
-            `out` for itself.
+        seed: the seed of all stages. Other processes may play other seeds in `out`. None: the stages have
+            several seeds, and only one process without a seed may use `out`.
     """
 
     def __init__(
@@ -129,17 +132,22 @@ class StageRunner:
 
         Raises:
             LockedError: another process has the lock.
-            StateError: the directory or the lock cannot be created.
+            StateError: the directory or the lock cannot be created, or its file system has no locks.
         """
         with write_errors(self._out, "pass another --out"):
             self._out.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self._lock_file, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             os.close(self._lock)
             raise LockedError(
                 f"another process has {self._lock_file}; wait until it ends, or pass another --out"
+            ) from error
+        except OSError as error:
+            os.close(self._lock)
+            raise StateError(
+                f"cannot lock {self._lock_file}: {error.strerror}; pass another --out on a local disk"
             ) from error
         return self
 
@@ -151,7 +159,7 @@ class StageRunner:
     def _open_data(self, stage: ExperimentStage) -> tuple[PartitionedDataset, Path]:
         """Return the data set, and a directory for local models that stages with the same data share."""
         config = stage.config
-        key = (config.data, config.partition, config.seed, stage.pooled)
+        key = (config.data, config.partition, config.seed, stage.pooled, config.model.input_shape)
         if self._shared is None or self._shared[0] != key:
             self._exit_stack.close()
             models = self._exit_stack.enter_context(
@@ -198,7 +206,8 @@ class StageRunner:
         """
         config = stage.config
         run = RunDirectory(self._out / f"{stage.name}-{config.seed}", config, self._command, resume=True)
-        _check_settings(run, stage)
+        earlier = self._runs.get(stage.after or stage.weights_from)
+        _check_settings(run, stage, earlier)
         self._runs[stage.name] = run
         if run.files.summary.exists():
             return {**read_json(run.files.summary), "records": run.read_records()}
@@ -206,8 +215,8 @@ class StageRunner:
         shared, models = self._open_data(stage)
         if stage.weights_from:
             _start_from(run, config, self._runs[stage.weights_from])
-        start: ServerState | None = run.state
-        states: ClientStates = run.states
+        start: ServerState | None = None
+        states: ClientStates | None = None
         if stage.after:
             before = self._runs[stage.after]
             start = before.load_state()
@@ -229,6 +238,7 @@ class StageRunner:
         )
         records = [] if stage.after else run.read_records()
         summary = summarize_run(config, simulation, records, shared.client_partitions, shared.test_counts)
+        began = process_time()
         if stage.measure_models:
             dataset = shared.shards.dataset
             plan = run.read_plan()
@@ -245,7 +255,8 @@ class StageRunner:
         if stage.measure_labels:
             summary["label_distances"] = measure_label_distances(run, config, shared)
         confusions = (result.confusion for result in simulation.results.values())
-        summary["predicted_precision"] = to_json_value(measure_predicted_precision(confusions))
+        summary["predicted_precision"] = measure_predicted_precision(confusions)
+        summary["measurement_seconds"] = round(process_time() - began, 2)
         summary["late"] = late
         _add_seconds(summary, records, read_seconds(run.files.seconds), simulation.state.round)
         if stage.measure_int8:
@@ -253,6 +264,7 @@ class StageRunner:
             _measure_int8(run, summary)
         run.write(run.files.confusion, encode_confusions(simulation))
         run.write(run.files.gates, encode_gates(simulation))
+        summary = to_json_value(summary)
         run.write(run.files.summary, json.dumps(summary, indent=1, allow_nan=False) + "\n")
         return {**summary, "records": records}
 
@@ -271,22 +283,29 @@ def _start_from(run: RunDirectory, config: FederationConfig, before: RunDirector
     write_state(run.files.plan / INITIAL_FILE, encode_weights({**initial, **fitting}))
 
 
-def _check_settings(run: RunDirectory, stage: ExperimentStage) -> None:
-    """Refuse a directory that an earlier stage of this name started with other settings.
+def _check_settings(run: RunDirectory, stage: ExperimentStage, earlier: RunDirectory | None) -> None:
+    """Refuse a directory that was started with other settings, or from another state of an earlier stage.
 
     `RunDirectory` has compared all of the configuration except `rounds`. A directory without stage.json is
     new, or an older version wrote it. Only the rounds of such a directory are compared.
 
+    Args:
+        run: the directory.
+        stage: the stage to play in it.
+        earlier: the finished stage from which this one starts, if any.
+
     Raises:
         ConfigError: a setting differs.
-        StateError: a file is damaged or cannot be written.
+        StateError: a file is damaged, or cannot be read or written.
     """
     settings = {
         f.name: getattr(stage, f.name) for f in fields(ExperimentStage) if f.name not in ("name", "config")
     }
+    if earlier:
+        settings["start_sha256"] = _hash_state(earlier)
     is_new = not run.files.stage.exists()
     before = settings if is_new else {f.name: f.default for f in fields(stage)} | read_json(run.files.stage)
-    before = before | {"rounds": run.read_note()["config"]["rounds"]}
+    before = settings | before | {"rounds": run.read_note()["config"]["rounds"]}
     for name, value in {**settings, "rounds": stage.config.rounds}.items():
         if before[name] != value:
             raise ConfigError(
@@ -295,6 +314,21 @@ def _check_settings(run: RunDirectory, stage: ExperimentStage) -> None:
             )
     if is_new:
         run.write(run.files.stage, json.dumps(settings) + "\n")
+
+
+def _hash_state(run: RunDirectory) -> str:
+    """Return the SHA-256 of the server state of a finished stage in hex.
+
+    Raises:
+        StateError: the state cannot be read.
+    """
+    path = run.files.server_state
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise StateError(
+            f"cannot read {path}: {error.strerror}; remove {run.files.root} and run the command again"
+        ) from error
 
 
 def _add_seconds(

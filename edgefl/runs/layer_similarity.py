@@ -133,7 +133,8 @@ def measure_layer_gaps(layers: Mapping[str, Any]) -> dict[str, dict[str, float]]
         Differences of mean similarities by epoch: for the compared layers (`dense`), and for the mean of the
             others (`others`) if there are any. `dense_relative` and `others_relative` are divided by 1 minus
             the mean similarity of clients of different clusters. So they do not grow by themselves while all
-            clients move away from their common first weights. The keys of the epochs are their numbers.
+            clients move away from their common first weights. NaN if there are no two clusters, or no two
+            clients of one cluster. The keys of the epochs are their numbers.
 
     Source: Filippakopoulos et al., figures 3 and 4.
     """
@@ -143,6 +144,8 @@ def measure_layer_gaps(layers: Mapping[str, Any]) -> dict[str, dict[str, float]]
 
     def measure_gaps(matrices: Any) -> tuple[Any, Any]:
         array = np.asarray(matrices)
+        if is_same.all() or not (is_same & is_pair).any():
+            return np.full(len(array), np.nan), np.full(len(array), np.nan)
         between = array[:, ~is_same].mean(axis=1)
         gaps = array[:, is_same & is_pair].mean(axis=1) - between
         distances = 1 - between

@@ -153,7 +153,7 @@ def load_or_build_plan(run: RunDirectory, config: FederationConfig) -> tuple[Pla
             plan with an option that this version does not have.
         WireError: the initial weights do not match the plan.
         ConfigError: the model or an option does not exist.
-        EdgeflError: the process that builds the plan was killed.
+        EdgeflError: the process that builds the plan ended early.
         OSError: the plan cannot be written.
     """
     plan_and_weights = run.read_plan()

@@ -27,9 +27,12 @@ from edgefl.reproduce.report import format_figure
 from edgefl.reproduce.results import RESULTS_DIRECTORY, SeedResult, read_results
 from edgefl.reproduce.run import judge_claims, list_experiments
 from edgefl.system.files import write_atomic
+from edgefl.system.format import NO_VALUE
 
 ROOT = Path(__file__).resolve().parents[2]
-BLOCK = re.compile(r"(<!-- (?P<kind>table|overview|output): (?P<name>\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+START = r"<!-- (?P<kind>table|overview|output): (?P<name>\S+) -->\n"
+END = "<!-- end -->"
+BLOCK = re.compile(rf"({START})(?:(?!<!-- ).)*?({END})", re.DOTALL)
 
 
 def _format(value: float | None) -> str:
@@ -52,14 +55,15 @@ def render_table(experiment: Experiment, directory: Path) -> str:
     parts = []
     for scale in experiment.planned_scales:
         results = read_results(directory, experiment, scale)
-        command = f"edgefl reproduce {experiment.paper} --table {experiment.table} --{scale}"
+        command = experiment.format_command(scale)
         if not results:
             parts.append(f"`{command}`: not run yet.\n")
             continue
         seeds = ", ".join(str(result.seed) for result in results)
         hours = sum(result.core_hours for result in results)
         plural = "s" if len(results) > 1 else ""
-        lines = [f"`{command} --seeds {results[-1].seed}`, seed{plural} {seeds}, {hours:.1f} core-hours.\n"]
+        spent = f"{format_figure(hours)} core-hours"
+        lines = [f"`{command} --seeds {results[-1].seed}`, seed{plural} {seeds}, {spent}.\n"]
         if differs := experiment.scales[scale].differs:
             lines.append(f"It differs from the paper: {differs}.\n")
         parts.append(
@@ -75,11 +79,14 @@ def render_table(experiment: Experiment, directory: Path) -> str:
 def _render_rows(experiment: Experiment, results: Sequence[SeedResult]) -> str:
     lines = [_format_row(["", "paper", "here", "by seed"]), "|---|---|---|---|\n"]
     for row in experiment.rows:
-        measured = (result.rows.get(row.name) for result in results)
-        values = [value for value in measured if value is not None]
+        values = [result.rows[row.name] for result in results if row.name in result.rows]
         if values:
-            by_seed = " / ".join(map(_format, values)) if len(values) > 1 else ""
-            lines.append(_format_row([row.name, _format(row.paper), _format(fmean(values)), by_seed]))
+            finite = [value for value in values if value is not None]
+            mean = _format(fmean(finite)) if finite else NO_VALUE
+            by_seed = " / ".join(NO_VALUE if value is None else _format(value) for value in values)
+            lines.append(
+                _format_row([row.name, _format(row.paper), mean, by_seed if len(values) > 1 else ""])
+            )
     return "".join(lines)
 
 
@@ -165,6 +172,7 @@ def update_page(text: str, directory: Path) -> str:
 
     Raises:
         KeyError: the page names an experiment that does not exist.
+        ValueError: a block has no end.
         OSError: the page names an output that is not stored.
     """
     experiments = load_experiments()
@@ -178,14 +186,16 @@ def update_page(text: str, directory: Path) -> str:
             content = render_output(name, directory)
         else:
             content = render_overview([e for e in experiments if e.paper == name], directory)
-        return f"{match[1]}\n{content}\n{match[4]}"
+        return f"{match[1]}\n{content}\n{END}"
 
+    if len(BLOCK.findall(text)) != len(re.findall(START, text)):
+        raise ValueError(f"a block has no end, expected the line {END} after it")
     return BLOCK.sub(replace_block, text)
 
 
 def list_pages() -> list[Path]:
     """Return the pages of docs/ that have blocks."""
-    return [path for path in sorted((ROOT / "docs").rglob("*.md")) if BLOCK.search(path.read_text())]
+    return [path for path in sorted((ROOT / "docs").rglob("*.md")) if re.search(START, path.read_text())]
 
 
 def main(arguments: Sequence[str]) -> None:

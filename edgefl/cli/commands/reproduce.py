@@ -19,6 +19,7 @@ from edgefl.reproduce.experiment import PAPERS, Experiment, ExperimentScale, fin
 from edgefl.reproduce.report import ExperimentReport, plot_curves, plot_report, to_csv, to_json, to_text
 from edgefl.reproduce.results import (
     RESULTS_DIRECTORY,
+    SeedResult,
     create_results_directory,
     iterate_missing,
     read_results,
@@ -136,16 +137,18 @@ def reproduce(
     if name == OUTCOMES and (show_list or run_next or table):
         option = "--list" if show_list else "--next" if run_next else "--table"
         raise ConfigError(f"{option} is for the papers, received {OUTCOMES}; leave {option} out")
+    if algorithms and (name != OUTCOMES or show_list or run_next):
+        raise ConfigError(
+            f"--algorithm is for {OUTCOMES}, received {name or '--list or --next'}; leave it out"
+        )
     if show_list and run_next:
         raise ConfigError("--list and --next exclude each other; leave one out")
+    if show_list or run_next:
+        _refuse_size("--list" if show_list else "--next")
     if show_list:
         _print_list(_select_experiments(name, table), results, as_json)
         return
     if run_next:
-        context = click.get_current_context()
-        for option in ("scale", "seeds"):
-            if context.get_parameter_source(option) is ParameterSource.COMMANDLINE:
-                raise ConfigError(f"--next chooses the {option} itself; leave the option of the {option} out")
         _run_next(_select_experiments(name, table), out, results, processes, as_json)
         return
     if name is None:
@@ -154,9 +157,22 @@ def reproduce(
         out = out or Path("runs") / f"{name}-{scale}"
         _run_outcomes(scale, seeds, algorithms, out, processes, as_json)
         return
-    if algorithms:
-        raise ConfigError(f"--algorithm is for {OUTCOMES}, received {name}; leave it out")
-    _run_paper(find_experiment(name, table), scale, range(1, seeds + 1), out, results, processes, as_json)
+    experiment = find_experiment(name, table)
+    out = out or RUNS / f"{experiment.name}-{scale}"
+    results = out / "results" if scale == "smoke" else results
+    played = _play_seeds(experiment, scale, range(1, seeds + 1), out, results, processes)
+    _report_seeds(experiment, scale, played, out, as_json)
+
+
+def _refuse_size(option: str) -> None:
+    """Refuse a scale or a number of seeds beside an option that shows or chooses them itself."""
+    context = click.get_current_context()
+    for name in ("scale", "seeds"):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            received = f"--{context.params[name]}" if name == "scale" else "--seeds"
+            raise ConfigError(
+                f"{option} is for all scales and planned seeds, received {received}; leave it out"
+            )
 
 
 def _select_experiments(name: str | None, table: str) -> list[Experiment]:
@@ -202,13 +218,14 @@ def _run_next(
     busy = 0
     for experiment, scale, seed in iterate_missing(results, experiments):
         click.echo(f"next: {experiment.name} --{scale}, seed {seed}", err=True)
-        finished = [result.seed for result in read_results(results, experiment, scale)]
+        directory = out or RUNS / f"{experiment.name}-{scale}"
         try:
-            _run_paper(experiment, scale, sorted([*finished, seed]), out, results, processes, as_json)
+            _play_seeds(experiment, scale, [seed], directory, results, processes)
         except LockedError as error:
             click.echo(f"skipped: {error}", err=True)
             busy += 1
             continue
+        _report_seeds(experiment, scale, read_results(results, experiment, scale), directory, as_json)
         return
     others = f", except {busy} that other processes run" if busy else ""
     click.echo(f"all planned seeds have a result in {results}{others}", err=as_json)
@@ -216,27 +233,26 @@ def _run_next(
         click.echo("{}")
 
 
-def _run_paper(
-    experiment: Experiment,
-    scale: str,
-    seeds: Sequence[int],
-    out: Path | None,
-    results: Path,
-    processes: int,
-    as_json: bool,
-) -> None:
+def _play_seeds(
+    experiment: Experiment, scale: str, seeds: Sequence[int], out: Path, results: Path, processes: int
+) -> list[SeedResult]:
+    """Play the seeds that have no result yet, and return the results of all."""
     experiment.find_scale(scale)
-    out = out or RUNS / f"{experiment.name}-{scale}"
-    directory = out / "results" if scale == "smoke" else results
-    create_results_directory(directory)
-    seed_results = []
+    create_results_directory(results)
+    played = []
     with Progress() as progress:
         for seed in seeds:
             with StageRunner(out, format_command_line(), processes, progress, seed) as runner:
-                seed_results.append(play_seed(experiment, scale, seed, runner, directory))
-    report = make_report(experiment, scale, seed_results, _describe_run())
+                played.append(play_seed(experiment, scale, seed, runner, results))
+    return played
+
+
+def _report_seeds(
+    experiment: Experiment, scale: str, results: Sequence[SeedResult], out: Path, as_json: bool
+) -> None:
+    report = make_report(experiment, scale, results, _describe_run())
     _print_report(report, out, as_json, pictured=select_pictured(experiment, report))
-    if curves := average_curves(seed_results):
+    if curves := average_curves(results):
         with suppress(ModuleNotFoundError):  # _print_report has named the missing extra
             plot_curves(f"{experiment.name} ({scale})", curves, out / "curves.png")
 

@@ -51,6 +51,18 @@ def test_measured_text_has_the_mean_and_the_interval_or_the_number_of_seeds():
     assert judge_claim(alone, [{"A": 1.0}] * 4 + [{"A": 0.5}]).outcome == UNDECIDED
 
 
+def test_equal_rows_decide_nothing():
+    assert judge_claim(GAIN, make_rows([0, 0, 0, 0, 0])).outcome == UNDECIDED
+    assert judge_claim(GAIN, make_rows([1, 1, 1, 1, 1])).outcome == REPRODUCED
+    assert judge_claim(GAIN, make_rows([-1, -1, -1, -1, -1])).outcome == NOT_REPRODUCED
+
+
+def test_seed_without_a_finite_figure_leaves_a_claim_undecided():
+    rows = [*make_rows([1, 2, 3, 2, 1]), {"A": None, "B": 1.0}]
+    verdict = judge_claim(GAIN, rows)
+    assert (verdict.outcome, verdict.measured) == (UNDECIDED, "1 of 6 seeds without a finite figure")
+
+
 def test_two_limits_ask_for_equality():
     same = PaperClaim("A and B are alike", "A", "B", at_least=-3.0, at_most=3.0)
     assert judge_claim(same, make_rows([1, -1, 2, -2, 0])).outcome == REPRODUCED
@@ -59,7 +71,7 @@ def test_two_limits_ask_for_equality():
 
 
 def test_seeds_without_the_rows_are_left_out():
-    rows = [*make_rows([2, 2, 2, 2, 2]), {"A": 1.0}, {"B": 100.0}, {}, {"A": None, "B": 1.0}]
+    rows = [*make_rows([2, 2, 2, 2, 2]), {"A": 1.0}, {"B": 100.0}, {}]
     assert judge_claim(GAIN, rows).outcome == REPRODUCED
     assert judge_claim(GAIN, [{"A": 1.0}] * 9).outcome == NO_RUN
 

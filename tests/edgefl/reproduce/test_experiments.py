@@ -184,8 +184,9 @@ def test_list_names_every_table_and_its_verdicts(tmp_path, capsys):
         (["reproduce", "outcomes", "--full"], ("--full", "--reduced")),
         (["reproduce", "outcomes", "--next"], ("--next", "outcomes")),
         (["reproduce", "--list", "--next"], ("--list", "--next")),
-        (["reproduce", "--next", "--full"], ("--next", "scale")),
-        (["reproduce", "--next", "--seeds", "2"], ("--next", "seeds")),
+        (["reproduce", "--next", "--full"], ("--next", "--full")),
+        (["reproduce", "--list", "--seeds", "2"], ("--list", "--seeds")),
+        (["reproduce", "--next", "--algorithm", "fedavg"], ("--algorithm", "outcomes")),
         (["reproduce", "aem", "--list", "--table", "figure-9"], ("'figure-9'", "table-2")),
     ],
 )

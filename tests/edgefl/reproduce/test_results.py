@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from edgefl.errors import StateError
-from edgefl.reproduce.experiment import digest_stages, parse_experiment
+from edgefl.reproduce.experiment import digest_stages, list_sources, parse_experiment
 from edgefl.reproduce.results import (
     SeedResult,
     create_results_directory,
@@ -51,6 +51,28 @@ def test_result_without_a_new_row_counts_as_missing(tmp_path):
     assert read_result(tmp_path, grown, "full", 1) is None
 
 
+def test_result_whose_row_reads_another_figure_counts_as_missing(tmp_path):
+    sources = list_sources(EXPERIMENT, "full", 1)
+    write_result(tmp_path, replace(make_seed_result(1, {"A": 1.0, "B": 3.0}), sources=sources))
+    assert read_result(tmp_path, EXPERIMENT, "full", 1) is not None
+    changed = parse_experiment("aem.toy", TOY.replace('"A" = { stage = "a"', '"A" = { stage = "b"'))
+    assert read_result(tmp_path, changed, "full", 1) is None
+
+
+def test_copy_under_another_seed_is_refused(tmp_path):
+    path = write_result(tmp_path, make_seed_result(1, {"A": 1.0, "B": 3.0}))
+    copy = format_result_path(tmp_path, "aem.toy", "full", 2)
+    copy.write_bytes(path.read_bytes())
+    with pytest.raises(StateError, match=r"full\.2\.json is the result of aem\.toy --full, seed 1"):
+        read_results(tmp_path, EXPERIMENT, "full")
+
+
+def test_number_with_zeros_is_no_seed(tmp_path):
+    path = write_result(tmp_path, make_seed_result(1, {"A": 1.0, "B": 3.0}))
+    (tmp_path / "aem.toy.full.01.json").write_bytes(path.read_bytes())
+    assert [result.seed for result in read_results(tmp_path, EXPERIMENT, "full")] == [1]
+
+
 def test_files_with_another_name_are_no_results(tmp_path):
     write_result(tmp_path, make_seed_result(1, {"A": 1.0, "B": 3.0}))
     (tmp_path / "aem.toy.full.1 (copy).json").write_text("{")
@@ -63,10 +85,21 @@ def test_directory_that_cannot_be_created_is_an_error(tmp_path):
         create_results_directory(tmp_path / "file" / "results")
 
 
-@pytest.mark.parametrize(("content", "part"), [("{", "cannot read"), ('{"seed": 1}', "rows")])
-def test_damaged_result_is_named(tmp_path, content, part):
-    path = format_result_path(tmp_path, "aem.toy", "full", 1)
-    path.write_text(content)
+@pytest.mark.parametrize(
+    ("damage", "part"),
+    [
+        (lambda values: "{", "cannot read"),
+        (lambda values: '{"seed": 1}', "rows"),
+        (lambda values: json.dumps(values | {"rows": None}), "'rows'"),
+        (lambda values: json.dumps(values | {"rows": {"A": "x"}}), "'rows'"),
+        (lambda values: json.dumps(values | {"core_hours": None}), "'core_hours'"),
+        (lambda values: json.dumps(values | {"curves": {"a": {}}}), "'curves'"),
+        (lambda values: json.dumps(values | {"curves": []}), "'curves'"),
+    ],
+)
+def test_damaged_result_is_named(tmp_path, damage, part):
+    path = write_result(tmp_path, make_seed_result(1, {"A": 1.0, "B": 3.0}))
+    path.write_text(damage(json.loads(path.read_text())))
     with pytest.raises(StateError, match=part) as error:
         read_result(tmp_path, EXPERIMENT, "full", 1)
     assert str(path) in str(error.value)

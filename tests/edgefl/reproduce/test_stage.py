@@ -1,6 +1,9 @@
 """Stages on a few digits: late clients, an interruption, and the measured seconds and bytes."""
 
+import errno
 import json
+import os
+import shutil
 from collections import Counter
 from dataclasses import replace
 
@@ -9,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file as st_load
 
 from edgefl.config import MIXTURE_ONLY, DataConfig, FederationConfig, ModelConfig, PartitionConfig
-from edgefl.errors import ConfigError, DataError
+from edgefl.errors import ConfigError, DataError, StateError
 from edgefl.reproduce.stage import ExperimentStage, LockedError, StageRunner
 from edgefl.reproduce.timed_engine import TimedEngine, read_seconds
 from edgefl.simulation import simulate
@@ -138,6 +141,31 @@ def test_second_runner_of_a_directory_is_refused_until_the_first_ends(tmp_path):
             pass
         with StageRunner(tmp_path, "a test", 1, progress):
             pass
+
+
+def test_file_system_without_locks_is_named(tmp_path, monkeypatch):
+    def refuse(descriptor, operation):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("edgefl.reproduce.stage.fcntl.flock", refuse)
+    with Progress() as progress, pytest.raises(StateError, match="--out") as error:
+        StageRunner(tmp_path, "a test", 1, progress).__enter__()
+    assert not isinstance(error.value, LockedError)
+    assert os.strerror(errno.ENOLCK) in str(error.value)
+
+
+def test_stage_refuses_a_start_that_was_played_again(calls, tmp_path):
+    first, second = ExperimentStage("first", CONFIG), ExperimentStage("second", CONFIG, after="first")
+    with Progress() as progress:
+        with StageRunner(tmp_path, "a test", 1, progress) as runner:
+            runner.play_all([first, second], "a test")
+        shutil.rmtree(tmp_path / "first-3")
+        other = replace(first, config=replace(CONFIG, options={"epochs": 2}))
+        with (
+            StageRunner(tmp_path, "a test", 1, progress) as runner,
+            pytest.raises(ConfigError, match=r"second-3 .* start_sha256"),
+        ):
+            runner.play_all([other, second], "a test")
 
 
 def test_runners_of_different_seeds_share_a_directory(tmp_path):

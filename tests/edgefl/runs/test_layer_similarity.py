@@ -24,6 +24,13 @@ def test_gap_is_the_similarity_within_clusters_minus_between_them():
     assert gaps["others_relative"] == pytest.approx({"1": 0.4 / 0.9, "2": 0.0})
 
 
+@pytest.mark.parametrize("truth", [[0, 0, 0, 0], [0, 1, 2, 3]], ids=["one cluster", "no pair"])
+def test_gaps_without_two_clusters_of_pairs_are_not_finite(truth):
+    layers = {"epochs": [1], "truth": truth, "dense": ["fc"], "compared": np.ones((1, 4, 4)), "layers": {}}
+    gaps = measure_layer_gaps(layers)
+    assert np.isnan([gaps["dense"]["1"], gaps["dense_relative"]["1"]]).all()
+
+
 def test_relative_gap_of_equal_clients_is_zero():
     equal = np.ones((1, 4, 4))
     layers = {"epochs": [1], "truth": [0, 0, 1, 1], "dense": ["fc"], "compared": equal}
