@@ -45,6 +45,20 @@ SeedRows = Mapping[str, float | None]
 """The figures of one seed by row. None for a figure that is not finite, such as after a divergence."""
 
 
+def describe_claim(claim: PaperClaim) -> str:
+    """Return the claim in words, with its limits unless they are 0.
+
+    Args:
+        claim: the claim.
+    """
+    limits = [
+        f"{words} {limit:g}"
+        for words, limit in (("at least", claim.at_least), ("at most", claim.at_most))
+        if limit
+    ]
+    return f"{claim.text} ({', '.join(limits)})" if limits else claim.text
+
+
 def judge_claim(claim: PaperClaim, rows: Sequence[SeedRows]) -> ExperimentVerdict:
     """Return the verdict on a claim.
 
@@ -53,23 +67,24 @@ def judge_claim(claim: PaperClaim, rows: Sequence[SeedRows]) -> ExperimentVerdic
         rows: for each seed, the figures by row. Seeds in which a row of the claim did not run are left out.
             With a figure that is not finite, the claim is undecided.
     """
+    line = describe_claim(claim)
     names = [name for name in (claim.row, claim.than) if name]
     seeds = [[seed[name] for name in names] for seed in rows if all(name in seed for name in names)]
     if not seeds:
-        return ExperimentVerdict(claim.text, "", NO_RUN, claim.paper)
+        return ExperimentVerdict(line, "", NO_RUN, claim.paper)
     values = [finite[0] - sum(finite[1:]) for figures in seeds if (finite := _select_finite(figures))]
     if len(values) < len(seeds):
         measured = f"{len(seeds) - len(values)} of {len(seeds)} seeds without a finite figure"
-        return ExperimentVerdict(claim.text, measured, UNDECIDED, claim.paper)
+        return ExperimentVerdict(line, measured, UNDECIDED, claim.paper)
     sign = "+" if claim.than else ""
     mean = float(np.mean(values))
     if len(values) < MIN_SEEDS:
         count = f"{len(values)} seed{'s' if len(values) > 1 else ''}, {MIN_SEEDS} needed"
         measured = f"{format_figure(mean, sign)} ({count})"
-        return ExperimentVerdict(claim.text, measured, UNDECIDED, claim.paper)
+        return ExperimentVerdict(line, measured, UNDECIDED, claim.paper)
     low, high = estimate_interval(values)
     measured = f"{format_figure(mean, sign)} ({format_figure(low, sign)} to {format_figure(high, sign)})"
-    return ExperimentVerdict(claim.text, measured, _decide(claim, low, high), claim.paper)
+    return ExperimentVerdict(line, measured, _decide(claim, low, high), claim.paper)
 
 
 def _select_finite(figures: Sequence[float | None]) -> list[float]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from edgefl.reproduce.claims import NO_RUN, OUT_OF_REACH, SeedRows, judge_claim
+from edgefl.reproduce.claims import NO_RUN, OUT_OF_REACH, SeedRows, describe_claim, judge_claim
 from edgefl.reproduce.experiment import (
     EXPERIMENT_SCALES,
     Experiment,
@@ -157,7 +157,8 @@ def judge_claims(experiment: Experiment, results: Sequence[SeedResult]) -> tuple
     """
     if experiment.out_of_reach:
         return tuple(
-            ExperimentVerdict(claim.text, "", OUT_OF_REACH, claim.paper) for claim in experiment.claims
+            ExperimentVerdict(describe_claim(claim), "", OUT_OF_REACH, claim.paper)
+            for claim in experiment.claims
         )
     rows = [result.rows for result in results]
     return tuple(judge_claim(claim, rows) for claim in experiment.claims)

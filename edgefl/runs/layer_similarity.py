@@ -134,7 +134,8 @@ def measure_layer_gaps(layers: Mapping[str, Any]) -> dict[str, dict[str, float]]
             others (`others`) if there are any. `dense_relative` and `others_relative` are divided by 1 minus
             the mean similarity of clients of different clusters. So they do not grow by themselves while all
             clients move away from their common first weights. NaN if there are no two clusters, or no two
-            clients of one cluster. The keys of the epochs are their numbers.
+            clients of one cluster. `dense_between` and `others_between` are the mean similarities of clients
+            of different clusters. The keys of the epochs are their numbers.
 
     Source: Filippakopoulos et al., figures 3 and 4.
     """
@@ -142,21 +143,25 @@ def measure_layer_gaps(layers: Mapping[str, Any]) -> dict[str, dict[str, float]]
     is_same = truth[:, None] == truth[None, :]
     is_pair = ~np.eye(len(truth), dtype=np.bool_)
 
-    def measure_gaps(matrices: Any) -> tuple[Any, Any]:
+    def measure(matrices: Any) -> tuple[Any, Any, Any]:
         array = np.asarray(matrices)
         if is_same.all() or not (is_same & is_pair).any():
-            return np.full(len(array), np.nan), np.full(len(array), np.nan)
+            missing = np.full(len(array), np.nan)
+            return missing, missing, missing
         between = array[:, ~is_same].mean(axis=1)
         gaps = array[:, is_same & is_pair].mean(axis=1) - between
         distances = 1 - between
-        return gaps, np.divide(gaps, distances, out=np.zeros_like(gaps), where=distances > 0)
+        return gaps, np.divide(gaps, distances, out=np.zeros_like(gaps), where=distances > 0), between
 
-    others = [
-        measure_gaps(matrices) for name, matrices in layers["layers"].items() if name not in layers["dense"]
-    ]
-    rows = dict(zip(("dense", "dense_relative"), measure_gaps(layers["compared"]), strict=True))
+    kinds = {"dense": measure(layers["compared"])}
+    others = [measure(matrices) for name, matrices in layers["layers"].items() if name not in layers["dense"]]
     if others:
-        rows |= dict(zip(("others", "others_relative"), np.mean(others, axis=0), strict=True))
+        kinds["others"] = np.mean(others, axis=0)
+    rows = {
+        f"{kind}{suffix}": values
+        for kind, parts in kinds.items()
+        for suffix, values in zip(("", "_relative", "_between"), parts, strict=True)
+    }
     return {
         name: {str(epoch): float(gap) for epoch, gap in zip(layers["epochs"], values, strict=True)}
         for name, values in rows.items()

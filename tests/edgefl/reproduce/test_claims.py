@@ -63,6 +63,14 @@ def test_seed_without_a_finite_figure_leaves_a_claim_undecided():
     assert (verdict.outcome, verdict.measured) == (UNDECIDED, "1 of 6 seeds without a finite figure")
 
 
+def test_line_of_a_claim_has_its_limits():
+    assert judge_claim(GAIN, []).line == "A is above B"
+    far = PaperClaim("A is far below B", "A", "B", at_most=-4.0)
+    assert judge_claim(far, []).line == "A is far below B (at most -4)"
+    like = PaperClaim("alike", "A", "B", at_least=-0.5, at_most=0.5)
+    assert judge_claim(like, []).line == "alike (at least -0.5, at most 0.5)"
+
+
 def test_two_limits_ask_for_equality():
     same = PaperClaim("A and B are alike", "A", "B", at_least=-3.0, at_most=3.0)
     assert judge_claim(same, make_rows([1, -1, 2, -2, 0])).outcome == REPRODUCED

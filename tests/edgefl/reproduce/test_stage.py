@@ -265,6 +265,8 @@ def test_layers_and_evaluations_are_measured(calls, tmp_path):
     data = DataConfig("digits")
     config = replace(CONFIG, algorithm="fedavg", model=model, data=data, partition=partition)
     result = play_stage(tmp_path, ExperimentStage("layers", config, layers_over=2, evaluate_every=1))
-    assert set(result["layer_gaps"]) == {"dense", "dense_relative"}, "an mlp has no other layers"
+    assert set(result["layer_gaps"]) == {"dense", "dense_relative", "dense_between"}, (
+        "an mlp has no other layers"
+    )
     assert set(result["layer_gaps"]["dense"]) == {"1", "2"}
     assert all(len(record["measured"]["clients"]) == 4 for record in result["records"])

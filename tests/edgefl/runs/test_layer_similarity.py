@@ -22,6 +22,7 @@ def test_gap_is_the_similarity_within_clusters_minus_between_them():
     assert gaps["others"] == pytest.approx({"1": 0.4, "2": 0.0})
     assert gaps["dense_relative"] == pytest.approx({"1": 0.0, "2": 0.8 / 0.9})
     assert gaps["others_relative"] == pytest.approx({"1": 0.4 / 0.9, "2": 0.0})
+    assert gaps["dense_between"] == pytest.approx({"1": 0.5, "2": 0.1})
 
 
 @pytest.mark.parametrize("truth", [[0, 0, 0, 0], [0, 1, 2, 3]], ids=["one cluster", "no pair"])
