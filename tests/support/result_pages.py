@@ -204,7 +204,9 @@ def main(arguments: Sequence[str]) -> None:
     Args:
         arguments: nothing, or `record`, the name of an output, and a command to run first.
     """
-    if arguments[:1] == ["record"]:
+    if arguments:
+        if arguments[0] != "record" or len(arguments) < 3:
+            sys.exit(f"arguments are {shlex.join(arguments)}, expected none, or: record NAME COMMAND...")
         record_output(arguments[1], arguments[2:], ROOT / RESULTS_DIRECTORY)
     for path in list_pages():
         before = path.read_text()

@@ -176,13 +176,13 @@ def _refuse_size(option: str) -> None:
 
 
 def _select_experiments(name: str | None, table: str) -> list[Experiment]:
-    """Return the experiments of a paper, or of all, whose table begins so."""
+    """Return the experiments of a paper, or of all, with this table, or else those whose table begins so."""
     experiments = [experiment for experiment in load_experiments() if name in (None, experiment.paper)]
     matching = [experiment for experiment in experiments if experiment.table.startswith(table)]
     if not matching:
         choices = ", ".join(experiment.table for experiment in experiments)
         raise ConfigError(f"--table is {table!r}, expected one of {choices}")
-    return matching
+    return [experiment for experiment in matching if experiment.table == table] or matching
 
 
 def _print_list(experiments: Sequence[Experiment], results: Path, as_json: bool) -> None:
