@@ -28,8 +28,8 @@ class SeedResult:
         rows: figures by row, None for a figure that is not finite.
         core_hours: processor time of all clients and of the measurements at the end, in hours.
         date: the day on which it finished.
-        machine: description of the machine.
-        versions: versions of edgefl and its libraries.
+        machine: description of the machine that started the stages. Several are joined by semicolons.
+        versions: versions of edgefl and its libraries on it, joined in the same way.
         curves: means after each evaluated round, see `extract_curves`.
         sources: where the figures come from by row, see `list_sources`. Older files have none.
     """

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -20,7 +20,6 @@ from edgefl.reproduce.measures import SHARE_PREFIXES, extract_curves, measure_ro
 from edgefl.reproduce.report import ExperimentReport, ExperimentVerdict, Figure
 from edgefl.reproduce.results import SeedResult, read_result, read_results, write_result
 from edgefl.reproduce.stage import ExperimentResult, StageRunner
-from edgefl.system.host import describe_machine, read_versions
 
 SECONDS_PER_HOUR = 3600
 
@@ -54,13 +53,23 @@ def play_seed(
         measure_rows(experiment, results),
         round(sum(map(_sum_seconds, results.values())) / SECONDS_PER_HOUR, 3),
         time.strftime("%Y-%m-%d"),
-        describe_machine(),
-        read_versions(),
+        _join(result["machine"] for result in results.values()),
+        _join_versions([result["versions"] for result in results.values()]),
         extract_curves(results),
         list_sources(experiment, scale, seed),
     )
     write_result(directory, result)
     return result
+
+
+def _join(values: Iterable[str]) -> str:
+    """Return the different values in order, such as the machines that played the stages."""
+    return "; ".join(sorted(set(values)))
+
+
+def _join_versions(versions: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    names = dict.fromkeys(name for stage in versions for name in stage)
+    return {name: _join(stage[name] for stage in versions if name in stage) for name in names}
 
 
 def _sum_seconds(result: ExperimentResult) -> float:

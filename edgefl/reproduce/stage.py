@@ -90,6 +90,7 @@ ExperimentResult = Mapping[str, Any]
 """The summary of a stage with further keys. See `edgefl.runs.summary.summarize_run`.
 
 - records: one record per round.
+- machine, versions: the machine that started the stage, and its versions of edgefl and the libraries.
 - late: the ids of the clients that took part in no round.
 - measurement_seconds: processor time of the measurements after the personalization.
 - device_seconds: processor time of all rounds and of the personalization, as a mean over clients. A client's
@@ -210,7 +211,7 @@ class StageRunner:
         _check_settings(run, stage, earlier)
         self._runs[stage.name] = run
         if run.files.summary.exists():
-            return {**read_json(run.files.summary), "records": run.read_records()}
+            return {**read_json(run.files.summary), **_describe_origin(run), "records": run.read_records()}
         self._progress.update(f"{label}: loading data, and compiling the plan if it is new")
         shared, models = self._open_data(stage)
         if stage.weights_from:
@@ -266,7 +267,7 @@ class StageRunner:
         run.write(run.files.gates, encode_gates(simulation))
         summary = to_json_value(summary)
         run.write(run.files.summary, json.dumps(summary, indent=1, allow_nan=False) + "\n")
-        return {**summary, "records": records}
+        return {**summary, **_describe_origin(run), "records": records}
 
 
 def _start_from(run: RunDirectory, config: FederationConfig, before: RunDirectory) -> None:
@@ -314,6 +315,12 @@ def _check_settings(run: RunDirectory, stage: ExperimentStage, earlier: RunDirec
             )
     if is_new:
         run.write(run.files.stage, json.dumps(settings) + "\n")
+
+
+def _describe_origin(run: RunDirectory) -> dict[str, Any]:
+    """Return the machine that started a stage, and the versions."""
+    note = run.read_note()
+    return {"machine": note["machine"], "versions": note["versions"]}
 
 
 def _hash_state(run: RunDirectory) -> str:

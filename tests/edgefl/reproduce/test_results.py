@@ -16,7 +16,7 @@ from edgefl.reproduce.results import (
     read_results,
     write_result,
 )
-from edgefl.reproduce.run import average_curves, list_experiments, make_report, select_pictured
+from edgefl.reproduce.run import average_curves, list_experiments, make_report, play_seed, select_pictured
 from tests.edgefl.reproduce.test_experiment import TOY
 
 EXPERIMENT = parse_experiment("aem.toy", TOY)
@@ -71,6 +71,23 @@ def test_number_with_zeros_is_no_seed(tmp_path):
     path = write_result(tmp_path, make_seed_result(1, {"A": 1.0, "B": 3.0}))
     (tmp_path / "aem.toy.full.01.json").write_bytes(path.read_bytes())
     assert [result.seed for result in read_results(tmp_path, EXPERIMENT, "full")] == [1]
+
+
+def test_result_has_the_machines_and_versions_that_played_its_stages(tmp_path):
+    class FinishedStages:
+        def play_all(self, stages, label):
+            stage = {"clients": [], "records": [], "measurement_seconds": 18.0, "machine": "a board"}
+            figures = {"figures": {"accuracy_mixture": {"mean": 0.5}}, "experts_used": 2}
+            old = stage | figures | {"versions": {"edgefl-tinyml": "0.2.0"}}
+            new = old | {"machine": "a server", "versions": {"edgefl-tinyml": "0.3.0"}}
+            return {"a": old, "c": new}
+
+    rows = '[rows]\n"A" = { stage = "a" }\n"C" = { stage = "c" }\n'
+    toy = parse_experiment("aem.toy", TOY[: TOY.index("[rows]")] + rows)
+    result = play_seed(toy, "full", 2, FinishedStages(), tmp_path)
+    assert (result.machine, result.versions) == ("a board; a server", {"edgefl-tinyml": "0.2.0; 0.3.0"})
+    assert (result.rows, result.core_hours) == ({"A": 50.0, "C": 50.0}, 0.01)
+    assert read_result(tmp_path, toy, "full", 2) == result
 
 
 def test_files_with_another_name_are_no_results(tmp_path):
