@@ -52,8 +52,8 @@ def describe_claim(claim: PaperClaim) -> str:
         claim: the claim.
     """
     limits = [
-        f"{words} {limit:g}"
-        for words, limit in (("at least", claim.at_least), ("at most", claim.at_most))
+        f"{name} {limit:g}"
+        for name, limit in (("at least", claim.at_least), ("at most", claim.at_most))
         if limit
     ]
     return f"{claim.text} ({', '.join(limits)})" if limits else claim.text

@@ -147,7 +147,7 @@ def measure(result: ExperimentResult, value: str) -> float:
         try:
             return ROW_MEASURES[value](result)
         except KeyError as error:
-            raise ConfigError(f"{value!r} needs {error} of the stage, {OLDER_STAGE_REMEDY}") from error
+            raise ConfigError(f"{value!r} needs {error} of the stage; {OLDER_STAGE_REMEDY}") from error
     node: Any = result
     for part in value.split("."):
         if not isinstance(node, Mapping) or part not in node:

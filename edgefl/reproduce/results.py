@@ -13,7 +13,7 @@ from edgefl.runs.directory import read_json
 from edgefl.system.files import write_errors, write_state
 
 RESULTS_DIRECTORY = Path("docs") / "results" / "runs"
-RESULT_REMEDY = "expected the result of an experiment; remove it and run the experiment again"
+RESULT_REMEDY = "remove it and run the experiment again"
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def read_result(directory: Path, experiment: Experiment, scale: str, seed: int) 
     values = read_json(path)
     names = {f.name for f in fields(SeedResult)}
     if missing := names - {"curves", "sources"} - values.keys():
-        raise StateError(f"{path} lacks {', '.join(sorted(missing))}, {RESULT_REMEDY}")
+        raise StateError(f"{path} lacks {', '.join(sorted(missing))}; {RESULT_REMEDY}")
     result = SeedResult(**{name: values[name] for name in names if name in values})
     _check_result(path, result)
     if (result.experiment, result.scale, result.seed) != (experiment.name, scale, seed):
@@ -135,7 +135,7 @@ def _check_result(path: Path, result: SeedResult) -> None:
         "sources": isinstance(result.sources, Mapping),
     }
     if damaged := [name for name, is_valid in valid.items() if not is_valid]:
-        raise StateError(f"{path} has a damaged {damaged[0]!r}, {RESULT_REMEDY}")
+        raise StateError(f"{path} has a damaged {damaged[0]!r}; {RESULT_REMEDY}")
 
 
 def read_results(directory: Path, experiment: Experiment, scale: str) -> tuple[SeedResult, ...]:
