@@ -72,10 +72,11 @@ def judge_claim(claim: PaperClaim, rows: Sequence[SeedRows]) -> ExperimentVerdic
     seeds = [[seed[name] for name in names] for seed in rows if all(name in seed for name in names)]
     if not seeds:
         return ExperimentVerdict(line, "", NO_RUN, claim.paper)
-    values = [finite[0] - sum(finite[1:]) for figures in seeds if (finite := _select_finite(figures))]
-    if len(values) < len(seeds):
-        measured = f"{len(seeds) - len(values)} of {len(seeds)} seeds without a finite figure"
+    finite = [[figure for figure in figures if figure is not None] for figures in seeds]
+    if missing := sum(len(figures) < len(names) for figures in finite):
+        measured = f"{missing} of {len(seeds)} seeds without a finite figure"
         return ExperimentVerdict(line, measured, UNDECIDED, claim.paper)
+    values = [figures[0] - sum(figures[1:]) for figures in finite]
     sign = "+" if claim.than else ""
     mean = float(np.mean(values))
     if len(values) < MIN_SEEDS:
@@ -85,12 +86,6 @@ def judge_claim(claim: PaperClaim, rows: Sequence[SeedRows]) -> ExperimentVerdic
     low, high = estimate_interval(values)
     measured = f"{format_figure(mean, sign)} ({format_figure(low, sign)} to {format_figure(high, sign)})"
     return ExperimentVerdict(line, measured, _decide(claim, low, high), claim.paper)
-
-
-def _select_finite(figures: Sequence[float | None]) -> list[float]:
-    """Return the figures, or an empty list if one is None."""
-    finite = [figure for figure in figures if figure is not None]
-    return finite if len(finite) == len(figures) else []
 
 
 def _decide(claim: PaperClaim, low: float, high: float) -> str:

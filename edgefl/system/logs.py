@@ -152,7 +152,7 @@ def show_logs(
         options: which records to show, and their format.
         fields: fields that are added to every JSON record.
     """
-    handler = _LinePrinter(show)
+    handler = _LineHandler(show)
     if options.log_format == "json":
         handler.setFormatter(JsonFormatter(fields or {}))
     else:
@@ -168,7 +168,7 @@ def show_logs(
         logger.setLevel(level)
 
 
-class _LinePrinter(logging.Handler):
+class _LineHandler(logging.Handler):
     def __init__(self, show: Callable[[str], None]) -> None:
         super().__init__()
         self._show = show

@@ -115,11 +115,17 @@ paper = "50"
 """
 
 
-def test_next_runs_the_first_missing_seed_until_none_is_left(tmp_path, capsys, monkeypatch):
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    """Return the only experiment that the command finds. It has two planned seeds."""
     pytest.importorskip("tensorflow", reason="the aggregator extra is not installed")
-    tiny = parse_experiment("aem.tiny", TINY)
-    monkeypatch.setattr(command, "load_experiments", lambda: (tiny,))
+    experiment = parse_experiment("aem.tiny", TINY)
+    monkeypatch.setattr(command, "load_experiments", lambda: (experiment,))
     monkeypatch.chdir(tmp_path)
+    return experiment
+
+
+def test_next_runs_the_first_missing_seed_until_none_is_left(tiny, tmp_path, capsys):
     results = tmp_path / "results"
     write_result(results, make_seed_result(1, {"A": 50.0}, tiny, "reduced"))
     typed = ["reproduce", "--next", "--results", str(results), "--processes", "1"]
@@ -142,11 +148,7 @@ def test_next_runs_the_first_missing_seed_until_none_is_left(tmp_path, capsys, m
     ]
 
 
-def test_next_skips_seeds_that_other_processes_run(tmp_path, capsys, monkeypatch):
-    pytest.importorskip("tensorflow", reason="the aggregator extra is not installed")
-    tiny = parse_experiment("aem.tiny", TINY)
-    monkeypatch.setattr(command, "load_experiments", lambda: (tiny,))
-    monkeypatch.chdir(tmp_path)
+def test_next_skips_seeds_that_other_processes_run(tiny, tmp_path, capsys):
     results = tmp_path / "results"
     typed = ["reproduce", "--next", "--results", str(results), "--processes", "1"]
     with (
