@@ -8,6 +8,7 @@ from typing import Any
 from edgefl.errors import ConfigError
 from edgefl.reproduce.experiment import Experiment, Row
 from edgefl.reproduce.stage import ExperimentResult
+from edgefl.storage.run_directory import RunFiles
 
 
 def count_used_experts(result: ExperimentResult) -> float:
@@ -126,8 +127,8 @@ ROW_MEASURES: Mapping[str, Callable[[ExperimentResult], float]] = {
 
 
 OLDER_STAGE_REMEDY = (
-    "correct the row, or if an older version played the stage, remove its summary.json and run the command "
-    "again"
+    f"correct the row, or if an older version played the stage, remove its {RunFiles.summary.name} and run "
+    "the command again"
 )
 SHARE_PREFIXES = ("figures.", "models.", "new_client", "predicted_precision")
 """Beginnings of the paths of shares, which become per cent."""

@@ -152,7 +152,7 @@ def show_logs(
         options: which records to show, and their format.
         fields: fields that are added to every JSON record.
     """
-    handler = _LineHandler(show)
+    handler = _LinePrinter(show)
     if options.log_format == "json":
         handler.setFormatter(JsonFormatter(fields or {}))
     else:
@@ -168,7 +168,7 @@ def show_logs(
         logger.setLevel(level)
 
 
-class _LineHandler(logging.Handler):
+class _LinePrinter(logging.Handler):
     def __init__(self, show: Callable[[str], None]) -> None:
         super().__init__()
         self._show = show

@@ -55,7 +55,7 @@ UNTYPED_COMMANDS: dict[str, dict[str, str]] = {
     },
     "docs/contributing/benchmarks.md": {
         "edgefl reproduce ...": LONG,
-        "python -m tests.support.result_pages ...": "tests/test_result_pages.py covers it",
+        "python -m tests.support.result_pages...": "tests/test_result_pages.py covers it",
         "edgefl bench device ...": BENCH,
         "edgefl bench wire ...": BENCH,
         "python -m tests.benchmarks simulate ...": PEERS,

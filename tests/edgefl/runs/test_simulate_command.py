@@ -182,7 +182,7 @@ def test_killed_compiling_process_ends_the_command_with_an_error(prepare, start,
     process = start("simulate", config, "--out", str(tmp_path / "new"))
     wait_until(lambda: list_spawned_children(process.pid), process)
     os.kill(list_spawned_children(process.pid)[0], signal.SIGKILL)
-    assert "the process that compiles the plan was killed" in wait_for_error(process)
+    assert "the process that compiles the plan ended early" in wait_for_error(process)
 
 
 def limit_file_size(size: int):
