@@ -22,7 +22,11 @@ name = "fedavg"
 batch_size = 10
 learning_rate = 0.01
 momentum = 0.5
+[personalization]
+select = false
+baseline = false
 """
+"""Clients train for the federation only, so that each of their steps is counted."""
 STEPS = 100
 EPOCHS = 5
 """Steps of an epoch, and number of timed epochs of a process after a warm-up epoch."""
