@@ -58,7 +58,6 @@ def normalize(layer: Any, x: Tensor) -> Tensor:
     channels = x.shape[-1]
     if (
         not TRACING_EXPORT.get()
-        or channels == 1
         or {factor.size, offset.size} != {channels}
         or factor.shape[-1] != channels
     ):

@@ -20,6 +20,7 @@ from safetensors.numpy import save as st_save
 from edgefl.errors import ConfigError, PlanError
 from edgefl.system.files import parse_json, write_atomic
 from edgefl.tasks.config import CLASSIFICATION, TaskConfig
+from edgefl.types import Array
 
 PLAN_FORMAT = 2
 TASK_PLAN_FORMAT = 3
@@ -158,6 +159,19 @@ class PlanSpec:
     def is_classification(self) -> bool:
         """Whether the model classifies samples."""
         return bool(self.task.get("kind", CLASSIFICATION) == CLASSIFICATION)
+
+    def normalize_input(self, x: Array) -> Array:
+        """Return samples after `mean` and `std` of `[model]`, or unchanged without them.
+
+        The model does this itself. A gate that reads samples beside the model needs it too.
+
+        Args:
+            x: the samples, shape (n, *input_shape), float32.
+        """
+        if not self.model_options.get("mean"):
+            return x
+        mean, std = (np.float32(self.model_options[key]) for key in ("mean", "std"))
+        return np.asarray((x - mean) / std, np.float32)
 
     def find_signature(self, name: str) -> SignatureSpec:
         """Return the signature of this name.

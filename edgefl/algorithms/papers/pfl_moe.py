@@ -140,7 +140,8 @@ def pfl_moe(kind: PflMoeKind, learner: Learner | None, options: PflMoeOptions) -
             return Mixture({**trunk, **with_prefix("local", local)}, peers), state
 
         local_rows, gate_rows = split_gate_samples(y, options.gate_share, rng, shard.group_train)
-        gate_inputs = features if kind == "mfe" else x.reshape(len(y), -1)
+        samples = learner.spec.normalize_input(x)
+        gate_inputs = features if kind == "mfe" else samples.reshape(len(y), -1)
 
         def train_gate(
             start: Weights, local: Weights, epochs: int, slots: dict[str, Array] | None = None
@@ -296,7 +297,7 @@ def _mix_experts(network: "Network", kind: PflMoeKind, weights: Tensors, x: Tens
     logits = [network.apply_head(strip_prefix(prefix, weights), features) for prefix in _PREFIXES[kind]]
     if kind == "fb":
         return logits[0]
-    seen = features if kind == "mfe" else tf.reshape(x, (x.shape[0], -1))
+    seen = features if kind == "mfe" else tf.reshape(network.normalize_input(x), (x.shape[0], -1))
     return _mix_logits(_apply_gate(weights, seen), *logits)
 
 

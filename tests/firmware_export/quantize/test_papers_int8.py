@@ -21,6 +21,7 @@ MODELS = {
     ),
     "vgg16": ModelConfig("vgg16", (32, 32, 3), 4, {"filters": 8, "hidden": 16}),
     "cnn1d": ModelConfig("cnn1d", (128, 9), 6),
+    "aem-cnn of normalized gray pictures": ModelConfig("aem-cnn", (16, 16, 1), 4, {}, (0.5,), (0.2,)),
     "gate-cnn": ModelConfig("gate-cnn", (16, 16, 3), 7),
     "gate-pixels": ModelConfig("gate-pixels", (8, 8, 1), 3),
 }

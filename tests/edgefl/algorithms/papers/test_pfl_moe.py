@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from edgefl.algorithms import PHASE_PERSONALIZE, make_algorithm
 from edgefl.algorithms.mixtures.gate import split_gate_samples
+from edgefl.algorithms.mixtures.gate_utilization import predict_gate_weights
 from edgefl.config import AugmentationConfig
 from edgefl.errors import ConfigError
 from edgefl.learner import evaluate
@@ -244,3 +245,29 @@ def test_litert_and_keras_personalize_alike_with_augmentation(pair, digits):
     changed = {key for key, array in device.items() if not np.array_equal(array, plain[key])}
     assert changed >= {"local/fc2/bias"} | ({"gate/bias"} if name != "pfl-fb" else set())
     assert not any(key.startswith(("conv", "global")) for key in changed)
+
+
+@pytest.mark.parametrize("augmentation", [AugmentationConfig(), AugmentationConfig(flip=True)])
+def test_gate_on_the_image_reads_normalized_samples(augmentation, tiny_config, digits):
+    """With mean and std, the gate is the one of a raw model on samples that were normalized before."""
+    from edgefl.algorithms.plans import build_plan
+    from edgefl.learner.litert import LiteRTLearner
+
+    x, y = digits[0][:60], digits[1][:60]
+    scaled = ((x - np.float32(0.5)) / np.float32(0.2)).astype(np.float32)
+    personal = []
+    for constants, samples in (((), scaled), (((0.5,), (0.2,)), x)):
+        mean, std = constants or ((), ())
+        model = replace(tiny_config.model, mean=mean, std=std)
+        config = replace(tiny_config, algorithm="pfl-mf", model=model, augmentation=augmentation)
+        plan, initial = build_plan(config)
+        algorithm = make_algorithm("pfl-mf", learner := LiteRTLearner(plan), {**plan.spec.options})
+        sent = algorithm.broadcast(ServerState(2, PHASE_PERSONALIZE, {"global": initial}), "a")
+        shard = Shard(samples, y, samples[:9], y[:9], 10)
+        mixture, _ = algorithm.personalize(sent, ClientState(), shard, derive_rng(1, 2, "a"))
+        weights = predict_gate_weights(learner, mixture.weights, samples)
+        logits = learner.predict("predict_mixture", mixture.weights, {"x": samples})
+        personal.append((mixture.weights["gate/kernel"], weights, logits, mixture.diagnostics["gate/global"]))
+    for raw, normalized in zip(*personal, strict=True):
+        np.testing.assert_allclose(normalized, raw, rtol=1e-3, atol=1e-3)
+    assert np.ptp(personal[0][1][:, 0]) > 0.01, "the gate depends on the sample"
