@@ -56,11 +56,7 @@ def normalize(layer: Any, x: Tensor) -> Tensor:
     spread = np.maximum(spread, keras.config.epsilon())
     factor, offset = (spread, mean) if layer.invert else (1 / spread, -mean / spread)
     channels = x.shape[-1]
-    if (
-        not TRACING_EXPORT.get()
-        or {factor.size, offset.size} != {channels}
-        or factor.shape[-1] != channels
-    ):
+    if not TRACING_EXPORT.get() or {factor.size, offset.size} != {channels} or factor.shape[-1] != channels:
         return x * tf.constant(factor, tf.float32) + tf.constant(offset, tf.float32)
     filters = tf.constant(factor.reshape(1, 1, channels, 1), tf.float32)
     image = tf.reshape(x, (x.shape[0], -1, 1, channels))
