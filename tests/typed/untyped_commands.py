@@ -95,7 +95,6 @@ UNTYPED_COMMANDS: dict[str, dict[str, str]] = {
     "docs/results/anomalies.md": {
         "python -m tests.benchmarks anomaly ...": PEERS,
         "python -m tests.benchmarks anomaly-mqtt ...": PEERS,
-        "edgefl export --state STATE ...": FIRMWARE,
     },
     "docs/results/device.md": {"edgefl bench wire ...": BENCH},
     "docs/results/fleet.md": {
@@ -124,6 +123,7 @@ UNTYPED_COMMANDS: dict[str, dict[str, str]] = {
     "docs/results/simulate.md": {
         "python -m tests.benchmarks simulate ...": PEERS,
         "python -m tests.benchmarks evaluation ...": PEERS,
+        "edgefl simulate federation.toml --out runs/week ...": WEEK,
     },
     "docs/tutorial/two-boards.md": {
         "python3 -m venv ...": INSTALLS,
