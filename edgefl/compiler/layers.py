@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from edgefl.compiler.convolution import (
     TRACING_PROGRAM,
@@ -43,10 +44,6 @@ CONSTANT_LAYERS = (keras.layers.Normalization,)
 def normalize(layer: Any, x: Tensor) -> Tensor:
     """Apply a Normalization layer, with its mean and variance folded into one factor and one offset.
 
-    In the export graph, a factor for each channel becomes a depthwise convolution, whose int8 weights have a
-    scale for each channel. The constants of a multiplication have only one scale, so small factors would
-    become zero.
-
     Args:
         layer: the layer.
         x: float32[batch, ...].
@@ -55,16 +52,33 @@ def normalize(layer: Any, x: Tensor) -> Tensor:
     spread = np.sqrt(np.asarray(layer.variance, np.float64))
     spread = np.maximum(spread, keras.config.epsilon())
     factor, offset = (spread, mean) if layer.invert else (1 / spread, -mean / spread)
+    return _scale(x, factor, offset)
+
+
+def _scale(x: Tensor, factor: NDArray[np.float64], offset: NDArray[np.float64]) -> Tensor:
+    """Return x * factor + offset.
+
+    In the export graph, one factor or a factor for each channel becomes a depthwise convolution. The
+    converter would fold a multiplication into the weights of a convolution behind it, and a device could not
+    insert its own weights there. The int8 weights of a depthwise convolution also have a scale for each
+    channel. The constants of a multiplication have only one scale, so small factors would become zero.
+
+    Args:
+        x: float32[batch, ...].
+        factor: one factor, or any shape that can be broadcast to x.
+        offset: one offset, or any shape that can be broadcast to x.
+    """
     channels = x.shape[-1]
-    if not TRACING_EXPORT.get() or {factor.size, offset.size} != {channels} or factor.shape[-1] != channels:
-        return x * tf.constant(factor, tf.float32) + tf.constant(offset, tf.float32)
-    filters = tf.constant(factor.reshape(1, 1, channels, 1), tf.float32)
-    image = tf.reshape(x, (x.shape[0], -1, 1, channels))
-    return tf.reshape(
-        tf.nn.depthwise_conv2d(image, filters, (1, 1, 1, 1), "VALID")
-        + tf.constant(offset.ravel(), tf.float32),
-        x.shape,
+    is_by_channel = all(
+        values.size == 1 or values.size == values.shape[-1] == channels for values in (factor, offset)
     )
+    if not TRACING_EXPORT.get() or not is_by_channel:
+        return x * tf.constant(factor, tf.float32) + tf.constant(offset, tf.float32)
+    factors, offsets = (np.broadcast_to(values.ravel(), (channels,)) for values in (factor, offset))
+    filters = tf.constant(factors.reshape(1, 1, channels, 1), tf.float32)
+    image = tf.reshape(x, (x.shape[0], -1, 1, channels))
+    scaled = tf.nn.depthwise_conv2d(image, filters, (1, 1, 1, 1), "VALID")
+    return tf.reshape(scaled + tf.constant(offsets, tf.float32), x.shape)
 
 
 def call_layer(layer: Any, read: ReadVariable, x: Tensor, training: bool) -> LayerResult | None:
@@ -89,6 +103,11 @@ def call_layer(layer: Any, read: ReadVariable, x: Tensor, training: bool) -> Lay
         if getattr(layer, "axis", -1) in (*last, *([axis] for axis in last))
         else None
     )
+
+
+def _export_rescaling(layer: Any, read: ReadVariable, x: Tensor, training: bool) -> LayerResult:
+    del read, training
+    return _scale(x, np.asarray(layer.scale, np.float64), np.asarray(layer.offset, np.float64)), ()
 
 
 def _call_convolution(layer: Any, read: ReadVariable, x: Tensor, training: bool) -> LayerResult | None:
@@ -209,6 +228,7 @@ PROGRAM_FORMS: Forms = {
 
 EXPORT_FORMS: Forms = {
     **_RECURRENT_FORMS,
+    keras.layers.Rescaling: _export_rescaling,
     keras.layers.GroupNormalization: _export_group_norm,
     keras.layers.LayerNormalization: _export_layer_norm,
 }

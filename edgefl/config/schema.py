@@ -13,8 +13,8 @@ from edgefl.errors import ConfigError
 from edgefl.tasks.config import ANOMALY, TaskConfig
 
 DEFAULT_BROKER = "mqtt://localhost:1883"
-MIN_STD = 1e-30
-"""Minimum standard deviation of samples. The reciprocal of a smaller one may not fit into float32."""
+MIN_STD = 1e-7
+"""Minimum standard deviation of samples. Keras's Normalization layer divides by no smaller number."""
 T = TypeVar("T")
 OTHER_TABLE_FIELDS = (
     "broker",
@@ -100,7 +100,8 @@ class ModelConfig:
         if any(value < MIN_STD for value in self.std):
             raise ConfigError(
                 f"[model] std is {list(self.std)}, expected numbers of at least {MIN_STD:g}; leave a "
-                "constant channel out of the data, or give it a std of 1"
+                "constant channel out of the data, or give it a std of 1; multiply very small samples by a "
+                "constant"
             )
 
 

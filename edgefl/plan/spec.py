@@ -163,7 +163,7 @@ class PlanSpec:
     def normalize_input(self, x: Array) -> Array:
         """Return samples after `mean` and `std` of `[model]`, or unchanged without them.
 
-        The model does this itself. A gate that reads samples beside the model needs it too.
+        Programs do this themselves. It is for figures about a gate that reads samples.
 
         Args:
             x: the samples, shape (n, *input_shape), float32.

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from edgefl.config.schema import MIN_STD
 from edgefl.data.forms import format_shape
 from edgefl.data.inspection.records import DeviceSamples, Inspection, ValueRange
 from edgefl.data.partitions.heatmap import render_heatmap
@@ -89,7 +90,7 @@ def describe_normalization(inspection: Inspection) -> list[str]:
     )
     mean = (weights * means).sum(axis=0)
     std = np.sqrt(np.maximum((weights * (spreads**2 + means**2)).sum(axis=0) - mean**2, 0))
-    if not std.all():
+    if (std < MIN_STD).any():
         return []
     mean_text, std_text = (", ".join(f"{value:.4g}" for value in values) for values in (mean, std))
     return [f"normalization in [model]: mean = [{mean_text}], std = [{std_text}]"]

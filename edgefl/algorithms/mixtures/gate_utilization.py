@@ -113,8 +113,11 @@ def predict_gate_weights(learner: Learner, mixture: Weights, x: Array) -> NDArra
         used = {k: model for k, model in models.items() if share[k] > 0}
         return apply_gate(mix_hidden_features(learner, used, share, x), mixture)
     if name in ("pfl-mf", "pfl-mfe") and "gate/kernel" in mixture:
-        samples = learner.spec.normalize_input(x).reshape(len(x), -1)
-        inputs = _predict_features(learner, mixture, x) if name == "pfl-mfe" else samples
+        inputs = (
+            _predict_features(learner, mixture, x)
+            if name == "pfl-mfe"
+            else learner.spec.normalize_input(x).reshape(len(x), -1)
+        )
         global_share = 0.5 * (
             1 + np.tanh(0.5 * (inputs.astype(np.float64) @ mixture["gate/kernel"] + mixture["gate/bias"]))
         )

@@ -149,7 +149,7 @@ class FedMixOptions:
         personal_epochs: epochs of the personal training after the rounds, of experts, gate and bias (appendix
             G). 0: the experts stay unchanged.
         bias: whether each client adds personal output biases to the logits of all experts. A client that took
-            part in no round has none.
+            part in no round has none if `personal_epochs` is 0.
     """
 
     num_experts: int = 4

@@ -140,8 +140,7 @@ def pfl_moe(kind: PflMoeKind, learner: Learner | None, options: PflMoeOptions) -
             return Mixture({**trunk, **with_prefix("local", local)}, peers), state
 
         local_rows, gate_rows = split_gate_samples(y, options.gate_share, rng, shard.group_train)
-        samples = learner.spec.normalize_input(x)
-        gate_inputs = features if kind == "mfe" else samples.reshape(len(y), -1)
+        gate_inputs = features if kind == "mfe" else x.reshape(len(y), -1)
 
         def train_gate(
             start: Weights, local: Weights, epochs: int, slots: dict[str, Array] | None = None
@@ -185,9 +184,10 @@ def pfl_moe(kind: PflMoeKind, learner: Learner | None, options: PflMoeOptions) -
             )
             gate = train_gate(gate, local, gate_epochs)
         peers[ADAPTED] = Peer("predict", {**model, **local})
+        seen = features if kind == "mfe" else learner.spec.normalize_input(x).reshape(len(y), -1)
         # The local share is 1 - sigmoid(gate).
         local_share = float(
-            np.mean(0.5 - 0.5 * np.tanh(0.5 * (gate_inputs @ gate["gate/kernel"] + gate["gate/bias"])))
+            np.mean(0.5 - 0.5 * np.tanh(0.5 * (seen @ gate["gate/kernel"] + gate["gate/bias"])))
         )
         usage = {"gate/global": 1 - local_share, "gate/local": local_share}
         return Mixture(
@@ -227,6 +227,8 @@ def build_pfl_moe_objectives(
 
     Source: Guo et al., 2020, algorithms 1 and 2.
     """
+    import tensorflow as tf
+
     from edgefl.compiler import objective as of
 
     make_head = of.train_head_on_samples if network.is_augmented else of.train_head
@@ -247,8 +249,11 @@ def build_pfl_moe_objectives(
     logits = TensorSpec("logits", (of.GATE_BATCH, 2, network.num_classes))
 
     def mix_stored_logits(weights: Tensors, data: Tensors) -> Tensor:
-        g = _apply_gate(weights, data["gate_input"])
-        return _mix_logits(g, data["logits"][:, 0], data["logits"][:, 1])
+        seen = data["gate_input"]
+        if kind == "mf":
+            samples = tf.reshape(seen, (seen.shape[0], *network.input_shape))
+            seen = tf.reshape(network.normalize_input(samples), seen.shape)
+        return _mix_logits(_apply_gate(weights, seen), data["logits"][:, 0], data["logits"][:, 1])
 
     def mix_experts(weights: Tensors, data: Tensors) -> Tensor:
         return _mix_experts(network, kind, weights, data["x"])

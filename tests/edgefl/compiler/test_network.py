@@ -1,5 +1,7 @@
 """A network as pure functions: names, split, noise, logits, and models that it refuses."""
 
+from dataclasses import replace
+
 import keras
 import numpy as np
 import pytest
@@ -119,3 +121,21 @@ def build_two_output_model() -> keras.Model:
 def test_unsupported_models_are_refused(model, message):
     with pytest.raises(PlanError, match=message):
         Network(model())
+
+
+@pytest.mark.parametrize(
+    ("shape", "mean", "std"),
+    [
+        ((4, 4, 1), [0.5], [0.2]),
+        ((4, 4, 3), [0.5], [0.2]),
+        ((4, 4, 3), [0.5, -1.0, 100.0], [0.2, 2.0, 1e-7]),
+        ((8, 9), [0.0] * 9, [30.0] * 9),
+    ],
+)
+def test_plan_and_network_normalize_samples_alike(tiny, shape, mean, std):
+    model = ModelConfig("softmax", shape, 4, {}, tuple(mean), tuple(std))
+    x = np.random.default_rng(0).random((5, *shape), np.float32)
+    expected = Network(build_model(model)).normalize_input(x)
+    spec = replace(tiny[0].spec, model_options={"mean": mean, "std": std})
+    np.testing.assert_allclose(spec.normalize_input(x), expected, rtol=1e-4, atol=1e-5)
+    assert tiny[0].spec.normalize_input(x) is x

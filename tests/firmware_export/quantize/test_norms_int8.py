@@ -46,3 +46,30 @@ def test_norm_layers_are_quantized_to_int8(norm: str, compiled, tmp_path) -> Non
     assert (received.argmax(axis=1) == expected.argmax(axis=1)).mean() > 0.9
     pytest.importorskip("tflite_micro")
     compiled.check_against_micro(integer, x, tmp_path)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_rescaling_before_a_convolution_is_quantized_to_int8(channels: int, compiled, tmp_path) -> None:
+    """The converter would fold the factor into the convolution, whose weights a device fills in."""
+    from edgefl.compiler import objective as of
+    from edgefl.compiler.network import Network
+    from edgefl.compiler.template import build_template
+
+    layers = keras.layers
+    parts = [
+        layers.Rescaling(1 / 255, offset=-0.5),
+        layers.Conv2D(6, 3, activation="relu"),
+        layers.Flatten(),
+        layers.Dense(4),
+    ]
+    keras.utils.set_random_seed(0)
+    network = Network(keras.Sequential([keras.Input((8, 8, channels)), *parts]))
+    template, bindings = build_template(of.predict_logits(network, 8))
+    model = fill_template(template, bindings, network.read_weights())
+    x = np.random.default_rng(0).integers(0, 256, (200, 8, 8, channels)).astype(np.float32)
+    integer = quantize(model, record_extremes(model, x), RECIPES[0])
+    expected, _ = run_samples(load_tflite(model), x)
+    received, _ = run_samples(load_tflite(integer, reference=True), x)
+    assert np.corrcoef(received.ravel(), expected.ravel())[0, 1] > 0.99
+    pytest.importorskip("tflite_micro")
+    compiled.check_against_micro(integer, x, tmp_path)
