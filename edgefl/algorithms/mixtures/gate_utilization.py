@@ -118,11 +118,23 @@ def predict_gate_weights(learner: Learner, mixture: Weights, x: Array) -> NDArra
             if name == "pfl-mfe"
             else learner.spec.normalize_input(x).reshape(len(x), -1)
         )
-        global_share = 0.5 * (
-            1 + np.tanh(0.5 * (inputs.astype(np.float64) @ mixture["gate/kernel"] + mixture["gate/bias"]))
-        )
+        global_share = compute_global_share(inputs, mixture)
         return np.concatenate([global_share, 1 - global_share], axis=1)
     return None
+
+
+def compute_global_share(inputs: Array, gate: Weights) -> NDArray[np.float64]:
+    """Return the weight of PFL-MoE's gate for the global classifier. The local one has the rest.
+
+    Args:
+        inputs: what the gate reads of each sample, shape (n, width), float32.
+        gate: the weights of the gate.
+
+    Returns:
+        The sigmoid of the gate, shape (n, 1).
+    """
+    logits = inputs.astype(np.float64) @ gate["gate/kernel"] + gate["gate/bias"]
+    return np.asarray(0.5 * (1 + np.tanh(0.5 * logits)), np.float64)
 
 
 def _count_experts(mixture: Weights) -> int:

@@ -24,6 +24,7 @@ import numpy as np
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.mixtures.gate import split_gate_samples
+from edgefl.algorithms.mixtures.gate_utilization import compute_global_share
 from edgefl.algorithms.names import FEDERATED_MODEL, GLOBAL, prefix_specs, strip_prefix, with_prefix
 from edgefl.algorithms.options import check_choice, extend_epochs
 from edgefl.algorithms.papers.fedavg import build_fedavg_objectives, fedavg
@@ -185,11 +186,8 @@ def pfl_moe(kind: PflMoeKind, learner: Learner | None, options: PflMoeOptions) -
             gate = train_gate(gate, local, gate_epochs)
         peers[ADAPTED] = Peer("predict", {**model, **local})
         seen = features if kind == "mfe" else learner.spec.normalize_input(x).reshape(len(y), -1)
-        # The local share is 1 - sigmoid(gate).
-        local_share = float(
-            np.mean(0.5 - 0.5 * np.tanh(0.5 * (seen @ gate["gate/kernel"] + gate["gate/bias"])))
-        )
-        usage = {"gate/global": 1 - local_share, "gate/local": local_share}
+        global_share = float(np.mean(compute_global_share(seen, gate)))
+        usage = {"gate/global": global_share, "gate/local": 1 - global_share}
         return Mixture(
             {**trunk, **with_prefix("global", head), **with_prefix("local", local), **gate}, peers, usage
         ), state

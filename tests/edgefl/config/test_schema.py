@@ -106,6 +106,7 @@ def test_empty_file_gives_the_defaults() -> None:
         ("[model]\nmean = [0.5]", "1 values in mean and 0 in std, expected as many"),
         ("[model]\nmean = [0.5, 0]\nstd = [1, 1]", "2 values in mean and in std, expected one or 1"),
         ("[model]\nmean = [0.5]\nstd = [0]", "std is \\[0\\], expected numbers of at least 1e-07"),
+        ("[model]\nmean = [0.5]\nstd = [1e-8]", "std is \\[1e-08\\], expected numbers of at least 1e-07"),
         ("[model]\nmean = [0.5]\nstd = [1e-200]", "std is \\[1e-200\\], expected numbers of at least 1e-07"),
         ("[model]\nmean = [nan]\nstd = [1]", "mean is \\[nan\\], expected finite numbers"),
         ("[model]\nmean = 0.5\nstd = 0.5", "mean is 0.5, expected a list"),

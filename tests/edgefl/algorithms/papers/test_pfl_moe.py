@@ -256,12 +256,11 @@ def test_gate_on_the_image_reads_normalized_samples(augmentation, tiny_config, d
     x, y = digits[0][:60], digits[1][:60]
     scaled = ((x - np.float32(0.5)) / np.float32(0.2)).astype(np.float32)
     personal = []
-    for constants, samples in (((), scaled), (((0.5,), (0.2,)), x)):
-        mean, std = constants or ((), ())
+    for mean, std, samples in (((), (), scaled), ((0.5,), (0.2,), x)):
         model = replace(tiny_config.model, mean=mean, std=std)
         config = replace(tiny_config, algorithm="pfl-mf", model=model, augmentation=augmentation)
         plan, initial = build_plan(config)
-        algorithm = make_algorithm("pfl-mf", learner := LiteRTLearner(plan), {**plan.spec.options})
+        algorithm = make_algorithm("pfl-mf", learner := LiteRTLearner(plan), plan.spec.options)
         sent = algorithm.broadcast(ServerState(2, PHASE_PERSONALIZE, {"global": initial}), "a")
         shard = Shard(samples, y, samples[:9], y[:9], 10)
         mixture, _ = algorithm.personalize(sent, ClientState(), shard, derive_rng(1, 2, "a"))
