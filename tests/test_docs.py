@@ -44,7 +44,8 @@ def list_commands() -> list[str]:
 @pytest.mark.parametrize("line", list_commands())
 def test_documented_options_exist(line: str) -> None:
     command: click.Command = benchmarks if line.startswith(COMMAND) else cli.cli
-    arguments = shlex.split(line.removeprefix(COMMAND).removeprefix("edgefl"), comments=True)
+    first_of_pipeline = line.partition(" | ")[0]
+    arguments = shlex.split(first_of_pipeline.removeprefix(COMMAND).removeprefix("edgefl"), comments=True)
     context = click.Context(command)
     while isinstance(command, click.Group) and arguments and not arguments[0].startswith("-"):
         _, subcommand, arguments = command.resolve_command(context, arguments)
