@@ -182,9 +182,9 @@ def test_page_has_a_command_and_what_it_printed(tmp_path: Path) -> None:
 
 def test_command_that_is_printed_first_is_not_repeated(tmp_path: Path) -> None:
     script = tmp_path / "script.sh"
-    script.write_text('echo "/bin/sh $0"\n')
-    record_output("script", ["/bin/sh", str(script)], tmp_path)
-    assert (tmp_path / "script.txt").read_text() == f"/bin/sh {script}\n"
+    script.write_text('echo "/bin/sh $0 bench fleet --repeats 3"\n')
+    record_output("script", ["/bin/sh", str(script), "bench", "fleet"], tmp_path)
+    assert (tmp_path / "script.txt").read_text() == f"/bin/sh {script} bench fleet --repeats 3\n"
 
 
 def test_output_of_a_failed_command_is_not_stored(tmp_path: Path) -> None:

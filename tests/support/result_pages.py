@@ -133,7 +133,9 @@ def render_overview(experiments: Sequence[Experiment], directory: Path) -> str:
 
 
 def record_output(name: str, command: Sequence[str], directory: Path) -> None:
-    """Run a command, and store what it prints to stdout, after the command unless it prints that first.
+    """Run a command, and store what it prints to stdout, after the command.
+
+    Benchmarks print their command first, with all options. It is then not repeated.
 
     Args:
         name: the name of the block on a page.
@@ -144,8 +146,8 @@ def record_output(name: str, command: Sequence[str], directory: Path) -> None:
         CalledProcessError: the command failed.
     """
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    line = shlex.join(command)
-    text = done.stdout if done.stdout.startswith(line) else f"$ {line}\n\n{done.stdout}"
+    prints_command = done.stdout.split()[:4] == list(command[:4])
+    text = done.stdout if prints_command else f"$ {shlex.join(command)}\n\n{done.stdout}"
     write_atomic(directory / f"{name}.txt", text.encode())
 
 
