@@ -472,7 +472,7 @@ def _suggest_remedy(
     verdict: FederationVerdict, algorithm: str, num_classes: int, tested: int, select: bool
 ) -> str:
     local, federated, shipped = (verdict.means[name] for name in ("local", "federated", "shipped"))
-    if shipped is None or verdict.gain_points is None:
+    if shipped is None or verdict.gain_points is None or algorithm == "local":
         return ""
     if _is_chance(shipped, num_classes, tested):
         return (

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from edgefl.reproduce.experiment import PAPERS, digest_stages, load_experiments, parse_experiment
-from edgefl.reproduce.results import RESULTS_DIRECTORY, SeedResult, write_result
+from edgefl.reproduce.experiment import PAPERS, load_experiments, parse_experiment
+from edgefl.reproduce.results import RESULTS_DIRECTORY, write_result
+from tests.edgefl.reproduce.test_results import make_seed_result
 from tests.support.result_pages import (
     BLOCK,
     ROOT,
@@ -64,9 +65,8 @@ HEAD = "|---|---|---|---|\n"
 
 
 def write_toy_result(directory: Path, scale: str, seed: int, rows: dict[str, float | None]) -> None:
-    digest = digest_stages(EXPERIMENT, scale, seed)
-    result = SeedResult("aem.toy", scale, seed, digest, rows, 0.25, "2026-01-01", "a board", {})
-    write_result(directory, result)
+    result = make_seed_result(seed, rows, EXPERIMENT, scale)
+    write_result(directory, replace(result, core_hours=0.25))
 
 
 @pytest.mark.parametrize("page", list_pages(), ids=lambda page: page.stem)

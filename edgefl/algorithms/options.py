@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from edgefl.config import FederationConfig, suggest_nearest
+from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
 
 
@@ -135,7 +135,4 @@ def check_choice(key: str, value: str, choices: Sequence[str]) -> None:
         ConfigError: the value is not one of the choices.
     """
     if value not in choices:
-        raise ConfigError(
-            f"[algorithm] {key} is {value!r}, expected {' or '.join(map(repr, choices))}; "
-            f"{suggest_nearest(value, list(choices))}"
-        )
+        raise ConfigError(f"[algorithm] {key} is {value!r}, expected {' or '.join(map(repr, choices))}")

@@ -71,7 +71,11 @@ def check_optimizer(name: str, hyper: Mapping[str, float]) -> dict[str, float]:
     return settings
 
 
-def choose_server_rate(name: str, distance: float, rounds: int) -> float:
+MAX_WEIGHT_RATE = 0.03
+"""Largest learning rate for Adam and Yogi that follows from a few rounds. Models diverge with larger ones."""
+
+
+def choose_server_rate(name: str, distance: float, rounds: int, maximum: float = 1.0) -> float:
     """Return the learning rate with which an optimizer can move a weight by `distance` in `rounds` steps.
 
     Adam and Yogi move a weight by at most about the rate in each step. At the default rate of .001, a
@@ -82,13 +86,14 @@ def choose_server_rate(name: str, distance: float, rounds: int) -> float:
         name: one of `OPTIMIZERS`.
         distance: required change of a weight.
         rounds: number of steps.
+        maximum: largest rate for Adam and Yogi.
 
     Returns:
-        The rate, at least the optimizer's default and at most 1. The server skips a round in which a model of
-            zeros moves by more than 1 per weight (`edgefl.server.plausibility`).
+        The rate, at least the optimizer's default and at most `maximum`. The server skips a round in which a
+            model of zeros moves by more than 1 per weight (`edgefl.server.plausibility`).
     """
     return (
-        min(max(DEFAULT_RATES[name], distance / rounds), 1.0)
+        min(max(DEFAULT_RATES[name], distance / rounds), maximum)
         if name in ("adam", "yogi")
         else DEFAULT_RATES[name]
     )

@@ -155,8 +155,8 @@ def choose_shipped_model(
     """Return the name of the model to ship.
 
     The models of most tasks were trained on the validation samples too, so they should be at least as good on
-    these as before. A model that is significantly worse on them is not shipped, unless it is the only one,
-    because its last training failed.
+    these as before. If the chosen model is significantly worse on them, its last training failed. The models
+    are then chosen from by their new scores, which are all on samples that they have trained on.
 
     Args:
         learner: runs the plan.
@@ -167,19 +167,19 @@ def choose_shipped_model(
         order: names of models, the preferred one first.
         client_id: the client, for warnings.
     """
-    remaining = {name: values for name, values in scores.items() if name in models}
-    while remaining:
-        chosen = choose_within_noise(remaining, order, split.group)
-        before = remaining.pop(chosen)
-        peer = models[chosen]
-        if not remaining or not is_worse(score_samples(learner, peer, split.x, split.y), before, split.group):
-            return chosen
-        LOGGER.warning(
-            "%s: the model %s was better before its last training, so another one is shipped",
-            client_id,
-            chosen,
-        )
-    return next(name for name in order if name in models)
+    before = {name: values for name, values in scores.items() if name in models}
+    if not before:
+        return next(name for name in order if name in models)
+    chosen = choose_within_noise(before, order, split.group)
+    if not is_worse(score_samples(learner, models[chosen], split.x, split.y), before[chosen], split.group):
+        return chosen
+    LOGGER.warning(
+        "%s: the model %s was better before its last training, so all models are compared again",
+        client_id,
+        chosen,
+    )
+    after = {name: score_samples(learner, models[name], split.x, split.y) for name in before}
+    return choose_within_noise(after, order, split.group)
 
 
 def compare_models(

@@ -1,4 +1,4 @@
-"""Decides whether a claim of a paper is reproduced. The check is fixed before the experiment runs.
+"""Decides whether a claim of a paper is reproduced.
 
 A claim is about one figure, or about the difference of two figures of the same seed. With at least five
 seeds, Student's t gives a 95% interval of the mean over seeds. The claim is reproduced if the whole interval
@@ -46,7 +46,7 @@ SeedRows = Mapping[str, float | None]
 
 
 def describe_claim(claim: PaperClaim) -> str:
-    """Return the claim in words, with its limits unless they are 0.
+    """Return the claim in words, with its limits unless they are 0, and whether it was added later.
 
     Args:
         claim: the claim.
@@ -56,7 +56,8 @@ def describe_claim(claim: PaperClaim) -> str:
         for name, limit in (("at least", claim.at_least), ("at most", claim.at_most))
         if limit
     ]
-    return f"{claim.text} ({', '.join(limits)})" if limits else claim.text
+    notes = [*limits, *(["added later"] if claim.added_later else [])]
+    return f"{claim.text} ({', '.join(notes)})" if notes else claim.text
 
 
 def judge_claim(claim: PaperClaim, rows: Sequence[SeedRows]) -> ExperimentVerdict:

@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 from edgefl.config import FederationConfig, read_tables, suggest_nearest
 from edgefl.errors import ConfigError
-from edgefl.reproduce.stage import ExperimentStage
+from edgefl.reproduce.stage import ExperimentStage, list_default_options
 
 PAPERS: Mapping[str, str] = {
     "clustered": "Filippakopoulos et al.: clusters by the cosine similarity of dense layers",
@@ -78,7 +78,9 @@ class Row:
 
 @dataclass(frozen=True)
 class PaperClaim:
-    """A claim of the paper, with the check that decides about it. It is written before the experiment runs.
+    """A claim of the paper, with the check that decides about it.
+
+    The check is written before the experiment runs, unless `added_later` says otherwise.
 
     The check is about `row`, or about the difference `row` - `than` of one seed. A row must be at least
     `at_least`, at most `at_most`, or both. A difference must be above or below them: two equal rows are not
@@ -91,6 +93,7 @@ class PaperClaim:
         at_least: lower limit. None: no limit.
         at_most: upper limit. None: no limit.
         paper: what the paper measured for it, as text.
+        added_later: whether the check was written when results of this experiment were known.
     """
 
     text: str
@@ -99,6 +102,7 @@ class PaperClaim:
     at_least: float | None = None
     at_most: float | None = None
     paper: str = ""
+    added_later: bool = False
 
 
 @dataclass(frozen=True)
@@ -265,7 +269,7 @@ def _read_config(
 def digest_stages(experiment: Experiment, scale: str, seed: int) -> str:
     """Return a digest of the stages' settings in the file. A result with another digest is out of date.
 
-    Settings that the file leaves to the defaults of an algorithm are not in it.
+    Options that the file leaves to the defaults of an algorithm are not in it, see `list_defaults`.
 
     Args:
         experiment: the experiment.
@@ -288,6 +292,24 @@ def list_sources(experiment: Experiment, scale: str, seed: int) -> dict[str, str
     return {row.name: row.source for row in experiment.rows if all(stage in stages for stage in row.stages)}
 
 
+def list_defaults(experiment: Experiment, scale: str, seed: int) -> dict[str, Any]:
+    """Return the options of algorithms that the file leaves to their defaults, by `STAGE.OPTION`.
+
+    Args:
+        experiment: the experiment.
+        scale: the scale.
+        seed: random seed.
+
+    Raises:
+        ConfigError: the experiment has no such scale, or a table of the file is invalid.
+    """
+    return {
+        f"{stage.name}.{option}": value
+        for stage in make_stages(experiment, scale, seed)
+        for option, value in list_default_options(stage.config).items()
+    }
+
+
 def _build(kind: Any, context: str, **values: Any) -> Any:
     """Build a dataclass from a table of a file, with lists as tuples."""
     names = [f.name for f in fields(kind)]
@@ -308,8 +330,8 @@ def parse_experiment(name: str, text: str) -> Experiment:
         text: the content of the file.
 
     Raises:
-        ConfigError: the text is not TOML, a key is unknown or missing, or a row or claim refers to a stage or
-            row that does not exist.
+        ConfigError: the text is not TOML, or a key is unknown or missing. A row or claim refers to a stage or
+            row that does not exist. A row has no stage, or a claim no limit. A stage starts from a later one.
     """
     raw = _read_toml(name, text)
     if base := raw.pop("extends", ""):
@@ -331,20 +353,40 @@ def parse_experiment(name: str, text: str) -> Experiment:
     experiment: Experiment = _build(
         Experiment, name, paper=paper, table=table_name, scales=scales, rows=rows, claims=claims, **raw
     )
+    _check_rows_and_claims(experiment)
     _check_names(f"{name}: stage", {s for row in rows for s in row.stages}, experiment.stages)
     row_names = {row.name: row for row in rows}
     _check_names(f"{name}: row", {r for c in claims for r in (c.row, c.than) if r}, row_names)
     _check_names(f"{name}: scale", set(scales), dict.fromkeys(EXPERIMENT_SCALES))
     for scale, settings in scales.items():
         _check_names(f"{name}: stage of [scales.{scale}]", set(settings.stages), experiment.stages)
+    stages_before: dict[str, Any] = {}
     for stage, table in experiment.stages.items():
         overrides = [settings.stages.get(stage, {}) for settings in scales.values()]
         earlier = {t[key] for t in (table, *overrides) for key in ("after", "weights_from") if key in t}
-        _check_names(f"{name}: stage before {stage}", earlier, experiment.stages)
+        _check_names(f"{name}: stage before {stage}", earlier, stages_before)
+        stages_before[stage] = table
         _check_names(
             f"{name}: scale of {stage}", set(table.get("scales", ())), dict.fromkeys(EXPERIMENT_SCALES)
         )
     return experiment
+
+
+def _check_rows_and_claims(experiment: Experiment) -> None:
+    """Raise ConfigError for a row without a stage, and for a claim that no check could refute."""
+    for row in experiment.rows:
+        if not row.stages:
+            raise ConfigError(
+                f"{experiment.name}: row {row.name!r} has no stage, expected stage or stages; "
+                "a file with extends must repeat the name of the row exactly"
+            )
+    for claim in experiment.claims:
+        has_limit = claim.at_least is not None or claim.at_most is not None
+        if not experiment.out_of_reach and not (claim.row and has_limit):
+            raise ConfigError(
+                f"{experiment.name}: claim {claim.text!r} lacks a row or a limit, expected row and at_least "
+                "or at_most; a file with extends must repeat the text of the claim exactly"
+            )
 
 
 def _read_toml(name: str, text: str) -> dict[str, Any]:

@@ -58,9 +58,12 @@ def find_exact_round(result: ExperimentResult) -> float:
 
 
 def find_largest_share(result: ExperimentResult) -> float:
-    """Return the share of the picks that went to the model that was picked most, in per cent."""
-    picked = [int(update["expert"]) for record in result["records"] for update in record["updates"].values()]
-    return 100 * max(picked.count(expert) for expert in set(picked)) / len(picked)
+    """Return the share of the clients that choose the most chosen model after the rounds, in per cent.
+
+    The picks in the rounds are not counted: exploration draws a part of them at random.
+    """
+    chosen = [row["diagnostics"]["best"] for row in result["clients"]]
+    return 100 * max(chosen.count(model) for model in set(chosen)) / len(chosen)
 
 
 def _split_by_accuracy(result: ExperimentResult) -> tuple[list[str], list[str]]:
@@ -104,11 +107,6 @@ def find_largest_gate_share(result: ExperimentResult) -> float:
     return float(max(value for key, value in result["diagnostics"].items() if key.startswith("gate/")))
 
 
-def find_last_loss(result: ExperimentResult) -> float:
-    """Return the mean training loss of the last round."""
-    return float(result["records"][-1]["loss"])
-
-
 ROW_MEASURES: Mapping[str, Callable[[ExperimentResult], float]] = {
     "clusters": count_used_experts,
     "homogeneity": measure_homogeneity,
@@ -119,7 +117,6 @@ ROW_MEASURES: Mapping[str, Callable[[ExperimentResult], float]] = {
     "useful_models": count_useful_models,
     "useless_loss": average_useless_loss,
     "megabytes": sum_megabytes,
-    "last_loss": find_last_loss,
     "divergence": average_divergence,
     "largest_gate_share": find_largest_gate_share,
 }

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -204,41 +205,22 @@ def plot_curves(
     save_figure(draw_figure(draw, 8, 4.5), path)
 
 
-def _decide(holds: bool) -> str:
-    return HOLDS if holds else FAILS
-
-
-def check_at_least(line: str, value: float, least: float) -> ExperimentVerdict:
-    """Return the verdict on `value >= least`.
-
-    Args:
-        line: the claim.
-        value: the measured value. No claim holds for NaN.
-        least: smallest value for which the claim holds.
-    """
-    return ExperimentVerdict(line, f"{value:.2f} against {least:.2f}", _decide(value >= least))
-
-
-def check_at_most(line: str, value: float, most: float) -> ExperimentVerdict:
-    """Return the verdict on `value <= most`.
-
-    Args:
-        line: the claim.
-        value: the measured value. No claim holds for NaN.
-        most: largest value for which the claim holds.
-    """
-    return ExperimentVerdict(line, f"{value:.2f} against {most:.2f}", _decide(value <= most))
-
-
-def check_within(line: str, value: float, low: float, high: float) -> ExperimentVerdict:
+def check_limits(
+    line: str, value: float, *, low: float = -math.inf, high: float = math.inf
+) -> ExperimentVerdict:
     """Return the verdict on `low <= value <= high`.
 
     Args:
         line: the claim.
         value: the measured value. No claim holds for NaN.
-        low: smallest value for which the claim holds.
-        high: largest value for which the claim holds.
+        low: smallest value for which the claim holds. Without it, only `high` counts.
+        high: largest value for which the claim holds. Without it, only `low` counts.
     """
-    return ExperimentVerdict(
-        line, f"{value:.2f}, expected {low:g} to {high:g}", _decide(low <= value <= high)
-    )
+    if math.isinf(high):
+        expected = f"at least {low:g}"
+    elif math.isinf(low):
+        expected = f"at most {high:g}"
+    else:
+        expected = f"{low:g} to {high:g}"
+    outcome = HOLDS if low <= value <= high else FAILS
+    return ExperimentVerdict(line, f"{value:.2f}, expected {expected}", outcome)

@@ -6,9 +6,10 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from edgefl.errors import StateError
-from edgefl.reproduce.experiment import Experiment, digest_stages, list_sources
+from edgefl.reproduce.experiment import Experiment, digest_stages, list_defaults, list_sources
 from edgefl.runs.directory import read_json
 from edgefl.system.files import write_errors, write_state
 
@@ -26,12 +27,13 @@ class SeedResult:
         seed: the seed.
         digest: digest of the settings, see `digest_stages`.
         rows: figures by row, None for a figure that is not finite.
+        sources: where the figures come from by row, see `list_sources`.
+        defaults: options of algorithms that the file leaves to their defaults, see `list_defaults`.
         core_hours: processor time of all clients and of the measurements at the end, in hours.
         date: the day on which it finished.
         machine: description of the machine that started the stages. Several are joined by semicolons.
         versions: versions of edgefl and its libraries on it, joined in the same way.
         curves: means after each evaluated round, see `extract_curves`.
-        sources: where the figures come from by row, see `list_sources`. Older files have none.
     """
 
     experiment: str
@@ -39,12 +41,13 @@ class SeedResult:
     seed: int
     digest: str
     rows: Mapping[str, float | None]
+    sources: Mapping[str, str]
+    defaults: Mapping[str, Any]
     core_hours: float
     date: str
     machine: str
     versions: Mapping[str, str]
     curves: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
-    sources: Mapping[str, str] = field(default_factory=dict)
 
 
 def format_result_path(directory: Path, experiment: str, scale: str, seed: int) -> Path:
@@ -65,7 +68,7 @@ def create_results_directory(directory: Path) -> None:
     Raises:
         StateError: it cannot be created, or no file can be created in it.
     """
-    with write_errors(directory, "pass another --results"):
+    with write_errors(directory, "pass another --results, or another --out with --smoke"):
         directory.mkdir(parents=True, exist_ok=True)
         if not os.access(directory, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
@@ -89,7 +92,8 @@ def write_result(directory: Path, result: SeedResult) -> Path:
 def read_result(directory: Path, experiment: Experiment, scale: str, seed: int) -> SeedResult | None:
     """Return the result of a seed. None if there is none, or if the experiment has changed since.
 
-    The experiment has changed if a setting differs, if it has further rows, or if a row reads another figure.
+    The experiment has changed if a setting or the default of an option differs, if it has further rows, or if
+    a row reads another figure.
 
     Args:
         directory: the directory of the results.
@@ -105,7 +109,7 @@ def read_result(directory: Path, experiment: Experiment, scale: str, seed: int) 
         return None
     values = read_json(path)
     names = {f.name for f in fields(SeedResult)}
-    if missing := names - {"curves", "sources"} - values.keys():
+    if missing := names - {"curves"} - values.keys():
         raise StateError(f"{path} lacks {', '.join(sorted(missing))}; {RESULT_REMEDY}")
     result = SeedResult(**{name: values[name] for name in names if name in values})
     _check_result(path, result)
@@ -115,11 +119,11 @@ def read_result(directory: Path, experiment: Experiment, scale: str, seed: int) 
             "remove it"
         )
     sources = list_sources(experiment, scale, seed)
-    before = {**sources, **result.sources}
+    defaults = list_defaults(experiment, scale, seed)
     is_current = (
         result.digest == digest_stages(experiment, scale, seed)
-        and sources.keys() <= result.rows.keys()
-        and all(before[row] == source for row, source in sources.items())
+        and sources.items() <= result.sources.items()
+        and all(result.defaults.get(option, value) == value for option, value in defaults.items())
     )
     return result if is_current else None
 
@@ -133,6 +137,7 @@ def _check_result(path: Path, result: SeedResult) -> None:
         "core_hours": isinstance(result.core_hours, int | float),
         "curves": all(isinstance(c, Mapping) and {"rounds", "accuracy_mixture"} <= c.keys() for c in curves),
         "sources": isinstance(result.sources, Mapping),
+        "defaults": isinstance(result.defaults, Mapping),
     }
     if damaged := [name for name, is_valid in valid.items() if not is_valid]:
         raise StateError(f"{path} has a damaged {damaged[0]!r}; {RESULT_REMEDY}")

@@ -13,6 +13,7 @@ from edgefl.reproduce.experiment import (
     EXPERIMENT_SCALES,
     Experiment,
     digest_stages,
+    list_defaults,
     list_sources,
     make_stages,
 )
@@ -51,12 +52,13 @@ def play_seed(
         seed,
         digest_stages(experiment, scale, seed),
         measure_rows(experiment, results),
+        list_sources(experiment, scale, seed),
+        list_defaults(experiment, scale, seed),
         round(sum(map(_sum_seconds, results.values())) / SECONDS_PER_HOUR, 3),
         time.strftime("%Y-%m-%d"),
         _join(result["machine"] for result in results.values()),
         _join_versions([result["versions"] for result in results.values()]),
         extract_curves(results),
-        list_sources(experiment, scale, seed),
     )
     write_result(directory, result)
     return result

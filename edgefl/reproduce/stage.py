@@ -17,6 +17,7 @@ from pathlib import Path
 from time import process_time
 from typing import Any
 
+from edgefl.algorithms import complete_algorithm_options
 from edgefl.algorithms.names import GLOBAL
 from edgefl.config import FederationConfig
 from edgefl.data.dataset import as_float
@@ -284,6 +285,22 @@ def _start_from(run: RunDirectory, config: FederationConfig, before: RunDirector
     write_state(run.files.plan / INITIAL_FILE, encode_weights({**initial, **fitting}))
 
 
+def list_default_options(config: FederationConfig) -> dict[str, Any]:
+    """Return the algorithm's options that a configuration leaves to their defaults, as values of JSON.
+
+    Args:
+        config: the configuration of the federation.
+
+    Raises:
+        ConfigError: the algorithm or an option does not exist, or has the wrong type.
+    """
+    options = complete_algorithm_options(config.algorithm, config.options)
+    defaults: dict[str, Any] = to_json_value(
+        {name: value for name, value in options.items() if name not in config.options}
+    )
+    return defaults
+
+
 def _check_settings(run: RunDirectory, stage: ExperimentStage, earlier: RunDirectory | None) -> None:
     """Refuse a directory that was started with other settings, or from another state of an earlier stage.
 
@@ -302,6 +319,8 @@ def _check_settings(run: RunDirectory, stage: ExperimentStage, earlier: RunDirec
     settings = {
         f.name: getattr(stage, f.name) for f in fields(ExperimentStage) if f.name not in ("name", "config")
     }
+    # A later version may have another default, or further options, which do not count.
+    settings |= {f"default {name}": value for name, value in list_default_options(stage.config).items()}
     if earlier:
         settings["start_sha256"] = _hash_state(earlier)
     is_new = not run.files.stage.exists()

@@ -18,7 +18,7 @@ from edgefl.server.initial_weights import decode_initial_weights
 from edgefl.simulation.simulate import Record
 from edgefl.storage.checkpoint import decode_server_state, encode_server_state
 from edgefl.storage.run_directory import RUN_SPACE_REMEDY, RunFiles
-from edgefl.system.files import parse_json, write_errors, write_state
+from edgefl.system.files import parse_json, to_json_value, write_errors, write_state
 from edgefl.system.host import describe_machine, read_versions
 from edgefl.types import ServerState, Weights
 
@@ -215,7 +215,7 @@ class RunDirectory:
         due = last or time.monotonic() - self._saved >= CHECKPOINT_INTERVAL_S
         path = self.files.rounds
         with write_errors(path, RUN_SPACE_REMEDY), path.open("a") as file:
-            file.write(json.dumps(line, allow_nan=True) + "\n")
+            file.write(json.dumps(to_json_value(line), allow_nan=False) + "\n")
             if due:  # the lines must be on the disk before the checkpoint that needs them
                 file.flush()
                 os.fsync(file.fileno())

@@ -5,6 +5,7 @@ participants, see `edgefl.algorithms.mixtures.marginal_gate`.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,11 +23,12 @@ from edgefl.client.runner import ClientRunner
 from edgefl.config import FederationConfig, restore_config
 from edgefl.data.forms import has_label_arrays, to_input_shape, to_training_form
 from edgefl.data.npz import check_lengths, find_num_classes, read_label_array, read_sample_array
-from edgefl.errors import ConfigError, DataError, StateError
+from edgefl.errors import ConfigError, DataError, PlanError, StateError
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.spec import Plan, PlanSpec, load_plan, read_num_classes
 from edgefl.runs.directory import read_json
 from edgefl.runs.states import load_committed_states
+from edgefl.server.divergence import explain_divergence, find_divergence
 from edgefl.server.server_algorithm import build_server_algorithm
 from edgefl.simulation.clients import make_work_items
 from edgefl.storage.checkpoint import decode_server_state
@@ -60,8 +62,9 @@ def open_finished_run(path: Path) -> FinishedRun:
         path: the `--out` of `edgefl simulate` or `edgefl aggregator start`, or a stage of `edgefl reproduce`.
 
     Raises:
-        StateError: the directory contains no finished federation, or a file is damaged.
-        PlanError: the plan is missing or damaged.
+        StateError: the directory contains no finished federation, its training diverged, or a file is
+            damaged.
+        PlanError: the plan is missing or damaged, or is the plan of another federation.
         ConfigError: run.json has a configuration that this version of edgefl does not know.
     """
     files = RunFiles(path)
@@ -74,6 +77,11 @@ def open_finished_run(path: Path) -> FinishedRun:
         raise ConfigError(f"{files.note}: {error}") from error
     plan = load_plan(files.plan)
     check_plan_options(plan.spec, "use the version that made this run")
+    if plan.spec.algorithm != config.algorithm:
+        raise PlanError(
+            f"{files.plan} is a plan of {plan.spec.algorithm}, expected {config.algorithm} as in "
+            f"{files.note}; restore the plan of this federation"
+        )
     try:
         state = decode_server_state(files.server_state.read_bytes())
     except OSError as error:
@@ -89,20 +97,31 @@ def open_finished_run(path: Path) -> FinishedRun:
         )
     # A resumed run may have more rounds than its run.json
     config = replace(config, rounds=max(config.rounds, state.round - 1))
-    return FinishedRun(files, config, plan, state, _read_sample_counts(files.rounds))
+    losses, accuracy, counts = _read_rounds(files.rounds)
+    if not config.privacy.is_on:
+        classes = read_num_classes(plan.spec) or 0
+        if divergence := find_divergence(losses, classes, accuracy, rounds=config.rounds):
+            raise StateError(f"{path}: {explain_divergence(divergence)}")
+    return FinishedRun(files, config, plan, state, counts)
 
 
-def _read_sample_counts(path: Path) -> dict[str, float]:
+def _read_rounds(path: Path) -> tuple[list[float | None], float, dict[str, float]]:
+    """Return the loss of each round, the last mean accuracy, and each client's number of samples."""
+    losses: list[float | None] = []
+    accuracy = math.nan
     counts: dict[str, float] = {}
     try:
         for line in path.read_text().splitlines():
-            updates = json.loads(line).get("updates", {})
+            record = json.loads(line)
+            losses.append(record["loss"])
+            accuracy = float(record.get("accuracy_mean", math.nan))
+            updates = record.get("updates", {})
             counts |= {client_id: float(figures["num_samples"]) for client_id, figures in updates.items()}
+        return losses, accuracy, counts
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StateError(
             f"cannot read the rounds in {path}: {error!r}; check that this is the right directory"
         ) from error
-    return counts
 
 
 def personalize_new_client(run: FinishedRun, client_id: str, shard: Shard) -> tuple[Mixture, Scalars, Labels]:
@@ -162,7 +181,7 @@ def list_participant_gates(run: FinishedRun) -> Sequence[ParticipantGate]:
         fitting = ", ".join(name for name, entry in REGISTRY.items() if entry.list_gates is not None)
         raise ConfigError(
             f"the algorithm is {spec.algorithm}, which cannot predict for a client without labels, expected "
-            f"{fitting}; add labels y to the samples"
+            f"{fitting}; give labels y, without --ignore-labels"
         )
     gates = list_gates(
         make_options(spec.algorithm, spec.options),

@@ -50,9 +50,10 @@ class RoundProgress:
         spread = record.accuracy_mean, record.accuracy_p10, record.accuracy_p90
         measure = name_measure(read_round_metric({"updates": record.updates}))
         accuracy = (
-            f", {text_format.format_spread(measure, *spread)}" if math.isfinite(record.accuracy_mean) else ""
+            f"{text_format.format_spread(measure, *spread)}, " if math.isfinite(record.accuracy_mean) else ""
         )
-        details = f"loss {record.loss:.4f}{accuracy}, {record.seconds:.1f} s; {format_duration(left)} left"
+        loss = f"loss {record.loss:.4f}, " if math.isfinite(record.loss) else ""
+        details = f"{loss}{accuracy}{record.seconds:.1f} s; {format_duration(left)} left"
         position = (
             f"round {record.round}/{self._rounds}{phase}" if record.round <= self._rounds else record.phase
         )

@@ -14,7 +14,7 @@ from edgefl.algorithms import make_algorithm, resolve_algorithm_options
 from edgefl.algorithms.options import count_expected_clients
 from edgefl.algorithms.registry import check_algorithm_task
 from edgefl.algorithms.robust import count_krum_updates
-from edgefl.algorithms.server_optimizer import DEFAULT_RATES
+from edgefl.algorithms.server_optimizer import DEFAULT_RATES, MAX_WEIGHT_RATE
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
 from edgefl.privacy.mechanism import check_privacy
@@ -115,13 +115,14 @@ def _check_personalization_rate(config: FederationConfig) -> Iterator[Problem]:
 def _check_server_rate(config: FederationConfig, options: AlgorithmOptions) -> Iterator[Problem]:
     name = options.get("server_optimizer", "none")
     rate = options.get("server_learning_rate", 0.0) or DEFAULT_RATES[name]
-    if name in ("adam", "yogi") and rate * config.rounds < MIN_SERVER_STEP_SUM:
+    is_small = rate < MAX_WEIGHT_RATE and rate * config.rounds < MIN_SERVER_STEP_SUM
+    if name in ("adam", "yogi") and is_small:
         yield Problem(
             False,
             f"[algorithm] server_learning_rate x rounds is {rate * config.rounds:.3g}, expected "
             f'{MIN_SERVER_STEP_SUM:g} or more: server_optimizer = "{name}" moves a weight by about its '
-            f"rate in a "
-            f"round, and models stay near their first weights; try {0.3 / config.rounds:.2g}",
+            "rate in a round, and models stay near their first weights; try "
+            f"{min(0.3 / config.rounds, MAX_WEIGHT_RATE):.2g}",
         )
 
 

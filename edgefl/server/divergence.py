@@ -184,7 +184,10 @@ def _is_accurate(accuracy: float, num_classes: int) -> bool:
 
 def explain_divergence(divergence: Divergence) -> str:
     """Return an error message for a divergence, with the remedy."""
-    remedy = "lower learning_rate of [algorithm] or rescale the data; then start again with another --out"
+    remedy = (
+        "lower learning_rate of [algorithm], or its server_learning_rate if it has one, or rescale the data; "
+        "then start again with another --out"
+    )
     if divergence.cohort:
         return (
             f"training diverged in round {divergence.round}: {divergence.clients} of {divergence.cohort} "

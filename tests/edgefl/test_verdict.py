@@ -229,6 +229,12 @@ EQUAL_ROWS = [make_row(f"d-{i}", 0.9, 0.6, 0.9, 0.9, 0.0, 0.0, 0.0) for i in ran
             "The models are at chance (15.0% with 10 classes): look at the labels, then try a smaller "
             "learning_rate, or more rounds.",
         ),
+        (
+            [make_row(f"d-{i}", 0.8, 0.8, 0.8, 0.8, 0.0, 0.0, 0.0) for i in range(4)],
+            {"algorithm": "local"},  # without a federation, another algorithm is no advice
+            "The federation was worth it for none of 4 devices: ",
+            "On average accuracy stays the same.",
+        ),
     ],
 )
 def test_sentence_describes_the_verdict(rows, options, begins, ends):

@@ -65,7 +65,7 @@ from edgefl.algorithms.names import (
     strip_prefix,
 )
 from edgefl.algorithms.options import check_choice, check_count, check_range, limit_experts
-from edgefl.algorithms.server_optimizer import check_optimizer, choose_server_rate
+from edgefl.algorithms.server_optimizer import MAX_WEIGHT_RATE, check_optimizer, choose_server_rate
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError, DataError, StateError
 from edgefl.learner.base import Learner
@@ -131,7 +131,7 @@ class FedMixOptions:
         batch_size: samples in a training batch, fixed when the plan is built.
         server_optimizer: adam, none, momentum or yogi.
         server_learning_rate: step size of the server optimizer. 0: for adam and yogi .3 / rounds, at least
-            .001, otherwise 1.
+            .001 and at most .03, otherwise 1.
         phi_learning_rate: step size of the server optimizer on phi. 0: for adam and yogi 4 / rounds, at most
             1 and at least server_learning_rate, otherwise server_learning_rate.
         objective: bound, or likelihood for equation 3 itself, a mixture of experts without q(z|y). With
@@ -196,7 +196,9 @@ def resolve_fedmix_options(options: FedMixOptions, config: FederationConfig) -> 
         config: the configuration, which sets the number of rounds and the expected clients.
     """
     name = options.server_optimizer
-    rate = options.server_learning_rate or choose_server_rate(name, WEIGHT_DISTANCE, config.rounds)
+    rate = options.server_learning_rate or choose_server_rate(
+        name, WEIGHT_DISTANCE, config.rounds, MAX_WEIGHT_RATE
+    )
     phi_rate = max(rate, choose_server_rate(name, PHI_DISTANCE, config.rounds))
     return replace(
         options,

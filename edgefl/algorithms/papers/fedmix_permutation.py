@@ -42,7 +42,7 @@ from edgefl.algorithms.mixtures.expert_aggregation import (
 from edgefl.algorithms.names import FEDERATED_MODEL, name_expert, select_experts
 from edgefl.algorithms.options import check_choice, check_count, check_range, limit_experts
 from edgefl.algorithms.papers.fedmix import WEIGHT_DISTANCE
-from edgefl.algorithms.server_optimizer import choose_server_rate
+from edgefl.algorithms.server_optimizer import MAX_WEIGHT_RATE, choose_server_rate
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner, iterate_batches, predict_label_log_p
@@ -93,7 +93,8 @@ class FedMixPermutationOptions:
         epochs: passes over the client's samples in a round.
         learning_rate: step size of SGD on the client.
         batch_size: samples in a training batch, fixed when the plan is built.
-        server_learning_rate: step size of the server's Adam. 0: .3 / rounds, at least .001.
+        server_learning_rate: step size of the server's Adam. 0: .3 / rounds, at least .001 and at most
+            .03.
         damping: alpha, the share of pi that remains after a batch.
         beta: temperature of pi.
         prune: pruning threshold eta. A client no longer trains an expert with pi_k < eta / K. 0: no pruning.
@@ -139,7 +140,7 @@ def resolve_permutation_options(
         options,
         num_experts=limit_experts(options.num_experts, config),
         server_learning_rate=options.server_learning_rate
-        or choose_server_rate("adam", WEIGHT_DISTANCE, config.rounds),
+        or choose_server_rate("adam", WEIGHT_DISTANCE, config.rounds, MAX_WEIGHT_RATE),
     )
 
 

@@ -9,8 +9,8 @@ Four things differ from the paper:
 
 - The head is the head of the plan, which is all dense layers at the end of the model. The paper's head is the
   last dense layer.
-- A client computes the features once in each round, in inference mode. Its head training therefore has
-  neither the dropout nor the batch statistics of the trunk.
+- While the head trains, the trunk computes features in inference mode, so it has neither dropout nor new
+  batch statistics. Without augmentation a client computes the features once in each round.
 - The mean of the trunks is weighted by the number of samples. The paper assumes clients of the same size.
 - All heads start from the same initial values, which the server sends once.
 
@@ -105,11 +105,14 @@ def fedrep(learner: Learner | None, options: FedRepOptions) -> Algorithm:
         assert learner is not None
         start = broadcast.models[START_MODEL]
         head = {name: state.arrays.get(name, array) for name, array in start.items()}
-        features = learner.predict("features", broadcast.models[GLOBAL], {"x": shard.x_train})
+        trunk = broadcast.models[GLOBAL]
+        data = {"x": shard.x_train}
+        if all(spec.name != "x" for spec in learner.spec.find_signature("train_head").data):
+            data = {"features": learner.predict("features", trunk, data)}
         trained, _ = learner.fit(
             "train_head",
-            head,
-            {"features": features},
+            {**trunk, **head},
+            data,
             shard.y_train,
             epochs=options.head_epochs,
             rng=rng,
@@ -149,6 +152,8 @@ def train_trunk(network: "Network", objective: "Objective") -> "Objective":
 def build_fedrep_objectives(network: "Network", options: FedRepOptions) -> tuple["Objective", ...]:
     """Return the objectives of FedAvg, whose `train` trains the trunk, `features` and `train_head`.
 
+    With an augmentation, the head trains on samples, and each step computes the features of its samples.
+
     Args:
         network: the model.
         options: the options of the algorithm.
@@ -164,11 +169,12 @@ def build_fedrep_objectives(network: "Network", options: FedRepOptions) -> tuple
     _check_split(network, options.head_layers)
     train, *others = build_fedavg_objectives(network, options)
     optimizer = sgd(options.head_learning_rate, momentum=options.momentum, weight_decay=options.weight_decay)
+    make_head = of.train_head_on_samples if network.is_augmented else of.train_head
     return (
         train_trunk(network, train),
         *others,
         of.extract_features(network, of.PREDICT_BATCH),
-        of.train_head(network, options.batch_size, optimizer),
+        make_head(network, options.batch_size, optimizer),
     )
 
 

@@ -14,7 +14,6 @@ Personalization in Federated Learning, 2022, equations 2 and 3 and section 3.1.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,9 +41,6 @@ from edgefl.types import (
     Update,
     Weights,
 )
-
-if TYPE_CHECKING:
-    pass
 
 PICKS_PREFIX = "picks/"
 MAX_HELD_OUT_SHARE = 0.9

@@ -78,7 +78,8 @@ RUNS = Path("runs") / "reproduce"
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Output directory. Finished stages in it are reused  [default: runs/reproduce/NAME-SCALE]",
+    help="Output directory. Finished stages in it are reused. With --next, each experiment has a directory "
+    "in it  [default: runs/reproduce/NAME-SCALE]",
 )
 @click.option(
     "--results",
@@ -218,7 +219,7 @@ def _run_next(
     busy = 0
     for experiment, scale, seed in iterate_missing(results, experiments):
         click.echo(f"next: {experiment.name} --{scale}, seed {seed}", err=True)
-        directory = out or RUNS / f"{experiment.name}-{scale}"
+        directory = (out or RUNS) / f"{experiment.name}-{scale}"
         try:
             _play_seeds(experiment, scale, [seed], directory, results, processes)
         except LockedError as error:
@@ -277,12 +278,12 @@ def _run_outcomes(
         OUTCOMES,
         scale,
         tuple(range(1, seeds + 1)),
-        outcomes.figures(scale, results),
+        outcomes.figures(results),
         () if algorithms else outcomes.verdicts(scale, results),
         round(time.monotonic() - began, 1),
         _describe_run(),
     )
-    pictured = replace(report, figures=outcomes.choose_plotted_figures(scale, results))
+    pictured = replace(report, figures=outcomes.choose_plotted_figures(results))
     _print_report(report, out, as_json, outcomes.format_results(results), pictured)
 
 

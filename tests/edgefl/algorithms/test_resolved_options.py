@@ -41,7 +41,7 @@ def test_fedap_has_clustered_rounds_from_three_rounds_on(rounds):
     ("rounds", "options", "rate", "phi_rate"),
     [
         (20, {}, 0.015, 0.2),  # .3 / 20 and 4 / 20
-        (3, {}, 0.1, 1.0),  # 4 / 3 exceeds the maximum rate
+        (3, {}, 0.03, 1.0),  # .3 / 3 and 4 / 3 exceed the maximum rates
         (2000, {}, 0.001, 0.002),
         (100_000, {}, 0.001, 0.001),
         (20, {"server_learning_rate": 0.5}, 0.5, 0.5),
@@ -57,8 +57,9 @@ def test_fedmix_rates_follow_from_the_number_of_rounds(rounds, options, rate, ph
 
 
 def test_fedmix_permutation_rate_follows_from_the_number_of_rounds():
-    resolved = resolve_algorithm_options(make_config("fedmix-permutation", 100))
-    assert resolved["server_learning_rate"] == pytest.approx(0.003)
+    for rounds, rate in ((100, 0.003), (3, 0.03)):
+        resolved = resolve_algorithm_options(make_config("fedmix-permutation", rounds))
+        assert resolved["server_learning_rate"] == pytest.approx(rate)
 
 
 @pytest.mark.parametrize(

@@ -58,15 +58,19 @@ def test_next_model_is_shipped_if_training_degraded_the_first(learner, caplog):
     assert "a: the model fine_tuned was better before its last training" in caplog.text
 
 
-def test_last_remaining_model_is_shipped_even_if_degraded(learner):
-    degraded = make_model(0.0)
-    scores = {FINE_TUNED_MODEL: HIGH, LOCAL_MODEL: HIGH}
-    assert (
-        choose_shipped_model(
-            learner, {FINE_TUNED_MODEL: degraded, LOCAL_MODEL: degraded}, scores, SPLIT, ORDER, "a"
-        )
-        == LOCAL_MODEL
-    )
+def test_best_model_is_shipped_even_if_training_degraded_all(learner):
+    """The local model has a probability of .58 left, which is the highest. Its score before was .99."""
+    models = {
+        FINE_TUNED_MODEL: make_model(0.0),
+        LOCAL_MODEL: make_model(1.0),
+        MIXTURE_MODEL: make_model(0.5),
+    }
+    low = np.full(12, 500)
+    for scores in (
+        {FINE_TUNED_MODEL: HIGH, LOCAL_MODEL: HIGH, MIXTURE_MODEL: HIGH},
+        {FINE_TUNED_MODEL: low, LOCAL_MODEL: HIGH, MIXTURE_MODEL: low},
+    ):
+        assert choose_shipped_model(learner, models, scores, SPLIT, ORDER, "a") == LOCAL_MODEL
 
 
 def test_first_available_model_is_shipped_without_scores(learner):

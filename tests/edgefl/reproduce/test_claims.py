@@ -1,5 +1,7 @@
 """Verdicts on the papers' claims: intervals over seeds, and what decides them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,6 +12,7 @@ from edgefl.reproduce.claims import (
     NOT_REPRODUCED,
     REPRODUCED,
     UNDECIDED,
+    describe_claim,
     estimate_interval,
     judge_claim,
 )
@@ -49,6 +52,13 @@ def test_measured_text_has_the_mean_and_the_interval_or_the_number_of_seeds():
     assert judge_claim(alone, [{"A": 1.0}] * 5).outcome == REPRODUCED
     assert judge_claim(alone, [{"A": 0.5}] * 5).outcome == NOT_REPRODUCED
     assert judge_claim(alone, [{"A": 1.0}] * 4 + [{"A": 0.5}]).outcome == UNDECIDED
+
+
+def test_claim_that_was_added_later_says_so():
+    claim = PaperClaim("more", "A", at_least=2, added_later=True)
+    assert describe_claim(claim) == "more (at least 2, added later)"
+    assert describe_claim(replace(claim, at_least=0)) == "more (added later)"
+    assert judge_claim(claim, []).line == "more (at least 2, added later)"
 
 
 def test_equal_rows_decide_nothing():

@@ -97,6 +97,10 @@ def test_digest_changes_with_a_setting_and_with_the_scale_only():
         ('scales = ["full"]', 'scales = ["ful"]', ("'ful'", "'full'")),
         ("at_least", "at_leas", ("'at_leas'", "'at_least'")),
         ("[stages.a]", "[stages.a", ("TOML",)),
+        ("[stages.a]", '[stages.a]\nafter = "b"', ("'b'", "stage before a")),
+        ('stage = "a", ', "", ("'A'", "no stage", "exactly")),
+        ("at_least = 0", "", ("'A is above B'", "limit", "exactly")),
+        ('row = "A"', "", ("'A is above B'", "limit", "exactly")),
     ],
 )
 def test_mistake_in_a_file_is_named(before, after, parts):
@@ -130,34 +134,29 @@ CASES = [(experiment, scale) for experiment in load_experiments() for scale in e
 
 @pytest.mark.parametrize(("experiment", "scale"), CASES, ids=[f"{e.name}-{s}" for e, s in CASES])
 def test_every_stage_of_every_file_is_valid(experiment, scale):
-    """Names of options exist, and `after` names an earlier stage."""
+    """Names of options exist."""
     from edgefl.algorithms import complete_algorithm_options
     from edgefl.data.options import fill_defaults
     from edgefl.data.partitions.registry import find_partition
     from edgefl.models import list_models
     from edgefl.models.options import check_model_options
 
-    seen = []
-    for stage in make_stages(experiment, scale, 1):
+    stages = make_stages(experiment, scale, 1)
+    assert stages
+    for stage in stages:
         config = stage.config
         complete_algorithm_options(config.algorithm, config.options)
         fill_defaults("", find_partition(config.partition.name).defaults, config.partition.options)
         if config.model.name in list_models():
             check_model_options(config.model.name, config.model.options)
-        assert stage.after == "" or stage.after in seen
-        seen.append(stage.name)
-    assert seen
 
 
 @pytest.mark.parametrize("experiment", load_experiments(), ids=lambda experiment: experiment.name)
-def test_every_file_has_claims_with_limits_and_figures_of_the_paper(experiment):
+def test_every_file_has_claims_and_figures_of_the_paper(experiment):
     assert experiment.paper in PAPERS
     assert experiment.claims
     for claim in experiment.claims:
         assert claim.paper, claim.text
-        if not experiment.out_of_reach:
-            assert claim.row, claim.text
-            assert claim.at_least is not None or claim.at_most is not None, claim.text
     for scale in ("half", "reduced", "smoke"):
         if scale in experiment.scales:
             assert experiment.scales[scale].differs, scale

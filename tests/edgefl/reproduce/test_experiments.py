@@ -9,6 +9,7 @@ import pytest
 from edgefl.cli.commands import reproduce as command
 from edgefl.cli.main import run_command
 from edgefl.reproduce.experiment import load_experiments, make_stages, parse_experiment
+from edgefl.reproduce.outcomes import SMOKE_ALGORITHMS
 from edgefl.reproduce.results import write_result
 from edgefl.reproduce.stage import ExperimentStage, StageRunner
 from edgefl.system.progress import Progress
@@ -87,7 +88,9 @@ def test_outcomes_run_at_smoke_scale(tmp_path, capsys):
     assert run_command(typed) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["figures"]
-    for path in tmp_path.glob("*/summary.json"):
+    paths = list(tmp_path.glob("*/summary.json"))
+    assert len(paths) == len(SMOKE_ALGORITHMS)
+    for path in paths:
         summary = json.loads(path.read_text())
         assert summary["figures"]["accuracy_shipped"]["mean"] > 0.5
         assert all(0.5 < row["accuracy_shipped_int8"] <= 1 for row in summary["clients"])
@@ -146,6 +149,13 @@ def test_next_runs_the_first_missing_seed_until_none_is_left(tiny, tmp_path, cap
         "aem.tiny.reduced.1.json",
         "aem.tiny.reduced.2.json",
     ]
+
+
+def test_next_gives_each_experiment_a_directory_in_out(tiny, tmp_path):
+    """Stages of different experiments may have the same name."""
+    typed = ["reproduce", "--next", "--out", "mine", "--results", "results", "--processes", "1"]
+    assert run_command(typed) == 0
+    assert (tmp_path / "mine/aem.tiny-reduced/a-1/summary.json").exists()
 
 
 def test_next_skips_seeds_that_other_processes_run(tiny, tmp_path, capsys):

@@ -13,7 +13,7 @@ from tests.edgefl.reproduce.test_experiment import TOY
 def make_result(experts, truth=(0, 0, 1, 1), rounds=1):
     """Return a result with the expert of each client in every round."""
     clients = [
-        {"id": f"c{i}", "truth": t, "cluster": expert}
+        {"id": f"c{i}", "truth": t, "cluster": expert, "diagnostics": {"best": float(expert)}}
         for i, (t, expert) in enumerate(zip(truth, experts, strict=True))
     ]
     updates = {
@@ -72,7 +72,6 @@ def test_paths_and_named_measures():
     assert measure(result, "largest_share") == 75.0
     assert measure(result, "useful_models") == 2.0
     assert measure(result, "megabytes") == 2.0
-    assert measure(result, "last_loss") == 0.0
     with pytest.raises(ConfigError, match=r"'accuracy_local'.*accuracy_mixture"):
         measure(result, "figures.accuracy_local.mean")
     with pytest.raises(ConfigError, match="path of a number"):

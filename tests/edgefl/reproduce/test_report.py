@@ -13,9 +13,7 @@ from edgefl.reproduce.report import (
     ExperimentReport,
     ExperimentVerdict,
     Figure,
-    check_at_least,
-    check_at_most,
-    check_within,
+    check_limits,
     format_figure,
     plot_report,
     to_csv,
@@ -38,14 +36,15 @@ REPORT = ExperimentReport(
 
 
 def test_verdicts_hold_exactly_at_their_limits():
-    assert check_at_least("", 4.0, 4.0).outcome == HOLDS
-    assert check_at_least("", 3.99, 4.0).outcome == FAILS
-    assert check_at_most("", 1.5, 1.5).outcome == HOLDS
-    assert check_at_most("", 1.51, 1.5).outcome == FAILS
-    outcomes = [check_within("", value, 72, 80).outcome for value in (71.9, 72, 80, 80.1)]
-    assert outcomes == [FAILS, HOLDS, HOLDS, FAILS]
-    assert check_at_least("", float("nan"), 4.0).outcome == FAILS
-    assert check_at_most("", float("nan"), 4.0).outcome == FAILS
+    assert check_limits("", 4.0, low=4.0) == ExperimentVerdict("", "4.00, expected at least 4", HOLDS)
+    assert check_limits("", 3.99, low=4.0).outcome == FAILS
+    assert check_limits("", 1.5, high=1.5) == ExperimentVerdict("", "1.50, expected at most 1.5", HOLDS)
+    assert check_limits("", 1.51, high=1.5).outcome == FAILS
+    verdicts = [check_limits("", value, low=72, high=80) for value in (71.9, 72, 80, 80.1)]
+    assert [verdict.outcome for verdict in verdicts] == [FAILS, HOLDS, HOLDS, FAILS]
+    assert verdicts[0].measured == "71.90, expected 72 to 80"
+    for limits in ({"low": 4.0}, {"high": 4.0}):
+        assert check_limits("", float("nan"), **limits).outcome == FAILS
 
 
 def test_the_table_shows_claims_with_their_verdicts():

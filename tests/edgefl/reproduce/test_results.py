@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from edgefl.errors import StateError
-from edgefl.reproduce.experiment import digest_stages, list_sources, parse_experiment
+from edgefl.reproduce.experiment import digest_stages, list_defaults, list_sources, parse_experiment
 from edgefl.reproduce.results import (
     SeedResult,
     create_results_directory,
@@ -23,9 +23,18 @@ EXPERIMENT = parse_experiment("aem.toy", TOY)
 
 
 def make_seed_result(seed, rows, experiment=EXPERIMENT, scale="full"):
-    digest = digest_stages(experiment, scale, seed)
     return SeedResult(
-        experiment.name, scale, seed, digest, rows, 0.5, "2026-11-26", "a board", {"edgefl": "1"}
+        experiment=experiment.name,
+        scale=scale,
+        seed=seed,
+        digest=digest_stages(experiment, scale, seed),
+        rows=rows,
+        sources=list_sources(experiment, scale, seed),
+        defaults=list_defaults(experiment, scale, seed),
+        core_hours=0.5,
+        date="2026-11-26",
+        machine="a board",
+        versions={"edgefl": "1"},
     )
 
 
@@ -52,11 +61,20 @@ def test_result_without_a_new_row_counts_as_missing(tmp_path):
 
 
 def test_result_whose_row_reads_another_figure_counts_as_missing(tmp_path):
-    sources = list_sources(EXPERIMENT, "full", 1)
-    write_result(tmp_path, replace(make_seed_result(1, {"A": 1.0, "B": 3.0}), sources=sources))
-    assert read_result(tmp_path, EXPERIMENT, "full", 1) is not None
+    write_result(tmp_path, make_seed_result(1, {"A": 1.0, "B": 3.0}))
     changed = parse_experiment("aem.toy", TOY.replace('"A" = { stage = "a"', '"A" = { stage = "b"'))
     assert read_result(tmp_path, changed, "full", 1) is None
+
+
+def test_result_of_another_default_counts_as_missing(tmp_path):
+    result = make_seed_result(1, {"A": 1.0, "B": 3.0})
+    assert result.defaults["a.epsilon"] == 0.33
+    assert "a.epochs" not in result.defaults
+    write_result(tmp_path, replace(result, defaults=result.defaults | {"a.epsilon": 0.2}))
+    assert read_result(tmp_path, EXPERIMENT, "full", 1) is None
+    older = {option: value for option, value in result.defaults.items() if option != "a.epsilon"}
+    write_result(tmp_path, replace(result, defaults=older))
+    assert read_result(tmp_path, EXPERIMENT, "full", 1) is not None
 
 
 def test_copy_under_another_seed_is_refused(tmp_path):
@@ -112,6 +130,8 @@ def test_directory_that_cannot_be_created_is_an_error(tmp_path):
         (lambda values: json.dumps(values | {"core_hours": None}), "'core_hours'"),
         (lambda values: json.dumps(values | {"curves": {"a": {}}}), "'curves'"),
         (lambda values: json.dumps(values | {"curves": []}), "'curves'"),
+        (lambda values: json.dumps(values | {"sources": None}), "'sources'"),
+        (lambda values: json.dumps(values | {"defaults": []}), "'defaults'"),
     ],
 )
 def test_damaged_result_is_named(tmp_path, damage, part):

@@ -121,6 +121,17 @@ def test_finished_stage_of_other_settings_is_refused(calls, tmp_path, changed, n
         play_stage(tmp_path, changed)
 
 
+def test_stage_that_ran_with_another_default_is_refused(calls, tmp_path):
+    stage = ExperimentStage("whole", CONFIG)
+    play_stage(tmp_path, stage)
+    path = tmp_path / "whole-3" / "stage.json"
+    settings = json.loads(path.read_text())
+    assert settings["default weight_decay"] == 0.0
+    path.write_text(json.dumps(settings | {"default weight_decay": 0.1}))
+    with pytest.raises(ConfigError, match=r"contains a run with default weight_decay = 0\.1, expected 0\.0;"):
+        play_stage(tmp_path, stage)
+
+
 def test_stage_of_an_older_version_is_read_if_its_rounds_match(calls, tmp_path):
     stage = ExperimentStage("whole", CONFIG)
     result = play_stage(tmp_path, stage)

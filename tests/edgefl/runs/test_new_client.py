@@ -205,6 +205,29 @@ def test_an_unfinished_federation_is_refused(prepare, samples, tmp_path, capfd):
     assert "has 1 of 5 rounds; finish the federation" in capfd.readouterr().err
 
 
+def test_a_diverged_federation_is_refused(simulate, samples, tmp_path, capfd):
+    x, y = samples
+    np.savez(tmp_path / "new.npz", x=x, y=y)
+    run = simulate()
+    path = run / "rounds.jsonl"
+    *others, last = map(json.loads, path.read_text().splitlines())
+    lines = [*others, last | {"loss": 40.0, "accuracy_mean": 0.1}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert edgefl(["personalize", str(run), "--data", str(tmp_path / "new.npz")]) == 1
+    error = capfd.readouterr().err
+    assert f"{run}: training diverged in round 2: the mean loss is 40" in error
+    assert "server_learning_rate" in error
+
+
+def test_the_plan_of_another_federation_is_refused(simulate, samples, tmp_path, capfd):
+    np.savez(tmp_path / "new.npz", x=samples[0], y=samples[1])
+    run = simulate(algorithm="fedavg")
+    note = run / "run.json"
+    note.write_text(note.read_text().replace('"fedavg"', '"fedprox"'))
+    assert edgefl(["personalize", str(run), "--data", str(tmp_path / "new.npz")]) == 1
+    assert "plan is a plan of fedavg, expected fedprox" in capfd.readouterr().err
+
+
 def test_an_algorithm_without_gates_needs_labels(simulate, samples, tmp_path, capfd):
     x, y = samples
     np.savez(tmp_path / "unlabelled.npz", x=x)

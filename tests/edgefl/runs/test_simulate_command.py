@@ -45,6 +45,21 @@ def test_simulate_compiles_runs_and_prints_the_summary(prepare, capfd, tmp_path)
         assert (out / "plan" / name).read_bytes() == (Path(prepared) / "plan" / name).read_bytes()
 
 
+def test_rounds_without_training_have_no_loss(prepare, capfd):
+    config, out = prepare(algorithm="local", rounds=1)
+    assert edgefl(["simulate", config, "--out", out, "--resume"]) == 0
+    captured = capfd.readouterr()
+    assert "round 1/1: " in captured.err
+    assert "nan" not in captured.err + captured.out
+
+    def refuse_constant(name: str) -> None:
+        raise AssertionError(f"{name} is not JSON")
+
+    lines = Path(out, "rounds.jsonl").read_text().splitlines()
+    records = [json.loads(line, parse_constant=refuse_constant) for line in lines]
+    assert [record["loss"] for record in records] == [None]
+
+
 @pytest.mark.parametrize(
     ("algorithm", "key"), [("clustered", "adjusted_rand_index"), ("fedmix", "adjusted_rand_index_experts")]
 )

@@ -81,6 +81,7 @@ def test_impossible_configuration_is_refused(config, message):
             "server_learning_rate x rounds is 0.02",
         ),
         (make_config("fedmix", server_learning_rate=0.001), None, "stay near their first weights; try 0.015"),
+        (make_config("fedmix", rounds=3, server_learning_rate=0.02), None, "first weights; try 0.03"),
         (
             replace(make_config("fedavg"), personalization=PersonalizationConfig(learning_rate=1.0)),
             None,

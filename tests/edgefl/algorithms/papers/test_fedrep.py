@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgefl.algorithms import PHASE_PERSONALIZE, REGISTRY, build_objectives
+from edgefl.algorithms import PHASE_PERSONALIZE, REGISTRY, build_objectives, make_algorithm
 from edgefl.algorithms.names import find_head_weights
 from edgefl.algorithms.papers.partial import START_MODEL
-from edgefl.config import FederationConfig, PersonalizationConfig
+from edgefl.config import AugmentationConfig, FederationConfig, PersonalizationConfig
 from edgefl.errors import ConfigError
 from edgefl.rng import derive_rng
 from edgefl.types import ClientState, Shard
@@ -160,6 +160,28 @@ def test_objectives_train_either_part(tiny_config):
     assert {spec.name for spec in objectives["train"].trained} == {"conv/kernel", "conv/bias"}
     assert {spec.name for spec in objectives["train"].frozen} == set(network.head_names)
     assert {spec.name for spec in objectives["train_head"].trained} == set(network.head_names)
+
+
+def test_augmentation_changes_the_samples_of_the_head(tiny_config, digits):
+    """The trunk of the received model is frozen, so only the samples can make the heads differ."""
+    from edgefl.algorithms.plans import build_plan
+    from edgefl.learner.litert import LiteRTLearner
+
+    config = replace(tiny_config, algorithm="fedrep", options={})
+    shard = Shard(digits[0][:40], digits[1][:40], digits[0][40:60], digits[1][40:60], 10)
+    heads = []
+    for augmentation in (AugmentationConfig(), AugmentationConfig(2, True, 10.0)):
+        plan, initial = build_plan(replace(config, augmentation=augmentation))
+        algorithm = make_algorithm("fedrep", LiteRTLearner(plan), {**plan.spec.options, "head_epochs": 2})
+        state = algorithm.init(initial, derive_rng(1, 0, "init"))
+        sent = algorithm.broadcast(state, "a")
+        update, after = algorithm.local_update(sent, ClientState(), shard, "a", derive_rng(1, 1, "a"))
+        assert {name for delta in update.deltas.values() for name in delta} == {"conv/kernel", "conv/bias"}
+        heads.append(after.arrays)
+    plain, augmented = heads
+    for name, array in plain.items():
+        assert not np.array_equal(array, sent.models[START_MODEL][name]), name
+        assert not np.array_equal(array, augmented[name]), name
 
 
 def test_models_that_cannot_be_split_are_an_error():
