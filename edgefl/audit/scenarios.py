@@ -50,6 +50,9 @@ class Scenario:
     options: Mapping[str, Any]
 
 
+NO_DEFENCE = Scenario("no defence", {})
+
+
 @dataclass(frozen=True)
 class Leak:
     """The information that one client's update reveals.
@@ -233,13 +236,13 @@ def list_defences(setting: Setting, noises: tuple[float, ...]) -> list[Scenario]
         np.median(
             [
                 l2_norm(update.deltas[GLOBAL])
-                for update in simulate_first_updates(setting, Scenario("", {})).values()
+                for update in simulate_first_updates(setting, NO_DEFENCE).values()
             ]
         )
     )
     limit = float(f"{norm:.3g}")
     return [
-        Scenario("no defence", {}),
+        NO_DEFENCE,
         Scenario(f"clip to {limit:g}", {"clip_update": limit}),
         *(
             Scenario(f"clip to {limit:g}, noise {noise:g}", {"clip_update": limit, "noise_multiplier": noise})
@@ -269,27 +272,55 @@ def audit_labels(
     Raises:
         ConfigError: the output layer of the model has no bias.
     """
-    layer = find_read_layer(setting)
-    truths = {c: count_shares(shard.y_train, shard.num_classes) for c, shard in setting.shards.items()}
-    rate = float(setting.plan.spec.options["learning_rate"])
-    seed = setting.config.seed
     show_scenario(ONE_STEP_NAME)
-    steps = {
-        c: take_one_step(setting.learner, setting.initial, shard, rate, derive_rng(seed, 1, c))
-        for c, shard in setting.shards.items()
-    }
-    exact = {c: Leak(truths[c], read_labels(delta, layer, step=rate)) for c, delta in steps.items()}
-    findings = [AuditFinding(Scenario(ONE_STEP_NAME, {}), exact)]
+    findings = [read_one_step(setting)]
     for scenario in list_defences(setting, noises):
         show_scenario(scenario.name)
-        updates = simulate_first_updates(setting, scenario)
-        leaks = {
-            c: Leak(truths[c], read_labels(update.deltas[GLOBAL], layer)) for c, update in updates.items()
-        }
-        findings.append(
-            AuditFinding(scenario, leaks, _measure_accuracy(setting, scenario) if accuracy else float("nan"))
-        )
+        finding = read_first_updates(setting, scenario)
+        share = _measure_accuracy(setting, scenario) if accuracy else finding.accuracy
+        findings.append(replace(finding, accuracy=share))
     return findings
+
+
+def read_one_step(setting: Setting) -> AuditFinding:
+    """Return the class shares that one step on all samples of each client tells.
+
+    Args:
+        setting: the audited federation.
+
+    Raises:
+        ConfigError: the output layer of the model has no bias.
+    """
+    layer = find_read_layer(setting)
+    rate = float(setting.plan.spec.options["learning_rate"])
+    leaks = {}
+    for c, shard in setting.shards.items():
+        rng = derive_rng(setting.config.seed, 1, c)
+        delta = take_one_step(setting.learner, setting.initial, shard, rate, rng)
+        truth = count_shares(shard.y_train, shard.num_classes)
+        leaks[c] = Leak(truth, read_labels(delta, layer, step=rate))
+    return AuditFinding(Scenario(ONE_STEP_NAME, {}), leaks)
+
+
+def read_first_updates(setting: Setting, scenario: Scenario) -> AuditFinding:
+    """Return the class shares that the first update of each client tells, without an accuracy.
+
+    Args:
+        setting: the audited federation.
+        scenario: the defence.
+
+    Raises:
+        ConfigError: the output layer of the model has no bias.
+    """
+    layer = find_read_layer(setting)
+    leaks = {
+        c: Leak(
+            count_shares(setting.shards[c].y_train, setting.shards[c].num_classes),
+            read_labels(update.deltas[GLOBAL], layer),
+        )
+        for c, update in simulate_first_updates(setting, scenario).items()
+    }
+    return AuditFinding(scenario, leaks)
 
 
 def _measure_accuracy(setting: Setting, scenario: Scenario) -> float:

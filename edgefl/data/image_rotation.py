@@ -32,25 +32,7 @@ def rotate(images: Array, degrees: float) -> Array:
         return images
     if degrees % 90 == 0 and (height == width or degrees % 180 == 0):
         return np.ascontiguousarray(np.rot90(images, int(degrees // 90) % 4, axes=(1, 2)))
-    angle = np.deg2rad(degrees)
-    row, column = np.mgrid[:height, :width].astype(np.float64)
-    row = row - (height - 1) / 2
-    column = column - (width - 1) / 2
-    # Source position of each pixel of the result: the inverse rotation, with rows counted downwards.
-    from_row = np.cos(angle) * row + np.sin(angle) * column + (height - 1) / 2
-    from_column = -np.sin(angle) * row + np.cos(angle) * column + (width - 1) / 2
-    top = np.floor(from_row).astype(np.int64)
-    left = np.floor(from_column).astype(np.int64)
-    turned = np.zeros_like(images)
-    for down in (0, 1):
-        for right in (0, 1):
-            at_row = top + down
-            at_column = left + right
-            share = (1 - np.abs(from_row - at_row)) * (1 - np.abs(from_column - at_column))
-            inside = (at_row >= 0) & (at_row < height) & (at_column >= 0) & (at_column < width)
-            weight = np.where(inside, share, 0).astype(np.float32)
-            turned += weight[..., None] * images[:, at_row.clip(0, height - 1), at_column.clip(0, width - 1)]
-    return turned
+    return rotate_by_angles(images, np.full(len(images), degrees))
 
 
 def rotate_by_turns(images: Array, turns: Labels, degrees: float) -> Array:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.audit.scenarios import Setting, audit_labels
+from edgefl.audit.scenarios import NO_DEFENCE, Setting, read_first_updates, read_one_step
 from edgefl.config import FederationConfig
 from edgefl.data.dataset import as_float
 from edgefl.learner.litert import LiteRTLearner
@@ -75,8 +75,10 @@ def measure_label_distances(
     """
     plan, initial = _read_plan(run)
     setting = Setting(plan, initial, shared.shards, config, LiteRTLearner(plan))
-    findings = audit_labels(setting, (), accuracy=False, show_scenario=lambda name: None)
-    return {"one_step": findings[0].distance, "epochs": findings[1].distance}
+    return {
+        "one_step": read_one_step(setting).distance,
+        "epochs": read_first_updates(setting, NO_DEFENCE).distance,
+    }
 
 
 def measure_predicted_precision(confusions: Iterable[NDArray[np.int64]]) -> float:
