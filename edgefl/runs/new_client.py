@@ -75,6 +75,8 @@ def open_finished_run(path: Path) -> FinishedRun:
         config = restore_config(values)
     except ConfigError as error:
         raise ConfigError(f"{files.note}: {error}") from error
+    if not files.plan.exists():
+        raise StateError(f"{path} has no plan yet; finish the federation, with --resume for a simulation")
     plan = load_plan(files.plan)
     check_plan_options(plan.spec, "use the version that made this run")
     if plan.spec.algorithm != config.algorithm:

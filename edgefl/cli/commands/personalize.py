@@ -143,7 +143,7 @@ def _format_unlabelled(figures: Mapping[str, Any]) -> str:
     counts = np.bincount(figures["predictions"])
     shares = ", ".join(f"{share:.2f}" for share in figures["gate"])
     lines = [
-        f"{figures['id']}: {figures['algorithm']}, {figures['samples']} samples without labels",
+        f"{figures['id']}: {figures['algorithm']}, samples without labels: {figures['samples']}",
         f"mean gate of the participants over the experts: {shares}",
         "predictions by class: " + ", ".join(f"{k}: {count}" for k, count in enumerate(counts) if count),
     ]

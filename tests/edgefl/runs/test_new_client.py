@@ -191,6 +191,8 @@ def test_errors_name_the_remedy(simulate, samples, tmp_path, capfd):
     assert "check that this is the right directory" in refuse("fits", directory=tmp_path)
     (run / "server_state.safetensors").unlink()
     assert "has no server state" in refuse("fits")
+    (run / "plan").rename(run / "elsewhere")
+    assert "has no plan yet; finish the federation" in refuse("fits")
 
 
 def test_an_unfinished_federation_is_refused(prepare, samples, tmp_path, capfd):
