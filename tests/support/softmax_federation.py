@@ -1,6 +1,6 @@
 """A simulated federation of the softmax learner."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,3 +34,18 @@ def simulate_softmax(
     rng = np.random.default_rng(seed)
     initial = {each.name: rng.normal(0, scale, each.shape).astype(np.float32) for each in spec.weights}
     return simulate(Plan(spec, b"", b""), initial, shards, config, learner=SoftmaxLearner(spec), **options)
+
+
+def make_permuted_shard(seed: int, labels: Sequence[int], noise: float) -> Shard:
+    """Return 60 training and 20 test samples of three classes with permuted labels.
+
+    Args:
+        seed: of the samples.
+        labels: the label of each class.
+        noise: standard deviation around the centre of a class. Centres have a distance of 2.8.
+    """
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, 80)
+    x = (np.eye(3, 4)[y] * 2 + rng.normal(0, noise, (80, 4))).astype(np.float32)
+    named = np.asarray(labels)[y]
+    return Shard(x[:60], named[:60], x[60:], named[60:], 3)

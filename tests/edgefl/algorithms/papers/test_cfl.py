@@ -13,9 +13,9 @@ from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
 from edgefl.rng import derive_rng
 from edgefl.storage.checkpoint import decode_server_state, encode_server_state
-from edgefl.types import ServerState, Shard, Update
+from edgefl.types import ServerState, Update
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
-from tests.support.softmax_federation import simulate_softmax
+from tests.support.softmax_federation import make_permuted_shard, simulate_softmax
 
 OPPOSED = {"a": [1, 0], "b": [1, 0.1], "c": [-1, 0], "d": [-1, 0.1]}
 """Deltas of two pairs. The mean is (0, .05), the largest norm 1.005."""
@@ -264,20 +264,11 @@ def test_invalid_option_is_an_error(options, message):
         make_algorithm("cfl", None, options)
 
 
-def make_shard(seed, labels):
-    """Return samples of three classes whose labels are permuted."""
-    rng = np.random.default_rng(seed)
-    y = rng.integers(0, 3, 80)
-    x = (np.eye(3, 4)[y] * 2 + rng.normal(0, 0.7, (80, 4))).astype(np.float32)
-    named = np.asarray(labels)[y]
-    return Shard(x[:60], named[:60], x[60:], named[60:], 3)
-
-
 @pytest.mark.parametrize("groups", [1, 2])
 def test_simulation_finds_the_groups(groups):
     """Clients of two groups have opposite labels for two classes. Clients of one group stay together."""
     labels = [[0, 1, 2], [2, 1, 0]]
-    shards = {f"c{i}": make_shard(i, labels[i % groups]) for i in range(6)}
+    shards = {f"c{i}": make_permuted_shard(i, labels[i % groups], 0.7) for i in range(6)}
     options = complete_algorithm_options("cfl", {"pretrain_rounds": 2, "learning_rate": 0.05})
     spec = softmax_spec("cfl", inputs=4, features=4, classes=3, options=options)
     config = FederationConfig(rounds=10, algorithm="cfl", options=options)

@@ -8,9 +8,9 @@ from edgefl.algorithms.papers.fedem import estimate_pi, infer_responsibilities
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
 from edgefl.rng import derive_rng
-from edgefl.types import Broadcast, ClientState, ServerState, Shard, Update
+from edgefl.types import Broadcast, ClientState, ServerState, Update
 from tests.support.numpy_learner.softmax import softmax_spec
-from tests.support.softmax_federation import simulate_softmax
+from tests.support.softmax_federation import make_permuted_shard, simulate_softmax
 
 LOG_P = np.log([[0.2, 0.6], [0.5, 0.5], [0.9, 0.1]])
 """log p_m(y_i | x_i) of three samples and two components."""
@@ -105,18 +105,9 @@ def test_client_without_state_estimates_its_weights(one_sample):
     assert mixture.diagnostics["assignment"] == 1
 
 
-def make_shard(seed, labels):
-    """Return samples of three classes whose labels are permuted."""
-    rng = np.random.default_rng(seed)
-    y = rng.integers(0, 3, 80)
-    x = (np.eye(3, 4)[y] * 2 + rng.normal(0, 0.5, (80, 4))).astype(np.float32)
-    named = np.asarray(labels)[y]
-    return Shard(x[:60], named[:60], x[60:], named[60:], 3)
-
-
 def test_clients_with_opposite_labels_use_other_components():
     labels = [[0, 1, 2], [2, 1, 0]]
-    shards = {f"c{i}": make_shard(i, labels[i % 2]) for i in range(6)}
+    shards = {f"c{i}": make_permuted_shard(i, labels[i % 2], 0.5) for i in range(6)}
     options = complete_algorithm_options("fedem", {"num_experts": 2, "learning_rate": 0.05})
     spec = softmax_spec("fedem", inputs=4, features=4, classes=3, options=options)
     config = FederationConfig(rounds=15, algorithm="fedem", options=options)
