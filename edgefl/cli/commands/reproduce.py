@@ -15,7 +15,14 @@ from click.core import ParameterSource
 from edgefl.algorithms.registry import REGISTRY
 from edgefl.errors import ConfigError
 from edgefl.reproduce import outcomes
-from edgefl.reproduce.experiment import PAPERS, Experiment, ExperimentScale, find_experiment, load_experiments
+from edgefl.reproduce.experiment import (
+    EXPERIMENT_SCALES,
+    PAPERS,
+    Experiment,
+    ExperimentScale,
+    find_experiment,
+    load_experiments,
+)
 from edgefl.reproduce.report import ExperimentReport, plot_curves, plot_report, to_csv, to_json, to_text
 from edgefl.reproduce.results import (
     RESULTS_DIRECTORY,
@@ -41,22 +48,18 @@ RUNS = Path("runs") / "reproduce"
 )
 @click.option(
     "--reduced",
-    "scale",
-    flag_value="reduced",
-    default="reduced",
+    is_flag=True,
     help="Minutes on two cores, but hours for `outcomes`. This is the default.",
 )
-@click.option("--half", "scale", flag_value="half", help="The paper's set-up with fewer rounds or epochs.")
+@click.option("--half", is_flag=True, help="The paper's set-up with fewer rounds or epochs.")
 @click.option(
     "--full",
-    "scale",
-    flag_value="full",
+    is_flag=True,
     help="The sizes of the paper: hours. The report lists the differences from the paper.",
 )
 @click.option(
     "--smoke",
-    "scale",
-    flag_value="smoke",
+    is_flag=True,
     help="About a minute, to check that everything runs. The figures mean little.",
 )
 @click.option(
@@ -105,7 +108,10 @@ RUNS = Path("runs") / "reproduce"
 def reproduce(
     name: str | None,
     table: str,
-    scale: ExperimentScale,
+    reduced: bool,
+    half: bool,
+    full: bool,
+    smoke: bool,
     seeds: int,
     show_list: bool,
     run_next: bool,
@@ -132,6 +138,10 @@ def reproduce(
       edgefl reproduce --next
       edgefl reproduce outcomes --seeds 3
     """
+    chosen = {"reduced": reduced, "half": half, "full": full, "smoke": smoke}
+    scales = [scale for scale in EXPERIMENT_SCALES if chosen[scale]]
+    if len(scales) > 1:
+        raise ConfigError(f"--{' and --'.join(scales)} exclude each other; pass only one")
     if results is None:
         results = RESULTS_DIRECTORY if RESULTS_DIRECTORY.is_dir() else RUNS / "results"
     processes = processes or os.cpu_count() or 1
@@ -145,13 +155,14 @@ def reproduce(
     if show_list and run_next:
         raise ConfigError("--list and --next exclude each other; leave one out")
     if show_list or run_next:
-        _refuse_size("--list" if show_list else "--next")
+        _refuse_size("--list" if show_list else "--next", scales)
     if show_list:
         _print_list(_select_experiments(name, table), results, as_json)
         return
     if run_next:
         _run_next(_select_experiments(name, table), out, results, processes, as_json)
         return
+    scale = scales[0] if scales else "reduced"
     if name is None:
         raise ConfigError(f"no paper, expected one of {', '.join([*PAPERS, OUTCOMES])}, or --list or --next")
     if name == OUTCOMES:
@@ -165,15 +176,13 @@ def reproduce(
     _report_seeds(experiment, scale, played, out, as_json)
 
 
-def _refuse_size(option: str) -> None:
+def _refuse_size(option: str, scales: Sequence[str]) -> None:
     """Refuse a scale or a number of seeds beside an option that shows or chooses them itself."""
-    context = click.get_current_context()
-    for name in ("scale", "seeds"):
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            received = f"--{context.params[name]}" if name == "scale" else "--seeds"
-            raise ConfigError(
-                f"{option} is for all scales and planned seeds, received {received}; leave it out"
-            )
+    has_seeds = click.get_current_context().get_parameter_source("seeds") is ParameterSource.COMMANDLINE
+    if received := [*scales, *(["seeds"] if has_seeds else [])]:
+        raise ConfigError(
+            f"{option} is for all scales and planned seeds, received --{received[0]}; leave it out"
+        )
 
 
 def _select_experiments(name: str | None, table: str) -> list[Experiment]:

@@ -197,6 +197,7 @@ def test_list_names_every_table_and_its_verdicts(tmp_path, capsys):
         (["reproduce", "outcomes", "--next"], ("--next", "outcomes")),
         (["reproduce", "--list", "--next"], ("--list", "--next")),
         (["reproduce", "--next", "--full"], ("--next", "--full")),
+        (["reproduce", "fedmix", "--smoke", "--full"], ("--smoke and --full", "pass only one")),
         (["reproduce", "--list", "--seeds", "2"], ("--list", "--seeds")),
         (["reproduce", "--next", "--algorithm", "fedavg"], ("--algorithm", "outcomes")),
         (["reproduce", "aem", "--list", "--table", "figure-9"], ("'figure-9'", "table-2")),
