@@ -108,18 +108,23 @@ def open_finished_run(path: Path) -> FinishedRun:
 
 
 def _read_rounds(path: Path) -> tuple[list[float | None], float, dict[str, float]]:
-    """Return the loss of each round, the last mean accuracy, and each client's number of samples."""
-    losses: list[float | None] = []
+    """Return the loss of each round, the last mean accuracy, and each client's number of samples.
+
+    A repeated round has two lines, of which the last one counts. The personalization may have a line too.
+    """
+    losses: dict[int, float | None] = {}
     accuracy = math.nan
     counts: dict[str, float] = {}
     try:
         for line in path.read_text().splitlines():
             record = json.loads(line)
-            losses.append(record["loss"])
-            accuracy = float(record.get("accuracy_mean", math.nan))
+            if record.get("phase") != PHASE_PERSONALIZE:
+                losses[record["round"]] = record["loss"]
+                reported = record.get("accuracy_mean")
+                accuracy = math.nan if reported is None else float(reported)
             updates = record.get("updates", {})
             counts |= {client_id: float(figures["num_samples"]) for client_id, figures in updates.items()}
-        return losses, accuracy, counts
+        return list(losses.values()), accuracy, counts
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StateError(
             f"cannot read the rounds in {path}: {error!r}; check that this is the right directory"

@@ -137,12 +137,20 @@ def test_a_labelled_client_gets_the_model_that_the_simulator_makes(
 
 
 def test_a_federated_gate_serves_unlabelled_clients_of_a_deployment(simulate, samples, tmp_path, capfd):
-    """The directory of an aggregator has the same files as a run, without client states."""
+    """The directory of an aggregator has the same files as a run, without client states.
+
+    Its rounds.jsonl has null for a figure that is not known, and a line for the personalization. A round that
+    was repeated after a restart has two lines.
+    """
     x, _ = samples
     np.savez(tmp_path / "unlabelled.npz", x=x)
     for gate in ("local", "federated"):
         run = simulate(name=gate, gate=f'"{gate}"')
         shutil.rmtree(run / "clients")
+        first, last = map(json.loads, (run / "rounds.jsonl").read_text().splitlines())
+        personalization = {"round": 3, "phase": "personalize", "loss": None, "updates": {}}
+        lines = [first | {"loss": 99.0}, first, last | {"accuracy_mean": None}, personalization]
+        (run / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         done = edgefl(["personalize", str(run), "--data", str(tmp_path / "unlabelled.npz"), "--json"])
         captured = capfd.readouterr()
         assert done == (gate == "local")
