@@ -23,7 +23,7 @@ from tests.support.result_pages import (
 
 PAPER_PAGES = sorted((ROOT / "docs" / "papers").glob("*.md"))
 RESULT_PAGES = sorted((ROOT / "docs" / "results").glob("*.md"))
-TYPED_PAGES = {"int8.md", "outcomes.md"}
+TYPED_PAGES = {"outcomes.md"}
 """Pages whose tables are still typed, because their commands take an hour or more."""
 FIGURE_ROW = re.compile(r"^\|.*\.\d", re.MULTILINE)
 TABLE = re.compile(r"^<!-- table: (\S+) -->$", re.MULTILINE)
