@@ -493,6 +493,11 @@ def _suggest_remedy(
     others = " or ".join(f'"{name}"' for name in SUGGESTED_ALGORITHMS if name != algorithm)
     if verdict.worse > verdict.better and not select:
         return "Set select = true in [personalization], so that a device can keep its local model."
+    if local == 1:
+        return (
+            "Training alone makes no error on the test samples, so nothing can be better: check that the "
+            "labels have several classes, or test on more samples."
+        )
     if 2 * verdict.kinds["local"] > verdict.devices:
         return (
             "Most devices ship their local model: their data differ a lot, or each device has enough. Try "

@@ -230,6 +230,13 @@ EQUAL_ROWS = [make_row(f"d-{i}", 0.9, 0.6, 0.9, 0.9, 0.0, 0.0, 0.0) for i in ran
             "learning_rate, or more rounds.",
         ),
         (
+            [make_row(f"d-{i}", 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0) for i in range(4)],
+            {"num_classes": 10},
+            "The federation was worth it for none of 4 devices: ",
+            "Training alone makes no error on the test samples, so nothing can be better: check that the "
+            "labels have several classes, or test on more samples.",
+        ),
+        (
             [make_row(f"d-{i}", 0.8, 0.8, 0.8, 0.8, 0.0, 0.0, 0.0) for i in range(4)],
             {"algorithm": "local"},  # without a federation, another algorithm is no advice
             "The federation was worth it for none of 4 devices: ",
