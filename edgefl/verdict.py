@@ -472,13 +472,15 @@ def _suggest_remedy(
     verdict: FederationVerdict, algorithm: str, num_classes: int, tested: int, select: bool
 ) -> str:
     local, federated, shipped = (verdict.means[name] for name in ("local", "federated", "shipped"))
-    if shipped is None or verdict.gain_points is None or algorithm == "local":
+    if shipped is None or verdict.gain_points is None:
         return ""
     if _is_chance(shipped, num_classes, tested):
         return (
             f"The models are at chance ({format_percent(shipped)} with {num_classes} classes): look at "
             "the labels, then try a smaller learning_rate, or more rounds."
         )
+    if algorithm == "local":
+        return ""
     compared = verdict.better + verdict.as_good + verdict.worse
     gained = verdict.gain_points > 0
     if (2 * verdict.better >= compared if compared else gained) or verdict.overall == "better":

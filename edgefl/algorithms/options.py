@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from edgefl.config import FederationConfig
+from edgefl.config import FederationConfig, find_nearest
 from edgefl.errors import ConfigError
 
 
@@ -135,4 +135,5 @@ def check_choice(key: str, value: str, choices: Sequence[str]) -> None:
         ConfigError: the value is not one of the choices.
     """
     if value not in choices:
-        raise ConfigError(f"[algorithm] {key} is {value!r}, expected {' or '.join(map(repr, choices))}")
+        expected = f"[algorithm] {key} is {value!r}, expected {' or '.join(map(repr, choices))}"
+        raise ConfigError("; ".join(filter(None, (expected, find_nearest(value, choices)))))

@@ -273,17 +273,17 @@ def audit_labels(
         ConfigError: the output layer of the model has no bias.
     """
     show_scenario(ONE_STEP_NAME)
-    findings = [read_one_step(setting)]
+    findings = [audit_one_step(setting)]
     for scenario in list_defences(setting, noises):
         show_scenario(scenario.name)
-        finding = read_first_updates(setting, scenario)
+        finding = audit_first_updates(setting, scenario)
         share = _measure_accuracy(setting, scenario) if accuracy else finding.accuracy
         findings.append(replace(finding, accuracy=share))
     return findings
 
 
-def read_one_step(setting: Setting) -> AuditFinding:
-    """Return the class shares that one step on all samples of each client tells.
+def audit_one_step(setting: Setting) -> AuditFinding:
+    """Infer the class shares of each client from one step on all of its samples.
 
     Args:
         setting: the audited federation.
@@ -302,8 +302,8 @@ def read_one_step(setting: Setting) -> AuditFinding:
     return AuditFinding(Scenario(ONE_STEP_NAME, {}), leaks)
 
 
-def read_first_updates(setting: Setting, scenario: Scenario) -> AuditFinding:
-    """Return the class shares that the first update of each client tells, without an accuracy.
+def audit_first_updates(setting: Setting, scenario: Scenario) -> AuditFinding:
+    """Infer the class shares of each client from its first update. The finding has no accuracy.
 
     Args:
         setting: the audited federation.

@@ -4,7 +4,7 @@ import difflib
 import math
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -621,8 +621,18 @@ def suggest_nearest(key: str, choices: list[str]) -> str:
         key: the unknown key or value.
         choices: the keys or values that exist.
     """
+    return find_nearest(key, choices) or f"expected one of {', '.join(choices)}"
+
+
+def find_nearest(key: str, choices: Sequence[str]) -> str:
+    """Return the question whether the nearest choice was meant, or nothing without a similar one.
+
+    Args:
+        key: the unknown key or value.
+        choices: the keys or values that exist.
+    """
     close = difflib.get_close_matches(key, choices, 1)
-    return f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(choices)}"
+    return f"did you mean {close[0]!r}?" if close else ""
 
 
 def _check_table(table: str, raw: Mapping[str, Any], cls: type, skip: tuple[str, ...] = ()) -> dict[str, Any]:

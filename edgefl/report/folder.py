@@ -1,6 +1,5 @@
 """Reads the output folder of a simulation, an experiment stage, an aggregator or a demo."""
 
-import json
 import math
 import re
 import tomllib
@@ -11,6 +10,7 @@ from typing import Any
 
 from edgefl.errors import ConfigError, StateError
 from edgefl.runs.directory import read_json
+from edgefl.runs.round_records import read_round_records
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.storage.demo_directory import DemoFiles
 from edgefl.storage.run_directory import RunFiles
@@ -214,38 +214,6 @@ def _read_demo(files: DemoFiles) -> Folder:
         summary,
         inner.clusters if inner else None,
     )
-
-
-def read_round_records(path: Path) -> tuple[JsonObject, ...]:
-    """Return the records of rounds.jsonl, one per round in order.
-
-    If a round was repeated, its last record counts. An incomplete last line is ignored, and so is the
-    personalization. A missing file has no records.
-
-    Raises:
-        StateError: a line is not a record.
-    """
-    if not path.exists():
-        return ()
-    by_round: dict[int, JsonObject] = {}
-    lines = path.read_text(errors="replace").split("\n")
-    for line_number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-            round = record["round"]
-            if isinstance(round, bool) or not isinstance(round, int):
-                raise TypeError(f"round is {round!r}")
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            if line_number == len(lines):  # the process ended while it wrote this line
-                continue
-            raise StateError(
-                f"{path} is damaged in line {line_number}: {error!r}; is this the folder of a federation?"
-            ) from error
-        if record.get("phase") != "personalize":
-            by_round[round] = record
-    return tuple(by_round[round] for round in sorted(by_round))
 
 
 def to_number(value: Any) -> float:

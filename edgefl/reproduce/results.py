@@ -122,6 +122,7 @@ def read_result(directory: Path, experiment: Experiment, scale: str, seed: int) 
     defaults = list_defaults(experiment, scale, seed)
     is_current = (
         result.digest == digest_stages(experiment, scale, seed)
+        and sources.keys() <= result.rows.keys()
         and sources.items() <= result.sources.items()
         and all(result.defaults.get(option, value) == value for option, value in defaults.items())
     )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.audit.scenarios import NO_DEFENCE, Setting, read_first_updates, read_one_step
+from edgefl.audit.scenarios import NO_DEFENCE, Setting, audit_first_updates, audit_one_step
 from edgefl.config import FederationConfig
 from edgefl.data.dataset import as_float
 from edgefl.learner.litert import LiteRTLearner
@@ -76,8 +76,8 @@ def measure_label_distances(
     plan, initial = _read_plan(run)
     setting = Setting(plan, initial, shared.shards, config, LiteRTLearner(plan))
     return {
-        "one_step": read_one_step(setting).distance,
-        "epochs": read_first_updates(setting, NO_DEFENCE).distance,
+        "one_step": audit_one_step(setting).distance,
+        "epochs": audit_first_updates(setting, NO_DEFENCE).distance,
     }
 
 

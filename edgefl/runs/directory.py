@@ -13,6 +13,7 @@ from typing import Any
 from edgefl.config import FederationConfig, restore_config
 from edgefl.errors import ConfigError, PlanError, StateError
 from edgefl.plan.spec import INITIAL_FILE, Plan, load_plan
+from edgefl.runs.round_records import read_round_records
 from edgefl.runs.states import FileStates
 from edgefl.server.initial_weights import decode_initial_weights
 from edgefl.simulation.simulate import Record
@@ -161,10 +162,9 @@ class RunDirectory:
             raise PlanError(f"{self.files.plan}: {error}") from error
         return plan, decode_initial_weights(initial.read_bytes(), plan.spec, str(initial))
 
-    def read_records(self) -> list[dict[str, Any]]:
-        """Return the record of each round as a JSON object, from the first round to the last."""
-        path = self.files.rounds
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    def read_records(self) -> tuple[Mapping[str, Any], ...]:
+        """Return the record of each round, see `read_round_records`."""
+        return read_round_records(self.files.rounds)
 
     def _trim(self) -> None:
         """Remove the lines of rounds after the checkpoint, which the run repeats with the same results."""

@@ -4,8 +4,6 @@ With labels, it personalizes like every other client. Without labels, it predict
 participants, see `edgefl.algorithms.mixtures.marginal_gate`.
 """
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,8 +25,9 @@ from edgefl.errors import ConfigError, DataError, PlanError, StateError
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.spec import Plan, PlanSpec, load_plan, read_num_classes
 from edgefl.runs.directory import read_json
+from edgefl.runs.round_records import find_recorded_divergence, read_round_records
 from edgefl.runs.states import load_committed_states
-from edgefl.server.divergence import explain_divergence, find_divergence
+from edgefl.server.divergence import explain_divergence
 from edgefl.server.server_algorithm import build_server_algorithm
 from edgefl.simulation.clients import make_work_items
 from edgefl.storage.checkpoint import decode_server_state
@@ -99,33 +98,22 @@ def open_finished_run(path: Path) -> FinishedRun:
         )
     # A resumed run may have more rounds than its run.json
     config = replace(config, rounds=max(config.rounds, state.round - 1))
-    losses, accuracy, counts = _read_rounds(files.rounds)
-    if not config.privacy.is_on:
-        classes = read_num_classes(plan.spec) or 0
-        if divergence := find_divergence(losses, classes, accuracy, rounds=config.rounds):
-            raise StateError(f"{path}: {explain_divergence(divergence)}")
-    return FinishedRun(files, config, plan, state, counts)
+    records = read_round_records(files.rounds)
+    if not records:
+        raise StateError(f"{files.rounds} has no rounds; check that this is the right directory")
+    if divergence := find_recorded_divergence(records, config, plan.spec):
+        raise StateError(f"{path}: {explain_divergence(divergence)}")
+    return FinishedRun(files, config, plan, state, _count_samples(files.rounds, records))
 
 
-def _read_rounds(path: Path) -> tuple[list[float | None], float, dict[str, float]]:
-    """Return the loss of each round, the last mean accuracy, and each client's number of samples.
-
-    A repeated round has two lines, of which the last one counts. The personalization may have a line too.
-    """
-    losses: dict[int, float | None] = {}
-    accuracy = math.nan
-    counts: dict[str, float] = {}
+def _count_samples(path: Path, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     try:
-        for line in path.read_text().splitlines():
-            record = json.loads(line)
-            if record.get("phase") != PHASE_PERSONALIZE:
-                losses[record["round"]] = record["loss"]
-                reported = record.get("accuracy_mean")
-                accuracy = math.nan if reported is None else float(reported)
-            updates = record.get("updates", {})
-            counts |= {client_id: float(figures["num_samples"]) for client_id, figures in updates.items()}
-        return list(losses.values()), accuracy, counts
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return {
+            client_id: float(figures["num_samples"])
+            for record in records
+            for client_id, figures in record.get("updates", {}).items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StateError(
             f"cannot read the rounds in {path}: {error!r}; check that this is the right directory"
         ) from error

@@ -25,7 +25,8 @@ from edgefl.loggers.scalars import Write, extract_round_scalars
 from edgefl.plan.spec import INITIAL_FILE, Plan, read_num_classes, save_plan
 from edgefl.runs.directory import RunDirectory
 from edgefl.runs.progress import RoundProgress
-from edgefl.server.divergence import explain_no_progress
+from edgefl.runs.round_records import find_recorded_divergence
+from edgefl.server.divergence import FederationDivergedError, explain_no_progress
 from edgefl.simulation.clients import ClientResult, SimulatedFederation, drop_mixture
 from edgefl.simulation.communication_cost import CommunicationCost
 from edgefl.simulation.engines.base import Engine, SerialEngine
@@ -233,6 +234,9 @@ def play_run(
             progress.report_client(done, len(partitioned.shards))
         return keep_result(client_id, result)
 
+    records = () if start else run.read_records()
+    if divergence := find_recorded_divergence(records, config, plan.spec):
+        raise FederationDivergedError(divergence)
     test = (as_float(dataset.x_test), dataset.y_test) if measure_test else None
     return simulate(
         plan,
@@ -248,7 +252,7 @@ def play_run(
         progress=save,
         keep_result=count,
         evaluate_every=evaluate_every,
-        losses=[] if start else [record["loss"] for record in run.read_records()],
+        losses=[record["loss"] for record in records],
         without_rounds=without_rounds,
     )
 

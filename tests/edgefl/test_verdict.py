@@ -230,6 +230,13 @@ EQUAL_ROWS = [make_row(f"d-{i}", 0.9, 0.6, 0.9, 0.9, 0.0, 0.0, 0.0) for i in ran
             "learning_rate, or more rounds.",
         ),
         (
+            [make_row("a", 0.1, 0.1, 0.1, 0.1, 0.0, 0.0, 0.0)],
+            {"algorithm": "local", "num_classes": 10},
+            "The federation was worth it for none of 1 device: ",
+            "The models are at chance (10.0% with 10 classes): look at the labels, then try a smaller "
+            "learning_rate, or more rounds.",
+        ),
+        (
             [make_row(f"d-{i}", 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0) for i in range(4)],
             {"num_classes": 10},
             "The federation was worth it for none of 4 devices: ",

@@ -107,7 +107,7 @@ def fedrep(learner: Learner | None, options: FedRepOptions) -> Algorithm:
         head = {name: state.arrays.get(name, array) for name, array in start.items()}
         trunk = broadcast.models[GLOBAL]
         data = {"x": shard.x_train}
-        if all(spec.name != "x" for spec in learner.spec.find_signature("train_head").data):
+        if not learner.spec.augmentation:
             data = {"features": learner.predict("features", trunk, data)}
         trained, _ = learner.fit(
             "train_head",

@@ -73,6 +73,12 @@ def test_best_model_is_shipped_even_if_training_degraded_all(learner):
         assert choose_shipped_model(learner, models, scores, SPLIT, ORDER, "a") == LOCAL_MODEL
 
 
+def test_first_model_is_shipped_if_training_degraded_all_alike(learner):
+    models = dict.fromkeys((LOCAL_MODEL, FINE_TUNED_MODEL), make_model(0.0))
+    scores = dict.fromkeys(models, HIGH)
+    assert choose_shipped_model(learner, models, scores, SPLIT, ORDER, "a") == FINE_TUNED_MODEL
+
+
 def test_first_available_model_is_shipped_without_scores(learner):
     models = {MIXTURE_MODEL: make_model(0.0), LOCAL_MODEL: make_model(0.0)}
     assert choose_shipped_model(learner, models, {}, SPLIT, ORDER, "a") == LOCAL_MODEL

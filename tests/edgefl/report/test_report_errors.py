@@ -8,7 +8,8 @@ import pytest
 
 from edgefl.cli.main import run_command as edgefl
 from edgefl.errors import StateError
-from edgefl.report.folder import read_folder, read_round_records
+from edgefl.report.folder import read_folder
+from edgefl.runs.round_records import read_round_records
 
 
 @pytest.fixture

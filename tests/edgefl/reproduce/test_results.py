@@ -66,6 +66,12 @@ def test_result_whose_row_reads_another_figure_counts_as_missing(tmp_path):
     assert read_result(tmp_path, changed, "full", 1) is None
 
 
+def test_result_that_lacks_a_figure_counts_as_missing(tmp_path):
+    """The file says where the row comes from, but has no figure for it."""
+    write_result(tmp_path, make_seed_result(1, {"A": 1.0}))
+    assert read_result(tmp_path, EXPERIMENT, "full", 1) is None
+
+
 def test_result_of_another_default_counts_as_missing(tmp_path):
     result = make_seed_result(1, {"A": 1.0, "B": 3.0})
     assert result.defaults["a.epsilon"] == 0.33

@@ -354,7 +354,7 @@ def test_missing_or_invalid_side_information_is_an_error(side, shards):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"condition": "lable"}, "condition is 'lable', expected 'label' or 'side'"),
+        ({"condition": "lable"}, "did you mean 'label'"),
         ({"gate": "none"}, "'local' or 'federated'"),
         ({"num_experts": 0}, "1 or more"),
         ({"prune": 1.5}, "from 0 to 1"),

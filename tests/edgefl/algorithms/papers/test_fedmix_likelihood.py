@@ -89,7 +89,7 @@ def test_laws_hold_with_likelihood_objective(shards):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"objective": "likelyhood"}, "objective is 'likelyhood', expected 'bound' or 'likelihood'"),
+        ({"objective": "likelyhood"}, "did you mean 'likelihood'"),
         ({"server_optimizer": "adm"}, "did you mean 'adam'"),
         ({"objective": "likelihood", "prune": 0.5}, "leave them out"),
         ({"objective": "likelihood", "condition": "side"}, "leave them out"),

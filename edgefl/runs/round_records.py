@@ -1,0 +1,68 @@
+"""Reads rounds.jsonl, the records of the rounds of a simulation or an aggregator."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from edgefl.config import FederationConfig
+from edgefl.errors import StateError
+from edgefl.plan.spec import PlanSpec, read_num_classes
+from edgefl.server.divergence import Divergence, find_divergence
+
+
+def read_round_records(path: Path) -> tuple[Mapping[str, Any], ...]:
+    """Return the records of rounds.jsonl, one per round in order.
+
+    If a round was repeated, its last record counts. An incomplete last line is ignored, and so is the
+    personalization. A missing file has no records.
+
+    Args:
+        path: the file.
+
+    Raises:
+        StateError: a line is not a record.
+    """
+    if not path.exists():
+        return ()
+    by_round: dict[int, Mapping[str, Any]] = {}
+    lines = path.read_text(errors="replace").split("\n")
+    for line_number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            round = record["round"]
+            if isinstance(round, bool) or not isinstance(round, int):
+                raise TypeError(f"round is {round!r}")
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            if line_number == len(lines):  # the process ended while it wrote this line
+                continue
+            raise StateError(
+                f"{path} is damaged in line {line_number}: {error!r}; is this the folder of a federation?"
+            ) from error
+        if record.get("phase") != "personalize":
+            by_round[round] = record
+    return tuple(by_round[round] for round in sorted(by_round))
+
+
+def find_recorded_divergence(
+    records: Sequence[Mapping[str, Any]], config: FederationConfig, spec: PlanSpec
+) -> Divergence | None:
+    """Return the evidence that the training of a federation diverged, or None.
+
+    Args:
+        records: the records of all rounds. A loss may be missing.
+        config: the configuration of the federation. With `[privacy]`, a loss stops nothing.
+        spec: the spec of the plan.
+    """
+    if config.privacy.is_on or not records:
+        return None
+    accuracy = records[-1].get("accuracy_mean")
+    return find_divergence(
+        [record.get("loss") for record in records],
+        read_num_classes(spec) or 0,
+        math.nan if accuracy is None else accuracy,
+        rounds=config.rounds,
+    )
