@@ -1,7 +1,15 @@
 """The outcomes benchmark on synthetic results: columns against values computed by hand, and every claim."""
 
+import numpy as np
 import pytest
 
+from edgefl.algorithms.draws import with_draws
+from edgefl.algorithms.registry import (
+    build_objectives,
+    count_further_draws,
+    make_algorithm,
+    resolve_algorithm_options,
+)
 from edgefl.errors import ConfigError
 from edgefl.reproduce import outcomes
 from edgefl.reproduce.outcomes import (
@@ -221,6 +229,29 @@ def test_all_figures_have_a_unique_name_and_values():
     assert {f"har-aem: {name}" for name in ("int8", "regret", "worse than local", "MB per client")} <= set(
         names
     )
+
+
+def test_every_algorithm_starts_with_the_model_of_its_federation():
+    """The benchmark takes hours, so an algorithm must not refuse a model in the middle of it. All draws of
+    initial weights have the same values here.
+    """
+    from edgefl.compiler.build import make_network
+
+    networks = {}
+    for stage in outcomes.stages("reduced", 1):
+        config = stage.config
+        model = (config.model.name, config.model.input_shape, config.model.num_classes)
+        if model not in networks:
+            networks[model] = make_network(config)
+        network = networks[model]
+        options = resolve_algorithm_options(config)
+        initial = network.read_weights()
+        for objective in build_objectives(config.algorithm, network, options):
+            initial = initial | dict(objective.initial)
+        draws = dict.fromkeys(range(1, count_further_draws(config.algorithm, options) + 1), initial)
+        make_algorithm(config.algorithm, None, options).init(
+            with_draws(initial, draws), np.random.default_rng(1)
+        )
 
 
 def test_some_algorithms_are_selected_without_the_extra_stages():
