@@ -25,6 +25,7 @@ NOT_REPRODUCED = "not reproduced"
 UNDECIDED = "undecided"
 NO_RUN = "not run"
 OUT_OF_REACH = "out of reach (cost)"
+VERDICTS = (REPRODUCED, NOT_REPRODUCED, UNDECIDED, NO_RUN, OUT_OF_REACH)
 
 
 def estimate_interval(values: Sequence[float]) -> tuple[float, float]:

@@ -102,6 +102,32 @@ def average_divergence(result: ExperimentResult) -> float:
     return fmean(fmean(record["measured"]["divergence"].values()) for record in last)
 
 
+def _list_last_rounds(result: ExperimentResult, share: int) -> list[Mapping[str, Any]]:
+    """Return the evaluated rounds among the last ones. `share`: 10 is the last tenth of all rounds."""
+    records = result["records"]
+    last = records[-max(1, len(records) // share) :]
+    return [record for record in last if _list_evaluated_clients(record)]
+
+
+def average_last_loss(result: ExperimentResult) -> float:
+    """Return the loss on test samples, as a mean over clients and the last tenth of rounds. NaN without
+    evaluations.
+    """
+    losses = [_average(record, "loss_mixture") for record in _list_last_rounds(result, 10)]
+    return fmean(losses) if losses else math.nan
+
+
+def measure_loss_oscillation(result: ExperimentResult) -> float:
+    """Return how far the loss of a round is from the mean of its neighbours, as a mean over the last half.
+
+    The loss is the mean over clients on their test samples. NaN with fewer than three evaluations.
+    """
+    losses = [_average(record, "loss_mixture") for record in _list_last_rounds(result, 2)]
+    triples = zip(losses, losses[1:], losses[2:], strict=False)
+    distances = [abs(middle - (before + after) / 2) for before, middle, after in triples]
+    return fmean(distances) if distances else math.nan
+
+
 def find_largest_gate_share(result: ExperimentResult) -> float:
     """Return the mean gate weight of the expert with the largest one, from 0 to 1."""
     return float(max(value for key, value in result["diagnostics"].items() if key.startswith("gate/")))
@@ -118,6 +144,8 @@ ROW_MEASURES: Mapping[str, Callable[[ExperimentResult], float]] = {
     "useless_loss": average_useless_loss,
     "megabytes": sum_megabytes,
     "divergence": average_divergence,
+    "last_loss": average_last_loss,
+    "loss_oscillation": measure_loss_oscillation,
     "largest_gate_share": find_largest_gate_share,
 }
 """Functions of a result by the name in `Row.value`."""

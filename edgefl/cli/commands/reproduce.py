@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -15,6 +16,7 @@ from click.core import ParameterSource
 from edgefl.algorithms.registry import REGISTRY
 from edgefl.errors import ConfigError
 from edgefl.reproduce import outcomes
+from edgefl.reproduce.claims import VERDICTS
 from edgefl.reproduce.experiment import (
     EXPERIMENT_SCALES,
     PAPERS,
@@ -200,7 +202,15 @@ def _print_list(experiments: Sequence[Experiment], results: Path, as_json: bool)
     if as_json:
         click.echo(json.dumps(entries, indent=1))
         return
-    click.echo("\n\n".join(map(_format_entry, entries)))
+    click.echo("\n\n".join([*map(_format_entry, entries), _format_sum(entries)]))
+
+
+def _format_sum(entries: Sequence[Mapping[str, Any]]) -> str:
+    """Return the core-hours of all experiments, and how many claims have each verdict."""
+    hours = (sum(entry[key] for entry in entries) for key in ("core_hours", "planned_core_hours"))
+    verdicts = Counter(row["verdict"] for entry in entries for row in entry["claims"])
+    counts = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in VERDICTS if verdicts[verdict])
+    return f"together: {_format_part(*hours, '.1f')} core-hours; claims: {counts}"
 
 
 def _format_entry(entry: Mapping[str, Any]) -> str:

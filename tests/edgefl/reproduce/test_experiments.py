@@ -182,6 +182,11 @@ def test_list_names_every_table_and_its_verdicts(tmp_path, capsys):
         assert experiment.item in shown
         for claim in experiment.claims:
             assert claim.text in shown
+    hours = sum(scale.seeds * scale.core_hours for e in load_experiments() for scale in e.scales.values())
+    last = shown.splitlines()[-1]
+    assert last.startswith(f"together: 0.0 of {hours:.1f} core-hours; claims: ")
+    claims = sum(len(e.claims) * len(e.planned_scales) for e in load_experiments())
+    assert f"{claims} not run" in last
     assert run_command(["reproduce", "fedap", "--list", "--json", "--results", str(tmp_path)]) == 0
     entries = json.loads(capsys.readouterr().out)
     assert {entry["experiment"].split(".")[0] for entry in entries} == {"fedap"}

@@ -54,6 +54,39 @@ def test_exact_round_is_the_first_of_the_last_unbroken_series():
     assert measure(result | {"records": records}, "exact_round") == 3
 
 
+def make_losses(*losses):
+    """Return records in which two clients have a loss of .1 more and .1 less. None is a round without evaluation."""
+    return [
+        {"round": number}
+        | (
+            {}
+            if loss is None
+            else {
+                "measured": {
+                    "clients": {
+                        "a": {"accuracy_mixture": 0.5, "loss_mixture": loss + 0.1},
+                        "b": {"accuracy_mixture": 0.5, "loss_mixture": loss - 0.1},
+                    }
+                }
+            }
+        )
+        for number, loss in enumerate(losses, start=1)
+    ]
+
+
+def test_loss_of_the_last_rounds_matches_hand_calculation():
+    """The last tenth of 20 rounds has .8 and .4. Of the last half of 8 rounds, 2, 1, 1 and 3, the second is .5
+    below the mean of its neighbours and the third is 1 below it. A straight line does not oscillate.
+    """
+    assert measure({"records": make_losses(*18 * [2.0], 0.8, 0.4)}, "last_loss") == pytest.approx(0.6)
+    assert measure({"records": make_losses(*19 * [2.0], None)}, "last_loss") == pytest.approx(2.0)
+    assert math.isnan(measure({"records": make_losses(None)}, "last_loss"))
+    records = make_losses(9.0, 9.0, 9.0, 9.0, 2.0, 1.0, 1.0, 3.0)
+    assert measure({"records": records}, "loss_oscillation") == pytest.approx((0.5 + 1.0) / 2)
+    assert measure({"records": make_losses(*range(10, 0, -1))}, "loss_oscillation") == pytest.approx(0)
+    assert math.isnan(measure({"records": make_losses(1.0, 2.0)}, "loss_oscillation"))
+
+
 def test_useless_models_have_less_than_nine_tenths_of_the_best_accuracy():
     """Limit .72: expert1 is useful, expert2 and expert3 are not, and the local start is no expert."""
     models = {"expert0": 0.8, "expert1": 0.73, "expert2": 0.1, "expert3": 0.7, "local": 0.0}
