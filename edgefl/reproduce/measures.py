@@ -95,25 +95,33 @@ def sum_megabytes(result: ExperimentResult) -> float:
     return float(result["bytes_up"] + result["bytes_down"]) / 1e6
 
 
+def _select_last_rounds(result: ExperimentResult, divisor: int) -> Sequence[Mapping[str, Any]]:
+    """Return the last records: with divisor 10, those of the last tenth of all rounds."""
+    records: Sequence[Mapping[str, Any]] = result["records"]
+    return records[-max(1, len(records) // divisor) :]
+
+
 def average_divergence(result: ExperimentResult) -> float:
     """Return the divergence of the clients' gradients, as a mean over models and the last tenth of rounds."""
-    records = result["records"]
-    last = records[-max(1, len(records) // 10) :]
-    return fmean(fmean(record["measured"]["divergence"].values()) for record in last)
+    records = _select_last_rounds(result, 10)
+    return fmean(fmean(record["measured"]["divergence"].values()) for record in records)
 
 
-def _list_last_rounds(result: ExperimentResult, share: int) -> list[Mapping[str, Any]]:
-    """Return the evaluated rounds among the last ones. `share`: 10 is the last tenth of all rounds."""
-    records = result["records"]
-    last = records[-max(1, len(records) // share) :]
-    return [record for record in last if _list_evaluated_clients(record)]
+def _list_test_losses(records: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Return the mean over clients of the loss on test samples, for each evaluated round."""
+    return [_average(record, "loss_mixture") for record in records if _list_evaluated_clients(record)]
+
+
+def average_last_training_loss(result: ExperimentResult) -> float:
+    """Return the loss in training, as a mean over the last tenth of rounds."""
+    return fmean(record["loss"] for record in _select_last_rounds(result, 10))
 
 
 def average_last_loss(result: ExperimentResult) -> float:
     """Return the loss on test samples, as a mean over clients and the last tenth of rounds. NaN without
     evaluations.
     """
-    losses = [_average(record, "loss_mixture") for record in _list_last_rounds(result, 10)]
+    losses = _list_test_losses(_select_last_rounds(result, 10))
     return fmean(losses) if losses else math.nan
 
 
@@ -122,7 +130,7 @@ def measure_loss_oscillation(result: ExperimentResult) -> float:
 
     The loss is the mean over clients on their test samples. NaN with fewer than three evaluations.
     """
-    losses = [_average(record, "loss_mixture") for record in _list_last_rounds(result, 2)]
+    losses = _list_test_losses(_select_last_rounds(result, 2))
     triples = zip(losses, losses[1:], losses[2:], strict=False)
     distances = [abs(middle - (before + after) / 2) for before, middle, after in triples]
     return fmean(distances) if distances else math.nan
@@ -144,6 +152,7 @@ ROW_MEASURES: Mapping[str, Callable[[ExperimentResult], float]] = {
     "useless_loss": average_useless_loss,
     "megabytes": sum_megabytes,
     "divergence": average_divergence,
+    "last_training_loss": average_last_training_loss,
     "last_loss": average_last_loss,
     "loss_oscillation": measure_loss_oscillation,
     "largest_gate_share": find_largest_gate_share,

@@ -1,8 +1,8 @@
 """Benchmark of outcomes: the quality of the models that devices end with, under default settings.
 
-Every algorithm but FedBN runs on nine federations of real data with 4 to 16 clients each. The sizes were fixed before
-the results were known. The first columns of the table are mean accuracies over clients, in per cent. Each
-client's models are measured on its own test samples:
+Every algorithm but FedBN runs on nine federations of real data with 4 to 16 clients each. The sizes were
+fixed before the results were known. The first columns of the table are mean accuracies over clients, in per
+cent. Each client's models are measured on its own test samples:
 
 - local: the model that a client trains alone, on all of its samples and for as many epochs as the federation.
 - federated: the model of the federation.

@@ -55,7 +55,7 @@ def test_exact_round_is_the_first_of_the_last_unbroken_series():
 
 
 def make_losses(*losses):
-    """Return records in which two clients have a loss of .1 more and .1 less. None is a round without evaluation."""
+    """Return records of two clients with losses of .1 more and .1 less. None is a round without evaluation."""
     return [
         {"round": number}
         | (
@@ -75,8 +75,8 @@ def make_losses(*losses):
 
 
 def test_loss_of_the_last_rounds_matches_hand_calculation():
-    """The last tenth of 20 rounds has .8 and .4. Of the last half of 8 rounds, 2, 1, 1 and 3, the second is .5
-    below the mean of its neighbours and the third is 1 below it. A straight line does not oscillate.
+    """The last tenth of 20 rounds has .8 and .4. The last half of 8 rounds has 2, 1, 1 and 3: the second is
+    .5 below the mean of its neighbours, and the third is 1 below it. A straight line does not oscillate.
     """
     assert measure({"records": make_losses(*18 * [2.0], 0.8, 0.4)}, "last_loss") == pytest.approx(0.6)
     assert measure({"records": make_losses(*19 * [2.0], None)}, "last_loss") == pytest.approx(2.0)
@@ -85,6 +85,10 @@ def test_loss_of_the_last_rounds_matches_hand_calculation():
     assert measure({"records": records}, "loss_oscillation") == pytest.approx((0.5 + 1.0) / 2)
     assert measure({"records": make_losses(*range(10, 0, -1))}, "loss_oscillation") == pytest.approx(0)
     assert math.isnan(measure({"records": make_losses(1.0, 2.0)}, "loss_oscillation"))
+    trained = [
+        {"round": number, "loss": loss} for number, loss in enumerate([*18 * [3.0], 0.5, 0.1], start=1)
+    ]
+    assert measure({"records": trained}, "last_training_loss") == pytest.approx(0.3)
 
 
 def test_useless_models_have_less_than_nine_tenths_of_the_best_accuracy():
