@@ -3,7 +3,8 @@
 A file `papers/PAPER.TABLE.toml` has these parts:
 
 - `title`, `item` (the tables and figures of the paper), and `order` (position in the queue of `--next`).
-- `extends`, optional: another file, such as `clustered.figure-6-2-tasks`. This file overrides its tables.
+- `extends`, optional: another file, such as `clustered.figure-6-2-tasks`. This file overrides its tables. The
+  other file can extend a third one.
 - `out_of_reach`, optional: the reason why it cannot run here.
 - `[config]`: the tables of a federation, as in federation.toml.
 - `[stages.NAME]`: one federation each. It has keys of `ExperimentStage`, and in `config` the tables that
@@ -334,7 +335,7 @@ def parse_experiment(name: str, text: str) -> Experiment:
             row that does not exist. A row has no stage, or a claim no limit. A stage starts from a later one.
     """
     raw = _read_toml(name, text)
-    if base := raw.pop("extends", ""):
+    while base := raw.pop("extends", ""):
         raw = _merge(_read_toml(base, _read_file(base)), raw)
     for part in ("stages", "scales", "stage"):
         table = raw.get(part, {})

@@ -96,7 +96,7 @@ def sum_megabytes(result: ExperimentResult) -> float:
 
 
 def _select_last_rounds(result: ExperimentResult, divisor: int) -> Sequence[Mapping[str, Any]]:
-    """Return the last records: with divisor 10, those of the last tenth of all rounds."""
+    """Return the records of the last rounds: with divisor 10, of the last tenth of all rounds."""
     records: Sequence[Mapping[str, Any]] = result["records"]
     return records[-max(1, len(records) // divisor) :]
 

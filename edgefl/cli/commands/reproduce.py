@@ -207,10 +207,10 @@ def _print_list(experiments: Sequence[Experiment], results: Path, as_json: bool)
 
 def _format_sum(entries: Sequence[Mapping[str, Any]]) -> str:
     """Return the core-hours of all experiments, and how many claims have each verdict."""
-    hours = (sum(entry[key] for entry in entries) for key in ("core_hours", "planned_core_hours"))
+    spent, planned = (sum(entry[key] for entry in entries) for key in ("core_hours", "planned_core_hours"))
     verdicts = Counter(row["verdict"] for entry in entries for row in entry["claims"])
     counts = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in VERDICTS if verdicts[verdict])
-    return f"together: {_format_part(*hours, '.1f')} core-hours; claims: {counts}"
+    return f"together: {_format_part(spent, planned, '.1f')} core-hours; claims: {counts}"
 
 
 def _format_entry(entry: Mapping[str, Any]) -> str:

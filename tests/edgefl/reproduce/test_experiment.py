@@ -44,6 +44,16 @@ at_least = 0
 """
 
 
+def test_a_file_extends_a_file_that_extends_another():
+    """The data are of the last file, the rows of the one before it, and the optimizer of the first."""
+    last, before = (find_experiment("aem", table) for table in ("control-local-model", "control-gate-rate"))
+    (stage, *_), (of_before, *_) = (make_stages(each, "reduced", 1) for each in (last, before))
+    assert (stage.config.data.name, of_before.config.data.name) == ("cifar10", "fashion-mnist")
+    assert last.rows == before.rows
+    assert len(last.stages) == len(before.stages)
+    assert stage.config.options["weight_decay"] == 0.0011
+
+
 def test_tables_are_merged_from_the_experiment_to_the_stage_of_a_scale():
     toy = parse_experiment("aem.toy", TOY)
     full = {stage.name: stage for stage in make_stages(toy, "full", 1)}

@@ -55,7 +55,7 @@ def test_exact_round_is_the_first_of_the_last_unbroken_series():
 
 
 def make_losses(*losses):
-    """Return records of two clients with losses of .1 more and .1 less. None is a round without evaluation."""
+    """Return records of two clients with losses of .1 more and less. None is a round without evaluation."""
     return [
         {"round": number}
         | (
