@@ -39,21 +39,39 @@ PUBLIC = {
 }
 
 
-AUGMENTED = """least_steps = 0
+MFE = """name = "pfl-mfe"
+epochs = 1
+adapt_epochs = 1
+gate_epochs = 1
+"""
+SGD_IN_TURNS = """least_steps = 0
 alternate = true
 gate_optimizer = "sgd"
 gate_momentum = 0.9
-
+"""
+LOCAL = """name = "local"
+epochs = 2
+schedule = "cosine"
+"""
+AUGMENTATION = """
 [augmentation]
 crop = 2
 flip = true
 rotate = 10
 """
-VARIANTS = {
-    "mixture": {"select": "false", "model": "", "more": ""},
-    "selected": {"select": "true", "model": "", "more": ""},
-    "augmented": {"select": "true", "model": "mean = [0.3]\nstd = [0.4]", "more": AUGMENTED},
+NORMALIZATION = "mean = [0.3]\nstd = [0.4]"
+MIXTURES = {
+    "mixture": {"select": "false", "model": "", "algorithm": MFE},
+    "selected": {"select": "true", "model": "", "algorithm": MFE},
+    "augmented": {
+        "select": "true",
+        "model": NORMALIZATION,
+        "algorithm": MFE + SGD_IN_TURNS + AUGMENTATION,
+    },
 }
+SCHEDULED = {"select": "false", "model": NORMALIZATION, "algorithm": LOCAL + AUGMENTATION}
+VARIANTS = {**MIXTURES, "scheduled": SCHEDULED}
+of_mixtures = pytest.mark.parametrize("variant", MIXTURES, indirect=True, scope="module")
 
 
 @pytest.fixture(scope="module", params=VARIANTS)
@@ -87,11 +105,7 @@ name = "lenet5"
 {model}
 
 [algorithm]
-name = "pfl-mfe"
-epochs = 1
-adapt_epochs = 1
-gate_epochs = 1
-{more}
+{algorithm}
 [personalization]
 select = {select}
 
@@ -182,8 +196,10 @@ def test_mqtt_and_simulator_give_the_same_bits(finished_run, plan):
     shards = {client_id: load_shard(directory / f"{client_id}.npz", num_classes=10) for client_id in IDS}
     end = simulate(made, initial, shards, config)
     state = decode_server_state((directory / "out" / "server_state.safetensors").read_bytes())
-    for name, array in end.state.models["global"].items():
-        assert state.models["global"][name].tobytes() == array.tobytes(), name
+    assert set(state.models) == set(end.state.models)
+    for model, weights in end.state.models.items():
+        for name, array in weights.items():
+            assert state.models[model][name].tobytes() == array.tobytes(), name
     for client_id in IDS:
         found = decode_stored_mixture(
             (directory / client_id / "mixture.safetensors").read_bytes()
@@ -201,6 +217,7 @@ def test_no_device_or_aggregator_loads_tensorflow(finished_run):
     assert [each["tensorflow_loaded"] for each in made] == [False, False]
 
 
+@of_mixtures
 def test_result_reports_model_and_measurements_of_each_device(finished_run):
     directory, *_ = finished_run
     result = json.loads((directory / "out" / "result.json").read_text())
@@ -228,6 +245,7 @@ def test_result_reports_model_and_measurements_of_each_device(finished_run):
         assert row["int8"] == client["accuracy_shipped_int8"]
 
 
+@of_mixtures
 def test_every_published_message_and_tensor_is_public(finished_run, plan):
     """JSON messages decode strictly, so they have no undocumented field. Binary messages are blobs or
     updates.
@@ -274,6 +292,7 @@ def test_every_published_message_and_tensor_is_public(finished_run, plan):
             assert set(decode_weights(blob, spec.weights, "")) == {weight.name for weight in spec.weights}
 
 
+@of_mixtures
 def test_devices_send_scores_last_round_and_get_ranks_in_last_task(finished_run, select):
     _, messages, *_ = finished_run
     asked = 2 if select == "true" else None  # the last round
@@ -326,6 +345,7 @@ def list_windows(array, floats=4):
     return {row.tobytes() for row in rows if len(np.unique(row)) > 2}
 
 
+@of_mixtures
 def test_no_private_value_is_in_any_payload(finished_run, plan):
     """No four neighbouring floats of local experts, gates, local models or samples are in any published
     message.
