@@ -49,7 +49,8 @@ ExperimentScale = Literal["smoke", "reduced", "half", "full"]
 """
 DIRECTORY = Path(__file__).parent / "papers"
 EXPERIMENT_SCALES: tuple[ExperimentScale, ...] = ("smoke", "reduced", "half", "full")
-
+MODEL_SHAPE = ("input_shape", "num_classes", "mean", "std")
+"""Keys of `[model]` that depend on the data, and not on the model."""
 PAPER_PERSONALIZATION: Mapping[str, Any] = {"select": False, "validation_share": 0.0, "baseline": False}
 """A client trains on all of its samples and ships the algorithm's mixture, as in the papers."""
 
@@ -142,6 +143,8 @@ class Experiment:
         scales: settings by scale.
         rows: the rows of the table.
         claims: the claims of the paper.
+        model_file: a `.keras` file whose model replaces the one of each stage. Stages then start from its
+            weights. Empty: the models of the stages.
     """
 
     paper: str
@@ -156,6 +159,7 @@ class Experiment:
     scales: Mapping[str, ScaleSettings] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()
     claims: tuple[PaperClaim, ...] = ()
+    model_file: str = ""
 
     @property
     def name(self) -> str:
@@ -235,7 +239,22 @@ def _merge_stages(experiment: Experiment, scale: str, seed: int) -> dict[str, di
             settings.stages.get(name, {}).get("config", {}),
         )
         stages[name] = {**keys, "config": _drop_markers(config)}
-    return stages
+    return _replace_models(experiment, stages) if experiment.model_file else stages
+
+
+def _replace_models(
+    experiment: Experiment, stages: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Return the stages with the model of the file, but no stage that only trains weights for others."""
+    in_rows = {stage for row in experiment.rows for stage in row.stages}
+    trained = {table.get("weights_from", "") for table in stages.values()} - in_rows
+    replaced = {}
+    for name in stages.keys() - trained:
+        config = stages[name]["config"]
+        shape = {key: value for key, value in config["model"].items() if key in MODEL_SHAPE}
+        model = {"name": experiment.model_file, **shape}
+        replaced[name] = {**stages[name], "weights_from": "", "config": {**config, "model": model}}
+    return {name: replaced[name] for name in stages if name in replaced}
 
 
 def make_stages(experiment: Experiment, scale: str, seed: int) -> tuple[ExperimentStage, ...]:

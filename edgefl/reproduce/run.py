@@ -155,7 +155,8 @@ def average_curves(results: Sequence[SeedResult]) -> dict[str, tuple[Sequence[fl
 
 
 def _describe_setup(experiment: Experiment, scale: str) -> str:
-    differs = experiment.scales[scale].differs
+    model = f"the model of {experiment.model_file}" if experiment.model_file else ""
+    differs = ", ".join(filter(None, [experiment.scales[scale].differs, model]))
     return f"differs from the paper: {differs}" if differs else ""
 
 

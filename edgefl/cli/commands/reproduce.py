@@ -89,7 +89,7 @@ RUNS = Path("runs") / "reproduce"
 @click.option(
     "--results",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Directory of result files, one per seed. --smoke uses OUT/results  "
+    help="Directory of result files, one per seed. --smoke and --model use OUT/results  "
     "[default: docs/results/runs if it exists, else runs/reproduce/results]",
 )
 @click.option(
@@ -99,6 +99,13 @@ RUNS = Path("runs") / "reproduce"
     type=click.Choice(sorted(REGISTRY)),
     metavar="NAME",
     help="With `outcomes`, run only this algorithm, without verdicts. May be repeated.",
+)
+@click.option(
+    "--model",
+    "model_file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A .keras file, such as a pretrained model. Every stage has its model and starts from its weights. "
+    "The results go to OUT/results.",
 )
 @click.option("--processes", type=click.IntRange(1, 256), help="Client processes  [default: one per core]")
 @click.option(
@@ -120,6 +127,7 @@ def reproduce(
     out: Path | None,
     results: Path | None,
     algorithms: tuple[str, ...],
+    model_file: Path | None,
     processes: int | None,
     as_json: bool,
 ) -> None:
@@ -154,6 +162,12 @@ def reproduce(
         raise ConfigError(
             f"--algorithm is for {OUTCOMES}, received {name or '--list or --next'}; leave it out"
         )
+    if model_file and (name in (None, OUTCOMES) or show_list or run_next):
+        raise ConfigError(
+            f"--model is for one experiment, received {name or 'no paper'}; leave it out, or name a paper"
+        )
+    if model_file and model_file.suffix != ".keras":
+        raise ConfigError(f"--model is {model_file}, expected a .keras file; save the model with Keras")
     if show_list and run_next:
         raise ConfigError("--list and --next exclude each other; leave one out")
     if show_list or run_next:
@@ -172,8 +186,11 @@ def reproduce(
         _run_outcomes(scale, seeds, algorithms, out, processes, as_json)
         return
     experiment = find_experiment(name, table)
-    out = out or RUNS / f"{experiment.name}-{scale}"
-    results = out / "results" if scale == "smoke" else results
+    if model_file:
+        experiment = replace(experiment, model_file=str(model_file))
+    with_model = f"-{model_file.stem}" if model_file else ""
+    out = out or RUNS / f"{experiment.name}-{scale}{with_model}"
+    results = out / "results" if scale == "smoke" or model_file else results
     played = _play_seeds(experiment, scale, range(1, seeds + 1), out, results, processes)
     _report_seeds(experiment, scale, played, out, as_json)
 

@@ -1,5 +1,7 @@
 """The files of the papers' experiments: merging, errors, and that every stage of every file is valid."""
 
+from dataclasses import replace
+
 import pytest
 
 from edgefl.errors import ConfigError
@@ -52,6 +54,20 @@ def test_a_file_extends_a_file_that_extends_another():
     assert last.rows == before.rows
     assert len(last.stages) == len(before.stages)
     assert stage.config.options["weight_decay"] == 0.0011
+
+
+def test_a_model_file_replaces_every_model_and_all_first_weights():
+    """Half of FedAP's table trains a MobileNetV2 of ten classes first, and all others start from it."""
+    experiment = replace(find_experiment("fedap", "table-1"), model_file="own.keras")
+    stages = {stage.name: stage for stage in make_stages(experiment, "half", 1)}
+    assert {"fedavg", "local", "centralized"} <= stages.keys()
+    assert "pretrained" not in stages
+    assert {stage.weights_from for stage in stages.values()} == {""}
+    models = [stage.config.model for stage in stages.values()]
+    assert {(model.name, model.input_shape, model.num_classes) for model in models} == {
+        ("own.keras", (64, 64, 3), 7)
+    }
+    assert {str(dict(model.options)) for model in models} == {"{}"}
 
 
 def test_tables_are_merged_from_the_experiment_to_the_stage_of_a_scale():

@@ -8,10 +8,12 @@ import pytest
 
 from edgefl.cli.commands import reproduce as command
 from edgefl.cli.main import run_command
+from edgefl.plan.spec import INITIAL_FILE, load_plan
 from edgefl.reproduce.experiment import load_experiments, make_stages, parse_experiment
 from edgefl.reproduce.outcomes import SMOKE_ALGORITHMS
 from edgefl.reproduce.results import write_result
 from edgefl.reproduce.stage import ExperimentStage, StageRunner
+from edgefl.server.initial_weights import decode_initial_weights
 from edgefl.system.progress import Progress
 from tests.edgefl.reproduce.test_results import make_seed_result
 
@@ -158,6 +160,26 @@ def test_next_gives_each_experiment_a_directory_in_out(tiny, tmp_path):
     assert (tmp_path / "mine/aem.tiny-reduced/a-1/summary.json").exists()
 
 
+def test_stages_start_from_the_weights_of_a_model_file(tiny, tmp_path, capsys, monkeypatch):
+    """The planned result is not replaced."""
+    import keras
+
+    monkeypatch.setattr(command, "find_experiment", lambda name, table: tiny)
+    layers = [keras.Input((28, 28, 1)), keras.layers.Flatten(), keras.layers.Dense(10, name="own")]
+    model = keras.Sequential(layers)
+    model.save(tmp_path / "own.keras")
+    typed = ["reproduce", "aem", "--model", "own.keras", "--results", "results", "--processes", "1"]
+    assert run_command(typed) == 0
+    assert "the model of own.keras" in capsys.readouterr().out
+    out = tmp_path / "runs/reproduce/aem.tiny-reduced-own"
+    assert [path.name for path in (out / "results").iterdir()] == ["aem.tiny.reduced.1.json"]
+    assert not (tmp_path / "results").exists()
+    plan = load_plan(out / "a-1/plan")
+    initial = decode_initial_weights((out / "a-1/plan" / INITIAL_FILE).read_bytes(), plan.spec, "")
+    for name, value in zip(("own/kernel", "own/bias"), model.get_weights(), strict=True):
+        assert initial[name].tobytes() == value.tobytes()
+
+
 def test_next_skips_seeds_that_other_processes_run(tiny, tmp_path, capsys):
     results = tmp_path / "results"
     typed = ["reproduce", "--next", "--results", str(results), "--processes", "1"]
@@ -206,6 +228,8 @@ def test_list_names_every_table_and_its_verdicts(tmp_path, capsys):
         (["reproduce", "--list", "--seeds", "2"], ("--list", "--seeds")),
         (["reproduce", "--next", "--algorithm", "fedavg"], ("--algorithm", "outcomes")),
         (["reproduce", "aem", "--list", "--table", "figure-9"], ("'figure-9'", "table-2")),
+        (["reproduce", "outcomes", "--model", __file__], ("--model", "outcomes")),
+        (["reproduce", "aem", "--model", __file__], (__file__, ".keras", "save the model")),
     ],
 )
 def test_impossible_experiment_is_refused_at_the_start(typed, parts, tmp_path, capsys, monkeypatch):
