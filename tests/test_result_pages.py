@@ -14,12 +14,14 @@ from tests.edgefl.reproduce.test_results import make_seed_result
 from tests.support.result_pages import (
     BLOCK,
     ROOT,
+    draw_pictures,
     list_pages,
     record_output,
     render_overview,
     render_table,
     update_page,
 )
+from tests.support.result_pictures import choose_axis, draw_curves
 
 PAPER_PAGES = sorted((ROOT / "docs" / "papers").glob("*.md"))
 RESULT_PAGES = sorted((ROOT / "docs" / "results").glob("*.md"))
@@ -74,6 +76,52 @@ def test_pages_are_up_to_date(page: Path) -> None:
     assert update_page(page.read_text(), ROOT / RESULTS_DIRECTORY) == page.read_text(), (
         "run `python -m tests.support.result_pages`"
     )
+
+
+def test_pictures_are_up_to_date() -> None:
+    pictures = draw_pictures(ROOT / RESULTS_DIRECTORY)
+    kept = {path.relative_to(ROOT / "docs") for path in (ROOT / "docs/assets/papers").iterdir()}
+    assert kept == set(pictures)
+    for name, text in pictures.items():
+        assert (ROOT / "docs" / name).read_text() == text, "run `python -m tests.support.result_pages`"
+
+
+@pytest.mark.parametrize(
+    ("values", "start", "low", "high", "step"),
+    [
+        ([0.3, 0.61], None, 0.3, 0.7, 0.1),
+        ([78.2, 88.2], None, 78, 90, 2),
+        ([50, 500], 0, 0, 500, 100),
+        ([3.0, 3.0], None, 3.0, 4.0, 0.2),
+    ],
+)
+def test_axis_has_round_ends(
+    values: list[float], start: float | None, low: float, high: float, step: float
+) -> None:
+    axis = choose_axis(values, start)
+    assert [axis.low, axis.high, axis.step] == pytest.approx([low, high, step])
+    assert 3 <= len(axis.ticks) <= 7
+    assert axis.ticks[-1] == pytest.approx(high)
+
+
+def test_picture_has_the_mean_over_seeds_by_round() -> None:
+    """Accuracies of 10 to 50 and of 30 to 70 per cent have means of 20 to 60, the ends of the axis. The panel
+    is 380 wide and 200 high, its lower left corner is at (60, 240), and rounds are 76 apart.
+    """
+    rounds = [1, 2, 3, 4, 5]
+    first = {"rounds": rounds, "accuracy_mixture": [0.1, 0.2, 0.3, 0.4, 0.5]}
+    second = {"rounds": rounds, "accuracy_mixture": [0.3, 0.4, 0.5, 0.6, 0.7]}
+    short = {"rounds": rounds[:2], "accuracy_mixture": [0.1, 0.2]}
+    results = [
+        replace(make_seed_result(seed, {"A": 1.0}, EXPERIMENT, "full"), curves={"a": curve, "b": short})
+        for seed, curve in ((1, first), (2, second))
+    ]
+    text = draw_curves(EXPERIMENT, "full", results)
+    points = " ".join(f"{60 + 76 * number}.0,{240 - 50 * (number - 1)}.0" for number in rounds)
+    assert re.findall(r'<polyline points="([^"]+)"', text) == [points]
+    assert "<title>a toy (full, seeds 1, 2)</title>" in text
+    assert ">A</text>" in text
+    assert draw_curves(EXPERIMENT, "full", [replace(results[0], curves={"b": short})]) == ""
 
 
 def test_every_experiment_is_on_the_page_of_its_paper() -> None:

@@ -5,9 +5,10 @@ Run it after a new result: `python -m tests.support.result_pages`. A page has th
     <!-- table: pfl-moe.table-1-fashion-mnist-0.5 -->
     <!-- end -->
 
-and everything between them is replaced by the rows and the claims of the experiment. A block
-`overview: pfl-moe` is replaced by one row for each experiment of the paper. A block `output: regression` is
-replaced by what a command printed, with the command. This runs the command and stores its output:
+and everything between them is replaced by the rows and the claims of the experiment, and by a picture of its
+curves if there are any. A block `overview: pfl-moe` is replaced by one row for each experiment of the paper.
+A block `output: regression` is replaced by what a command printed, with the command. This runs the command
+and stores its output:
 
     python -m tests.support.result_pages record regression python -m tests.benchmarks regression --seeds 3
 """
@@ -28,6 +29,7 @@ from edgefl.reproduce.results import RESULTS_DIRECTORY, SeedResult, read_results
 from edgefl.reproduce.run import judge_claims, list_experiments
 from edgefl.system.files import write_atomic
 from edgefl.system.format import NO_VALUE
+from tests.support.result_pictures import draw_curves, name_picture
 
 ROOT = Path(__file__).resolve().parents[2]
 START = r"<!-- (?P<kind>table|overview|output): (?P<name>\S+) -->\n"
@@ -72,6 +74,7 @@ def render_table(experiment: Experiment, directory: Path) -> str:
             + _render_rows(experiment, results)
             + "\n"
             + _render_claims(experiment, results)
+            + _render_picture(experiment, scale, results)
         )
     return "\n".join(parts)
 
@@ -95,6 +98,27 @@ def _render_claims(experiment: Experiment, results: Sequence[SeedResult]) -> str
     for verdict in judge_claims(experiment, results):
         lines.append(_format_row([verdict.line, verdict.paper, verdict.measured, verdict.outcome]))
     return "".join(lines)
+
+
+def _render_picture(experiment: Experiment, scale: str, results: Sequence[SeedResult]) -> str:
+    if not draw_curves(experiment, scale, results):
+        return ""
+    return f"\n![Accuracy and loss over the rounds](../{name_picture(experiment, scale)})\n"
+
+
+def draw_pictures(directory: Path) -> dict[Path, str]:
+    """Return the text of each picture by its path below docs/.
+
+    Args:
+        directory: the directory of the result files.
+    """
+    pictures = {
+        Path(name_picture(experiment, scale)): draw_curves(experiment, scale, results)
+        for experiment in load_experiments()
+        for scale in experiment.planned_scales
+        if (results := read_results(directory, experiment, scale))
+    }
+    return {path: text for path, text in pictures.items() if text}
 
 
 def render_overview(experiments: Sequence[Experiment], directory: Path) -> str:
@@ -210,6 +234,8 @@ def main(arguments: Sequence[str]) -> None:
         if arguments[0] != "record" or len(arguments) < 3:
             sys.exit(f"arguments are {shlex.join(arguments)}, expected none, or: record NAME COMMAND...")
         record_output(arguments[1], arguments[2:], ROOT / RESULTS_DIRECTORY)
+    for name, text in draw_pictures(ROOT / RESULTS_DIRECTORY).items():
+        write_atomic(ROOT / "docs" / name, text.encode())
     for path in list_pages():
         before = path.read_text()
         after = update_page(before, ROOT / RESULTS_DIRECTORY)
