@@ -1,6 +1,7 @@
 """Graceful shutdown on SIGTERM and Ctrl-C: abandon current work, close the link, release the lock."""
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -63,6 +64,20 @@ def ignore_ctrl_c() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def explain_interrupt(remedy: str) -> Iterator[None]:
+    """Print how to continue if Ctrl-C ends this context.
+
+    Args:
+        remedy: how to continue.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"stopped; {remedy}", file=sys.stderr)
+        raise
 
 
 @contextmanager

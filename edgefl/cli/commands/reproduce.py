@@ -38,9 +38,11 @@ from edgefl.reproduce.stage import LockedError, StageRunner
 from edgefl.system.files import to_json_value, write_atomic
 from edgefl.system.host import describe_machine, format_command_line, read_versions
 from edgefl.system.progress import Progress
+from edgefl.system.signals import explain_interrupt
 
 OUTCOMES = "outcomes"
 RUNS = Path("runs") / "reproduce"
+CONTINUE = "the same command continues"
 
 
 @click.command(short_help="Run a paper's experiment and compare the figures.")
@@ -277,7 +279,7 @@ def _play_seeds(
     experiment.find_scale(scale)
     create_results_directory(results)
     played = []
-    with Progress() as progress:
+    with explain_interrupt(CONTINUE), Progress() as progress:
         for seed in seeds:
             with StageRunner(out, format_command_line(), processes, progress, seed) as runner:
                 played.append(play_seed(experiment, scale, seed, runner, results))
@@ -306,7 +308,11 @@ def _run_outcomes(
         raise ConfigError(f"{OUTCOMES} has no scale --{scale}, expected --reduced or --smoke")
     began = time.monotonic()
     results = []
-    with Progress() as progress, StageRunner(out, format_command_line(), processes, progress) as runner:
+    with (
+        explain_interrupt(CONTINUE),
+        Progress() as progress,
+        StageRunner(out, format_command_line(), processes, progress) as runner,
+    ):
         for seed in range(1, seeds + 1):
             stages = outcomes.select_stages(scale, seed, algorithms)
             results.append(runner.play_all(stages, f"seed {seed} of {seeds}"))

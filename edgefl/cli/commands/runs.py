@@ -29,6 +29,7 @@ from edgefl.simulation.engines.base import Engine
 from edgefl.simulation.simulate import check_simulated
 from edgefl.system.host import format_command_line
 from edgefl.system.progress import Progress
+from edgefl.system.signals import explain_interrupt
 
 
 def _open_engine(engine: str, processes: int) -> Callable[[SimulatedFederation], Engine] | None:
@@ -154,7 +155,11 @@ def simulate(
             "name your data set in [data]",
             err=True,
         )
-    with Progress() as progress, open_dataset_with_progress(config, progress) as shared:
+    with (
+        explain_interrupt("start again" if config.fleet else f"continue with --resume --out {out}"),
+        Progress() as progress,
+        open_dataset_with_progress(config, progress) as shared,
+    ):
         config = limit_to_budget(config)
         run = RunDirectory(out, config, format_command_line(), resume=resume)
         if run.state is not None and config.fleet:

@@ -10,6 +10,7 @@ import click
 from edgefl.config import load_config
 from edgefl.system.format import align_columns, format_percent
 from edgefl.system.progress import Progress
+from edgefl.system.signals import explain_interrupt
 
 
 def format_trials(result: Any, steps: int) -> str:
@@ -106,7 +107,7 @@ def tune(
         config = replace(config, seed=seed)
     from edgefl.tune.stagewise import tune_federation
 
-    with Progress() as progress:
+    with explain_interrupt("the same command continues"), Progress() as progress:
         results, path = tune_federation(
             config, out, chosen_stages, samples, processes=processes, asha=kind == "asha", report=progress
         )

@@ -180,6 +180,15 @@ def test_stages_start_from_the_weights_of_a_model_file(tiny, tmp_path, capsys, m
         assert initial[name].tobytes() == value.tobytes()
 
 
+def test_ctrl_c_says_how_to_continue(tiny, capsys, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "play_seed", interrupt)
+    assert run_command(["reproduce", "--next", "--results", "results", "--processes", "1"]) == 130
+    assert "stopped; the same command continues\n" in capsys.readouterr().err
+
+
 def test_next_skips_seeds_that_other_processes_run(tiny, tmp_path, capsys):
     results = tmp_path / "results"
     typed = ["reproduce", "--next", "--results", str(results), "--processes", "1"]
