@@ -105,20 +105,30 @@ def test_axis_has_round_ends(
 
 
 def test_picture_has_the_mean_over_seeds_by_round() -> None:
-    """Accuracies of 10 to 50 and of 30 to 70 per cent have means of 20 to 60, the ends of the axis. The panel
-    is 380 wide and 200 high, its lower left corner is at (60, 240), and rounds are 76 apart.
+    """Accuracies of 10 to 50 and of 30 to 70 per cent have means of 20 to 60, the axis. Losses fall
+    from 4 to 0. A panel is 380 wide and 200 high, and rounds are 76 apart. The lower left corners are at
+    (60, 240) and (500, 240).
     """
     rounds = [1, 2, 3, 4, 5]
-    first = {"rounds": rounds, "accuracy_mixture": [0.1, 0.2, 0.3, 0.4, 0.5]}
-    second = {"rounds": rounds, "accuracy_mixture": [0.3, 0.4, 0.5, 0.6, 0.7]}
+    first = {
+        "rounds": rounds,
+        "accuracy_mixture": [0.1, 0.2, 0.3, 0.4, 0.5],
+        "loss_mixture": [4.0, 3.0, 2.0, 1.0, 0.0],
+    }
+    second = {
+        "rounds": [*rounds, 6],  # the other seed lacks round 6
+        "accuracy_mixture": [0.3, 0.4, 0.5, 0.6, 0.7, 0.9],
+        "loss_mixture": [4.0, 3.0, 2.0, 1.0, 0.0, 9.0],
+    }
     short = {"rounds": rounds[:2], "accuracy_mixture": [0.1, 0.2]}
     results = [
         replace(make_seed_result(seed, {"A": 1.0}, EXPERIMENT, "full"), curves={"a": curve, "b": short})
         for seed, curve in ((1, first), (2, second))
     ]
     text = draw_curves(EXPERIMENT, "full", results)
-    points = " ".join(f"{60 + 76 * number}.0,{240 - 50 * (number - 1)}.0" for number in rounds)
-    assert re.findall(r'<polyline points="([^"]+)"', text) == [points]
+    accuracies = " ".join(f"{60 + 76 * number}.0,{240 - 50 * (number - 1)}.0" for number in rounds)
+    losses = " ".join(f"{500 + 76 * number}.0,{40 + 50 * (number - 1)}.0" for number in rounds)
+    assert re.findall(r'<polyline points="([^"]+)"', text) == [accuracies, losses]
     assert "<title>a toy (full, seeds 1, 2)</title>" in text
     assert ">A</text>" in text
     assert draw_curves(EXPERIMENT, "full", [replace(results[0], curves={"b": short})]) == ""

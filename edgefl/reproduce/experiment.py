@@ -143,8 +143,8 @@ class Experiment:
         scales: settings by scale.
         rows: the rows of the table.
         claims: the claims of the paper.
-        model_file: a `.keras` file whose model replaces the one of each stage. Stages then start from its
-            weights. Empty: the models of the stages.
+        model_file: a `.keras` file whose model and weights replace the federated model of each stage. Empty:
+            the models of the stages.
     """
 
     paper: str
@@ -246,14 +246,19 @@ def _replace_models(
     experiment: Experiment, stages: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
     """Return the stages with the model of the file, but no stage that only trains weights for others."""
+    digest = hashlib.sha256(Path(experiment.model_file).read_bytes()).hexdigest()
     in_rows = {stage for row in experiment.rows for stage in row.stages}
     trained = {table.get("weights_from", "") for table in stages.values()} - in_rows
     replaced = {}
     for name in stages.keys() - trained:
         config = stages[name]["config"]
         shape = {key: value for key, value in config["model"].items() if key in MODEL_SHAPE}
-        model = {"name": experiment.model_file, **shape}
-        replaced[name] = {**stages[name], "weights_from": "", "config": {**config, "model": model}}
+        replaced[name] = {
+            **stages[name],
+            "weights_from": "",
+            "model_sha256": digest,
+            "config": {**config, "model": {"name": experiment.model_file, **shape}},
+        }
     return {name: replaced[name] for name in stages if name in replaced}
 
 
@@ -354,7 +359,11 @@ def parse_experiment(name: str, text: str) -> Experiment:
             row that does not exist. A row has no stage, or a claim no limit. A stage starts from a later one.
     """
     raw = _read_toml(name, text)
+    extended = [name]
     while base := raw.pop("extends", ""):
+        if base in extended:
+            raise ConfigError(f"{' extends '.join([*extended, base])}, a circle; remove one extends")
+        extended.append(base)
         raw = _merge(_read_toml(base, _read_file(base)), raw)
     for part in ("stages", "scales", "stage"):
         table = raw.get(part, {})

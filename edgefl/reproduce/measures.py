@@ -113,8 +113,9 @@ def _list_test_losses(records: Sequence[Mapping[str, Any]]) -> list[float]:
 
 
 def average_last_training_loss(result: ExperimentResult) -> float:
-    """Return the loss in training, as a mean over the last tenth of rounds."""
-    return fmean(record["loss"] for record in _select_last_rounds(result, 10))
+    """Return the loss in training, as a mean over the last tenth of rounds. NaN if one is not finite."""
+    losses = [record["loss"] for record in _select_last_rounds(result, 10)]
+    return math.nan if None in losses else fmean(losses)
 
 
 def average_last_loss(result: ExperimentResult) -> float:
@@ -212,7 +213,12 @@ def measure_rows(experiment: Experiment, results: Mapping[str, ExperimentResult]
     rows = {}
     for row in experiment.rows:
         if _has_stages(row, results):
-            value = fmean(measure(results[stage], row.value) for stage in row.stages)
+            try:
+                value = fmean(measure(results[stage], row.value) for stage in row.stages)
+            except ConfigError:
+                if not experiment.model_file:
+                    raise
+                value = math.nan  # such as layers that the model of the file does not have
             rows[row.name] = round(value, 6) if math.isfinite(value) else None
     return rows
 

@@ -68,7 +68,7 @@ def create_results_directory(directory: Path) -> None:
     Raises:
         StateError: it cannot be created, or no file can be created in it.
     """
-    with write_errors(directory, "pass another --results, or another --out with --smoke"):
+    with write_errors(directory, "pass another --results, or another --out with --smoke or --model"):
         directory.mkdir(parents=True, exist_ok=True)
         if not os.access(directory, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))

@@ -155,8 +155,12 @@ def average_curves(results: Sequence[SeedResult]) -> dict[str, tuple[Sequence[fl
 
 
 def _describe_setup(experiment: Experiment, scale: str) -> str:
-    model = f"the model of {experiment.model_file}" if experiment.model_file else ""
-    differs = ", ".join(filter(None, [experiment.scales[scale].differs, model]))
+    replacement = (
+        f"{experiment.model_file} in place of any model and first weights of the experiment"
+        if experiment.model_file
+        else ""
+    )
+    differs = "; ".join(filter(None, [experiment.scales[scale].differs, replacement]))
     return f"differs from the paper: {differs}" if differs else ""
 
 

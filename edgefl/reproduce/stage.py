@@ -70,6 +70,8 @@ class ExperimentStage:
             `edgefl.runs.layer_similarity`. 0: none.
         measure_new_client: whether predictions for a client without labels are measured on the test set.
         measure_labels: whether class shares are read from first updates, see `edgefl.audit`.
+        model_sha256: SHA-256 of the model's `.keras` file in hex, so that a directory is not continued with
+            another file. Empty: the model is not from a file.
     """
 
     name: str
@@ -85,6 +87,7 @@ class ExperimentStage:
     layers_over: int = 0
     measure_new_client: bool = False
     measure_labels: bool = False
+    model_sha256: str = ""
 
 
 ExperimentResult = Mapping[str, Any]

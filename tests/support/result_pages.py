@@ -34,6 +34,7 @@ from tests.support.result_pictures import draw_curves, name_picture
 ROOT = Path(__file__).resolve().parents[2]
 START = r"<!-- (?P<kind>table|overview|output): (?P<name>\S+) -->\n"
 END = "<!-- end -->"
+CAPTION = "Accuracy and loss over the rounds: means over clients, each on its own test samples"
 BLOCK = re.compile(rf"({START})(?:(?!<!-- ).)*?({END})", re.DOTALL)
 
 
@@ -103,7 +104,7 @@ def _render_claims(experiment: Experiment, results: Sequence[SeedResult]) -> str
 def _render_picture(experiment: Experiment, scale: str, results: Sequence[SeedResult]) -> str:
     if not draw_curves(experiment, scale, results):
         return ""
-    return f"\n![Accuracy and loss over the rounds](../{name_picture(experiment, scale)})\n"
+    return f"\n![{CAPTION}](../{name_picture(experiment, scale)})\n\n*{CAPTION}.*\n"
 
 
 def draw_pictures(directory: Path) -> dict[Path, str]:

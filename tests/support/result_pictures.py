@@ -69,12 +69,12 @@ def average_curves(results: Sequence[SeedResult], key: str, factor: float) -> di
     stages: dict[str, list[Curve]] = {}
     for result in results:
         for stage, curve in result.curves.items():
-            if len(curve["rounds"]) >= MIN_POINTS and key in curve:
+            if key in curve:
                 stages.setdefault(stage, []).append(dict(zip(curve["rounds"], curve[key], strict=True)))
     return {
-        stage: {number: factor * fmean(curve[number] for curve in curves) for number in sorted(curves[0])}
+        stage: {number: factor * fmean(curve[number] for curve in curves) for number in rounds}
         for stage, curves in stages.items()
-        if all(curve.keys() == curves[0].keys() for curve in curves)
+        if len(rounds := sorted(set.intersection(*(set(curve) for curve in curves)))) >= MIN_POINTS
     }
 
 
@@ -120,9 +120,15 @@ def draw_curves(experiment: Experiment, scale: str, results: Sequence[SeedResult
 
 
 def _name_line(experiment: Experiment, stage: str) -> str:
-    """Return the name of the row with the accuracy of this stage, or else the name of the stage."""
+    """Return the name of the row with the accuracy of this stage.
+
+    Without such a row it is the beginning of the first name of a row of this stage, such as FedAvg of
+    "FedAvg, global test", or else the name of the stage.
+    """
+    rows = [row for row in experiment.rows if row.stages == (stage,)]
     source = f"{stage}: figures.accuracy_mixture.mean"
-    return next((row.name for row in experiment.rows if row.source == source), stage)
+    names = [row.name for row in rows if row.source == source] + [row.name.split(",")[0] for row in rows]
+    return names[0] if names else stage
 
 
 def _draw_panel(left: int, label: str, curves: Mapping[str, Curve], colours: Mapping[str, str]) -> list[str]:

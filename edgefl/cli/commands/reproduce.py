@@ -106,8 +106,8 @@ CONTINUE = "the same command continues"
     "--model",
     "model_file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="A .keras file, such as a pretrained model. Every stage has its model and starts from its weights. "
-    "The results go to OUT/results.",
+    help="A .keras file, such as a pretrained model. Its model and weights replace the federated model of "
+    "every stage. Further experts are drawn as usual. The results go to OUT/results.",
 )
 @click.option("--processes", type=click.IntRange(1, 256), help="Client processes  [default: one per core]")
 @click.option(
@@ -138,9 +138,9 @@ def reproduce(
     An interrupted experiment continues with the same command. Finished parts are not run again. Each seed
     leaves a small result file, which can be copied to another machine.
 
-    `outcomes` is not from a paper. It runs every algorithm with default settings on nine federations of real
-    data, and shows how good the final models of the devices are. With three seeds it takes two to three hours
-    on two cores.
+    `outcomes` is not from a paper. It runs all algorithms except fedbn with default settings on nine
+    federations of real data, and shows how good the final models of the devices are. With three seeds it
+    takes two to three hours on two cores.
 
     \b
     Example:
@@ -154,6 +154,8 @@ def reproduce(
     scales = [scale for scale in EXPERIMENT_SCALES if chosen[scale]]
     if len(scales) > 1:
         raise ConfigError(f"--{' and --'.join(scales)} exclude each other; pass only one")
+    if model_file and results:
+        raise ConfigError(f"--results is {results}, but --model writes to OUT/results; leave --results out")
     if results is None:
         results = RESULTS_DIRECTORY if RESULTS_DIRECTORY.is_dir() else RUNS / "results"
     processes = processes or os.cpu_count() or 1

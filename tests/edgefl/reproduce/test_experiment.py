@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from edgefl.errors import ConfigError
+from edgefl.reproduce import experiment as experiment_module
 from edgefl.reproduce.experiment import (
     PAPERS,
     digest_stages,
@@ -56,18 +57,31 @@ def test_a_file_extends_a_file_that_extends_another():
     assert stage.config.options["weight_decay"] == 0.0011
 
 
-def test_a_model_file_replaces_every_model_and_all_first_weights():
+def test_a_model_file_replaces_every_model_and_all_first_weights(tmp_path):
     """Half of FedAP's table trains a MobileNetV2 of ten classes first, and all others start from it."""
-    experiment = replace(find_experiment("fedap", "table-1"), model_file="own.keras")
+    file = tmp_path / "own.keras"
+    file.write_bytes(b"a model")
+    experiment = replace(find_experiment("fedap", "table-1"), model_file=str(file))
     stages = {stage.name: stage for stage in make_stages(experiment, "half", 1)}
     assert {"fedavg", "local", "centralized"} <= stages.keys()
     assert "pretrained" not in stages
     assert {stage.weights_from for stage in stages.values()} == {""}
     models = [stage.config.model for stage in stages.values()]
     assert {(model.name, model.input_shape, model.num_classes) for model in models} == {
-        ("own.keras", (64, 64, 3), 7)
+        (str(file), (64, 64, 3), 7)
     }
     assert {str(dict(model.options)) for model in models} == {"{}"}
+    digest = digest_stages(experiment, "half", 1)
+    file.write_bytes(b"another model")
+    assert digest_stages(experiment, "half", 1) != digest
+
+
+def test_files_that_extend_each_other_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(experiment_module, "DIRECTORY", tmp_path)
+    (tmp_path / "aem.a.toml").write_text('extends = "aem.b"')
+    (tmp_path / "aem.b.toml").write_text('extends = "aem.a"')
+    with pytest.raises(ConfigError, match=r"aem\.b extends aem\.a extends aem\.b, a circle; remove"):
+        parse_experiment("aem.b", 'extends = "aem.a"')
 
 
 def test_tables_are_merged_from_the_experiment_to_the_stage_of_a_scale():

@@ -161,23 +161,42 @@ def test_next_gives_each_experiment_a_directory_in_out(tiny, tmp_path):
 
 
 def test_stages_start_from_the_weights_of_a_model_file(tiny, tmp_path, capsys, monkeypatch):
-    """The planned result is not replaced."""
+    """The planned result is not replaced, and a directory is not continued with another file."""
     import keras
 
     monkeypatch.setattr(command, "find_experiment", lambda name, table: tiny)
     layers = [keras.Input((28, 28, 1)), keras.layers.Flatten(), keras.layers.Dense(10, name="own")]
     model = keras.Sequential(layers)
     model.save(tmp_path / "own.keras")
-    typed = ["reproduce", "aem", "--model", "own.keras", "--results", "results", "--processes", "1"]
+    typed = ["reproduce", "aem", "--model", "own.keras", "--processes", "1"]
     assert run_command(typed) == 0
-    assert "the model of own.keras" in capsys.readouterr().out
+    assert "own.keras in place of any model" in capsys.readouterr().out
     out = tmp_path / "runs/reproduce/aem.tiny-reduced-own"
     assert [path.name for path in (out / "results").iterdir()] == ["aem.tiny.reduced.1.json"]
-    assert not (tmp_path / "results").exists()
+    assert not (tmp_path / "runs/reproduce/results").exists()
     plan = load_plan(out / "a-1/plan")
     initial = decode_initial_weights((out / "a-1/plan" / INITIAL_FILE).read_bytes(), plan.spec, "")
     for name, value in zip(("own/kernel", "own/bias"), model.get_weights(), strict=True):
         assert initial[name].tobytes() == value.tobytes()
+    model.set_weights([2 * value for value in model.get_weights()])
+    model.save(tmp_path / "own.keras")
+    capsys.readouterr()
+    assert run_command(typed) == 1
+    assert "contains a run with model_sha256 = " in capsys.readouterr().err
+
+
+def test_list_ends_with_core_hours_and_verdicts(tiny, tmp_path, capsys):
+    """Two of two planned seeds have .5 core-hours each. Five seeds give a verdict."""
+    for seed in (1, 2):
+        write_result(tmp_path / "two", make_seed_result(seed, {"A": 50.0}, tiny, "reduced"))
+    for seed in range(1, 6):
+        write_result(tmp_path / "five", make_seed_result(seed, {"A": 50.0 + seed}, tiny, "reduced"))
+    for results, last in (
+        ("two", "together: 1.0 core-hours; claims: 1 undecided"),
+        ("five", "together: 2.5 core-hours; claims: 1 reproduced"),
+    ):
+        assert run_command(["reproduce", "--list", "--results", results]) == 0
+        assert capsys.readouterr().out.splitlines()[-1] == last
 
 
 def test_ctrl_c_says_how_to_continue(tiny, capsys, monkeypatch):
@@ -239,6 +258,10 @@ def test_list_names_every_table_and_its_verdicts(tmp_path, capsys):
         (["reproduce", "aem", "--list", "--table", "figure-9"], ("'figure-9'", "table-2")),
         (["reproduce", "outcomes", "--model", __file__], ("--model", "outcomes")),
         (["reproduce", "aem", "--model", __file__], (__file__, ".keras", "save the model")),
+        (
+            ["reproduce", "aem", "--model", __file__, "--results", "here"],
+            ("--results is here", "leave --results"),
+        ),
     ],
 )
 def test_impossible_experiment_is_refused_at_the_start(typed, parts, tmp_path, capsys, monkeypatch):

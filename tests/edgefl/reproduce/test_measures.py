@@ -1,6 +1,7 @@
 """Figures of rows: paths, named measures and curves, on hand-made results."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -89,6 +90,7 @@ def test_loss_of_the_last_rounds_matches_hand_calculation():
         {"round": number, "loss": loss} for number, loss in enumerate([*18 * [3.0], 0.5, 0.1], start=1)
     ]
     assert measure({"records": trained}, "last_training_loss") == pytest.approx(0.3)
+    assert math.isnan(measure({"records": [*trained[:-1], {"loss": None}]}, "last_training_loss"))
 
 
 def test_useless_models_have_less_than_nine_tenths_of_the_best_accuracy():
@@ -120,6 +122,15 @@ def test_rows_average_their_stages_and_skip_missing_ones():
     results = {"a": make_result((0, 0, 1, 1)), "c": make_result((0, 1, 2, 3))}
     assert measure_rows(toy, results) == {"A": 25.0, "B": 3.0}
     assert measure_rows(toy, {"a": results["a"]}) == {"A": 25.0}
+
+
+def test_a_model_of_the_users_may_lack_what_a_row_measures():
+    text = TOY.replace('value = "experts_used"', 'value = "layer_gaps.others.2"')
+    toy = parse_experiment("aem.toy", text)
+    results = {"a": make_result((0, 0, 1, 1)), "c": make_result((0, 1, 2, 3))}
+    assert measure_rows(replace(toy, model_file="own.keras"), results) == {"A": 25.0, "B": None}
+    with pytest.raises(ConfigError, match="'layer_gaps'"):
+        measure_rows(toy, results)
 
 
 def test_curves_are_means_over_clients_of_evaluated_rounds():
