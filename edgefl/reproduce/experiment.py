@@ -250,16 +250,14 @@ def _replace_models(
     in_rows = {stage for row in experiment.rows for stage in row.stages}
     trained = {table.get("weights_from", "") for table in stages.values()} - in_rows
     replaced = {}
-    for name in stages.keys() - trained:
-        config = stages[name]["config"]
-        shape = {key: value for key, value in config["model"].items() if key in MODEL_SHAPE}
-        replaced[name] = {
-            **stages[name],
-            "weights_from": "",
-            "model_sha256": digest,
-            "config": {**config, "model": {"name": experiment.model_file, **shape}},
-        }
-    return {name: replaced[name] for name in stages if name in replaced}
+    for name, table in stages.items():
+        if name not in trained:
+            config = table["config"]
+            shape = {key: value for key, value in config["model"].items() if key in MODEL_SHAPE}
+            model = {"name": experiment.model_file, **shape}
+            first = {"weights_from": "", "model_sha256": digest}
+            replaced[name] = {**table, **first, "config": {**config, "model": model}}
+    return replaced
 
 
 def make_stages(experiment: Experiment, scale: str, seed: int) -> tuple[ExperimentStage, ...]:

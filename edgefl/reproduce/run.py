@@ -133,24 +133,29 @@ def select_pictured(experiment: Experiment, report: ExperimentReport) -> Experim
     return replace(report, figures=figures or report.figures)
 
 
-def average_curves(results: Sequence[SeedResult]) -> dict[str, tuple[Sequence[float], Sequence[float]]]:
-    """Return the accuracy after each round that was evaluated with every seed, as a mean over seeds.
+def average_curves(
+    results: Sequence[SeedResult], key: str = "accuracy_mixture", factor: float = 100
+) -> dict[str, tuple[Sequence[float], Sequence[float]]]:
+    """Return the curve of each stage over the rounds that all seeds evaluated, as a mean over seeds.
 
     Args:
         results: the results of the seeds of one scale.
+        key: `accuracy_mixture` or `loss_mixture`. Curves without it are left out.
+        factor: multiplies the values. 100 makes per cent of accuracies.
 
     Returns:
-        The rounds and the accuracies in per cent, by stage.
+        The rounds and the values, by stage.
     """
     curves: dict[str, list[dict[float, float]]] = {}
     for result in results:
         for stage, curve in result.curves.items():
-            points = zip(curve["rounds"], curve["accuracy_mixture"], strict=True)
-            curves.setdefault(stage, []).append(dict(points))
+            if key in curve:
+                points = zip(curve["rounds"], curve[key], strict=True)
+                curves.setdefault(stage, []).append(dict(points))
     averaged: dict[str, tuple[Sequence[float], Sequence[float]]] = {}
     for stage, seeds in curves.items():
         rounds = sorted(set.intersection(*(set(points) for points in seeds)))
-        averaged[stage] = (rounds, [100 * fmean(points[r] for points in seeds) for r in rounds])
+        averaged[stage] = (rounds, [factor * fmean(points[r] for points in seeds) for r in rounds])
     return averaged
 
 

@@ -7,12 +7,12 @@ The text of a picture depends only on the results, so that a test can compare it
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
-from statistics import fmean
 from typing import NamedTuple
 
 from edgefl.report.drawing import GRID, GROUND, INK, MUTED, PALETTE
 from edgefl.reproduce.experiment import Experiment
 from edgefl.reproduce.results import SeedResult
+from edgefl.reproduce.run import average_curves
 
 MIN_POINTS = 5
 """Number of evaluated rounds below which a curve is not drawn."""
@@ -58,23 +58,11 @@ def choose_axis(values: Sequence[float], start: float | None = None) -> Axis:
     return Axis(first * step, last * step, step)
 
 
-def average_curves(results: Sequence[SeedResult], key: str, factor: float) -> dict[str, Curve]:
-    """Return the mean over seeds of each stage's curve, in the rounds that all its seeds have.
-
-    Args:
-        results: the results of the seeds.
-        key: the name of the values in the curves.
-        factor: multiplies the values.
-    """
-    stages: dict[str, list[Curve]] = {}
-    for result in results:
-        for stage, curve in result.curves.items():
-            if key in curve:
-                stages.setdefault(stage, []).append(dict(zip(curve["rounds"], curve[key], strict=True)))
+def _select_long_curves(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> dict[str, Curve]:
     return {
-        stage: {number: factor * fmean(curve[number] for curve in curves) for number in rounds}
-        for stage, curves in stages.items()
-        if len(rounds := sorted(set.intersection(*(set(curve) for curve in curves)))) >= MIN_POINTS
+        stage: dict(zip(rounds, values, strict=True))
+        for stage, (rounds, values) in curves.items()
+        if len(rounds) >= MIN_POINTS
     }
 
 
@@ -99,8 +87,8 @@ def draw_curves(experiment: Experiment, scale: str, results: Sequence[SeedResult
     Returns:
         The text of the picture, empty if no stage was evaluated often enough.
     """
-    accuracies = average_curves(results, "accuracy_mixture", 100)
-    losses = average_curves(results, "loss_mixture", 1)
+    accuracies = _select_long_curves(average_curves(results))
+    losses = _select_long_curves(average_curves(results, "loss_mixture", 1))
     if not accuracies:
         return ""
     seeds = ", ".join(str(result.seed) for result in results)
