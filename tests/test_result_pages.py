@@ -238,6 +238,18 @@ def test_page_has_a_command_and_what_it_printed(tmp_path: Path) -> None:
         update_page(page.replace("sum", "absent"), tmp_path)
 
 
+def test_a_block_has_one_paragraph_of_an_output(tmp_path: Path) -> None:
+    (tmp_path / "sum.txt").write_text("$ sum\n\npoints above local  mean\n1 + 1               2\n\npoints\n")
+    page = update_page("<!-- output: sum, points above local -->\n<!-- end -->\n", tmp_path)
+    assert page == (
+        "<!-- output: sum, points above local -->\n\n```text\npoints above local  mean\n"
+        "1 + 1               2\n```\n\n<!-- end -->\n"
+    )
+    for words, count in {"points": 2, "absent": 0}.items():
+        with pytest.raises(KeyError, match=f"{count} paragraphs of sum.txt begin with '{words}'"):
+            update_page(page.replace("points above local -->", f"{words} -->"), tmp_path)
+
+
 def test_command_that_is_printed_first_is_not_repeated(tmp_path: Path) -> None:
     script = tmp_path / "script.sh"
     script.write_text('echo "/bin/sh $0 bench fleet --repeats 3"\n')

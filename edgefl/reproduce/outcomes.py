@@ -15,9 +15,11 @@ cent. Each client's models are measured on its own test samples:
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
+from itertools import compress
+from statistics import fmean, median, stdev
 from typing import Any
 
+from edgefl.algorithms.names import FEDERATED_MODEL, FINE_TUNED_MODEL, MIXTURE_MODEL
 from edgefl.algorithms.recommendation import FEW_SAMPLES_ALGORITHM, USUAL_ALGORITHM
 from edgefl.algorithms.registry import REGISTRY
 from edgefl.client.selection import COMPARED_MODELS
@@ -32,7 +34,7 @@ from edgefl.errors import ConfigError
 from edgefl.reproduce.experiment import ExperimentScale
 from edgefl.reproduce.report import ExperimentVerdict, Figure, check_limits
 from edgefl.reproduce.stage import ExperimentResult, ExperimentStage
-from edgefl.system.format import align_columns
+from edgefl.system.format import NO_VALUE, align_columns
 from edgefl.verdict import compare_with_local, estimate_chance_level, read_discordant_counts
 
 NUM_ROUNDS = 20
@@ -78,6 +80,12 @@ COLUMN_HEADINGS: Mapping[str, str] = {
     SECONDS_PER_CLIENT: SECONDS_PER_CLIENT,
 }
 """The headings of the table, with the column of each."""
+GAIN_COLUMNS = (FEDERATED_MODEL, FINE_TUNED_MODEL, MIXTURE_MODEL, SHIPPED, INT8)
+GAIN_HEADINGS = (
+    *(name.replace("_", "-") for name in GAIN_COLUMNS),
+    "int8, lowest federation",
+    "int8, few samples or shared classes",
+)
 OUTCOME_SCALES = ("smoke", "reduced")
 LEGEND = (
     "accuracies in per cent, means over clients and seeds; (22 of 24): number of clients with the model\n"
@@ -620,12 +628,82 @@ def _judge_masking(results: SeedResults) -> ExperimentVerdict:
 
 
 def format_results(results: SeedResults) -> str:
-    """Return a table with a row per stage, and a legend."""
-    results = with_late_clients(results)
+    """Return a table with a row per stage, a legend, and the tables of gains over local models."""
+    all_results = with_late_clients(results)
     rows: list[tuple[str, ...]] = [("federation and algorithm", *COLUMN_HEADINGS)]
-    for stage in results[0]:
-        rows.append((stage, *_format_cells(results, stage)))
-    return f"{align_columns(rows)}\n\n{LEGEND}"
+    for stage in all_results[0]:
+        rows.append((stage, *_format_cells(all_results, stage)))
+    return "\n\n".join([align_columns(rows), LEGEND, *_format_gains(results)])
+
+
+def _format_gains(results: SeedResults) -> Iterator[str]:
+    """Yield tables of the points above local models, with a row per algorithm.
+
+    The algorithms of every seed have their means over seeds. The last table has the first seed of all
+    algorithms. Nothing is yielded without an algorithm that all federations have.
+    """
+    federations = [
+        name for name in FEDERATIONS if any(name_stage(name, other) in results[0] for other in REGISTRY)
+    ]
+
+    def find_algorithms(seeds: SeedResults) -> list[str]:
+        return [
+            name
+            for name in dict.fromkeys((*MAIN_ALGORITHMS, *sorted(REGISTRY)))
+            if name != "local"
+            and all(name_stage(federation, name) in run for run in seeds for federation in federations)
+        ]
+
+    def measure(algorithm: str, column: str, seeds: SeedResults = results) -> list[float]:
+        stages = [name_stage(federation, algorithm) for federation in federations]
+        return [_average(measure_gains(seeds, stage, column)) for stage in stages]
+
+    if not federations or not find_algorithms(results):
+        return
+    int8 = {algorithm: measure(algorithm, INT8) for algorithm in find_algorithms(results)}
+    is_hard = [FEDERATIONS[name].is_hard_alone for name in federations]
+    yield _align_gains(
+        ("points above local", *GAIN_HEADINGS),
+        {
+            algorithm: [
+                *(_average(measure(algorithm, column)) for column in GAIN_COLUMNS),
+                _find_lowest_gain(gains),
+                _average([*compress(gains, is_hard)]),
+            ]
+            for algorithm, gains in int8.items()
+        },
+    )
+    yield _align_gains(("int8 above local", *federations), int8)
+    errors = [
+        stdev(gains) / math.sqrt(len(gains))
+        for algorithm in int8
+        for name in federations
+        if len(gains := measure_gains(results, name_stage(name, algorithm), INT8)) > 1
+    ]
+    if errors:
+        yield (
+            f"standard error of int8 above local: {min(errors):.1f} to {max(errors):.1f} points, median "
+            f"{median(errors):.1f}"
+        )
+    first = {name: measure(name, SHIPPED, results[:1]) for name in find_algorithms(results[:1])}
+    yield _align_gains(
+        ("shipped above local, seed 1", *federations, "mean"),
+        {algorithm: [*gains, _average(gains)] for algorithm, gains in first.items()},
+    )
+
+
+def _find_lowest_gain(gains: Sequence[float]) -> float:
+    """Return the lowest gain, or NaN if one is missing."""
+    return math.nan if any(map(math.isnan, gains)) else min(gains)
+
+
+def _align_gains(heading: Sequence[str], rows: Mapping[str, Sequence[float]]) -> str:
+    """Return a table of points. A missing value is a dash."""
+    cells = [
+        (name, *(NO_VALUE if math.isnan(value) else f"{value:+.1f}" for value in values))
+        for name, values in rows.items()
+    ]
+    return align_columns([heading, *cells])
 
 
 def _format_cells(results: SeedResults, stage: str) -> Iterator[str]:

@@ -7,8 +7,9 @@ Run it after a new result: `python -m tests.support.result_pages`. A page has th
 
 and everything between them is replaced by the rows and the claims of the experiment, and by a picture of its
 curves if there are any. A block `overview: pfl-moe` is replaced by one row for each experiment of the paper.
-A block `output: regression` is replaced by what a command printed, with the command. This runs the command
-and stores its output:
+A block `output: regression` is replaced by what a command printed, with the command. A block `output:
+outcomes, int8 above local` has only the paragraph that begins with these words. This runs the command and
+stores its output:
 
     python -m tests.support.result_pages record regression python -m tests.benchmarks regression --seeds 3
 """
@@ -32,7 +33,7 @@ from edgefl.system.format import NO_VALUE
 from tests.support.result_pictures import draw_curves, name_picture
 
 ROOT = Path(__file__).resolve().parents[2]
-START = r"<!-- (?P<kind>table|overview|output): (?P<name>\S+) -->\n"
+START = r"<!-- (?P<kind>table|overview|output): (?P<name>[^\s,]+)(?:, (?P<paragraph>.+))? -->\n"
 END = "<!-- end -->"
 CAPTION = "Accuracy and loss over the rounds: means over clients, each on its own test samples"
 BLOCK = re.compile(rf"({START})(?:(?!<!-- ).)*?({END})", re.DOTALL)
@@ -176,18 +177,25 @@ def record_output(name: str, command: Sequence[str], directory: Path) -> None:
     write_atomic(directory / f"{name}.txt", text.encode())
 
 
-def render_output(name: str, directory: Path) -> str:
+def render_output(name: str, directory: Path, paragraph: str | None = None) -> str:
     """Return the stored output of a command as Markdown.
 
     Args:
         name: the name of the block.
         directory: the directory of the result files.
+        paragraph: the first words of the only paragraph to return. None: the whole output.
 
     Raises:
+        KeyError: no paragraph begins with these words, or several do.
         OSError: the output is not stored.
     """
-    lines = (line.rstrip() for line in (directory / f"{name}.txt").read_text().splitlines())
-    return "\n".join(["```text", *lines, "```\n"])
+    text = (directory / f"{name}.txt").read_text().rstrip("\n")
+    if paragraph:
+        found = [part for part in text.split("\n\n") if part.startswith(paragraph)]
+        if len(found) != 1:
+            raise KeyError(f"{len(found)} paragraphs of {name}.txt begin with {paragraph!r}, expected one")
+        (text,) = found
+    return "\n".join(["```text", *(line.rstrip() for line in text.splitlines()), "```\n"])
 
 
 def update_page(text: str, directory: Path) -> str:
@@ -210,7 +218,7 @@ def update_page(text: str, directory: Path) -> str:
         if match["kind"] == "table":
             content = render_table(by_name[name], directory)
         elif match["kind"] == "output":
-            content = render_output(name, directory)
+            content = render_output(name, directory, match["paragraph"])
         else:
             content = render_overview([e for e in experiments if e.paper == name], directory)
         return f"{match[1]}\n{content}\n{END}"

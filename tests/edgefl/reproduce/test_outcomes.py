@@ -5,6 +5,7 @@ import pytest
 
 from edgefl.algorithms.draws import with_draws
 from edgefl.algorithms.registry import (
+    REGISTRY,
     build_objectives,
     count_further_draws,
     make_algorithm,
@@ -144,6 +145,44 @@ def test_table_lists_private_and_late_stages():
     assert " 67.5 " in rows[LATE_STAGE]
     assert " 50.0 " in rows[f"{LATE_STAGE}, its 1 late clients"]
     assert {stage.name for stage in outcomes.stages("reduced", 1)} <= rows.keys()
+
+
+def find_table(results, heading):
+    """Return the cells of a table of gains by the name of their row."""
+    text = next(part for part in outcomes.format_results(results).split("\n\n") if part.startswith(heading))
+    return {row.split()[0]: row.split()[1:] for row in text.splitlines()[1:]}
+
+
+def test_gains_over_local_models_match_hand_calculation():
+    """Local models have 80%, so `GOOD` gains -20, 5, -1, 5 and 4 points. One client of `few` has other models
+    under `aem`, which gain 0 in int8 and 15 if shipped: means of the two clients are 2 and 10.
+    """
+    changed = {"accuracy_shipped_int8": 0.80, "accuracy_shipped": 0.95}
+    results = make_results(**change_stages("aem", lambda row: row | changed, ["few"]))
+    means = find_table(results, "points above local")
+    assert list(means) == [name for name in outcomes.MAIN_ALGORITHMS if name != "local"]
+    assert means["fedmix"] == ["-20.0", "+5.0", "-1.0", "+5.0", "+4.0", "+4.0", "+4.0"]
+    # 5 + 5/9, 4 - 2/9, the lowest, and 4 - 2/6 over the six federations that are hard alone
+    assert means["aem"] == ["-20.0", "+5.0", "-1.0", "+5.6", "+3.8", "+2.0", "+3.7"]
+    by_federation = find_table(results, "int8 above local")
+    assert by_federation["aem"] == [*7 * ["+4.0"], "+2.0", "+4.0"]
+    assert by_federation["ditto"] == 9 * ["+4.0"]
+    shipped = find_table(results, "shipped above local, seed 1")
+    assert shipped["aem"] == [*7 * ["+5.0"], "+10.0", "+5.0", "+5.6"]
+    assert shipped.keys() == {*REGISTRY} - {"local", *outcomes.LEFT_OUT_ALGORITHMS}
+    assert "standard error of int8 above local: 0.0 to 0.0 points, median 0.0" in outcomes.format_results(
+        results
+    )
+
+
+def test_gains_of_some_stages_are_shown():
+    runs = {"writers-aem": make_run(GOOD), "writers-local": make_run(GOOD)}
+    gains = ["-20.0", "+5.0", "-1.0", "+5.0", "+4.0", "+4.0", "+4.0"]
+    assert find_table([runs], "points above local") == {"aem": gains}
+    missing = runs | {"few-aem": make_run(UNTESTED)}
+    assert find_table([missing], "points above local") == {"aem": 7 * ["-"]}
+    assert find_table([missing], "int8 above local") == {"aem": ["+4.0", "-"]}
+    assert "above local" not in outcomes.format_results([{"writers-local": make_run(GOOD)}])
 
 
 def test_all_claims_hold_for_good_results():
