@@ -97,7 +97,7 @@ def to_csv(report: ExperimentReport) -> str:
 
 
 def to_text(report: ExperimentReport) -> str:
-    """Return the figures as a table, followed by the verdicts."""
+    """Return the figures as a table, followed by the verdicts. A table without rows is left out."""
     rows: list[tuple[str, ...]] = [
         (
             f"{report.experiment} ({report.scale})",
@@ -110,7 +110,7 @@ def to_text(report: ExperimentReport) -> str:
         seed_values = figure.measured if len(report.seeds) > 1 else ()
         paper = NO_VALUE if figure.paper is None else f"{figure.paper:g}"
         rows.append((figure.name, paper, *(format_figure(value) for value in (figure.mean, *seed_values))))
-    lines = [align_columns(rows), *([report.about] if report.about else [])]
+    lines = [*([align_columns(rows)] if report.figures else []), *([report.about] if report.about else [])]
     if report.verdicts:
         lines.append(align_columns([("claim", "paper", "measured", "verdict"), *_list_verdicts(report)]))
     return "\n\n".join(lines)

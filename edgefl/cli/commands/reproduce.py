@@ -318,6 +318,7 @@ def _run_outcomes(
         for seed in range(1, seeds + 1):
             stages = outcomes.select_stages(scale, seed, algorithms)
             results.append(runner.play_all(stages, f"seed {seed} of {seeds}"))
+    note = _describe_run()
     report = ExperimentReport(
         OUTCOMES,
         scale,
@@ -325,10 +326,12 @@ def _run_outcomes(
         outcomes.figures(results),
         () if algorithms else outcomes.verdicts(scale, results),
         round(time.monotonic() - began, 1),
-        _describe_run(),
+        note,
     )
     pictured = replace(report, figures=outcomes.choose_plotted_figures(results))
-    _print_report(report, out, as_json, outcomes.format_results(results), pictured)
+    versions = ", ".join(f"{name} {version}" for name, version in note["versions"].items())
+    table = f"{outcomes.format_results(results)}\n\n{note['machine']}; {versions}"
+    _print_report(report, out, as_json, table, pictured)
 
 
 def _describe_run() -> dict[str, Any]:
@@ -359,5 +362,6 @@ def _print_report(
         plot_report(pictured or report, out / "report.png")
     except ModuleNotFoundError as error:
         click.echo(f"no picture: {error}; pip install -e '.[plots]'", err=True)
-    shown = f"{table}\n\n{to_text(replace(report, figures=()))}" if table else to_text(report)
-    click.echo(text if as_json else f"{shown}\n\nreport   {out / 'report.json'}, .csv, .png")
+    parts = [table, to_text(replace(report, figures=())) if table else to_text(report)]
+    parts.append(f"report   {out / 'report.json'}, .csv, .png")
+    click.echo(text if as_json else "\n\n".join(filter(None, parts)))

@@ -86,8 +86,8 @@ def test_smoke_scale_runs_from_data_to_report(experiment, tmp_path, capsys):
 @pytest.mark.timeout(900)
 def test_outcomes_run_at_smoke_scale(tmp_path, capsys):
     skip_without_data("mnist-writers")
-    typed = ["reproduce", "outcomes", "--smoke", "--out", str(tmp_path), "--processes", "1", "--json"]
-    assert run_command(typed) == 0
+    typed = ["reproduce", "outcomes", "--smoke", "--out", str(tmp_path), "--processes", "1"]
+    assert run_command([*typed, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["figures"]
     paths = list(tmp_path.glob("*/summary.json"))
@@ -96,6 +96,10 @@ def test_outcomes_run_at_smoke_scale(tmp_path, capsys):
         summary = json.loads(path.read_text())
         assert summary["figures"]["accuracy_shipped"]["mean"] > 0.5
         assert all(0.5 < row["accuracy_shipped_int8"] <= 1 for row in summary["clients"])
+    assert run_command(typed) == 0
+    shown = capsys.readouterr().out
+    for part in ("points above local", "shipped above local, seed 1", report["note"]["machine"], "keras "):
+        assert part in shown
 
 
 TINY = """
