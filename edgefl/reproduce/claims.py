@@ -43,7 +43,7 @@ def estimate_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 SeedRows = Mapping[str, float | None]
-"""The figures of one seed by row. None for a figure that is not finite, such as after a divergence."""
+"""The figures of one seed by row. None for a figure that is not finite."""
 
 
 def describe_claim(claim: PaperClaim) -> str:

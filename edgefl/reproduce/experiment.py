@@ -269,10 +269,17 @@ def make_stages(experiment: Experiment, scale: str, seed: int) -> tuple[Experime
         seed: random seed of all federations, from 1.
 
     Raises:
-        ConfigError: the experiment has no such scale, or a table of the file is invalid.
+        ConfigError: the experiment has no such scale, or a table of the file is invalid. A stage starts from
+            one that does not run at this scale or with this seed.
     """
-    stages = []
+    stages: list[ExperimentStage] = []
     for name, table in _merge_stages(experiment, scale, seed).items():
+        starts = {table[key] for key in ("after", "weights_from") if table.get(key)}
+        if missing := sorted(starts - {stage.name for stage in stages}):
+            raise ConfigError(
+                f"{experiment.name}: stage {name} starts from {missing[0]}, which does not run at --{scale} "
+                f"with seed {seed}; give both stages the same scales and seeds"
+            )
         config = _read_config(experiment, name, table["config"], seed)
         context = f"{experiment.name}: stage {name}"
         stages.append(_build(ExperimentStage, context, **{**table, "name": name, "config": config}))
@@ -380,6 +387,10 @@ def parse_experiment(name: str, text: str) -> Experiment:
     experiment: Experiment = _build(
         Experiment, name, paper=paper, table=table_name, scales=scales, rows=rows, claims=claims, **raw
     )
+    if "config" in experiment.stage:
+        raise ConfigError(
+            f"{name}: [stage] has config, expected it in [config], for all stages; move it there"
+        )
     _check_rows_and_claims(experiment)
     _check_names(f"{name}: stage", {s for row in rows for s in row.stages}, experiment.stages)
     row_names = {row.name: row for row in rows}
@@ -456,6 +467,24 @@ def load_experiments() -> tuple[Experiment, ...]:
     return tuple(sorted(experiments, key=lambda experiment: (experiment.order, experiment.name)))
 
 
+def select_experiments(paper: str | None, table: str = "") -> list[Experiment]:
+    """Return the experiments of a paper with this table, or else those whose table begins so.
+
+    Args:
+        paper: a key of `PAPERS`. None: all papers.
+        table: name of the table, or its beginning. Empty selects all.
+
+    Raises:
+        ConfigError: there is no such table.
+    """
+    experiments = [experiment for experiment in load_experiments() if paper in (None, experiment.paper)]
+    matching = [experiment for experiment in experiments if experiment.table.startswith(table)]
+    if not matching:
+        choices = ", ".join(experiment.table for experiment in experiments)
+        raise ConfigError(f"--table is {table!r}, expected one of {choices}")
+    return [experiment for experiment in matching if experiment.table == table] or matching
+
+
 def find_experiment(paper: str, table: str = "") -> Experiment:
     """Return an experiment of a paper.
 
@@ -466,10 +495,8 @@ def find_experiment(paper: str, table: str = "") -> Experiment:
     Raises:
         ConfigError: there is no such table, or several begin so.
     """
-    experiments = [experiment for experiment in load_experiments() if experiment.paper == paper]
-    exact = [experiment for experiment in experiments if experiment.table == table]
-    matching = exact or [experiment for experiment in experiments if experiment.table.startswith(table)]
-    if len(matching) == 1 or (matching and not table):
-        return matching[0]
-    choices = ", ".join(experiment.table for experiment in matching or experiments)
-    raise ConfigError(f"--table is {table!r}, expected one of {choices}")
+    matching = select_experiments(paper, table)
+    if len(matching) > 1 and table:
+        choices = ", ".join(experiment.table for experiment in matching)
+        raise ConfigError(f"--table is {table!r}, expected one of {choices}")
+    return matching[0]

@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from edgefl.errors import ConfigError
-from edgefl.reproduce.experiment import Experiment, Row
+from edgefl.reproduce.experiment import Experiment
 from edgefl.reproduce.stage import ExperimentResult
 from edgefl.storage.run_directory import RunFiles
 
@@ -37,7 +37,7 @@ def measure_completeness(result: ExperimentResult) -> float:
 
 
 def find_exact_round(result: ExperimentResult) -> float:
-    """Return the first round from which the experts match the true groups exactly, or 0 for never.
+    """Return the first round from which the experts match the true groups exactly, or NaN for never.
 
     In an exact match, all clients of a group prefer the same expert, and no other client prefers it.
     """
@@ -54,7 +54,7 @@ def find_exact_round(result: ExperimentResult) -> float:
         ]
         is_exact = all(len(group) == 1 for group in groups) and len(set.union(*groups)) == len(groups)
         first = (first or record["round"]) if is_exact else 0
-    return float(first)
+    return float(first) or math.nan
 
 
 def find_largest_share(result: ExperimentResult) -> float:
@@ -84,10 +84,11 @@ def count_useful_models(result: ExperimentResult) -> float:
 def average_useless_loss(result: ExperimentResult) -> float:
     """Return the mean test loss of the server models with less than 90% of the best one's accuracy.
 
-    It is NaN if there are none. A model that is confidently wrong has a higher loss than a uniform guess.
+    It is NaN if there are none, or if a loss is not finite. A model that is confidently wrong has a higher
+    loss than a uniform guess.
     """
-    _, others = _split_by_accuracy(result)
-    return fmean(result["model_losses"][name] for name in others) if others else math.nan
+    losses = [result["model_losses"][name] for name in _split_by_accuracy(result)[1]]
+    return math.nan if None in losses or not losses else fmean(losses)
 
 
 def sum_megabytes(result: ExperimentResult) -> float:
@@ -182,8 +183,8 @@ def measure(result: ExperimentResult, value: str) -> float:
     if value in ROW_MEASURES:
         try:
             return ROW_MEASURES[value](result)
-        except KeyError as error:
-            raise ConfigError(f"{value!r} needs {error} of the stage; {OLDER_STAGE_REMEDY}") from error
+        except (KeyError, ValueError) as error:
+            raise ConfigError(f"{value!r} is not in the stage: {error}; {OLDER_STAGE_REMEDY}") from error
     node: Any = result
     for part in value.split("."):
         if not isinstance(node, Mapping) or part not in node:
@@ -205,14 +206,14 @@ def measure_rows(experiment: Experiment, results: Mapping[str, ExperimentResult]
         results: results by stage.
 
     Returns:
-        The figures. None for a figure that is not finite, such as after a divergence.
+        The figures. None for a figure that is not finite.
 
     Raises:
         ConfigError: as in `measure`.
     """
     rows = {}
     for row in experiment.rows:
-        if _has_stages(row, results):
+        if all(stage in results for stage in row.stages):
             try:
                 value = fmean(measure(results[stage], row.value) for stage in row.stages)
             except ConfigError:
@@ -221,10 +222,6 @@ def measure_rows(experiment: Experiment, results: Mapping[str, ExperimentResult]
                 value = math.nan  # such as layers that the model of the file does not have
             rows[row.name] = round(value, 6) if math.isfinite(value) else None
     return rows
-
-
-def _has_stages(row: Row, results: Mapping[str, ExperimentResult]) -> bool:
-    return all(stage in results for stage in row.stages)
 
 
 def extract_curves(results: Mapping[str, ExperimentResult]) -> dict[str, dict[str, Sequence[float]]]:

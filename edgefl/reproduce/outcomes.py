@@ -296,18 +296,24 @@ def _make_extra_stages(seed: int) -> Iterator[ExperimentStage]:
 
 
 def figures(results: SeedResults) -> tuple[Figure, ...]:
-    """Return all columns of all stages.
+    """Return all columns of all stages, with one value per seed.
 
     Args:
-        results: for each seed, the results by stage. At least one seed.
+        results: for each seed, the results by stage.
     """
     results = with_late_clients(results)
+    stages = dict.fromkeys(stage for run in results for stage in run)
     return tuple(
-        Figure(f"{stage}: {name}", values)
-        for stage in results[0]
-        for name, values in measure_columns(results, stage).items()
-        if values
+        Figure(f"{stage}: {name}", tuple(_read_only(seed.get(name, ())) for seed in seeds))
+        for stage in stages
+        for seeds in [[measure_columns([run], stage) for run in results]]
+        for name in dict.fromkeys(name for seed in seeds for name in seed if seed[name])
     )
+
+
+def _read_only(values: Sequence[float]) -> float:
+    """Return the only value, or NaN without a value."""
+    return values[0] if values else math.nan
 
 
 def choose_plotted_figures(results: SeedResults) -> tuple[Figure, ...]:
@@ -318,11 +324,14 @@ def choose_plotted_figures(results: SeedResults) -> tuple[Figure, ...]:
     Args:
         results: for each seed, the results by stage.
     """
+    stages = [name_stage(name, algorithm) for algorithm in PAPER_ALGORITHMS for name in FEDERATIONS]
     return tuple(
-        Figure(f"{stage}: int8 against local", values)
-        for algorithm in PAPER_ALGORITHMS
-        for federation in FEDERATIONS
-        if (values := measure_gains(results, stage := name_stage(federation, algorithm), INT8))
+        Figure(
+            f"{stage}: int8 against local",
+            tuple(_read_only(measure_gains([run], stage, INT8)) for run in results),
+        )
+        for stage in stages
+        if measure_gains(results, stage, INT8)
     )
 
 

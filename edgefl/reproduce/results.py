@@ -29,7 +29,8 @@ class SeedResult:
         rows: figures by row, None for a figure that is not finite.
         sources: where the figures come from by row, see `list_sources`.
         defaults: options of algorithms that the file leaves to their defaults, see `list_defaults`.
-        core_hours: processor time of all clients and of the measurements at the end, in hours.
+        core_hours: processor time of all clients and of the measurements at the end, in hours. Evaluations
+            between the rounds and the quantization are not counted.
         date: the day on which it finished.
         machine: description of the machine that started the stages. Several are joined by semicolons.
         versions: versions of edgefl and its libraries on it, joined in the same way.
@@ -92,8 +93,8 @@ def write_result(directory: Path, result: SeedResult) -> Path:
 def read_result(directory: Path, experiment: Experiment, scale: str, seed: int) -> SeedResult | None:
     """Return the result of a seed. None if there is none, or if the experiment has changed since.
 
-    The experiment has changed if a setting or the default of an option differs, if it has further rows, or if
-    a row reads another figure.
+    The experiment has changed if a setting or the default of an algorithm's option differs, if it has further
+    rows, or if a row reads another figure.
 
     Args:
         directory: the directory of the results.
@@ -136,7 +137,13 @@ def _check_result(path: Path, result: SeedResult) -> None:
         "rows": isinstance(result.rows, Mapping)
         and all(value is None or isinstance(value, int | float) for value in result.rows.values()),
         "core_hours": isinstance(result.core_hours, int | float),
-        "curves": all(isinstance(c, Mapping) and {"rounds", "accuracy_mixture"} <= c.keys() for c in curves),
+        "curves": all(
+            isinstance(curve, Mapping)
+            and {"rounds", "accuracy_mixture"} <= curve.keys()
+            and all(isinstance(values, list) for values in curve.values())
+            and len({len(values) for values in curve.values()}) == 1
+            for curve in curves
+        ),
         "sources": isinstance(result.sources, Mapping),
         "defaults": isinstance(result.defaults, Mapping),
     }

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from edgefl.errors import ConfigError
 from edgefl.reproduce.claims import NO_RUN, OUT_OF_REACH, SeedRows, describe_claim, judge_claim
 from edgefl.reproduce.experiment import (
     EXPERIMENT_SCALES,
@@ -38,19 +39,26 @@ def play_seed(
         directory: the directory of the result files.
 
     Raises:
-        ConfigError: the experiment has no such scale, or its file is invalid.
+        ConfigError: the experiment has no such scale, or its file is invalid. The file of the model was
+            changed while the stages ran.
         StateError: a file is damaged or cannot be written.
         EdgeflError: any other error of `StageRunner.play`.
     """
     before = read_result(directory, experiment, scale, seed)
     if before is not None:
         return before
+    digest = digest_stages(experiment, scale, seed)
     results = runner.play_all(make_stages(experiment, scale, seed), f"{experiment.name}, seed {seed}")
+    if digest_stages(experiment, scale, seed) != digest:
+        raise ConfigError(
+            f"{experiment.model_file} was changed while the stages ran; remove the output directory, and run "
+            "the command again"
+        )
     result = SeedResult(
         experiment.name,
         scale,
         seed,
-        digest_stages(experiment, scale, seed),
+        digest,
         measure_rows(experiment, results),
         list_sources(experiment, scale, seed),
         list_defaults(experiment, scale, seed),
@@ -202,7 +210,8 @@ def list_experiments(experiments: Sequence[Experiment], directory: Path) -> list
     """
     entries = []
     for experiment in experiments:
-        results = {scale: read_results(directory, experiment, scale) for scale in experiment.scales}
+        can_run = () if experiment.out_of_reach else experiment.scales
+        results = {scale: read_results(directory, experiment, scale) for scale in can_run}
         scales: list[str] = [
             scale
             for scale in reversed(EXPERIMENT_SCALES)

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
@@ -36,6 +35,7 @@ from edgefl.runs.client_directories import make_state_writer
 from edgefl.runs.directory import RunDirectory, read_json
 from edgefl.runs.pipeline import PartitionedDataset, load_or_build_plan, open_partitioned_dataset, play_run
 from edgefl.runs.progress import RoundProgress
+from edgefl.runs.states import load_committed_states
 from edgefl.runs.summary import encode_confusions, encode_gates, summarize_run
 from edgefl.simulation.clients import SimulatedFederation, drop_mixture
 from edgefl.simulation.diagnostics import evaluate_models
@@ -225,7 +225,9 @@ class StageRunner:
         if stage.after:
             before = self._runs[stage.after]
             start = before.load_state()
-            states = ChainMap({}, before.states)
+            assert start is not None
+            # The states after the rounds, which the personalization of the earlier stage may have changed.
+            states = load_committed_states(before.files, start.round - 1)
         late = sorted(shared.shards)[len(shared.shards) - stage.num_late :]
         progress = RoundProgress(config.rounds, self._progress, f"{label}: ")
         simulation = play_run(

@@ -52,7 +52,10 @@ class TimedEngine:
             yield result
 
     def __enter__(self) -> "TimedEngine":
-        """Open the engine."""
+        """Open the engine. End a line that a power failure cut off, so that the next one is whole."""
+        if self._path.exists() and self._path.read_bytes()[-1:] not in (b"", b"\n"):
+            with self._path.open("a") as file:
+                file.write("\n")
         self._engine.__enter__()
         return self
 

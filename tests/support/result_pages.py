@@ -243,8 +243,12 @@ def main(arguments: Sequence[str]) -> None:
         if arguments[0] != "record" or len(arguments) < 3:
             sys.exit(f"arguments are {shlex.join(arguments)}, expected none, or: record NAME COMMAND...")
         record_output(arguments[1], arguments[2:], ROOT / RESULTS_DIRECTORY)
-    for name, text in draw_pictures(ROOT / RESULTS_DIRECTORY).items():
+    pictures = draw_pictures(ROOT / RESULTS_DIRECTORY)
+    for name, text in pictures.items():
         write_atomic(ROOT / "docs" / name, text.encode())
+    for path in (ROOT / "docs" / "assets" / "papers").iterdir():
+        if path.relative_to(ROOT / "docs") not in pictures:
+            path.unlink()
     for path in list_pages():
         before = path.read_text()
         after = update_page(before, ROOT / RESULTS_DIRECTORY)

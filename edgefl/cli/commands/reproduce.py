@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from edgefl.algorithms.registry import REGISTRY
-from edgefl.errors import ConfigError
+from edgefl.errors import ConfigError, DivergedError
 from edgefl.reproduce import outcomes
 from edgefl.reproduce.claims import VERDICTS
 from edgefl.reproduce.experiment import (
@@ -23,7 +23,7 @@ from edgefl.reproduce.experiment import (
     Experiment,
     ExperimentScale,
     find_experiment,
-    load_experiments,
+    select_experiments,
 )
 from edgefl.reproduce.report import ExperimentReport, plot_curves, plot_report, to_csv, to_json, to_text
 from edgefl.reproduce.results import (
@@ -154,8 +154,10 @@ def reproduce(
     scales = [scale for scale in EXPERIMENT_SCALES if chosen[scale]]
     if len(scales) > 1:
         raise ConfigError(f"--{' and --'.join(scales)} exclude each other; pass only one")
-    if model_file and results:
-        raise ConfigError(f"--results is {results}, but --model writes to OUT/results; leave --results out")
+    if results and (model_file or smoke or name == OUTCOMES):
+        option = f"--{'model' if model_file else 'smoke'}"
+        reason = f"{OUTCOMES} has no result files" if name == OUTCOMES else f"{option} writes to OUT/results"
+        raise ConfigError(f"--results is {results}, but {reason}; leave --results out")
     if results is None:
         results = RESULTS_DIRECTORY if RESULTS_DIRECTORY.is_dir() else RUNS / "results"
     processes = processes or os.cpu_count() or 1
@@ -177,10 +179,10 @@ def reproduce(
     if show_list or run_next:
         _refuse_size("--list" if show_list else "--next", scales)
     if show_list:
-        _print_list(_select_experiments(name, table), results, as_json)
+        _print_list(select_experiments(name, table), results, as_json)
         return
     if run_next:
-        _run_next(_select_experiments(name, table), out, results, processes, as_json)
+        _run_next(select_experiments(name, table), out, results, processes, as_json)
         return
     scale = scales[0] if scales else "reduced"
     if name is None:
@@ -206,16 +208,6 @@ def _refuse_size(option: str, scales: Sequence[str]) -> None:
         raise ConfigError(
             f"{option} is for all scales and planned seeds, received --{received[0]}; leave it out"
         )
-
-
-def _select_experiments(name: str | None, table: str) -> list[Experiment]:
-    """Return the experiments of a paper, or of all, with this table, or else those whose table begins so."""
-    experiments = [experiment for experiment in load_experiments() if name in (None, experiment.paper)]
-    matching = [experiment for experiment in experiments if experiment.table.startswith(table)]
-    if not matching:
-        choices = ", ".join(experiment.table for experiment in experiments)
-        raise ConfigError(f"--table is {table!r}, expected one of {choices}")
-    return [experiment for experiment in matching if experiment.table == table] or matching
 
 
 def _print_list(experiments: Sequence[Experiment], results: Path, as_json: bool) -> None:
@@ -256,7 +248,7 @@ def _format_part(value: float, planned: float, spec: str) -> str:
 def _run_next(
     experiments: Sequence[Experiment], out: Path | None, results: Path, processes: int, as_json: bool
 ) -> None:
-    busy = 0
+    busy = diverged = 0
     for experiment, scale, seed in iterate_missing(results, experiments):
         click.echo(f"next: {experiment.name} --{scale}, seed {seed}", err=True)
         directory = (out or RUNS) / f"{experiment.name}-{scale}"
@@ -266,10 +258,17 @@ def _run_next(
             click.echo(f"skipped: {error}", err=True)
             busy += 1
             continue
+        except DivergedError as error:
+            click.echo(f"skipped: {error}", err=True)
+            diverged += 1
+            continue
         _report_seeds(experiment, scale, read_results(results, experiment, scale), directory, as_json)
         return
-    others = f", except {busy} that other processes run" if busy else ""
-    click.echo(f"all planned seeds have a result in {results}{others}", err=as_json)
+    counts = {"that other processes run": busy, "that diverged": diverged}
+    others = " and ".join(f"{count} {state}" for state, count in counts.items() if count)
+    click.echo(
+        f"all planned seeds have a result in {results}{', except ' if others else ''}{others}", err=as_json
+    )
     if as_json:
         click.echo("{}")
 

@@ -137,6 +137,7 @@ def test_digest_changes_with_a_setting_and_with_the_scale_only():
         ('scales = ["full"]', 'scales = ["ful"]', ("'ful'", "'full'")),
         ("at_least", "at_leas", ("'at_leas'", "'at_least'")),
         ("[stages.a]", "[stages.a", ("TOML",)),
+        ("evaluate_every", "config.federation = { rounds = 3 }\nevaluate_every", ("[stage]", "[config]")),
         ("[stages.a]", '[stages.a]\nafter = "b"', ("'b'", "stage before a")),
         ('stage = "a", ', "", ("'A'", "no stage", "exactly")),
         ("at_least = 0", "", ("'A is above B'", "limit", "exactly")),
@@ -158,6 +159,15 @@ def test_mistake_in_a_stage_is_named_with_the_stage():
     toy = parse_experiment("aem.toy", TOY.replace("evaluate_every", "evaluate"))
     with pytest.raises(ConfigError, match=r"'evaluate'.*'evaluate_every'"):
         make_stages(toy, "full", 1)
+
+
+def test_stage_that_starts_from_one_that_does_not_run_is_refused():
+    """Stage b runs at full scale with seed 1 only."""
+    toy = parse_experiment("aem.toy", TOY.replace("[stages.c]", '[stages.c]\nafter = "b"'))
+    assert len(make_stages(toy, "full", 1)) == 3
+    for scale, seed in (("full", 2), ("smoke", 1)):
+        with pytest.raises(ConfigError, match=f"stage c starts from b.*--{scale} with seed {seed}; "):
+            make_stages(toy, scale, seed)
 
 
 def test_missing_scale_and_cost_are_errors():

@@ -35,15 +35,15 @@ def make_result(experts, truth=(0, 0, 1, 1), rounds=1):
     ("experts", "used", "exact", "homogeneity", "completeness"),
     [
         ((0, 0, 1, 1), 2, 1, 1.0, 1.0),
-        ((3, 3, 3, 3), 1, 0, 0.0, 1.0),
-        ((0, 1, 2, 2), 3, 0, 1.0, 2 / 3),
+        ((3, 3, 3, 3), 1, math.nan, 0.0, 1.0),
+        ((0, 1, 2, 2), 3, math.nan, 1.0, 2 / 3),
     ],
 )
 def test_experts_are_compared_with_the_true_groups(experts, used, exact, homogeneity, completeness):
     """Entropies by hand: of the truth 1 bit, of the experts (1/4, 1/4, 1/2) 1.5 bits, so 1 / 1.5 = 2 / 3."""
     result = make_result(experts)
     assert measure(result, "experts_used") == used
-    assert measure(result, "exact_round") == exact
+    assert measure(result, "exact_round") == pytest.approx(exact, nan_ok=True)
     assert measure(result, "homogeneity") == pytest.approx(homogeneity)
     assert measure(result, "completeness") == pytest.approx(completeness)
 
@@ -102,6 +102,7 @@ def test_useless_models_have_less_than_nine_tenths_of_the_best_accuracy():
     assert measure(result, "useless_loss") == pytest.approx(1.5)
     all_useful = {"models": {"expert0": 0.8}, "model_losses": {"expert0": 0.5}}
     assert math.isnan(measure(all_useful, "useless_loss"))
+    assert math.isnan(measure(result | {"model_losses": losses | {"expert2": None}}, "useless_loss"))
 
 
 def test_paths_and_named_measures():
@@ -115,6 +116,17 @@ def test_paths_and_named_measures():
         measure(result, "figures.accuracy_local.mean")
     with pytest.raises(ConfigError, match="path of a number"):
         measure(result, "figures.accuracy_mixture")
+
+
+def test_a_measure_without_its_part_of_the_result_is_an_error():
+    result = make_result((0, 0, 1, 1))
+    for value, part in {
+        "useless_loss": "model_losses",
+        "largest_gate_share": "empty",
+        "last_training_loss": "data point",
+    }.items():
+        with pytest.raises(ConfigError, match=f"'{value}'.*{part}.*summary.json"):
+            measure(result | {"diagnostics": {}, "records": []}, value)
 
 
 def test_rows_average_their_stages_and_skip_missing_ones():

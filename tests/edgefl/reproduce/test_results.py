@@ -136,6 +136,12 @@ def test_directory_that_cannot_be_created_is_an_error(tmp_path):
         (lambda values: json.dumps(values | {"core_hours": None}), "'core_hours'"),
         (lambda values: json.dumps(values | {"curves": {"a": {}}}), "'curves'"),
         (lambda values: json.dumps(values | {"curves": []}), "'curves'"),
+        (
+            lambda values: json.dumps(
+                values | {"curves": {"a": {"rounds": [1, 2], "accuracy_mixture": [0.1]}}}
+            ),
+            "'curves'",
+        ),
         (lambda values: json.dumps(values | {"sources": None}), "'sources'"),
         (lambda values: json.dumps(values | {"defaults": []}), "'defaults'"),
     ],
@@ -170,6 +176,8 @@ def test_report_has_the_rows_of_all_seeds_and_verdicts():
 def test_list_has_one_entry_for_each_experiment(tmp_path):
     write_result(tmp_path, make_seed_result(2, {"A": 1.0, "B": 3.0}))
     costly = parse_experiment("aem.big", 'out_of_reach = "days"\n' + TOY.replace("seeds = 2", ""))
+    before = make_seed_result(1, {"A": 1.0, "B": 3.0}, replace(costly, out_of_reach=""))
+    write_result(tmp_path, before)  # from a machine that reached it
     run, big = list_experiments([EXPERIMENT, costly], tmp_path)
     assert run["command"] == "edgefl reproduce aem --table toy --full"
     assert (run["seeds"], run["planned_seeds"], run["core_hours"]) == (1, 2, 0.5)

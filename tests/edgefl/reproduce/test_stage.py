@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -179,6 +180,22 @@ def test_stage_refuses_a_start_that_was_played_again(calls, tmp_path):
             runner.play_all([other, second], "a test")
 
 
+def test_stage_starts_from_the_states_after_the_rounds(calls, tmp_path):
+    """A late client of FedPer trains its head in the personalization. A second stage trains it again, also
+    if it follows in the same process.
+    """
+    config = replace(CONFIG, algorithm="fedper", model=ModelConfig("lenet5", (28, 28, 1)))
+    longer = replace(config, options={"epochs": 4})
+    stages = [ExperimentStage("first", config, num_late=1), ExperimentStage("second", longer, after="first")]
+    accuracies = []
+    for _ in range(2):
+        with Progress() as progress, StageRunner(tmp_path, "a test", 1, progress) as runner:
+            result = runner.play_all(stages, "a test")["second"]
+        accuracies.append([row["accuracy_mixture"] for row in result["clients"]])
+        shutil.rmtree(tmp_path / "second-3")
+    assert accuracies[0] == accuracies[1]
+
+
 def test_runners_of_different_seeds_share_a_directory(tmp_path):
     with Progress() as progress, StageRunner(tmp_path, "a test", 1, progress, seed=1):
         with StageRunner(tmp_path, "a test", 1, progress, seed=2):
@@ -205,6 +222,14 @@ def test_last_recorded_time_of_a_round_is_used(tmp_path):
     path.write_text('["a", 1, 0.5]\n["a", 2, 7]\n["b", 1, 2]\n["a", 2, 0.25]\n["a", 3')
     assert read_seconds(path) == {"a": {1: 0.5, 2: 0.25}, "b": {1: 2}}
     assert read_seconds(tmp_path / "missing") == {}
+
+
+def test_time_after_a_cut_line_is_kept(tmp_path):
+    path = tmp_path / "seconds"
+    path.write_text('["a", 1, 0.5]\n["a", 2')
+    with TimedEngine(nullcontext(), path), path.open("a") as file:
+        file.write('["a", 2, 0.25]\n')
+    assert read_seconds(path) == {"a": {1: 0.5, 2: 0.25}}
 
 
 def test_the_engine_times_only_the_clients(tmp_path):
