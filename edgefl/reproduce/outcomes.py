@@ -637,12 +637,18 @@ def _judge_masking(results: SeedResults) -> ExperimentVerdict:
 
 
 def format_results(results: SeedResults) -> str:
-    """Return a table with a row per stage, a legend, and the tables of gains over local models."""
+    """Return a table with a row per stage, a legend, the federations, and the gains over local models."""
     all_results = with_late_clients(results)
     rows: list[tuple[str, ...]] = [("federation and algorithm", *COLUMN_HEADINGS)]
     for stage in all_results[0]:
         rows.append((stage, *_format_cells(all_results, stage)))
-    return "\n\n".join([align_columns(rows), LEGEND, *_format_gains(results)])
+    return "\n\n".join([align_columns(rows), LEGEND, _describe_federations(), *_format_gains(results)])
+
+
+def _describe_federations() -> str:
+    width = max(map(len, FEDERATIONS))
+    lines = [f"{name:{width}}  {federation.about}" for name, federation in FEDERATIONS.items()]
+    return "\n".join(["the federations:", *lines])
 
 
 def _format_gains(results: SeedResults) -> Iterator[str]:

@@ -147,6 +147,7 @@ def test_table_lists_private_and_late_stages():
     assert " 67.5 " in rows[LATE_STAGE]
     assert " 50.0 " in rows[f"{LATE_STAGE}, its 1 late clients"]
     assert {stage.name for stage in outcomes.stages("reduced", 1)} <= rows.keys()
+    assert rows["few"].endswith("Fashion-MNIST, 15 clients, Dirichlet(.5), 40 pictures each")
 
 
 def find_table(results, heading):
