@@ -21,7 +21,7 @@ has converged. The authors' code has no limit and uses the loss of an epoch's la
 mention moving statistics, which come from the global model here. p counts layers, as in the paper. The
 authors' code counts kernels and biases.
 
-Communication cost: as in FedAvg. W and the local layers stay on the device.
+Communication cost: as in FedAvg. W stays on the device. The last update describes the local layers.
 
 Source: Zhang et al., FedALA: Adaptive Local Aggregation for Personalized Federated Learning, AAAI 2023,
 arXiv:2212.01197, algorithm 1 and equations 4 and 5.

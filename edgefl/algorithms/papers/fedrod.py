@@ -56,8 +56,8 @@ Tensors = Mapping[str, Tensor]
 
 PERSONAL_HEAD_PREFIX = "personal"
 LOG_PRIOR_NAME = "log_prior"
-EMPTY_CLASS_COUNT = 1e-9
-"""The count of a class without samples. Its logarithm is finite, and its probability is almost zero."""
+EMPTY_CLASS_PRIOR = 1e-9
+"""The prior of a class without samples. Its logarithm is finite, and its probability is almost zero."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class FedRodOptions(FedAvgOptions):
 
 
 def compute_log_prior(labels: Labels, num_classes: int, exponent: float) -> Array:
-    """Return the logarithm of the number of samples of each class, times the exponent.
+    """Return the logarithm of the number of samples of each class to the power of the exponent.
 
     Args:
         labels: labels of the client's training samples, shape (n,), int64.
@@ -80,11 +80,13 @@ def compute_log_prior(labels: Labels, num_classes: int, exponent: float) -> Arra
         exponent: gamma of the balanced softmax.
 
     Returns:
-        Numbers to add to the logits, shape (num_classes,), float32. A class without samples counts
-            `EMPTY_CLASS_COUNT`.
+        Numbers to add to the logits, shape (num_classes,), float32. A class without samples has the logarithm
+            of `EMPTY_CLASS_PRIOR`, unless the exponent is 0.
     """
     counts = np.bincount(labels, minlength=num_classes)
-    return np.asarray(exponent * np.log(np.maximum(counts, EMPTY_CLASS_COUNT)), np.float32)
+    return np.asarray(
+        np.log(np.maximum(counts.astype(np.float64) ** exponent, EMPTY_CLASS_PRIOR)), np.float32
+    )
 
 
 def fedrod(learner: Learner | None, options: FedRodOptions) -> Algorithm:

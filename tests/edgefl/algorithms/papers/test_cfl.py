@@ -7,7 +7,8 @@ from edgefl.algorithms import PHASE_FEDERATE, PHASE_PERSONALIZE, make_algorithm,
 from edgefl.algorithms.check import check_algorithm
 from edgefl.algorithms.clustering.cluster_models import explain_clusters, is_newly_clustered
 from edgefl.algorithms.clustering.cluster_report import make_cluster_report
-from edgefl.algorithms.papers.cfl import bipartition, measure_separation
+from edgefl.algorithms.papers import cfl
+from edgefl.algorithms.papers.cfl import bipartition, measure_separation, split_cluster
 from edgefl.algorithms.registry import complete_algorithm_options
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
@@ -282,9 +283,20 @@ def test_simulation_finds_the_groups(groups):
     assert min(metrics["accuracy_mixture"] for metrics in end.metrics.values()) > 0.7
 
 
-@pytest.mark.parametrize("options", [{"min_cluster_size": 1, "gamma": 0.0, "eps1": 9.0}, {"eps1": 0.0}])
-def test_laws_hold_with_splits_in_each_round(options, shards):
+@pytest.mark.parametrize(
+    ("options", "splits"),
+    [({"min_cluster_size": 1, "gamma": 0.0, "eps1": 9.0}, True), ({"eps1": 0.0}, False)],
+)
+def test_laws_hold_with_and_without_splits(options, splits, shards, monkeypatch):
+    found = []
+
+    def count_split(*args):
+        found.append(args)
+        return split_cluster(*args)
+
+    monkeypatch.setattr(cfl, "split_cluster", count_split)
     learner = SoftmaxLearner(softmax_spec("cfl", inputs=4, features=3, classes=3))
     rng = np.random.default_rng(7)
     initial = {w.name: rng.normal(0, 0.5, w.shape).astype(np.float32) for w in learner.spec.weights}
     check_algorithm(lambda item: make_algorithm("cfl", item, options), learner, initial, shards)
+    assert bool(found) is splits

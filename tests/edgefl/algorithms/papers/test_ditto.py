@@ -36,6 +36,21 @@ def test_personal_model_is_pulled_to_the_received_model(one_sample):
     np.testing.assert_allclose(state.arrays["head/bias"], [1.5, -1.5], atol=1e-6)
 
 
+def test_personal_model_stays_on_the_device(one_sample):
+    """Another personal model changes nothing in the update."""
+    algorithm = one_sample.make_algorithm("ditto", **OPTIONS)
+    updates = []
+    for value in (0.0, 3.0):
+        personal = {**one_sample.start, "head/bias": np.array([value, -value], np.float32)}
+        update, _ = one_sample.train(algorithm, ClientState(personal), one_sample.start)
+        assert set(update.deltas) == {"global"} and set(update.deltas["global"]) == set(one_sample.start)
+        updates.append(update)
+    for name, delta in updates[0].deltas["global"].items():
+        np.testing.assert_array_equal(delta, updates[1].deltas["global"][name])
+    assert updates[0].metrics == updates[1].metrics
+    assert updates[0].metrics.keys() == {"loss"}
+
+
 @pytest.mark.parametrize("name", ["ditto", "apfl", "pfl-ft"])
 def test_personal_model_beats_a_weak_global_model(name, shards):
     learner = SoftmaxLearner(softmax_spec(name, inputs=4, features=4, classes=3))

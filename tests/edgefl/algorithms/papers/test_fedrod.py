@@ -7,7 +7,7 @@ import pytest
 
 from edgefl.algorithms import make_algorithm
 from edgefl.algorithms.base import canonicalize_updates
-from edgefl.algorithms.papers.fedrod import EMPTY_CLASS_COUNT, add_personal_head, compute_log_prior
+from edgefl.algorithms.papers.fedrod import EMPTY_CLASS_PRIOR, add_personal_head, compute_log_prior
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
 from edgefl.learner.litert import LiteRTLearner
@@ -22,7 +22,12 @@ PERSONAL_NAMES = {"personal/head/kernel", "personal/head/bias"}
 def test_log_prior_counts_the_labels():
     np.testing.assert_allclose(
         compute_log_prior(np.array([0, 0, 2]), 3, 1.0),
-        [np.log(2), np.log(EMPTY_CLASS_COUNT), 0],
+        [np.log(2), np.log(EMPTY_CLASS_PRIOR), 0],
+        rtol=1e-6,
+    )
+    np.testing.assert_allclose(
+        compute_log_prior(np.array([0, 0, 2]), 3, 0.1),
+        [0.1 * np.log(2), np.log(EMPTY_CLASS_PRIOR), 0],
         rtol=1e-6,
     )
     np.testing.assert_array_equal(compute_log_prior(np.array([0, 0, 2]), 3, 0.0), [0, 0, 0])
