@@ -120,7 +120,14 @@ class Network:
         self.num_classes = 2 if task.loss == BINARY_LOSS else int(model.outputs[0].shape[1])
         for layer in _flatten_layers(functional.layers):
             _check_recurrent(layer)
-        self.input_normalization = next((one for one in functional.layers if one.name == LAYER_NAME), None)
+        self.input_normalization = next(
+            (
+                layer
+                for layer in functional.layers
+                if layer.name == LAYER_NAME and isinstance(layer, keras.layers.Normalization)
+            ),
+            None,
+        )
         self._names: dict[int, str] = {}
         self._name_weights(functional.layers, "")
         trainable = {id(v) for v in functional.trainable_variables}

@@ -1,7 +1,6 @@
 """Reads the TOML file that configures a federation. An error for an unknown key names the nearest key."""
 
 import difflib
-import math
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,8 @@ from edgefl.tasks.config import ANOMALY, TaskConfig
 
 DEFAULT_BROKER = "mqtt://localhost:1883"
 MIN_STD = 1e-7
+MAX_CONSTANT = 1e15
+"""Largest mean and std. Their squares are finite in float32."""
 """Minimum standard deviation of samples. Keras's Normalization layer divides by no smaller number."""
 T = TypeVar("T")
 OTHER_TABLE_FIELDS = (
@@ -82,10 +83,10 @@ class ModelConfig:
 
     def _check_normalization(self) -> None:
         for key, values in (("mean", self.mean), ("std", self.std)):
-            if not all(type(value) in (int, float) and math.isfinite(value) for value in values):
+            if not all(type(value) in (int, float) and abs(value) <= MAX_CONSTANT for value in values):
                 raise ConfigError(
-                    f"[model] {key} is {list(values)}, expected finite numbers such as [0.5]; `edgefl data "
-                    "show` prints them"
+                    f"[model] {key} is {list(values)}, expected finite numbers such as [0.5], at most "
+                    f"{MAX_CONSTANT:g}; `edgefl data show` prints them"
                 )
         if len(self.mean) != len(self.std):
             raise ConfigError(
@@ -301,7 +302,9 @@ class AugmentationConfig:
             raise ConfigError(
                 f"[augmentation] crop is {self.crop}, expected a whole number of pixels of at least 0"
             )
-        if not 0 <= self.rotate <= 180:
+        if type(self.flip) is not bool:
+            raise ConfigError(f"[augmentation] flip is {self.flip!r}, expected true or false")
+        if type(self.rotate) not in (int, float) or not 0 <= self.rotate <= 180:
             raise ConfigError(f"[augmentation] rotate is {self.rotate}, expected degrees from 0 to 180")
 
     @property

@@ -6,6 +6,8 @@ Decision 24 explains why the constants are in the model and not in the data sets
 from collections.abc import Sequence
 from typing import Any
 
+from edgefl.errors import ConfigError
+
 LAYER_NAME = "input_normalization"
 
 
@@ -18,9 +20,17 @@ def normalize_input(model: Any, mean: Sequence[float], std: Sequence[float]) -> 
         model: a Keras model with one input and one output.
         mean: one value, or one for each channel.
         std: standard deviations above 0, as many as in `mean`.
+
+    Raises:
+        ConfigError: the model already has such a layer.
     """
     import keras
 
+    if any(layer.name == LAYER_NAME for layer in model.layers):
+        raise ConfigError(
+            f"the model {model.name} already has a layer {LAYER_NAME}, expected none; leave mean and std out "
+            "of [model]"
+        )
     shape = tuple(model.inputs[0].shape[1:])
     channels = shape[-1]
     means, variances = (

@@ -277,16 +277,25 @@ class StageRunner:
 
 
 def _start_from(run: RunDirectory, config: FederationConfig, before: RunDirectory) -> None:
-    """Replace the initial weights of a run by the trained weights of the same names and shapes."""
+    """Replace the initial weights of a run by the trained weights of the same names and shapes.
+
+    Raises:
+        ConfigError: no weight fits, or the earlier stage has no global model.
+    """
     state = before.load_state()
     assert state is not None
-    trained = state.models[GLOBAL]
+    trained = state.models.get(GLOBAL, {})
     _, initial = load_or_build_plan(run, config)
     fitting = {
         name: value
         for name, value in trained.items()
         if name in initial and initial[name].shape == value.shape
     }
+    if not fitting:
+        raise ConfigError(
+            f"no weight of {before.files.root} fits {run.files.root}, expected a stage of fedavg with layers "
+            "of the same names and shapes; correct weights_from, and remove both directories"
+        )
     write_state(run.files.plan / INITIAL_FILE, encode_weights({**initial, **fitting}))
 
 

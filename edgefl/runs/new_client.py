@@ -17,6 +17,7 @@ from edgefl.algorithms.mixtures.marginal_gate import ParticipantGate, predict_wi
 from edgefl.algorithms.mixtures.responsibility import Real
 from edgefl.algorithms.names import select_experts
 from edgefl.algorithms.registry import REGISTRY, check_plan_options, find_entry, make_options
+from edgefl.client.batch_norm import MAX_STATISTICS_SAMPLES, find_training_signature, make_renewer
 from edgefl.client.runner import ClientRunner
 from edgefl.config import FederationConfig, restore_config
 from edgefl.data.forms import has_label_arrays, to_input_shape, to_training_form
@@ -24,6 +25,7 @@ from edgefl.data.npz import check_lengths, find_num_classes, read_label_array, r
 from edgefl.errors import ConfigError, DataError, PlanError, StateError
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.spec import Plan, PlanSpec, load_plan, read_num_classes
+from edgefl.rng import derive_rng
 from edgefl.runs.directory import read_json
 from edgefl.runs.round_records import find_recorded_divergence, read_round_records
 from edgefl.runs.states import load_committed_states
@@ -32,7 +34,13 @@ from edgefl.server.server_algorithm import build_server_algorithm
 from edgefl.simulation.clients import make_work_items
 from edgefl.storage.checkpoint import decode_server_state
 from edgefl.storage.run_directory import RunFiles
-from edgefl.types import Array, Labels, Mixture, Scalars, ServerState, Shard
+from edgefl.types import Array, Labels, Mixture, Scalars, ServerState, Shard, Weights
+
+MIN_STATISTICS_SAMPLES = 32
+"""Minimum number of samples of an unlabelled client for the statistics of batch norms.
+
+With fewer samples, the server's statistics are used.
+"""
 
 
 @dataclass(frozen=True)
@@ -96,6 +104,12 @@ def open_finished_run(path: Path) -> FinishedRun:
             f"{path} has {state.round - 1} of {config.rounds} rounds; finish the federation, with --resume "
             "for a simulation"
         )
+    for model, weights in state.models.items():
+        if wrong := [name for name, array in weights.items() if not np.isfinite(array).all()]:
+            raise StateError(
+                f"{files.server_state} has values in {model} {wrong[0]} that are not finite; run the "
+                "federation again"
+            )
     # A resumed run may have more rounds than its run.json
     config = replace(config, rounds=max(config.rounds, state.round - 1))
     records = read_round_records(files.rounds)
@@ -108,7 +122,7 @@ def open_finished_run(path: Path) -> FinishedRun:
 
 def _count_samples(path: Path, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     try:
-        return {
+        counts = {
             client_id: float(figures["num_samples"])
             for record in records
             for client_id, figures in record.get("updates", {}).items()
@@ -117,6 +131,13 @@ def _count_samples(path: Path, records: Sequence[Mapping[str, Any]]) -> dict[str
         raise StateError(
             f"cannot read the rounds in {path}: {error!r}; check that this is the right directory"
         ) from error
+    for client_id, count in counts.items():
+        if not 0 < count < np.inf:
+            raise StateError(
+                f"{path} has num_samples {count:g} of {client_id}, expected a number above 0; run the "
+                "federation again"
+            )
+    return counts
 
 
 def personalize_new_client(run: FinishedRun, client_id: str, shard: Shard) -> tuple[Mixture, Scalars, Labels]:
@@ -192,6 +213,8 @@ def list_participant_gates(run: FinishedRun) -> Sequence[ParticipantGate]:
 def predict_for_new_client(run: FinishedRun, gates: Sequence[ParticipantGate], x: Array) -> tuple[Real, Real]:
     """Return the predictions for a client without labels that took part in no round.
 
+    Batch norms take the moving statistics of these samples, if there are at least `MIN_STATISTICS_SAMPLES`.
+
     Args:
         run: the federation.
         gates: the gates of the participants.
@@ -200,7 +223,16 @@ def predict_for_new_client(run: FinishedRun, gates: Sequence[ParticipantGate], x
     Returns:
         p(y|x), shape (n, classes), and p(z|x), shape (n, experts), float64.
     """
-    return predict_without_labels(LiteRTLearner(run.plan), select_experts(run.state.models), gates, x)
+    learner = LiteRTLearner(run.plan)
+    experts: Mapping[int, Weights] = select_experts(run.state.models)
+    signature = find_training_signature(run.plan.spec)
+    if signature is not None and len(x) >= MIN_STATISTICS_SAMPLES:
+        labels = np.zeros(len(x), np.int64)  # they do not affect the statistics
+        shard = Shard(x, labels, x[:0], labels[:0], run.plan.spec.num_classes)
+        draws = derive_rng(run.config.seed, run.state.round, "statistics")
+        renew = make_renewer(learner, signature, shard, draws, MAX_STATISTICS_SAMPLES)
+        experts = {index: renew(weights) for index, weights in experts.items()}
+    return predict_without_labels(learner, experts, gates, x)
 
 
 def read_all_samples(

@@ -5,16 +5,17 @@ The child process keeps TensorFlow out of the aggregator's memory.
 
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from edgefl.algorithms import resolve_algorithm_options
 from edgefl.algorithms.registry import check_plan_options, find_entry
 from edgefl.client.validation import read_personalization
-from edgefl.config import FederationConfig
+from edgefl.config import FederationConfig, ModelConfig
 from edgefl.errors import PlanError
 from edgefl.learner.augmentation import read_augmentation
-from edgefl.plan.spec import INITIAL_FILE, Plan, PlanSpec, load_plan
+from edgefl.plan.spec import INITIAL_FILE, Plan, PlanSpec, load_plan, read_task
 from edgefl.server.initial_weights import decode_initial_weights
 from edgefl.types import Weights
 
@@ -55,8 +56,8 @@ def list_differing_options(spec: PlanSpec, config: FederationConfig) -> list[str
     """Return a warning for each option with different values in the plan and the configuration.
 
     The comparison covers the algorithm's options that the configuration sets or implies, `[augmentation]`,
-    and all of `[personalization]` except `deadline_s`. The aggregator reads `deadline_s` from the
-    configuration.
+    `[task]`, the keys of `[model]` that the configuration sets, and all of `[personalization]` except
+    `deadline_s`. The aggregator reads `deadline_s` from the configuration.
 
     Args:
         spec: spec of the plan.
@@ -89,7 +90,40 @@ def list_differing_options(spec: PlanSpec, config: FederationConfig) -> list[str
     return [
         f"the plan has {key} = {planned_value!r}, the configuration {value!r}; the plan's value is used. "
         "To use the configuration's, build the plan with `edgefl plan build --config`"
-        for key, planned_value, value in options + settings + changes
+        for key, planned_value, value in options + settings + changes + _list_model_changes(spec, config)
+    ]
+
+
+def _list_model_changes(spec: PlanSpec, config: FederationConfig) -> list[tuple[str, Any, Any]]:
+    """Return the keys of `[model]` and `[task]` with other values than the plan's, and both values.
+
+    A key of `[model]` with its default value counts as not set.
+    """
+    model, default = config.model, ModelConfig()
+    planned = {
+        "name": spec.model,
+        "input_shape": tuple(spec.input_shape),
+        "num_classes": spec.num_classes,
+        **{key: tuple(spec.model_options.get(key, ())) for key in ("mean", "std")},
+    }
+    planned_task = asdict(read_task(spec))
+    task = asdict(read_task(replace(spec, task=config.task.as_plan_entry())))  # with derived values
+    return [
+        *(
+            (f"[model] {key}", value, getattr(model, key))
+            for key, value in planned.items()
+            if getattr(model, key) not in (value, getattr(default, key))
+        ),
+        *(
+            (f"[model] {key}", spec.model_options[key], value)
+            for key, value in model.options.items()
+            if spec.model_options.get(key, value) != value
+        ),
+        *(
+            (f"[task] {key}", planned_task[key], value)
+            for key, value in task.items()
+            if planned_task[key] != value
+        ),
     ]
 
 

@@ -420,8 +420,8 @@ def read_conditions(shard: Shard, condition: str, count: int) -> Labels:
     side = shard.side_train
     if side is None:
         raise DataError(
-            'condition = "side" needs side information of each training sample; give the shard side_train, '
-            'or take "label"'
+            'condition = "side" needs side information of each training sample, which only partitions of the '
+            'simulator have, such as "rotation"; set condition = "label" in [algorithm] for other data'
         )
     if len(side) != len(shard.y_train) or (len(side) and not 0 <= side.min() <= side.max() < count):
         raise DataError(
@@ -510,7 +510,8 @@ def list_gates(
         sample_counts: number of training samples of each participant by client id.
 
     Raises:
-        StateError: the gate of a participant is missing, because it is on the participant's device only.
+        StateError: the gate of a participant is missing, because it is on the participant's device only, or
+            it is damaged.
     """
     num_experts = options.num_experts
     models = select_experts(state.models)
@@ -527,6 +528,13 @@ def list_gates(
                 f"the gate of {client_id} is missing, expected the gates of all {len(sample_counts)} "
                 "participants: a local gate never leaves its device, so only a simulation without [fleet] "
                 'has them; add labels to the samples, or train with gate = "federated" in [algorithm]'
+            )
+        shapes = [np.shape(gate.get(name, ())) for name in (GATE_KERNEL, GATE_BIAS)]
+        is_whole = shapes[0][1:] == shapes[1] == (num_experts,)
+        if not is_whole or not all(np.isfinite(gate[name]).all() for name in (GATE_KERNEL, GATE_BIAS)):
+            raise StateError(
+                f"the gate of {client_id} is damaged, expected finite values for {num_experts} experts; run "
+                "the federation again"
             )
         used = choose_experts(models, responsibility, options.prune / num_experts)
         gates.append(

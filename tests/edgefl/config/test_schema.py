@@ -109,6 +109,10 @@ def test_empty_file_gives_the_defaults() -> None:
         ("[model]\nmean = [0.5]\nstd = [1e-8]", "std is \\[1e-08\\], expected numbers of at least 1e-07"),
         ("[model]\nmean = [0.5]\nstd = [1e-200]", "std is \\[1e-200\\], expected numbers of at least 1e-07"),
         ("[model]\nmean = [nan]\nstd = [1]", "mean is \\[nan\\], expected finite numbers"),
+        (
+            "[model]\nmean = [0]\nstd = [1e25]",
+            "std is \\[1e\\+25\\], expected finite numbers .* at most 1e\\+15",
+        ),
         ("[model]\nmean = 0.5\nstd = 0.5", "mean is 0.5, expected a list"),
         ("[federation]\nname = 'a/b'", "federation name 'a/b'"),
         ("[federation]\nname = 'Kitchen'", "a-z, 0-9, -, _ and ."),

@@ -162,6 +162,8 @@ def test_litert_and_keras_train_alike_on_augmented_pictures(tiny, digits):
         ({"crop": 1, "shear": 2}, r"augmentation does not fit: .*'shear'.*update edgefl"),
         ({"crop": 8}, r"crop is 8, expected below 8"),
         ({"crop": 1.5}, r"crop is 1.5, expected a whole number"),
+        ({"flip": "no"}, r"flip is 'no', expected true or false"),
+        ({"rotate": True}, r"rotate is True, expected degrees"),
         ({"rotate": "9"}, r"augmentation does not fit"),
     ],
 )

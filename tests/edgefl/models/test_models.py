@@ -16,6 +16,7 @@ from edgefl.config import FederationConfig, ModelConfig
 from edgefl.errors import ConfigError
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.models import build_model, list_models
+from edgefl.models.input_normalization import LAYER_NAME, normalize_input
 
 LOCAL = {"filters1": 32, "filters2": 256, "hidden": 256, "dropout": 0.76}
 GATE = {"filters1": 12, "filters2": 12, "hidden": 8, "dropout": 0.78}
@@ -206,3 +207,12 @@ def test_model_file_with_other_shapes_is_refused(tmp_path: Path):
         build_model(ModelConfig(str(tmp_path / "m.keras"), (6,), 2))
     with pytest.raises(ConfigError, match="num_classes 3"):
         build_model(ModelConfig(str(tmp_path / "m.keras"), (5,), 3))
+
+
+def test_a_model_is_normalized_once():
+    """Such as one that was saved from a model with mean and std."""
+    model = keras.Sequential(
+        [keras.Input((4,)), keras.layers.Normalization(mean=0.0, variance=1.0, name=LAYER_NAME)]
+    )
+    with pytest.raises(ConfigError, match=r"already has a layer input_normalization.*leave mean and std out"):
+        normalize_input(model, [0.5], [2.0])

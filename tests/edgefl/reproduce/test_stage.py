@@ -295,6 +295,16 @@ def test_stage_starts_from_the_weights_of_an_earlier_one_where_they_fit(calls, t
         np.testing.assert_array_equal(first[name], expected)
 
 
+def test_stage_refuses_weights_that_do_not_fit(calls, tmp_path):
+    trained = ExperimentStage("trained", replace(CONFIG, algorithm="fedavg"))
+    other = replace(trained.config, model=ModelConfig("mlp", (28, 28, 1), 10, {"hidden": 4}))
+    started = ExperimentStage("started", other, weights_from="trained")
+    with Progress() as progress, StageRunner(tmp_path, "a test", 1, progress) as runner:
+        runner.play(trained, "a test")
+        with pytest.raises(ConfigError, match=r"no weight of .*trained-3 fits .*started-3.*weights_from"):
+            runner.play(started, "a test")
+
+
 def test_layers_and_evaluations_are_measured(calls, tmp_path):
     partition = PartitionConfig("tasks", 4, {"num_tasks": 4, "clusters": 2, "samples": 4, "test_samples": 2})
     model = ModelConfig("mlp", (28, 28, 1), 10, {"hidden": 4})

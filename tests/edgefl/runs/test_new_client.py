@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -15,10 +16,13 @@ from edgefl.cli.main import run_command as edgefl
 from edgefl.config import DataConfig, load_config
 from edgefl.data import load_data
 from edgefl.data.npz import save_shard
+from edgefl.errors import StateError
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.runs.directory import RunDirectory
-from edgefl.runs.new_client import list_participant_gates, open_finished_run
+from edgefl.runs.new_client import list_participant_gates, open_finished_run, predict_for_new_client
 from edgefl.runs.pipeline import open_partitioned_dataset, play_run
+from edgefl.storage.checkpoint import decode_server_state, encode_server_state
+from tests.edgefl.runs.conftest import format_config
 
 COUNT = 30
 FEDMIX = {"num_experts": 2, "server_learning_rate": 0.01, "phi_learning_rate": 0.5}
@@ -263,6 +267,68 @@ def test_a_damaged_gate_is_named(simulate, samples, tmp_path, capfd):
     path.write_bytes(path.read_bytes()[:50])
     assert edgefl(["personalize", str(run), "--data", str(tmp_path / "unlabelled.npz")]) == 1
     assert path.name in capfd.readouterr().err
+
+
+def test_damaged_values_of_a_run_are_named(simulate):
+    run = simulate()
+    state = decode_server_state((run / "server_state.safetensors").read_bytes())
+    damaged = {
+        name: {key: array * np.nan for key, array in weights.items()}
+        for name, weights in state.models.items()
+    }
+    (run / "server_state.safetensors").write_bytes(encode_server_state(replace(state, models=damaged)))
+    with pytest.raises(StateError, match=r"server_state.safetensors has values in .* not finite; run"):
+        open_finished_run(run)
+    (run / "server_state.safetensors").write_bytes(encode_server_state(state))
+    rounds = run / "rounds.jsonl"
+    rounds.write_text(re.sub(r'"num_samples": [\d.]+', '"num_samples": 0', rounds.read_text()))
+    with pytest.raises(
+        StateError, match=r"rounds.jsonl has num_samples 0 of .*, expected a number above 0; run"
+    ):
+        open_finished_run(run)
+
+
+def test_gate_with_other_shapes_is_refused(simulate):
+    finished = open_finished_run(simulate(gate='"federated"'))
+    for name, array in finished.state.models["gate"].items():
+        for wrong in (array[..., :1], np.full_like(array, np.nan)):
+            models = {**finished.state.models, "gate": {**finished.state.models["gate"], name: wrong}}
+            with pytest.raises(
+                StateError, match=r"gate of .* is damaged, expected finite values for 2 experts; run"
+            ):
+                list_participant_gates(replace(finished, state=replace(finished.state, models=models)))
+
+
+def test_batch_norms_take_the_statistics_of_many_unlabelled_samples(samples, tmp_path):
+    """With wrong statistics of the server, the predictions for 60 samples stay, and those for 30 change."""
+    import keras
+
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((28, 28, 1)),
+            layers.Flatten(),
+            layers.Dense(8),
+            layers.BatchNormalization(name="bn"),
+            layers.ReLU(),
+            layers.Dense(10),
+        ]
+    )
+    model.save(tmp_path / "with_bn.keras")
+    text = format_config(algorithm="fedmix", rounds=2, **FEDMIX)
+    config, out = tmp_path / "run.toml", tmp_path / "run"
+    config.write_text(text.replace('"softmax"', f'"{tmp_path / "with_bn.keras"}"'))
+    assert edgefl(["simulate", str(config), "--out", str(out), "--json"]) == 0
+    finished = open_finished_run(out)
+    gates = list_participant_gates(finished)
+    shifted = {
+        name: {key: array + 3 if key == "bn/moving_mean" else array for key, array in weights.items()}
+        for name, weights in finished.state.models.items()
+    }
+    wrong = replace(finished, state=replace(finished.state, models=shifted))
+    for x, is_same in ((np.concatenate([samples[0], 1 - samples[0]]), True), (samples[0], False)):
+        outputs = [predict_for_new_client(run, gates, x)[0] for run in (finished, wrong)]
+        assert np.allclose(*outputs, atol=1e-5) is is_same
 
 
 def test_the_resumed_rounds_of_a_run_count(simulate):

@@ -3,7 +3,8 @@
 from dataclasses import asdict, replace
 
 from edgefl.algorithms import resolve_algorithm_options
-from edgefl.config import AugmentationConfig, FederationConfig, PersonalizationConfig
+from edgefl.config import AugmentationConfig, FederationConfig, ModelConfig, PersonalizationConfig
+from edgefl.tasks.config import TaskConfig
 from mqtt_broker.aggregator.plan_source import list_differing_options
 from tests.support.numpy_learner.softmax import softmax_spec
 
@@ -54,6 +55,33 @@ def test_plan_without_personalization_settings_differs_from_the_defaults():
         "the plan has [personalization] validation_share = 0.0, the configuration 0.2",
         "the plan has [personalization] baseline = False, the configuration True",
     ]
+
+
+def test_differing_model_and_task_are_named():
+    """Keys of [model] with their default are not set, such as those of a configuration without [model]."""
+    spec = make_spec(asdict(PersonalizationConfig()))
+    assert list_differing_options(spec, FederationConfig()) == []
+    model = ModelConfig("mlp", (2,), 4, {"hidden": 8}, (0.5,), (2.0,))
+    config = FederationConfig(model=model, task=TaskConfig("regression", outputs=4))
+    planned = replace(spec, model_options={"hidden": 4, "mean": [0.5], "std": [1.0]})
+    lines = list_differing_options(planned, config)
+    assert [line.partition(";")[0] for line in lines] == [
+        f"the plan has [model] name = {spec.model!r}, the configuration 'mlp'",
+        "the plan has [model] num_classes = 2, the configuration 4",
+        "the plan has [model] std = (1.0,), the configuration (2.0,)",
+        "the plan has [model] hidden = 4, the configuration 8",
+        "the plan has [task] kind = 'classification', the configuration 'regression'",
+        "the plan has [task] loss = '', the configuration 'mse'",
+        "the plan has [task] outputs = 1, the configuration 4",
+    ]
+    same = replace(
+        planned,
+        model="mlp",
+        num_classes=4,
+        model_options={"hidden": 8, "mean": [0.5], "std": [2.0]},
+        task=config.task.as_plan_entry(),
+    )
+    assert list_differing_options(same, config) == []
 
 
 def test_differing_augmentation_is_named():

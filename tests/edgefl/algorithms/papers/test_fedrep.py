@@ -162,16 +162,28 @@ def test_objectives_train_either_part(tiny_config):
     assert {spec.name for spec in objectives["train_head"].trained} == set(network.head_names)
 
 
-def test_augmentation_changes_the_samples_of_the_head(tiny_config, digits):
-    """The trunk of the received model is frozen, so only the samples can make the heads differ."""
+def test_augmentation_changes_the_samples_of_the_head(tiny_config, digits, monkeypatch):
+    """One head trains on the changed samples. The other draws the same changes, but does not make them.
+
+    The trunk of the received model is frozen, so only the samples can make the heads differ.
+    """
     from edgefl.algorithms.plans import build_plan
+    from edgefl.learner import loop
     from edgefl.learner.litert import LiteRTLearner
 
-    config = replace(tiny_config, algorithm="fedrep", options={})
+    def draw_only(images, augmentation, rng):
+        augment_images(images, augmentation, rng)
+        return images
+
+    augment_images = loop.augment_images
+    config = replace(
+        tiny_config, algorithm="fedrep", options={}, augmentation=AugmentationConfig(2, True, 10.0)
+    )
+    plan, initial = build_plan(config)
     shard = Shard(digits[0][:40], digits[1][:40], digits[0][40:60], digits[1][40:60], 10)
     heads = []
-    for augmentation in (AugmentationConfig(), AugmentationConfig(2, True, 10.0)):
-        plan, initial = build_plan(replace(config, augmentation=augmentation))
+    for augment in (draw_only, augment_images):
+        monkeypatch.setattr(loop, "augment_images", augment)
         algorithm = make_algorithm("fedrep", LiteRTLearner(plan), {**plan.spec.options, "head_epochs": 2})
         state = algorithm.init(initial, derive_rng(1, 0, "init"))
         sent = algorithm.broadcast(state, "a")
