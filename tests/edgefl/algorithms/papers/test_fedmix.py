@@ -341,11 +341,18 @@ def test_laws_hold_with_side_information(shards):
     )
 
 
-@pytest.mark.parametrize("side", [None, np.array([0, 5]), np.array([0])])
-def test_missing_or_invalid_side_information_is_an_error(side, shards):
+@pytest.mark.parametrize(
+    ("side", "message"),
+    [
+        (None, 'needs side information .*simulator.*; set condition = "label"'),
+        (np.array([0, 5]), "side_train has 2 values for .*, expected one each from 0 to 1; set num_sides"),
+        (np.array([0]), "side_train has 1 values for .*, expected one each from 0 to 1; set num_sides"),
+    ],
+)
+def test_missing_or_invalid_side_information_is_an_error(side, message, shards):
     algorithm, _, state = start_algorithm({"num_experts": 2, "condition": "side", "num_sides": 2})
     shard = replace(shards["pi-1"], side_train=side)
-    with pytest.raises(DataError, match="side_train"):
+    with pytest.raises(DataError, match=message):
         algorithm.local_update(
             algorithm.broadcast(state, "pi-1"), ClientState(), shard, "pi-1", derive_rng(1, 1)
         )
