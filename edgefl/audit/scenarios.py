@@ -114,7 +114,7 @@ class Setting:
         learner: runs the plan.
 
     Raises:
-        ConfigError: the algorithm has no defences.
+        ConfigError: the algorithm has no defences, or the task has no classes.
     """
 
     plan: Plan
@@ -128,6 +128,11 @@ class Setting:
             raise ConfigError(
                 f"the algorithm is {self.config.algorithm!r}, expected one such as fedavg, with "
                 f"{', '.join(DEFENCES_OFF)}; give another --config"
+            )
+        if not self.plan.spec.is_classification:
+            raise ConfigError(
+                f"the task is {self.config.task.kind}, expected a classification: only its updates reveal "
+                "class shares; give another --config"
             )
 
     def build_options(self, scenario: Scenario) -> dict[str, Any]:

@@ -6,37 +6,57 @@ reports their means, one number for each model.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from zlib import crc32
 
 import numpy as np
 
 from edgefl.algorithms.names import RANK_SCALAR_PREFIX
 from edgefl.client.selection import COMPARED_MODELS, PREFERRED_ORDER, SCORE_UNIT, Scores
+from edgefl.client.validation import ValidationSplit
 from edgefl.types import ClientState, Scalars
 
 SCORE_STATE_PREFIX = "score/"
 """Prefix of a client's own scores in its state."""
 
 
-def with_scores(state: ClientState, scores: Mapping[str, Scores]) -> ClientState:
+def with_scores(state: ClientState, scores: Mapping[str, Scores], samples: ValidationSplit) -> ClientState:
     """Return the state of a client with the scores of its validation samples.
 
     Args:
         state: the state of the client.
         scores: scores of the validation samples by model, shape (n,), int64.
+        samples: the samples. Their checksum is a part of the names.
     """
-    arrays_by_name = {SCORE_STATE_PREFIX + name: values.astype(np.float32) for name, values in scores.items()}
+    prefix = _make_prefix(samples)
+    arrays_by_name = {prefix + name: values.astype(np.float32) for name, values in scores.items()}
     return replace(state, arrays={**state.arrays, **arrays_by_name})
 
 
-def split_scores(state: ClientState) -> tuple[ClientState, dict[str, Scores]]:
-    """Return the state of a client without the scores, and the scores by model."""
+def split_scores(state: ClientState, samples: ValidationSplit) -> tuple[ClientState, dict[str, Scores]]:
+    """Return the state of a client without the scores, and the scores by model.
+
+    Scores of other validation samples are dropped, such as after a restart with further recordings.
+
+    Args:
+        state: the state of the client.
+        samples: the client's samples, with the validation samples held out.
+    """
+    prefix = _make_prefix(samples)
     others = {name: array for name, array in state.arrays.items() if not name.startswith(SCORE_STATE_PREFIX)}
     scores = {
-        name.removeprefix(SCORE_STATE_PREFIX): array.astype(np.int64)
+        name.removeprefix(prefix): array.astype(np.int64)
         for name, array in state.arrays.items()
-        if name.startswith(SCORE_STATE_PREFIX)
+        if name.startswith(prefix)
     }
     return replace(state, arrays=others), scores
+
+
+def _make_prefix(samples: ValidationSplit) -> str:
+    arrays = (samples.x, samples.y, *(() if samples.group is None else (samples.group,)))
+    checksum = 0
+    for array in arrays:
+        checksum = crc32(np.ascontiguousarray(array).tobytes(), checksum)
+    return f"{SCORE_STATE_PREFIX}{checksum:08x}/"
 
 
 def average_scores(scores: Mapping[str, Scores]) -> dict[str, float]:

@@ -72,8 +72,8 @@ def measure_test_samples(learner: Learner, peer: Peer, shard: Shard) -> tuple[Ra
         The rating of each compared test sample, and figures of the model by measure, see
             `edgefl.verdict.MEASURES`. For a classification a rating is 1 for a correct answer and 0
             otherwise. For a regression it is the negative loss. For anomalies it is the share of normal test
-            samples with a lower loss, for each test sample that is an anomaly. Without test samples the
-            figures are NaN.
+            samples with a lower loss, for each test sample that is an anomaly. A loss that is not finite has
+            the rating -inf. Without test samples the figures are NaN.
     """
     task = read_task(learner.spec)
     if not len(shard.y_test):
@@ -86,9 +86,10 @@ def measure_test_samples(learner: Learner, peer: Peer, shard: Shard) -> tuple[Ra
     is_anomaly = np.zeros(len(losses), np.bool_) if shard.anomaly_test is None else shard.anomaly_test
     is_normal = ~is_anomaly
     figures = {"r2": measure_explained_share(outputs[is_normal], shard.y_test[is_normal])}
+    worst = np.where(np.isfinite(losses), 0.0, -np.inf)
     if not is_anomaly.any() or is_anomaly.all():
-        return -losses[is_normal], figures
-    return rank_among(losses[is_anomaly], losses[is_normal]), {
+        return np.where(np.isfinite(losses), -losses, worst)[is_normal], figures
+    return rank_among(losses[is_anomaly], losses[is_normal]) + worst[is_anomaly], {
         "auc": measure_auc(losses, is_anomaly),
         **figures,
     }

@@ -104,7 +104,7 @@ class ClientRunner:
         samples = self.split(item.client_id)
         algorithm = self.configure_algorithm(item)
         further: dict[str, float] = {}
-        before, _ = split_scores(item.state)
+        before, _ = split_scores(item.state, samples)
         with prefix_errors(item, f"round {item.broadcast.round}"):
             if item.evaluate:
                 further |= evaluate_current_model(algorithm, self.learner, item.broadcast, before, samples)
@@ -112,7 +112,7 @@ class ClientRunner:
             if COMPARE_SCALAR in item.broadcast.scalars:
                 scores = self._compare(item, state, samples)
                 further |= {SCORE_METRIC_PREFIX + name: mean for name, mean in average_scores(scores).items()}
-                state = with_scores(state, scores)
+                state = with_scores(state, scores, samples)
         if item.epochs is not None:
             further["epochs"] = float(item.epochs)
         return replace(update, metrics={**update.metrics, **further}), state
@@ -152,7 +152,8 @@ class ClientRunner:
             DivergedError: no model could be made. The message names the client.
         """
 
-        state, scores = split_scores(item.state)
+        samples = self.split(item.client_id)
+        state, scores = split_scores(item.state, samples)
         with prefix_errors(item, "personalization"):
             return choose_personal_model(
                 self.configure_algorithm(item),
@@ -160,7 +161,7 @@ class ClientRunner:
                 item.broadcast,
                 state,
                 self.shards[item.client_id],
-                self.split(item.client_id),
+                samples,
                 self._settings,
                 item.client_id,
                 self._make_rng_factory(item),

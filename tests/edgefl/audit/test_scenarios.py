@@ -23,10 +23,11 @@ from edgefl.audit.scenarios import (
 )
 from edgefl.cli.commands.audit import format_audit, to_json_report
 from edgefl.cli.main import run_command
-from edgefl.config import FederationConfig
+from edgefl.config import FederationConfig, ModelConfig
 from edgefl.errors import ConfigError
 from edgefl.plan.spec import Plan
 from edgefl.rng import derive_rng
+from edgefl.tasks.config import TaskConfig
 from edgefl.types import Shard
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
@@ -159,6 +160,13 @@ def test_an_algorithm_without_defences_is_an_error(setting):
             FederationConfig(algorithm="local"),
             setting.learner,
         )
+
+
+def test_a_task_without_classes_is_an_error(setting):
+    plan = replace(setting.plan, spec=replace(setting.plan.spec, task={"kind": "anomaly"}))
+    config = FederationConfig(task=TaskConfig("anomaly"), model=ModelConfig("autoencoder", (4,), 4))
+    with pytest.raises(ConfigError, match=r"task is anomaly, expected a classification: .*another --config"):
+        Setting(plan, setting.initial, setting.shards, config, setting.learner)
 
 
 def test_missing_output_layer_is_an_error(setting):

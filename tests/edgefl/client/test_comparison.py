@@ -1,14 +1,20 @@
 """The client's part of the comparison of models: its scores, the order of all clients, and its choice."""
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.algorithms.names import FEDERATED_MODEL, FINE_TUNED_MODEL, LOCAL_MODEL, MIXTURE_MODEL
 from edgefl.client.comparison import average_scores, read_model_order, split_scores, with_scores
 from edgefl.client.selection import PREFERRED_ORDER, choose_within_noise
-from edgefl.types import ClientState
+from edgefl.client.validation import ValidationSplit
+from edgefl.types import ClientState, Shard
 
+X, Y = np.array([[1.0], [2.0]], np.float32), np.array([0, 1])
+SAMPLES = ValidationSplit(Shard(X, Y, X, Y, 2), X, Y)
 BEFORE = ClientState({"head/kernel": np.ones((2, 2), np.float32)}, {"alpha": 0.5})
 
 
@@ -17,12 +23,29 @@ BEFORE = ClientState({"head/kernel": np.ones((2, 2), np.float32)}, {"alpha": 0.5
 )
 def test_scores_do_not_change_the_algorithms_state(by_name):
     scores = {name: np.array(values, np.int64) for name, values in by_name.items()}
-    state, restored = split_scores(with_scores(BEFORE, scores))
+    state, restored = split_scores(with_scores(BEFORE, scores, SAMPLES), SAMPLES)
     assert state.arrays.keys() == BEFORE.arrays.keys() and state.scalars == BEFORE.scalars
     assert restored.keys() == scores.keys()
     for name, values in scores.items():
         assert restored[name].dtype == np.int64
         np.testing.assert_array_equal(restored[name], values)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"x": np.array([[1.0], [2.0], [3.0]], np.float32), "y": np.array([0, 1, 1])},
+        {"x": np.array([[1.0], [2.5]], np.float32)},
+        {"y": np.array([1, 1])},
+        {"group": np.array([4, 5])},
+    ],
+)
+def test_scores_of_other_samples_are_dropped(changed):
+    """A device can restart with further recordings between the last round and the personalization."""
+    state = with_scores(BEFORE, {LOCAL_MODEL: np.array([900, 800])}, SAMPLES)
+    restored, scores = split_scores(state, replace(SAMPLES, **changed))
+    assert scores == {}
+    assert restored.arrays.keys() == BEFORE.arrays.keys()
 
 
 def test_average_scores_gives_one_number_per_model():

@@ -59,9 +59,19 @@ def test_without_anomalies_the_reconstruction_counts() -> None:
     assert math.isnan(measure_test_samples(Constant(ANOMALY, [2.0]), PEER, empty)[1]["r2"])
 
 
-@pytest.mark.parametrize(("loss", "constant"), [("mse", 2.0), ("mae", 4 / 3)])
-def test_scores_compare_with_the_best_constant(loss: str, constant: float) -> None:
-    """Targets 0, 0 and 3 with mean 1 and median 0: the mean of the constant is at 1 / 2 of the scale."""
+@pytest.mark.parametrize("anomaly", [None, np.array([True, False])])
+def test_an_output_that_is_not_finite_has_the_worst_rating(anomaly: np.ndarray | None) -> None:
+    x = np.ones((2, 1), np.float32)
+    task = ANOMALY if anomaly is not None else TaskConfig("regression")
+    shard = Shard(x, x, x, x, 1, anomaly_test=anomaly)
+    ratings, _ = measure_test_samples(Constant(task, [math.nan]), PEER, shard)
+    assert len(ratings) == (2 if anomaly is None else 1)
+    assert np.isneginf(ratings).all()
+
+
+@pytest.mark.parametrize("loss", ["mse", "mae"])
+def test_scores_compare_with_the_best_constant(loss: str) -> None:
+    """Targets 0, 1 and 4 have the mean 5 / 3 and the median 1."""
     y = np.array([[0.0], [1.0], [4.0]], np.float32)
     task = TaskConfig("regression", loss)
     measured = measure_constant_loss(task, y)
@@ -69,7 +79,7 @@ def test_scores_compare_with_the_best_constant(loss: str, constant: float) -> No
     scores = score_samples(Constant(task, [0.0]), PEER, y, y)
     losses = {"mse": y[:, 0] ** 2, "mae": y[:, 0]}[loss]
     assert scores.tolist() == np.rint(1000 / (1 + losses / measured)).astype(int).tolist()
-    assert scores[0] == 1000 and constant
+    assert scores[0] == 1000
     assert measure_constant_loss(task, y[:1]) == 1.0
 
 
