@@ -93,7 +93,7 @@ def make_options(name: str, options: Mapping[str, Any]) -> Any:
             raise ConfigError(
                 f"[algorithm] {key} is {value!r}, expected {describe_type(type(default))} such as {default!r}"
             )
-        if number and value < 0:
+        if number and not value >= 0:  # NaN too
             raise ConfigError(f"[algorithm] {key} is {value!r}, expected 0 or more")
     return record.options(**options)
 

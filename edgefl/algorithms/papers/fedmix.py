@@ -143,8 +143,8 @@ class FedMixOptions:
         entropy: weight of the marginal entropy's gradient.
         client_entropy: whether clients add H(q(z|y)) to their objective (equation 6 with its entropy term).
             All experts then share each label, and the federation is an ensemble.
-        gate: local, or federated. The weights of a federated gate are averaged like a model, while q(k|s)
-            stays personal.
+        gate: local, or federated. The server optimizer steps a federated gate like an expert, along the
+            mean delta, while q(k|s) stays personal.
         gate_epochs: epochs of the gate's training on a client that has no gate when it personalizes.
         personal_epochs: epochs of the personal training after the rounds, of experts, gate and bias (appendix
             G). 0: the experts stay unchanged.

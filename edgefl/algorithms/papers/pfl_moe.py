@@ -26,8 +26,9 @@ from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.mixtures.gate import split_gate_samples
 from edgefl.algorithms.mixtures.gate_utilization import compute_global_share
 from edgefl.algorithms.names import FEDERATED_MODEL, GLOBAL, prefix_specs, strip_prefix, with_prefix
-from edgefl.algorithms.options import check_choice, extend_epochs
+from edgefl.algorithms.options import check_choice, check_range, extend_epochs
 from edgefl.algorithms.papers.fedavg import build_fedavg_objectives, fedavg
+from edgefl.algorithms.papers.ifca import MAX_HELD_OUT_SHARE
 from edgefl.algorithms.papers.pfl_ft import PflFtOptions
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import TensorSpec
@@ -63,7 +64,7 @@ class PflMoeOptions(PflFtOptions):
         gate_epochs: epochs of the gate's training. With alternate, the gate trains as many epochs as the
             classifier.
         gate_learning_rate: step size of the gate's optimizer.
-        gate_share: share of the client's samples that train the gate instead of the classifier.
+        gate_share: share of the client's samples that train the gate instead of the classifier, up to .9.
         gate_optimizer: adam or sgd, fixed when the plan is built.
         gate_momentum: momentum of the gate's SGD.
         alternate: train the gate for one epoch after each epoch of the classifier, as in the paper's
@@ -80,6 +81,7 @@ class PflMoeOptions(PflFtOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("gate_optimizer", self.gate_optimizer, ("adam", "sgd"))
+        check_range("gate_share", self.gate_share, MAX_HELD_OUT_SHARE)
 
     @property
     def gate_hyper(self) -> dict[str, float]:

@@ -70,3 +70,19 @@ def one_sample() -> OneSample:
     x = np.ones((1, 1), np.float32)
     y = np.zeros(1, np.int64)
     return OneSample(start, Shard(x, y, x, y, 2))
+
+
+@pytest.fixture(scope="session")
+def linear_network():
+    """Return the numpy learner's network in Keras."""
+    keras = pytest.importorskip("keras", reason="the aggregator extra is not installed")
+    from edgefl.compiler.network import Network
+
+    layers = [
+        keras.Input((4,)),
+        keras.layers.Dense(3, use_bias=False, name="trunk"),
+        keras.layers.Reshape((1, 3)),
+        keras.layers.GlobalAveragePooling1D(),  # of one value, so that only the last layer is the head
+        keras.layers.Dense(3, name="head"),
+    ]
+    return Network(keras.Sequential(layers))

@@ -14,6 +14,7 @@ from edgefl.errors import ConfigError
 from edgefl.learner import evaluate
 from edgefl.rng import derive_rng
 from edgefl.types import ClientState, Shard
+from tests.support.numpy_learner.recording import RecordingLearner
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 QUICK = {
@@ -116,6 +117,40 @@ def test_local_expert_peer_trains_on_all_samples():
     assert abs(mixture.weights["local/head/bias"][0] - 0.25) > 0.05, (
         "the mixture's own has not seen the gate's sample"
     )
+
+
+def test_local_model_gate_and_fine_tuned_model_have_their_samples_and_rates(shards):
+    """A quarter of the samples trains the gate. The peers train on all samples, one of them from the best
+    model.
+    """
+    options = {**QUICK, "num_experts": 2, "gate": "pixels", "baselines": True, "local_weight_decay": 0.5}
+    options |= {"local_learning_rate": 0.2, "gate_learning_rate": 0.3, "gate_weight_decay": 0.25}
+    learner = RecordingLearner(
+        softmax_spec("aem", inputs=4, features=3, classes=3, batch_size=8, options=options)
+    )
+    algorithm = make_algorithm("aem", learner, options)
+    state = algorithm.init(draw_weights(learner), derive_rng(1, 0, "init"))
+    sent = algorithm.broadcast(replace(state, phase=PHASE_PERSONALIZE), "pi-1")
+    shard = shards["pi-1"]
+    mixture, _ = algorithm.personalize(sent, ClientState(), shard, derive_rng(1, 1, "pi-1"))
+    local, gate, full, tuned = learner.calls
+    assert [call.signature for call in learner.calls] == [
+        "train_local",
+        "train_gate",
+        "train_local",
+        "train_local",
+    ]
+    best = select_experts(sent.models)[int(mixture.diagnostics["best"])]
+    for call, start in ((local, sent.models["local"]), (full, sent.models["local"]), (tuned, best)):
+        assert call.options == {"epochs": 6, "hyper": {"learning_rate": 0.2, "weight_decay": 0.5}}
+        for key in call.trained:
+            np.testing.assert_array_equal(call.weights[key], start[key])
+    rates = {"learning_rate": 0.3, "weight_decay": 0.25}
+    assert gate.options == {"epochs": 6, "hyper": rates, "augment": False}
+    seen = [{sample.tobytes() for sample in call.data["x"]} for call in learner.calls]
+    assert not seen[0] & seen[1]
+    assert seen[0] | seen[1] == seen[2] == seen[3] == {sample.tobytes() for sample in shard.x_train}
+    assert len(gate.labels) == pytest.approx(len(shard.y_train) / 4, abs=2)
 
 
 def test_gate_unseen_trains_gate_only_on_validation_samples():

@@ -1,18 +1,13 @@
 """APFL: a step of both models and a step of alpha by hand, and the range of alpha."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgefl.algorithms import make_algorithm
-from edgefl.algorithms.names import with_prefix
-from edgefl.algorithms.papers.apfl import PERSONAL_MODEL_PREFIX, interpolate_models
+from edgefl.algorithms.papers.apfl import interpolate_models
 from edgefl.errors import ConfigError
-from edgefl.learner.litert import LiteRTLearner
-from edgefl.rng import derive_rng
 from edgefl.types import ClientState
 
 
@@ -90,48 +85,6 @@ def test_personal_model_and_alpha_stay_on_the_device(one_sample):
         updates.append(update)
     for name, delta in updates[0].deltas["global"].items():
         np.testing.assert_array_equal(delta, updates[1].deltas["global"][name])
-
-
-def test_compiled_steps_are_those_of_numpy(tiny_config, digits):
-    """One step on a batch in the compiled plan. With output kernels of zero, the logits are the biases.
-
-    w moves by the gradient of its own loss alone, and v by alpha times the gradient of the mixture's loss.
-    """
-    from edgefl.algorithms.plans import build_plan
-
-    options = {"epochs": 1, "learning_rate": 0.1, "momentum": 0.0, "batch_size": 8}
-    plan, initial = build_plan(replace(tiny_config, algorithm="apfl", options=options))
-    learner = LiteRTLearner(plan)
-    x, y = digits[0][:8], np.array([0, 0, 0, 1, 1, 2, 2, 2])
-    rng = np.random.default_rng(1)
-    w, v = rng.normal(size=(2, 10)).astype(np.float32)
-    alpha = np.float32(0.3)
-    kernel = np.zeros((16, 10), np.float32)
-    common = {**initial, **with_prefix(PERSONAL_MODEL_PREFIX, initial), "alpha": alpha}
-    weights = {
-        **common,
-        "fc2/kernel": kernel,
-        f"{PERSONAL_MODEL_PREFIX}/fc2/kernel": kernel,
-        "fc2/bias": w,
-        f"{PERSONAL_MODEL_PREFIX}/fc2/bias": v,
-    }
-    shares = np.bincount(y, minlength=10) / 8
-    p, mixed = softmax(w), softmax(alpha * v + (1 - alpha) * w)
-    both, loss = learner.fit("train_both", weights, {"x": x}, y, epochs=1, rng=derive_rng(1, 1))
-    np.testing.assert_allclose(both["fc2/bias"], w + 0.1 * (shares - p), atol=1e-5)
-    np.testing.assert_allclose(
-        both[f"{PERSONAL_MODEL_PREFIX}/fc2/bias"], v + 0.1 * alpha * (shares - mixed), atol=1e-5
-    )
-    assert loss == pytest.approx(-float((shares[:3] * np.log(p * mixed)[:3]).sum()), abs=1e-4)
-    trained, _ = learner.fit(
-        "train_alpha", weights, {"x": x}, y, epochs=1, rng=derive_rng(1, 1), hyper={"learning_rate": 0.1}
-    )
-    assert float(trained["alpha"]) == pytest.approx(0.3 - 0.1 * float((v - w) @ (mixed - shares)), abs=1e-5)
-
-
-def softmax(logits):
-    p = np.exp(logits - logits.max())
-    return p / p.sum()
 
 
 def test_an_alpha_above_one_is_an_error():

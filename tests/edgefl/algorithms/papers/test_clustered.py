@@ -376,13 +376,18 @@ def test_cluster_model_is_the_mean_of_its_clients_models(shards):
 
 
 def test_client_without_state_starts_from_the_cluster_model(shards):
-    """At rate 0, the delta is the client's start minus the received model, which is 0 if both are equal."""
-    algorithm = make_algorithm("clustered", make_learner(shards), {"learning_rate": 0.0, "mixing": 0.5})
+    """At rate 0, the delta is the client's start minus the received model, which is 0 if both are equal.
+
+    A client with the stored weights 3 and a mixing of .25 starts from .25 * 3 + .75 * 1.
+    """
+    algorithm = make_algorithm("clustered", make_learner(shards), {"learning_rate": 0.0, "mixing": 0.25})
     learner = make_learner(shards)
     received = {w.name: np.ones(w.shape, np.float32) for w in learner.spec.weights}
     sent = Broadcast(4, PHASE_FEDERATE, {"global": received})
     stored = ClientState({name: np.full_like(array, 3) for name, array in received.items()})
-    for state, expected in ((stored, 1.0), (ClientState(), 0.0)):
+    for state, expected in ((stored, 0.5), (ClientState(), 0.0)):
+        mixture, _ = algorithm.personalize(sent, state, shards["pi-1"], derive_rng(1, 4, "pi-1"))
+        current = algorithm.current(sent, state, shards["pi-1"])
         update_sent, client_state = algorithm.local_update(
             sent, state, shards["pi-1"], "pi-1", derive_rng(1, 4, "pi-1")
         )
@@ -390,7 +395,9 @@ def test_client_without_state_starts_from_the_cluster_model(shards):
             np.testing.assert_array_equal(
                 update_sent.deltas["global"][name], np.full_like(received[name], expected)
             )
-            np.testing.assert_array_equal(client_state.arrays[name], received[name] + np.float32(expected))
+            mixed = received[name] + np.float32(expected)
+            for weights in (client_state.arrays, mixture.weights, current.weights):
+                np.testing.assert_array_equal(weights[name], mixed)
 
 
 @pytest.mark.parametrize(

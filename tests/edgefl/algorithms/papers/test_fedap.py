@@ -24,6 +24,7 @@ from edgefl.data.dataset import Dataset
 from edgefl.errors import ConfigError
 from edgefl.rng import derive_rng
 from edgefl.types import Broadcast, ClientState, ServerState, Shard, Update
+from tests.support.numpy_learner.recording import RecordingLearner
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 POINTS = {"a": [0, 0], "b": [1, 0], "c": [4, 0], "d": [4, 3]}
@@ -117,6 +118,7 @@ def test_server_step_by_hand():
         ({}, [0, 0, 1, 1]),
         ({"cut_distance": 3.0}, [0, 0, 1, 1]),
         ({"cut_distance": 2.9}, [0, 0, 1, 2]),
+        ({"cut_distance": 4.5}, [0, 0, 1, 1]),  # the means are 4.3 apart
         ({"cut_distance": 5.4}, [0, 0, 0, 0]),
         ({"num_clusters": 3}, [0, 0, 1, 2]),
         ({"num_clusters": 9}, [0, 1, 2, 3]),
@@ -128,6 +130,14 @@ def test_clients_are_clustered_by_distance_of_their_deltas(options, clusters):
     after = algorithm.aggregate(state, [make_update(c, 1, 1, point) for c, point in POINTS.items()])
     assert read_assignments(after) == dict(zip(POINTS, clusters, strict=True))
     assert explain_clusters(after)[0].startswith(f"{max(clusters) + 1} clusters of 4 clients")
+
+
+def test_silhouette_is_of_squared_distances():
+    """Of plain distances, one cluster of 0, 1, 2 and 3 is the best."""
+    algorithm = make_algorithm("fedap", None, {"pretrain_rounds": 0, "cut": "silhouette"})
+    state = algorithm.init({"fc/kernel": np.zeros((1, 1), np.float32)}, derive_rng(1, 0))
+    after = algorithm.aggregate(state, [make_update(name, 1, 1, [i]) for i, name in enumerate("abcd")])
+    assert read_assignments(after) == {"a": 0, "b": 0, "c": 1, "d": 1}
 
 
 def test_late_client_joins_the_nearest_cluster():
@@ -225,6 +235,34 @@ def test_statistics_are_recognized_by_name():
     )
     statistics = select_statistics(dict.fromkeys(names, np.zeros(1, np.float32)))
     assert list(statistics) == ["bn/moving_mean", "block/bn/moving_variance", "moving_mean"]
+
+
+def test_training_starts_from_the_statistics_of_the_client(shards):
+    learner = RecordingLearner(softmax_spec("fedap", inputs=4, features=3, classes=3))
+    algorithm = make_algorithm("fedap", learner, {})
+    received = {**draw_initial_weights(learner), "bn/moving_mean": np.zeros(3, np.float32)}
+    stored = np.full(3, 9, np.float32)
+    sent = Broadcast(5, PHASE_FEDERATE, {"global": received})
+    update, state = algorithm.local_update(
+        sent, ClientState({"bn/moving_mean": stored}), shards["pi-1"], "pi-1", derive_rng(1, 5)
+    )
+    np.testing.assert_array_equal(learner.calls[0].weights["bn/moving_mean"], stored)
+    np.testing.assert_array_equal(state.arrays["bn/moving_mean"], stored)
+    assert not update.deltas["global"]["bn/moving_mean"].any()
+
+
+@pytest.mark.parametrize(("least_steps", "epochs"), [(0, 2), (60, 15)])
+def test_personalization_takes_at_least_some_steps(least_steps, epochs, shards):
+    learner = RecordingLearner(softmax_spec("fedap", inputs=4, features=3, classes=3))
+    x, y = shards["pi-1"].x_train[:30], shards["pi-1"].y_train[:30]
+    shard = Shard(x, y, x, y, 3)
+    assert len(y) == 30
+    options = {"personalize_epochs": 2, "least_steps": least_steps, "batch_size": 8}
+    algorithm = make_algorithm("fedap", learner, options)
+    weights = draw_initial_weights(learner)
+    sent = Broadcast(5, PHASE_PERSONALIZE, {"global": weights})
+    algorithm.personalize(sent, ClientState(), shard, derive_rng(1, 5))
+    assert [call.options["epochs"] for call in learner.calls] == [epochs]
 
 
 def test_statistics_do_not_affect_clustering():

@@ -1,15 +1,12 @@
 """FedEM: a round by hand, private mixture weights, and two groups with opposite labels."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from edgefl.algorithms import PHASE_FEDERATE, PHASE_PERSONALIZE, complete_algorithm_options, make_algorithm
-from edgefl.algorithms.papers.fedem import RESPONSIBILITY, estimate_pi, infer_responsibilities
+from edgefl.algorithms.papers.fedem import estimate_pi, infer_responsibilities
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
-from edgefl.learner.litert import LiteRTLearner
 from edgefl.rng import derive_rng
 from edgefl.types import Broadcast, ClientState, ServerState, Update
 from tests.support.numpy_learner.softmax import softmax_spec
@@ -25,28 +22,6 @@ def test_e_step_and_m_step_by_hand():
     np.testing.assert_allclose(q, [[0.1, 0.9], [0.25, 0.75], [0.75, 0.25]])
     np.testing.assert_allclose(estimate_pi(np.array([0.25, 0.75]), LOG_P, 1), [1.1 / 3, 1.9 / 3])
     np.testing.assert_allclose(estimate_pi(np.array([0.25, 0.75]), LOG_P, 0), [0.25, 0.75])
-
-
-def test_compiled_step_is_that_of_numpy(tiny_config, digits):
-    """One step on a batch in the compiled plan. Each sample weighs as much as its responsibility.
-
-    With output kernels of zero, the logits are the biases.
-    """
-    from edgefl.algorithms.plans import build_plan
-
-    options = {"epochs": 1, "learning_rate": 0.1, "momentum": 0.0, "batch_size": 8}
-    plan, initial = build_plan(replace(tiny_config, algorithm="fedem", options=options))
-    rng = np.random.default_rng(1)
-    bias = rng.normal(size=10).astype(np.float32)
-    weights = {**initial, "fc2/kernel": np.zeros((16, 10), np.float32), "fc2/bias": bias}
-    y = np.array([0, 0, 0, 1, 1, 2, 2, 2])
-    q = rng.random((8, 1)).astype(np.float32)
-    data = {"x": digits[0][:8], RESPONSIBILITY: q}
-    trained, loss = LiteRTLearner(plan).fit("train", weights, data, y, epochs=1, rng=derive_rng(1, 1))
-    p = np.exp(bias) / np.exp(bias).sum()
-    gradient = (q * (p - np.eye(10)[y])).mean(axis=0)
-    np.testing.assert_allclose(trained["fc2/bias"], bias - 0.1 * gradient, atol=1e-5)
-    assert loss == pytest.approx(float((q[:, 0] * -np.log(p[y])).mean()), abs=1e-4)
 
 
 def test_final_steps_increase_the_likelihood():

@@ -194,6 +194,42 @@ def test_entropy_moves_phi_towards_less_used_experts():
     assert (after[:, 1] > start[:, 1]).all()
 
 
+def test_entropy_has_its_weight():
+    """Without an optimizer, phi moves by its mean delta and by the weighted gradient of the entropy."""
+    start = np.array([[2.0, 0.0], [1.0, 0.0], [1.5, 0.0]], np.float32)
+    options = {"num_experts": 2, "entropy": 0.5, "server_optimizer": "none", "server_learning_rate": 1.0}
+    algorithm, _, state = start_algorithm({**options, "phi_learning_rate": 1.0})
+    state = replace(state, models={**state.models, "phi": {"phi": start}})
+    delta = np.full_like(start, 0.25)
+    update = Update("a", 1, 10, {"phi": {"phi": delta}}, {"loss": 1.0, "q/0": 0.5, "q/1": 0.5})
+    after = algorithm.aggregate(state, [update]).models["phi"]["phi"]
+
+    def measure_entropy(phi):
+        mean = (np.exp(phi) / np.exp(phi).sum(axis=1, keepdims=True)).mean(axis=0)
+        return -(mean * np.log(mean)).sum()
+
+    step = 1e-4
+    for index in np.ndindex(*start.shape):
+        moved = start.astype(np.float64)
+        moved[index] += step
+        slope = (measure_entropy(moved) - measure_entropy(start.astype(np.float64))) / step
+        assert after[index] == pytest.approx(start[index] + 0.25 + 0.5 * slope, abs=1e-4)
+
+
+def test_weights_of_clients_are_their_pruned_responsibilities():
+    """Client a prunes its third expert, so its first one has the weight .6 / .9."""
+    _, _, state = start_algorithm({"num_experts": 3})
+    updates = [
+        Update(name, 1, 5, {"expert0": {"w": np.array([delta], np.float32)}}, metrics)
+        for name, delta, metrics in (
+            ("a", 1.0, {"q/0": 0.6, "q/1": 0.3, "q/2": 0.1}),
+            ("b", 4.0, {"q/0": 1.0, "q/1": 0.0, "q/2": 0.0}),
+        )
+    ]
+    means, _ = average_experts(state, updates, 3, 0.2)
+    np.testing.assert_allclose(means["expert0"]["w"], [(2 / 3 * 1 + 1 * 4) / (2 / 3 + 1)], rtol=1e-6)
+
+
 def test_untrained_model_stays_and_invalid_responsibility_becomes_uniform():
     algorithm, _, state = start_algorithm({"num_experts": 2})
     delta = {name: np.ones_like(array) for name, array in state.models["expert0"].items()}
@@ -365,6 +401,7 @@ def test_missing_or_invalid_side_information_is_an_error(side, message, shards):
         ({"gate": "none"}, "'local' or 'federated'"),
         ({"num_experts": 0}, "1 or more"),
         ({"prune": 1.5}, "from 0 to 1"),
+        ({"entropy": float("nan")}, "entropy is nan, expected 0 or more"),
     ],
 )
 def test_invalid_option_is_an_error(options, message):

@@ -43,6 +43,25 @@ def test_pi_of_expert_without_likelihood_decreases():
     np.testing.assert_allclose(update_pi(np.array([0.6, 0.3, 0.1]), {0: -1.0, 1: -1.0}, 1.0, 0.75)[2], 0.075)
 
 
+def test_pi_takes_the_clients_beta_and_damping():
+    """One batch of one expert with p(y=0) = 1/2 and one with 3/4."""
+    options = {"num_experts": 2, "learning_rate": 0.0, "epochs": 1, "beta": 2.0, "damping": 0.5}
+    learner = make_learner(options, inputs=1, features=1, classes=2, batch_size=3)
+    algorithm = make_algorithm(NAME, learner, options)
+    bias = [np.array([0, 0], np.float32), np.array([np.log(3), 0], np.float32)]
+    kernels = {"trunk/kernel": np.ones((1, 1), np.float32), "head/kernel": np.zeros((1, 2), np.float32)}
+    state = algorithm.init(kernels | {"head/bias": bias[0]}, derive_rng(1, 0, "init"))
+    state = replace(state, models={f"expert{k}": {**kernels, "head/bias": bias[k]} for k in range(2)})
+    x = np.ones((3, 1), np.float32)
+    shard = Shard(x, np.zeros(3, np.int64), x, np.zeros(3, np.int64), 2)
+    update, _ = algorithm.local_update(
+        algorithm.broadcast(state, "a"), ClientState(), shard, "a", derive_rng(1, 1, "a")
+    )
+    evidence = np.sqrt([0.5, 0.75])  # to the power of 1 / beta
+    expected = 0.5 * 0.5 + 0.5 * evidence / evidence.sum()
+    np.testing.assert_allclose([update.metrics["q/0"], update.metrics["q/1"]], expected, atol=1e-5)
+
+
 def test_two_clients_one_round_by_hand():
     """x = 1, and the experts have only a bias, with p(y=0) = 1/2 and 3/4.
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgefl.algorithms import PHASE_PERSONALIZE, complete_algorithm_options, make_algorithm
+from edgefl.algorithms import PHASE_PERSONALIZE, make_algorithm
 from edgefl.algorithms.check import check_algorithm
 from edgefl.algorithms.registry import build_objectives
 from edgefl.errors import ConfigError
@@ -13,98 +13,7 @@ from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.fill import fill_template
 from edgefl.rng import derive_rng
 from edgefl.types import ClientState, Shard
-from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
-
-VARIANTS = [
-    {},
-    {"prune": 0.5, "bias": True},
-    {"condition": "side", "num_sides": 2, "gate": "federated"},
-    {"objective": "likelihood", "bias": True},
-    {"client_entropy": True, "prune": 0.5},
-]
-
-
-@pytest.fixture(scope="module")
-def linear_network():
-    """Return the numpy learner's network in Keras."""
-    keras = pytest.importorskip("keras", reason="the aggregator extra is not installed")
-    from edgefl.compiler.network import Network
-
-    layers = [
-        keras.Input((4,)),
-        keras.layers.Dense(3, use_bias=False, name="trunk"),
-        keras.layers.Dense(3, name="head"),
-    ]
-    return Network(keras.Sequential(layers))
-
-
-def draw_weights(signature, rng):
-    weights = {
-        spec.name: rng.normal(0, 0.7, spec.shape).astype(np.float32)
-        for spec in (*signature.trained, *signature.frozen)
-    }
-    for name, array in weights.items():
-        if name == "condition_share":
-            weights[name] = rng.dirichlet(np.ones(array.size), 1).astype(np.float32)
-        if name == "chosen":
-            weights[name] = np.eye(array.shape[0], dtype=np.float32)[:, -array.shape[1] :]
-    return weights
-
-
-def draw_data(signature, rng, count):
-    data = {
-        spec.name: rng.normal(size=(count, *spec.shape[1:])).astype(np.float32) for spec in signature.data
-    }
-    for name in {"condition", "responsibility"} & data.keys():
-        data[name] = np.eye(data[name].shape[1], dtype=np.float32)[
-            rng.integers(0, data[name].shape[1], count)
-        ]
-    return data
-
-
-def compare_learners(learners, signature, tolerance):
-    rng = np.random.default_rng(5)
-    weights = draw_weights(signature, rng)
-    y = rng.integers(0, 3, 13)
-    data = draw_data(signature, rng, 13)
-    if signature.kind == "predict":
-        a, b = (item.predict(signature.name, weights, data) for item in learners)
-        np.testing.assert_allclose(a, b, atol=tolerance, err_msg=signature.name)
-        return
-    hyper = {"learning_rate": 0.5}
-    (a, first_loss), (b, second_loss) = (
-        item.fit(signature.name, weights, data, y, epochs=1, rng=np.random.default_rng(1), hyper=hyper)
-        for item in learners
-    )
-    assert first_loss == pytest.approx(second_loss, abs=tolerance), signature.name
-    for name in a:
-        np.testing.assert_allclose(a[name], b[name], atol=tolerance, err_msg=f"{signature.name} {name}")
-        assert name == "phi" or not np.array_equal(a[name], weights[name])
-
-
-@pytest.mark.parametrize(
-    "more", VARIANTS, ids=["plain", "pruned and biased", "by side information", "likelihood", "entropy"]
-)
-def test_numpy_rules_equal_the_objectives(more, linear_network):
-    """The gradients in numpy equal the gradients of TensorFlow.
-
-    They include the gradient of phi and the gate's gradient into the experts.
-    """
-    from edgefl.compiler.objective import PREDICT_BATCH, make_signature
-    from edgefl.learner.keras import KerasLearner
-
-    options = complete_algorithm_options("fedmix", {"num_experts": 3, "batch_size": PREDICT_BATCH} | more)
-    spec = softmax_spec("fedmix", inputs=4, features=3, classes=3, batch_size=PREDICT_BATCH, options=options)
-    objectives = build_objectives("fedmix", linear_network, options)
-    assert [item.name for item in objectives] == [signature.name for signature in spec.signatures]
-    learners = (
-        SoftmaxLearner(spec),
-        KerasLearner(
-            replace(spec, signatures=tuple(make_signature(item) for item in objectives)), objectives
-        ),
-    )
-    for signature in spec.signatures:
-        compare_learners(learners, signature, 2e-5)
+from tests.edgefl.algorithms.test_numpy_rules import draw_data, draw_weights
 
 
 @pytest.fixture(scope="module", params=["fedmix", "fedmix-permutation"])

@@ -1,11 +1,13 @@
 """IFCA: a round of two clients by hand, the choice, and the resulting clusters."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.algorithms import PHASE_PERSONALIZE, make_algorithm
+from edgefl.algorithms import PHASE_FEDERATE, PHASE_PERSONALIZE, make_algorithm
 from edgefl.algorithms.arithmetic import redraw
 from edgefl.algorithms.check import check_algorithm
 from edgefl.algorithms.names import GLOBAL, name_expert, select_experts
@@ -174,18 +176,24 @@ def test_ifca_with_one_expert_equals_fedavg(shards):
         np.testing.assert_array_equal(array, final_models[1][GLOBAL][name])
 
 
-def test_final_choice_uses_only_validation_samples():
+@pytest.mark.parametrize(
+    ("name", "options"), [("ifca", {}), ("aem", {"epsilon": 0.0, "gate_share": 0.0, "local_epochs": 1})]
+)
+def test_final_choice_uses_only_validation_samples(name, options):
     """One of two samples is a validation sample.
 
     Bias (5, 0) costs .0067 on class 0 and 5.0067 on class 1. Bias (0, 1) costs 1.3133 and .3133. Over both
     samples, (0, 1) is the better model, by .8133 against 2.5067. Over one sample, it depends on the class.
     """
-    learner = SoftmaxLearner(softmax_spec("ifca", inputs=1, features=1, classes=2, batch_size=1))
-    device = make_algorithm("ifca", learner, {"num_experts": 2})
-    server = make_algorithm("ifca", None, {"num_experts": 2})
-    state = ServerState(
-        9, PHASE_PERSONALIZE, {"expert0": make_model((5.0, 0.0)), "expert1": make_model((0.0, 1.0))}
+    options = {"num_experts": 2, **options}
+    learner = SoftmaxLearner(
+        softmax_spec(name, inputs=1, features=1, classes=2, batch_size=1, options=options)
     )
+    device = make_algorithm(name, learner, options)
+    server = make_algorithm(name, None, options)
+    models = {"expert0": make_model((5.0, 0.0)), "expert1": make_model((0.0, 1.0))}
+    local = {"local": make_model((0.0, 0.0))} if name == "aem" else {}
+    state = ServerState(9, PHASE_PERSONALIZE, {**models, **local})
     x = np.ones((2, 1), np.float32)
     best = {}
     for labels in ((0, 1), (1, 0)):
@@ -195,7 +203,11 @@ def test_final_choice_uses_only_validation_samples():
         )
         best[labels] = mixture.diagnostics["best"]
         update, _ = device.local_update(
-            server.broadcast(state, "a"), ClientState(), shard, "a", derive_rng(1, 9, "a")
+            server.broadcast(replace(state, phase=PHASE_FEDERATE), "a"),
+            ClientState(),
+            shard,
+            "a",
+            derive_rng(1, 9, "a"),
         )
         assert (update.num_samples, update.metrics["expert"]) == (1, 1 - best[labels]), (
             "the other sample trains"

@@ -16,6 +16,7 @@ from edgefl.errors import ConfigError
 from edgefl.learner import evaluate
 from edgefl.rng import derive_rng
 from edgefl.types import ClientState, ServerState, Shard
+from tests.support.numpy_learner.recording import RecordingLearner
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 
@@ -112,18 +113,8 @@ def test_the_mixture_is_the_gated_sum_of_logits(shards):
     )
 
 
-class RecordingLearner(SoftmaxLearner):
-    """Records the signature, the epochs, the starting weights and the first slots of each training."""
-
-    def __init__(self, spec):
-        super().__init__(spec)
-        self.calls = []
-
-    def fit(self, signature, weights, *args, slots=None, **options):
-        first = dict(slots or {})
-        trained, loss = super().fit(signature, weights, *args, slots=slots, **options)
-        self.calls.append((signature, options["epochs"], options["hyper"], weights, first, trained))
-        return trained, loss
+def list_epochs(calls):
+    return [(call.signature, call.options["epochs"]) for call in calls]
 
 
 def personalize_by_turns(name, shards, **options):
@@ -144,27 +135,62 @@ def test_alternating_training_takes_turns_and_keeps_weights_and_momentum(name, s
     calls, mixture = personalize_by_turns(
         name, shards, alternate=True, gate_optimizer="sgd", gate_momentum=0.9, gate_epochs=7
     )
-    assert [call[:2] for call in calls] == [("train_head", 1), ("train_gate", 1)] * 3
+    assert list_epochs(calls) == [("train_head", 1), ("train_gate", 1)] * 3
     for turns in (calls[::2], calls[1::2]):
-        assert not turns[0][4]
-        for (*_, trained), (*_, weights, slots, _) in pairwise(turns):
-            assert slots and any(array.any() for array in slots.values())
-            assert all(np.array_equal(weights[key], array) for key, array in trained.items())
-    assert all(call[2] == {"learning_rate": 0.001, "momentum": 0.9} for call in calls[1::2])
-    for part, last in (("local/", calls[4][5]), ("", calls[5][5])):
+        assert not turns[0].slots
+        for before, after in pairwise(turns):
+            assert after.slots and any(array.any() for array in after.slots.values())
+            assert all(np.array_equal(after.weights[key], array) for key, array in before.trained.items())
+    assert all(call.options["hyper"] == {"learning_rate": 0.001, "momentum": 0.9} for call in calls[1::2])
+    for part, last in (("local/", calls[4].trained), ("", calls[5].trained)):
         for key, array in last.items():
             np.testing.assert_array_equal(mixture.weights[part + key], array)
 
 
 def test_without_turns_the_gate_follows_the_last_epoch_of_the_classifier(shards):
     calls, _ = personalize_by_turns("pfl-mfe", shards)
-    assert [call[:2] for call in calls] == [("train_head", 3), ("train_gate", 10)]
+    assert list_epochs(calls) == [("train_head", 3), ("train_gate", 10)]
+
+
+@pytest.mark.parametrize("alternate", [False, True])
+@pytest.mark.parametrize("name", ["pfl-fb", "pfl-mf", "pfl-mfe"])
+def test_classifier_and_gate_train_on_different_samples(name, alternate, shards):
+    """The trunk is the unit matrix, so the features are the samples. A quarter of them trains the gate.
+
+    Each training takes 60 steps or more, in batches of 8.
+    """
+    calls, _ = personalize_by_turns(name, shards, alternate=alternate, least_steps=60, adapt_batch_size=8)
+    x, y = shards["pi-1"].x_train, shards["pi-1"].y_train
+    rows = {}
+    for call in calls:
+        seen = call.data["features" if call.signature == "train_head" else "gate_input"]
+        found = [int(np.flatnonzero((x == sample).all(axis=1))[0]) for sample in seen]
+        np.testing.assert_array_equal(call.labels, y[found])
+        rows.setdefault(call.signature, set(found))
+        assert rows[call.signature] == set(found)
+    if name == "pfl-fb":
+        assert rows == {"train_head": set(range(len(y)))}
+    else:
+        assert not rows["train_head"] & rows["train_gate"]
+        assert rows["train_head"] | rows["train_gate"] == set(range(len(y)))
+        assert len(rows["train_gate"]) == pytest.approx(len(y) / 4, abs=2)
+    for signature, members in rows.items():
+        epochs = sum(call.options["epochs"] for call in calls if call.signature == signature)
+        if not (alternate and signature == "train_gate"):  # whose turns are those of the classifier
+            steps = -(-len(members) // 8)
+            assert steps * epochs >= 60 > steps * (epochs - 1)
 
 
 def test_alternating_training_without_a_gate_changes_nothing(shards):
     (_, plain), (_, turns) = (personalize_by_turns("pfl-fb", shards, alternate=on) for on in (False, True))
     for name, array in plain.weights.items():
         np.testing.assert_array_equal(array, turns.weights[name])
+
+
+@pytest.mark.parametrize("share", [1.0, 0.95])
+def test_share_of_the_gate_leaves_samples_for_the_classifier(share):
+    with pytest.raises(ConfigError, match=f"gate_share is {share}, expected a number from 0 to 0.9"):
+        make_algorithm("pfl-mf", None, {"gate_share": share})
 
 
 def test_unknown_optimizer_of_the_gate_is_refused():
