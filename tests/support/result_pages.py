@@ -33,7 +33,7 @@ from edgefl.system.format import NO_VALUE
 from tests.support.result_pictures import draw_curves, name_picture
 
 ROOT = Path(__file__).resolve().parents[2]
-START = r"<!-- (?P<kind>table|overview|output): (?P<name>[^\s,]+)(?:, (?P<paragraph>.+))? -->\n"
+START = r"<!-- (?P<kind>table|overview|output): (?P<name>[^\s,]+)(?:, (?P<paragraph>[^\n]+))? -->\n"
 END = "<!-- end -->"
 CAPTION = "Accuracy and loss over the rounds: means over clients, each on its own test samples"
 BLOCK = re.compile(rf"({START})(?:(?!<!-- ).)*?({END})", re.DOTALL)
