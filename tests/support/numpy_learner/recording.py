@@ -6,7 +6,7 @@ from typing import Any
 
 from edgefl.learner.base import DataTensors
 from edgefl.plan.spec import PlanSpec
-from edgefl.types import Array, Labels, Weights
+from edgefl.types import Labels, Weights
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 
@@ -40,19 +40,11 @@ class RecordingLearner(SoftmaxLearner):
         super().__init__(spec)
         self.calls: list[TrainingCall] = []
 
-    def fit(
-        self,
-        signature: str,
-        weights: Weights,
-        data: DataTensors,
-        labels: Labels,
-        *,
-        slots: dict[str, Array] | None = None,
-        **options: Any,
-    ) -> tuple[Weights, float]:
+    def fit(self, *arguments: Any, **options: Any) -> tuple[Weights, float]:
         """Train as the numpy learner does, and record the call."""
-        first = dict(slots or {})
-        trained, loss = super().fit(signature, weights, data, labels, slots=slots, **options)
-        kept = {name: value for name, value in options.items() if name != "rng"}
-        self.calls.append(TrainingCall(signature, weights, data, labels, kept, first, trained))
+        slots = dict(options.get("slots") or {})
+        trained, loss = super().fit(*arguments, **options)
+        kept = {name: value for name, value in options.items() if name not in ("rng", "slots")}
+        signature, weights, data, labels = arguments
+        self.calls.append(TrainingCall(signature, weights, data, labels, kept, slots, trained))
         return trained, loss
