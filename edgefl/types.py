@@ -38,6 +38,8 @@ class Shard:
         target_test: values to predict of each test sample, like `target_train`.
         has_labels: whether the owner labelled the samples. Without labels, all of them are 0.
         anomaly_test: whether each test sample is an anomaly, shape (m,), bool. None for another task.
+        unseen_train: sorted rows of the training samples that no round has trained on, shape (k,), int64.
+            None if there are none.
     """
 
     x_train: Array
@@ -51,6 +53,7 @@ class Shard:
     target_test: Array | None = None
     has_labels: bool = True
     anomaly_test: NDArray[np.bool_] | None = None
+    unseen_train: Labels | None = None
 
 
 @dataclass(frozen=True)

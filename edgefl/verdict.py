@@ -27,6 +27,8 @@ MODEL_KINDS = ("local", "federated", "fine-tuned", "mixture")
 """The kinds of model that a device can ship, by the value of its metric `shipped`."""
 TABLE_HEADINGS = ("device", *DEVICE_FIGURES, "model", "against local")
 SIGNIFICANCE_LEVEL = 0.05
+"""Level of the test of one device. In a federation it is the expected share of false results among the
+devices that are called better, and among those that are called worse."""
 MAX_EXACT_SAMPLES = 1000
 MAX_TABLE_ROWS = 40
 SUGGESTED_ALGORITHMS = ("clustered", "pfl-mfe")
@@ -71,7 +73,7 @@ class FederationVerdict:
         means: mean of each of `DEVICE_FIGURES` over the devices that report it, None without such a device.
         worst: lowest value of each of `DEVICE_FIGURES`, None if no device reports it.
         better: number of devices whose shipped model is better than the local one, by McNemar's exact
-            one-sided test at 5 %.
+            one-sided test, see `find_significance_level`.
         as_good: number of devices for which the test shows no difference.
         worse: number of devices whose shipped model is worse than the local one. Devices that do not report
             the counts are in none of the three numbers.
@@ -117,8 +119,10 @@ def judge_federation(
     """
     named_rows = sorted(((str(row["id"]), row) for row in rows), key=lambda item: item[0])
     measure = measure or find_measure(row for _, row in named_rows)
-    devices = tuple(_read_device(name, row, measure) for name, row in named_rows)
     counts = [item for _, row in named_rows if (item := read_discordant_counts(row)) is not None]
+    better_level = find_significance_level([sign_test(gained, lost) for gained, lost in counts])
+    worse_level = find_significance_level([sign_test(lost, gained) for gained, lost in counts])
+    devices = tuple(_read_device(name, row, measure, better_level, worse_level) for name, row in named_rows)
     comparisons = [item.comparison for item in devices]
     values = {
         name: [value for item in devices if (value := getattr(item, name)) is not None]
@@ -220,16 +224,38 @@ def sign_test(gained: int, lost: int) -> float:
     return total / (1 << count)
 
 
-def compare_with_local(gained: int, lost: int) -> Comparison:
+def find_significance_level(p_values: Sequence[float]) -> float:
+    """Return the level at which one of many tests counts as significant.
+
+    With 50 devices and models that are equally good, some devices would seem better at a level of 5%. Of the
+    devices that are better at the returned level, at most 5% are expected to be so by chance.
+
+    Args:
+        p_values: the p-values of all tests.
+
+    Source: Benjamini and Hochberg, Journal of the Royal Statistical Society B 57 (1995).
+    """
+    levels = (SIGNIFICANCE_LEVEL * (rank + 1) / len(p_values) for rank in range(len(p_values)))
+    return max((level for p, level in zip(sorted(p_values), levels, strict=True) if p <= level), default=0.0)
+
+
+def compare_with_local(
+    gained: int,
+    lost: int,
+    better_level: float = SIGNIFICANCE_LEVEL,
+    worse_level: float = SIGNIFICANCE_LEVEL,
+) -> Comparison:
     """Return whether a model is better than another model, as good, or worse.
 
     Args:
         gained: number of test samples that only the model predicts correctly.
         lost: number of test samples that only the other model predicts correctly.
+        better_level: highest p-value of a better model.
+        worse_level: highest p-value of a worse model.
     """
-    if sign_test(gained, lost) <= SIGNIFICANCE_LEVEL:
+    if sign_test(gained, lost) <= better_level:
         return "better"
-    return "worse" if sign_test(lost, gained) <= SIGNIFICANCE_LEVEL else "as good"
+    return "worse" if sign_test(lost, gained) <= worse_level else "as good"
 
 
 def read_discordant_counts(row: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -374,7 +400,9 @@ def _is_chance(share: float, num_classes: int, tested: int) -> bool:
     return num_classes >= 2 and share <= estimate_chance_level(num_classes, tested)
 
 
-def _read_device(name: str, row: Mapping[str, Any], measure: str) -> DeviceFigures:
+def _read_device(
+    name: str, row: Mapping[str, Any], measure: str, better_level: float, worse_level: float
+) -> DeviceFigures:
     # Without a selection, the algorithm's mixture is shipped.
     chosen = "shipped" if _parse_number(row.get(f"{measure}_shipped")) is not None else "mixture"
     shipped = _parse_share(row.get(f"{measure}_{chosen}"))
@@ -390,7 +418,7 @@ def _read_device(name: str, row: Mapping[str, Any], measure: str) -> DeviceFigur
         shipped=shipped,
         int8=_parse_share(row.get(f"{measure}_{chosen}_int8")),
         kind=kind,
-        comparison=compare_with_local(*counts) if counts else "",
+        comparison=compare_with_local(*counts, better_level, worse_level) if counts else "",
     )
 
 

@@ -11,7 +11,7 @@ them. Its last models are then compared, and no earlier ones.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -109,7 +109,7 @@ def choose_personal_model(
         scores = compare_models(algorithm, learner, broadcast, state, split, settings, make_rng)
     elif settings.select and not len(split.y):
         LOGGER.warning("%s: no sample to compare models on; a second recording would provide some", client_id)
-    trained_on = split.train if is_detector else shard
+    trained_on = split.train if is_detector else replace(shard, unseen_train=split.rows)
     candidates = make_candidates(algorithm, learner, broadcast, state, trained_on, settings, make_rng)
     if is_detector and settings.select and len(split.y):
         scores = {

@@ -42,8 +42,11 @@ def choose_within_noise(
     A model is not significantly worse if the best model is ahead by at most one standard error of their
     difference. Let d be the differences of the two models' scores. If both were equally good, the sum of d
     would have the standard error sqrt(sum of d^2). The windows of one recording tend to be right or wrong
-    together. So with groups, each group is one difference: the sum of d over its samples. The decision uses
-    integers and is therefore the same on every processor.
+    together. So with groups, each group is one difference: the sum of d over its samples. A single group does
+    not show how groups differ. Scores are between 0 and 1, so if the mean of d is m, the standard deviation
+    is at most sqrt(1 - m^2). The best model is then ahead if m is larger than this, which is above .71.
+
+    The decision uses integers and is therefore the same on every processor.
 
     Args:
         scores: scores of the validation samples by model, shape (n,), int64. More is better.
@@ -72,9 +75,12 @@ def is_worse(scores: Scores, others: Scores, group: Labels | None = None) -> boo
 
 
 def _is_within_noise(differences: Scores, group: Labels | None) -> bool:
-    if group is not None:
-        members = np.unique(group, return_inverse=True)[1].reshape(-1)
-        sums = np.zeros(len(differences), np.int64)
-        np.add.at(sums, members, differences)
-        differences = sums
-    return int(differences.sum()) ** 2 <= int((differences**2).sum())
+    total = int(differences.sum())
+    if group is None:
+        return total**2 <= int((differences**2).sum())
+    groups, members = np.unique(group, return_inverse=True)
+    if len(groups) == 1:
+        return total**2 <= (SCORE_UNIT * len(differences)) ** 2 - total**2
+    sums = np.zeros(len(groups), np.int64)
+    np.add.at(sums, members.reshape(-1), differences)
+    return total**2 <= int((sums**2).sum())

@@ -26,12 +26,15 @@ class ValidationSplit:
         y: labels of the held-out samples, shape (n,), int64.
         group: the recording (or other group) of each held-out sample, shape (n,), int64. None if samples are
             independent.
+        rows: sorted rows of the held-out samples among all training samples, shape (n,), int64. None if no
+            samples are held out.
     """
 
     train: Shard
     x: Array
     y: Labels
     group: Labels | None = None
+    rows: Labels | None = None
 
 
 def read_personalization(spec: PlanSpec) -> PersonalizationConfig:
@@ -83,4 +86,4 @@ def _split_shard(shard: Shard, held_out: Labels) -> ValidationSplit:
         group_train=group,
     )
     held_out_group = None if shard.group_train is None else shard.group_train[held_out]
-    return ValidationSplit(train, shard.x_train[held_out], shard.y_train[held_out], held_out_group)
+    return ValidationSplit(train, shard.x_train[held_out], shard.y_train[held_out], held_out_group, held_out)

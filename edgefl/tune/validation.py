@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edgefl.config import FederationConfig, PartitionConfig
 from edgefl.data.dataset import Dataset
 from edgefl.data.holdout import hold_out
@@ -36,11 +39,11 @@ def hold_back(
     share: float,
     seed: int,
     labels: Labels,
-    recordings: Labels | None = None,
+    held_out: NDArray[np.bool_] | None = None,
 ) -> ClientPartition:
     """Return a client partition whose test samples are held out from its training samples.
 
-    At least one sample is held out, and the other samples remain for training. A recording is never divided.
+    At least one sample is held out, and at least one remains for training.
 
     Args:
         client_partition: the client partition.
@@ -48,29 +51,25 @@ def hold_back(
         share: share of the training samples to hold out, above 0 and below 1.
         seed: random seed.
         labels: labels of the data set's training part, shape (n,), int64.
-        recordings: recordings of the data set's training part, shape (n,), int64. None if samples are
-            independent.
+        held_out: whether each sample of the data set's training part is held out, shape (n,), bool. None
+            draws the samples of the client.
 
     Returns:
         The client partition. Its test indices also refer to the data set's training part.
 
     Raises:
-        DataError: the client has fewer than two training samples or recordings, or the share is out of
+        DataError: the client has no sample to train on or none that is held out, or the share is out of
             range.
     """
     train = client_partition.train
-    fit, test = hold_out(
-        labels[train],
-        None if recordings is None else recordings[train],
-        share,
-        derive_rng(seed, 0, f"tune:{client_id}"),
-    )
-    if not len(test):
-        what = (
-            f"{len(train)} samples" if recordings is None else f"samples of {min(1, len(train))} recordings"
-        )
+    if held_out is None:
+        fit, test = hold_out(labels[train], None, share, derive_rng(seed, 0, f"tune:{client_id}"))
+    else:
+        fit, test = np.flatnonzero(~held_out[train]), np.flatnonzero(held_out[train])
+    if not (len(fit) and len(test)):
         raise DataError(
-            f"{client_id} has {what}, expected 2 or more, for training and measuring; lower num_clients"
+            f"{client_id} has {len(fit)} samples to train on and {len(test)} held-out samples, expected 1 or "
+            "more of each; lower num_clients"
         )
     turns = client_partition.turns_train
     return replace(
@@ -90,7 +89,9 @@ def make_validation_shards(
 ) -> ResidentShards:
     """Return shards whose test samples are held out from the training samples.
 
-    They do not contain samples of the data set's test part.
+    They do not contain samples of the data set's test part. The windows of one recording can belong to
+    several clients, so a recording is held out at all clients or at none. Otherwise a model could recognise
+    its windows.
 
     Args:
         dataset: the data set.
@@ -99,15 +100,17 @@ def make_validation_shards(
         share: share of the training samples to hold out, above 0 and below 1.
 
     Raises:
-        DataError: a client has fewer than two training samples or recordings, or the share is out of range.
+        DataError: a client has no sample to train on or none that is held out, or the share is out of range.
     """
+    held_out = None
+    if dataset.recording_train is not None:
+        _, rows = hold_out(dataset.y_train, dataset.recording_train, share, derive_rng(seed, 0, "tune"))
+        held_out = np.isin(np.arange(len(dataset.y_train)), rows)
     trained = replace(dataset, x_test=dataset.x_train, y_test=dataset.y_train, group_test=dataset.group_train)
     return ResidentShards(
         trained,
         {
-            client_id: hold_back(
-                client_partition, client_id, share, seed, dataset.y_train, dataset.recording_train
-            )
+            client_id: hold_back(client_partition, client_id, share, seed, dataset.y_train, held_out)
             for client_id, client_partition in client_partitions.items()
         },
     )

@@ -14,6 +14,7 @@ from edgefl.verdict import (
     as_dict,
     compare_with_local,
     describe_device_verdict,
+    find_significance_level,
     from_dict,
     judge_federation,
     make_table_rows,
@@ -35,9 +36,9 @@ def make_row(
 
 FOUR_ROWS = [
     make_row("pi-2", 0.80, 0.70, 0.925, 0.90, 3.0, 6.0, 1.0),
-    make_row("pi-1", 0.75, 0.60, 0.875, 0.875, 2.0, 5.0, 0.0),
+    make_row("pi-1", 0.75, 0.60, 0.925, 0.875, 2.0, 7.0, 0.0),
     make_row("pi-3", 0.90, 0.50, 0.90, 0.85, 0.0, 0.0, 0.0),
-    make_row("pi-4", 0.95, 0.80, 0.80, 0.80, 1.0, 1.0, 7.0),
+    make_row("pi-4", 0.95, 0.80, 0.75, 0.80, 1.0, 1.0, 9.0),
 ]
 
 
@@ -94,6 +95,24 @@ def test_huge_counts_are_judged_without_delay():
     assert judge_federation([make_row("a", 0.5, 0.5, 0.6, 0.6, 3.0, 1e300, 0.0)]).rows[0].comparison == ""
 
 
+def test_level_of_many_tests_by_hand():
+    """The k-th smallest of m p-values is compared with .05 k / m. The last one that passes sets the level."""
+    assert find_significance_level([]) == 0
+    assert find_significance_level([0.05]) == 0.05
+    assert find_significance_level([0.03, 0.9]) == 0  # .03 is above .025
+    assert find_significance_level([0.9, 0.035, 0.03, 0.02]) == pytest.approx(0.0375)
+
+
+def test_a_device_that_is_better_by_chance_is_not_called_better():
+    """5 samples gained and none lost have p = 1/32, which is too much for one device of 50."""
+    equal = [make_row(f"d-{i}", 0.8, 0.8, 0.8, 0.8, 3.0, 2.0, 2.0) for i in range(49)]
+    lucky = make_row("lucky", 0.8, 0.8, 0.925, 0.9, 3.0, 5.0, 0.0)
+    assert judge_federation([lucky]).better == 1
+    verdict = judge_federation([*equal, lucky])
+    assert (verdict.better, verdict.as_good, verdict.worse) == (0, 50, 0)
+    assert judge_federation({**lucky, "id": str(i)} for i in range(50)).better == 50
+
+
 def test_verdict_on_a_federation_by_hand():
     verdict = judge_federation(FOUR_ROWS)
     assert [item.id for item in verdict.rows] == ["pi-1", "pi-2", "pi-3", "pi-4"]
@@ -102,10 +121,10 @@ def test_verdict_on_a_federation_by_hand():
     assert verdict.means == pytest.approx(
         {"local": 0.85, "federated": 0.65, "shipped": 0.875, "int8": 0.85625}
     )
-    assert verdict.worst == {"local": 0.75, "federated": 0.5, "shipped": 0.8, "int8": 0.8}
+    assert verdict.worst == {"local": 0.75, "federated": 0.5, "shipped": 0.75, "int8": 0.8}
     assert verdict.gain_points == pytest.approx(2.5)
     assert verdict.kinds == {"local": 1, "federated": 1, "fine-tuned": 1, "mixture": 1}
-    assert verdict.overall == "as good"  # 12 gained, 8 lost
+    assert verdict.overall == "as good"  # 14 gained, 10 lost
     assert verdict.sentence == (
         "The federation was worth it for 1 of 4 devices: its model is better than training alone (as good "
         "for 2, worse for 1). On average accuracy rises by 2.5 points. The federated model is 20.0 points "
@@ -113,12 +132,12 @@ def test_verdict_on_a_federation_by_hand():
     )
     assert render_verdict_table(verdict).splitlines() == [
         "device  local  federated  shipped   int8  model       against local",
-        "pi-1    75.0%      60.0%    87.5%  87.5%  fine-tuned  better",
+        "pi-1    75.0%      60.0%    92.5%  87.5%  fine-tuned  better",
         "pi-2    80.0%      70.0%    92.5%  90.0%  mixture     as good",
         "pi-3    90.0%      50.0%    90.0%  85.0%  local       as good",
-        "pi-4    95.0%      80.0%    80.0%  80.0%  federated   worse",
+        "pi-4    95.0%      80.0%    75.0%  80.0%  federated   worse",
         "mean    85.0%      65.0%    87.5%  85.6%",
-        "worst   75.0%      50.0%    80.0%  80.0%",
+        "worst   75.0%      50.0%    75.0%  80.0%",
     ]
 
 

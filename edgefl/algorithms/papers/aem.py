@@ -258,7 +258,7 @@ def aem(learner: Learner | None, options: AemOptions) -> Algorithm:
         offered = explore_models(received, options.epsilon, rng)
         sent = replace(broadcast, models={name_expert(index): model for index, model in offered.items()})
         update, state = base.local_update(sent, state, shard, client_id, rng)
-        _, held_out = split_validation_rows(shard.y_train, options.validation_share, shard.group_train)
+        _, held_out = split_validation_rows(shard, options.validation_share)
         explored = len(offered) < len(received)
         if not options.patience or explored or not len(held_out):
             return update, state
@@ -298,7 +298,7 @@ def aem(learner: Learner | None, options: AemOptions) -> Algorithm:
         x = shard.x_train
         y = shard.y_train
         all_rows = np.arange(len(y))
-        train, held_out = split_validation_rows(y, options.validation_share, shard.group_train)
+        train, held_out = split_validation_rows(shard, options.validation_share)
         if options.gate_unseen and len(held_out):
             local_rows = train
             gate_rows = held_out

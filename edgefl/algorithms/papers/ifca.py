@@ -85,33 +85,38 @@ def measure_mean_losses(
     }
 
 
-def split_validation_rows(
-    labels: Labels, share: float, groups: Labels | None = None
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def split_validation_rows(shard: Shard, share: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Split a client's training samples into training and validation samples for the whole federation.
 
     The split depends only on the arguments. A client therefore gets the same split in each round, even if it
-    has lost its state. With two or more groups, no group is divided.
+    has lost its state. Samples that the rounds did not have (`Shard.unseen_train`) do not change the split of
+    the others, and become training samples. With two or more groups, no group is divided.
 
     Args:
-        labels: labels of the training samples, shape (n,), int64.
+        shard: the samples of the client.
         share: share of validation samples. At least one sample is held out, except with a share of 0.
-        groups: the recording of each sample, shape (n,), int64, or None.
 
     Returns:
         Sorted indices of the training and the validation samples, int64. There are no validation samples if
-            the share is 0 or there are fewer than two samples.
+            the share is 0 or the rounds had fewer than two samples.
     """
+    all_rows = np.arange(len(shard.y_train))
+    rows = all_rows if shard.unseen_train is None else np.setdiff1d(all_rows, shard.unseen_train)
+    groups = None if shard.group_train is None else shard.group_train[rows]
+    held_out = rows[_choose_validation_rows(shard.y_train[rows], share, groups)]
+    return np.setdiff1d(all_rows, held_out), held_out
+
+
+def _choose_validation_rows(labels: Labels, share: float, groups: Labels | None) -> NDArray[np.int64]:
     count = len(labels)
     if count < 2 or not share:
-        return np.arange(count), np.arange(0)
+        return np.arange(0)
     if groups is not None:
-        train, validate = hold_out(labels, groups, share, derive_rng(0, 0, "validation"))
-        if len(validate):
-            return train, validate
+        _, held_out = hold_out(labels, groups, share, derive_rng(0, 0, "validation"))
+        if len(held_out):
+            return held_out
     order = derive_rng(0, 0, "validation").permutation(count)
-    held_out = min(max(1, round(count * share)), count - 1)
-    return np.sort(order[held_out:]), np.sort(order[:held_out])
+    return np.sort(order[: min(max(1, round(count * share)), count - 1)])
 
 
 def read_pick_counts(state: ServerState) -> dict[int, int]:
@@ -186,7 +191,7 @@ def ifca(learner: Learner | None, options: IfcaOptions) -> Algorithm:
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
     ) -> tuple[Update, ClientState]:
         assert learner is not None
-        fit, _ = split_validation_rows(shard.y_train, options.validation_share, shard.group_train)
+        fit, _ = split_validation_rows(shard, options.validation_share)
         received = select_experts(broadcast.models)
         x = shard.x_train[fit]
         y = shard.y_train[fit]
@@ -234,7 +239,7 @@ def ifca(learner: Learner | None, options: IfcaOptions) -> Algorithm:
     ) -> tuple[Mixture, ClientState]:
         assert learner is not None
         received = select_experts(broadcast.models)
-        fit, held_out = split_validation_rows(shard.y_train, options.validation_share, shard.group_train)
+        fit, held_out = split_validation_rows(shard, options.validation_share)
         rows = held_out if len(held_out) else fit
         best = find_lowest_loss(
             measure_mean_losses(

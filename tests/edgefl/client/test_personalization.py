@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from edgefl.algorithms import PHASE_PERSONALIZE, make_algorithm
+from edgefl.client.personalization import choose_personal_model
 from edgefl.client.runner import ClientRunner, WorkItem
 from edgefl.client.selection import COMPARED_MODELS
+from edgefl.client.validation import hold_out_validation, read_personalization
 from edgefl.config import FederationConfig, ModelConfig, PersonalizationConfig
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.fill import fill_template, list_weight_names
@@ -52,8 +54,8 @@ def make_shard(count):
     return Shard(x, y, x_test, y_test, 3)
 
 
-def personalize_client(built_plan, shard, federated=None, **settings):
-    """Return the client result for a last broadcast whose global model is `federated`."""
+def broadcast_last_model(built_plan, federated=None, **settings):
+    """Return a plan with these settings, and its last broadcast, whose global model is `federated`."""
     plan, initial = built_plan
     spec = replace(plan.spec, personalization={**plan.spec.personalization, **settings})
     plan = replace(plan, spec=spec)
@@ -61,7 +63,12 @@ def personalize_client(built_plan, shard, federated=None, **settings):
     state = algorithm.init(initial, derive_rng(1, 0, "init"))
     if federated is not None:
         state = replace(state, models={**state.models, "global": federated})
-    broadcast = algorithm.broadcast(replace(state, round=9, phase=PHASE_PERSONALIZE), CLIENT)
+    return plan, algorithm.broadcast(replace(state, round=9, phase=PHASE_PERSONALIZE), CLIENT)
+
+
+def personalize_client(built_plan, shard, federated=None, **settings):
+    """Return the client result for a last broadcast whose global model is `federated`."""
+    plan, broadcast = broadcast_last_model(built_plan, federated, **settings)
     runner = ClientRunner(plan, LiteRTLearner(plan), {CLIENT: shard}, seed=1)
     return runner.personalize(WorkItem(broadcast, ClientState(), CLIENT))
 
@@ -115,6 +122,37 @@ def test_the_shipped_model_trains_on_the_validation_samples_too(built_plan):
     plain, _, _ = personalize_client(built_plan, make_shard(150), select=False, validation_share=0.0)
     assert (metrics["n_train"], metrics["n_validation"]) == (120.0, 30.0)
     assert have_same_bits(plain.peers["local"].weights, selected.peers["local"].weights)
+
+
+def test_algorithm_is_told_which_samples_the_rounds_did_not_have(built_plan):
+    """The algorithm first makes its model for the comparison, and then on all samples."""
+    plan, broadcast = broadcast_last_model(built_plan)
+    learner = LiteRTLearner(plan)
+    algorithm = make_algorithm(plan.spec.algorithm, learner, plan.spec.options)
+    received = []
+
+    def personalize(broadcast, state, shard, rng):
+        received.append(shard)
+        return algorithm.personalize(broadcast, state, shard, rng)
+
+    shard = make_shard(30)
+    split = hold_out_validation(shard, 0.2, seed=1, client_id=CLIENT)
+    settings = read_personalization(plan.spec)
+    choose_personal_model(
+        replace(algorithm, personalize=personalize),
+        learner,
+        broadcast,
+        ClientState(),
+        shard,
+        split,
+        settings,
+        CLIENT,
+        lambda purpose: derive_rng(1, 1, purpose),
+    )
+    compared, final = received
+    assert compared.unseen_train is None
+    assert len(final.y_train) == 30 and len(final.unseen_train) == 9
+    np.testing.assert_array_equal(final.x_train[final.unseen_train], split.x)
 
 
 def test_test_samples_do_not_influence_the_choice(built_plan):

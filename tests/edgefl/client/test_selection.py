@@ -87,6 +87,17 @@ def test_windows_of_a_recording_count_as_one_sample():
     assert choose_within_noise(scores, group=np.array([1, 2, 3, 4])) == second
 
 
+def test_a_single_recording_decides_only_by_a_large_difference():
+    """A mean of .7 is not above its standard deviation of at most sqrt(1 - .49) = .714, but .71 is (.704)."""
+    first, second = PREFERRED_ORDER[:2]
+    recording = np.array([3, 3])
+    for better, chosen in [([700, 700], first), ([710, 710], second), ([990, 990], second)]:
+        scores = {first: np.zeros(2, np.int64), second: np.array(better)}
+        assert choose_within_noise(scores, group=recording) == chosen
+    assert is_worse(np.array([0, 0]), np.array([990, 990]), recording)
+    assert not is_worse(np.array([300, 300]), np.array([990, 990]), recording)
+
+
 def test_recordings_that_disagree_are_noise():
     """The sums over the recordings are 300 and -200: 100^2 is at most 300^2 + 200^2."""
     first, second = PREFERRED_ORDER[:2]

@@ -171,15 +171,27 @@ def test_validation_samples_are_split_from_training_samples_without_loss(count, 
     assert (split.turns_test == split.test % 7).all()
 
 
-def test_recordings_are_held_out_whole():
-    """Rows 4 to 9 belong to three recordings. One of these is held out whole."""
-    recordings = np.array([9, 9, 9, 9, 1, 1, 2, 2, 3, 3])
-    partition = ClientPartition(np.arange(4, 10), np.array([0]))
-    split = hold_back(partition, "pi-1", 0.2, 1, np.zeros(10, np.int64), recordings)
-    assert split.test.tolist() in ([4, 5], [6, 7], [8, 9])
-    assert sorted([*split.train, *split.test]) == [4, 5, 6, 7, 8, 9]
-    with pytest.raises(DataError, match="samples of 1 recordings, expected 2"):
-        hold_back(ClientPartition(np.array([4, 5]), np.array([0])), "pi-1", 0.2, 1, recordings, recordings)
+def test_no_client_trains_on_a_recording_that_another_one_measures_on():
+    """Rows 0 to 11 belong to three recordings, and each client has rows of all three."""
+    x = np.arange(12, dtype=np.float32)[:, None]
+    recordings = np.arange(12) // 4
+    zeros = np.zeros(12, np.int64)
+    dataset = Dataset(x, zeros, x[:1], zeros[:1], 2, recording_train=recordings)
+    rows = {"a": np.array([0, 1, 4, 8, 9]), "b": np.array([2, 3, 5, 6, 7, 10, 11])}
+    shards = make_validation_shards(
+        dataset, {name: ClientPartition(item, np.array([0])) for name, item in rows.items()}, seed=1
+    )
+    trained, measured = (
+        {int(row) // 4 for name in rows for row in getattr(shards[name], part).ravel()}
+        for part in ("x_train", "x_test")
+    )
+    assert len(measured) == 1 and trained == {0, 1, 2} - measured
+    for name, item in rows.items():
+        assert len(shards[name].x_train) + len(shards[name].x_test) == len(item)
+    (lacking,) = measured
+    few = {"c": ClientPartition(np.array([4 * lacking, 4 * lacking + 1]), np.array([0]))}
+    with pytest.raises(DataError, match="c has 0 samples to train on and 2 held-out samples, expected 1"):
+        make_validation_shards(dataset, few, seed=1)
 
 
 def test_search_reads_no_test_samples():
@@ -193,7 +205,7 @@ def test_search_reads_no_test_samples():
     assert len(shards["a"].x_test) == 1
     assert (shards["a"].y_test == (shards["a"].x_test.ravel() - 1) % 2).all()
     assert np.isnan(copy_shard(dataset, ClientPartition(np.array([0]), np.array([0, 3]))).x_test).all()
-    with pytest.raises(DataError, match="b has 1 samples, expected 2 or more"):
+    with pytest.raises(DataError, match="b has 1 samples to train on and 0 held-out samples, expected 1"):
         make_validation_shards(dataset, {"b": ClientPartition(np.array([0]), np.array([0]))}, seed=1)
 
 

@@ -166,7 +166,7 @@ def test_gate_unseen_trains_gate_only_on_validation_samples():
     )
     x = np.ones((4, 1), np.float32)
     y = np.array([0, 0, 1, 1])
-    _, held_out = split_validation_rows(y, 0.25)
+    _, held_out = split_validation_rows(Shard(x, y, x, y, 2), 0.25)
     other = y.copy()
     other[held_out] = 1 - other[held_out]
     first, second = (

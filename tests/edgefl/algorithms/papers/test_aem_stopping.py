@@ -11,6 +11,7 @@ from edgefl.algorithms import PHASE_FEDERATE, PHASE_PERSONALIZE, make_algorithm
 from edgefl.algorithms.names import name_expert
 from edgefl.algorithms.papers.aem import list_active_models, track_best_losses
 from edgefl.algorithms.papers.ifca import split_validation_rows
+from edgefl.client.validation import hold_out_validation
 from edgefl.rng import derive_rng
 from edgefl.types import ClientState, ServerState, Shard, Update
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
@@ -84,9 +85,16 @@ def test_a_stopped_model_stays_stopped(history, patience):
     assert set(list_active_models(state, 0)) == set(range(4))
 
 
+def make_shard(labels, recordings=None):
+    """Return a shard whose only value per sample is the row."""
+    x = np.arange(len(labels), dtype=np.float32)[:, None]
+    return Shard(x, labels, x[:0], labels[:0], 2, group_train=recordings)
+
+
 @given(count=st.integers(2, 300), share=st.floats(0.01, 0.9))
 def test_validation_split_is_a_repeatable_partition(count, share):
-    (fit, held_out), (again, _) = (split_validation_rows(np.zeros(count, np.int64), share) for _ in range(2))
+    shard = make_shard(np.zeros(count, np.int64))
+    (fit, held_out), (again, _) = (split_validation_rows(shard, share) for _ in range(2))
     assert sorted([*fit, *held_out]) == list(range(count))
     assert len(fit) and len(held_out)
     np.testing.assert_array_equal(fit, again)
@@ -95,10 +103,25 @@ def test_validation_split_is_a_repeatable_partition(count, share):
 def test_validation_samples_are_whole_recordings():
     labels = np.array([0, 0, 0, 0, 1, 1, 1, 1])
     recordings = np.array([7, 7, 8, 8, 9, 9, 5, 5])
-    fit, held_out = split_validation_rows(labels, 0.25, recordings)
+    fit, held_out = split_validation_rows(make_shard(labels, recordings), 0.25)
     assert sorted([*fit, *held_out]) == list(range(8)) and len(held_out) == 4
     assert not set(recordings[fit]) & set(recordings[held_out])
     assert set(labels[fit]) == set(labels[held_out]) == {0, 1}
+
+
+@pytest.mark.parametrize("recordings", [None, np.arange(60) // 3])
+def test_rounds_never_train_on_the_samples_of_the_last_choice(recordings):
+    """The client holds back 12 of 60 samples to compare models. The rounds hold back 5 of the other 48.
+
+    The last choice has all 60 samples, and must use the same 5.
+    """
+    shard = make_shard(np.arange(60) % 2, recordings)
+    split = hold_out_validation(shard, 0.2, seed=1, client_id="a")
+    trained, held_out = (split.train.x_train[rows, 0] for rows in split_validation_rows(split.train, 0.1))
+    fit, last_choice = split_validation_rows(replace(shard, unseen_train=split.rows), 0.1)
+    assert len(last_choice) and not set(last_choice) & set(trained)
+    np.testing.assert_array_equal(last_choice, held_out)
+    assert sorted([*fit, *last_choice]) == list(range(60))
 
 
 def test_client_reports_validation_loss_only_without_exploration():
