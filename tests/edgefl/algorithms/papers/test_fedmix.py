@@ -15,6 +15,7 @@ from edgefl.errors import ConfigError, DataError, StateError
 from edgefl.learner import evaluate
 from edgefl.rng import derive_rng
 from edgefl.types import ClientState, Shard, Update
+from tests.support.numpy_learner.recording import RecordingLearner
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 
@@ -356,6 +357,18 @@ def test_fedmix_learns_and_client_without_gate_trains_a_new_gate(more, shards):
     assert ("gate/kernel" in private) == (more.get("gate") != "federated")
     assert ("personal/head/bias" in private) == ("bias" in more)
     assert not any(name.startswith("personal") for model in state.models.values() for name in model)
+
+
+def test_new_gate_trains_for_gate_epochs(shards):
+    options = {"num_experts": 2, "gate_epochs": 7, "personal_epochs": 0}
+    spec = softmax_spec("fedmix", inputs=4, features=3, classes=3, batch_size=8, options=options)
+    learner = RecordingLearner(spec)
+    algorithm = make_algorithm("fedmix", learner, options)
+    sent = algorithm.broadcast(algorithm.init(draw_weights(learner), derive_rng(1, 0, "init")), "pi-1")
+    algorithm.personalize(sent, ClientState(), shards["pi-1"], derive_rng(1, 1, "pi-1"))
+    (call,) = learner.calls
+    assert call.options["epochs"] == 7
+    assert len(call.labels) == len(shards["pi-1"].y_train)
 
 
 def add_side_information(shards):

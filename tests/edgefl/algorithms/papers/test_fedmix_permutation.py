@@ -1,5 +1,6 @@
 """FedMix for permuted labels: pi and a round by hand, then two kinds of clients that choose their experts."""
 
+import copy
 from dataclasses import replace
 from functools import cache
 
@@ -37,6 +38,12 @@ def test_pi_after_a_batch_by_hand():
     )
     hot = np.sqrt([0.2, 0.1])
     np.testing.assert_allclose(update_pi(np.array([0.8, 0.2]), log_p, 2.0, 0.0), hot / hot.sum(), atol=1e-6)
+
+
+def test_faded_expert_returns_if_it_fits_better():
+    """The prior of the second expert is at least 1e-6. Its likelihood is 1 million times larger."""
+    log_p = {0: np.log(1e-6), 1: 0.0}
+    np.testing.assert_allclose(update_pi(np.array([1.0, 0.0]), log_p, 1.0, 0.0), [0.5, 0.5], atol=1e-6)
 
 
 def test_pi_of_expert_without_likelihood_decreases():
@@ -105,6 +112,37 @@ def test_two_clients_one_round_by_hand():
     # p(s=a|z=1) = .525 / (.525 + 3 * .458333) = .276316: .125 and -.375 come to -.236842, and Adam steps by
     # its rate
     np.testing.assert_allclose(after.models["expert1"]["head/bias"] - bias[1], [-0.003, 0.003], rtol=1e-3)
+
+
+class DrawingLearner(SoftmaxLearner):
+    """Records the first draw of each training, as dropout or an augmentation would use it."""
+
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.draws = []
+
+    def fit(self, *arguments, rng, **options):
+        self.draws.append(copy.deepcopy(rng).integers(1 << 62))
+        return super().fit(*arguments, rng=rng, **options)
+
+
+def test_experts_share_the_noise_of_a_batch():
+    options = {"num_experts": 2, "epochs": 1}
+    spec = softmax_spec(NAME, inputs=1, features=1, classes=2, batch_size=4, options=options)
+    learner = DrawingLearner(spec)
+    algorithm = make_algorithm(NAME, learner, options)
+    weights = {item.name: np.ones(item.shape, np.float32) for item in spec.weights}
+    sent = algorithm.broadcast(algorithm.init(weights, derive_rng(1, 0, "init")), "a")
+    x = np.ones((8, 1), np.float32)
+    algorithm.local_update(
+        sent,
+        ClientState(),
+        Shard(x, np.zeros(8, np.int64), x, np.zeros(8, np.int64), 2),
+        "a",
+        derive_rng(1, 1),
+    )
+    first, second, third, fourth = learner.draws
+    assert first == second != third == fourth
 
 
 def make_two_kinds_of_clients(seed=3):

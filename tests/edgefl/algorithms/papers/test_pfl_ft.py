@@ -2,7 +2,11 @@
 
 import numpy as np
 
-from edgefl.types import ClientState
+from edgefl.algorithms import PHASE_PERSONALIZE, make_algorithm
+from edgefl.rng import derive_rng
+from edgefl.types import Broadcast, ClientState
+from tests.support.numpy_learner.recording import RecordingLearner
+from tests.support.numpy_learner.softmax import softmax_spec
 
 
 def test_two_steps_by_hand(one_sample):
@@ -23,3 +27,21 @@ def test_two_steps_by_hand(one_sample):
     np.testing.assert_allclose(mixture.weights["head/bias"], [0.869203, -0.869203], atol=1e-6)
     np.testing.assert_allclose(mixture.weights["trunk/kernel"], [[1.119203]], atol=1e-6)
     assert mixture.peers["federated"].weights is one_sample.start
+
+
+def test_fine_tuning_has_its_own_rates_and_epochs(one_sample):
+    options = {
+        "adapt_epochs": 3,
+        "adapt_learning_rate": 0.25,
+        "adapt_momentum": 0.125,
+        "adapt_weight_decay": 0.5,
+        "least_steps": 0,
+    }
+    learner = RecordingLearner(softmax_spec("pfl-ft", inputs=1, features=1, classes=2, options=options))
+    sent = Broadcast(2, PHASE_PERSONALIZE, {"global": one_sample.start})
+    make_algorithm("pfl-ft", learner, options).personalize(
+        sent, ClientState(), one_sample.shard, derive_rng(1, 1, "a")
+    )
+    (call,) = learner.calls
+    hyper = {"learning_rate": 0.25, "momentum": 0.125, "weight_decay": 0.5}
+    assert call.options == {"epochs": 3, "hyper": hyper}
