@@ -23,7 +23,7 @@ def count_model_bytes_down(communication_cost, broadcast, client_id):
 
 
 def test_stopped_aem_model_is_not_sent_again():
-    algorithm = make_algorithm("aem", None, {"num_experts": 2, "patience": 1})
+    algorithm = make_algorithm("aem", None, {"num_experts": 2, "patience": 1, "validation_share": 0.1})
     communication_cost = CommunicationCost()
     weights = {"w": np.random.default_rng(7).normal(0, 0.5, (10, 10)).astype(np.float32)}
     state = algorithm.init(weights, derive_rng(1, 0, "init"))

@@ -149,7 +149,8 @@ class AemOptions(IfcaOptions):
 
     Attributes:
         validation_share: share of a client's training samples that never train a cluster model. They are used
-            for patience and for the choice of the best model at the end.
+            for patience, for gate_unseen, and for the choice of the best model at the end. 0: that choice
+            uses training samples.
         epsilon: probability of a random model. 0: IFCA.
         patience: rounds without a lower validation loss after which a model stops. The federation ends when
             all models have stopped. 0: no model stops.

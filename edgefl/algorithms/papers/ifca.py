@@ -140,12 +140,13 @@ class IfcaOptions(TrainingOptions):
             the configuration expects.
         selection_samples: number of the client's samples that a choice uses. 0: all samples.
         validation_share: share of a client's training samples that never train a cluster model. The last
-            choice uses them. 0: the last choice uses training samples.
+            choice uses them. 0: the last choice uses training samples. These say more than a tenth of the
+            samples: docs/results/lab-notes/model-choice.md has the figures.
     """
 
     num_experts: int = 6
     selection_samples: int = 0
-    validation_share: float = 0.1
+    validation_share: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -166,7 +167,7 @@ def resolve_ifca_options(options: IfcaOptions, config: FederationConfig) -> Ifca
 
 
 def ifca(learner: Learner | None, options: IfcaOptions) -> Algorithm:
-    """Return IFCA, whose mixture is the model with the lowest loss on the client's validation samples.
+    """Return IFCA, whose mixture is the model with the lowest loss on the client's samples.
 
     Model 0 starts from the initial weights, and the others from further draws (`edgefl.algorithms.draws`).
 

@@ -49,7 +49,7 @@ SUM_BASED = {
     "pfl-mfe": {},
 }
 NOT_SUM_BASED = {
-    "aem": {"patience": 2},
+    "aem": {"patience": 2, "validation_share": 0.1},
     "cfl": {},
     "clustered": {},
     "fedap": {},

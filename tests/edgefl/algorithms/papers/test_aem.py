@@ -280,7 +280,11 @@ def test_client_result_has_gated_mixture_and_peers(extra, shards):
 
 
 @pytest.mark.parametrize(
-    "extra", [{"patience": 1}, {"gate": "features", "gate_share": 0.0, "baselines": True, "epsilon": 0.5}]
+    "extra",
+    [
+        {"patience": 1, "validation_share": 0.1},
+        {"gate": "features", "gate_share": 0.0, "baselines": True, "epsilon": 0.5},
+    ],
 )
 def test_the_laws_hold_with_other_options(extra, shards):
     options = {**QUICK, "num_experts": 2, **extra}

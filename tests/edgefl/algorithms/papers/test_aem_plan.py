@@ -16,7 +16,14 @@ from edgefl.types import Shard
 COMMON = {"num_experts": 2, "epochs": 1, "batch_size": 8, "local_epochs": 1, "gate_epochs": 1}
 OPTIONS = {
     "features": {**COMMON, "gate": "features", "gate_share": 0.0},
-    "models": {**COMMON, "gate": "softmax", "local_model": "softmax", "baselines": True, "patience": 1},
+    "models": {
+        **COMMON,
+        "gate": "softmax",
+        "local_model": "softmax",
+        "baselines": True,
+        "patience": 1,
+        "validation_share": 0.1,
+    },
 }
 
 

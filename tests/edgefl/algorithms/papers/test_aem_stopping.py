@@ -38,7 +38,7 @@ def test_early_stopping_by_hand():
 
     .8 is the mean of .6 and 1.0, each from one sample.
     """
-    server = make_algorithm("aem", None, {"num_experts": 2, "patience": 2})
+    server = make_algorithm("aem", None, {"num_experts": 2, "patience": 2, "validation_share": 0.1})
     state = server.init({"w": np.zeros(1, np.float32)}, derive_rng(1, 0, "init"))
     rounds = [
         [make_validated_update("a", 0, 0.9), make_validated_update("b", 1, 0.5)],
@@ -129,7 +129,9 @@ def test_client_reports_validation_loss_only_without_exploration():
     x = np.ones((4, 4), np.float32)
     y = np.array([0, 1, 2, 0])
     for epsilon, counts in ((1.0, False), (0.0, True)):
-        device, broadcast = start_device({"num_experts": 2, "patience": 1, "epsilon": epsilon})
+        device, broadcast = start_device(
+            {"num_experts": 2, "patience": 1, "validation_share": 0.1, "epsilon": epsilon}
+        )
         update, _ = device.local_update(
             broadcast, ClientState(), Shard(x, y, x, y, 3), "a", derive_rng(1, 1, "a")
         )
@@ -137,7 +139,7 @@ def test_client_reports_validation_loss_only_without_exploration():
 
 
 def test_single_sample_is_used_only_for_training():
-    device, broadcast = start_device({"num_experts": 2, "patience": 1})
+    device, broadcast = start_device({"num_experts": 2, "patience": 1, "validation_share": 0.1})
     shard = Shard(np.ones((1, 4), np.float32), np.array([1]), np.ones((1, 4), np.float32), np.array([1]), 3)
     update, _ = device.local_update(broadcast, ClientState(), shard, "a", derive_rng(1, 1, "a"))
     assert "validation_loss" not in update.metrics

@@ -179,13 +179,14 @@ def test_ifca_with_one_expert_equals_fedavg(shards):
 @pytest.mark.parametrize(
     ("name", "options"), [("ifca", {}), ("aem", {"epsilon": 0.0, "gate_share": 0.0, "local_epochs": 1})]
 )
-def test_final_choice_uses_only_validation_samples(name, options):
-    """One of two samples is a validation sample.
+@pytest.mark.parametrize("share", [0.0, 0.1])
+def test_final_choice_uses_only_validation_samples(name, options, share):
+    """One of two samples is a validation sample. With a share of 0, both samples train and choose.
 
     Bias (5, 0) costs .0067 on class 0 and 5.0067 on class 1. Bias (0, 1) costs 1.3133 and .3133. Over both
     samples, (0, 1) is the better model, by .8133 against 2.5067. Over one sample, it depends on the class.
     """
-    options = {"num_experts": 2, **options}
+    options = {"num_experts": 2, "validation_share": share, **options}
     learner = SoftmaxLearner(
         softmax_spec(name, inputs=1, features=1, classes=2, batch_size=1, options=options)
     )
@@ -209,10 +210,9 @@ def test_final_choice_uses_only_validation_samples(name, options):
             "a",
             derive_rng(1, 9, "a"),
         )
-        assert (update.num_samples, update.metrics["expert"]) == (1, 1 - best[labels]), (
-            "the other sample trains"
-        )
-    assert sorted(best.values()) == [0, 1]
+        trained = (1, 1 - best[labels]) if share else (2, 1)  # with a share, the other sample trains
+        assert (update.num_samples, update.metrics["expert"]) == trained
+    assert sorted(best.values()) == ([0, 1] if share else [1, 1])
 
 
 def shift_labels(shard):
