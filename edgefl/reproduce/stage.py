@@ -42,6 +42,7 @@ from edgefl.simulation.diagnostics import evaluate_models
 from edgefl.simulation.engines.base import Engine, SerialEngine
 from edgefl.simulation.engines.processes import ProcessEngine
 from edgefl.simulation.simulate import ClientStates
+from edgefl.storage.run_directory import RunFiles
 from edgefl.system.files import to_json_value, write_errors, write_state
 from edgefl.system.progress import Progress
 from edgefl.types import ServerState
@@ -210,7 +211,9 @@ class StageRunner:
             ExportError: a model cannot be quantized.
         """
         config = stage.config
-        run = RunDirectory(self._out / f"{stage.name}-{config.seed}", config, self._command, resume=True)
+        root = self._out / f"{stage.name}-{config.seed}"
+        _remove_unstarted(root)
+        run = RunDirectory(root, config, self._command, resume=True)
         earlier = self._runs.get(stage.after or stage.weights_from)
         _check_settings(run, stage, earlier)
         self._runs[stage.name] = run
@@ -313,6 +316,14 @@ def list_default_options(config: FederationConfig) -> dict[str, Any]:
         {name: value for name, value in options.items() if name not in config.options}
     )
     return defaults
+
+
+def _remove_unstarted(root: Path) -> None:
+    """Remove the directory of a stage that has no plan, because its model was refused or it was stopped."""
+    files = RunFiles(root)
+    if files.note.exists() and not files.plan.exists():
+        with write_errors(root):
+            shutil.rmtree(root)
 
 
 def _check_settings(run: RunDirectory, stage: ExperimentStage, earlier: RunDirectory | None) -> None:

@@ -190,6 +190,18 @@ def test_stages_start_from_the_weights_of_a_model_file(tiny, tmp_path, capsys, m
     assert "contains a run with model_sha256 = " in capsys.readouterr().err
 
 
+def test_refused_model_file_can_be_replaced(tiny, tmp_path, capsys):
+    import keras
+
+    typed = ["reproduce", "aem", "--model", "own.keras", "--processes", "1"]
+    (tmp_path / "own.keras").write_text("no model")
+    assert run_command(typed) == 1
+    assert "it is not a zip archive" in capsys.readouterr().err
+    model = keras.Sequential([keras.Input((28, 28, 1)), keras.layers.Flatten(), keras.layers.Dense(10)])
+    model.save(tmp_path / "own.keras")
+    assert run_command(typed) == 0
+
+
 def test_model_file_that_changes_during_the_run_leaves_no_result(tiny, tmp_path, capsys, monkeypatch):
     import keras
 
