@@ -39,7 +39,7 @@ class Shard:
         has_labels: whether the owner labelled the samples. Without labels, all of them are 0.
         anomaly_test: whether each test sample is an anomaly, shape (m,), bool. None for another task.
         unseen_train: sorted rows of the training samples that no round has trained on, shape (k,), int64.
-            None if there are none.
+            None or empty if there are none.
     """
 
     x_train: Array

@@ -27,7 +27,7 @@ MODEL_KINDS = ("local", "federated", "fine-tuned", "mixture")
 """The kinds of model that a device can ship, by the value of its metric `shipped`."""
 TABLE_HEADINGS = ("device", *DEVICE_FIGURES, "model", "against local")
 SIGNIFICANCE_LEVEL = 0.05
-"""Level of the test of one device. In a federation it is the expected share of false results among the
+"""Level of the test of one device. In a federation it limits the expected share of false results among the
 devices that are called better, and among those that are called worse."""
 MAX_EXACT_SAMPLES = 1000
 MAX_TABLE_ROWS = 40
@@ -120,8 +120,10 @@ def judge_federation(
     named_rows = sorted(((str(row["id"]), row) for row in rows), key=lambda item: item[0])
     measure = measure or find_measure(row for _, row in named_rows)
     counts = [item for _, row in named_rows if (item := read_discordant_counts(row)) is not None]
-    better_level = find_significance_level([sign_test(gained, lost) for gained, lost in counts])
-    worse_level = find_significance_level([sign_test(lost, gained) for gained, lost in counts])
+    # A device whose two models agree on all test samples, such as one that ships its local model, is no test.
+    tested_counts = [item for item in counts if any(item)]
+    better_level = find_significance_level([sign_test(gained, lost) for gained, lost in tested_counts])
+    worse_level = find_significance_level([sign_test(lost, gained) for gained, lost in tested_counts])
     devices = tuple(_read_device(name, row, measure, better_level, worse_level) for name, row in named_rows)
     comparisons = [item.comparison for item in devices]
     values = {

@@ -44,7 +44,7 @@ def choose_within_noise(
     would have the standard error sqrt(sum of d^2). The windows of one recording tend to be right or wrong
     together. So with groups, each group is one difference: the sum of d over its samples. A single group does
     not show how groups differ. Scores are between 0 and 1, so if the mean of d is m, the standard deviation
-    is at most sqrt(1 - m^2). The best model is then ahead if m is larger than this, which is above .71.
+    is at most sqrt(1 - m^2). The best model is then ahead if m is above sqrt(1/2), about .71.
 
     The decision uses integers and is therefore the same on every processor.
 

@@ -26,8 +26,8 @@ class ValidationSplit:
         y: labels of the held-out samples, shape (n,), int64.
         group: the recording (or other group) of each held-out sample, shape (n,), int64. None if samples are
             independent.
-        rows: sorted rows of the held-out samples among all training samples, shape (n,), int64. None if no
-            samples are held out.
+        rows: sorted rows of the held-out samples among all training samples, shape (n,), int64. None or empty
+            if no samples are held out.
     """
 
     train: Shard

@@ -321,7 +321,8 @@ def list_default_options(config: FederationConfig) -> dict[str, Any]:
 def _remove_unstarted(root: Path) -> None:
     """Remove the directory of a stage that has no plan, because its model was refused or it was stopped."""
     files = RunFiles(root)
-    if files.note.exists() and not files.plan.exists():
+    computed = (files.plan, files.server_state, files.summary)
+    if files.note.exists() and not any(path.exists() for path in computed):
         with write_errors(root):
             shutil.rmtree(root)
 

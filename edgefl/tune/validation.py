@@ -33,51 +33,24 @@ def make_iid_partition(partition: PartitionConfig, num_classes: int) -> Partitio
     return PartitionConfig("iid", partition.num_clients)
 
 
-def hold_back(
-    client_partition: ClientPartition,
-    client_id: str,
-    share: float,
-    seed: int,
-    labels: Labels,
-    held_out: NDArray[np.bool_] | None = None,
-) -> ClientPartition:
+def hold_back(client_partition: ClientPartition, held_out: NDArray[np.bool_]) -> ClientPartition:
     """Return a client partition whose test samples are held out from its training samples.
-
-    At least one sample is held out, and at least one remains for training.
 
     Args:
         client_partition: the client partition.
-        client_id: the client. The random draw depends on it.
-        share: share of the training samples to hold out, above 0 and below 1.
-        seed: random seed.
-        labels: labels of the data set's training part, shape (n,), int64.
-        held_out: whether each sample of the data set's training part is held out, shape (n,), bool. None
-            draws the samples of the client.
+        held_out: whether each of its training samples is held out, shape (n,), bool.
 
     Returns:
         The client partition. Its test indices also refer to the data set's training part.
-
-    Raises:
-        DataError: the client has no sample to train on or none that is held out, or the share is out of
-            range.
     """
     train = client_partition.train
-    if held_out is None:
-        fit, test = hold_out(labels[train], None, share, derive_rng(seed, 0, f"tune:{client_id}"))
-    else:
-        fit, test = np.flatnonzero(~held_out[train]), np.flatnonzero(held_out[train])
-    if not (len(fit) and len(test)):
-        raise DataError(
-            f"{client_id} has {len(fit)} samples to train on and {len(test)} held-out samples, expected 1 or "
-            "more of each; lower num_clients"
-        )
     turns = client_partition.turns_train
     return replace(
         client_partition,
-        train=client_partition.train[fit],
-        test=client_partition.train[test],
-        turns_train=None if turns is None else turns[fit],
-        turns_test=None if turns is None else turns[test],
+        train=train[~held_out],
+        test=train[held_out],
+        turns_train=None if turns is None else turns[~held_out],
+        turns_test=None if turns is None else turns[held_out],
     )
 
 
@@ -89,9 +62,12 @@ def make_validation_shards(
 ) -> ResidentShards:
     """Return shards whose test samples are held out from the training samples.
 
-    They do not contain samples of the data set's test part. The windows of one recording can belong to
-    several clients, so a recording is held out at all clients or at none. Otherwise a model could recognise
-    its windows.
+    They do not contain samples of the data set's test part. At least one sample of a client is held out, and
+    at least one remains for training. A recording is never divided.
+
+    The windows of one recording can belong to several clients. So a recording is held out at all clients or
+    at none, because a model could otherwise recognise its windows. A client that would have no sample to
+    train on or to measure on divides its own recordings instead.
 
     Args:
         dataset: the data set.
@@ -100,20 +76,36 @@ def make_validation_shards(
         share: share of the training samples to hold out, above 0 and below 1.
 
     Raises:
-        DataError: a client has no sample to train on or none that is held out, or the share is out of range.
+        DataError: a client has fewer than two training samples or recordings, or the share is out of range.
     """
-    held_out = None
-    if dataset.recording_train is not None:
-        _, rows = hold_out(dataset.y_train, dataset.recording_train, share, derive_rng(seed, 0, "tune"))
-        held_out = np.isin(np.arange(len(dataset.y_train)), rows)
+    labels = dataset.y_train
+    recordings = dataset.recording_train
+
+    def draw_held_out(rows: Labels, purpose: str) -> NDArray[np.bool_]:
+        groups = None if recordings is None else recordings[rows]
+        _, test = hold_out(labels[rows], groups, share, derive_rng(seed, 0, purpose))
+        return np.isin(np.arange(len(rows)), test)
+
+    shared = None if recordings is None else draw_held_out(np.arange(len(labels)), "tune")
+
+    def divide(client_id: str, client_partition: ClientPartition) -> ClientPartition:
+        rows = client_partition.train
+        if shared is None or shared[rows].all() or not shared[rows].any():
+            held_out = draw_held_out(rows, f"tune:{client_id}")
+        else:
+            held_out = shared[rows]
+        if not held_out.any():
+            what = (
+                f"{len(rows)} samples" if recordings is None else f"samples of {min(1, len(rows))} recordings"
+            )
+            raise DataError(
+                f"{client_id} has {what}, expected 2 or more, for training and measuring; lower num_clients, "
+                "or use data with more samples or recordings"
+            )
+        return hold_back(client_partition, held_out)
+
     trained = replace(dataset, x_test=dataset.x_train, y_test=dataset.y_train, group_test=dataset.group_train)
-    return ResidentShards(
-        trained,
-        {
-            client_id: hold_back(client_partition, client_id, share, seed, dataset.y_train, held_out)
-            for client_id, client_partition in client_partitions.items()
-        },
-    )
+    return ResidentShards(trained, {name: divide(name, item) for name, item in client_partitions.items()})
 
 
 def with_iid_partition(config: FederationConfig) -> FederationConfig:

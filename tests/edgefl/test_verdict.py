@@ -113,6 +113,22 @@ def test_a_device_that_is_better_by_chance_is_not_called_better():
     assert judge_federation({**lucky, "id": str(i)} for i in range(50)).better == 50
 
 
+def test_a_device_that_is_worse_by_chance_is_not_called_worse():
+    equal = [make_row(f"d-{i}", 0.8, 0.8, 0.8, 0.8, 3.0, 2.0, 2.0) for i in range(49)]
+    unlucky = make_row("unlucky", 0.8, 0.8, 0.675, 0.7, 3.0, 0.0, 5.0)
+    assert judge_federation([unlucky]).worse == 1
+    verdict = judge_federation([*equal, unlucky])
+    assert (verdict.better, verdict.as_good, verdict.worse) == (0, 50, 0)
+    assert judge_federation({**unlucky, "id": str(i)} for i in range(50)).worse == 50
+
+
+def test_devices_that_ship_their_local_model_do_not_change_the_level():
+    equal = [make_row(f"d-{i}", 0.8, 0.8, 0.8, 0.8, 0.0, 0.0, 0.0) for i in range(49)]
+    better = make_row("better", 0.8, 0.8, 0.925, 0.9, 3.0, 5.0, 0.0)
+    verdict = judge_federation([*equal, better])
+    assert (verdict.better, verdict.as_good, verdict.worse) == (1, 49, 0)
+
+
 def test_verdict_on_a_federation_by_hand():
     verdict = judge_federation(FOUR_ROWS)
     assert [item.id for item in verdict.rows] == ["pi-1", "pi-2", "pi-3", "pi-4"]

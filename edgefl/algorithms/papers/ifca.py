@@ -140,8 +140,7 @@ class IfcaOptions(TrainingOptions):
             the configuration expects.
         selection_samples: number of the client's samples that a choice uses. 0: all samples.
         validation_share: share of a client's training samples that never train a cluster model. The last
-            choice uses them. 0: the last choice uses training samples. These say more than a tenth of the
-            samples: docs/results/lab-notes/model-choice.md has the figures.
+            choice uses them. 0: training samples choose, see docs/results/lab-notes/model-choice.md.
     """
 
     num_experts: int = 6

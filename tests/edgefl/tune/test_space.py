@@ -156,19 +156,29 @@ def test_search_partition_is_iid():
     assert make_iid_partition(majority, 10) == PartitionConfig("p-majority", 8, {"p": 0.2, "samples": 50})
 
 
-@given(count=st.integers(2, 60), share=st.floats(0.05, 0.9), seed=st.integers(0, 100))
-def test_validation_samples_are_split_from_training_samples_without_loss(count, share, seed):
-    samples = np.arange(100, 100 + count)
+@given(held_out=st.lists(st.booleans(), min_size=1, max_size=60))
+def test_held_out_samples_are_split_from_training_samples_without_loss(held_out):
+    samples = np.arange(100, 100 + len(held_out))
     turns = samples % 7
-    labels = np.zeros(100 + count, np.int64)
-    split = hold_back(
-        ClientPartition(samples, np.array([3]), turns, np.array([1])), "pi-1", share, seed, labels
-    )
+    split = hold_back(ClientPartition(samples, np.array([3]), turns, np.array([1])), np.array(held_out))
+    assert split.test.tolist() == samples[held_out].tolist()
     assert sorted([*split.train, *split.test]) == samples.tolist()
-    assert len(split.train) >= 1
-    assert len(split.test) == min(max(1, round(share * count)), count - 1)
     assert (split.turns_train == split.train % 7).all()
     assert (split.turns_test == split.test % 7).all()
+
+
+@given(count=st.integers(2, 60), share=st.floats(0.05, 0.9), seed=st.integers(0, 100))
+def test_each_client_has_samples_to_train_and_to_measure_on(count, share, seed):
+    x = np.arange(count, dtype=np.float32)[:, None]
+    zeros = np.zeros(count, np.int64)
+    shards = make_validation_shards(
+        Dataset(x, zeros, x[:1], zeros[:1], 2),
+        {"a": ClientPartition(np.arange(count), zeros[:1])},
+        seed,
+        share,
+    )
+    assert len(shards["a"].x_test) == min(max(1, round(share * count)), count - 1)
+    assert sorted([*shards["a"].x_train.ravel(), *shards["a"].x_test.ravel()]) == x.ravel().tolist()
 
 
 def test_no_client_trains_on_a_recording_that_another_one_measures_on():
@@ -188,10 +198,23 @@ def test_no_client_trains_on_a_recording_that_another_one_measures_on():
     assert len(measured) == 1 and trained == {0, 1, 2} - measured
     for name, item in rows.items():
         assert len(shards[name].x_train) + len(shards[name].x_test) == len(item)
-    (lacking,) = measured
-    few = {"c": ClientPartition(np.array([4 * lacking, 4 * lacking + 1]), np.array([0]))}
-    with pytest.raises(DataError, match="c has 0 samples to train on and 2 held-out samples, expected 1"):
-        make_validation_shards(dataset, few, seed=1)
+
+
+def test_client_without_a_shared_held_out_recording_divides_its_own():
+    """Each client has two of eight recordings, of which two are held out. Most clients have none of them."""
+    x = np.arange(24, dtype=np.float32)[:, None]
+    recordings = np.arange(24) // 3
+    zeros = np.zeros(24, np.int64)
+    dataset = Dataset(x, zeros, x[:1], zeros[:1], 2, recording_train=recordings)
+    rows = {str(i): np.arange(6 * i, 6 * i + 6) for i in range(4)}
+    shards = make_validation_shards(
+        dataset, {name: ClientPartition(item, zeros[:1]) for name, item in rows.items()}, seed=1
+    )
+    for name in rows:
+        assert len(shards[name].x_train) == len(shards[name].x_test) == 3
+        assert len({int(row) // 3 for row in shards[name].x_test.ravel()}) == 1
+    with pytest.raises(DataError, match="c has samples of 1 recordings, expected 2 or more"):
+        make_validation_shards(dataset, {"c": ClientPartition(np.arange(3), zeros[:1])}, seed=1)
 
 
 def test_search_reads_no_test_samples():
@@ -205,7 +228,7 @@ def test_search_reads_no_test_samples():
     assert len(shards["a"].x_test) == 1
     assert (shards["a"].y_test == (shards["a"].x_test.ravel() - 1) % 2).all()
     assert np.isnan(copy_shard(dataset, ClientPartition(np.array([0]), np.array([0, 3]))).x_test).all()
-    with pytest.raises(DataError, match="b has 1 samples to train on and 0 held-out samples, expected 1"):
+    with pytest.raises(DataError, match="b has 1 samples, expected 2 or more"):
         make_validation_shards(dataset, {"b": ClientPartition(np.array([0]), np.array([0]))}, seed=1)
 
 

@@ -176,17 +176,15 @@ def test_ifca_with_one_expert_equals_fedavg(shards):
         np.testing.assert_array_equal(array, final_models[1][GLOBAL][name])
 
 
-@pytest.mark.parametrize(
-    ("name", "options"), [("ifca", {}), ("aem", {"epsilon": 0.0, "gate_share": 0.0, "local_epochs": 1})]
-)
-@pytest.mark.parametrize("share", [0.0, 0.1])
-def test_final_choice_uses_only_validation_samples(name, options, share):
-    """One of two samples is a validation sample. With a share of 0, both samples train and choose.
+def choose_between_two(name, labels, unseen=None, **options):
+    """Return the model that a client with two samples chooses at the end, and its update of a round.
 
     Bias (5, 0) costs .0067 on class 0 and 5.0067 on class 1. Bias (0, 1) costs 1.3133 and .3133. Over both
     samples, (0, 1) is the better model, by .8133 against 2.5067. Over one sample, it depends on the class.
     """
-    options = {"num_experts": 2, "validation_share": share, **options}
+    if name == "aem":
+        options |= {"epsilon": 0.0, "gate_share": 0.0, "local_epochs": 1}
+    options["num_experts"] = 2
     learner = SoftmaxLearner(
         softmax_spec(name, inputs=1, features=1, classes=2, batch_size=1, options=options)
     )
@@ -195,24 +193,45 @@ def test_final_choice_uses_only_validation_samples(name, options, share):
     models = {"expert0": make_model((5.0, 0.0)), "expert1": make_model((0.0, 1.0))}
     local = {"local": make_model((0.0, 0.0))} if name == "aem" else {}
     state = ServerState(9, PHASE_PERSONALIZE, {**models, **local})
-    x = np.ones((2, 1), np.float32)
+    x = np.ones((len(labels), 1), np.float32)
+    shard = Shard(x, np.array(labels), x, np.array(labels), 2, unseen_train=unseen)
+    mixture, _ = device.personalize(server.broadcast(state, "a"), ClientState(), shard, derive_rng(1, 9, "a"))
+    update, _ = device.local_update(
+        server.broadcast(replace(state, phase=PHASE_FEDERATE), "a"),
+        ClientState(),
+        replace(shard, unseen_train=None),
+        "a",
+        derive_rng(1, 9, "a"),
+    )
+    return mixture.diagnostics["best"], update
+
+
+@pytest.mark.parametrize("name", ["ifca", "aem"])
+def test_with_a_share_the_last_choice_uses_only_validation_samples(name):
+    """One of two samples is a validation sample, and the other one trains."""
     best = {}
     for labels in ((0, 1), (1, 0)):
-        shard = Shard(x, np.array(labels), x, np.array(labels), 2)
-        mixture, _ = device.personalize(
-            server.broadcast(state, "a"), ClientState(), shard, derive_rng(1, 9, "a")
-        )
-        best[labels] = mixture.diagnostics["best"]
-        update, _ = device.local_update(
-            server.broadcast(replace(state, phase=PHASE_FEDERATE), "a"),
-            ClientState(),
-            shard,
-            "a",
-            derive_rng(1, 9, "a"),
-        )
-        trained = (1, 1 - best[labels]) if share else (2, 1)  # with a share, the other sample trains
-        assert (update.num_samples, update.metrics["expert"]) == trained
-    assert sorted(best.values()) == ([0, 1] if share else [1, 1])
+        best[labels], update = choose_between_two(name, labels, validation_share=0.1)
+        assert (update.num_samples, update.metrics["expert"]) == (1, 1 - best[labels])
+    assert sorted(best.values()) == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["ifca", "aem"])
+def test_by_default_all_samples_train_and_choose(name):
+    for labels in ((0, 1), (1, 0)):
+        best, update = choose_between_two(name, labels)
+        assert (best, update.num_samples, update.metrics["expert"]) == (1, 2, 1)
+
+
+@pytest.mark.parametrize("name", ["ifca", "aem"])
+def test_samples_that_the_rounds_did_not_have_do_not_choose(name):
+    """The rounds had rows 0 and 1, of which one trained. Rows 2 and 3 came after the rounds."""
+    for labels in ((0, 1), (1, 0)):
+        best, _ = choose_between_two(name, labels, validation_share=0.1)
+        for further in ((0, 0), (1, 1)):
+            unseen = np.array([2, 3])
+            again, _ = choose_between_two(name, (*labels, *further), unseen, validation_share=0.1)
+            assert again == best
 
 
 def shift_labels(shard):
