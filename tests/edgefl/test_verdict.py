@@ -103,23 +103,18 @@ def test_level_of_many_tests_by_hand():
     assert find_significance_level([0.9, 0.035, 0.03, 0.02]) == pytest.approx(0.0375)
 
 
-def test_a_device_that_is_better_by_chance_is_not_called_better():
-    """5 samples gained and none lost have p = 1/32, which is too much for one device of 50."""
+@pytest.mark.parametrize(
+    ("shipped", "gained", "lost", "comparison"),
+    [(0.925, 5.0, 0.0, "better"), (0.675, 0.0, 5.0, "worse")],
+)
+def test_one_device_of_many_does_not_differ_by_chance(shipped, gained, lost, comparison):
+    """5 samples against none have p = 1/32, which is too much for one device of 50."""
     equal = [make_row(f"d-{i}", 0.8, 0.8, 0.8, 0.8, 3.0, 2.0, 2.0) for i in range(49)]
-    lucky = make_row("lucky", 0.8, 0.8, 0.925, 0.9, 3.0, 5.0, 0.0)
-    assert judge_federation([lucky]).better == 1
-    verdict = judge_federation([*equal, lucky])
+    other = make_row("other", 0.8, 0.8, shipped, 0.8, 3.0, gained, lost)
+    assert getattr(judge_federation([other]), comparison) == 1
+    verdict = judge_federation([*equal, other])
     assert (verdict.better, verdict.as_good, verdict.worse) == (0, 50, 0)
-    assert judge_federation({**lucky, "id": str(i)} for i in range(50)).better == 50
-
-
-def test_a_device_that_is_worse_by_chance_is_not_called_worse():
-    equal = [make_row(f"d-{i}", 0.8, 0.8, 0.8, 0.8, 3.0, 2.0, 2.0) for i in range(49)]
-    unlucky = make_row("unlucky", 0.8, 0.8, 0.675, 0.7, 3.0, 0.0, 5.0)
-    assert judge_federation([unlucky]).worse == 1
-    verdict = judge_federation([*equal, unlucky])
-    assert (verdict.better, verdict.as_good, verdict.worse) == (0, 50, 0)
-    assert judge_federation({**unlucky, "id": str(i)} for i in range(50)).worse == 50
+    assert getattr(judge_federation({**other, "id": str(i)} for i in range(50)), comparison) == 50
 
 
 def test_devices_that_ship_their_local_model_do_not_change_the_level():

@@ -3,6 +3,7 @@ later.
 """
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -53,8 +54,10 @@ def test_monitor_started_after_the_end_shows_the_verdict(mosquitto_url, federate
     assert lines[-6:-1] == render_verdict_table(verdict).splitlines()
     assert "done in" in lines[-7]
 
-    for device, client in zip(devices, sorted(result["clients"], key=lambda item: item["id"]), strict=True):
+    clients = sorted(result["clients"], key=lambda item: item["id"])
+    for device, client, in_table in zip(devices, clients, verdict.rows, strict=True):
         (row,) = judge_federation([client]).rows  # a device knows only its own figures
+        assert replace(row, comparison=in_table.comparison) == in_table
         printed = [line for line in device.err.splitlines() if line.startswith(f"{row.id} ")]
         assert printed[-2:] == render_device_lines(row)[-2:]
 

@@ -201,7 +201,7 @@ def test_no_client_trains_on_a_recording_that_another_one_measures_on():
 
 
 def test_client_without_a_shared_held_out_recording_divides_its_own():
-    """Each client has two of eight recordings, of which two are held out. Most clients have none of them."""
+    """Two of eight recordings are held out. Each client has two recordings, so some have no held-out one."""
     x = np.arange(24, dtype=np.float32)[:, None]
     recordings = np.arange(24) // 3
     zeros = np.zeros(24, np.int64)

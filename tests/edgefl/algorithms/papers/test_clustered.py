@@ -171,6 +171,7 @@ def test_mixing_equal_weights_changes_no_bit(values, mixing):
         ({"threshold": 0.75}, [0, 0, 1, 1]),
         ({"threshold": 0.4}, [0, 0, 1, 1]),
         ({"threshold": 0.38}, [0, 0, 0, 0]),
+        ({"threshold": 0.0}, [0, 0, 0, 0]),
         ({"cut": "auto"}, [0, 0, 1, 1]),
     ],
 )
