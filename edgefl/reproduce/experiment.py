@@ -63,7 +63,8 @@ class Row:
         name: name of the row.
         stages: the stages to read. Several stages give the mean of their figures.
         value: path of the figure in the result of a stage, or the name of a function of
-            `edgefl.reproduce.measures`. Shares become per cent.
+            `edgefl.reproduce.measures`, or `round_accuracy.` and the number of an evaluated round. Shares
+            become per cent.
         paper: the figure of the paper. None if the paper has no number.
     """
 

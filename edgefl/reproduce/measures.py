@@ -170,6 +170,27 @@ SHARE_PREFIXES = ("figures.", "models.", "new_client", "predicted_precision")
 """Beginnings of the paths of shares, which become per cent."""
 
 
+ROUND_ACCURACY = "round_accuracy."
+"""Beginning of the name of the mean accuracy over clients after a round, such as `round_accuracy.50`."""
+
+
+def _find_round_accuracy(result: ExperimentResult, number: str) -> float:
+    """Return the accuracy after a round in per cent, as a mean over clients.
+
+    Raises:
+        ConfigError: the clients were not evaluated after this round.
+    """
+    evaluated = {
+        str(record["round"]): record for record in result["records"] if _list_evaluated_clients(record)
+    }
+    if number not in evaluated:
+        raise ConfigError(
+            f"the clients were not evaluated after round {number!r} of {ROUND_ACCURACY + number!r}, expected "
+            f"one of {', '.join(evaluated) or 'none'}; correct the row, or evaluate_every of the stage"
+        )
+    return 100 * _average(evaluated[number], "accuracy_mixture")
+
+
 def measure(result: ExperimentResult, value: str) -> float:
     """Return one figure of a result. NaN for a figure that was not finite.
 
@@ -180,6 +201,8 @@ def measure(result: ExperimentResult, value: str) -> float:
     Raises:
         ConfigError: the result has no such figure.
     """
+    if value.startswith(ROUND_ACCURACY):
+        return _find_round_accuracy(result, value.removeprefix(ROUND_ACCURACY))
     if value in ROW_MEASURES:
         try:
             return ROW_MEASURES[value](result)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -116,6 +117,21 @@ def test_paths_and_named_measures():
         measure(result, "figures.accuracy_local.mean")
     with pytest.raises(ConfigError, match="path of a number"):
         measure(result, "figures.accuracy_mixture")
+
+
+def test_the_accuracy_after_a_round_is_the_mean_over_clients():
+    """Rounds 2 and 4 were evaluated, with accuracies of .5 and .7 and of .9 and .7 at two clients."""
+
+    def make_record(number: int, *accuracies: float) -> dict[str, Any]:
+        clients = {f"c{i}": {"accuracy_mixture": a, "loss_mixture": 1.0} for i, a in enumerate(accuracies)}
+        return {"round": number, "measured": {"clients": clients}}
+
+    result = {"records": [make_record(1), make_record(2, 0.5, 0.7), make_record(3), make_record(4, 0.9, 0.7)]}
+    assert measure(result, "round_accuracy.2") == pytest.approx(60.0)
+    assert measure(result, "round_accuracy.4") == pytest.approx(80.0)
+    for number in ("3", "5", "x"):
+        with pytest.raises(ConfigError, match=f"round '{number}'.*expected one of 2, 4; .*evaluate_every"):
+            measure(result, f"round_accuracy.{number}")
 
 
 def test_a_measure_without_its_part_of_the_result_is_an_error():
