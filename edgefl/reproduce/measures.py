@@ -44,10 +44,7 @@ def find_exact_round(result: ExperimentResult) -> float:
     truth = {row["id"]: row["truth"] for row in result["clients"]}
     first = 0
     for record in result["records"]:
-        best_experts = {
-            client: max((key for key in update if key.startswith("q/")), key=lambda key: update[key])
-            for client, update in record["updates"].items()
-        }
+        best_experts = _find_best_experts(record)
         groups = [
             {expert for client, expert in best_experts.items() if truth[client] == group}
             for group in sorted(set(truth.values()))
@@ -55,6 +52,24 @@ def find_exact_round(result: ExperimentResult) -> float:
         is_exact = all(len(group) == 1 for group in groups) and len(set.union(*groups)) == len(groups)
         first = (first or record["round"]) if is_exact else 0
     return float(first) or math.nan
+
+
+def _find_best_experts(record: Mapping[str, Any]) -> dict[str, str]:
+    """Return the expert that each client of a round prefers, by client."""
+    return {
+        client: max((key for key in update if key.startswith("q/")), key=lambda key: update[key])
+        for client, update in record["updates"].items()
+    }
+
+
+def measure_early_choices(result: ExperimentResult) -> float:
+    """Return the share of clients that prefer the same expert in the second and in the last round, in per cent.
+
+    Only clients that trained in both rounds count. NaN without such a client.
+    """
+    early, last = (_find_best_experts(result["records"][i]) for i in (1, -1))
+    both = early.keys() & last.keys()
+    return 100 * fmean(early[client] == last[client] for client in both) if both else math.nan
 
 
 def find_largest_share(result: ExperimentResult) -> float:
@@ -149,6 +164,7 @@ ROW_MEASURES: Mapping[str, Callable[[ExperimentResult], float]] = {
     "completeness": measure_completeness,
     "experts_used": count_used_experts,
     "exact_round": find_exact_round,
+    "early_choices": measure_early_choices,
     "largest_share": find_largest_share,
     "useful_models": count_useful_models,
     "useless_loss": average_useless_loss,
@@ -206,7 +222,7 @@ def measure(result: ExperimentResult, value: str) -> float:
     if value in ROW_MEASURES:
         try:
             return ROW_MEASURES[value](result)
-        except (KeyError, ValueError) as error:
+        except (LookupError, ValueError) as error:
             raise ConfigError(f"{value!r} is not in the stage: {error}; {OLDER_STAGE_REMEDY}") from error
     node: Any = result
     for part in value.split("."):

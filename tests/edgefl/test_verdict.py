@@ -246,6 +246,17 @@ EQUAL_ROWS = [make_row(f"d-{i}", 0.9, 0.6, 0.9, 0.9, 0.0, 0.0, 0.0) for i in ran
             "good for none, worse for none). On average accuracy rises by 25.0 points.",
         ),
         (
+            # Each of two devices gains 10 points, and the third loses 50.
+            [
+                *(make_row(name, 0.5, 0.4, 0.6, 0.6, 3.0, 8.0, 0.0) for name in "ab"),
+                make_row("c", 0.9, 0.4, 0.4, 0.4, 3.0, 0.0, 8.0),
+            ],
+            {"select": False},
+            "The federation was worth it for 2 of 3 devices: their models are better than training alone (as "
+            "good for none, worse for 1). But on average ",
+            "accuracy falls by 10.0 points.",
+        ),
+        (
             [make_row(f"d-{i}", 0.8, 0.9, 0.9, 0.9, 1.0, 4.0, 0.0) for i in range(4)],
             {},
             "The federation was worth it for the 4 devices together: over all test samples their models are "

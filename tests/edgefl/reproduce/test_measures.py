@@ -56,6 +56,17 @@ def test_exact_round_is_the_first_of_the_last_unbroken_series():
     assert measure(result | {"records": records}, "exact_round") == 3
 
 
+def test_early_choices_are_those_of_the_second_round():
+    """In the second round c1 prefers another expert than in the last one. In the first one all clients do."""
+    rounds = [(3, 3, 3, 3), (0, 2, 1, 1), (0, 2, 2, 2), (0, 0, 1, 1)]
+    records = [make_result(experts)["records"][0] for experts in rounds]
+    assert measure({"records": records}, "early_choices") == 75.0
+    trained = {client: records[3]["updates"][client] for client in ("c0", "c1")}
+    assert measure({"records": [*records[:3], {"updates": trained}]}, "early_choices") == 50.0
+    with pytest.raises(ConfigError, match=r"'early_choices'.*summary\.json"):
+        measure({"records": records[:1]}, "early_choices")
+
+
 def make_losses(*losses):
     """Return records of two clients with losses of .1 more and less. None is a round without evaluation."""
     return [
