@@ -63,7 +63,7 @@ def _find_best_experts(record: Mapping[str, Any]) -> dict[str, str]:
 
 
 def measure_early_choices(result: ExperimentResult) -> float:
-    """Return the share of clients that prefer the same expert in the second and in the last round, in per cent.
+    """Return the per cent of clients that prefer the same expert in the second and in the last round.
 
     Only clients that trained in both rounds count. NaN without such a client.
     """
