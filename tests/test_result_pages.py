@@ -168,9 +168,11 @@ def test_table_of_another_size_names_the_difference_and_an_interval(tmp_path: Pa
 
 
 def test_table_of_an_experiment_out_of_reach_has_its_cost(tmp_path: Path) -> None:
-    assert render_table(COSTLY, tmp_path) == (
-        f"Not run: ten days.\n\n| claim | paper | here | verdict |\n{HEAD}"
-        "| A is above B | +4 |  | out of reach (cost) |\n"
+    claims = f"| claim | paper | here | verdict |\n{HEAD}| A is above B | +4 |  | out of reach (cost) |\n"
+    assert render_table(replace(COSTLY, scales={}), tmp_path) == f"Not run: ten days.\n\n{claims}"
+    full = replace(COSTLY, scales={"full": COSTLY.scales["full"]})
+    assert render_table(full, tmp_path) == (
+        f"Not run: ten days. `edgefl reproduce fedap --table big --full` runs it.\n\n{claims}"
     )
 
 

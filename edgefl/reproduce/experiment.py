@@ -5,7 +5,7 @@ A file `papers/PAPER.TABLE.toml` has these parts:
 - `title`, `item` (the tables and figures of the paper), and `order` (position in the queue of `--next`).
 - `extends`, optional: another file, such as `clustered.figure-6-2-tasks`. This file overrides its tables. The
   other file can extend a third one.
-- `out_of_reach`, optional: the reason why it cannot run here.
+- `out_of_reach`, optional: why no seed is planned, with the cost. If there are scales, it can run elsewhere.
 - `[config]`: the tables of a federation, as in federation.toml.
 - `[stages.NAME]`: one federation each. It has keys of `ExperimentStage`, and in `config` the tables that
   differ. `scales` lists the scales at which it runs, and `first_seed_only` leaves further seeds out.
@@ -137,7 +137,8 @@ class Experiment:
         title: what the experiment shows.
         item: the tables and figures of the paper.
         order: position in the queue. The first experiment of a paper is its main one.
-        out_of_reach: why it cannot run here, with the cost. Empty if it can.
+        out_of_reach: why no seed is planned, with the cost. Empty if seeds are planned. With `scales`, it can
+            run on a machine that has the time.
         config: the tables of a federation.
         stage: keys of all stages.
         stages: keys of `ExperimentStage` and `config` by stage.
@@ -168,13 +169,14 @@ class Experiment:
         return f"{self.paper}.{self.table}"
 
     @property
+    def scale_names(self) -> tuple[str, ...]:
+        """The scales, from the largest."""
+        return tuple(scale for scale in reversed(EXPERIMENT_SCALES) if scale in self.scales)
+
+    @property
     def planned_scales(self) -> tuple[str, ...]:
         """The scales with planned seeds, from the largest."""
-        return tuple(
-            scale
-            for scale in reversed(EXPERIMENT_SCALES)
-            if scale in self.scales and self.scales[scale].seeds
-        )
+        return tuple(scale for scale in self.scale_names if self.scales[scale].seeds)
 
     def format_command(self, scale: str) -> str:
         """Return the command that runs a scale.
@@ -188,13 +190,14 @@ class Experiment:
         """Return the settings of a scale.
 
         Raises:
-            ConfigError: the experiment cannot run here, or not at this scale.
+            ConfigError: the experiment cannot run, or not at this scale.
         """
-        if self.out_of_reach:
-            raise ConfigError(f"{self.name} cannot run here: {self.out_of_reach}")
+        if self.out_of_reach and not self.scales:
+            raise ConfigError(f"{self.name} cannot run: {self.out_of_reach}")
         if scale not in self.scales:
             choices = ", ".join(f"--{name}" for name in EXPERIMENT_SCALES if name in self.scales)
-            raise ConfigError(f"{self.name} has no scale --{scale}, expected {choices}")
+            cost = f" ({self.out_of_reach})" if self.out_of_reach else ""
+            raise ConfigError(f"{self.name} has no scale --{scale}, expected {choices}{cost}")
         return self.scales[scale]
 
 

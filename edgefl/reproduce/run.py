@@ -11,7 +11,6 @@ from typing import Any
 from edgefl.errors import ConfigError
 from edgefl.reproduce.claims import NO_RUN, OUT_OF_REACH, SeedRows, describe_claim, judge_claim
 from edgefl.reproduce.experiment import (
-    EXPERIMENT_SCALES,
     Experiment,
     digest_stages,
     list_defaults,
@@ -184,7 +183,7 @@ def judge_claims(experiment: Experiment, results: Sequence[SeedResult]) -> tuple
         experiment: the experiment.
         results: the results of the seeds of one scale.
     """
-    if experiment.out_of_reach:
+    if experiment.out_of_reach and not results:
         return tuple(
             ExperimentVerdict(describe_claim(claim), "", OUT_OF_REACH, claim.paper)
             for claim in experiment.claims
@@ -202,22 +201,18 @@ def list_experiments(experiments: Sequence[Experiment], directory: Path) -> list
 
     Returns:
         Entries with `experiment`, `item`, `title`, `command`, `scale`, `seeds` and `planned_seeds`,
-            `core_hours` and `planned_core_hours`, `differs`, and `claims`, each with `claim`, `paper`, `ours`
-            and `verdict`.
+            `core_hours` and `planned_core_hours`, `differs`, `out_of_reach` (why no seed is planned), and
+            `claims`, each with `claim`, `paper`, `ours` and `verdict`.
 
     Raises:
         StateError: a result file is damaged.
     """
     entries = []
     for experiment in experiments:
-        can_run = () if experiment.out_of_reach else experiment.scales
-        results = {scale: read_results(directory, experiment, scale) for scale in can_run}
-        scales: list[str] = [
-            scale
-            for scale in reversed(EXPERIMENT_SCALES)
-            if scale in experiment.planned_scales or results.get(scale)
-        ]
-        for scale in scales or [""]:
+        results = {scale: read_results(directory, experiment, scale) for scale in experiment.scales}
+        listed = [s for s in experiment.scale_names if s in experiment.planned_scales or results[s]]
+        unplanned = experiment.scale_names[:1] if experiment.out_of_reach else ()
+        for scale in listed or unplanned or [""]:
             entries.append(_list_experiment(experiment, scale, results.get(scale, ())))
     return entries
 
@@ -234,7 +229,8 @@ def _list_experiment(experiment: Experiment, scale: str, results: Sequence[SeedR
         "planned_seeds": settings.seeds if settings else 0,
         "core_hours": round(sum(result.core_hours for result in results), 2),
         "planned_core_hours": settings.seeds * settings.core_hours if settings else 0.0,
-        "differs": experiment.out_of_reach or (settings.differs if settings else ""),
+        "differs": settings.differs if settings else "",
+        "out_of_reach": "" if results else experiment.out_of_reach,
         "claims": [
             {
                 "claim": verdict.line,

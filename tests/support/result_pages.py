@@ -55,7 +55,10 @@ def render_table(experiment: Experiment, directory: Path) -> str:
         directory: the directory of the result files.
     """
     if experiment.out_of_reach:
-        return f"Not run: {experiment.out_of_reach}.\n\n" + _render_claims(experiment, ())
+        runs = "".join(
+            f" `{experiment.format_command(scale)}` runs it." for scale in experiment.scale_names[:1]
+        )
+        return f"Not run: {experiment.out_of_reach}.{runs}\n\n" + _render_claims(experiment, ())
     parts = []
     for scale in experiment.planned_scales:
         results = read_results(directory, experiment, scale)
@@ -140,7 +143,7 @@ def render_overview(experiments: Sequence[Experiment], directory: Path) -> str:
     for entry in list_experiments(experiments, directory):
         main, *others = entry["claims"]
         if main["verdict"] == OUT_OF_REACH:
-            bullets.append(f"- {entry['item']}: {main['verdict']}, {entry['differs']}.\n")
+            bullets.append(f"- {entry['item']}: {main['verdict']}, {entry['out_of_reach']}.\n")
             continue
         table = entry["experiment"].partition(".")[2]
         counts = Counter(claim["verdict"] for claim in others)

@@ -228,8 +228,8 @@ def _format_sum(entries: Sequence[Mapping[str, Any]]) -> str:
 
 def _format_entry(entry: Mapping[str, Any]) -> str:
     """Return the lines of one experiment: its command, its state, and a verdict on each claim."""
-    state = entry["differs"]
-    if entry["scale"]:
+    state = entry["out_of_reach"]
+    if not state:
         seeds = _format_part(entry["seeds"], entry["planned_seeds"], "d")
         hours = _format_part(entry["core_hours"], entry["planned_core_hours"], ".1f")
         state = f"{seeds} seeds, {hours} core-hours"

@@ -175,8 +175,11 @@ def test_missing_scale_and_cost_are_errors():
     with pytest.raises(ConfigError, match="no scale --half, expected --smoke, --full"):
         make_stages(toy, "half", 1)
     costly = parse_experiment("aem.toy", 'out_of_reach = "172 core-hours"\n' + TOY)
-    with pytest.raises(ConfigError, match="172 core-hours"):
-        make_stages(costly, "full", 1)
+    assert make_stages(costly, "full", 1) == make_stages(toy, "full", 1)
+    with pytest.raises(ConfigError, match=r"no scale --half, expected --smoke, --full \(172 core-hours\)"):
+        make_stages(costly, "half", 1)
+    with pytest.raises(ConfigError, match="cannot run: 172 core-hours"):
+        make_stages(replace(costly, scales={}), "full", 1)
 
 
 CASES = [(experiment, scale) for experiment in load_experiments() for scale in experiment.scales]

@@ -176,15 +176,17 @@ def test_report_has_the_rows_of_all_seeds_and_verdicts():
 def test_list_has_one_entry_for_each_experiment(tmp_path):
     write_result(tmp_path, make_seed_result(2, {"A": 1.0, "B": 3.0}))
     costly = parse_experiment("aem.big", 'out_of_reach = "days"\n' + TOY.replace("seeds = 2", ""))
-    before = make_seed_result(1, {"A": 1.0, "B": 3.0}, replace(costly, out_of_reach=""))
-    write_result(tmp_path, before)  # from a machine that reached it
     run, big = list_experiments([EXPERIMENT, costly], tmp_path)
     assert run["command"] == "edgefl reproduce aem --table toy --full"
     assert (run["seeds"], run["planned_seeds"], run["core_hours"]) == (1, 2, 0.5)
     assert [claim["verdict"] for claim in run["claims"]] == ["undecided"]
     assert [claim["verdict"] for claim in big["claims"]] == ["out of reach (cost)"]
-    assert big["differs"] == "days"
+    assert (big["out_of_reach"], big["command"]) == ("days", "edgefl reproduce aem --table big --full")
     json.dumps([run, big])
+    write_result(tmp_path, make_seed_result(1, {"A": 1.0, "B": 3.0}, costly))  # a machine that had the days
+    _, big = list_experiments([EXPERIMENT, costly], tmp_path)
+    assert [claim["verdict"] for claim in big["claims"]] == ["undecided"]
+    assert (big["out_of_reach"], big["seeds"]) == ("", 1)
 
 
 def test_curves_are_means_over_seeds_in_per_cent():
