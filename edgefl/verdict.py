@@ -469,12 +469,12 @@ def _describe_outcome(verdict: FederationVerdict) -> str:
             f"No device reported its {verdict.measure} both alone and with the model that it ships, so "
             "nothing shows whether the federation was worth it."
         )
-    change = f"On average {verdict.measure} {'rises' if gain > 0 else 'falls'} by {abs(gain):.1f} points."
+    way = "rises" if gain > 0 else "falls"
+    # Few large losses can outweigh many small gains, and large errors weigh more in R2 than in the test.
+    is_contrast = gain < 0 and (verdict.better or verdict.overall == "better")
+    change = f"{'But on' if is_contrast else 'On'} average {verdict.measure} {way} by {abs(gain):.1f} points."
     if round(abs(gain), 1) == 0:
         change = f"On average {verdict.measure} stays the same."
-    elif gain < 0 and (verdict.better or verdict.overall == "better"):
-        # Few large losses can outweigh many small gains, and large errors weigh more in R2 than in the test.
-        change = f"But on average {verdict.measure} falls by {abs(gain):.1f} points."
     compared = verdict.better + verdict.as_good + verdict.worse
     if not compared:
         return f"{change} The devices did not report for how many of them that is more than chance."

@@ -195,7 +195,7 @@ class Experiment:
         if self.out_of_reach and not self.scales:
             raise ConfigError(f"{self.name} cannot run: {self.out_of_reach}")
         if scale not in self.scales:
-            choices = ", ".join(f"--{name}" for name in EXPERIMENT_SCALES if name in self.scales)
+            choices = ", ".join(f"--{name}" for name in reversed(self.scale_names))
             cost = f" ({self.out_of_reach})" if self.out_of_reach else ""
             raise ConfigError(f"{self.name} has no scale --{scale}, expected {choices}{cost}")
         return self.scales[scale]
