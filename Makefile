@@ -7,7 +7,7 @@ EXTRAS ?= aggregator,broker,dp,export,images,mlflow,monitor,plots,prometheus,ten
 STAMP := $(VENV)/.installed
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 # Fast tests of every layer: names, documentation, pure functions, state machines, and real brokers.
-CHECKS := $(addprefix tests/,test_layout.py test_names.py test_prose.py test_docstrings.py test_docs_pages.py test_errors.py \
+CHECKS := $(addprefix tests/,test_layout.py lint test_docs_pages.py \
 	devices/test_store.py devices/test_conditions.py mqtt_broker/aggregator/test_messages.py \
 	firmware_export/tflite/test_quantized_model.py firmware_export/codegen/test_lint.py firmware_export/codegen/test_buffers.py) \
 	$(addprefix tests/edgefl/,config data plan privacy security server storage system transport wire)
@@ -41,6 +41,7 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/codespell
+	$(BIN)/python -m tests.lint
 
 docs: install $(VENV)/.docs  ## the documentation site, in build/docs; what mkdocs warns of is an error
 	$(BIN)/mkdocs build --config-file docs/site/mkdocs.yml

@@ -5,16 +5,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.support.prose import Text, check_text, main, read_all, read_module, read_page
+from tests.lint.prose import Text, check_text, main, read_module, read_page
 
 
 def find_problems(kind: str, text: str) -> list[str]:
     return [problem.phrase for problem in check_text(Text(Path("x.py"), 1, kind, text))]
-
-
-def test_all_prose_is_plain() -> None:
-    problems = [str(problem) for text in read_all() for problem in check_text(text)]
-    assert not problems, "\n".join(problems[:40])
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Checks sentences against the project's style: short, plain sentences without a list of phrases.
 
-Run `python -m tests.support.prose check [PATH ...]` to list what breaks a rule, and
-`python -m tests.support.prose sample --seed 22` to print random docstrings, error messages and pages.
+Run `python -m tests.lint.prose check [PATH ...]` to list what breaks a rule, and
+`python -m tests.lint.prose sample --seed 22` to print random docstrings, error messages and pages.
 """
 
 import ast
@@ -148,7 +148,7 @@ def main() -> None:
 def check(paths: tuple[Path, ...]) -> None:
     """List the sentences that break a rule; exit with 1 when there are any.
 
-    Example: python -m tests.support.prose check docs/how-to/rounds.md
+    Example: python -m tests.lint.prose check docs/how-to/rounds.md
     """
     files = [file for path in paths for file in (sorted(path.rglob("*.*")) if path.is_dir() else [path])]
     chosen = [file for file in files if file.suffix in (".py", ".md")] if paths else None
@@ -164,7 +164,7 @@ def check(paths: tuple[Path, ...]) -> None:
 def sample(seed: int) -> None:
     """Print ten random docstrings, ten error messages and five pages.
 
-    Example: python -m tests.support.prose sample --seed 22
+    Example: python -m tests.lint.prose sample --seed 22
     """
     draw = random.Random(seed)
     texts = list(read_all())

@@ -1,0 +1,88 @@
+"""Rules about imports: they run one way, and no device loads TensorFlow."""
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from tests.lint.source import Problem, Source
+from tests.support.rooms import PACKAGES, ROOMS, imported
+
+MAY_IMPORT = {
+    "edgefl": {"edgefl"},
+    "devices": {"devices", "edgefl"},
+    "mqtt_broker": {"mqtt_broker", "edgefl"},
+    "firmware_export": {"firmware_export", "edgefl"},
+}
+UNPICKLING = {"pickle", "cPickle", "dill", "joblib", "marshal", "shelve"}
+HEAVY = {
+    "tensorflow",
+    "keras",
+    "tf_keras",
+    "sklearn",
+    "scipy",
+    "matplotlib",
+    "amqtt",
+    "tflite_micro",
+    "tensorflow_model_optimization",
+    "dp_accounting",
+    "tensorboardX",
+    "mlflow",
+    "prometheus_client",
+}
+# Rooms that only run with TensorFlow may import it when they are loaded. A device never loads these rooms.
+TENSORFLOW = ("edgefl/models/", "edgefl/compiler/", "edgefl/learner/keras.py")
+PAHO = "edgefl/transport/"
+FLATBUFFERS = "edgefl/plan/tflite.py"
+
+
+def check_packages(source: Source) -> Iterator[Problem]:
+    """Yield imports of packages that this file must not import."""
+    for line, name in _list_imports(ast.walk(source.tree)):
+        top = name.partition(".")[0]
+        if top in PACKAGES and top not in MAY_IMPORT[source.path.partition("/")[0]]:
+            yield line, f"imports {name}, and {source.path.partition('/')[0]} must not import {top}"
+        if top in UNPICKLING:
+            yield line, f"imports {name}, which runs code of the file that it reads"
+        if top == "paho" and not source.path.startswith(PAHO):
+            yield line, f"imports {name}, which is for {PAHO}"
+        if name.startswith(("flatbuffers", "ai_edge_litert.schema")) and source.path != FLATBUFFERS:
+            yield line, f"imports {name}, which is for {FLATBUFFERS}"
+
+
+def check_room_order(source: Source) -> Iterator[Problem]:
+    """Yield imports of rooms that come later in the order of `tests/support/rooms.py`."""
+    package, _, rest = source.path.removesuffix(".py").partition("/")
+    room, order = rest.partition("/")[0], ROOMS[package]
+    for line, name in _list_imports(ast.walk(source.tree)):
+        owner, *parts = name.split(".")
+        if owner == package and parts and parts[0] in order and order.index(parts[0]) > order.index(room):
+            yield line, f"imports {name}, and the room {parts[0]} comes after {room}"
+
+
+def check_heavy_imports(source: Source) -> Iterator[Problem]:
+    """Yield heavy packages that are loaded when the module is imported."""
+    if source.path.startswith(TENSORFLOW):
+        return
+    for line, name in _list_imports(_walk_import_time_nodes(source.tree)):
+        if name.partition(".")[0] in HEAVY:
+            yield line, f"imports {name} when it is imported; import it in the function that needs it"
+
+
+def _list_imports(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
+    """Yield the line and the name of each import."""
+    for node in nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from ((node.lineno, name) for name in imported([node]))
+
+
+def _walk_import_time_nodes(module: ast.Module) -> Iterator[ast.AST]:
+    """Yield the syntax nodes that run on import, without function bodies and `if TYPE_CHECKING`."""
+    todo: list[ast.AST] = [module]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            todo.extend(node.orelse)
+            continue
+        yield node
+        todo.extend(ast.iter_child_nodes(node))
