@@ -12,7 +12,7 @@ CHECKS := $(addprefix tests/,test_layout.py lint test_docs_pages.py \
 	firmware_export/tflite/test_quantized_model.py firmware_export/codegen/test_lint.py firmware_export/codegen/test_buffers.py) \
 	$(addprefix tests/edgefl/,config data plan privacy security server storage system transport wire)
 
-.PHONY: check demo test test-deep test-faults test-fuzz test-parity lint docs install clean
+.PHONY: check demo test test-all test-loaded test-deep test-faults test-fuzz test-parity lint docs install clean
 .DEFAULT_GOAL := demo
 
 demo: install  ## four device processes federate, personalize and quantize; about a minute
@@ -21,8 +21,17 @@ demo: install  ## four device processes federate, personalize and quantize; abou
 check: lint  ## lint, types and a fast part of the tests, before each commit
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -q $(CHECKS) $(ARGS)
 
-test: install  ## two processes, a file's tests in one of them; JOBS=0 runs all in this one
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+test: install  ## all that a change is likely to break, in two processes; JOBS=0 runs the tests in this one
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(ARGS)
+
+test-all: install  ## every test, with as many random cases as the four targets below; hours
+	EDGEFL_SCHEDULES=2500 EDGEFL_FAULT_RUNS=50 EDGEFL_FUZZ_SCALE=1 EDGEFL_PARITY_SAMPLES=1000 \
+		$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --timeout 3600 $(ARGS)
+	$(BIN)/python -m tests.typed.digests
+
+test-loaded: install  ## the tests in random order on a busy machine: what fails here fails elsewhere by chance
+	trap 'kill $$busy' EXIT INT TERM; (while :; do :; done) & busy=$$!; (while :; do :; done) & busy="$$busy $$!"; \
+		$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" --random-order $(ARGS)
 
 test-deep: install  ## ten thousand schedules of lost, repeated and reordered messages and crashes for the round server
 	EDGEFL_SCHEDULES=$${EDGEFL_SCHEDULES:-2500} $(BIN)/python -m pytest tests/edgefl/server/test_round_server.py $(ARGS)

@@ -6,12 +6,15 @@ import fcntl
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support.debian_packages import format_command, list_missing
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -20,6 +23,22 @@ settings.register_profile(
     "edgefl", deadline=None, derandomize=True, max_examples=25, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("edgefl")
+
+
+def pytest_report_header() -> list[str]:
+    """Return one line with the missing Debian packages, if any."""
+    missing = list_missing()
+    return [f"not installed: {', '.join(missing)}; the tests that need them are skipped"] if missing else []
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how many tests were skipped for each reason, and the command that installs missing packages."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in skipped)
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count} skipped: {reason}")
+    if missing := list_missing():
+        terminalreporter.write_line(f"install what the tests lack: {format_command(missing)}")
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,7 @@
-"""The templates of issues and pull requests have the fields that GitHub reads, and name existing commands."""
+"""The templates of issues and pull requests have the fields that GitHub reads, and name existing commands.
+
+The nightly workflow runs an existing target.
+"""
 
 import re
 import shlex
@@ -46,3 +49,14 @@ def test_a_bug_report_asks_for_the_facts_of_a_federation() -> None:
     assert {"edgefl --version", "edgefl doctor --json", "edgefl device boards"} <= set(COMMANDS)
     for fact in ("Board", "TFLite runtime", "Broker", "federation.toml", "Do not attach keys"):
         assert fact in text
+
+
+def test_the_nightly_workflow_runs_every_test_as_ci_does() -> None:
+    yaml = pytest.importorskip("yaml")
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "nightly.yml").read_text())
+    assert workflow[True]["schedule"]  # YAML 1.1 reads the key `on` as true
+    (job,) = workflow["jobs"].values()
+    (command,) = (step["run"] for step in job["steps"] if "run" in step)
+    script, target = command.split()
+    assert (ROOT / script).stat().st_mode & 0o111
+    assert f"\n{target}: install" in (ROOT / "Makefile").read_text()

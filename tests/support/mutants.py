@@ -6,8 +6,8 @@
     python -m tests.support.mutants judge COPY --seconds 300
 
 A mutant is one changed expression or one removed call inside a function. All mutants sleep in one copy of the
-checkout. A mutant wakes where the environment variable EDGEFL_MUTANT is its number, also in the processes that
-a test starts. While the mutants sleep, they record which test executes them. `judge` then runs each mutant
+checkout. A mutant wakes where the environment variable EDGEFL_MUTANT is its number, also in the processes of
+a test. While the mutants sleep, they record which test executes them. `judge` then runs each mutant
 against the tests that reach it, until the first failure.
 """
 

@@ -35,6 +35,7 @@ def load_module(name: str) -> ModuleType:
 
 
 pages = load_module("pages")
+digests = load_module("digests")
 UNTYPED_COMMANDS: dict[str, dict[str, str]] = load_module("untyped_commands").UNTYPED_COMMANDS
 
 
@@ -195,6 +196,18 @@ def workspace(tmp_path: Path) -> Iterator[Workspace]:
 def read() -> Callable[[str], Any]:
     """A function that reads a page without checking that its commands are typed."""
     return lambda name: pages.Page(name, UNTYPED_COMMANDS.get(name, {}))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of unchanged pages and commands as slow, before `-m "not slow"` selects."""
+    unchanged = digests.list_unchanged()
+    for item in items:
+        if (
+            f"{item.path.name}::{getattr(item, 'originalname', '')}" in unchanged
+            and item.path.parent == Path(__file__).parent
+        ):
+            item.add_marker(pytest.mark.slow)
 
 
 PASSED = pytest.StashKey[bool]()

@@ -28,17 +28,28 @@ def list_parts(experiment):
     }
 
 
+FAST = {
+    "aem.rotated-cifar10",
+    "clustered.figure-6-2-tasks",
+    "fedap.figure-2",
+    "fedmix.figure-7",
+    "pfl-moe.control-no-augmentation",
+}
+"""One experiment of each paper that takes less than half a minute."""
+
+
 def choose_smoke_experiments():
-    """Return the experiments whose stages differ in kind from the earlier ones. All take too long."""
+    """Return the fast experiments, and as slow tests those with stages of another kind."""
     chosen, seen = [], set()
     for experiment in load_experiments():
-        if "smoke" in experiment.scales and not list_parts(experiment) <= seen:
+        if experiment.name in FAST:
             chosen.append(experiment)
-            seen |= list_parts(experiment)
+        elif "smoke" in experiment.scales and not list_parts(experiment) <= seen:
+            chosen.append(pytest.param(experiment, marks=pytest.mark.slow))
+        else:
+            continue
+        seen |= list_parts(experiment)
     return chosen
-
-
-SMOKE = choose_smoke_experiments()
 
 
 def skip_without_data(*names):
@@ -54,7 +65,7 @@ def skip_without_data(*names):
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("experiment", SMOKE, ids=lambda experiment: experiment.name)
+@pytest.mark.parametrize("experiment", choose_smoke_experiments(), ids=lambda experiment: experiment.name)
 def test_smoke_scale_runs_from_data_to_report(experiment, tmp_path, capsys):
     stages = make_stages(experiment, "smoke", 1)
     skip_without_data(*{stage.config.data.name for stage in stages})
@@ -83,6 +94,12 @@ def test_smoke_scale_runs_from_data_to_report(experiment, tmp_path, capsys):
     assert all(figure["name"] in shown for figure in report["figures"])
     assert "1 seed, 5 needed" in shown
     assert (out / f"{stages[0].name}-1" / "summary.json").stat().st_mtime_ns == before
+
+
+def test_one_experiment_of_each_paper_is_fast():
+    experiments = {experiment.name: experiment for experiment in load_experiments()}
+    assert sorted(experiments[name].paper for name in FAST) == sorted({e.paper for e in experiments.values()})
+    assert all("smoke" in experiments[name].scales for name in FAST)
 
 
 @pytest.mark.timeout(900)
