@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("mkdocs", reason="the extra docs is not installed")
+pytestmark = pytest.mark.slow  # `make docs` builds the site too
 
 ROOT = Path(__file__).parents[1]
 FETCHED = {("script", "src"), ("img", "src"), ("iframe", "src"), ("link", "href"), ("source", "src")}

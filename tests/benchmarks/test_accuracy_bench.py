@@ -172,6 +172,7 @@ def test_both_accuracy_measurements_agree():
         assert metrics["n_validation"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not FLWR_PYTHON, reason="EDGEFL_FLWR_PYTHON names no Python with flwr and tensorflow")
 @pytest.mark.timeout(900)
 def test_small_accuracy_benchmark_with_flower_succeeds(monkeypatch, tmp_path):

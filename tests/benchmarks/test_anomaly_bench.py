@@ -105,6 +105,7 @@ def test_devices_are_equal_only_with_the_same_bits_and_figures():
     }
 
 
+@pytest.mark.slow
 def test_a_small_run_measures_every_model(monkeypatch):
     small = replace(FEDERATIONS[FEW], rounds=1, epochs=1)
     monkeypatch.setattr(comparison, "FEDERATIONS", {FEW: small})

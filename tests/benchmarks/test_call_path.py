@@ -86,6 +86,7 @@ def test_an_unknown_commit_is_an_error_with_a_remedy():
         list(read_commit("nothing"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
 def test_calls_benchmark_reports_consistent_figures(tmp_path):
     pytest.importorskip("tensorflow")

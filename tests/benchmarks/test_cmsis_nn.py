@@ -56,6 +56,7 @@ def test_missing_peer_is_shown_and_missing_core_is_an_error() -> None:
         _make_row("a graph", CERTIFICATE | {"cost": [], "parity": absent}, {})
 
 
+@pytest.mark.slow
 def test_kernels_are_called_in_graph_order(bundle) -> None:
     calls = list(_generate_calls(read_quantized_model((bundle / "model.tflite").read_bytes())))
     kinds = [
@@ -64,6 +65,7 @@ def test_kernels_are_called_in_graph_order(bundle) -> None:
     assert kinds == ["convolve", "pool", "convolve", "pool", *["dense"] * 7]
 
 
+@pytest.mark.slow
 def test_a_folder_without_cmsis_nn_is_refused(bundle, tmp_path) -> None:
     with pytest.raises(ExportError, match=r"holds no arm_nnfunctions\.h"):
         measure((bundle / "model.tflite").read_bytes(), tmp_path, TARGETS["cortex-m4"])

@@ -13,6 +13,7 @@ from tests.benchmarks.fleet import comparison, training
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
 
 
+@pytest.mark.slow
 def test_small_fleet_benchmark_accepts_every_update_once(monkeypatch, tmp_path):
     # Sixty clients, because tasks are sent fifty at a time
     small = comparison.Sizes(pair=3, pair_rounds=3, loads=((60, 2),), model_bytes=(20_000,))
@@ -52,6 +53,7 @@ def test_a_python_without_flower_is_an_error_with_a_remedy(tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_training_benchmark_compares_a_fleet_with_local_training(monkeypatch, tmp_path):
     pytest.importorskip("tensorflow")
     pytest.importorskip("sklearn")

@@ -33,6 +33,7 @@ def test_losses_match_hand_computed_values() -> None:
     assert "0.25" in text and "logits 0.9700" in text
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_repeated_int8_benchmark_gives_the_same_rows(tmp_path) -> None:
     pytest.importorskip("tf_keras")

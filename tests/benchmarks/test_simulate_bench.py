@@ -13,6 +13,7 @@ from tests.benchmarks.simulate import scale, steps
 pytest.importorskip("tensorflow", reason="the aggregator extra is not installed")
 
 
+@pytest.mark.slow
 def test_all_peers_start_at_the_same_loss_and_are_reported(monkeypatch, tmp_path):
     monkeypatch.setattr(steps, "STEPS", 4)
     monkeypatch.setattr(steps, "EPOCHS", 1)

@@ -50,6 +50,7 @@ def test_gains_match_hand_computed_values() -> None:
     assert "-2.00 +- 1.00" in text and "+2.50 +- 1.50" in text
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_repeated_tuning_benchmark_tunes_no_client_again(tmp_path, monkeypatch) -> None:
     pytest.importorskip("tensorflow_model_optimization")

@@ -14,6 +14,7 @@ from tests.benchmarks.__main__ import benchmarks
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "figure"), [("monitor", "drawn_kb"), ("dashboard", "streamed_kb")])
 def test_watching_benchmark_reports_processor_time_and_memory(command, figure, monkeypatch, tmp_path):
     if command == "monitor":

@@ -146,7 +146,9 @@ def test_board_replaced_between_rounds_gets_a_model(fleet, toys):
     check_federation(fleet, toys, "pfl-mfe", "fp32", [Hazard("pi-0", "replaced", "transport/link.py:get#13")])
 
 
-@pytest.mark.parametrize("seed", range(RUNS))
+@pytest.mark.parametrize(
+    "seed", [*range(6), *(pytest.param(i, marks=pytest.mark.slow) for i in range(6, RUNS))]
+)
 def test_federation_survives_random_faults(seed, fleet, toys):
     check_federation(fleet, toys, *draw_faults(seed))
 

@@ -71,10 +71,13 @@ MIXTURES = {
 }
 SCHEDULED = {"select": "false", "model": NORMALIZATION, "algorithm": LOCAL + AUGMENTATION}
 VARIANTS = {**MIXTURES, "scheduled": SCHEDULED}
-of_mixtures = pytest.mark.parametrize("variant", MIXTURES, indirect=True, scope="module")
+SLOW = {name: pytest.param(name, marks=pytest.mark.slow) for name in ("augmented", "scheduled")}
+of_mixtures = pytest.mark.parametrize(
+    "variant", [SLOW.get(name, name) for name in MIXTURES], indirect=True, scope="module"
+)
 
 
-@pytest.fixture(scope="module", params=VARIANTS)
+@pytest.fixture(scope="module", params=[SLOW.get(name, name) for name in VARIANTS])
 def variant(request):
     """The text that differs between the configurations."""
     return VARIANTS[request.param]

@@ -142,7 +142,7 @@ UNTYPED_COMMANDS: dict[str, dict[str, str]] = {
         "edgefl broker start": FIVE,
         "edgefl aggregator start": FIVE,
         "edgefl device start --id pi-1 --data pi-1.npz": FIVE,
-        "make test": "runs all tests, this one too",
+        "make test": "runs the tests, this one too",
         "edgefl device start --id pi-2 --data pi-2.npz": FIVE,
     },
 }

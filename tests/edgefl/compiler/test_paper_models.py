@@ -37,7 +37,10 @@ MODELS: dict[str, ModelConfig] = {
 }
 
 
-@pytest.fixture(scope="module", params=MODELS)
+SLOW = {name: pytest.param(name, marks=pytest.mark.slow) for name in ("resnet20", "vgg16")}
+
+
+@pytest.fixture(scope="module", params=[SLOW.get(name, name) for name in MODELS])
 def built_plan(request: pytest.FixtureRequest) -> tuple[Plan, Weights]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mobilenetv2, "BLOCK_STAGES", FEW_STAGES)

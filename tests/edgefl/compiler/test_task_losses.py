@@ -129,7 +129,14 @@ def draw_shards() -> dict[str, Shard]:
     return shards
 
 
-@pytest.mark.parametrize("name", sorted(name for name, entry in REGISTRY.items() if not entry.needs_classes))
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("aem", "fedavg", "fedrep") else pytest.param(name, marks=pytest.mark.slow)
+        for name, entry in sorted(REGISTRY.items())
+        if not entry.needs_classes
+    ],
+)
 def test_algorithms_personalize_a_regression(name: str) -> None:
     # Partial sharing needs a model of several layers, which learns little in three rounds.
     deep = ModelConfig("autoencoder", (4,), 2, {"hidden": 16, "code": 8, "depth": 1})

@@ -41,7 +41,7 @@ def shown(served, make_snapshot, visitor):
 
 
 @pytest.mark.parametrize("theme", THEMES)
-@pytest.mark.parametrize("devices", [8, 500])
+@pytest.mark.parametrize("devices", [8, pytest.param(500, marks=pytest.mark.slow)])
 def test_page_is_readable_at_three_widths_in_both_themes(
     served, make_snapshot, visitor, list_violations, devices, theme
 ):

@@ -192,6 +192,7 @@ def test_aem_figures_of_a_real_run_are_reproducible(name, aem, tmp_path, capsys)
     assert figure["rows"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["clustered-3", "clustered-4", "clustered-5", "clustered-6"])
 def test_clustered_figures_of_a_real_run_are_drawn(name, clustered, tmp_path, capsys):
     path = tmp_path / "figure.svg"
@@ -205,6 +206,7 @@ def test_clustered_figures_of_a_real_run_are_drawn(name, clustered, tmp_path, ca
         )
 
 
+@pytest.mark.slow
 def test_fedmix_and_pfl_moe_figures_of_real_runs_are_drawn(simulate_once, tmp_path):
     """The gradient divergence of FedAvg and FedMix, experts over rounds, and a client's gain over FedAvg."""
     dirichlet = 'name = "dirichlet"\nnum_clients = 4\nalpha = 0.5\nmin_samples = 60'

@@ -166,6 +166,7 @@ def test_file_system_without_locks_is_named(tmp_path, monkeypatch):
     assert os.strerror(errno.ENOLCK) in str(error.value)
 
 
+@pytest.mark.slow
 def test_stage_refuses_a_start_that_was_played_again(calls, tmp_path):
     first, second = ExperimentStage("first", CONFIG), ExperimentStage("second", CONFIG, after="first")
     with Progress() as progress:
@@ -180,6 +181,7 @@ def test_stage_refuses_a_start_that_was_played_again(calls, tmp_path):
             runner.play_all([other, second], "a test")
 
 
+@pytest.mark.slow
 def test_stage_starts_from_the_states_after_the_rounds(calls, tmp_path):
     """A late client of FedPer trains its head in the personalization. A second stage trains it again, also
     if it follows in the same process.
@@ -272,6 +274,7 @@ def test_rotated_clients_cannot_be_pooled(calls, tmp_path):
         play_stage(tmp_path, ExperimentStage("pooled", config, pooled=True))
 
 
+@pytest.mark.slow
 def test_stage_starts_from_the_weights_of_an_earlier_one_where_they_fit(calls, tmp_path):
     """The trained stage has ten classes. The next one has nine, so that only hidden layers fit."""
     model = ModelConfig("mlp", (28, 28, 1), 10, {"hidden": 4})
@@ -295,6 +298,7 @@ def test_stage_starts_from_the_weights_of_an_earlier_one_where_they_fit(calls, t
         np.testing.assert_array_equal(first[name], expected)
 
 
+@pytest.mark.slow
 def test_stage_refuses_weights_that_do_not_fit(calls, tmp_path):
     trained = ExperimentStage("trained", replace(CONFIG, algorithm="fedavg"))
     other = replace(trained.config, model=ModelConfig("mlp", (28, 28, 1), 10, {"hidden": 4}))
@@ -305,6 +309,7 @@ def test_stage_refuses_weights_that_do_not_fit(calls, tmp_path):
             runner.play(started, "a test")
 
 
+@pytest.mark.slow
 def test_layers_and_evaluations_are_measured(calls, tmp_path):
     partition = PartitionConfig("tasks", 4, {"num_tasks": 4, "clusters": 2, "samples": 4, "test_samples": 2})
     model = ModelConfig("mlp", (28, 28, 1), 10, {"hidden": 4})

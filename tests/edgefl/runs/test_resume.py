@@ -47,7 +47,11 @@ def is_personalizing(out):
 
 @pytest.mark.parametrize(
     ("algorithm", "reached"),
-    [("ditto", is_past_a_checkpoint), ("ifca", is_past_a_checkpoint), ("ditto", is_personalizing)],
+    [
+        ("ditto", is_past_a_checkpoint),
+        pytest.param("ifca", is_past_a_checkpoint, marks=pytest.mark.slow),
+        ("ditto", is_personalizing),
+    ],
 )
 def test_killed_and_resumed_run_equals_uninterrupted_run(
     algorithm, reached, tmp_path, prepare, start, wait_until, capfd

@@ -80,6 +80,7 @@ def local_ray(monkeypatch):
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("local_ray")
 def test_search_runs_four_stages_once_and_writes_the_federation(run, config_file, tmp_path):
     pytest.importorskip("keras", reason="the aggregator extra is not installed")
@@ -194,6 +195,7 @@ def test_diverging_trial_is_an_error(build_fitting_plan, config_and_shards):
         run_trial(Trial(TUNE_STAGES[0], stage_config, plan, initial, shards), lambda step, score: None)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("local_ray")
 def test_only_divergence_counts_as_diverged(build_fitting_plan, config_and_shards):
     """Any other error of a trial, here a shard with NaN, reaches the user with its text."""

@@ -129,7 +129,8 @@ LAYERS = {
 }
 
 
-CASES = [(name, 8) for name in LAYERS] + [("LSTM", 32), ("GRU", 32), ("sequences of both directions", 32)]
+LONG = ("LSTM", "GRU", "sequences of both directions")
+CASES = [(name, 8) for name in LAYERS] + [pytest.param(name, 32, marks=pytest.mark.slow) for name in LONG]
 
 
 @pytest.mark.parametrize(("name", "steps"), CASES)

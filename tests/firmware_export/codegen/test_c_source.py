@@ -22,7 +22,11 @@ from firmware_export.quantize.quantize import RECIPES, quantize
 from firmware_export.quantize.ranges import record_extremes
 from firmware_export.tflite.interpreter import load_tflite, quantize_input
 
-MIXTURES = [*((kind, "uci-har") for kind in KINDS), ("aem", "fashion-mnist"), ("pfl-mfe", "cifar10")]
+LARGE = [("aem", "fashion-mnist"), ("pfl-mfe", "cifar10")]
+MIXTURES = [
+    *(pytest.param((kind, "uci-har"), id=f"{kind}-uci-har") for kind in KINDS),
+    *(pytest.param(case, id="-".join(case), marks=pytest.mark.slow) for case in LARGE),
+]
 GATED = {"aem": 3, "ensemble": 3, "fedmix": 3, "pfl-mf": 2, "pfl-mfe": 2}
 CORES = ("cortex-m0", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55", "rv32imc")
 PARTS_MAIN = """
@@ -54,7 +58,7 @@ int main(int argc, char **argv)
 """
 
 
-@pytest.fixture(scope="module", params=MIXTURES, ids="-".join)
+@pytest.fixture(scope="module", params=MIXTURES)
 def made(request, mixture_of):
     return mixture_of(*request.param)
 

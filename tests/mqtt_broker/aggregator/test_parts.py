@@ -4,7 +4,6 @@ dev broker.
 
 import json
 import math
-import time
 
 import numpy as np
 import pytest
@@ -277,7 +276,5 @@ def test_used_port_and_missing_mosquitto_are_errors(monkeypatch):
 
 
 def test_broker_that_does_not_answer_times_out(monkeypatch):
-    start_time = time.monotonic()
     with pytest.raises(LinkError, match="did not answer on port"):
         embedded.wait_until_up(choose_port(), lambda: True, 0.2)
-    assert time.monotonic() - start_time < 5

@@ -388,6 +388,7 @@ def test_foreign_server_cannot_join_the_cluster(enrolled_cluster, tmp_path):
             process.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_killed_server_does_not_disturb_a_round(cluster, federate, toys):
     """One device and the aggregator use the server that is killed, and each other device uses another
