@@ -269,14 +269,21 @@ def limit(tests: list[str], seconds: dict[str, float], budget_s: float) -> list[
     return kept
 
 
-def judge_all(copy: Path, budget_s: float, workers: int) -> None:
-    """Judge every mutant of a copy, and write `judged.json` and a line for each mutant."""
+def judge_all(copy: Path, budget_s: float, workers: int, only: set[str] | None) -> None:
+    """Judge every mutant of a copy, and write `judged.json` and a line for each mutant.
+
+    Args:
+        copy: the directory of the copy.
+        budget_s: longest run of tests for one mutant, in seconds.
+        workers: number of mutants that are judged at the same time.
+        only: ids of the tests to run. None runs all.
+    """
     mutants = [Mutant(**row) for row in json.loads((copy / "mutants.json").read_text())]
     reach, seconds = read_reach(copy)
 
     def run(mutant: Mutant) -> dict[str, object]:
         begun = time.monotonic()
-        reaching = reach.get(mutant.number, [])
+        reaching = [test for test in reach.get(mutant.number, []) if only is None or test in only]
         tests = limit(reaching, seconds, budget_s)
         finder = judge(copy, mutant, tests) if tests else ""
         took = time.monotonic() - begun
@@ -308,12 +315,14 @@ def main() -> None:
     judging.add_argument("copy", type=Path)
     judging.add_argument("--seconds", type=float, default=300.0, help="longest run of tests for one mutant")
     judging.add_argument("--workers", type=int, default=2)
+    judging.add_argument("--only", type=Path, help="file with the ids of the tests to run, one a line")
     arguments = parser.parse_args()
     if arguments.command == "plant":
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(arguments.copy)], check=True)
         plant(arguments.copy, choose_mutants(arguments.copy, arguments.seed, arguments.count))
     else:
-        judge_all(arguments.copy.resolve(), arguments.seconds, arguments.workers)
+        only = set(arguments.only.read_text().splitlines()) if arguments.only else None
+        judge_all(arguments.copy.resolve(), arguments.seconds, arguments.workers, only)
 
 
 if __name__ == "__main__":

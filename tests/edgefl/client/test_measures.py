@@ -16,6 +16,7 @@ from edgefl.rng import derive_rng
 from edgefl.server.baseline import with_baseline
 from edgefl.tasks.config import TaskConfig
 from edgefl.types import ClientState, Peer, Shard
+from tests.support.numpy_learner.softmax import softmax_spec
 
 ANOMALY = TaskConfig("anomaly")
 
@@ -24,18 +25,15 @@ class Constant:
     """A learner whose model returns the same outputs for every sample."""
 
     def __init__(self, task: TaskConfig, outputs: list[float]) -> None:
-        self.spec = replace(SPEC, task=task.as_plan_entry())
+        self.spec = replace(
+            softmax_spec("fedavg", inputs=4, features=3, classes=3), task=task.as_plan_entry()
+        )
         self.outputs = np.array(outputs, np.float32)
 
     def predict(self, signature, weights, data):
         return np.tile(self.outputs, (len(data["x"]), 1))
 
 
-CONFIG = FederationConfig(
-    task=ANOMALY, model=ModelConfig("autoencoder", (4,), 4, {"hidden": 4, "code": 2, "depth": 1}), rounds=1
-)
-PLAN, INITIAL = build_plan(CONFIG)
-SPEC = PLAN.spec
 PEER = Peer("predict", {})
 
 
@@ -94,9 +92,15 @@ def test_detector_is_never_trained_on_its_validation_samples() -> None:
             trained.append(data["x"])
             return super().fit(signature, weights, data, labels, **further)
 
-    runner = ClientRunner(PLAN, Recording(PLAN), {"pi-1": shard}, 1)
-    algorithm = with_baseline(make_algorithm("fedavg", None, SPEC.options), CONFIG, SPEC)
-    state = algorithm.init(INITIAL, derive_rng(1, 0, "init"))
+    config = FederationConfig(
+        task=ANOMALY,
+        model=ModelConfig("autoencoder", (4,), 4, {"hidden": 4, "code": 2, "depth": 1}),
+        rounds=1,
+    )
+    plan, initial = build_plan(config)
+    runner = ClientRunner(plan, Recording(plan), {"pi-1": shard}, 1)
+    algorithm = with_baseline(make_algorithm("fedavg", None, plan.spec.options), config, plan.spec)
+    state = algorithm.init(initial, derive_rng(1, 0, "init"))
     broadcast = algorithm.broadcast(replace(state, phase=PHASE_PERSONALIZE), "pi-1")
     held_out = runner.split("pi-1").x
     mixture, _, metrics = runner.personalize(WorkItem(broadcast, ClientState(), "pi-1"))

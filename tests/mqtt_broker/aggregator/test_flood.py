@@ -58,8 +58,8 @@ def test_unread_messages_stay_with_the_broker_and_publishing_continues(connectio
         while aggregator._received.waiting_bytes <= ROOM_BYTES:
             assert time.monotonic() < deadline
         # The broker has the acknowledgements too once the next message of this connection has passed it.
-        # mosquitto 2.0.11 sends up to a window of queued messages for each acknowledgement, so none may be on
-        # its way while messages wait in the broker.
+        # mosquitto before 2.0.13 sends up to a window of queued messages for each acknowledgement, so none
+        # may be on its way while messages wait in the broker.
         exchange(aggregator, device, b"first")
         publish(device, upload_topics[FILLING:])
         for number in range(5):
