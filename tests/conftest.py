@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from edgefl.runs import pipeline
 from tests.support.debian_packages import format_command, list_missing
+from tests.support.plans import make_cached_builder
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -39,6 +41,21 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"{count} skipped: {reason}")
     if missing := list_missing():
         terminalreporter.write_line(f"install what the tests lack: {format_command(missing)}")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def cached_plans(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Build each plan of a run once, for all processes that run the tests.
+
+    This is about the plans that `edgefl simulate` and other commands build in a process of their own, where it
+    takes five seconds to load TensorFlow.
+    """
+    cache = getattr(request.config, "cache", None)
+    directory = cache.mkdir("plans") if cache else tmp_path_factory.mktemp("plans")
+    with pytest.MonkeyPatch.context() as patch:
+        build = make_cached_builder(pipeline.build_plan_in_subprocess, directory)
+        patch.setattr(pipeline, "build_plan_in_subprocess", build)
+        yield
 
 
 @pytest.fixture(scope="session")

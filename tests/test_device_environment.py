@@ -147,6 +147,7 @@ def run_python(python: Path, *arguments: str, cwd: Path) -> subprocess.Completed
     )
 
 
+@pytest.mark.slow
 def test_the_base_install_is_small(device_python: Path, tmp_path: Path) -> None:
     code = (
         "import importlib.metadata as m, importlib.util as u, json; "

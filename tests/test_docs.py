@@ -70,8 +70,18 @@ def test_documented_configurations_parse(page: Path) -> None:
         parse_config(text)
 
 
+# Their blocks train for more than five seconds.
+SLOW = {"bring-your-model.md", "fedmix.md", "follow-one-round.md", "pfl-moe.md"}
+
+
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if list_blocks(page, "python")], ids=lambda page: page.name
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.slow) if page.name in SLOW else page
+        for page in PAGES
+        if list_blocks(page, "python")
+    ],
+    ids=lambda page: page.name,
 )
 def test_documented_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorflow")

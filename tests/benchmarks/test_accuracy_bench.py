@@ -155,6 +155,7 @@ def test_flower_client_trains_the_same_weights_as_edgefl(tmp_path, algorithm, mu
     assert moved > 1e-3
 
 
+@pytest.mark.slow
 def test_both_accuracy_measurements_agree():
     pytest.importorskip("tensorflow", reason="the aggregator extra is not installed")
     config = make_small_config("fedavg", 1)

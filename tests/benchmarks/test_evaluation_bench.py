@@ -3,6 +3,7 @@
 import pytest
 
 
+@pytest.mark.slow
 def test_update_time_is_measured_with_and_without_evaluation():
     pytest.importorskip("keras", reason="the aggregator extra is not installed")
     from tests.benchmarks.simulate.evaluation import render, run_evaluation_bench

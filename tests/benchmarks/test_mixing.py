@@ -8,6 +8,8 @@ from firmware_export.tflite.graph import read_graph
 from firmware_export.tflite.interpreter import load_tflite, run_samples
 from tests.benchmarks.firmware.mixing import measure_agreement, mix_logits, mix_outside
 
+pytestmark = pytest.mark.slow  # the formulas are not in the product
+
 
 @pytest.fixture(scope="module", params=["aem", "fedmix"])
 def made(request, mixture_of):

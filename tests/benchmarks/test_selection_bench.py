@@ -3,6 +3,7 @@
 import pytest
 
 
+@pytest.mark.slow
 def test_time_of_each_personalization_part_is_measured():
     pytest.importorskip("keras", reason="the aggregator extra is not installed")
     from tests.benchmarks.simulate.selection import measure

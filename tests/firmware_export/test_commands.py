@@ -77,6 +77,7 @@ def test_export_and_infer_print_readable_text(model, state, tmp_path) -> None:
     assert shown.returncode == 0 and "float32" in shown.stdout and "runtime ai-edge-litert" in shown.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_tuned_export_prints_its_control(state, tmp_path) -> None:
     pytest.importorskip("tensorflow_model_optimization")

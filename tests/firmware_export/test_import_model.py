@@ -20,7 +20,7 @@ from firmware_export.tflite.portable import to_portable
 
 pytest.importorskip("tflite_micro")
 MLPERF_TINY = Path(__file__).parents[3] / "shared" / "data" / "mlperf_tiny"
-REFERENCE_MODELS = ("kws", "vww", "ic", "ad")
+REFERENCE_MODELS = ("kws", "ic", "ad")
 
 
 @pytest.fixture
@@ -347,7 +347,9 @@ def test_folder_that_cannot_be_written_is_named(model, tmp_path) -> None:
     assert f"cannot write the export to {out}" in str(result.exception)
 
 
-@pytest.mark.parametrize("name", REFERENCE_MODELS)
+@pytest.mark.parametrize(
+    "name", ["vww", *(pytest.param(name, marks=pytest.mark.slow) for name in REFERENCE_MODELS)]
+)
 def test_reference_models_of_mlperf_tiny_are_exported(name, tmp_path) -> None:
     path = MLPERF_TINY / f"{name}.tflite"
     if not path.exists():

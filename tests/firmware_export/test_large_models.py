@@ -87,6 +87,7 @@ def exported(state, tmp_path_factory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_every_runtime_gives_the_same_outputs_for_a_large_export(
     exported, state, micro_environment, other_python, tmp_path
 ) -> None:

@@ -180,6 +180,7 @@ def test_options_include_the_defences_of_the_scenario(setting):
     assert setting.build_options(Scenario("", {"withhold": "bias"}))["withhold"] == "bias"
 
 
+@pytest.mark.slow
 def test_audit_command_prints_all_scenarios_as_json(tmp_path, capsys):
     pytest.importorskip("tensorflow")
     pytest.importorskip("sklearn")

@@ -20,6 +20,7 @@ def test_device_bench_reports_time_and_memory(monkeypatch):
     assert row["litert_ms"] > 0 and row["keras_mb"] > row["litert_mb"] > 20
 
 
+@pytest.mark.slow
 def test_wire_bench_compares_codecs_with_fp32(tmp_path):
     out = tmp_path / "wire"
     arguments = [

@@ -94,6 +94,7 @@ def test_plan_of_a_classification_has_no_trace_of_tasks() -> None:
     assert not any("label" in signature for signature in stored["signatures"])
 
 
+@pytest.mark.slow
 def test_autoencoders_reconstruct_their_input() -> None:
     for name, shape in (("autoencoder", (64,)), ("conv-autoencoder", (16, 2))):
         size = int(np.prod(shape))

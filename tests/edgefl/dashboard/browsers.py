@@ -43,11 +43,11 @@ def open_chromium():
 class Visitor:
     """Opens pages and collects the warnings and errors of their consoles."""
 
-    def __init__(self, browser, pictures):
+    def __init__(self, browser):
         self.browser = browser
         self.console_errors = []
         self.pages = []
-        self.pictures = Path(os.environ.get("EDGEFL_SCREENSHOTS", pictures))
+        self.pictures = os.environ.get("EDGEFL_SCREENSHOTS")
 
     def visit(self, url, width=1024, theme="light", **options):
         page = self.browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme, **options)
@@ -62,9 +62,10 @@ class Visitor:
         return page
 
     def save_picture(self, page, name):
-        """Save a screenshot of the whole page in the directory EDGEFL_SCREENSHOTS."""
-        self.pictures.mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=self.pictures / f"{name}.png", full_page=True, animations="disabled")
+        """Save a screenshot of the whole page in the directory EDGEFL_SCREENSHOTS, if it is set."""
+        if self.pictures:
+            Path(self.pictures).mkdir(parents=True, exist_ok=True)
+            page.screenshot(path=f"{self.pictures}/{name}.png", full_page=True, animations="disabled")
 
     def close(self):
         for page in self.pages:

@@ -169,9 +169,9 @@ def chromium():
 
 
 @pytest.fixture
-def visitor(chromium, tmp_path):
+def visitor(chromium):
     """Visits pages. A warning or an error in a console fails the test."""
-    page_visitor = browsers.Visitor(chromium, tmp_path / "pictures")
+    page_visitor = browsers.Visitor(chromium)
     yield page_visitor
     page_visitor.close()
     assert not page_visitor.console_errors

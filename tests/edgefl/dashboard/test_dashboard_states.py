@@ -177,6 +177,7 @@ def test_finished_page_shows_the_mean_accuracies(
     visitor.save_picture(page, "finished-seen-later")
 
 
+@pytest.mark.slow
 def test_finished_page_shows_a_lost_device_as_offline(
     broker, make_federation, toys, start_dashboard, visitor
 ):

@@ -112,7 +112,11 @@ def test_demo_federation_beats_local_training_and_writes_models(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("number", "progress"), [(signal.SIGINT, "building the plan"), (signal.SIGTERM, "of 2 online")]
+    ("number", "progress"),
+    [
+        (signal.SIGINT, "building the plan"),
+        pytest.param(signal.SIGTERM, "of 2 online", marks=pytest.mark.slow),
+    ],
 )
 def test_an_interrupted_demo_leaves_no_process(tmp_path: Path, number: signal.Signals, progress: str) -> None:
     demo = subprocess.Popen(

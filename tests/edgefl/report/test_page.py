@@ -202,7 +202,7 @@ def test_missing_or_invalid_verdict_is_computed_from_the_clients(write_run, stor
     assert "▲ 2.0 points above alone" in text
 
 
-@pytest.mark.parametrize("run", ["clustered", "aem", "one_long_name"])
+@pytest.mark.parametrize("run", ["clustered", pytest.param("aem", marks=pytest.mark.slow), "one_long_name"])
 def test_page_fits_the_width_of_a_browser_window(run, request, write_run, tmp_path):
     """On a phone and on a desktop, with the tables and lists closed and open."""
     pytest.importorskip("playwright")

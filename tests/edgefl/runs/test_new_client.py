@@ -299,6 +299,7 @@ def test_gate_with_other_shapes_is_refused(simulate):
                 list_participant_gates(replace(finished, state=replace(finished.state, models=models)))
 
 
+@pytest.mark.slow
 def test_batch_norms_take_the_statistics_of_many_unlabelled_samples(samples, tmp_path):
     """With wrong statistics of the server, the predictions for 60 samples stay, and those for 30 change."""
     import keras

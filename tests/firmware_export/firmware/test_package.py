@@ -115,6 +115,7 @@ def test_header_without_sizes_is_refused(hand) -> None:
         make_package_files({**hand.FILES, "model.h": ""}, "door", SHA256)
 
 
+@pytest.mark.slow
 def test_platformio_accepts_the_manifests(package, tools) -> None:
     ran = subprocess.run(
         [tools, "-c", PLATFORMIO_CHECK, package], capture_output=True, text=True, timeout=100

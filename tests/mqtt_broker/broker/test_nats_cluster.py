@@ -300,6 +300,7 @@ def test_enrolled_nats_devices_can_access_only_their_own_topics(tmp_path, federa
         single_server.close()
 
 
+@pytest.mark.slow
 def test_client_port_requires_a_certificate(enrolled_cluster):
     """Users have no password, and NATS accepts an empty password for them. Boards and aggregator work
     during the attack.

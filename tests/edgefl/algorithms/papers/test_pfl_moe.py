@@ -198,7 +198,10 @@ def test_unknown_optimizer_of_the_gate_is_refused():
         make_algorithm("pfl-mfe", None, {"gate_optimizer": "adamw"})
 
 
-@pytest.fixture(scope="module", params=["pfl-fb", "pfl-mf", "pfl-mfe"])
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("pfl-fb", "pfl-mf")]
+
+
+@pytest.fixture(scope="module", params=["pfl-mfe", *SLOW])
 def pair(request, tiny_config):
     """Return (name, plan, plan with augmentation, initial weights). The gate's optimizer is SGD."""
     from edgefl.algorithms.plans import build_plan
@@ -273,7 +276,10 @@ def test_litert_and_keras_personalize_alike_with_augmentation(pair, digits):
     assert not any(key.startswith(("conv", "global")) for key in changed)
 
 
-@pytest.mark.parametrize("augmentation", [AugmentationConfig(), AugmentationConfig(flip=True)])
+@pytest.mark.parametrize(
+    "augmentation",
+    [pytest.param(AugmentationConfig(), marks=pytest.mark.slow), AugmentationConfig(flip=True)],
+)
 def test_gate_on_the_image_reads_normalized_samples(augmentation, tiny_config, digits):
     """With mean and std, the gate is the one of a raw model on samples that were normalized before."""
     from edgefl.algorithms.plans import build_plan
