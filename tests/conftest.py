@@ -47,8 +47,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def cached_plans(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Build each plan of a run once, for all processes that run the tests.
 
-    This is about the plans that `edgefl simulate` and other commands build in a process of their own, where it
-    takes five seconds to load TensorFlow.
+    This is about the plans that `edgefl simulate` and other commands build in a process of their own, where
+    it takes five seconds to load TensorFlow.
     """
     cache = getattr(request.config, "cache", None)
     directory = cache.mkdir("plans") if cache else tmp_path_factory.mktemp("plans")

@@ -57,7 +57,6 @@ def make_cached_builder(build: Builder, directory: Path) -> Builder:
                 (folder / "writing").write_bytes(encode_weights(initial))
                 os.replace(folder / "writing", folder / INITIAL_FILE)
         plan = load_plan(folder)
-        initial = folder / INITIAL_FILE
-        return plan, decode_initial_weights(initial.read_bytes(), plan.spec, str(initial))
+        return plan, decode_initial_weights((folder / INITIAL_FILE).read_bytes(), plan.spec, str(folder))
 
     return build_cached
