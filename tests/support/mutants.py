@@ -2,7 +2,7 @@
 
     python -m tests.support.mutants plant COPY --seed 1 --count 100
     cd COPY && make install
-    EDGEFL_MUTANT_HITS=hits.txt python -m pytest -n 2 -p tests.support.mutants --outcomes outcomes.jsonl
+    EDGEFL_MUTANT_HITS=$PWD/hits.txt python -m pytest -n 2 -p tests.support.mutants --outcomes outcomes.jsonl
     python -m tests.support.mutants judge COPY --seconds 300
 
 A mutant is one changed expression or one removed call inside a function. All mutants sleep in one copy of the
@@ -18,7 +18,6 @@ import os
 import random
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -232,24 +231,23 @@ def judge(copy: Path, mutant: Mutant, tests: list[str]) -> str:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "tests.txt").write_text("\n".join(tests))
+    # A cache of its own, because a plan of another mutant would hide this one. The runtimes are not ours.
+    runtimes = copy / ".pytest_cache" / "d" / "runtimes"
+    runtimes.mkdir(parents=True, exist_ok=True)
+    (folder / "cache" / "d").mkdir(parents=True)
+    (folder / "cache" / "d" / "runtimes").symlink_to(runtimes)
     command = [
-        sys.executable,
+        str(copy / ".venv" / "bin" / "python"),
         "-m",
         "pytest",
         "-x",
         "-q",
         "-p",
-        "no:cacheprovider",
-        "-p",
         "tests.support.mutants",
     ]
-    command += ["--timeout=120", "--outcomes", str(folder / "outcomes.jsonl"), f"@{folder / 'tests.txt'}"]
-    command[0] = str(copy / ".venv" / "bin" / "python")
-    environment = {
-        **os.environ,
-        "EDGEFL_MUTANT": str(mutant.number),
-        "EDGEFL_TEST_CACHE": str(folder / "cache"),
-    }
+    command += ["-o", f"cache_dir={folder / 'cache'}", "--timeout=120"]
+    command += ["--outcomes", str(folder / "outcomes.jsonl"), f"@{folder / 'tests.txt'}"]
+    environment = {**os.environ, "EDGEFL_MUTANT": str(mutant.number)}
     with (folder / "output.txt").open("w") as output:
         done = subprocess.run(command, cwd=copy, env=environment, stdout=output, stderr=output, check=False)
     rows = [json.loads(line) for line in (folder / "outcomes.jsonl").read_text().splitlines()]
