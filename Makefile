@@ -2,7 +2,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
-JOBS ?= 2
+# Three processes on two cores: half of the tests wait for brokers, devices and aggregators.
+JOBS ?= 3
 EXTRAS ?= aggregator,broker,dp,export,images,mlflow,monitor,plots,prometheus,tensorboard,tools,dev
 STAMP := $(VENV)/.installed
 export TF_CPP_MIN_LOG_LEVEL ?= 2
@@ -19,9 +20,9 @@ demo: install  ## four device processes federate, personalize and quantize; abou
 	$(BIN)/edgefl demo $(ARGS)
 
 check: lint  ## lint, types and a fast part of the tests, before each commit
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -q $(CHECKS) $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q $(CHECKS) $(ARGS)
 
-test: install  ## all that a change is likely to break, in two processes; JOBS=0 runs the tests in this one
+test: install  ## all that a change is likely to break, in three processes; JOBS=0 runs the tests in this one
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(ARGS)
 
 test-all: install  ## every test, with as many random cases as the four targets below; hours

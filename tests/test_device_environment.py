@@ -160,7 +160,9 @@ def test_the_base_install_is_small(device_python: Path, tmp_path: Path) -> None:
     assert not [name for name in names if "tensorflow" in name]
 
 
-@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+@pytest.mark.parametrize(
+    "python", ["3.11", *(pytest.param(version, marks=pytest.mark.slow) for version in ("3.12", "3.13"))]
+)
 def test_a_64_bit_board_installs_wheels(python: str) -> None:
     wheels = resolve_wheels("aarch64", python)
     assert {"ai-edge-litert", "ai-edge-quantizer", "cryptography", "numpy", "pynacl"} <= wheels.keys()

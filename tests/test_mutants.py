@@ -1,6 +1,5 @@
 """Mutants change one expression or remove one call, sleep in a copy, and record which tests reach them."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -92,19 +91,47 @@ def test_tests_of_a_shared_fixture_and_no_failed_tests_reach_a_mutant(tmp_path):
         ("a::bad", 1.0, "failed"),
         ("b::x", 3.0, "passed"),
     ]
-    (tmp_path / "outcomes.jsonl").write_text(
-        "".join(
-            json.dumps({"test": t, "phase": "call", "outcome": o, "seconds": s}) + "\n" for t, s, o in rows
-        )
+    cases = "".join(
+        f'<testcase file="{test[0]}" name="{test[3:]}" time="{seconds}">'
+        f"{'<failure/>' if outcome == 'failed' else ''}</testcase>"
+        for test, seconds, outcome in rows
     )
+    (tmp_path / "outcomes.xml").write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
     (tmp_path / "hits.txt").write_text("7 a::one (setup)\n8 b::x (call)\n8 a::one (call)\n9 \n")
     reach, seconds = mutants.read_reach(tmp_path)
     assert reach == {7: ["a::two", "a::one"], 8: ["a::one", "b::x"], 9: []}
     assert seconds["b::x"] == 3.0
 
 
-def test_longest_run_keeps_the_fastest_tests_and_at_least_ten():
+def test_longest_run_keeps_the_fastest_tests_and_at_least_one():
     seconds = {f"t{i:02}": float(i) for i in range(20)}
     assert mutants.limit(list(seconds), seconds, 10**6) == list(seconds)
     assert mutants.limit(list(seconds), seconds, 66.0) == list(seconds)[:12]
-    assert mutants.limit(list(seconds), seconds, 1.0) == list(seconds)[:10]
+    assert mutants.limit(["t19"], seconds, 1.0) == ["t19"]
+
+
+def test_outcomes_have_the_ids_of_the_tests(tmp_path):
+    (tmp_path / "test_a.py").write_text(
+        "import pytest\n\n\n@pytest.mark.parametrize('x', ['a b', '[c]'])\n"
+        "def test_one(x):\n    assert x != '[c]'\n\n\n"
+        "class TestTwo:\n    def test_three(self):\n        pytest.skip('no reason')\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-c",
+        "/dev/null",
+        "--rootdir",
+        tmp_path,
+        *mutants.REPORT,
+    ]
+    command += [f"--junitxml={tmp_path / 'outcomes.xml'}", "-p", "no:cacheprovider", tmp_path]
+    subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    outcomes = mutants.read_outcomes(tmp_path / "outcomes.xml")
+    assert {test: outcome for test, (outcome, _) in outcomes.items()} == {
+        "test_a.py::test_one[a b]": "passed",
+        "test_a.py::test_one[[c]]": "failed",
+        "test_a.py::TestTwo::test_three": "skipped",
+    }

@@ -35,6 +35,8 @@ REASON_PHRASES = (
 Any other reason is malformed: another shape, size, dtype or encoding.
 """
 MALFORMED = "malformed"
+ANSWER_TIMEOUT_S = 5.0
+"""Longest time without a byte from a scraper, after which its connection is closed."""
 
 
 def classify_reason(reason: str) -> str:
@@ -249,6 +251,9 @@ def serve_metrics(metrics: FederationMetrics, host: str, port: int) -> Iterator[
         raise ConfigError(
             f"cannot listen on {host}:{port} for --metrics-port: {error.strerror or error}; pass another port"
         ) from error
+    # Closing the server waits for the answers that are being sent, so that the last scrape is complete.
+    server.daemon_threads = False
+    server.RequestHandlerClass.timeout = ANSWER_TIMEOUT_S
     try:
         yield f"http://{host}:{server.server_port}/metrics"
     finally:

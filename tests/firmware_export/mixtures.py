@@ -12,6 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from edgefl.config import MIXTURE_ONLY, DataConfig, FederationConfig, ModelConfig, PartitionConfig
 from edgefl.data import load_data, make_shards
 from edgefl.data.dataset import Dataset
@@ -54,6 +56,17 @@ ROUNDS = {("aem", "fashion-mnist"): 3, ("fedmix", "uci-har"): 4}
 too steep for int8.
 """
 KINDS = tuple(OPTIONS)
+FAST = ("aem", "pfl-mfe", "single")
+ON_PICTURES = (("aem", "fashion-mnist"), ("pfl-mfe", "cifar10"))
+MIXTURES = [
+    pytest.param(
+        (kind, data),
+        id=f"{kind}-{data}",
+        marks=() if kind in FAST and data == "uci-har" else pytest.mark.slow,
+    )
+    for kind, data in (*((kind, "uci-har") for kind in KINDS), *ON_PICTURES)
+]
+"""Kinds of mixtures and their data sets, as parameters of tests. It takes seconds to train each of them."""
 
 
 @dataclass(frozen=True)

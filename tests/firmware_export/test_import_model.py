@@ -81,6 +81,7 @@ def test_verify_draws_random_inputs_again(model, tmp_path) -> None:
             verify_bundle(out)
 
 
+@pytest.mark.slow
 def test_seed_belongs_to_random_inputs_only(model, tmp_path) -> None:
     out = tmp_path / "out"
     np.savez(tmp_path / "samples.npz", x=np.zeros((30, 8), np.int8))
@@ -93,6 +94,7 @@ def test_seed_belongs_to_random_inputs_only(model, tmp_path) -> None:
         verify_bundle(out)
 
 
+@pytest.mark.slow
 def test_verify_prints_warnings_on_lines_of_their_own(model, tmp_path) -> None:
     out = tmp_path / "out"
     assert run_export(model, "-o", out, "--target", "host", "--samples", 4).exit_code == 0
@@ -165,6 +167,7 @@ def test_random_samples_cover_all_bytes_and_depend_on_the_seed(model) -> None:
     assert dequantize_input(loaded, np.array([[loaded.zero_point] * 8]))[0, 0] == 0
 
 
+@pytest.mark.slow
 def test_labels_are_strings_of_the_header(model, tmp_path) -> None:
     """Names with quotes, a trigraph, a digit after an octal escape, and another alphabet."""
     names = ['a "quoted" one\\', "??=1", "größe9 \N{SNOWMAN}"]
@@ -328,6 +331,7 @@ def test_options_before_the_model_are_refused(model, tmp_path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_second_export_replaces_the_first(model, tmp_path) -> None:
     out = tmp_path / "out"
     for samples in (31, 32):

@@ -147,7 +147,11 @@ def test_unsupported_layer_is_named_with_an_alternative(
 
 @pytest.mark.parametrize(
     "layer",
-    [lambda: L.LSTM(4, unroll=True), lambda: L.LSTM(4), lambda: L.GRU(4)],
+    [
+        lambda: L.LSTM(4, unroll=True),
+        lambda: L.LSTM(4),
+        pytest.param(lambda: L.GRU(4), marks=pytest.mark.slow),
+    ],
     ids=["unrolled LSTM", "LSTM", "GRU"],
 )
 def test_recurrent_model_trains_and_exports_like_keras(tmp_path: Path, layer: Any) -> None:

@@ -165,6 +165,7 @@ def test_next_runs_the_first_missing_seed_until_none_is_left(tiny, tmp_path, cap
     ]
 
 
+@pytest.mark.slow
 def test_next_gives_each_experiment_a_directory_in_out(tiny, tmp_path):
     """Stages of different experiments may have the same name."""
     typed = ["reproduce", "--next", "--out", "mine", "--results", "results", "--processes", "1"]
@@ -209,6 +210,7 @@ def test_refused_model_file_can_be_replaced(tiny, tmp_path, capsys):
     assert run_command(typed) == 0
 
 
+@pytest.mark.slow
 def test_model_file_that_changes_during_the_run_leaves_no_result(tiny, tmp_path, capsys, monkeypatch):
     import keras
 

@@ -96,6 +96,7 @@ def break_client(federation, client_id):
     return replace(federation, shards={**federation.shards, client_id: replace(shard, x_train=x)})
 
 
+@pytest.mark.slow
 def test_ray_results_equal_serial_results_and_the_connection_closes(federation, tiny, tiny_config):
     from edgefl.simulation.engines.ray import RayEngine
 

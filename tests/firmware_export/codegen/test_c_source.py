@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from edgefl_export_tests_mixtures import KINDS  # conftest.py has loaded it
+from edgefl_export_tests_mixtures import MIXTURES  # conftest.py has loaded it
 
 from edgefl.errors import ExportError
 from edgefl.plan.fill import fill_template
@@ -22,11 +22,6 @@ from firmware_export.quantize.quantize import RECIPES, quantize
 from firmware_export.quantize.ranges import record_extremes
 from firmware_export.tflite.interpreter import load_tflite, quantize_input
 
-LARGE = [("aem", "fashion-mnist"), ("pfl-mfe", "cifar10")]
-MIXTURES = [
-    *(pytest.param((kind, "uci-har"), id=f"{kind}-uci-har") for kind in KINDS),
-    *(pytest.param(case, id="-".join(case), marks=pytest.mark.slow) for case in LARGE),
-]
 GATED = {"aem": 3, "ensemble": 3, "fedmix": 3, "pfl-mf": 2, "pfl-mfe": 2}
 CORES = ("cortex-m0", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55", "rv32imc")
 PARTS_MAIN = """

@@ -43,7 +43,7 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module", params=["host", "cortex-m4"])
+@pytest.fixture(scope="module", params=["cortex-m4", pytest.param("host", marks=pytest.mark.slow)])
 def exported(
     request: Any, mixture_of: Callable[..., Any], key: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Path]:

@@ -5,15 +5,13 @@ They have no forbidden operator, run in tflite-micro, and agree with the float m
 
 import numpy as np
 import pytest
-from edgefl_export_tests_mixtures import KINDS  # conftest.py has loaded it
+from edgefl_export_tests_mixtures import MIXTURES  # conftest.py has loaded it
 
 from firmware_export.tflite.graph import FORBIDDEN_OPERATORS, read_graph
 from firmware_export.tflite.interpreter import MICRO_RUNTIME, load_tflite, run_samples
 
-ON_PICTURES = [("aem", "fashion-mnist"), ("pfl-mfe", "cifar10")]
 
-
-@pytest.fixture(scope="module", params=[*((kind, "uci-har") for kind in KINDS), *ON_PICTURES], ids="-".join)
+@pytest.fixture(scope="module", params=MIXTURES)
 def made(request, mixture_of):
     return mixture_of(*request.param)
 

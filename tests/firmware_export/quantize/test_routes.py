@@ -39,7 +39,10 @@ MIXES = {
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture(scope="module", params=KINDS)
+SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:]]
+
+
+@pytest.fixture(scope="module", params=[KINDS[0], *SLOW])
 def made(request, mixture_of):
     pytest.importorskip("tf_keras")
     return mixture_of(request.param, "uci-har")
@@ -82,7 +85,7 @@ def test_the_kind_of_mixing_is_detected(made) -> None:
     assert detect_mixing(read_graph(made.model_float)) == made.report.mixing == MIXES[made.kind]
 
 
-@pytest.mark.parametrize("route", ["device", "tensorflow"])
+@pytest.mark.parametrize("route", ["device", pytest.param("tensorflow", marks=pytest.mark.slow)])
 def test_sixteen_bit_activations_are_closer_to_float(mixture_of, route, tmp_path) -> None:
     made = mixture_of("aem", "uci-har")
     report = export_mixture(
@@ -202,6 +205,7 @@ def find_largest_value_count(model: bytes) -> int:
     return max(len(np.unique(row)) for kernel in kernels for row in kernel)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_tuning_that_loses_accuracy_is_discarded(mixture_of, tmp_path) -> None:
     pytest.importorskip("tensorflow_model_optimization")

@@ -4,7 +4,11 @@ which belongs to the same options.
 
 import json
 import re
+import socket
+import subprocess
+import sys
 import threading
+import urllib.parse
 import urllib.request
 
 import pytest
@@ -14,6 +18,7 @@ from edgefl.verdict import judge_federation
 from edgefl.wire.messages import Receipt, State
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.verdict_message import make_verdict_message
+from mqtt_broker.integrations import prometheus
 from mqtt_broker.integrations.prometheus import MALFORMED, REASON_PHRASES, FederationMetrics, classify_reason
 
 KINDS = {*(kind for kind, _ in REASON_PHRASES), MALFORMED}
@@ -120,6 +125,46 @@ def test_verdict_metrics_match_the_verdict():
     }
     found, _ = collect_verdict_metrics({"id": "pi-1", "auc_shipped": 0.75})
     assert {key for key in found if key[0] != "edgefl_verdict_info"} == {("edgefl_verdict_auc", "shipped")}
+
+
+LEAVES_AFTER_SCRAPE = """
+import sys, threading
+from mqtt_broker.integrations.prometheus import FederationMetrics, serve_metrics
+
+collected, leaving = threading.Event(), threading.Event()
+
+class Metrics(FederationMetrics):
+    def collect(self):
+        yield from super().collect()
+        collected.set()
+        leaving.wait(20)
+
+with serve_metrics(Metrics("f"), "127.0.0.1", 0) as url:
+    print(url, flush=True)
+    collected.wait(20)
+    leaving.set()
+"""
+
+
+def test_last_scrape_is_answered_before_the_process_ends():
+    """The process leaves while the metrics are collected, and no byte of the answer has been sent."""
+    pytest.importorskip("prometheus_client")
+    with subprocess.Popen(
+        [sys.executable, "-c", LEAVES_AFTER_SCRAPE], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert ("edgefl_round",) in scrape(process.stdout.readline().strip())
+        assert process.wait(20) == 0
+
+
+def test_silent_connection_does_not_delay_the_end(monkeypatch):
+    pytest.importorskip("prometheus_client")
+    monkeypatch.setattr(prometheus, "ANSWER_TIMEOUT_S", 0.1)
+    with prometheus.serve_metrics(FederationMetrics("f"), "127.0.0.1", 0) as url:
+        silent = socket.create_connection(("127.0.0.1", urllib.parse.urlsplit(url).port))
+        scrape(url)  # the server has accepted the earlier connection too
+    with silent:
+        assert silent.recv(1) == b""
 
 
 def test_aggregator_waits_only_for_a_previous_scraper():

@@ -23,7 +23,13 @@ NAMES = {
 OPTIONS = {"epochs": 1, "learning_rate": 0.1, "batch_size": 8}
 
 
-@pytest.fixture(scope="module", params=NAMES)
+FAST = ("apfl", "ditto", "fedala", "fedrod")  # each with an objective of its own
+
+
+@pytest.fixture(
+    scope="module",
+    params=[name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in NAMES],
+)
 def built_plan(request, tiny_config):
     """Return (name of the algorithm, plan, initial weights). The layers are conv, dense, dropout, dense."""
     from edgefl.algorithms.plans import build_plan
