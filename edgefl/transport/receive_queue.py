@@ -21,8 +21,9 @@ MAX_WAITING_BYTES = 64 * 1024 * 1024
 """Maximum size of the queued payloads in bytes.
 
 Messages above it are lost. A broker exceeds it only by sending without acknowledgements (QoS 0, or a large
-window). mosquitto before 2.0.13 (Debian 12) can exceed it: for each acknowledgement it sends up to a window of
-messages that wait in the broker, whatever is unacknowledged. The protocol repairs a lost chunk: a receipt names it, and its sender sends it again.
+window). mosquitto before 2.0.13, as in Debian 12, can exceed it: for each acknowledgement it sends up to a
+window of the messages that it stores. The protocol repairs a lost chunk: a receipt names it, and its sender
+sends it again.
 """
 SMALL_MESSAGE_BYTES = 2 * 1024
 """Maximum size in bytes of a message that is never dropped for its size.

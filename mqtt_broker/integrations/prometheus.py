@@ -35,7 +35,7 @@ REASON_PHRASES = (
 Any other reason is malformed: another shape, size, dtype or encoding.
 """
 MALFORMED = "malformed"
-ANSWER_TIMEOUT_S = 5.0
+SILENT_SCRAPER_TIMEOUT_S = 5.0
 """Longest time without a byte from a scraper, after which its connection is closed."""
 
 
@@ -253,7 +253,7 @@ def serve_metrics(metrics: FederationMetrics, host: str, port: int) -> Iterator[
         ) from error
     # Closing the server waits for the answers that are being sent, so that the last scrape is complete.
     server.daemon_threads = False
-    server.RequestHandlerClass.timeout = ANSWER_TIMEOUT_S
+    server.RequestHandlerClass.timeout = SILENT_SCRAPER_TIMEOUT_S
     try:
         yield f"http://{host}:{server.server_port}/metrics"
     finally:

@@ -74,7 +74,7 @@ def slow_algorithm(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("qos", "least_mb", "most_mb"),
     [
-        # Three messages are acknowledged, and mosquitto before 2.0.13 may send 20 more for each: 84 of 250 KB.
+        # Three are acknowledged, and mosquitto before 2.0.13 may send 20 more for each: 84 of 250 KB.
         pytest.param(1, 2, 30, id="with acknowledgements the broker keeps all but 84 messages"),
         pytest.param(0, 60, 100, id="without them 64 MiB wait and the rest is dropped"),
     ],

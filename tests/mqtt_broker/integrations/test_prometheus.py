@@ -159,7 +159,7 @@ def test_last_scrape_is_answered_before_the_process_ends():
 
 def test_silent_connection_does_not_delay_the_end(monkeypatch):
     pytest.importorskip("prometheus_client")
-    monkeypatch.setattr(prometheus, "ANSWER_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(prometheus, "SILENT_SCRAPER_TIMEOUT_S", 0.1)
     with prometheus.serve_metrics(FederationMetrics("f"), "127.0.0.1", 0) as url:
         silent = socket.create_connection(("127.0.0.1", urllib.parse.urlsplit(url).port))
         scrape(url)  # the server has accepted the earlier connection too
