@@ -60,9 +60,9 @@ install: $(STAMP)
 
 # The install is editable, so only the metadata makes it stale: pyproject.toml and the version.
 $(STAMP): pyproject.toml edgefl/__init__.py
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python {sys.version.split()[0]} is too old, expected 3.11 or later; say make PYTHON=...")'
-	@echo 'This installs edgefl and the tools of its tests into $(VENV): about two minutes and @SIZE@ GB.'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python {sys.version.split()[0]} is too old, expected 3.11 or later; say make PYTHON=...")'
+	@echo 'This installs edgefl and the tools of its tests into $(VENV): about two minutes and 3 GB.'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check -e '.[$(EXTRAS)]'
 	@echo "Installed: $$(du -sh $(VENV) | cut -f1) in $(VENV)."
 	@touch $@

@@ -3,11 +3,14 @@
 A strict importer accepts them.
 """
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from firmware_export.quantize.device_route import RECIPES, quantize
 from firmware_export.quantize.ranges import record_extremes
+from firmware_export.tflite.operator_versions import find_operator_version
 from firmware_export.tflite.quantized_model import read_quantized_model
 
 X = np.random.default_rng(0).normal(size=(30, 8, 8, 3)).astype(np.float32)
@@ -154,3 +157,14 @@ def test_operator_versions_equal_those_of_the_converter() -> None:
 
     assert len({name for name, _ in list_versions(converted)}) > 15
     assert list_versions(rewritten) == list_versions(converted)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rank", "version"),
+    [("INT8", 4, 2), ("INT8", 5, 4), ("INT8", 6, 6), ("INT16", 5, 5), ("INT16", 6, 6)],
+)
+def test_version_of_a_transposition_depends_on_its_rank(dtype: str, rank: int, version: int) -> None:
+    """Source: LiteRT's op_version.cc, which has versions 2 and 5 for int8 and int16 of at most four axes."""
+    tensors = [SimpleNamespace(shape=(1,) * rank, dtype=dtype), SimpleNamespace(shape=(rank,), dtype="INT32")]
+    operator = SimpleNamespace(name="TRANSPOSE", inputs=(0, 1), outputs=(0,), options={})
+    assert find_operator_version(operator, tensors) == version
