@@ -33,6 +33,13 @@ def pytest_report_header() -> list[str]:
     return [f"not installed: {', '.join(missing)}; the tests that need them are skipped"] if missing else []
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with the tests of real processes, which wait a lot, while other workers compute."""
+    if not config.getoption("random_order_enabled", False):
+        items.sort(key=lambda item: "mqtt_broker" not in item.path.parts)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print how many tests were skipped for each reason, and the command that installs missing packages."""
     skipped = terminalreporter.stats.get("skipped", [])

@@ -136,7 +136,7 @@ def test_detector_of_the_file_gives_the_reported_false_alarms(anomaly) -> None:
     assert alarms[is_anomaly].mean() == anomaly.report.anomaly["measured"]["recall"]
 
 
-@pytest.mark.parametrize("name", ["regression", "anomaly"])
+@pytest.mark.parametrize("name", [pytest.param("regression", marks=pytest.mark.slow), "anomaly"])
 def test_export_is_certified_and_verified(request, name) -> None:
     pytest.importorskip("tflite_micro")
     made = request.getfixturevalue(name)

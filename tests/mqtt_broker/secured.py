@@ -42,9 +42,13 @@ class SecuredBroker:
         save_enrolment(enrolment, path)
         return enrolment
 
-    def link(self, enrolment, name="", will=None):
+    def link(self, enrolment, name="", will=None, timeout_s=10.0):
         return Link(
-            self.url, name or f"test-{enrolment.client_id}", context=make_tls_context(enrolment), will=will
+            self.url,
+            name or f"test-{enrolment.client_id}",
+            context=make_tls_context(enrolment),
+            will=will,
+            timeout_s=timeout_s,
         )
 
     def stop(self):

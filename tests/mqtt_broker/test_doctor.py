@@ -47,7 +47,7 @@ def test_doctor_reports_unreachable_broker():
 
 
 @pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
-@pytest.mark.parametrize("protocol", ["", "?protocol=5"])
+@pytest.mark.parametrize("protocol", ["", pytest.param("?protocol=5", marks=pytest.mark.slow)])
 def test_doctor_reports_small_packet_limit_and_denied_writing(protocol, tmp_path):
     port = choose_port()
     (tmp_path / "acl").write_text("topic read edgefl/v2/+/state\n")

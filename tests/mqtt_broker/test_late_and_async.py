@@ -200,7 +200,7 @@ LATE = {"clients_per_round": 2, "over_selection": 1.5, "late": "keep"}
 
 @pytest.mark.parametrize(
     ("seed", "rounds"),
-    [(0, ASYNC), (1, ASYNC), (2, LATE)],
+    [(0, ASYNC), pytest.param(1, ASYNC, marks=pytest.mark.slow), (2, LATE)],
     ids=["async 0", "async 1", "over-selected and late"],
 )
 def test_killed_aggregator_accepts_no_update_twice_and_keeps_the_bits(

@@ -71,7 +71,7 @@ MIXTURES = {
 }
 SCHEDULED = {"select": "false", "model": NORMALIZATION, "algorithm": LOCAL + AUGMENTATION}
 VARIANTS = {**MIXTURES, "scheduled": SCHEDULED}
-SLOW = {name: pytest.param(name, marks=pytest.mark.slow) for name in ("augmented", "scheduled")}
+SLOW = {name: pytest.param(name, marks=pytest.mark.slow) for name in ("augmented", "mixture", "scheduled")}
 of_mixtures = pytest.mark.parametrize(
     "variant", [SLOW.get(name, name) for name in MIXTURES], indirect=True, scope="module"
 )

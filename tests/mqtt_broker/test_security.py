@@ -159,10 +159,10 @@ def test_broker_refuses_foreign_expired_and_missing_certificates(secured, tmp_pa
     expired = create_enrolment(secured.directory, "expired", 0)
     secured.link(fine).close()
     with pytest.raises(LinkError, match=r"cannot prove its identity.*enrol again"):
-        secured.link(foreign)
+        secured.link(foreign, timeout_s=2.0)
     for refused in (replace(foreign, ca=fine.ca), expired):
         with pytest.raises(LinkError, match=r"no broker|refused|did not answer in MQTT"):
-            secured.link(refused)
+            secured.link(refused, timeout_s=2.0)
     with pytest.raises(LinkError, match=r"no broker|refused|did not answer in MQTT"):
         Link(f"mqtt://localhost:{secured.port}", "plain", timeout_s=2.0)
 
@@ -176,7 +176,7 @@ def test_revoked_device_is_refused_and_can_be_replaced(secured, tmp_path):
         if "Reloading" in line or "reload" in line.lower():
             break
     with pytest.raises(LinkError):
-        secured.link(before)
+        secured.link(before, timeout_s=2.0)
     again = secured.enrol("lost", tmp_path / "again")
     secured.popen.send_signal(1)
     secured.link(again).close()

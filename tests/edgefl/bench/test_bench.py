@@ -11,6 +11,7 @@ from edgefl.cli.commands.bench import bench
 pytest.importorskip("tensorflow", reason="the aggregator extra is not installed")
 
 
+@pytest.mark.slow
 def test_device_bench_reports_time_and_memory(monkeypatch):
     monkeypatch.setitem(device.BENCH_MODELS, "lenet5-b10", ("lenet5", (28, 28, 1), 10, 3))
     result = CliRunner().invoke(

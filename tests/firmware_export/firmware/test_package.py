@@ -132,6 +132,7 @@ def test_platformio_accepts_the_manifests(package, tools) -> None:
     assert ran.returncode != 0 and "version" in ran.stderr
 
 
+@pytest.mark.slow
 def test_espressif_accepts_the_manifest(package, tools) -> None:
     ran = subprocess.run([tools, "-c", IDF_CHECK, package], capture_output=True, text=True, timeout=100)
     assert ran.returncode == 0, ran.stderr

@@ -104,7 +104,7 @@ def test_sixteen_bit_activations_are_closer_to_float(mixture_of, route, tmp_path
 
 
 TUNINGS = [
-    Tuning(cluster=16, epochs=1),
+    pytest.param(Tuning(cluster=16, epochs=1), marks=pytest.mark.slow),
     pytest.param(Tuning(qat=True, epochs=1), marks=pytest.mark.slow),
     pytest.param(Tuning(prune=0.5, epochs=1), marks=pytest.mark.slow),
     pytest.param(Tuning(prune=0.5, qat=True, epochs=1), marks=pytest.mark.slow),

@@ -19,7 +19,12 @@ SETTINGS = {"min_clients": 3, "seed": 5, "tables": "[privacy]\nsecure_aggregatio
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "options"), [("pfl-mfe", {}), ("ifca", {"num_experts": 2}), ("aem", {"num_experts": 2})]
+    ("algorithm", "options"),
+    [
+        ("pfl-mfe", {}),
+        pytest.param("ifca", {"num_experts": 2}, marks=pytest.mark.slow),
+        ("aem", {"num_experts": 2}),
+    ],
 )
 def test_masked_federation_matches_the_simulator_and_reveals_no_update(
     algorithm, options, federate, mosquitto_url, toys, listen, masked
@@ -66,7 +71,7 @@ def test_masked_federation_matches_the_simulator_and_reveals_no_update(
     assert not (federation.out / "masked.sum").exists()
 
 
-@pytest.mark.parametrize("vanishes_before", ["mask", "agree", "unmask"])
+@pytest.mark.parametrize("vanishes_before", ["mask", pytest.param("agree", marks=pytest.mark.slow), "unmask"])
 def test_client_that_vanishes_after_sharing_keys_is_recovered(
     vanishes_before, federate, mosquitto_url, toys, masked_puppet, masked
 ):
