@@ -39,7 +39,7 @@ def test_laws_hold(name, shards):
     )
 
 
-# Algorithms whose objectives differ most. All others hold the same laws on numpy, and here in `make test-all`.
+# Algorithms whose objectives differ most. The others hold the laws on numpy, and here in `make test-all`.
 FAST = ("aem", "cfl", "ditto", "fedavg", "fedbn", "fedem", "fedmix", "ifca", "pfl-mfe")
 
 
