@@ -256,6 +256,8 @@ def judge_all(copy: Path, budget_s: float, workers: int, only: set[str] | None) 
     def run(mutant: Mutant) -> dict[str, object]:
         begun = time.monotonic()
         reaching = [test for test in reach.get(mutant.number, []) if only is None or test in only]
+        mirror = f"tests/{mutant.file.rpartition('/')[0]}"
+        reaching.sort(key=lambda test: not test.startswith(mirror))  # the most likely finders first
         tests = limit(reaching, seconds, budget_s)
         finder = judge(copy, mutant, tests) if tests else ""
         took = time.monotonic() - begun
