@@ -1,6 +1,22 @@
 import pytest
 
+from edgefl.algorithms import REGISTRY, make_algorithm
 from edgefl.algorithms.options import extend_epochs
+from edgefl.errors import ConfigError
+
+COUNTS = [
+    (name, option)
+    for name, entry in sorted(REGISTRY.items())
+    for option in entry.defaults
+    if option == "num_experts" or option.endswith("batch_size")
+]
+
+
+@pytest.mark.parametrize("count", [0, -1])
+@pytest.mark.parametrize(("name", "option"), COUNTS)
+def test_counts_below_one_are_refused_by_every_algorithm(name: str, option: str, count: int) -> None:
+    with pytest.raises(ConfigError, match=rf"\b{option} is {count}, expected"):
+        make_algorithm(name, None, {option: count})
 
 
 @pytest.mark.parametrize(
