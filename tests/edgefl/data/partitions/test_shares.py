@@ -88,5 +88,8 @@ def test_subsample_draws_each_sample_once() -> None:
     few = subsample(make_dataset(100), 30, 500, seed=2)
     assert len(np.unique(few.x_train)) == 30
     assert len(few.y_test) == 100
-    with pytest.raises(DataError, match="at least one"):
-        subsample(make_dataset(100), 0, 5, seed=2)
+    one = subsample(make_dataset(100), 1, 1, seed=2)
+    assert (len(one.y_train), len(one.y_test)) == (1, 1)
+    for too_few in ((0, 5), (5, 0)):
+        with pytest.raises(DataError, match="at least one"):
+            subsample(make_dataset(100), *too_few, seed=2)

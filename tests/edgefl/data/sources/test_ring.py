@@ -201,6 +201,12 @@ def test_capacity_and_file_lock_are_checked(tmp_path):
         pass
 
 
+def test_missing_folder_of_a_ring_is_created(tmp_path):
+    """The option -o of the recorder may name a folder that does not exist yet."""
+    with lock_ring(tmp_path / "two" / "folders" / "r.npz"):
+        assert (tmp_path / "two" / "folders").is_dir()
+
+
 @pytest.mark.parametrize("labels", [TARGET_LABELS, NO_LABELS])
 def test_numbers_and_missing_labels_survive_a_restart(tmp_path, labels):
     ring = Ring(60, 4, AXES, labels=labels)
