@@ -2,10 +2,11 @@
 
 import hashlib
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from devices.training import make_work_item
+from devices.training import make_work_item, was_masked
 from edgefl.security.secagg.participant import Participant
 from edgefl.security.trust import Trust
 from edgefl.transport.link import Message
@@ -220,6 +221,22 @@ def test_device_that_requires_masks_reports_no_gate_metrics(federate, mosquitto_
     begin = aggregator.next("begin")
     assert "accuracy_mixture" in begin.metrics
     assert not [name for name in begin.metrics if name.startswith("gate_")], "who leans on which expert"
+
+
+@pytest.mark.parametrize(
+    ("codec", "phase", "note", "is_masked"),
+    [
+        (MASKED_CODEC, "federate", {}, True),
+        (MASKED_CODEC, "personalize", {}, True),
+        ("fp32", "federate", {}, False),
+        ("fp32", "federate", {"masked": True}, False),
+        ("fp32", "personalize", {"masked": True}, True),
+        ("fp32", "personalize", {}, False),
+    ],
+)
+def test_federation_is_masked_by_its_codec_or_by_an_earlier_task(codec, phase, note, is_masked):
+    """A task to personalize is never masked. Only the note of an earlier task keeps the gate private."""
+    assert was_masked(SimpleNamespace(codec=codec, phase=phase), note) is is_masked
 
 
 def test_device_that_requires_masks_sends_no_loss(federate, mosquitto_url, toys, fake_aggregator):
