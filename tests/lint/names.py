@@ -146,7 +146,7 @@ def list_definitions(source: Source) -> Iterator[Definition]:
 
 
 def check_vague_words(source: Source) -> Iterator[Problem]:
-    """Yield names of modules, functions and classes that do not tell what they stand for."""
+    """Yield vague names of modules, functions and classes."""
     path = Path(source.path)
     defined = [
         (node.lineno, node.name)

@@ -9,7 +9,7 @@ import os
 import shutil
 from pathlib import Path
 
-# A package is there if one of its programs is on the search path, or one of its paths exists.
+# A package is installed if one of its programs is on the search path, or one of its paths exists.
 PACKAGES = {
     "mosquitto": ("mosquitto",),
     "nats-server": ("nats-server",),

@@ -15,7 +15,7 @@ expect = playwright.expect
 expect.set_options(timeout=90_000)
 PHONE, DESKTOP = 390, 1280
 ACCURACY_LEGEND = re.compile(r"round\d+mean\d+\.\d%p10\d+\.\d%p90\d+\.\d%")
-VIEWS = ((PHONE, "light"), (DESKTOP, "dark"))
+VIEWS = ((PHONE, "light"), (DESKTOP, "light"), (PHONE, "dark"), (DESKTOP, "dark"))
 
 
 def choose_models(federation):

@@ -22,6 +22,7 @@ FEW = [("pfl-mfe", "uci-har", 8), ("pfl-mfe", "uci-har", 3)]
 CASES = [(kind, data, 8) for data in DATA for kind in KINDS] + [
     ("pfl-mfe", data, bits) for data in DATA for bits in (3, 4)
 ]
+CASES.append(("fedmix", "fashion-mnist", 3))
 
 
 @pytest.mark.timeout(1800)
