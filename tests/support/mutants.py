@@ -241,23 +241,26 @@ def limit(tests: list[str], seconds: dict[str, float], budget_s: float) -> list[
     return kept
 
 
-def judge_all(copy: Path, budget_s: float, workers: int, only: set[str] | None) -> None:
-    """Judge every mutant of a copy, and write `judged.json` and a line for each mutant.
+def judge_all(copy: Path, budget_s: float, workers: int, first: set[str], numbers: set[int]) -> None:
+    """Judge mutants of a copy, and write `judged.json` and a line for each mutant.
 
     Args:
         copy: the directory of the copy.
         budget_s: longest run of tests for one mutant, in seconds.
         workers: number of mutants that are judged at the same time.
-        only: ids of the tests to run. None runs all.
+        first: ids of the tests that run before the others.
+        numbers: numbers of the mutants to judge. Empty judges all.
     """
     mutants = [Mutant(**row) for row in json.loads((copy / "mutants.json").read_text())]
+    mutants = [mutant for mutant in mutants if not numbers or mutant.number in numbers]
     reach, seconds = read_reach(copy)
 
     def run(mutant: Mutant) -> dict[str, object]:
         begun = time.monotonic()
-        reaching = [test for test in reach.get(mutant.number, []) if only is None or test in only]
+        reaching = reach.get(mutant.number, [])
         mirror = f"tests/{mutant.file.rpartition('/')[0]}"
-        reaching.sort(key=lambda test: not test.startswith(mirror))  # the most likely finders first
+        # The most likely finders run first.
+        reaching.sort(key=lambda test: (test not in first, not test.startswith(mirror)))
         tests = limit(reaching, seconds, budget_s)
         finder = judge(copy, mutant, tests) if tests else ""
         took = time.monotonic() - begun
@@ -289,14 +292,17 @@ def main() -> None:
     judging.add_argument("copy", type=Path)
     judging.add_argument("--seconds", type=float, default=300.0, help="longest run of tests for one mutant")
     judging.add_argument("--workers", type=int, default=2)
-    judging.add_argument("--only", type=Path, help="file with the ids of the tests to run, one a line")
+    judging.add_argument("--first", type=Path, help="file with the ids of the tests to run first, one a line")
+    judging.add_argument("--number", type=int, action="append", default=[], help="judge this mutant only")
     arguments = parser.parse_args()
     if arguments.command == "plant":
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(arguments.copy)], check=True)
         plant(arguments.copy, choose_mutants(arguments.copy, arguments.seed, arguments.count))
     else:
-        only = set(arguments.only.read_text().splitlines()) if arguments.only else None
-        judge_all(arguments.copy.resolve(), arguments.seconds, arguments.workers, only)
+        first = set(arguments.first.read_text().splitlines()) if arguments.first else set()
+        judge_all(
+            arguments.copy.resolve(), arguments.seconds, arguments.workers, first, set(arguments.number)
+        )
 
 
 if __name__ == "__main__":

@@ -50,6 +50,8 @@ def test_heatmap_has_one_line_per_client() -> None:
         np.eye(300, 200, dtype=np.int64) + 1, [f"client-{i:03d}" for i in range(300)], [1] * 300, "class"
     )
     assert len(wide) == 26 and max(map(len, wide)) <= 80
+    assert "client-000 #1" in wide[1]
+    assert wide[-1].endswith("(#: true cluster)") and "true cluster" not in lines[3]
     assert "3 per column" in wide[0] or "4 per column" in wide[0]
 
 

@@ -72,6 +72,13 @@ def test_page_draws_pictures_and_lines() -> None:
     assert sum(name == "alt" and value == "class 2, row 2" for name, value in page.attributes) == 1
 
 
+def test_a_constant_channel_is_a_line_in_the_middle() -> None:
+    """The picture is 80 high."""
+    windows = {"x": np.ones((8, 4, 1)), "y": np.arange(8) % 2}
+    points = dict(check_page(render_samples_page(inspect_samples({"a": windows}))).attributes)["points"]
+    assert {point.split(",")[1] for point in points.split()} == {"40.0"}
+
+
 def test_hostile_names_are_escaped() -> None:
     arrays = make_pictures() | {"class_names": np.array([HOSTILE] * 4)}
     text = render_samples_page(inspect_samples({HOSTILE: arrays}))

@@ -170,6 +170,14 @@ def test_devices_go_offline_outside_their_daily_hours():
     assert run.figures.outages >= 1
 
 
+def test_outages_count_as_online_hours():
+    """In 12 hours a device has 12 outages of an hour per 24 online hours, which are 6 a day, and one end."""
+    fleet = FleetConfig(samples_per_s=5e-5, hours_per_day=12.0, outages_per_day=24.0, outage_s=3600.0)
+    run, _ = play(make_config(fleet, rounds=1, deadline_s=1e6), options={"epochs": 1})
+    days = run.figures.hours / 24
+    assert run.figures.outages / days / len(IDS) == pytest.approx(7, abs=0.5)
+
+
 def test_federation_with_a_lost_fleet_ends_with_a_reason():
     with pytest.raises(RoundError, match=r"lost|no device came online|did not end|updates, expected"):
         play(make_config(FleetConfig(samples_per_s=1e-4, lost_per_day=1.0), rounds=50))

@@ -128,9 +128,12 @@ class CountingLearner(SoftmaxLearner):
         return super().fit(signature, *args, **options)
 
 
-@pytest.mark.parametrize(("threshold", "first_epochs"), [(0.0, 15), (100.0, 11)])
+@pytest.mark.parametrize(("threshold", "first_epochs"), [(0.0, 15), (0.012, 14), (100.0, 11)])
 def test_the_first_learning_takes_more_epochs(shards, threshold, first_epochs):
-    """36 of 45 samples are five batches of 8. The second time takes one epoch."""
+    """36 of 45 samples are five batches of 8. The second time takes one epoch.
+
+    The deviation of the last ten losses is .0156 after 13 epochs and .0081 after 14.
+    """
     spec = softmax_spec("fedala", inputs=4, features=3, classes=3)
     learner = CountingLearner(spec)
     algorithm = make_algorithm("fedala", learner, {"mixing_threshold": threshold, "start_epochs": 15})
