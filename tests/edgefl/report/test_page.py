@@ -4,6 +4,7 @@ import html
 import json
 import re
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -11,11 +12,12 @@ import numpy as np
 import pytest
 
 from edgefl.cli.main import run_command as edgefl
+from edgefl.report.curves import build_section
 from edgefl.report.folder import read_folder
 from edgefl.report.page import to_html
 from edgefl.verdict import as_dict, judge_federation
 
-pytest.importorskip("matplotlib", reason="the plots extra is not installed")
+matplotlib = pytest.importorskip("matplotlib.figure", reason="the plots extra is not installed")
 CHROMIUM = "/usr/bin/chromium"
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 SECTIONS = ("clients", "curves", "clusters", "gates", "confusion")
@@ -127,6 +129,15 @@ def test_page_of_a_clustered_run_has_all_charts_but_gates_and_int8(clustered, tm
     loss = next(part for part in report["sections"]["curves"] if part["title"] == "Training loss")
     records = [json.loads(line) for line in (clustered / "rounds.jsonl").read_text().splitlines()]
     assert loss["rows"] == [[record["round"], record["loss"]] for record in records]
+
+
+def test_the_loss_of_a_single_round_is_a_visible_point(clustered):
+    folder = read_folder(clustered)
+    for records, marker in ((folder.records[:1], "o"), (folder.records, None)):
+        parts = build_section(replace(folder, records=records)).parts
+        figure = matplotlib.Figure()
+        next(part for part in parts if part.title == "Training loss").draw(figure)
+        assert figure.axes[0].lines[0].get_marker() == (marker or "None")
 
 
 def make_verdict_clients(**counts):

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -74,6 +75,16 @@ def test_report_is_plotted_as_png(tmp_path):
     pytest.importorskip("matplotlib")
     plot_report(REPORT, tmp_path / "report.png")
     assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_figure_of_the_paper_is_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    pictures = []
+    for paper in (71.0, 78.0):
+        figures = (replace(REPORT.figures[0], paper=paper), *REPORT.figures[1:])
+        plot_report(replace(REPORT, figures=figures), tmp_path / "report.png")
+        pictures.append((tmp_path / "report.png").read_bytes())
+    assert pictures[0] != pictures[1]
 
 
 def test_small_figures_keep_two_significant_digits():

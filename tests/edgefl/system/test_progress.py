@@ -91,6 +91,8 @@ with Progress() as progress, suppress_stderr():
     progress.update_live("compiling")
     os.write(2, b"noise")
     threading.Event().wait(2)
+    progress.update_live("compiling: head")
+    threading.Event().wait(1.5)
 """
     master, terminal = pty.openpty()
     process = subprocess.Popen(
@@ -107,3 +109,5 @@ with Progress() as progress, suppress_stderr():
     os.close(master)
     assert b"noise" not in output
     assert b"compiling, " in output
+    # The clock goes on, because the text before the colon is the same.
+    assert re.search(rb"compiling: head, ([2-9]|\d\d) s", output)

@@ -294,6 +294,10 @@ def make_contradictory_models(graphs):
         ),
         "RESHAPE": ([source, graphs.T((1, 21), *Q)], graphs.Op("RESHAPE", (0,), (1,))),
         "RELU": ([source, graphs.T((1, 21), *Q)], graphs.Op("RELU", (0,), (1,))),
+        "ADD": (
+            [source, graphs.T((1, 6, 4), *Q)],
+            graphs.Op("ADD", (0, 0), (1,), {"fusedActivationFunction": 0}, "Add"),
+        ),
     }
     made = {}
     for name, (tensors, operator) in models.items():
@@ -305,7 +309,18 @@ def make_contradictory_models(graphs):
 
 @pytest.mark.parametrize(
     "name",
-    ["PAD", "SLICE", "SLICE far", "STRIDED_SLICE", "SPLIT", "CONCATENATION", "TRANSPOSE", "RESHAPE", "RELU"],
+    [
+        "PAD",
+        "SLICE",
+        "SLICE far",
+        "STRIDED_SLICE",
+        "SPLIT",
+        "CONCATENATION",
+        "TRANSPOSE",
+        "RESHAPE",
+        "RELU",
+        "ADD",
+    ],
 )
 def test_stored_shape_that_contradicts_the_operator_is_refused(graphs, name) -> None:
     """The C would read or write outside its buffers."""

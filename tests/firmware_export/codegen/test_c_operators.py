@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from edgefl.errors import ExportError
+from firmware_export.codegen.c_convolution import compute_padding
 from firmware_export.codegen.c_source import generate_c
 from firmware_export.codegen.lookup_tables import LOOKUP_OPERATORS, build_lookup_table
 from firmware_export.tflite.quantized_model import read_quantized_model
@@ -269,6 +270,17 @@ def test_binary_arithmetic_matches_tflite_micro(compiled, graphs, tmp_path, kind
         rng,
         shape[1:],
     )
+
+
+@pytest.mark.parametrize(
+    ("size", "out", "kernel", "stride", "dilation", "before"),
+    [(5, 5, 3, 1, 1, 1), (5, 5, 4, 1, 1, 1), (6, 3, 3, 2, 1, 0), (5, 5, 3, 1, 2, 2), (6, 3, 1, 2, 1, 0)],
+)
+def test_padding_matches_hand_computed_values(size, out, kernel, stride, dilation, before) -> None:
+    """SAME pads (out - 1) stride + (kernel - 1) dilation + 1 - size, with the smaller half first."""
+    padding = compute_padding(size, out, kernel, stride, dilation, same=True)
+    assert (type(padding), padding) == (int, before)
+    assert compute_padding(size, out, kernel, stride, dilation, same=False) == 0
 
 
 def make_unary_model(graphs, kind, source, output, options=None, cls=""):

@@ -231,6 +231,7 @@ def test_restart_accepts_changed_limits_and_clients(change, tmp_path):
     config = FederationConfig()
     with Journal(tmp_path) as journal:
         first, _ = resume_or_start(journal, config, "p", tmp_path, False)
+        assert json.loads(AggregatorFiles(tmp_path).note.read_text())["config"]["rounds"] == config.rounds
         assert resume_or_start(journal, replace(config, **change), "p", tmp_path, False) == (first, True)
 
 

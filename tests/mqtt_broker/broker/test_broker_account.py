@@ -157,6 +157,7 @@ def test_authority_key_can_be_stored_elsewhere(tmp_path):
     ca_directory = tmp_path / "stick"
     made, _ = init(keys, "--ca", str(ca_directory))
     assert made.exit_code == 0, made.output
+    assert re.search(r"account +\w+ runs the broker with at most \d+ MB of messages", made.output)
     assert [path.name for path in (*keys.rglob("ca.key"), *ca_directory.iterdir())] == ["ca.key"]
     assert (ca_directory / "ca.key").stat().st_mode & 0o777 == 0o600
     assert f"InaccessiblePaths=-{ca_directory}/ca.key" in (keys / "mosquitto.service").read_text()
