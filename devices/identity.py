@@ -11,11 +11,9 @@ import time
 
 from edgefl.errors import LinkError, WireError
 from edgefl.transport.link import Link, Message
-from edgefl.wire import version1
 from edgefl.wire.messages import STOPPED_PHASE, Claim, State, Status
 from edgefl.wire.strict_json import decode_json, encode_json
-from edgefl.wire.topics import PROTOCOL_VERSION, FederationTopics, parse_topic
-from edgefl.wire.version1 import is_version1
+from edgefl.wire.topics import FederationTopics, parse_topic
 
 LOGGER = logging.getLogger("edgefl.device")
 RETAINED_WAIT_S = 0.5
@@ -28,8 +26,6 @@ class DuplicateIdError(LinkError):
 def find_federation(link: Link, timeout_s: float) -> str:
     """Return the name of the only federation on a broker, and wait until one runs.
 
-    A log line names each running aggregator that speaks only version 1 of the protocol.
-
     Args:
         link: the connection to the broker.
         timeout_s: seconds to wait for a federation. 0 waits without limit.
@@ -37,17 +33,15 @@ def find_federation(link: Link, timeout_s: float) -> str:
     Raises:
         LinkError: several federations run, or no federation runs in time.
     """
-    link.subscribe(FederationTopics("+").state, version1.format_state_topic("+"))
+    link.subscribe(FederationTopics("+").state)
     running: dict[str, str] = {}
-    current = set[str]()
-    older = set[str]()
     has_logged = False
     began = time.monotonic()
     settled = began + RETAINED_WAIT_S
     while True:
         now = time.monotonic()
         if now >= settled and len(running) == 1:
-            link.unsubscribe(FederationTopics("+").state, version1.format_state_topic("+"))
+            link.unsubscribe(FederationTopics("+").state)
             return next(iter(running))
         if now >= settled and running:
             raise LinkError(
@@ -63,40 +57,12 @@ def find_federation(link: Link, timeout_s: float) -> str:
         if event is None and not running and not has_logged:
             has_logged = True
             LOGGER.info(f"no federation runs at {link.url} yet; waiting for an aggregator")
-        for name in sorted(older - current) if now >= settled else ():
-            LOGGER.warning(describe_older_aggregator(name, link.url))
-            current.add(name)  # Logs each name once
-        if isinstance(event, Message) and is_version1(event.topic):
-            older |= _read_version1_federation(event)
-        elif isinstance(event, Message):
+        if isinstance(event, Message):
             name, phase = _read_federation_phase(event)
-            current.add(name)
             running.pop(name, None)
             if phase not in ("", "done", STOPPED_PHASE):
                 running[name] = phase
                 settled = max(settled, time.monotonic() + 0.1)
-
-
-def describe_older_aggregator(federation: str, url: str) -> str:
-    """Return the log line for an aggregator that speaks only version 1 of the protocol.
-
-    Args:
-        federation: name of the federation.
-        url: URL of the broker.
-    """
-    return (
-        f"the aggregator of {federation!r} at {url} speaks version {version1.OLD_PROTOCOL_VERSION} of the "
-        f"protocol, this device version {PROTOCOL_VERSION}; update edgefl on the aggregator's machine"
-    )
-
-
-def _read_version1_federation(message: Message) -> set[str]:
-    """Return the federation of a version 1 aggregator as a set, empty if it does not run."""
-    try:
-        state = decode_json(version1.State, message.payload) if message.payload else None
-    except WireError:
-        return set()
-    return {state.federation} if state and state.phase not in ("done", STOPPED_PHASE) else set()
 
 
 def _read_federation_phase(message: Message) -> tuple[str, str]:

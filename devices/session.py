@@ -2,25 +2,22 @@
 
 import contextlib
 import logging
-import math
 import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from devices.identity import DuplicateIdError, describe_duplicate_id, describe_older_aggregator, should_yield
+from devices.identity import DuplicateIdError, describe_duplicate_id, should_yield
 from devices.order import TaskOrder, check_masked_task
 from edgefl.errors import WireError
 from edgefl.security.trust import Trust
 from edgefl.server.divergence import read_divergence
 from edgefl.transport.link import Connected, Link, Message
-from edgefl.wire import version1
 from edgefl.wire.chunks import CHUNK_BYTES, Assembler, check_chunk_bytes
 from edgefl.wire.masked import MASKED_CODEC, SECAGG_STEPS, parse_attempt
 from edgefl.wire.messages import Claim, Manifest, Receipt, State, Status, Task, Want
 from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.topics import FederationTopics, parse_topic
-from edgefl.wire.version1 import is_version1
 
 LOGGER = logging.getLogger("edgefl.device")
 BLOB_REQUEST_TIMEOUT_S = 2.0
@@ -83,7 +80,6 @@ class Session:
         self.limits: dict[str, int] = {}
         self.early_chunks: dict[str, dict[int, bytes]] = {}
         self.progressed_at = time.monotonic()
-        self._older_since = 0.0
 
     def start(self) -> None:
         """Subscribe to the device's topics and publish its status.
@@ -99,9 +95,7 @@ class Session:
         # retains the status of an earlier boot until this device publishes its own, so it is subscribed last.
         # QoS 0 is enough: QoS 1 would not outlast the connection, and lost messages are sent again
         device_topics = (device(client_id, leaf) for leaf in ("claim", "task", "receipt"))
-        link.subscribe(
-            *device_topics, self.topics.state, version1.format_state_topic(self.topics.federation), qos=0
-        )
+        link.subscribe(*device_topics, self.topics.state, qos=0)
         self.publish_status()
         link.subscribe(device(client_id, "status"), qos=0)
 
@@ -148,21 +142,11 @@ class Session:
         if isinstance(event, Connected):
             LOGGER.info(f"the link to the broker is up again at {event.url}")
             self.publish_status()
-        elif isinstance(event, Message) and is_version1(event.topic):
-            self._older_since = self._older_since or (time.monotonic() if event.payload else 0.0)
         elif isinstance(event, Message):
             try:
                 self._handle_message(event)
             except WireError as error:
                 LOGGER.warning(f"ignored: {error}")
-
-        if (
-            self._older_since
-            and self.state is None
-            and time.monotonic() - self._older_since > BLOB_REQUEST_TIMEOUT_S
-        ):
-            LOGGER.warning(describe_older_aggregator(self.topics.federation, self.link.url))
-            self._older_since = math.inf  # Logs the line once
 
     def _handle_message(self, message: Message) -> None:
         address = parse_topic(message.topic)

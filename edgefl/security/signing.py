@@ -38,9 +38,7 @@ def derive_public_key(key: str) -> str:
     return base64.b64encode(derive_public_bytes(_decode_private(key))).decode()
 
 
-def encode_signed(
-    message: Any, key: str, federation: str, client_id: str = "", prefix: str = TOPIC_PREFIX
-) -> bytes:
+def encode_signed(message: Any, key: str, federation: str, client_id: str = "") -> bytes:
     """Return a signed message as JSON.
 
     Args:
@@ -48,7 +46,6 @@ def encode_signed(
         key: private Ed25519 key, 32 bytes in base64.
         federation: name of the federation.
         client_id: client id in the topic, or "" if the topic has none.
-        prefix: protocol version of the message, such as `edgefl/v2`.
 
     Raises:
         WireError: the message is too large.
@@ -58,9 +55,7 @@ def encode_signed(
     payload = encode_json(message)
     # the last match: a model name can look like the field, but only numbers and booleans follow the field
     before, field, after = payload.rpartition(SIGNATURE_FIELD)
-    signature = base64.b64encode(
-        _load_signer(key)(_format_head(message, federation, client_id, prefix) + payload)
-    )
+    signature = base64.b64encode(_load_signer(key)(_format_head(message, federation, client_id) + payload))
     return check_message_size(type(message), before + field + signature + after)
 
 
@@ -118,5 +113,5 @@ def _decode_key(key: str, wrong: str) -> bytes:
     return raw
 
 
-def _format_head(message: Any, federation: str, client_id: str, prefix: str = TOPIC_PREFIX) -> bytes:
-    return f"{prefix} {federation} {type(message).__name__} {client_id}\n".encode()
+def _format_head(message: Any, federation: str, client_id: str) -> bytes:
+    return f"{TOPIC_PREFIX} {federation} {type(message).__name__} {client_id}\n".encode()

@@ -10,7 +10,6 @@ from typing import TypeVar
 from edgefl.errors import WireError
 from edgefl.security.enrolled_devices import load_enrolled_devices, parse_voucher_end
 from edgefl.wire.strict_json import encode_json
-from edgefl.wire.topics import TOPIC_PREFIX
 
 T = TypeVar("T")
 
@@ -26,14 +25,12 @@ class Trust:
         key: private Ed25519 key of this side in base64. "" to send messages without a signature.
         find_key: returns the public key for a client id, or raises WireError. None to accept messages without
             a check.
-        prefix: protocol version of outgoing messages, such as `edgefl/v2`.
         clients: ids of the devices that may take part. Empty for all devices.
     """
 
     federation: str
     key: str = ""
     find_key: Callable[[str], str] | None = None
-    prefix: str = TOPIC_PREFIX
     clients: frozenset[str] = frozenset()
 
     def encode(self, message: object, client_id: str = "") -> bytes:
@@ -50,7 +47,7 @@ class Trust:
             return encode_json(message)
         from edgefl.security.signing import encode_signed
 
-        return encode_signed(message, self.key, self.federation, client_id, self.prefix)
+        return encode_signed(message, self.key, self.federation, client_id)
 
     def check(self, message: T, payload: bytes, client_id: str = "") -> T:
         """Return the message if its signature is valid, or if this side checks no signatures.

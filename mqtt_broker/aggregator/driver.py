@@ -39,9 +39,7 @@ from edgefl.types import ServerState
 from edgefl.wire.messages import JOINING_PHASE, STOPPED_PHASE, State, Task
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import FederationTopics
-from edgefl.wire.version1 import is_version1
 from mqtt_broker.aggregator.messages import list_aggregator_topics, read_event
-from mqtt_broker.aggregator.older_devices import OlderDevices
 from mqtt_broker.aggregator.storage import Storage
 
 LOGGER = logging.getLogger("edgefl.aggregator")
@@ -88,7 +86,6 @@ class Driver:
         session: session of this aggregator.
         trust: signs messages and checks signatures.
         storage: performs the storage actions of the server.
-        older: answers devices that speak version 1 of the protocol.
         hooks: functions of the aggregator for some of the actions.
     """
 
@@ -100,7 +97,6 @@ class Driver:
         session: str,
         trust: Trust,
         storage: Storage,
-        older: OlderDevices,
         hooks: Hooks,
     ) -> None:
         self._server = server
@@ -109,7 +105,6 @@ class Driver:
         self._session = session
         self._trust = trust
         self._storage = storage
-        self._older = older
         self._hooks = hooks
         self._line_limit = ClientLineLimit()
         self._paused: frozenset[str] = frozenset()
@@ -127,7 +122,6 @@ class Driver:
             StateError: the directory cannot be read or written.
         """
         self._link.subscribe(*list_aggregator_topics(self._topics))
-        self._older.start()
         self._execute(self._server.start(time.monotonic(), self._find_unenrolled()))
         while not self._server.is_done:
             self._pump()
@@ -138,7 +132,6 @@ class Driver:
         Args:
             settings: settings to add to the last state message.
         """
-        self._older.clear()
         for action in self._server.stop(settings):
             if isinstance(action, Publish):
                 self._publish(action)
@@ -163,8 +156,6 @@ class Driver:
         event: Event | None = None
         if isinstance(received, Connected):
             LOGGER.info(f"the link to the broker is up again at {received.url}")
-            # A restarted broker has lost the retained messages
-            self._older.publish()
             event = LinkRestored()
         elif received is not None:
             event = self._read_event(received)
@@ -174,9 +165,6 @@ class Driver:
             self._handle(event)
 
     def _read_event(self, message: Message) -> Event | None:
-        if is_version1(message.topic):
-            self._older.take(message)
-            return None
         try:
             return read_event(message, self._session, self._trust)
         except WireError as error:

@@ -39,7 +39,6 @@ from mqtt_broker.aggregator.cluster_telemetry import ClusterTelemetry
 from mqtt_broker.aggregator.driver import Driver, Hooks
 from mqtt_broker.aggregator.journal import Journal
 from mqtt_broker.aggregator.noise_key import load_noise_key
-from mqtt_broker.aggregator.older_devices import OlderDevices
 from mqtt_broker.aggregator.pauses import read_paused_clients
 from mqtt_broker.aggregator.results import (
     describe_round,
@@ -205,13 +204,11 @@ class Aggregator:
         session: str,
         started: float,
     ) -> dict[str, Any]:
-        older = OlderDevices(link, self._config.name, session, self._trust)
         ended: list[tuple[dict[str, Any], FederationVerdict]] = []
 
         def finish(action: Finish) -> None:
             storage.wait()
             ended.append(self._finish(action, link, journal, storage, session, started))
-            older.clear()
 
         hooks = Hooks(
             aggregate=partial(aggregate, link),
@@ -220,7 +217,7 @@ class Aggregator:
             show_progress=self._show_progress,
             read_paused=lambda: read_paused_clients(self._out),
         )
-        driver = Driver(server, link, self._topics, session, self._trust, storage, older, hooks)
+        driver = Driver(server, link, self._topics, session, self._trust, storage, hooks)
         settings: dict[str, float] = {}
         try:
             driver.run()

@@ -24,7 +24,6 @@ from edgefl.errors import ConfigError
 from edgefl.security.authority import AGGREGATOR_ID, PUBLIC_MODE, WATCHER_ID
 from edgefl.system.files import write_atomic
 from edgefl.system.host import read_total_memory_mb
-from edgefl.wire import version1
 from edgefl.wire.topics import TOPIC_PREFIX
 
 BROKER_ACCOUNT = "mosquitto"
@@ -75,9 +74,6 @@ log_type information
 ACL_TEMPLATE = """# Read and write permissions. %u is the user name, which is the certificate's common name.
 user {aggregator}
 topic readwrite {prefix}/+/#
-# Devices that speak version 1 of the protocol receive the request to update.
-topic write {version1}/+/state
-topic read {version1}/+/device/+/status
 topic write homeassistant/+/+/+/config
 
 # Monitors read messages about rounds and devices, but no models and no updates, and write nothing. The patterns below apply to
@@ -85,7 +81,6 @@ topic write homeassistant/+/+/+/config
 user {watcher}
 topic deny {prefix}/+/device/{watcher}/#
 topic deny {prefix}/+/blob/#
-topic deny {version1}/#
 topic read {prefix}/+/state
 topic read {prefix}/+/clusters
 topic read {prefix}/+/verdict
@@ -111,9 +106,6 @@ pattern write {prefix}/+/device/%u/anomaly
 pattern write {prefix}/+/device/%u/want
 pattern write {prefix}/+/device/%u/claim
 pattern write {prefix}/+/device/%u/up/+/+
-# Version 1 of the protocol: only what a device needs to receive the request to update.
-pattern read {version1}/+/state
-pattern write {version1}/+/device/%u/status
 """  # noqa: E501
 BROKER_UNIT_TEMPLATE = """# The account {user} runs the broker and reads server.key.
 # The account {owner} ran `edgefl broker init`. It owns ca.key, aggregator.enrol and devices.json, and runs the aggregator and
@@ -298,7 +290,6 @@ def write_configuration(
         "inaccessible": "\n".join(f"InaccessiblePaths=-{path}" for path in hidden),
         "capabilities": "CAP_NET_BIND_SERVICE" if port < 1024 else "",
         "prefix": TOPIC_PREFIX,
-        "version1": version1.OLD_TOPIC_PREFIX,
     }
     for name, text in (
         ("mosquitto.conf", CONF_TEMPLATE),

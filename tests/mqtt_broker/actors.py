@@ -122,8 +122,6 @@ class Listener:
     def wait_for_phase(self, phase, topic="/state"):
         """Listen until a state message has that phase and return every message so far. `topic` ends the
         topic of the state.
-
-        The answer to devices of version 1, on a topic of version 1, is ignored.
         """
 
         def has_phase(message):

@@ -15,11 +15,10 @@ from edgefl.plan.spec import PREDICT_MIXTURE, decode_plan, load_plan
 from edgefl.server.comparison import rank_models
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import decode_server_state, decode_stored_mixture
-from edgefl.wire import messages, version1
+from edgefl.wire import messages
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.tensors import decode_models, decode_weights, read_header
 from edgefl.wire.topics import TOPIC_PREFIX, parse_topic
-from edgefl.wire.version1 import format_state_topic, is_version1
 from mqtt_broker.aggregator.plan_source import build_plan_in_child, open_built_plan
 
 IDS = ("pi-1", "pi-2")
@@ -97,7 +96,7 @@ def plan(tmp_path_factory, variant):
     return directory / "plan"
 
 
-FEDERATION_TOPICS = (f"{TOPIC_PREFIX}/lenet/", format_state_topic("lenet"))
+FEDERATION_TOPICS = f"{TOPIC_PREFIX}/lenet/"
 TOML = """[federation]
 name = "lenet"
 rounds = 2
@@ -258,12 +257,6 @@ def test_every_published_message_and_tensor_is_public(finished_run, plan):
     names = {f"global/{weight.name}" for weight in spec.weights}
     kinds = set()
     for message in published:
-        if is_version1(message.topic):  # the answer to devices of version 1, and its removal
-            assert message.topic == format_state_topic("lenet")
-            assert not message.payload or decode_json(version1.State, message.payload).phase.startswith(
-                "refused"
-            )
-            continue
         address = parse_topic(message.topic)
         kinds.add(address.kind)
         if address.kind in PUBLIC and message.payload:
@@ -319,7 +312,7 @@ def test_devices_send_scores_last_round_and_get_ranks_in_last_task(finished_run,
 
 def decode_kind(messages, kind):
     """Return the decoded JSON messages of a kind."""
-    current = [message for message in messages if message.payload and not is_version1(message.topic)]
+    current = [message for message in messages if message.payload]
     return [json.loads(message.payload) for message in current if parse_topic(message.topic).kind == kind]
 
 
@@ -327,8 +320,6 @@ def join_chunks(published, kind):
     """Return all published blobs or updates, joined and checked against their sha256."""
     parts = {}
     for message in published:
-        if is_version1(message.topic):
-            continue
         address = parse_topic(message.topic)
         if address.kind == kind and message.payload:  # an empty message removes a blob from the broker
             parts.setdefault(address.sha256, {})[address.index] = message.payload

@@ -1,41 +1,18 @@
-"""Programs of version 1 and version 2 of the protocol on one broker, and the additions of version 2."""
+"""The version of the protocol on one broker, and the order of an aggregator's runs."""
 
-import base64
 import json
 import re
-import secrets
-import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from edgefl.security.enrolment import load_enrolment
-from edgefl.transport.link import Link, Message
-from edgefl.wire import version1
-from edgefl.wire.messages import Status
-from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.tensors import encode_models
 from edgefl.wire.topics import TOPIC_PREFIX
 from mqtt_broker.aggregator.journal import FederationStart, Journal
 
 ROOT = Path(__file__).parents[2]
-V1_STATE_FIELDS = [
-    "federation",
-    "session",
-    "phase",
-    "round",
-    "rounds",
-    "cohort_size",
-    "deadline_s",
-    "plan",
-    "ts",
-    "signature",
-]
-FILES_WITH_VERSION_1 = {
-    "mqtt_broker/broker/clusters/nats-access.conf",
-    "docs/protocol.md",
+FILES_WITH_OTHER_VERSIONS = {
     "tests/mqtt_broker/test_versions.py",
     "CHANGELOG.md",
     "tests/mqtt_broker/broker/test_nats_cluster.py",
@@ -52,7 +29,7 @@ def test_all_project_files_use_the_same_protocol_version():
     other_versions = {}
     for path in [*files, ROOT / "README.md", ROOT / "CHANGELOG.md"]:
         name = path.relative_to(ROOT).as_posix()
-        if path.is_file() and path.suffix in suffixes and name not in FILES_WITH_VERSION_1:
+        if path.is_file() and path.suffix in suffixes and name not in FILES_WITH_OTHER_VERSIONS:
             found = set(re.findall(r"edgefl[./]v\d+", path.read_text())) - {
                 TOPIC_PREFIX,
                 TOPIC_PREFIX.replace("/", "."),
@@ -62,114 +39,20 @@ def test_all_project_files_use_the_same_protocol_version():
     assert not other_versions
 
 
-@pytest.fixture
-def version1_link():
-    made = []
-
-    def make(federation, client_id):
-        link = Link(federation.url, f"edgefl-{client_id}-{secrets.token_hex(8)}")
-        made.append(link)
-        return link
-
-    yield make
-    for link in made:
-        link.close()
-
-
-def wait_for_message(link, predicate):
-    until = time.monotonic() + 30
-    while time.monotonic() < until:
-        event = link.get(1.0)
-        if isinstance(event, Message) and predicate(event):
-            return event
-    raise AssertionError("the message did not come")
-
-
-def test_version_1_device_is_asked_to_update_and_named(mosquitto_url, federate, toys, version1_link):
-    federation = federate(mosquitto_url, rounds=1, min_clients=1)
-    aggregator = federation.aggregator()
-    old = version1_link(federation, "old-pi")
-    status = Status("old-pi", "0" * 16, True, time.time(), 9, "0.1.0", time.time())
-    topic = f"edgefl/v1/{federation.name}/device/old-pi/status"
-    old.publish(topic, encode_json(status), retain=True)
-    aggregator.wait_for("old-pi speaks version 1 of the protocol")
-    assert "update edgefl on that device" in aggregator.err
-
-    # a version 1 device reads exactly these fields and prints the phase
-    old.subscribe(f"edgefl/v1/{federation.name}/state")
-    answer = json.loads(wait_for_message(old, lambda event: event.payload).payload)
-    assert list(answer) == V1_STATE_FIELDS
-    assert "update edgefl on this device" in answer["phase"]
-    assert re.fullmatch("[0-9a-f]{64}", answer["plan"])
-
-    device = federation.device("pi-1", toys.shard(1))
-    # The answer is removed at the end
-    assert wait_for_message(old, lambda event: event.topic.endswith("/state") and not event.payload)
-    assert (aggregator.end(), device.end()) == (0, 0), aggregator.err
-    assert aggregator.err.count("old-pi") == 1
-    assert [row["id"] for row in federation.result()["clients"]] == ["pi-1"]
-    old.publish(topic, b"", retain=True)
-
-
 @pytest.mark.parametrize("named", [True, False], ids=["named", "found"])
-def test_device_keeps_waiting_for_the_update_of_version_1_aggregator(
-    own_broker, federate, toys, version1_link, named
-):
+def test_device_that_starts_before_aggregator_warns_of_nothing(own_broker, federate, toys, listen, named):
     federation = federate(f"mqtt://127.0.0.1:{own_broker.port}", rounds=1, min_clients=1)
-    old = version1_link(federation, "old-aggregator")
-    state = version1.State(federation.name, "0" * 16, "joining", 0, 3, 0, 30.0, "0" * 64, time.time())
-    assert list(asdict(state)) == V1_STATE_FIELDS
-    old.publish(f"edgefl/v1/{federation.name}/state", encode_json(state), retain=True)
+    listener = listen(federation, "edgefl/#")
     device = federation.device("pi-1", toys.shard(1), *(() if named else ("--federation", "")))
-    device.wait_for("update edgefl on the aggregator's machine")
-    aggregator = federation.aggregator()  # the machine was updated
+    device.wait_for("joined" if named else "waiting for an aggregator")
+    aggregator = federation.aggregator()
     assert (aggregator.end(), device.end()) == (0, 0), device.err
-    assert device.err.count("speaks version 1") == 1
+    assert "warning" not in device.err
+    topics = {message.topic for message in listener.wait_for_phase("done")}
+    assert {topic for topic in topics if not topic.startswith(f"{TOPIC_PREFIX}/")} == set()
 
 
-def test_access_list_allows_only_the_version_1_answer(secured_broker, federate, tmp_path):
-    federation = federate(secured_broker.url, rounds=1, min_clients=9)
-    aggregator = federation.aggregator("--security", secured_broker.directory, "--broker", secured_broker.url)
-    own = secured_broker.enrol("old-pi", tmp_path / "old-pi.enrol")
-    leader = secured_broker.link(load_enrolment(secured_broker.directory / "aggregator.enrol"), "test-leader")
-    old = secured_broker.link(own, "test-old")
-    leader.subscribe(
-        *(
-            f"edgefl/v1/{federation.name}/{each}"
-            for each in ("state", "device/+/status", "device/+/task", "blob/+/+")
-        )
-    )
-    old.subscribe("edgefl/v1/#")
-    answer = wait_for_message(old, lambda event: event.payload)
-    assert answer.topic == f"edgefl/v1/{federation.name}/state"
-    state = decode_json(version1.State, answer.payload)
-    # signed like version 1, with the key in the enrolment of the device
-    text = answer.payload.replace(state.signature.encode(), b"")
-    key = Ed25519PublicKey.from_public_bytes(base64.b64decode(own.aggregator_key))
-    key.verify(base64.b64decode(state.signature), f"edgefl/v1 {federation.name} State \n".encode() + text)
-
-    root = f"edgefl/v1/{federation.name}"
-    for topic in (
-        "state",
-        "device/other/status",
-        "device/old-pi/task",
-        "device/old-pi/metrics",
-        f"blob/{'a' * 64}/0",
-    ):
-        old.publish(f"{root}/{topic}", b"forged")
-    for topic in ("device/old-pi/task", f"blob/{'a' * 64}/0"):
-        leader.publish(f"{root}/{topic}", b"of the aggregator")
-    status = Status("old-pi", "0" * 16, True, time.time(), 9, "0.1.0", time.time())
-    old.publish(f"{root}/device/old-pi/status", encode_json(status), retain=True)
-    heard = wait_for_message(leader, lambda event: not event.topic.endswith("/state"))
-    assert heard.topic == f"{root}/device/old-pi/status"
-    aggregator.wait_for("old-pi speaks version 1 of the protocol")
-    assert old.get(0.3) is None, "a version 1 device reads the state alone"
-    for each in (leader, old):
-        each.close()
-
-
-def test_access_list_of_version_1_is_refused_with_remedy(secured_broker, federate):
+def test_access_list_of_another_version_is_refused_with_remedy(secured_broker, federate):
     path = secured_broker.directory / "acl"
     path.write_text(path.read_text().replace("edgefl/v2", "edgefl/v1"))
     aggregator = federate(secured_broker.url).aggregator("--security", secured_broker.directory)

@@ -263,18 +263,9 @@ def test_enrolled_nats_devices_can_access_only_their_own_topics(tmp_path, federa
         for topic in ("state", "blob/aa/0", "device/two/status", "device/two/task", "device/one/status"):
             one.publish(f"{root}/{topic}", b"of one")
         assert [leader.get(TIMEOUT_S).topic, leader.get(0.5)] == [f"{root}/device/one/status", None]
-        # with version 1 a board may write its status and read the state
-        older = "edgefl/v1/f"
-        leader.subscribe(f"{older}/device/+/status")
-        two.subscribe(f"{older}/state")
-        for topic in ("device/two/status", "device/one/task", "state", "device/one/status"):
-            one.publish(f"{older}/{topic}", b"of one")
-        assert [leader.get(TIMEOUT_S).topic, leader.get(0.5)] == [f"{older}/device/one/status", None]
-        leader.publish(f"{older}/state", b"update")
-        assert [two.get(TIMEOUT_S).payload, two.get(0.5)] == [b"update", None]
         two.subscribe(f"{root}/device/two/task")
         for topic in (
-            f"{older}/device/two/task",
+            "edgefl/v1/f/state",
             f"{root}/device/one/task",
             f"{root}/device/+/task",
             f"{root}/verdict",
