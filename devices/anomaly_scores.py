@@ -1,5 +1,6 @@
 """Scores windows with the exported anomaly detector, and decides when the device reports its alarm."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from devices.readings import MAX_SENSORS
 from edgefl.data.forms import format_shape, to_input_shape
 from edgefl.errors import ConfigError, DataError, PlanError, StateError
 from edgefl.plan.runtime import load_interpreter
@@ -44,6 +46,25 @@ class WindowScorer:
     task: ModelTask
     score: Callable[[Array], NDArray[np.float64]]
 
+    def count_channels(self, window: int) -> int:
+        """Return the number of channels of a window that fits the model.
+
+        Args:
+            window: readings per window.
+
+        Raises:
+            ConfigError: no number of channels makes such a window fit.
+        """
+        channels = math.prod(self.input_shape) // window
+        try:
+            self._to_input(np.zeros((1, window, channels), np.float32))
+        except DataError as error:
+            raise ConfigError(
+                f"--window is {window}, which does not fit the model's input "
+                f"{format_shape(self.input_shape)}; omit --window to use the model's"
+            ) from error
+        return channels
+
     def score_windows(self, x: Array) -> NDArray[np.float64]:
         """Return the score of each window, in units of the loss.
 
@@ -54,6 +75,9 @@ class WindowScorer:
         Raises:
             DataError: the windows have another shape than the model's input.
         """
+        return self.score(self._to_input(x))
+
+    def _to_input(self, x: Array) -> Array:
         windows = to_input_shape(x, self.input_shape)
         if windows.shape[1:] in ((1, *self.input_shape), (*self.input_shape, 1)) and windows.ndim == 3:
             windows = windows.reshape(-1, *self.input_shape)
@@ -62,7 +86,7 @@ class WindowScorer:
                 f"a window is {format_shape(x.shape[1:])}, expected {format_shape(self.input_shape)}, the "
                 "model's input; pass the --window and --channels of the samples that it was trained on"
             )
-        return self.score(windows)
+        return windows
 
 
 def load_window_scorer(path: Path) -> WindowScorer:
@@ -138,7 +162,7 @@ class AlarmTracker:
     interval_s: float
     windows: int = 0
     alarms: int = 0
-    _scores: dict[int, float] = field(default_factory=dict)
+    _scores: dict[str, float] = field(default_factory=dict)
     _reported: tuple[bool, float] | None = None
 
     @property
@@ -146,14 +170,19 @@ class AlarmTracker:
         """The highest of the sensors' latest scores. 0 before the first score."""
         return max(self._scores.values(), default=0.0)
 
-    def add_score(self, sensor: int, score: float, now_s: float) -> bool:
+    def add_score(self, sensor: str, score: float, now_s: float) -> bool:
         """Record the score of a window, and return whether a message is due.
 
+        A further sensor than `MAX_SENSORS` replaces the sensor whose last score is the oldest.
+
         Args:
-            sensor: number of the sensor.
+            sensor: topic of the sensor.
             score: the score.
             now_s: the time, in seconds on a clock that only moves forward.
         """
+        self._scores.pop(sensor, None)
+        if len(self._scores) >= MAX_SENSORS:
+            del self._scores[next(iter(self._scores))]
         self._scores[sensor] = score
         self.windows += 1
         self.alarms += score > self.threshold

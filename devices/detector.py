@@ -167,7 +167,7 @@ class Detector:
             [self._scorer.score_windows(read_sample_array(arrays, part)) for part in parts]
         )
         for score in scores.tolist():
-            self._tracker.add_score(0, score, 0.0)
+            self._tracker.add_score("", score, 0.0)
         if len(scores):
             self._publish()
         has_labels = all(f"y{part}" in stored and f"target{part}" not in arrays for part in parts)
@@ -180,8 +180,20 @@ class Detector:
     def _listen(self, readings: Link, topics: SensorTopics) -> None:
         settings = self._settings
         window = settings.window or self._scorer.input_shape[0]
+        channel_count = self._scorer.count_channels(window)
+        if settings.channels and len(settings.channels) != channel_count:
+            raise ConfigError(
+                f"--channels has {len(settings.channels)} channels, expected {channel_count}, the channels "
+                "of the model's input; pass the channels that it was trained on"
+            )
         cutter = WindowCutter(
-            topics, window, settings.step or window, self._add_window, settings.channels, label=0
+            topics,
+            window,
+            settings.step or window,
+            self._add_window,
+            settings.channels,
+            label=0,
+            channel_count=channel_count,
         )
         readings.subscribe(topics.readings)
         LOGGER.info(f"listening on {topics.readings} at {readings.url}")
@@ -193,9 +205,7 @@ class Detector:
             event = readings.get(0.5)
             if isinstance(event, Message):
                 try:
-                    if event.oversize:
-                        raise DataError(f"the message has {event.oversize} bytes, expected one reading")
-                    cutter.take(event.topic, event.payload, event.retained)
+                    cutter.take(event.topic, event.payload, event.retained, event.oversize)
                 except DataError as error:
                     self._malformed += 1
                     problem = f"{event.topic}: {error}"
@@ -214,11 +224,8 @@ class Detector:
                 LOGGER.warning(f"readings that cannot be used: {self._malformed}; last: {problem}")
 
     def _add_window(self, window: SensorWindow) -> None:
-        try:
-            (score,) = self._scorer.score_windows(window.values[None]).tolist()
-        except DataError as error:  # All other windows have the same shape
-            raise ConfigError(str(error)) from error
-        if self._tracker.add_score(window.recording, score, time.monotonic()):
+        (score,) = self._scorer.score_windows(window.values[None]).tolist()
+        if self._tracker.add_score(window.topic, score, time.monotonic()):
             self._publish()
 
     def _repeat_after_reconnect(self, event: object) -> None:

@@ -160,11 +160,13 @@ class Sensor:
     """The newest consecutive readings of one sensor, at most as many as a window has.
 
     Attributes:
+        channels: names of the channels of the readings.
         rows: the readings with their labels or targets. A reading has shape (channels,), float32.
         recording: number of the recording.
         seen: number of readings in the recording.
     """
 
+    channels: tuple[str, ...]
     rows: deque[tuple[Array, float]]
     recording: int
     seen: int = 0
@@ -175,12 +177,16 @@ class SensorWindow:
     """A window of readings with its origin.
 
     Attributes:
+        topic: topic of the sensor.
+        channels: names of the channels.
         values: readings, shape (window, channels), float32.
         label: number of the class, or the target.
         recording: number of the recording. After a gap, a sensor begins a new recording.
         first_row: index of the window's first reading in the recording.
     """
 
+    topic: str
+    channels: tuple[str, ...]
     values: Array
     label: float
     recording: int
@@ -191,9 +197,12 @@ class SensorWindow:
 class WindowCutter:
     """Cuts the readings of each sensor into windows, one reading at a time.
 
-    The function `edgefl.data.sources.windows.cut_windows` cuts the same windows. Readings before the first
-    label are counted and ignored. After a gap, windows start again, because the rows of a window must be
-    consecutive.
+    The function `edgefl.data.sources.windows.cut_windows` cuts the same windows from consecutive readings
+    with labels. The rows of a window are consecutive: after a gap, a reading that cannot be used, a reading
+    without a label or a reading with other channels, the windows of that sensor start again.
+
+    At most `MAX_SENSORS` sensors have windows and labels. A further sensor replaces the sensor whose last
+    reading is the oldest.
 
     Attributes:
         topics: topics of the readings and labels.
@@ -203,9 +212,11 @@ class WindowCutter:
         channels: names of the channels to use. Empty uses all channels.
         classes: names of the classes. Empty if classes have no names.
         label: number of the class of all readings. None uses the labels of the label topic.
-        channel_names: channels of the first reading. All other readings must have the same channels.
+        channel_names: expected channels of all sensors. Empty accepts any, also of different sensors.
+        channel_count: expected number of channels of all sensors. 0 accepts any.
         readings: number of readings so far.
-        unlabelled: number of readings before the first label.
+        unlabelled: number of readings for which no label applied.
+        replaced: number of sensors that a further sensor replaced.
         has_targets: whether the topic of labels has numbers to predict. A window gets the number at its last
             reading, and not the most frequent one.
     """
@@ -218,70 +229,111 @@ class WindowCutter:
     classes: tuple[str, ...] = ()
     label: int | None = None
     channel_names: tuple[str, ...] = ()
+    channel_count: int = 0
     readings: int = 0
     unlabelled: int = 0
+    replaced: int = 0
     has_targets: bool = False
+    # Both in the order of their last use
     _labels: dict[tuple[str, ...], float] = field(default_factory=dict)
     _sensors: dict[str, Sensor] = field(default_factory=dict)
     _recordings: int = 0
 
-    def take(self, topic: str, payload: bytes, retained: bool = False) -> None:
+    def take(self, topic: str, payload: bytes, retained: bool = False, oversize: int = 0) -> None:
         """Process one message.
 
-        A retained reading is ignored, because it may be old. A retained label is used.
+        A retained reading is ignored, because it may be old. A retained label is used. A label applies until
+        the next message on its topic. An empty message or an unknown class ends it.
 
         Args:
             topic: topic of the message.
             payload: the message.
             retained: whether the broker retained the message.
+            oversize: size in bytes of a message that was too large to receive, otherwise 0.
 
         Raises:
-            DataError: the message cannot be used. It does not change any window.
+            DataError: the message cannot be used.
         """
         kind, wildcards = self.topics.match(topic) or ("", ())
         if kind == "labels":
-            number = parse_target(payload) if self.has_targets else parse_label(payload, self.classes)
-            if len(self._labels) >= MAX_SENSORS and wildcards not in self._labels:
-                raise DataError(
-                    f"more than {MAX_SENSORS} sensors have labels, expected at most {MAX_SENSORS}; use a "
-                    "narrower --label-topic"
-                )
-            self._labels[wildcards] = number
+            self._labels.pop(wildcards, None)
+            _check_size(oversize)
+            if payload:
+                number = parse_target(payload) if self.has_targets else parse_label(payload, self.classes)
+                _make_room(self._labels)
+                self._labels[wildcards] = number
         elif kind == "readings" and not retained:
-            self._take_reading(topic, wildcards, parse_reading(payload, self.channels))
+            sensor = self._sensors.pop(topic, None)
+            _check_size(oversize)
+            reading = parse_reading(payload, self.channels)
+            self._check_channels(tuple(reading))
+            self._take_reading(topic, wildcards, reading, sensor)
 
-    def _take_reading(self, topic: str, wildcards: tuple[str, ...], reading: Mapping[str, float]) -> None:
-        self.channel_names = self.channel_names or tuple(reading)
-        if tuple(reading) != self.channel_names:
+    def _check_channels(self, channels: tuple[str, ...]) -> None:
+        if self.channel_names and channels != self.channel_names:
             raise DataError(
-                f"the channels are {', '.join(reading)[:80]}, expected the channels of the first reading, "
-                f"{', '.join(self.channel_names)[:80]}"
+                f"the channels are {', '.join(channels)[:80]}, expected "
+                f"{', '.join(self.channel_names)[:80]}, the channels of the recording; use a "
+                "narrower --topic, or pass --channels"
             )
+        if self.channel_count and len(channels) != self.channel_count:
+            raise DataError(
+                f"{len(channels)} channels, expected {self.channel_count}, the channels of the model's "
+                "input; use a narrower --topic, or pass --channels"
+            )
+
+    def _take_reading(
+        self, topic: str, wildcards: tuple[str, ...], reading: Mapping[str, float], sensor: Sensor | None
+    ) -> None:
         self.readings += 1
-        label = self.label if self.label is not None else self._labels.get(wildcards, self._labels.get(()))
+        label = self._find_label(wildcards)
         if label is None:
             self.unlabelled += 1
             return
-        if len(self._sensors) >= MAX_SENSORS and topic not in self._sensors:
-            raise DataError(
-                f"more than {MAX_SENSORS} sensors have readings, expected at most {MAX_SENSORS}; use a "
-                "narrower --topic"
-            )
-        if topic not in self._sensors:
-            self._sensors[topic] = Sensor(deque(maxlen=self.window), self._recordings)
+        channels = tuple(reading)
+        if sensor is None or sensor.channels != channels:
+            self.replaced += _make_room(self._sensors)
+            sensor = Sensor(channels, deque(maxlen=self.window), self._recordings)
             self._recordings += 1
-        sensor = self._sensors[topic]
+        self._sensors[topic] = sensor
         sensor.rows.append((np.array(list(reading.values()), np.float32), label))
         sensor.seen += 1
         if sensor.seen >= self.window and (sensor.seen - self.window) % self.step == 0:
             if not self.has_targets:
                 label = find_majority(np.array([label for _, label in sensor.rows], np.int64))
             values = np.stack([row for row, _ in sensor.rows])
-            self.on_window(SensorWindow(values, label, sensor.recording, sensor.seen - self.window))
+            first_row = sensor.seen - self.window
+            self.on_window(SensorWindow(topic, channels, values, label, sensor.recording, first_row))
+
+    def _find_label(self, wildcards: tuple[str, ...]) -> float | None:
+        if self.label is not None:
+            return self.label
+        key = wildcards if wildcards in self._labels else ()
+        if key not in self._labels:
+            return None
+        label = self._labels[key] = self._labels.pop(key)
+        return label
 
     def restart_windows(self) -> None:
         """Start all windows again. Call it when messages may have been lost."""
         self._sensors.clear()
+
+    def forget_labels(self) -> None:
+        """End all labels. Call it when a label may have been lost."""
+        self._labels.clear()
+
+
+def _check_size(oversize: int) -> None:
+    if oversize:
+        raise DataError(f"the message has {oversize} bytes, expected one reading or label")
+
+
+def _make_room(by_last_use: dict[Any, Any]) -> int:
+    """Remove the first entry of a full dictionary, and return the number of removed entries."""
+    if len(by_last_use) < MAX_SENSORS:
+        return 0
+    del by_last_use[next(iter(by_last_use))]
+    return 1
 
 
 def format_counts(counts: Mapping[str, Any]) -> str:

@@ -1,15 +1,28 @@
-"""Records sensor topics to a ring of windows in a file. The recorder publishes nothing."""
+"""Records sensor topics to a ring of windows in a file. The recorder publishes nothing.
+
+A file has the windows of sensors with the same channels. If neither `--channels` nor an existing file names
+the channels, sensors may differ. The recorder then keeps one ring for each list of channels, and the file is
+the ring of most sensors. One odd sensor therefore cannot decide for the others.
+"""
 
 import contextlib
 import logging
 import math
 import secrets
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from devices.readings import SensorTopics, SensorWindow, WindowCutter, format_counts, parse_label
+from devices.readings import (
+    MAX_SENSORS,
+    SensorTopics,
+    SensorWindow,
+    WindowCutter,
+    format_counts,
+    parse_label,
+)
 from edgefl.data.sources.ring import (
     CLASS_LABELS,
     NO_LABELS,
@@ -25,6 +38,8 @@ from edgefl.transport.link import Link, Message
 
 LOGGER = logging.getLogger("edgefl.recorder")
 PROBLEMS_LOG_INTERVAL_S = 60.0
+MAX_RINGS = 8
+"""Maximum number of lists of channels that the recorder keeps."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +76,21 @@ class RecordSettings:
     labels: str = CLASS_LABELS
 
 
+@dataclass(frozen=True)
+class SensorRecording:
+    """The recording of a sensor.
+
+    Attributes:
+        channels: names of its channels.
+        number: its number in the cutter.
+        ring_number: its number in the ring.
+    """
+
+    channels: tuple[str, ...]
+    number: int
+    ring_number: int
+
+
 class Recorder:
     """Records the readings of sensors.
 
@@ -75,11 +105,11 @@ class Recorder:
         self._settings = settings
         # Checked before the recording starts, not at its first window
         check_ring_size(settings.capacity, settings.window, max(1, len(settings.channels)))
-        self._ring: Ring | None = None
-        self._recordings: dict[int, int] = {}  # number in the cutter -> number in the ring
-        self._new = self._malformed = self._lost = 0
+        self._rings: dict[tuple[str, ...], Ring] = {}
+        self._recordings: dict[str, SensorRecording] = {}  # by topic, in the order of their last window
+        self._recorded_before = self._windows = self._malformed = self._lost = 0
         self._last_problem = ""
-        self._logged_problems = (0, 0, 0)
+        self._logged_problems: dict[str, int] = {}
         label = None if settings.label is None else parse_label(settings.label.encode(), settings.classes)
         if settings.labels == NO_LABELS:
             label = 0  # the ring does not store it
@@ -117,91 +147,130 @@ class Recorder:
             finally:
                 self._save()
                 link.close()
-        return {"windows": len(self._ring or ()), **self._count_messages(), "file": str(settings.out)}
+        ring = self._choose_ring()
+        return {"windows": len(ring or ()), **self._count_messages(), "file": str(settings.out)}
+
+    def _choose_ring(self) -> Ring | None:
+        """Return the ring of most sensors. Among equals, it is the ring with more windows, then the first."""
+        sensors = Counter(recording.channels for recording in self._recordings.values())
+        rings = self._rings.values()
+        return max(rings, key=lambda ring: (sensors[ring.channels], ring.recorded), default=None)
+
+    def _count_new(self) -> int:
+        ring = self._choose_ring()
+        return ring.recorded - self._recorded_before if ring else 0
 
     def _count_messages(self) -> dict[str, int]:
-        unlabelled = self._cutter.unlabelled
-        readings = self._cutter.readings
+        new = self._count_new()
         return {
-            "new": self._new,
-            "readings": readings,
+            "new": new,
+            "readings": self._cutter.readings,
             "malformed": self._malformed,
-            "unlabelled": unlabelled,
+            "unlabelled": self._cutter.unlabelled,
             "lost": self._lost,
+            "other_channels": self._windows - new,
+            "replaced_sensors": self._cutter.replaced,
         }
 
     def _resume(self) -> None:
         settings = self._settings
-        self._ring = load_ring(
-            settings.out, settings.capacity, settings.window, settings.classes, settings.labels
-        )
-        if self._ring is not None:
-            if settings.channels and settings.channels != self._ring.channels:
+        ring = load_ring(settings.out, settings.capacity, settings.window, settings.classes, settings.labels)
+        if ring is not None:
+            if settings.channels and settings.channels != ring.channels:
                 raise DataError(
-                    f"{settings.out} has the channels {', '.join(self._ring.channels)}, --channels is "
+                    f"{settings.out} has the channels {', '.join(ring.channels)}, --channels is "
                     f"{', '.join(settings.channels)}; pass the same channels, or another -o"
                 )
-            self._cutter.channel_names = self._ring.channels
-            LOGGER.info(f"{settings.out} contains {len(self._ring)} windows; continuing")
+            self._rings[ring.channels] = ring
+            self._recorded_before = ring.recorded
+            self._cutter.channel_names = ring.channels
+            LOGGER.info(f"{settings.out} contains {len(ring)} windows; continuing")
 
     def _add_window(self, window: SensorWindow) -> None:
-        if self._ring is None:
-            settings = self._settings
-            self._ring = Ring(
-                settings.capacity,
-                settings.window,
-                self._cutter.channel_names,
-                settings.classes,
-                settings.labels,
+        settings = self._settings
+        ring = self._rings.get(window.channels)
+        if ring is None:
+            if len(self._rings) >= MAX_RINGS:
+                del self._rings[min(self._rings, key=lambda channels: self._rings[channels].recorded)]
+            ring = self._rings[window.channels] = Ring(
+                settings.capacity, settings.window, window.channels, settings.classes, settings.labels
             )
-        recording = self._recordings.setdefault(window.recording, self._ring.recorded)
-        self._ring.add(window.values, window.label, recording, window.first_row)
-        self._new += 1
+        recording = self._recordings.pop(window.topic, None)
+        if recording is None or recording.number != window.recording:
+            recording = SensorRecording(window.channels, window.recording, ring.recorded)
+        if len(self._recordings) >= MAX_SENSORS:
+            del self._recordings[next(iter(self._recordings))]
+        self._recordings[window.topic] = recording
+        ring.add(window.values, window.label, recording.ring_number, window.first_row)
+        self._windows += 1
 
     def _listen(self, link: Link) -> None:
         settings = self._settings
         saved = 0
         saved_at = time.monotonic()
         logged_at = -math.inf
-        while not settings.count or self._new < settings.count:
-            event = link.get(min(0.5, settings.save_s) if self._new > saved else 0.5)
+        while not settings.count or self._count_new() < settings.count:
+            event = link.get(min(0.5, settings.save_s) if self._windows > saved else 0.5)
             if isinstance(event, Message):
                 self._take(event)
             elif event is not None:
                 LOGGER.info("the link to the broker is up again")
-                self._cutter.restart_windows()
+                self._restart_after_loss()
             if link.dropped > self._lost:
                 self._lost = link.dropped
-                self._cutter.restart_windows()
+                self._restart_after_loss()
+                if settings.topics.labels:  # The broker sends the retained labels again
+                    link.unsubscribe(settings.topics.labels)
+                    link.subscribe(settings.topics.labels)
             now = time.monotonic()
-            if self._new > saved and now - saved_at >= settings.save_s:
+            if self._windows > saved and now - saved_at >= settings.save_s:
                 self._save()
-                saved = self._new
+                saved = self._windows
                 saved_at = now
                 LOGGER.info(
-                    f"{len(self._ring or ())} windows in {settings.out}: "
+                    f"{len(self._choose_ring() or ())} windows in {settings.out}: "
                     f"{format_counts(self._count_messages())}"
                 )
-            if self._count_problems() != self._logged_problems and now - logged_at >= PROBLEMS_LOG_INTERVAL_S:
+            problems = self._count_problems()
+            if problems != self._logged_problems and now - logged_at >= PROBLEMS_LOG_INTERVAL_S:
                 logged_at = now
-                self._logged_problems = self._count_problems()
+                self._logged_problems = problems
                 LOGGER.warning(
                     f"{format_counts(self._count_messages())}; last: "
-                    f"{self._last_problem or 'no label has arrived yet'}"
+                    f"{self._last_problem or self._describe_problem()}"
                 )
 
-    def _count_problems(self) -> tuple[int, int, int]:
-        return self._malformed, self._cutter.unlabelled, self._lost
+    def _restart_after_loss(self) -> None:
+        self._cutter.restart_windows()
+        self._cutter.forget_labels()  # A lost message may have ended one
+
+    def _count_problems(self) -> dict[str, int]:
+        return {
+            name: count
+            for name, count in self._count_messages().items()
+            if name not in ("new", "readings") and count
+        }
+
+    def _describe_problem(self) -> str:
+        ring = self._choose_ring()
+        for topic, recording in self._recordings.items():
+            if ring and recording.channels != ring.channels:
+                return (
+                    f"{topic} has the channels {', '.join(recording.channels)[:80]}, the file has "
+                    f"{', '.join(ring.channels)[:80]}; pass --channels, or a narrower --topic"
+                )
+        if self._cutter.replaced:
+            return f"more than {MAX_SENSORS} sensors; use a narrower --topic"
+        return "no label applies to a reading; publish labels as retained messages"
 
     def _take(self, message: Message) -> None:
         try:
-            if message.oversize:
-                raise DataError(f"the message has {message.oversize} bytes, expected one reading")
-            self._cutter.take(message.topic, message.payload, message.retained)
+            self._cutter.take(message.topic, message.payload, message.retained, message.oversize)
         except DataError as error:
             self._malformed += 1
             self._last_problem = f"{message.topic}: {error}"
 
     def _save(self) -> None:
-        if self._ring is not None and self._new:
-            self._ring.save(self._settings.out)
+        ring = self._choose_ring()
+        if ring is not None and self._count_new():
+            ring.save(self._settings.out)

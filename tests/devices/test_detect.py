@@ -101,15 +101,33 @@ def test_a_window_of_another_shape_and_a_missing_id_are_errors(link, start, mosq
     assert process.end() == 1
     assert "a window is 3x2, expected 2x2" in process.err
     options = ("--broker", mosquitto_url, "--topic", f"a{os.getpid()}/+")
-    process = start("device", "detect", "--state", state, *options, "--id", "pi-1", "--federation", "f")
-    process.wait_for("listening on")
-    for _ in range(2):
-        link.publish(f"a{os.getpid()}/pi", b"[1, 2, 3]")
-    assert process.end() == 1
-    assert "a window is 2x3, expected 2x2" in process.err
+    named = (*options, "--id", "pi-1", "--federation", "f")
+    for wrong, error in (
+        (("--window", "3"), "--window is 3, which does not fit the model's input 2x2; omit --window"),
+        (("--channels", "x,y,z"), "--channels has 3 channels, expected 2, the channels of the model's input"),
+    ):
+        process = start("device", "detect", "--state", state, *named, *wrong)
+        assert process.end() == 1
+        assert error in process.err
     process = start("device", "detect", "--state", state, *options)
     assert process.end() == 1
     assert "no readable device.json with the id; pass --id" in process.err
+
+
+def test_an_odd_sensor_blinds_no_other_and_an_alarm_ends_after_a_gap(link, start, mosquitto_url, tmp_path):
+    """The odd sensor is the first. A reading that cannot be used follows the alarm of the other sensor."""
+    state, topic = save_detector(tmp_path / "pi-1", f"f{os.urandom(4).hex()}"), f"odd{os.getpid()}"
+    options = ("--broker", mosquitto_url, "--topic", f"{topic}/+", "--json", "--count", "2")
+    process = start("device", "detect", "--state", state, *options)
+    process.wait_for("listening on")
+    for _ in range(4):
+        link.publish(f"{topic}/odd", b"[1, 2, 3]")
+    process.wait_for("odd: 3 channels, expected 2, the channels of the model's input")
+    for payload in (*[encode_reading(*ANOMALY)] * 3, b"oops", *[encode_reading(*NORMAL)] * 2):
+        link.publish(f"{topic}/pi", payload)
+    assert process.end() == 0, process.err
+    figures = json.loads(process.out)
+    assert (figures["windows"], figures["alarms"], figures["malformed"], figures["score"]) == (2, 1, 5, 0.0)
 
 
 def test_an_alarm_outlasts_a_restart_of_the_broker(start, tmp_path):

@@ -1,5 +1,6 @@
 """Sensor messages: readings, labels, their sensor, and invalid messages."""
 
+import contextlib
 import json
 import math
 
@@ -176,25 +177,116 @@ def test_retained_reading_is_ignored_and_retained_label_counts():
     assert collector.windows == [([[10.0], [11.0]], 4)]
 
 
-def test_reading_with_other_channels_is_rejected_and_changes_nothing():
-    collector = WindowCollector(SensorTopics("s"), label=5)
-    collector.send(("s", '{"x": 1, "y": 2}'))
-    for payload in ("[1, 2]", '{"x": 1}', '{"x": 1, "y": 2, "z": 3}', "oops"):
-        with pytest.raises(DataError):
-            collector.send(("s", payload))
-    collector.send(("s", '{"y": 4, "x": 3}'))
-    assert collector.windows == [([[1.0, 2.0], [3.0, 4.0]], 5)]
-    assert collector.cutter.readings == 2
+@pytest.mark.parametrize("ending", ["", "stroll", "7", "\xff"], ids=["empty", "no-class", "number", "odd"])
+def test_label_ends_when_its_topic_has_no_class(ending):
+    """Readings 10 and 11 have no label. Reading 1 and reading 20 are not consecutive, although both walk."""
+    collector = WindowCollector(classes=("walk", "sit"))
+    collector.send(("label/a", "walk"), ("s/a", "0"), ("s/a", "1"), ("s/a", "2"))
+    if ending:
+        with pytest.raises(DataError, match="no class"):
+            collector.send(("label/a", ending))
+    else:
+        collector.send(("label/a", ending))
+    collector.send(("s/a", "10"), ("s/a", "11"), ("label/a", "walk"), ("s/a", "20"))
+    assert (collector.windows, collector.cutter.unlabelled) == ([([[0.0], [1.0]], 0)], 2)
+    collector.send(("s/a", "21"))
+    assert collector.windows[1:] == [([[20.0], [21.0]], 0)]
+    assert collector.positions == [(0, 0), (1, 0)]
 
 
-def test_number_of_sensors_is_limited():
-    collector = WindowCollector(SensorTopics("s/+"), label=0)
+def test_label_ends_with_an_oversize_message_and_with_lost_messages():
+    collector = WindowCollector(SensorTopics("s/+", "label"))
+    collector.send(("label", "1"))
+    with pytest.raises(DataError, match="70000 bytes, expected one reading or label"):
+        collector.cutter.take("label", b"", oversize=70_000)
+    collector.send(("s/a", "0"), ("s/a", "1"))
+    collector.send(("label", "1"))
+    collector.cutter.forget_labels()
+    collector.send(("s/a", "2"), ("s/a", "3"))
+    assert (collector.windows, collector.cutter.unlabelled) == ([], 4)
+
+
+def test_target_ends_when_its_topic_has_no_number():
+    collector = WindowCollector(has_targets=True)
+    collector.send(("label/a", "0.5"), ("s/a", "0"))
+    with pytest.raises(DataError):
+        collector.send(("label/a", "unavailable"))
+    collector.send(("s/a", "1"), ("s/a", "2"), ("label/a", "1.5"), ("s/a", "3"), ("s/a", "4"))
+    assert (collector.windows, collector.cutter.unlabelled) == ([([[3.0], [4.0]], 1.5)], 2)
+
+
+@pytest.mark.parametrize("payload", ["oops", "null", "[1]", '{"x": 5}', ""])
+def test_window_does_not_join_readings_around_an_unusable_reading(payload):
+    collector = WindowCollector(channels=("x", "y"), label=5)
+    collector.send(("s/a", '{"x": 1, "y": 2}'))
+    with pytest.raises(DataError):
+        collector.send(("s/a", payload))
+    collector.send(("s/a", '{"x": 3, "y": 4}'), ("s/b", '{"x": 0, "y": 0}'), ("s/a", '{"x": 5, "y": 6}'))
+    assert collector.windows == [([[3.0, 4.0], [5.0, 6.0]], 5)]
+    assert collector.cutter.readings == 4
+
+
+def test_oversize_reading_is_a_gap_and_retained_reading_is_none():
+    collector = WindowCollector(label=1)
+    collector.send(("s/a", "1"))
+    collector.cutter.take("s/a", b"9", retained=True)
+    collector.send(("s/a", "2"), ("s/a", "3"))
+    with pytest.raises(DataError):
+        collector.cutter.take("s/a", b"", oversize=70_000)
+    collector.send(("s/a", "4"))
+    assert collector.windows == [([[1.0], [2.0]], 1)]
+
+
+def test_sensor_with_other_channels_does_not_affect_others():
+    collector = WindowCollector(label=0)
+    collector.send(("s/odd", "7"), ("s/a", "[1, 2]"), ("s/odd", "8"), ("s/a", "[3, 4]"))
+    assert collector.windows == [([[7.0], [8.0]], 0), ([[1.0, 2.0], [3.0, 4.0]], 0)]
+
+
+def test_change_of_channels_starts_a_new_recording():
+    collector = WindowCollector(label=0)
+    collector.send(("s/a", "7"), ("s/a", '{"x": 1, "y": 2}'), ("s/a", '{"y": 4, "x": 3}'))
+    assert collector.windows == [([[1.0, 2.0], [3.0, 4.0]], 0)]
+
+
+@pytest.mark.parametrize("expected", [{"channel_names": ("x", "y")}, {"channel_count": 2}])
+def test_sensor_without_the_expected_channels_is_rejected(expected):
+    collector = WindowCollector(label=0, **expected)
+    for payload in ("7", '{"x": 1}', '{"x": 1, "y": 2, "z": 3}'):
+        with pytest.raises(DataError, match=r"expected (x, y|2), the channels of"):
+            collector.send(("s/odd", payload))
+    collector.send(("s/a", '{"x": 1, "y": 2}'), ("s/a", '{"x": 3, "y": 4}'))
+    assert collector.windows == [([[1.0, 2.0], [3.0, 4.0]], 0)]
+
+
+def test_idle_sensor_is_replaced_and_used_sensors_and_labels_stay():
+    collector = WindowCollector()
+    collector.send(("label/a", "1"), ("s/a", "10"))
     for index in range(MAX_SENSORS):
-        collector.send((f"s/{index}", "1"))
-    with pytest.raises(DataError, match="narrower --topic"):
-        collector.send(("s/more", "1"))
-    labels = WindowCollector()
-    for index in range(MAX_SENSORS):
-        labels.send((f"label/{index}", "1"))
-    with pytest.raises(DataError, match="narrower --label-topic"):
-        labels.send(("label/more", "1"))
+        collector.send((f"label/{index}", "2"), (f"s/{index}", "0"))
+        if index == MAX_SENSORS // 2:
+            collector.send(("s/a", "11"))
+    collector.send(("s/a", "12"), ("s/a", "13"))
+    assert collector.windows == [([[10.0], [11.0]], 1), ([[12.0], [13.0]], 1)]
+    assert collector.cutter.replaced == 1
+    collector.send(("s/0", "1"))
+    assert collector.cutter.unlabelled == 1, "the label of the idle sensor was replaced too"
+
+
+@given(st.lists(st.sampled_from(["walk", "sit", "", "unknown", "reading", "bad"]), max_size=40))
+def test_windows_are_runs_of_labelled_readings_without_a_gap(events):
+    collector = WindowCollector(classes=("walk", "sit"))
+    expected, run, label = [], [], None
+    for number, event in enumerate(events):
+        if event in ("reading", "bad"):
+            payload = str(number) if event == "reading" else "oops"
+            run = [*run, (number, label)] if event == "reading" and label is not None else []
+            if len(run) == 2:
+                expected.append(([[float(row)] for row, _ in run], min(row[1] for row in run)))
+                run = []
+        else:
+            payload = event
+            label = {"walk": 0, "sit": 1}.get(event)
+        with contextlib.suppress(DataError):
+            collector.send(("s/a" if event in ("reading", "bad") else "label/a", payload))
+    assert collector.windows == expected

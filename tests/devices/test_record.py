@@ -109,7 +109,19 @@ def test_recorder_resumes_after_kill_and_publishes_nothing(
 
 def test_malformed_messages_are_counted_and_logged(record, sensor, topic_root, tmp_path):
     process = record("--label", "1", "--count", "2")
-    for payload in (b"oops", b"[1]", b"[NaN]", b"[1, 2]", b"x" * 100_000, b"[2]", b"", b"[3]", b"[4]"):
+    for payload in (
+        b"oops",
+        b"[1]",
+        b"[NaN]",
+        b"[2]",
+        b"x" * 100_000,
+        b"[3]",
+        b"",
+        b"[4]",
+        b"[5]",
+        b"[6]",
+        b"[7]",
+    ):
         sensor.publish(f"{topic_root}/pi/accel", payload)
     process.wait_for(f"last: {topic_root}/pi/accel: not JSON")
     assert process.end() == 0
@@ -117,10 +129,12 @@ def test_malformed_messages_are_counted_and_logged(record, sensor, topic_root, t
     assert counts == {
         "windows": 2,
         "new": 2,
-        "readings": 4,
-        "malformed": 5,
+        "readings": 7,
+        "malformed": 4,
         "unlabelled": 0,
         "lost": 0,
+        "other_channels": 0,
+        "replaced_sensors": 0,
         "file": str(tmp_path / "ring.npz"),
     }
 
@@ -129,7 +143,7 @@ def test_readings_before_a_label_are_logged_as_unlabelled(record, sensor, topic_
     process = record()
     for _ in range(4):
         sensor.publish(f"{topic_root}/pi/accel", b"1")
-    process.wait_for("unlabelled; last: no label has arrived yet")
+    process.wait_for("unlabelled; last: no label applies to a reading")
     process.popen.send_signal(signal.SIGINT)
     assert process.end() == 0
     assert not (tmp_path / "ring.npz").exists()
@@ -148,6 +162,38 @@ def test_class_names_are_stored_as_numbers(record, sensor, topic_root, tmp_path)
     assert json.loads(process.out)["malformed"] == 1
     with np.load(tmp_path / "ring.npz") as file:
         assert (file["y"].tolist(), file["class_names"].tolist()) == ([1, 0], ["stand", "walk"])
+
+
+def test_readings_after_an_unknown_label_are_not_stored(record, sensor, topic_root, tmp_path):
+    (tmp_path / "classes.txt").write_text("walk\nsit\n")
+    labels = ("--label-topic", f"{topic_root}/+/activity", "--classes", tmp_path / "classes.txt")
+    process = record(*labels, "--count", "4", window=4, capacity=50)
+    for number, label in enumerate((b"walk", b"unknown", b"sit", b"", b"walk", b"\xff", b"sit")):
+        sensor.publish(f"{topic_root}/pi/activity", label, retain=True)
+        for reading in range(4):
+            sensor.publish(f"{topic_root}/pi/accel", str(10 * number + reading).encode())
+    sensor.publish(f"{topic_root}/pi/activity", b"", retain=True)
+    assert process.end() == 0
+    counts = json.loads(process.out)
+    assert (counts["windows"], counts["unlabelled"], counts["malformed"]) == (4, 12, 2)
+    with np.load(tmp_path / "ring.npz") as file:
+        assert file["x"][:, :, 0].tolist() == [[n, n + 1, n + 2, n + 3] for n in (0, 20, 40, 60)]
+        assert file["y"].tolist() == [0, 1, 0, 1]
+
+
+def test_sensor_with_other_channels_blinds_no_other_sensor(record, sensor, topic_root, tmp_path):
+    """The odd sensor is the first and sends as much as each of the two others."""
+    process = record("--label", "1", "--count", "4")
+    for number in range(4):
+        for name, payload in (("odd", f"[{number}]"), ("a", f"[{number}, 1]"), ("b", f"[{number}, 2]")):
+            sensor.publish(f"{topic_root}/{name}/accel", payload.encode())
+    process.wait_for("pass --channels, or a narrower --topic")
+    assert process.end() == 0
+    counts = json.loads(process.out)
+    assert (counts["windows"], counts["new"], counts["other_channels"]) == (4, 4, 2)
+    with np.load(tmp_path / "ring.npz") as file:
+        assert file["x"].tolist() == [[[n, s], [n + 1, s]] for n in (0, 2) for s in (1, 2)]
+        assert file["recording"].tolist() == [0, 1, 0, 1]
 
 
 def test_windows_are_recorded_without_labels(record, sensor, topic_root, tmp_path):
