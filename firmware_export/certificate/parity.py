@@ -112,6 +112,22 @@ def run_skipping(
     return results, {**figures, "outputs_sha256": hash_outputs(ran.outputs)}
 
 
+def describe_equal_outputs(samples: Mapping[str, int], noun: str) -> str:
+    """Return a sentence with the targets whose output bytes are equal, and the number of samples of each.
+
+    Args:
+        samples: number of compared samples by target. A target with fewer has compared the first ones.
+        noun: noun for the samples.
+    """
+    counts = sorted({*samples.values()}, reverse=True)
+    groups = [", ".join(target for target in samples if samples[target] == count) for count in counts]
+    first = f"{counts[0]} {noun}, every output byte the same: {groups[0]}"
+    others = (
+        f"the first {count} of them: {group}" for count, group in zip(counts[1:], groups[1:], strict=True)
+    )
+    return "; ".join((first, *others))
+
+
 def describe_tools(target: Target) -> str:
     """Return the versions of the tools that build and run a target's program."""
     return ", ".join(f"{name} {read_tool_version(name)}" for name in target.tools)

@@ -34,7 +34,7 @@ from firmware_export.certificate.certificate import (
 )
 from firmware_export.certificate.golden import GoldenVectors, decode_golden, make_golden
 from firmware_export.certificate.import_model import draw_random_samples
-from firmware_export.certificate.parity import EQUAL, NOT_RUN
+from firmware_export.certificate.parity import EQUAL, NOT_RUN, describe_equal_outputs
 from firmware_export.certificate.resource_usage import profile_layers
 from firmware_export.codegen.c_source import LayerCost, generate_c
 from firmware_export.codegen.prefix import DEFAULT_PREFIX
@@ -114,13 +114,13 @@ def verify_bundle(out: Path) -> VerificationResult:
         raise ExportError(
             f"{REPORT_HTML_FILE} does not follow from {CERTIFICATE_FILE}; it was edited: export again"
         )
-    equal_runtimes = [row["place"] for row in rebuilt["parity"] if row["status"] == EQUAL]
+    equal_runtimes = {row["place"]: row["samples"] for row in rebuilt["parity"] if row["status"] == EQUAL}
     accuracy = rebuilt["accuracy"]
     return VerificationResult(
         (
             f"{len(contents)} files match their digests, and all files that follow from model.tflite were "
             "made again",
-            f"{accuracy['samples']} samples, every output byte the same: {', '.join(equal_runtimes)}",
+            describe_equal_outputs(equal_runtimes, "samples"),
             *random_inputs,
             *describe_accuracy(accuracy),
             *describe_task_figures(rebuilt.get(TASK_KEY)),

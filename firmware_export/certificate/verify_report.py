@@ -18,7 +18,7 @@ from edgefl.types import Shard
 from firmware_export.certificate.bundle import FLOAT_MODEL_FILE, MODEL_FILE, REPORT_JSON_FILE
 from firmware_export.certificate.certificate import CERTIFICATE_FILE
 from firmware_export.certificate.golden import choose_golden_samples, make_golden, measure_task
-from firmware_export.certificate.parity import EQUAL, run_everywhere
+from firmware_export.certificate.parity import EQUAL, describe_equal_outputs, run_everywhere
 from firmware_export.certificate.verify import VerificationResult
 from firmware_export.codegen.c_source import generate_c
 from firmware_export.firmware.targets import HOST_TARGET, TARGETS
@@ -62,8 +62,8 @@ def verify_report(folder: Path, source: DataSource | None = None) -> Verificatio
     checked += _check_accuracy(model, _read(folder, FLOAT_MODEL_FILE), shard, report)
     golden = make_golden(model, *choose_golden_samples(shard, MAX_PARITY_SAMPLES, int(report["seed"])))
     results = run_everywhere(generate_c(model).files, golden, list(TARGETS.values()), HOST_TARGET)
-    equal = ["tflite-micro", *(result.name for result in results if result.status == EQUAL)]
-    checked.append(f"{len(golden.y)} samples, every output byte the same: {', '.join(equal)}")
+    equal = {result.name: result.samples for result in results if result.status == EQUAL}
+    checked.append(describe_equal_outputs({"tflite-micro": len(golden.y), **equal}, "samples"))
     unchecked = [f"{result.name}: {result.reason}" for result in results if result.status != EQUAL]
     return VerificationResult(tuple(checked), (*unchecked, NO_CERTIFICATE_REASON))
 

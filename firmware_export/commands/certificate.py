@@ -20,7 +20,7 @@ from firmware_export.certificate.board import (
     verify_on_board,
 )
 from firmware_export.certificate.certificate import CERTIFICATE_FILE, DEVICE_INPUTS, RANDOM_INPUTS
-from firmware_export.certificate.parity import EQUAL
+from firmware_export.certificate.parity import EQUAL, describe_equal_outputs
 from firmware_export.codegen.c_source import LayerCost
 from firmware_export.firmware.latency import format_milliseconds_range
 from firmware_export.firmware.serial_link import open_serial_port
@@ -178,13 +178,10 @@ def describe_certificate(certificate: Mapping[str, Any], out: Path, printed: Seq
         out: folder of the export.
         printed: warnings that were printed before and are left out.
     """
-    equal = [row["place"] for row in certificate["parity"] if row["status"] == EQUAL]
+    equal = {row["place"]: row["samples"] for row in certificate["parity"] if row["status"] == EQUAL}
     golden = certificate["golden"]
     noun = "random inputs" if golden["inputs"] == RANDOM_INPUTS else "samples"
-    lines = [
-        f"{out / CERTIFICATE_FILE}: {golden['samples']} {noun}, every output byte the same: "
-        f"{', '.join(equal)}"
-    ]
+    lines = [f"{out / CERTIFICATE_FILE}: {describe_equal_outputs(equal, noun)}"]
     lines += [f"WARNING: {warning}" for warning in certificate["warnings"] if warning not in printed]
     lines += [
         f"not run: {row['place']}: {row['reason']}" for row in certificate["parity"] if row["status"] != EQUAL

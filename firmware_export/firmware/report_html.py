@@ -128,8 +128,8 @@ def _render_parity(certificate: Mapping[str, Any]) -> str:
     ]
     table = _render_table(("where", "outputs", "samples", "tools"), rows, (2,))
     return (
-        "<h2>The same bytes everywhere</h2>\n<p>Every output byte of every sample, compared with "
-        f"tflite-micro's.</p>\n{table}"
+        "<h2>The same bytes everywhere</h2>\n<p>Every output byte of the samples in the table, "
+        f"compared with tflite-micro's. A place with fewer samples ran the first of them.</p>\n{table}"
     )
 
 

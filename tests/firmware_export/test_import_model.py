@@ -46,18 +46,21 @@ def run_export(*arguments: object) -> Result:
 
 def test_random_inputs_prove_bytes_only(model, tmp_path) -> None:
     out = tmp_path / "out"
-    result = run_export(model, "-o", out, "--target", "host", "--samples", 40)
+    result = run_export(model, "-o", out, "--target", "host", "--samples", 60)
     assert result.exit_code == 0, result.output
     assert "no labels: the certificate proves equal bytes, and says nothing about accuracy" in result.output
-    assert "40 random inputs, every output byte the same: tflite-micro" in result.output
+    assert "60 random inputs, every output byte the same: tflite-micro" in result.output
     assert "keep it private" not in result.output
     certificate = json.loads((out / "certificate.json").read_text())
     assert certificate["golden"]["inputs"] == "random"
+    first = [row["place"] for row in certificate["parity"] if row["samples"] == 50]
+    small = f"; the first 50 of them: {', '.join(first)}"
+    assert first and small in result.output
     assert certificate["accuracy"]["accuracy_int8"] is None
     assert not (out / "model_float.tflite").exists()
     assert "random inputs, which prove bytes only" in (out / "report.html").read_text()
     lines = verify_bundle(out).checked
-    assert any("40 samples, every output byte the same" in line for line in lines)
+    assert any("60 samples, every output byte the same" in line and small in line for line in lines)
     assert not any("accuracy" in line for line in lines)
 
 
