@@ -79,7 +79,7 @@ WELCOME_TEXT = """Train small networks on devices by federated learning.
 Each device ends with its own int8 model.
 
   edgefl demo                                     a federation on this machine
-  edgefl init                                     four questions, one file
+  edgefl init                                     up to four questions, one file
   edgefl aggregator start                         start the aggregator
   edgefl device start --id pi-1 --data pi-1.npz   take part as a device
   edgefl monitor                                  watch the federation

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from edgefl.errors import ConfigError
 from edgefl.tasks.config import ANOMALY, TaskConfig
+from edgefl.wire.topics import check_client_id
 
 DEFAULT_BROKER = "mqtt://localhost:1883"
 MIN_STD = 1e-7
@@ -140,16 +141,28 @@ class PartitionConfig:
     Attributes:
         name: a name from `edgefl partitions`.
         num_clients: number of clients that share the data.
+        client_ids: ids of these clients. Random draws depend on the ids, so a simulation has the results of
+            devices only with the same ids. An empty list means client-000, client-001 and so on.
         options: options of the partition.
     """
 
     name: str = "dirichlet"
     num_clients: int = 10
     options: Mapping[str, Any] = field(default_factory=dict)
+    client_ids: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.num_clients < 1:
             raise ConfigError(f"num_clients is {self.num_clients}, expected at least 1")
+        if not all(isinstance(client_id, str) for client_id in self.client_ids):
+            raise ConfigError(f"client_ids is {list(self.client_ids)!r}, expected ids such as 'pi-1'")
+        for client_id in self.client_ids:
+            check_client_id(client_id)
+        if self.client_ids and len(set(self.client_ids)) != self.num_clients:
+            raise ConfigError(
+                f"client_ids has {len(set(self.client_ids))} different ids, expected num_clients, "
+                f"{self.num_clients}; add or remove ids, or remove client_ids"
+            )
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Asks four questions and writes `federation.toml`."""
+"""Asks up to four questions and writes `federation.toml`."""

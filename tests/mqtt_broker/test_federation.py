@@ -6,8 +6,11 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
-from edgefl.config import FederationConfig
+from edgefl.cli.commands.init import init
+from edgefl.config import FederationConfig, load_config
+from edgefl.runs.pipeline import open_partitioned_dataset
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import decode_server_state, decode_stored_mixture
 from tests.support.numpy_learner.softmax import SoftmaxLearner
@@ -54,6 +57,41 @@ def test_mqtt_and_simulator_give_the_same_bits(federate, any_url, toys):
         assert json.loads(device.out)["tensorflow_loaded"] is False
     with closing(sqlite3.connect(federation.out / "journal.sqlite")) as journal:
         assert journal.execute("select count(*) from tensors").fetchone() == (0,)
+
+
+def test_simulation_of_a_configuration_of_init_gives_the_bits_of_its_devices(
+    federate, mosquitto_url, toys, tmp_path
+):
+    """`edgefl init` counts the data of three devices. The files contain no test samples."""
+    federation = federate(mosquitto_url, rounds=3, min_clients=3)
+    ids = [f"pi-{number}" for number in range(1, 4)]
+    for number, client_id in enumerate(ids):
+        shard = toys.shard(number, 20 + 10 * number)
+        np.savez(tmp_path / f"{client_id}.npz", x=shard.x_train, y=shard.y_train)
+    data = [option for client_id in ids for option in ("--data", str(tmp_path / f"{client_id}.npz"))]
+    path = tmp_path / "made" / "federation.toml"
+    made = CliRunner().invoke(init, [str(path), "--yes", "--rounds", "3", *data])
+    assert made.exit_code == 0, made.output
+    for client_id in ids:
+        assert f"--id {client_id} --data {tmp_path / client_id}.npz" in made.output
+    config = load_config(path)
+    assert config.algorithm == federation.algorithm
+
+    aggregator = federation.aggregator()
+    devices = [federation.device(client_id) for client_id in ids]
+    assert [process.end() for process in (aggregator, *devices)] == [0, 0, 0, 0], aggregator.err
+    with open_partitioned_dataset(config) as partitioned:
+        assert list(partitioned.shards) == ids
+        learner = SoftmaxLearner(federation.plan.spec)
+        end = simulate(federation.plan, toys.weights(), partitioned.shards, config, learner=learner)
+    for client_id in ids:
+        stored = (tmp_path / f"state-{client_id}" / "mixture.safetensors").read_bytes()
+        weights = decode_stored_mixture(stored).mixture.weights
+        assert {name: array.tobytes() for name, array in weights.items()} == {
+            name: array.tobytes() for name, array in end.mixtures[client_id].weights.items()
+        }
+    for row in federation.result()["clients"]:
+        assert row["accuracy_mixture"] == end.metrics[row["id"]]["accuracy_mixture"]
 
 
 @pytest.mark.parametrize("codec", ["fp16", "int8", "top-10", "int8+deflate"])

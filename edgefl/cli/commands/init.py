@@ -43,6 +43,11 @@ TASK_ALGORITHM_REASON = (
 QUESTION_COUNTS = ("", "One question", "Two questions", "Three questions", "Four questions")
 
 
+def make_device_ids(count: int) -> list[str]:
+    """Return the ids that the commands for the devices have: pi-1, pi-2 and so on."""
+    return [f"pi-{number}" for number in range(1, count + 1)]
+
+
 def list_next_commands(
     path: Path, config: FederationConfig, task: LearningTask, csv_options: str = ""
 ) -> list[str]:
@@ -63,13 +68,13 @@ def list_next_commands(
         *(f"pi-{i}.npz" for i in range(len(device_data) + 1, min(config.min_clients, 4) + 1)),
     ]
     devices = [
-        f"edgefl device start{broker} --id pi-{i} --data {shlex.quote(source)}{csv_options}"
-        for i, source in enumerate(data, 1)
+        f"edgefl device start{broker} --id {client_id} --data {shlex.quote(source)}{csv_options}"
+        for client_id, source in zip(make_device_ids(len(data)), data, strict=True)
     ]
     return [*([] if broker else ["edgefl broker start"]), f"edgefl aggregator start{config_option}", *devices]
 
 
-@click.command(short_help="Answer four questions, get one federation.toml.")
+@click.command(short_help="Answer up to four questions, get one federation.toml.")
 @click.argument("target", type=click.Path(path_type=Path), default=Path("."))
 @click.option(
     "--yes", "-y", is_flag=True, help="Ask no questions: use the defaults where no option is given."
@@ -211,8 +216,9 @@ def init(
     partition = PartitionConfig()
     partition_keys = set[str]()
     if is_grouped:
-        partition = PartitionConfig("group", len(task.device_data))
-        partition_keys = {"name", "num_clients"}
+        client_ids = tuple(make_device_ids(len(task.device_data)))
+        partition = PartitionConfig("group", num_clients=len(client_ids), client_ids=client_ids)
+        partition_keys = {"name", "num_clients", "client_ids"}
     elif task.dataset and not task.config.is_classification:
         partition = PartitionConfig("iid")
         partition_keys = {"name"}

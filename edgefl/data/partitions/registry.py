@@ -108,7 +108,7 @@ def make_client_partitions(
         seed: random seed.
 
     Returns:
-        The client partition of each client id, in the order of the ids.
+        The client partition of each client id, in the order of the partition.
 
     Raises:
         ConfigError: the partition or an option is unknown, or an option has a value of the wrong type.
@@ -121,7 +121,8 @@ def make_client_partitions(
     if not entry.needs_classes:
         view = _merge_numbers(view)
     parts = entry.divide(view, config.num_clients, derive_rng(seed, 0, "partition"), **options)
-    client_partitions = dict(zip(make_client_ids(config.num_clients), parts, strict=True))
+    client_ids = config.client_ids or make_client_ids(config.num_clients)
+    client_partitions = dict(zip(client_ids, parts, strict=True))
     for client_id, client_partition in client_partitions.items():
         for part, indices in (
             ("training", client_partition.train),
@@ -164,7 +165,7 @@ def make_shards(dataset: Dataset, config: PartitionConfig, seed: int) -> dict[st
         seed: random seed.
 
     Returns:
-        The shard of each client id, in the order of the ids.
+        The shard of each client id, in the order of the partition.
 
     Raises:
         ConfigError: the partition or an option is unknown, or an option has a value of the wrong type.

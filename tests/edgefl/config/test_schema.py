@@ -42,6 +42,8 @@ num_train = 100
 classes = [0, 1]
 [partition]
 name = "dirichlet"
+num_clients = 2
+client_ids = ["pi-1", "kitchen"]
 alpha = 0.5
 [task]
 kind = "anomaly"
@@ -189,3 +191,19 @@ def test_augmentation_is_read_and_survives_toml() -> None:
 def test_augmentation_that_cannot_work_is_refused(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_config(f"[augmentation]\n{text}\n")
+
+
+@pytest.mark.parametrize(
+    ("ids", "error"),
+    [
+        ('["pi-1"]', "client_ids has 1 different ids, expected num_clients, 2; add or remove ids"),
+        ('["pi-1", "pi-1"]', "client_ids has 1 different ids"),
+        ('["pi-1", "../x"]', r"client id '\.\./x': expected 1 to 64 of"),
+        ('["pi-1", "cohort"]', "client id 'cohort' is reserved"),
+        ('["pi-1", 2]', "expected ids such as 'pi-1'"),
+        ('"pi-1"', "client_ids is 'pi-1', expected a list"),
+    ],
+)
+def test_wrong_client_ids_are_refused(ids: str, error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        parse_config(f"[partition]\nnum_clients = 2\nclient_ids = {ids}")

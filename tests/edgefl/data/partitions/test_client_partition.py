@@ -146,6 +146,9 @@ def test_shards_have_the_samples_of_their_client_partitions() -> None:
     for name, shard in shards.items():
         np.testing.assert_array_equal(shard.x_train, data.x_train[client_partitions[name].train])
         np.testing.assert_array_equal(shard.y_test, data.y_test[client_partitions[name].test])
+    named = make_shards(data, replace(config, client_ids=("d", "c", "b", "a")), 3)
+    assert list(named) == ["d", "c", "b", "a"]
+    assert [len(shard.y_train) for shard in named.values()] == [len(s.y_train) for s in shards.values()]
     indices = np.concatenate([part.train for part in client_partitions.values()])
     np.testing.assert_array_equal(np.sort(indices), np.arange(200))
 
