@@ -10,6 +10,7 @@ from edgefl.algorithms.base import (
     PHASE_PERSONALIZE,
     PHASE_PRETRAIN,
     Algorithm,
+    TrainedModels,
     canonicalize_updates,
     read_assignments,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "PHASE_PRETRAIN",
     "REGISTRY",
     "Algorithm",
+    "TrainedModels",
     "build_objectives",
     "canonicalize_updates",
     "complete_algorithm_options",

@@ -3,7 +3,7 @@
 The aggregator runs `init`, `broadcast` and `aggregate`. A device runs `local_update` and `personalize`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,6 +34,59 @@ def use_global_model(broadcast: Broadcast, state: ClientState, shard: Shard) -> 
 
 
 @dataclass(frozen=True)
+class TrainedModels:
+    """The models whose deltas an update holds.
+
+    A broadcast may have further models, such as the start of a local model. The aggregator rejects an update
+    that breaks these rules before it stores the update, so `aggregate` can rely on them.
+
+    Attributes:
+        required: names of the models that every update holds.
+        choices: names of further models. An update holds some of them.
+        min_choices: minimum number of `choices` in an update.
+        max_choices: maximum number of `choices` in an update.
+    """
+
+    required: tuple[str, ...] = (GLOBAL,)
+    choices: tuple[str, ...] = ()
+    min_choices: int = 0
+    max_choices: int = 0
+
+    def allows(self, name: str) -> bool:
+        """Return whether an update may hold a delta of a model.
+
+        Args:
+            name: name of the model.
+        """
+        return name in self.required or name in self.choices
+
+    def find_problem(self, names: Collection[str]) -> str:
+        """Return why the models of an update break the rules, or an empty string.
+
+        Args:
+            names: names of the models whose deltas the update holds.
+        """
+        if unexpected := sorted(name for name in names if not self.allows(name)):
+            return f"it holds the model {unexpected[0][:100]!r}, expected {self._describe()}"
+        chosen = sum(name in self.choices for name in names)
+        has_required = all(name in names for name in self.required)
+        if has_required and self.min_choices <= chosen <= self.max_choices:
+            return ""
+        return f"it holds {', '.join(sorted(names)) or 'no model'}, expected {self._describe()}"
+
+    def _describe(self) -> str:
+        counts = str(self.min_choices)
+        if self.max_choices != self.min_choices:
+            counts = f"{self.min_choices} to {self.max_choices}"
+        parts = [", ".join(self.required), f"{counts} of {', '.join(self.choices)}" if self.choices else ""]
+        return " and ".join(filter(None, parts)) or "no model"
+
+
+NO_MODELS = TrainedModels(())
+"""An update without deltas."""
+
+
+@dataclass(frozen=True)
 class Algorithm:
     """The functions of an algorithm at the aggregator and on a device.
 
@@ -56,6 +109,7 @@ class Algorithm:
         by_sums: whether `aggregate` uses only weighted means of each model's deltas. One update that holds
             these means then has the same effect. Only such means can be released with noise
             (`edgefl.privacy`).
+        trained: the models whose deltas an update holds. By default it is the model `global`.
     """
 
     name: str
@@ -69,6 +123,7 @@ class Algorithm:
     current: CurrentModel = use_global_model
     takes_late: bool = False
     by_sums: bool = False
+    trained: TrainedModels = TrainedModels()
 
 
 def canonicalize_updates(state: ServerState, updates: Iterable[Update]) -> list[Update]:

@@ -43,6 +43,7 @@ def check_algorithm(
     - The order of arrival, duplicates and stale updates change nothing.
     - An update has only deltas of models in the broadcast, with the same names and shapes, as finite float32.
       It reports a loss.
+    - An update holds the models that `trained` of the algorithm requires and allows.
     - The states of server and clients can be saved and loaded after any round.
     - A round without updates ends normally.
     - A client that lost its state, or joins after the rounds, gets a mixture.
@@ -111,8 +112,13 @@ def _check_round(
     lost = _train_clients(device, server, state, {c: ClientState() for c in shards}, shards, seed)
     for client_id in shards:
         broadcast = server.broadcast(state, client_id)
-        _check_update(broadcast, results[client_id][0], client_id)
-        _check_update(broadcast, lost[client_id][0], client_id)
+        for results_of_clients in (results, lost):
+            update, _ = results_of_clients[client_id]
+            _check_update(broadcast, update, client_id)
+            if problem := server.trained.find_problem(update.deltas):
+                raise AssertionError(
+                    f"law broken: an update holds the models of `trained`; of {client_id}, {problem}"
+                )
     updates = [update for update, _ in results.values()]
     after = server.aggregate(state, canonicalize_updates(state, updates))
     expected = encode_server_state(after)

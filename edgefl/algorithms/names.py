@@ -46,6 +46,11 @@ def name_expert(index: int) -> str:
     return f"{EXPERT_PREFIX}{index}"
 
 
+def name_experts(count: int) -> tuple[str, ...]:
+    """Return the names of the first `count` models: `expert0`, `expert1`, ..."""
+    return tuple(map(name_expert, range(count)))
+
+
 def select_experts(models: Mapping[str, Weights]) -> dict[int, Weights]:
     """Return the experts among the models of a broadcast or a state, by index in ascending order."""
     by_index = {

@@ -41,7 +41,7 @@ from edgefl.types import ServerState, Update, Weights
 LOGGER = logging.getLogger(__name__)
 
 STEP_FACTOR = 10.0
-_IMPLAUSIBLE_PREFIX = "left-out/"
+_LEFT_OUT_PREFIX = "left-out/"
 
 
 def measure_norm(weights: Mapping[str, NDArray[np.floating]]) -> float:
@@ -118,14 +118,33 @@ def check_samples(client_id: str, count: int, max_samples: int) -> None:
         )
 
 
-def list_implausible_clients(state: ServerState) -> frozenset[str]:
-    """Return the clients that sent an implausible update in an earlier round.
+def list_left_out_clients(state: ServerState) -> frozenset[str]:
+    """Return the clients that are left out since an earlier round, because of an update that cannot be used.
 
-    They take part in no later round.
+    They take part in no later round. They still make their models after the last round.
     """
-    return frozenset(
-        key.removeprefix(_IMPLAUSIBLE_PREFIX) for key in state.scalars if key.startswith(_IMPLAUSIBLE_PREFIX)
-    )
+    return frozenset(read_left_out_rounds(state))
+
+
+def read_left_out_rounds(state: ServerState) -> dict[str, int]:
+    """Return the round in which each client was left out, by client id."""
+    return {
+        key.removeprefix(_LEFT_OUT_PREFIX): int(value)
+        for key, value in sorted(state.scalars.items())
+        if key.startswith(_LEFT_OUT_PREFIX)
+    }
+
+
+def mark_left_out(state: ServerState, clients: Iterable[str], round: int) -> ServerState:
+    """Return the state in which clients are left out of all later rounds.
+
+    Args:
+        state: the server state.
+        clients: ids of the clients.
+        round: number of the round whose updates cannot be used.
+    """
+    marks = {f"{_LEFT_OUT_PREFIX}{client_id}": float(round) for client_id in clients}
+    return replace(state, scalars={**state.scalars, **marks}) if marks else state
 
 
 def with_plausibility_check(algorithm: Algorithm, config: FederationConfig) -> Algorithm:
@@ -157,7 +176,7 @@ def with_plausibility_check(algorithm: Algorithm, config: FederationConfig) -> A
             after = algorithm.aggregate(state, record_norms())
         median = sorted(norms.values())[(len(norms) - 1) // 2] if norms else 0.0
         earlier_marks = {
-            key: value for key, value in state.scalars.items() if key.startswith(_IMPLAUSIBLE_PREFIX)
+            key: value for key, value in state.scalars.items() if key.startswith(_LEFT_OUT_PREFIX)
         }
         problem = find_problem(state, after, median, finite_only=config.privacy.is_on)
         if not problem:
@@ -172,8 +191,7 @@ def with_plausibility_check(algorithm: Algorithm, config: FederationConfig) -> A
             state.round, problem, {client_id: norms[client_id] for client_id in implausible}
         )
         LOGGER.warning(line, extra={"round": state.round})
-        new_marks = {f"{_IMPLAUSIBLE_PREFIX}{client_id}": float(state.round) for client_id in implausible}
-        return replace(state, round=state.round + 1, scalars={**state.scalars, **new_marks})
+        return mark_left_out(replace(state, round=state.round + 1), implausible, state.round)
 
     return replace(algorithm, aggregate=aggregate)
 

@@ -47,7 +47,7 @@ from edgefl.server.events import (
     WriteLog,
 )
 from edgefl.server.personalization_time import RoundTime, estimate_personalization_s
-from edgefl.server.plausibility import list_implausible_clients
+from edgefl.server.plausibility import list_left_out_clients
 from edgefl.server.rounds import Round, UpdateKey
 from edgefl.server.secagg.checks import UnsettledError
 from edgefl.server.spread import Spread, average_loss, measure_spread
@@ -338,7 +338,7 @@ class RoundServer:
             state = yield from self._federate(state)
         state = replace(state, phase=PHASE_PERSONALIZE)
         # A client that sent an implausible update gets a model too
-        self._collector.implausible_clients = frozenset()
+        self._collector.left_out_clients = frozenset()
         self._personalization_s = self._estimate_personalization_s()
         self._log(
             "personalize: devices make their personal models, which takes longer than a round; the "
@@ -355,7 +355,7 @@ class RoundServer:
 
     def _federate(self, state: ServerState) -> Generator[float, None, ServerState]:
         """Play one round and return the state after it."""
-        self._collector.implausible_clients = list_implausible_clients(state)
+        self._collector.left_out_clients = list_left_out_clients(state)
 
         def draw_cohort() -> tuple[str, ...]:
             return self._draw_cohort(

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from edgefl.algorithms import PHASE_PERSONALIZE, Algorithm
+from edgefl.algorithms import PHASE_PERSONALIZE, Algorithm, TrainedModels
+from edgefl.algorithms.base import NO_MODELS
 from edgefl.config import FederationConfig
 from edgefl.errors import WireError
 from edgefl.plan.spec import TensorSpec
@@ -30,8 +31,9 @@ class ClientTask:
 
     Attributes:
         task: the message.
-        expected: the tensors that an update may hold, by model.
+        expected: the tensors of the models of the broadcast, by model. Empty if an answer holds no tensors.
         limit: maximum size of the answer in bytes.
+        trained: the models whose deltas the answer holds.
         read_answer: reads an answer that is not an update, in a step of a masked round. It raises WireError
             for an answer that cannot be used. None when the answer is an update.
         earlier_answers: sha256 of the answers that were accepted in earlier steps of the round.
@@ -40,6 +42,7 @@ class ClientTask:
     task: Task
     expected: ExpectedTensors
     limit: int
+    trained: TrainedModels = NO_MODELS
     read_answer: Callable[[Begin, bytes], None] | None = None
     earlier_answers: frozenset[str] = frozenset()
 
@@ -266,7 +269,8 @@ class RoundTasks:
                     chunk_bytes=config.chunk_bytes,
                     settings=config.task_settings,
                 )
-                self._shared[key] = ClientTask(task, expected, limit)
+                trained = self._algorithm.trained if expected else NO_MODELS
+                self._shared[key] = ClientTask(task, expected, limit, trained)
             shared = self._shared[key]
             nonce = derive_nonce(self.nonces[broadcast.round], client_id)
             self._client_tasks[client_id] = replace(shared, task=replace(shared.task, nonce=nonce))

@@ -68,7 +68,8 @@ class UpdateCollector:
         blobs: the blobs on offer.
         round: the open round. None between rounds.
         paused: the clients that the operator has paused.
-        implausible_clients: the clients that sent an implausible update. They get no task.
+        left_out_clients: the clients that sent an update that cannot be used. They get no task, and their
+            updates are rejected.
         now: the time of the last event in seconds.
     """
 
@@ -103,13 +104,13 @@ class UpdateCollector:
         self.blobs = BlobPublisher(topics, state.session, emit, chunk_bytes)
         self.round: Round | None = None
         self.paused: frozenset[str] = frozenset()
-        self.implausible_clients: frozenset[str] = frozenset()
+        self.left_out_clients: frozenset[str] = frozenset()
         self.now = 0.0
 
     @property
     def unavailable(self) -> frozenset[str]:
         """The clients that are chosen for no round, even when they are online."""
-        return self.paused | self.implausible_clients
+        return self.paused | self.left_out_clients
 
     def publish_state(self, state: State) -> None:
         """Publish the state of the federation as a retained message."""
@@ -329,6 +330,11 @@ class UpdateCollector:
                 f"{client_id} runs the plan {begin.plan[:8] or '(none)'}, expected {self.state.plan[:8]}; "
                 "restart it"
             )
+        if client_id in self.left_out_clients:
+            raise WireError(
+                f"{client_id} is left out, because an earlier update of it could not be used; look at the "
+                "aggregator's log"
+            )
         if client_id in self._complete:
             self._commit()
         verdict = rounds.judge_update(self.round, begin.round, client_id, begin.sha256)
@@ -370,11 +376,8 @@ class UpdateCollector:
             client_task.read_answer(begin, blob)
         else:
             deltas = decode_models(blob, client_task.expected, client_id, client_task.task.codec)
-            if not deltas and client_task.expected:
-                raise WireError(
-                    f"{client_id} sent an update without tensors, expected some of "
-                    f"{', '.join(client_task.expected)}; restart it"
-                )
+            if problem := client_task.trained.find_problem(deltas):
+                raise WireError(f"the update of {client_id} cannot be used: {problem}; update or restart it")
             self._emit(StoreUpdate(begin, blob, client_task.expected, client_task.task.codec, deltas))
         if not self._complete:
             self._commit_at = self.now + GROUP_COMMIT_DELAY_S

@@ -1,6 +1,6 @@
 """The storage of a simulated federation: performs the storage actions of a round server in memory."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from edgefl.algorithms import PHASE_PERSONALIZE
@@ -91,9 +91,17 @@ class InMemoryStore:
             self._unsaved = None
             self._committed.clear()
 
-    def iterate_updates(self) -> Iterator[Update]:
-        """Yield the committed updates of the current round, sorted by client and answered round."""
-        for key in sorted(self._committed):
+    def list_clients(self) -> list[str]:
+        """Return the clients of the committed updates of the current round."""
+        return sorted({client_id for client_id, _ in self._committed})
+
+    def iterate_updates(self, client_ids: Collection[str]) -> Iterator[Update]:
+        """Yield the committed updates of the current round, sorted by client and answered round.
+
+        Args:
+            client_ids: clients whose updates are read.
+        """
+        for key in sorted(key for key in self._committed if key[0] in client_ids):
             stored = self._committed[key]
             begin = stored.begin
             yield Update(begin.client_id, begin.round, begin.num_samples, stored.deltas, begin.metrics)

@@ -25,7 +25,7 @@ from edgefl.privacy.noise import derive_noise_key
 from edgefl.rng import derive_rng
 from edgefl.security.secagg.masked_aggregation import count_secagg_bytes
 from edgefl.server.divergence import FederationDivergedError, explain_no_progress, find_divergence
-from edgefl.server.plausibility import list_implausible_clients
+from edgefl.server.plausibility import list_left_out_clients
 from edgefl.server.server_algorithm import build_server_algorithm
 from edgefl.server.spread import measure_spread
 from edgefl.simulation.clients import (
@@ -182,7 +182,7 @@ def simulate(
     clients = shards.keys() - set(without_rounds)
 
     def draw_round_cohort(state: ServerState) -> tuple[str, ...]:
-        return draw_cohort(config, key, state, clients - list_implausible_clients(state))
+        return draw_cohort(config, key, state, clients - list_left_out_clients(state))
 
     algorithm = build_server_algorithm(
         make_algorithm(plan.spec.algorithm, None, plan.spec.options),

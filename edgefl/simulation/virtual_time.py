@@ -40,6 +40,7 @@ from edgefl.server.events import (
     WantReceived,
     WriteLog,
 )
+from edgefl.server.faulty_updates import aggregate_usable
 from edgefl.server.round_server import RoundServer, summarize_accuracy
 from edgefl.server.server_algorithm import build_server_algorithm
 from edgefl.simulation.clients import ClientResult, personalize_client, train_client
@@ -431,7 +432,9 @@ class _VirtualFleet:
             self._store.apply(action)
             match action:
                 case AggregateUpdates(state):
-                    after = self._algorithm.aggregate(state, self._store.iterate_updates())
+                    after = aggregate_usable(
+                        self._algorithm, state, self._store.list_clients(), self._store.iterate_updates
+                    )
                     self._apply_actions(self._server.handle(StateAggregated(after), self._now))
                 case CloseRound():
                     self._close(action)

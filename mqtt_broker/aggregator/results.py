@@ -148,6 +148,7 @@ def make_result(
     session: str,
     clients: list[dict[str, Any]],
     dropped: Sequence[DroppedClient],
+    left_out: Mapping[str, int],
     losses: Sequence[float | None],
     seconds: float,
     verdict: FederationVerdict,
@@ -160,6 +161,7 @@ def make_result(
         session: session of the federation.
         clients: rows of `make_client_rows`.
         dropped: dropped clients of all rounds.
+        left_out: the round in which each client was left out because of its update, by client id.
         losses: mean training loss of each round. None for a round without a loss.
         seconds: duration of the federation in seconds.
         verdict: verdict on the federation.
@@ -177,6 +179,7 @@ def make_result(
         "verdict": as_dict(verdict),
         "clients": clients,
         "dropped": [{"round": d.round, "id": d.client_id, "reason": d.reason} for d in dropped],
+        "left_out": [{"round": number, "id": client_id} for client_id, number in left_out.items()],
         **private,
     }
 

@@ -24,6 +24,8 @@ from edgefl.security.enrolment import load_enrolment, make_tls_context
 from edgefl.security.trust import DeviceKeys, Trust
 from edgefl.server.divergence import Divergence, FederationDivergedError, encode_divergence
 from edgefl.server.events import CloseRound, Finish
+from edgefl.server.faulty_updates import aggregate_usable
+from edgefl.server.plausibility import read_left_out_rounds
 from edgefl.server.round_server import RoundServer
 from edgefl.server.secagg.checks import check_secagg_config
 from edgefl.server.server_algorithm import build_server_algorithm
@@ -174,7 +176,12 @@ class Aggregator:
             )
 
         def aggregate(link: Link, state: ServerState) -> ServerState:
-            after = algorithm.aggregate(state, clusters.record_experts(storage.read_updates()))
+            after = aggregate_usable(
+                algorithm,
+                state,
+                storage.list_clients(),
+                lambda clients: clusters.record_experts(storage.read_updates(clients)),
+            )
             clusters.publish(link, self._topics, session, state.round, after)
             return after
 
@@ -277,6 +284,7 @@ class Aggregator:
             session,
             rows,
             journal.read_dropped(),
+            read_left_out_rounds(action.state),
             journal.read_losses(action.opened.phase),
             time.time() - started,
             verdict,

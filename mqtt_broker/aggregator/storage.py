@@ -6,7 +6,7 @@ aggregated round.
 
 import math
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,16 +130,23 @@ class Storage:
         """
         self._state_writer.wait()
 
-    def read_updates(self) -> Iterator[Update]:
+    def list_clients(self) -> list[str]:
+        """Return the clients whose updates the open round accepted."""
+        return sorted({client_id for client_id, _ in self._committed})
+
+    def read_updates(self, client_ids: Collection[str]) -> Iterator[Update]:
         """Yield the updates of the open round, sorted by client id and answered round.
 
         Only one update at a time is read from the journal.
+
+        Args:
+            client_ids: clients whose updates are read.
 
         Raises:
             StateError: the journal cannot be read.
             WireError: the tensors of an update cannot be decoded.
         """
-        for key in sorted(self._committed):
+        for key in sorted(key for key in self._committed if key[0] in client_ids):
             update = self._committed[key]
             begin = update.begin
             deltas = update.deltas

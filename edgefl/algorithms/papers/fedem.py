@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgefl.algorithms.arithmetic import add, average_by_group, subtract
-from edgefl.algorithms.base import PHASE_FEDERATE, Algorithm
+from edgefl.algorithms.base import PHASE_FEDERATE, Algorithm, TrainedModels
 from edgefl.algorithms.draws import draw_initial_weights
 from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.mixtures.constant_shares import (
@@ -39,7 +39,7 @@ from edgefl.algorithms.mixtures.constant_shares import (
     build_constant_mixture_objective,
 )
 from edgefl.algorithms.mixtures.responsibility import Real, normalize_logits
-from edgefl.algorithms.names import FEDERATED_MODEL, name_expert, select_experts
+from edgefl.algorithms.names import FEDERATED_MODEL, name_expert, name_experts, select_experts
 from edgefl.algorithms.options import TrainingOptions, as_sgd_hyper, check_count, limit_experts
 from edgefl.config import FederationConfig
 from edgefl.learner.base import Learner, predict_label_log_p
@@ -199,7 +199,15 @@ def fedem(learner: Learner | None, options: FedEmOptions) -> Algorithm:
         return Peer(PREDICT_MIXTURE, assemble_constant_mixture(models, read_pi(state), models[0]))
 
     return Algorithm(
-        "fedem", init, broadcast, local_update, aggregate, personalize, current=current, by_sums=True
+        "fedem",
+        init,
+        broadcast,
+        local_update,
+        aggregate,
+        personalize,
+        current=current,
+        by_sums=True,
+        trained=TrainedModels(name_experts(count)),
     )
 
 

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgefl.algorithms.arithmetic import subtract
-from edgefl.algorithms.base import PHASE_FEDERATE, Algorithm
+from edgefl.algorithms.base import PHASE_FEDERATE, Algorithm, TrainedModels
 from edgefl.algorithms.draws import draw_initial_weights
 from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.mixtures import responsibility as rs
@@ -60,6 +60,7 @@ from edgefl.algorithms.names import (
     FEDERATED_MODEL,
     PHI_MODEL,
     name_expert,
+    name_experts,
     prefix_specs,
     select_experts,
     strip_prefix,
@@ -398,7 +399,17 @@ def fedmix(learner: Learner | None, options: FedMixOptions) -> Algorithm:
         )
         return Peer(PREDICT_MIXTURE, weights)
 
-    return Algorithm("fedmix", init, broadcast, local_update, aggregate, personalize, current=current)
+    shared = (PHI_MODEL, GATE_MODEL) if options.gate == FEDERATED_MODEL else (PHI_MODEL,)
+    return Algorithm(
+        "fedmix",
+        init,
+        broadcast,
+        local_update,
+        aggregate,
+        personalize,
+        current=current,
+        trained=TrainedModels(shared, name_experts(num_experts), 1, num_experts),
+    )
 
 
 def read_conditions(shard: Shard, condition: str, count: int) -> Labels:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgefl.algorithms.arithmetic import subtract
-from edgefl.algorithms.base import PHASE_FEDERATE, Algorithm
+from edgefl.algorithms.base import PHASE_FEDERATE, Algorithm, TrainedModels
 from edgefl.algorithms.draws import draw_initial_weights
 from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.mixtures import responsibility as rs
@@ -39,7 +39,7 @@ from edgefl.algorithms.mixtures.expert_aggregation import (
     make_broadcast,
     step_models,
 )
-from edgefl.algorithms.names import FEDERATED_MODEL, name_expert, select_experts
+from edgefl.algorithms.names import FEDERATED_MODEL, name_expert, name_experts, select_experts
 from edgefl.algorithms.options import check_choice, check_count, check_range, limit_experts
 from edgefl.algorithms.papers.fedmix import WEIGHT_DISTANCE
 from edgefl.algorithms.server_optimizer import MAX_WEIGHT_RATE, choose_server_rate
@@ -249,7 +249,14 @@ def fedmix_permutation(learner: Learner | None, options: FedMixPermutationOption
         return Peer(PREDICT_MIXTURE, assemble_constant_mixture(models, rs.prune_experts(pi, used), likeliest))
 
     return Algorithm(
-        "fedmix-permutation", init, broadcast, local_update, aggregate, personalize, current=current
+        "fedmix-permutation",
+        init,
+        broadcast,
+        local_update,
+        aggregate,
+        personalize,
+        current=current,
+        trained=TrainedModels((), name_experts(num_experts), 1, num_experts),
     )
 
 

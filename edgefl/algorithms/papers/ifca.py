@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.algorithms.arithmetic import add, average_by_group, subtract
-from edgefl.algorithms.base import PHASE_FEDERATE, Algorithm
+from edgefl.algorithms.base import PHASE_FEDERATE, Algorithm, TrainedModels
 from edgefl.algorithms.draws import draw_initial_weights
 from edgefl.algorithms.entry import Entry
-from edgefl.algorithms.names import EXPERT_PREFIX, FEDERATED_MODEL, name_expert, select_experts
+from edgefl.algorithms.names import EXPERT_PREFIX, FEDERATED_MODEL, name_expert, name_experts, select_experts
 from edgefl.algorithms.options import TrainingOptions, as_sgd_hyper, check_count, check_range, limit_experts
 from edgefl.algorithms.papers.fedavg import build_fedavg_objectives
 from edgefl.config import FederationConfig
@@ -264,7 +264,15 @@ def ifca(learner: Learner | None, options: IfcaOptions) -> Algorithm:
         )
 
     return Algorithm(
-        "ifca", init, broadcast, local_update, aggregate, personalize, current=current, by_sums=True
+        "ifca",
+        init,
+        broadcast,
+        local_update,
+        aggregate,
+        personalize,
+        current=current,
+        by_sums=True,
+        trained=TrainedModels((), name_experts(options.num_experts), 1, 1),
     )
 
 

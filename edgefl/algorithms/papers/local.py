@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgefl.algorithms.base import PHASE_FEDERATE, Algorithm
+from edgefl.algorithms.base import NO_MODELS, PHASE_FEDERATE, Algorithm
 from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import INITIAL
 from edgefl.algorithms.options import TrainingOptions, as_sgd_hyper, check_choice, check_count, check_range
@@ -112,7 +112,14 @@ def local(learner: Learner | None, options: LocalOptions) -> Algorithm:
         return Mixture(model), state
 
     return Algorithm(
-        "local", init, broadcast, local_update, aggregate, personalize, current=lambda *received: None
+        "local",
+        init,
+        broadcast,
+        local_update,
+        aggregate,
+        personalize,
+        current=lambda *received: None,
+        trained=NO_MODELS,
     )
 
 

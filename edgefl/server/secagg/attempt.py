@@ -167,7 +167,7 @@ class SecAggAttempt:
             task = replace(
                 client_task.task, codec=MASKED_CODEC, nonce=make_step_nonce(self._nonce, "advertise")
             )
-            return ClientTask(task, client_task.expected, ADVERTISED_BYTES, read_keys)
+            return ClientTask(task, client_task.expected, ADVERTISED_BYTES, read_answer=read_keys)
 
         def read_keys(begin: Begin, blob: bytes) -> None:
             if not blob:
@@ -367,9 +367,8 @@ class SecAggAttempt:
                 codec=MASKED_CODEC,
                 nonce=make_step_nonce(self._nonce, step),
             )
-            return ClientTask(
-                task, first.expected, limit, check_answer, frozenset(self._answered.get(client_id, ()))
-            )
+            answered = frozenset(self._answered.get(client_id, ()))
+            return ClientTask(task, first.expected, limit, read_answer=check_answer, earlier_answers=answered)
 
         def check_answer(begin: Begin, blob: bytes) -> None:
             if not blob:

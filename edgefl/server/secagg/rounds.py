@@ -147,7 +147,13 @@ class MaskedRounds:
                 f"round {masked.round}: {', '.join(gone)} dropped out; shares of the other clients removed "
                 "the masks"
             )
-        means = decode_means(masked.total, shapes, sum(begin.num_samples for begin in masked.begins))
+        samples = sum(begin.num_samples for begin in masked.begins)
+        # A client can mark a model as trained that no client trains
+        means = {
+            model: weights
+            for model, weights in decode_means(masked.total, shapes, samples).items()
+            if base.trained.allows(model)
+        }
         if not means:
             return
         blob = encode_models(means)

@@ -21,6 +21,7 @@ from edgefl.server.events import (
     Stop,
     TimePassed,
 )
+from edgefl.server.faulty_updates import aggregate_usable
 from edgefl.server.round_server import RoundServer
 from edgefl.server.server_algorithm import build_server_algorithm
 from edgefl.server.tasks import derive_nonce
@@ -151,7 +152,9 @@ class HostileNetwork:
             self.memory.apply(action)
             match action:
                 case AggregateUpdates(state):
-                    after = self.algorithm.aggregate(state, self.memory.iterate_updates())
+                    after = aggregate_usable(
+                        self.algorithm, state, self.memory.list_clients(), self.memory.iterate_updates
+                    )
                     self.carry_out(self.server.handle(StateAggregated(after), self.now))
                 case Stop(error):
                     raise error

@@ -109,7 +109,8 @@ class MaskedFederation:
             self.memory.apply(action)
             match action:
                 case AggregateUpdates(state):
-                    after = self.algorithm.aggregate(state, self.memory.iterate_updates())
+                    updates = self.memory.iterate_updates(self.memory.list_clients())
+                    after = self.algorithm.aggregate(state, updates)
                     self.carry_out(self.server.handle(StateAggregated(after), self.now))
                 case Stop(error):
                     raise error

@@ -16,7 +16,7 @@ from edgefl.plan.spec import Plan
 from edgefl.server.plausibility import (
     compute_step_limit,
     find_problem,
-    list_implausible_clients,
+    list_left_out_clients,
     with_plausibility_check,
 )
 from edgefl.simulation.simulate import simulate
@@ -84,13 +84,13 @@ def test_absurd_update_skips_the_round_and_excludes_its_client(value, samples, c
     assert (
         after.models["global"] is state.models["global"] and after.round == 4 and after.phase == state.phase
     )
-    assert list_implausible_clients(after) == {"bad"}
+    assert list_left_out_clients(after) == {"bad"}
     [line] = lines
     assert line.startswith("round 3: skipped") and "bad" in line and "pi-" not in line
     # the next round succeeds, and the client stays excluded
     after, lines = aggregate_updates(caplog, after, [replace(each, round=4) for each in honest])
     np.testing.assert_allclose(after.models["global"]["w"], 1.1, rtol=1e-6)
-    assert (after.round, list_implausible_clients(after), lines) == (5, {"bad"}, [])
+    assert (after.round, list_left_out_clients(after), lines) == (5, {"bad"}, [])
 
 
 def test_honest_client_beside_an_absurd_client_is_not_excluded(caplog):
@@ -98,7 +98,7 @@ def test_honest_client_beside_an_absurd_client_is_not_excluded(caplog):
     after, _ = aggregate_updates(
         caplog, make_state(w=[1, 1]), [make_update("a", 0.1), make_update("bad", ABSURD)]
     )
-    assert list_implausible_clients(after) == {"bad"}
+    assert list_left_out_clients(after) == {"bad"}
 
 
 def test_updates_overflowing_together_are_skipped_without_excluding_clients(caplog):
@@ -106,7 +106,7 @@ def test_updates_overflowing_together_are_skipped_without_excluding_clients(capl
         caplog, make_state(w=[2e38, 2e38]), [make_update(f"pi-{i}", 2e38) for i in range(3)]
     )
     assert (
-        list_implausible_clients(after) == frozenset()
+        list_left_out_clients(after) == frozenset()
         and np.isfinite(after.models["global"]["w"]).all()
         and "robust mean" in line
     )
@@ -116,7 +116,7 @@ def test_masked_or_noisy_updates_exclude_no_client(caplog):
     """Masks hide single updates. With `[privacy]`, only NaN and infinite values count."""
     masked = FederationConfig(privacy=PrivacyConfig(secure_aggregation=True))
     after, [line] = aggregate_updates(caplog, make_state(w=[1, 1]), [make_update("", 1e6)], masked)
-    assert (list_implausible_clients(after), after.round) == (frozenset(), 4) and "would move by" in line
+    assert (list_left_out_clients(after), after.round) == (frozenset(), 4) and "would move by" in line
     noisy = FederationConfig(privacy=PrivacyConfig(clip=1.0, noise_multiplier=1.0, population=10, delta=1e-5))
     assert noisy.privacy.is_on
     after, lines = aggregate_updates(caplog, make_state(w=[1, 1]), [make_update("", 1e6)], noisy)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from edgefl.config import FederationConfig
 from edgefl.server.events import Publish
-from edgefl.server.plausibility import list_implausible_clients
+from edgefl.server.plausibility import list_left_out_clients
 from edgefl.wire.topics import parse_topic
 from tests.edgefl.server.hostile_network import HostileNetwork
 
@@ -104,7 +104,7 @@ def test_excluded_client_joins_no_asynchronous_round():
     network = make_network(**MODES["async"])
     scalars = {**network.first_state.scalars, "left-out/c0": 1.0}
     network.memory.state = replace(network.first_state, scalars=scalars)
-    assert list_implausible_clients(network.memory.state) == {"c0"}
+    assert list_left_out_clients(network.memory.state) == {"c0"}
     network.start_server()
     for _ in range(3):
         network.step("drain", 0)

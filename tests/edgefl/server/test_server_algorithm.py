@@ -6,7 +6,7 @@ import pytest
 from edgefl.algorithms import PHASE_FEDERATE, make_algorithm
 from edgefl.config import FederationConfig, PrivacyConfig
 from edgefl.errors import ConfigError, RoundError
-from edgefl.server.plausibility import list_implausible_clients
+from edgefl.server.plausibility import list_left_out_clients
 from edgefl.server.server_algorithm import build_server_algorithm
 from edgefl.types import ServerState, Update
 from tests.support.numpy_learner.softmax import softmax_spec
@@ -50,12 +50,12 @@ def test_late_update_is_checked_with_its_reduced_weight(caplog):
     """
     others = [make_update("b", 1.0), make_update("c", 1.0)]
     plain = build_algorithm(FederationConfig())
-    assert list_implausible_clients(
+    assert list_left_out_clients(
         plain.aggregate(make_state(), iter([make_update("a", 24.0, num_samples=100), *others]))
     ) == {"a"}
     assert len(caplog.messages) == 1
     after = plain.aggregate(make_state(), iter([make_update("a", 24.0, round=2, num_samples=100), *others]))
-    assert not list_implausible_clients(after)
+    assert not list_left_out_clients(after)
     assert after.models["global"]["head/bias"][0] == pytest.approx((100 * 12 + 2) / 102)
 
 

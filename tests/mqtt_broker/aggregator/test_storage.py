@@ -93,7 +93,10 @@ def close_round(storage, opened):
 
 
 def list_values(storage):
-    return [(each.client_id, float(each.deltas["global"]["w"][0])) for each in storage.read_updates()]
+    return [
+        (each.client_id, float(each.deltas["global"]["w"][0]))
+        for each in storage.read_updates(storage.list_clients())
+    ]
 
 
 def list_intact(directory, number=1):
@@ -119,7 +122,7 @@ def edit_journal(directory, statement, *values):
 def test_updates_are_sorted_and_the_latest_of_a_client_counts(tmp_path):
     with open_storage(tmp_path) as storage:
         opened = open_round(storage, 1)
-        assert list(storage.read_updates()) == []
+        assert list(storage.read_updates(storage.list_clients())) == []
         commit(storage, opened, make_update("pi-2", 2), make_update("pi-1", 1))
         commit(storage, opened, make_update("pi-2", 3))
         assert list_values(storage) == [("pi-1", 1), ("pi-2", 3)]
@@ -129,7 +132,10 @@ def test_client_can_have_updates_of_two_rounds(tmp_path):
     with open_storage(tmp_path) as storage:
         opened = open_round(storage, 2)
         commit(storage, opened, make_update("pi-1", 2, 2), make_update("pi-1", 1, 2, answers=1))
-        assert [(each.round, float(each.deltas["global"]["w"][0])) for each in storage.read_updates()] == [
+        assert [
+            (each.round, float(each.deltas["global"]["w"][0]))
+            for each in storage.read_updates(storage.list_clients())
+        ] == [
             (1, 1.0),
             (2, 2.0),
         ]
@@ -278,7 +284,7 @@ def test_first_updates_stay_decoded_and_others_are_read_singly(tmp_path, monkeyp
             commit(storage, opened, make_update(f"pi-{number}", number, codec="top-40"))
         assert [value for _, value in list_values(storage)] == [0.0, 1.0, 2.0]
         edit_journal(tmp_path, "update tensors set content = zeroblob(10)")
-        found = storage.read_updates()
+        found = storage.read_updates(storage.list_clients())
         assert [float(next(found).deltas["global"]["w"][0]) for _ in range(2)] == [0.0, 1.0]
         with pytest.raises(WireError):
             next(found)
@@ -294,7 +300,13 @@ def test_aggregation_holds_one_update_in_memory(tmp_path, monkeypatch):
             commit(storage, opened, make_update(f"pi-{number:02}", number, size=size, expected=expected))
         tracemalloc.start()
         try:
-            assert sum(float(each.deltas["global"]["w"][0]) for each in storage.read_updates()) == 66.0
+            assert (
+                sum(
+                    float(each.deltas["global"]["w"][0])
+                    for each in storage.read_updates(storage.list_clients())
+                )
+                == 66.0
+            )
             assert tracemalloc.get_traced_memory()[1] < 3 * 4 * size
         finally:
             tracemalloc.stop()
@@ -322,7 +334,7 @@ def test_disk_space_is_reused_and_freed_at_the_end(tmp_path):
         sample = np.full(64, 17, np.float32).tobytes()
         assert all(sample not in path.read_bytes() for path in list_files(tmp_path))
         assert sum(path.stat().st_size for path in list_files(tmp_path)) < 300_000
-        assert list(storage.read_updates()) == []
+        assert list(storage.read_updates(storage.list_clients())) == []
 
 
 def test_updates_stay_until_the_next_state_is_saved(tmp_path, monkeypatch):

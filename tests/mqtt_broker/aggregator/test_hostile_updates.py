@@ -1,0 +1,83 @@
+"""Valid messages of an enrolled device that no algorithm can use: they end neither a round nor the
+aggregator.
+"""
+
+import hashlib
+import json
+import sqlite3
+from contextlib import closing
+
+import numpy as np
+
+from edgefl.storage.aggregator_directory import AggregatorFiles
+from edgefl.wire.tensors import encode_models
+from mqtt_broker.aggregator.results import load_state
+
+FEDPER = {"algorithm": "fedper", "options": {"personal_layers": 1}}
+"""Each broadcast has the model `start`, which no update may hold."""
+
+
+def make_update(toys, *models):
+    shared = {name: np.full_like(array, 0.5) for name, array in toys.weights().items()}
+    personal = {name: shared.pop(name) for name in ("head/kernel", "head/bias")}
+    deltas = {"global": shared, "start": personal}
+    return encode_models({name: deltas[name] for name in models})
+
+
+def await_task(puppet, round, phase="federate"):
+    """Return the task of a round. Tasks before it, such as repeated ones, are skipped."""
+    while (task := puppet.next("task")).round != round or task.phase != phase:
+        pass
+    return task
+
+
+def finish(puppets):
+    for puppet in puppets:
+        assert puppet.send(await_task(puppet, 3, "personalize"), encode_models({})).outcome == "ok"
+
+
+def test_update_with_other_models_than_the_task_allows_is_rejected(federate, mosquitto_url, puppet, toys):
+    federation = federate(mosquitto_url, rounds=2, min_clients=3, quorum=0.5, **FEDPER)
+    aggregator = federation.aggregator()
+    honest, others, hostile = (puppet(federation, f"pi-{i}") for i in range(3))
+    for models in (("start",), ("start", "global")):
+        tasks = [each.next("task") for each in (honest, others, hostile)]
+        receipt = hostile.send(tasks[2], make_update(toys, *models))
+        assert receipt.outcome == "rejected"
+        assert receipt.reason.endswith("expected global; update or restart it")
+        assert honest.send(tasks[0], make_update(toys, "global")).outcome == "ok"
+        assert others.send(tasks[1], make_update(toys, "global")).outcome == "ok"
+    finish((honest, others, hostile))
+    assert aggregator.end() == 0, aggregator.err
+    assert {row["id"] for row in federation.result()["clients"]} == {"pi-0", "pi-1", "pi-2"}
+
+
+def test_journal_with_an_unusable_update_is_continued_without_its_client(
+    federate, mosquitto_url, puppet, toys
+):
+    federation = federate(mosquitto_url, rounds=2, min_clients=3, quorum=1.0, **FEDPER)
+    aggregator = federation.aggregator()
+    first, second, hostile = (puppet(federation, f"pi-{i}") for i in range(3))
+    tasks = [each.next("task") for each in (first, second, hostile)]
+    for each, task in ((first, tasks[0]), (hostile, tasks[2])):
+        assert each.send(task, make_update(toys, "global")).outcome == "ok"
+    aggregator.popen.kill()
+    aggregator.popen.wait()
+    # An earlier version stored an update with any of the broadcast's models
+    content = make_update(toys, "start")
+    with closing(sqlite3.connect(AggregatorFiles(federation.out).journal)) as database, database:
+        (encoded,) = database.execute("select begin from accepted where client_id = 'pi-2'").fetchone()
+        begin = {**json.loads(encoded), "sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+        database.execute(
+            "update accepted set begin = ? where client_id = 'pi-2'", (json.dumps(begin).encode(),)
+        )
+        database.execute("update tensors set content = ? where client_id = 'pi-2'", (content,))
+    again = federation.aggregator()
+    assert second.send(second.next("task"), make_update(toys, "global")).outcome == "ok"
+    again.wait_for("the update of pi-2 cannot be aggregated (KeyError: 'global')")
+    for each in (first, second):
+        assert each.send(await_task(each, 2), make_update(toys, "global")).outcome == "ok"
+    finish((first, second, hostile))
+    assert again.end() == 0, again.err
+    assert load_state(federation.out).scalars["left-out/pi-2"] == 1.0
+    assert federation.result()["left_out"] == [{"round": 1, "id": "pi-2"}]
