@@ -7,7 +7,7 @@ from pathlib import Path
 from edgefl.errors import StateError
 from edgefl.storage.device_directory import STATE_ACCESS_REMEDY
 from edgefl.system.files import remove_state, write_errors, write_state
-from edgefl.wire.topics import SHA256_PATTERN
+from edgefl.wire.topics import SHA256_PATTERN, check_sha256
 
 MAX_CACHE_BYTES = 64 * 1024 * 1024
 
@@ -31,11 +31,9 @@ class BlobCache:
             sha256: digest of the blob in hex.
 
         Raises:
-            StateError: `sha256` is not a digest.
+            WireError: `sha256` is not a digest.
         """
-        if not SHA256_PATTERN.fullmatch(sha256):
-            raise StateError(f"a blob is named {sha256[:80]!r}, expected 64 lower case hex digits")
-        return self._directory / sha256
+        return self._directory / check_sha256(sha256)
 
     def get(self, sha256: str) -> bytes | None:
         """Return a blob, or None if it is not in the cache or is damaged on disk.
@@ -44,7 +42,8 @@ class BlobCache:
             sha256: digest of the blob in hex.
 
         Raises:
-            StateError: `sha256` is not a digest, or the file cannot be read, marked as used, or removed.
+            WireError: `sha256` is not a digest.
+            StateError: the file cannot be read, marked as used, or removed.
         """
         path = self.locate(sha256)
         try:

@@ -7,8 +7,10 @@ a replayed task after a restart.
 """
 
 import logging
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from edgefl.algorithms import PHASE_PERSONALIZE
 from edgefl.errors import StateError, WireError
@@ -23,6 +25,8 @@ MASKED_ONLY_REASON = (
     f"{REFUSAL_PREFIX}this federation: it is not masked, and this device takes part in masked rounds only"
 )
 MAX_LOGGED_REFUSALS = 100
+SESSION_PATTERN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+StateOrTask = TypeVar("StateOrTask", State, Task)
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,25 @@ def is_unmasked_update(task: Task) -> bool:
         task: the task.
     """
     return task.codec != MASKED_CODEC and task.phase != PHASE_PERSONALIZE and task.phase not in SECAGG_STEPS
+
+
+def check_session(message: StateOrTask) -> StateOrTask:
+    """Return a state or a task whose session can be stored.
+
+    A device stores the names of many sessions in one file of limited size.
+
+    Args:
+        message: the state or the task.
+
+    Raises:
+        WireError: the session is no short name of letters, digits and `_.-`.
+    """
+    if not SESSION_PATTERN.fullmatch(message.session):
+        raise WireError(
+            f"a {type(message).__name__} names the session {message.session[:80]!r}, expected up to 64 "
+            "letters, digits and _.-; look at the aggregator"
+        )
+    return message
 
 
 def check_masked_task(task: Task) -> None:

@@ -41,7 +41,7 @@ from edgefl.verdict import judge_federation, render_device_lines
 from edgefl.wire.masked import MASKED_CODEC
 from edgefl.wire.messages import DIVERGED_PREFIX, REFUSAL_PREFIX, STOPPED_PHASE, State, Task
 from edgefl.wire.tensors import bound_blob_size, decode_subset, encode_models
-from edgefl.wire.topics import check_client_id, check_federation
+from edgefl.wire.topics import check_client_id, check_federation, check_sha256
 
 LOGGER = logging.getLogger("edgefl.device")
 MAX_PLAN_BYTES = 64 * 1024 * 1024
@@ -471,7 +471,10 @@ class DeviceService:
         self._update_availability(at_work=False)
 
     def _load_plan(self, sha256: str, is_needed: Callable[[], bool]) -> Plan:
-        blob = self._cache.get(sha256)
+        try:
+            blob = self._cache.get(check_sha256(sha256))
+        except WireError as error:
+            raise PlanError(f"the plan cannot be fetched: {error}") from error
         if blob is None:
             blob = self._session.fetch(is_needed, {sha256: MAX_PLAN_BYTES})[sha256]
             self._cache.put(blob)

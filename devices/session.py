@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from devices.identity import DuplicateIdError, describe_duplicate_id, should_yield
-from devices.order import TaskOrder, check_masked_task
+from devices.order import TaskOrder, check_masked_task, check_session
 from edgefl.errors import WireError
 from edgefl.security.trust import Trust
 from edgefl.server.divergence import read_divergence
@@ -17,7 +17,7 @@ from edgefl.wire.chunks import CHUNK_BYTES, Assembler, check_chunk_bytes
 from edgefl.wire.masked import MASKED_CODEC, SECAGG_STEPS, parse_attempt
 from edgefl.wire.messages import Claim, Manifest, Receipt, State, Status, Task, Want
 from edgefl.wire.strict_json import decode_json, encode_json
-from edgefl.wire.topics import FederationTopics, parse_topic
+from edgefl.wire.topics import FederationTopics, check_sha256, parse_topic
 
 LOGGER = logging.getLogger("edgefl.device")
 BLOB_REQUEST_TIMEOUT_S = 2.0
@@ -154,7 +154,7 @@ class Session:
             return
         match address.kind:
             case "state":
-                state = decode_json(State, message.payload)
+                state = check_session(decode_json(State, message.payload))
                 current = self.state
                 # Most states only announce the next round, as the task also does. They are not checked
                 if current is None or _select_state_change(state) != _select_state_change(current):
@@ -165,6 +165,7 @@ class Session:
                     decode_json(Task, message.payload), message.payload, self._status.client_id
                 )
                 check_chunk_bytes(task.chunk_bytes)
+                check_session(task)
                 check_masked_task(task)
                 if self.order.accepts(task):
                     self._on_task(task)
@@ -257,12 +258,13 @@ class Session:
             The blobs by sha256.
 
         Raises:
+            WireError: a sha256 is not a digest.
             Superseded: `is_needed` returned False.
             DuplicateIdError: an earlier device with the same id is online.
             LinkError: the link failed.
         """
         blobs: dict[str, bytes] = {}
-        filters = [self.topics.format_blob(sha256, "+") for sha256 in limits]
+        filters = [self.topics.format_blob(check_sha256(sha256), "+") for sha256 in limits]
         self.limits = limits
         self.assemblers = dict.fromkeys(limits)
         self.early_chunks = {}

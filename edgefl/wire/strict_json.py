@@ -20,6 +20,10 @@ MAX_JSON_BYTES = 64 * 1024
 MAX_TEXT = 1024
 MAX_ITEMS = 1024
 MAX_INTEGER = 2**63 - 1
+MAX_GROWTH = 8
+"""A message grows by less than this factor when it is encoded again. A raw DEL character becomes `\\u007f`,
+which is six times as long, and missing optional fields are added.
+"""
 MAX_FLOAT = sys.float_info.max
 SURROGATES = re.compile(r"[\ud800-\udfff]")
 
@@ -168,9 +172,12 @@ def decode_json(cls: type[T], payload: bytes) -> T:
         cls: dataclass of the message.
         payload: JSON, UTF-8.
 
+    Returns:
+        The message. `encode_json` can encode it again, because its stored form has the same maximum size.
+
     Raises:
-        WireError: the payload is too large, is not JSON, or does not have the fields of the class. The error
-            names message, field, received and expected value.
+        WireError: the payload or its stored form is too large, the payload is not JSON, or it does not have
+            the fields of the class. The error names message, field, received and expected value.
     """
     name = cls.__name__
     if len(payload) > (limit := find_max_bytes(cls)):
@@ -196,4 +203,7 @@ def decode_json(cls: type[T], payload: bytes) -> T:
             values[key] = readers[key](value)
         except ValueError as error:
             raise WireError(f"{name}.{key} is {str(value)[:80]!r}, expected {error}; {remedy}") from error
-    return cls(**values)
+    message = cls(**values)
+    if len(payload) > limit // MAX_GROWTH:
+        encode_json(message)
+    return message

@@ -74,6 +74,20 @@ class Address:
     round: int = -1
 
 
+def check_sha256(text: str) -> str:
+    """Return a digest that a message names, if it is one.
+
+    Raises:
+        WireError: the text is not 64 lower-case hex digits.
+    """
+    if not SHA256_PATTERN.fullmatch(text):
+        raise WireError(
+            f"a blob is named {text[:80]!r}, expected its sha256 in 64 lower-case hex digits; look at the "
+            "aggregator"
+        )
+    return text
+
+
 def check_client_id(client_id: str) -> str:
     """Return the client id if it is valid.
 

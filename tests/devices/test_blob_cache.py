@@ -7,7 +7,7 @@ import os
 import pytest
 
 from devices.blob_cache import BlobCache
-from edgefl.errors import StateError
+from edgefl.errors import StateError, WireError
 
 
 def test_cached_blob_is_found_by_its_hash(tmp_path):
@@ -65,5 +65,5 @@ def test_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch, function, 
 
 
 def test_name_other_than_hash_is_rejected(tmp_path):
-    with pytest.raises(StateError, match="64 lower case hex digits"):
+    with pytest.raises(WireError, match="64 lower-case hex digits"):
         BlobCache(tmp_path).get("../../etc/passwd")

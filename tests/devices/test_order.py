@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devices.order import MASKED_ONLY_REASON, SharingRules, TaskOrder
-from edgefl.errors import StateError
+from devices.order import MASKED_ONLY_REASON, SharingRules, TaskOrder, check_session
+from devices.store import MAX_MASKED_SESSIONS, FinishedRound
+from edgefl.errors import StateError, WireError
 from edgefl.wire.masked import MASKED_CODEC
 from edgefl.wire.messages import State, Task
+from edgefl.wire.strict_json import encode_json
 
 
 def make_task(started, round, session="", codec="fp32", phase="federate"):
@@ -134,3 +136,16 @@ def test_damaged_order_file_is_an_error_with_remedy(tmp_path):
     (tmp_path / "order-f.json").write_bytes(b'{"session":"s"')
     with pytest.raises(StateError, match="remove it"):
         TaskOrder("f", tmp_path)
+
+
+@pytest.mark.parametrize("session", ["a" * 65, "\x7f", "two words", "a\n", "../x"])
+def test_session_that_cannot_be_stored_is_refused(session):
+    for message in (make_task(1, 1, session), make_state(1, session)):
+        with pytest.raises(WireError, match=r"names the session .*, expected up to 64 letters"):
+            check_session(message)
+
+
+def test_names_of_all_masked_sessions_fit_into_the_progress_of_a_device():
+    session = check_session(make_task(1, 1, "a" * 64)).session
+    sessions = (session,) * MAX_MASKED_SESSIONS
+    encode_json(FinishedRound(session, 1, "federate", 10, {"loss": 0.5}, "u", "s", sessions))

@@ -163,6 +163,8 @@ def test_device_refuses_unusable_plan_or_model_and_joins_next_round(
         (make_model_task({"head/bias": [0, 0]}), "head/bias"),
         (make_model_task({"head/kernel": [[3e38] * 3] * 4}), "the loss is"),
         ({"models": {}}, "do not fit the plan"),
+        ({"models": {"global": "../../#"}}, "a blob is named '../../#', expected its sha256"),
+        ({"plan": "A" * 64}, f"a blob is named '{'A' * 64}', expected its sha256"),
     ]
     device = federation.device("pi-1", toys.shard(1))
     wait_until_online(aggregator, device)
@@ -181,7 +183,7 @@ def test_device_refuses_unusable_plan_or_model_and_joins_next_round(
         while aggregator.next("status").paused:
             pass
     stop_device(device)
-    assert (device.err.count("the plan is refused"), device.err.count("the task is refused")) == (1, 6)
+    assert (device.err.count("the plan is refused"), device.err.count("the task is refused")) == (2, 7)
 
 
 def encode_changed_weights(toys, changes):

@@ -194,3 +194,42 @@ def test_an_optional_field_may_be_missing_and_a_required_one_may_not():
             Summary,
             encode_json(Summary(1, "p", 0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0.0, (), 0.0)).replace(b"{}", b"1"),
         )
+
+
+def encode_loosely(message):
+    """Return a message as another program may write it: raw characters and short numbers."""
+    values = dataclasses.asdict(message)
+    return json.dumps(values, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize(
+    ("names", "value"),
+    [
+        (lambda i: f"{i:03d}" + "\x7f" * 100, 1),
+        (lambda i: f"{i:03d}" + "\u00e9" * 100, 1),
+        (lambda i: f"{i:03d}" + "\U0001f600" * 30, 1),
+        (lambda i: f"{i:03d}", 10**15),
+    ],
+    ids=["delete", "two bytes", "four bytes", "numbers"],
+)
+@pytest.mark.parametrize("count", [100, 150, 400, 1000])
+def test_message_that_is_read_can_be_stored(names, value, count):
+    begin = Begin("pi-1", "s", 1, "p", "ab" * 32, 10, 1, 65536, 5, {}, "n1", 0.0)
+    payload = encode_loosely(dataclasses.replace(begin, metrics={names(i): value for i in range(count)}))
+    try:
+        message = decode_json(Begin, payload)
+    except WireError as error:
+        assert "expected at most 65536" in str(error)
+        assert len(payload) > 65536 // 8
+    else:
+        assert len(encode_json(message)) <= 65536
+
+
+def test_message_that_fits_when_sent_and_not_when_stored_is_refused():
+    begin = Begin("pi-1", "s", 1, "p", "ab" * 32, 10, 1, 65536, 5, {"\x7f" * 1000: 1.0}, "n1", 0.0)
+    assert decode_json(Begin, encode_loosely(begin)).metrics == begin.metrics
+    names = {f"{i}" + "\x7f" * 1000: 1.0 for i in range(20)}
+    payload = encode_loosely(dataclasses.replace(begin, metrics=names))
+    assert len(payload) < 65536
+    with pytest.raises(WireError, match=r"Begin is 12\d{4} bytes, expected at most 65536"):
+        decode_json(Begin, payload)
