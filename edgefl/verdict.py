@@ -4,6 +4,7 @@ The module has pure functions over the figures that the devices measured. A miss
 """
 
 import math
+import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -29,6 +30,8 @@ TABLE_HEADINGS = ("device", *DEVICE_FIGURES, "model", "against local")
 SIGNIFICANCE_LEVEL = 0.05
 """Level of the test of one device. In a federation it limits the expected share of false results among the
 devices that are called better, and among those that are called worse."""
+NORMAL_DEVIATION = 1.4826
+"""Standard deviation of a normal distribution as a multiple of its median absolute deviation."""
 MAX_EXACT_SAMPLES = 1000
 MAX_TABLE_ROWS = 40
 SUGGESTED_ALGORITHMS = ("clustered", "pfl-mfe")
@@ -77,7 +80,7 @@ class FederationVerdict:
         as_good: number of devices for which the test shows no difference.
         worse: number of devices whose shipped model is worse than the local one. Devices that do not report
             the counts are in none of the three numbers.
-        overall: the same test over the test samples of all devices.
+        overall: a test of the median gain over all devices, see `compare_typical_device`.
         gain_points: mean of shipped minus local over the devices that report both, in percentage points. None
             without such a device.
         kinds: number of devices that ship each of `MODEL_KINDS`.
@@ -112,7 +115,8 @@ def judge_federation(
     Args:
         rows: one mapping per device with `id` and its metrics, as in the `clients` of result.json. A figure
             counts as missing if it is None, not finite, or not between 0 and 1.
-        measure: prefix of the figures' names. Empty takes the first of `MEASURES` that a device reports.
+        measure: prefix of the figures' names. Empty takes the first of `MEASURES` that at least half of the
+            devices report.
         algorithm: the federation's algorithm, which the sentence does not suggest again.
         num_classes: number of classes, to recognise a federated model at chance level. 0 if it is unknown.
         select: whether each device chose its model, `[personalization] select`.
@@ -141,29 +145,43 @@ def judge_federation(
         better=comparisons.count("better"),
         as_good=comparisons.count("as good"),
         worse=comparisons.count("worse"),
-        overall=compare_with_local(sum(item[0] for item in counts), sum(item[1] for item in counts))
-        if counts
-        else "",
+        overall=compare_typical_device(counts),
         gain_points=100 * math.fsum(gains) / len(gains) if gains else None,
         kinds={kind: sum(item.kind == kind for item in devices) for kind in MODEL_KINDS},
         rows=devices,
         sentence="",
     )
-    tested = sum(_parse_count(row.get("n_test")) or 0 for _, row in named_rows)
-    advice = _suggest_remedy(verdict, algorithm, num_classes, tested, select)
+    tested = [_parse_count(row.get("n_test")) or 0 for _, row in named_rows]
+    medians = {name: statistics.median(item) if item else None for name, item in values.items()}
+    advice = _suggest_remedy(
+        verdict,
+        medians,
+        statistics.median(gains) if gains else 0.0,
+        algorithm,
+        num_classes,
+        int(len(tested) * statistics.median(tested)) if tested else 0,
+        select,
+    )
     sentence = " ".join(filter(None, (_describe_outcome(verdict), advice)))
     return FederationVerdict(**{**vars(verdict), "sentence": sentence})
 
 
 def find_measure(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the first of `MEASURES` that a device reports, for the model that it ships or for its mixture.
+    """Return the first of `MEASURES` that at least half of the devices report.
+
+    A device reports a measure for the model that it ships or for its mixture.
 
     Args:
         rows: the figures of each device by name. Values of other types are ignored.
     """
-    reported = {name for row in rows for name, value in row.items() if _parse_share(value) is not None}
+    devices = list(rows)
+
+    def count_reports(measure: str) -> int:
+        names = (f"{measure}_shipped", f"{measure}_mixture")
+        return sum(any(_parse_share(row.get(name)) is not None for name in names) for row in devices)
+
     return next(
-        (measure for measure in MEASURES if {f"{measure}_shipped", f"{measure}_mixture"} & reported),
+        (measure for measure in MEASURES if 2 * count_reports(measure) >= max(len(devices), 1)),
         DEFAULT_MEASURE,
     )
 
@@ -258,6 +276,38 @@ def compare_with_local(
     if sign_test(gained, lost) <= better_level:
         return "better"
     return "worse" if sign_test(lost, gained) <= worse_level else "as good"
+
+
+def compare_typical_device(counts: Sequence[tuple[int, int]]) -> Comparison:
+    """Return whether the models of all devices together are better than others, as good, or worse.
+
+    The gain of a device is its number of samples that only the first model predicts correctly, minus the
+    number that only the second one does. The median gain is compared with its standard error in a one-sided
+    test at 5%. The spread of the gains comes from their median absolute deviation, and is at least the square
+    root of the median number of those samples, as in McNemar's test. All three are medians, so fewer than
+    half of the devices cannot move the result beyond what the counts of the other devices allow.
+
+    Args:
+        counts: gained and lost samples of each device.
+
+    Returns:
+        The comparison. Empty without devices.
+
+    Source: Huber, Robust Statistics, 1981, for the median absolute deviation as a scale. The median of n
+    normal values has sqrt(pi / 2) times the standard error of their mean.
+    """
+    if not counts:
+        return ""
+    gains = [gained - lost for gained, lost in counts]
+    typical = statistics.median(gains)
+    spread = max(
+        NORMAL_DEVIATION * statistics.median(abs(gain - typical) for gain in gains),
+        math.sqrt(statistics.median(gained + lost for gained, lost in counts)),
+    )
+    error = math.sqrt(math.pi / 2 / len(counts)) * spread
+    if not error or 0.5 * math.erfc(abs(typical) / error / math.sqrt(2)) > SIGNIFICANCE_LEVEL:
+        return "as good"
+    return "better" if typical > 0 else "worse"
 
 
 def read_discordant_counts(row: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -491,8 +541,8 @@ def _describe_outcome(verdict: FederationVerdict) -> str:
     if verdict.overall == "better":
         together = f"the {compared} devices together" if compared > 1 else "the device"
         return (
-            f"The federation was worth it for {together}: over all test samples their models are "
-            f"better than training alone ({others} by their own). {change}"
+            f"The federation was worth it for {together}: the median gain over training alone is more than "
+            f"chance ({others} by their own). {change}"
         )
     return (
         f"The federation was worth it for none of {devices}: no model is better than training alone beyond "
@@ -501,9 +551,16 @@ def _describe_outcome(verdict: FederationVerdict) -> str:
 
 
 def _suggest_remedy(
-    verdict: FederationVerdict, algorithm: str, num_classes: int, tested: int, select: bool
+    verdict: FederationVerdict,
+    medians: Mapping[str, float | None],
+    gain: float,
+    algorithm: str,
+    num_classes: int,
+    tested: int,
+    select: bool,
 ) -> str:
-    local, federated, shipped = (verdict.means[name] for name in ("local", "federated", "shipped"))
+    """Return the remedy that the medians over the devices suggest, or an empty string."""
+    local, federated, shipped = (medians[name] for name in ("local", "federated", "shipped"))
     if shipped is None or verdict.gain_points is None:
         return ""
     if _is_chance(shipped, num_classes, tested):
@@ -514,8 +571,7 @@ def _suggest_remedy(
     if algorithm == "local":
         return ""
     compared = verdict.better + verdict.as_good + verdict.worse
-    gained = verdict.gain_points > 0
-    if (2 * verdict.better >= compared if compared else gained) or verdict.overall == "better":
+    if (2 * verdict.better >= compared if compared else gain > 0) or verdict.overall == "better":
         return ""
     if algorithm in UNTRAINED_LAYER_ALGORITHMS:
         federated = None

@@ -25,7 +25,7 @@ from edgefl.loggers.scalars import Write, extract_round_scalars
 from edgefl.plan.spec import INITIAL_FILE, Plan, read_num_classes, save_plan
 from edgefl.runs.directory import RunDirectory
 from edgefl.runs.progress import RoundProgress
-from edgefl.runs.round_records import find_recorded_divergence
+from edgefl.runs.round_records import find_recorded_divergence, read_median_accuracy
 from edgefl.server.divergence import FederationDivergedError, explain_no_progress
 from edgefl.simulation.clients import ClientResult, SimulatedFederation, drop_mixture
 from edgefl.simulation.communication_cost import CommunicationCost
@@ -327,7 +327,7 @@ def play_fleet(
         )
     records = run.read_records()
     losses = [record["loss"] for record in records]
-    accuracy = records[-1].get("accuracy_mean", math.nan) if records else math.nan
+    accuracy = read_median_accuracy(records[-1]) if records else math.nan
     if warning := explain_no_progress(losses, read_num_classes(plan.spec) or 0, accuracy):
         LOGGER.warning(warning)
     sorted_results = {client_id: results[client_id] for client_id in sorted(results)}

@@ -1,7 +1,6 @@
 """Reads rounds.jsonl, the records of the rounds of a simulation or an aggregator."""
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from edgefl.config import FederationConfig
 from edgefl.errors import StateError
 from edgefl.plan.spec import PlanSpec, read_num_classes
 from edgefl.server.divergence import Divergence, find_divergence
+from edgefl.server.spread import summarize_accuracy
 
 
 def read_round_records(path: Path) -> tuple[Mapping[str, Any], ...]:
@@ -59,10 +59,22 @@ def find_recorded_divergence(
     """
     if config.privacy.is_on or not records:
         return None
-    accuracy = records[-1].get("accuracy_mean")
     return find_divergence(
         [record.get("loss") for record in records],
         read_num_classes(spec) or 0,
-        math.nan if accuracy is None else accuracy,
+        read_median_accuracy(records[-1]),
         rounds=config.rounds,
     )
+
+
+def read_median_accuracy(record: Mapping[str, Any]) -> float:
+    """Return the median accuracy of a round, see `edgefl.server.spread.summarize_accuracy`.
+
+    Args:
+        record: the record of the round. `updates` holds the figures of each client.
+    """
+    clients = [
+        {name: value for name, value in figures.items() if isinstance(value, int | float)}
+        for figures in record.get("updates", {}).values()
+    ]
+    return summarize_accuracy(clients).median

@@ -6,6 +6,7 @@ personalization holds the rank of each model. See `edgefl.client.comparison` for
 """
 
 import math
+import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -17,7 +18,7 @@ from edgefl.plan.spec import PlanSpec
 from edgefl.types import Broadcast, ServerState, Update
 
 SCORE_SCALE = 1e6
-"""Scores are summed as integers of this scale, so that the order of devices changes no sum."""
+"""Scores are compared as integers of this scale, so that the order of devices changes no difference."""
 
 
 def should_compare_models(config: FederationConfig, spec: PlanSpec) -> bool:
@@ -96,18 +97,31 @@ def read_scores(update: Update) -> dict[str, float]:
 
 
 def rank_models(reported: Iterable[Mapping[str, float]]) -> list[str]:
-    """Return the models sorted by their mean score over all devices, highest first.
+    """Return the models sorted by their scores over all devices, highest first.
 
-    Models of equal mean keep the order of `PREFERRED_ORDER`. A device that lacks one of the models does not
-    count.
+    The score of a model is the median over devices of its difference from the mean score of the device's
+    models. So fewer than half of the devices cannot move it beyond the differences that the others report. A
+    model is ranked if at least half of the devices report it. A device that lacks a ranked model does not
+    count. Models of equal score keep the order of `PREFERRED_ORDER`.
 
     Args:
         reported: the scores of each device, from 0 to 1, by model.
     """
-    devices = [scores for scores in reported if scores]
-    names = {name for scores in devices for name in scores}
-    whole = [scores for scores in devices if scores.keys() == names]
+    devices = list(reported)
+    names = [
+        name
+        for name in PREFERRED_ORDER
+        if 2 * sum(name in scores for scores in devices) >= max(len(devices), 1)
+    ]
+    whole = [
+        [round(SCORE_SCALE * scores[name]) for name in names]
+        for scores in devices
+        if all(name in scores for name in names)
+    ]
     if not whole:
         return []
-    sums = {name: sum(round(SCORE_SCALE * scores[name]) for scores in whole) for name in names}
-    return sorted((name for name in PREFERRED_ORDER if name in names), key=lambda name: -sums[name])
+    medians = {
+        name: statistics.median(len(names) * values[i] - sum(values) for values in whole)
+        for i, name in enumerate(names)
+    }
+    return sorted(names, key=lambda name: -medians[name])

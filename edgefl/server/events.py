@@ -304,7 +304,7 @@ class CloseRound:
         closed: the round as it ended. None for an empty cohort.
         begins: the announcements of the accepted updates, sorted by client.
         dropped: the clients whose updates are missing.
-        loss: the mean training loss. NaN when no client reported a loss.
+        loss: the median training loss. NaN when fewer than half of the clients reported a loss.
         seconds: how long the round was open, in seconds.
     """
 

@@ -50,12 +50,11 @@ from edgefl.server.personalization_time import RoundTime, estimate_personalizati
 from edgefl.server.plausibility import list_left_out_clients
 from edgefl.server.rounds import Round, UpdateKey
 from edgefl.server.secagg.checks import UnsettledError
-from edgefl.server.spread import Spread, average_loss, measure_spread
+from edgefl.server.spread import measure_loss, summarize_accuracy
 from edgefl.server.tasks import ExpectedTensors, RoundTasks
 from edgefl.server.update_collector import UpdateCollector
 from edgefl.tasks.config import CLASSIFICATION, TASK_KINDS
 from edgefl.types import ServerState
-from edgefl.verdict import find_round_metric
 from edgefl.wire.messages import JOINING_PHASE, STOPPED_PHASE, Begin, State
 from edgefl.wire.tensors import decode_models
 from edgefl.wire.topics import FederationTopics
@@ -82,7 +81,7 @@ class Resume:
         begins: the updates that it accepted and whose bytes are intact.
         nonces: the nonces of earlier rounds of the same phase that late updates may answer, by round.
         settled: sha256 of the updates that earlier rounds accepted, by round and client.
-        losses: the mean loss of each closed round. None for a round that has no loss.
+        losses: the median loss of each closed round. None for a round that has no loss.
         times: the training times of the last rounds.
         masked_sum: the last content of `SaveMaskedSum`.
         following: the round after `opened`. None when it was not opened. It has accepted no update, because
@@ -435,7 +434,7 @@ class RoundServer:
         """Play a round, or the rest of it after a restart.
 
         Returns:
-            The round as it was opened, and the mean accuracy that its clients reported. The accuracy is None
+            The round as it was opened, and the median accuracy that its clients reported. It is None
             for a round that was closed before a restart.
         """
         resumed = self._resume
@@ -598,8 +597,9 @@ class RoundServer:
         return open_round
 
     def _close(self, opened: OpenedRound, closed: Round | None, begins: tuple[Begin, ...]) -> float:
-        """Emit the closing of a round, and return the mean accuracy that its clients reported."""
-        loss = average_loss(begins)
+        """Emit the closing of a round, and return the median accuracy that its clients reported."""
+        figures = [begin.metrics for begin in begins]
+        loss = measure_loss(figures)
         seconds = self._now - closed.opened if closed else 0.0
         dropped = tuple(self._list_dropped(opened, closed)) if closed else ()
         if closed and not closed.cohort and not begins:
@@ -613,7 +613,7 @@ class RoundServer:
             self._losses.append(loss if math.isfinite(loss) else None)
             self._settle(begins)
             self._times.append(tuple(read_round_times(self._config, self._spec, begins)))
-        return summarize_accuracy(begins).mean
+        return summarize_accuracy(figures).median
 
     def _list_dropped(self, opened: OpenedRound, closed: Round) -> Iterator[DroppedClient]:
         presence = self._collector.presence
@@ -645,19 +645,3 @@ def read_round_times(
         seconds = min(begin.metrics.get("seconds", math.nan), config.deadline_s)
         trained = begin.metrics.get("epochs", epochs)
         yield RoundTime(begin.client_id, seconds, trained, begin.num_samples)
-
-
-def summarize_accuracy(begins: Sequence[Begin]) -> Spread:
-    """Return the spread over clients of the accuracy that they report.
-
-    For another task than classification, it is the spread of the R2, or of the AUC at the end.
-
-    Args:
-        begins: the announcements of the round's updates.
-
-    Returns:
-        The spread of the first metric of `edgefl.verdict.ROUND_METRICS` that a client reports. NaN when no
-        client reports any.
-    """
-    name = find_round_metric(name for begin in begins for name in begin.metrics)
-    return measure_spread(name, [begin.metrics for begin in begins])

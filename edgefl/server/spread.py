@@ -1,14 +1,18 @@
-"""Measures how a metric is spread over the clients of a round."""
+"""Measures how a metric is spread over the clients of a round.
+
+A metric counts only if at least half of the clients report it. Decisions for all clients use the median, so
+fewer than half of the clients cannot move a decision beyond the values that the other clients report.
+"""
 
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from edgefl.wire.messages import Begin
+from edgefl.verdict import find_round_metric
 
 MAX_SPREADS = 32
 """Maximum number of metrics in a summary."""
@@ -19,15 +23,17 @@ _METRIC_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and percentiles over clients, each client counted once. All are NaN without clients.
+    """Mean, median and percentiles over clients, each client counted once. All are NaN without clients.
 
     Attributes:
         mean: the mean.
+        median: the median, which decisions use.
         p10: the 10th percentile.
         p90: the 90th percentile.
     """
 
     mean: float = math.nan
+    median: float = math.nan
     p10: float = math.nan
     p90: float = math.nan
 
@@ -42,14 +48,29 @@ def measure_spread(name: str, clients: Iterable[Mapping[str, float]]) -> Spread:
     values = [client[name] for client in clients if math.isfinite(client.get(name, math.nan))]
     if not values:
         return Spread()
-    low, high = np.percentile(values, (10, 90)).tolist()
-    return Spread(float(np.mean(values)), low, high)
+    low, median, high = np.percentile(values, (10, 50, 90)).tolist()
+    return Spread(float(np.mean(values)), median, low, high)
+
+
+def list_common_metrics(clients: Iterable[Mapping[str, float]]) -> dict[str, int]:
+    """Return the metrics that at least half of the clients report as finite numbers.
+
+    Args:
+        clients: the metrics of each client.
+
+    Returns:
+        The number of clients that report each metric, by name.
+    """
+    reports = list(clients)
+    counts = Counter(name for client in reports for name, value in client.items() if math.isfinite(value))
+    return {name: count for name, count in counts.items() if 2 * count >= len(reports)}
 
 
 def measure_spreads(clients: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Return the spread of every metric that clients report, as `NAME_mean`, `NAME_p10` and `NAME_p90`.
+    """Return the spread of every metric that at least half of the clients report.
 
-    Metrics without a spread are left out, and so are unusual names. A name consists of at most 40 lower-case
+    The spread is `NAME_mean`, `NAME_median`, `NAME_p10` and `NAME_p90`. Metrics without a spread are left
+    out, and so are unusual names. A name consists of at most 40 lower-case
     letters, digits and `_`, and starts with a letter. If there are more than `MAX_SPREADS` metrics, the most
     frequently reported ones are returned.
 
@@ -57,7 +78,7 @@ def measure_spreads(clients: Iterable[Mapping[str, float]]) -> dict[str, float]:
         clients: the metrics of each client.
     """
     reports = list(clients)
-    counts = Counter(name for client in reports for name, value in client.items() if math.isfinite(value))
+    counts = list_common_metrics(reports)
     names = [name for name in counts if name not in METRICS_WITHOUT_SPREAD and _METRIC_NAME.fullmatch(name)]
     names = sorted(sorted(names, key=lambda name: (-counts[name], name))[:MAX_SPREADS])
     return {
@@ -67,19 +88,29 @@ def measure_spreads(clients: Iterable[Mapping[str, float]]) -> dict[str, float]:
     }
 
 
-def average_loss(begins: Sequence[Begin]) -> float:
-    """Return the mean training loss over all samples of the updates that report a loss.
+def measure_loss(clients: Iterable[Mapping[str, float]]) -> float:
+    """Return the median training loss over clients, or NaN if fewer than half of them report a loss.
 
     Args:
-        begins: the announcements of the updates, with their numbers of samples.
+        clients: the metrics of each client.
+    """
+    reports = list(clients)
+    return measure_spread("loss", reports).median if "loss" in list_common_metrics(reports) else math.nan
+
+
+def summarize_accuracy(clients: Iterable[Mapping[str, float]]) -> Spread:
+    """Return the spread over clients of the accuracy that they report.
+
+    For another task than classification, it is the spread of the R2, or of the AUC at the end.
+
+    Args:
+        clients: the metrics of each client.
 
     Returns:
-        The loss, or NaN when no update reports a finite loss.
+        The spread of the first metric of `edgefl.verdict.ROUND_METRICS` that at least half of the clients
+        report. NaN when there is none.
     """
-    reported = [
-        (begin.metrics["loss"], begin.num_samples)
-        for begin in begins
-        if math.isfinite(begin.metrics.get("loss", math.nan))
-    ]
-    samples = sum(count for _, count in reported)
-    return sum(loss * count for loss, count in reported) / samples if samples else math.nan
+    reports = list(clients)
+    common = list_common_metrics(reports)
+    name = find_round_metric(common)
+    return measure_spread(name, reports) if name in common else Spread()

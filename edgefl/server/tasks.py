@@ -13,6 +13,7 @@ from edgefl.config import FederationConfig
 from edgefl.errors import WireError
 from edgefl.plan.spec import TensorSpec
 from edgefl.server.packed_metrics import PackedMetrics
+from edgefl.server.reported_figures import limit_figures
 from edgefl.types import Broadcast, ServerState, Weights
 from edgefl.wire.messages import Begin, Task
 from edgefl.wire.tensors import bound_models_size, encode_weights, list_specs
@@ -89,7 +90,8 @@ def validate_announcement(
 ) -> Begin:
     """Return an announced update in the form that is stored for the round, if it answers the round's task.
 
-    Values that all clients send alike are shared, and the signature is removed, to save memory.
+    Its metrics are limited to their ranges, see `edgefl.server.reported_figures`. Values that all clients
+    send alike are shared, and the signature is removed, to save memory.
 
     Args:
         begin: the announcement.
@@ -105,9 +107,10 @@ def validate_announcement(
             f"the nonce {begin.nonce[:16]!r} is not this round's: a replayed update; answer the task that "
             "was sent last"
         )
-    if client_task.expected and not 1 <= begin.num_samples <= max_samples:
+    least = 1 if client_task.expected else 0
+    if not least <= begin.num_samples <= max_samples:
         raise WireError(
-            f"num_samples is {begin.num_samples}, expected 1 to {max_samples}; "
+            f"num_samples is {begin.num_samples}, expected {least} to {max_samples}; "
             "give the device a shard, or raise max_samples of [federation]"
         )
     if begin.chunk_bytes != client_task.task.chunk_bytes:
@@ -125,7 +128,7 @@ def validate_announcement(
         size=_intern_number(begin.size),
         chunk_bytes=_intern_number(begin.chunk_bytes),
         num_samples=_intern_number(begin.num_samples),
-        metrics=PackedMetrics(begin.metrics),
+        metrics=PackedMetrics(limit_figures(begin.metrics, max_samples)),
     )
 
 

@@ -181,13 +181,15 @@ class UpdateCollector:
         self._send_tasks(missing)
 
     def _check_divergence(self) -> None:
-        """Raise FederationDivergedError when too many clients diverged for the round's quorum."""
+        """Raise FederationDivergedError when too many clients diverged for the round's quorum.
+
+        Fewer than half of the clients cannot end the federation in this way.
+        """
         assert self.round is not None
         lost = self._diverged & set(rounds.list_missing(self.round))
-        if lost and len(self.round.cohort) - len(lost) < self.round.needed:
-            raise FederationDivergedError(
-                Divergence(self.round.number, clients=len(lost), cohort=len(self.round.cohort))
-            )
+        size = len(self.round.cohort)
+        if lost and 2 * len(lost) >= size and size - len(lost) < self.round.needed:
+            raise FederationDivergedError(Divergence(self.round.number, clients=len(lost), cohort=size))
 
     def _send_tasks(self, client_ids: Iterable[str]) -> None:
         """Queue tasks and send as many as the link allows."""

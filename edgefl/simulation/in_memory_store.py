@@ -39,7 +39,7 @@ class InMemoryStore:
         state: the last saved server state.
         opened: the opened rounds by number and phase.
         accepted: the announcements of the updates that each round accepted, by client and answered round.
-        losses: the mean loss of each closed round, without the personalization.
+        losses: the median loss of each closed round, without the personalization.
     """
 
     def __init__(self, state: ServerState) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 from edgefl.algorithms import PHASE_DONE, PHASE_PERSONALIZE, make_algorithm
 from edgefl.algorithms.base import Algorithm
-from edgefl.client.evaluation import ACCURACY_METRIC, R2_METRIC
 from edgefl.client.runner import WorkItem
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
@@ -26,8 +25,9 @@ from edgefl.rng import derive_rng
 from edgefl.security.secagg.masked_aggregation import count_secagg_bytes
 from edgefl.server.divergence import FederationDivergedError, explain_no_progress, find_divergence
 from edgefl.server.plausibility import list_left_out_clients
+from edgefl.server.reported_figures import limit_figures
 from edgefl.server.server_algorithm import build_server_algorithm
-from edgefl.server.spread import measure_spread
+from edgefl.server.spread import measure_loss, summarize_accuracy
 from edgefl.simulation.clients import (
     ClientResult,
     SimulatedFederation,
@@ -40,7 +40,6 @@ from edgefl.simulation.diagnostics import RoundDiagnostics, evaluate_clients, ev
 from edgefl.simulation.engines.base import Engine, SerialEngine
 from edgefl.simulation.engines.processes import ProcessEngine
 from edgefl.types import Array, ClientState, Labels, Mixture, Scalars, ServerState, Shard, Update, Weights
-from edgefl.verdict import find_round_metric
 
 LOGGER = logging.getLogger(__name__)
 
@@ -54,7 +53,7 @@ class Record:
     Attributes:
         round: number of the round, from 1.
         phase: phase of the round.
-        loss: mean training loss, weighted by the clients' samples. NaN without updates.
+        loss: median training loss over clients. NaN if fewer than half of them report a loss.
         seconds: duration of the round in seconds: wall-clock time, or virtual time for a fleet.
         bytes_up: payload bytes that the clients would send over MQTT. For a fleet, accepted updates only.
         bytes_down: payload bytes that the clients would receive over MQTT. For a fleet, models only.
@@ -218,7 +217,8 @@ def simulate(
             all_losses.append(record.loss)
             if config.privacy.is_on:
                 continue
-            classes, accuracy = read_num_classes(plan.spec) or 0, record.accuracy_mean
+            classes = read_num_classes(plan.spec) or 0
+            accuracy = summarize_accuracy(record.updates.values()).median
             if divergence := find_divergence(all_losses, classes, accuracy, rounds=config.rounds):
                 raise FederationDivergedError(divergence)
             is_last = state.round > config.rounds or state.phase in (PHASE_PERSONALIZE, PHASE_DONE)
@@ -302,23 +302,22 @@ def _play_round(
 
     def iterate_updates() -> Iterator[Update]:
         nonlocal bytes_up
-        for update, client_state in engine.run(train_client, make_items()):
-            states[update.client_id] = client_state
+        for trained, client_state in engine.run(train_client, make_items()):
+            states[trained.client_id] = client_state
+            update = replace(trained, metrics=limit_figures(trained.metrics, config.max_samples))
             bytes_up += traffic.count_bytes_up(update)
             diagnostics.add(update)
-            figures[update.client_id] = {"num_samples": float(update.num_samples), **update.metrics}
+            figures[update.client_id] = {**update.metrics, "num_samples": float(update.num_samples)}
             yield update
 
     after = algorithm.aggregate(state, iterate_updates())
     traffic.close_round(after.models)
     seconds = time.perf_counter() - start
-    reported = {name for client in figures.values() for name in client}
-    metric = find_round_metric(reported & {ACCURACY_METRIC, R2_METRIC})
-    accuracy = measure_spread(metric, figures.values())
+    accuracy = summarize_accuracy(figures.values())
     return after, Record(
         state.round,
         state.phase,
-        _average_loss(figures.values()),
+        measure_loss(figures.values()),
         seconds,
         bytes_up,
         bytes_down,
@@ -327,13 +326,6 @@ def _play_round(
         accuracy.p10,
         accuracy.p90,
     )
-
-
-def _average_loss(figures: Collection[Scalars]) -> float:
-    samples = sum(client["num_samples"] for client in figures)
-    if not samples:
-        return float("nan")
-    return sum(client["loss"] * client["num_samples"] for client in figures) / samples
 
 
 def _personalize_all(

@@ -41,8 +41,9 @@ from edgefl.server.events import (
     WriteLog,
 )
 from edgefl.server.faulty_updates import aggregate_usable
-from edgefl.server.round_server import RoundServer, summarize_accuracy
+from edgefl.server.round_server import RoundServer
 from edgefl.server.server_algorithm import build_server_algorithm
+from edgefl.server.spread import summarize_accuracy
 from edgefl.simulation.clients import ClientResult, personalize_client, train_client
 from edgefl.simulation.engines.base import Engine
 from edgefl.simulation.in_memory_store import InMemoryStore
@@ -450,7 +451,7 @@ class _VirtualFleet:
     def _close(self, action: CloseRound) -> None:
         begins = action.begins
         number = action.opened.number
-        accuracy = summarize_accuracy(begins)
+        accuracy = summarize_accuracy(begin.metrics for begin in begins)
         self._figures.accepted += len(begins)
         self._figures.late += sum(begin.round < number for begin in begins)
         self._figures.dropped += len(action.dropped)
@@ -464,7 +465,7 @@ class _VirtualFleet:
             action.seconds,
             sum(begin.size for begin in begins),
             self._bytes_down,
-            {begin.client_id: {"num_samples": float(begin.num_samples), **begin.metrics} for begin in begins},
+            {begin.client_id: {**begin.metrics, "num_samples": float(begin.num_samples)} for begin in begins},
             accuracy.mean,
             accuracy.p10,
             accuracy.p90,

@@ -260,18 +260,18 @@ class Summary:
 
     Attributes:
         updates: number of updates in the aggregate.
-        loss: mean loss over the updates that report a loss, else null.
-        accuracy_mean: mean accuracy over the updates that report an accuracy, else null.
+        loss: median loss over the updates. Null if fewer than half of them report a loss.
+        accuracy_mean: mean accuracy over the updates. Null if fewer than half of them report an accuracy.
         accuracy_p10: 10th percentile of these accuracies.
         accuracy_p90: 90th percentile of these accuracies.
         bytes_up: payload bytes sent to the aggregator.
         bytes_down: payload bytes sent by the aggregator.
         seconds: duration of the round.
         dropped: ids of the clients without an update in time.
-        metrics: spread over clients of every reported metric, as NAME_mean, NAME_p10 and NAME_p90. The
-            accuracy fields repeat a part of it for readers that do not know this map. For another task than
-            classification they repeat the R2, or the AUC at the end. The map then has no accuracy, see
-            `edgefl.verdict.read_round_metric`.
+        metrics: spread over clients of every metric that at least half of them report, as NAME_mean,
+            NAME_median, NAME_p10 and NAME_p90. The accuracy fields repeat a part of it for readers that do
+            not know this map. For another task than classification they repeat the R2, or the AUC at the end.
+            The map then has no accuracy, see `edgefl.verdict.read_round_metric`.
     """
 
     OPTIONAL = frozenset({"metrics"})

@@ -377,7 +377,7 @@ class Journal:
 
         Args:
             opened: the round.
-            loss: mean training loss. None if no update reported a loss.
+            loss: median training loss. None if no update reported a loss.
             dropped: clients of the cohort that the round closed without.
         """
         with self._begin_transaction(synchronous="normal") as database:

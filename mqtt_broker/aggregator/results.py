@@ -14,9 +14,8 @@ from edgefl.errors import StateError
 from edgefl.plan.spec import PlanSpec, read_num_classes
 from edgefl.privacy import accountant
 from edgefl.server.events import DroppedClient
-from edgefl.server.round_server import summarize_accuracy
 from edgefl.server.rounds import Round
-from edgefl.server.spread import average_loss, measure_spreads
+from edgefl.server.spread import measure_loss, measure_spreads, summarize_accuracy
 from edgefl.storage.aggregator_directory import AGGREGATOR_SPACE_REMEDY, AggregatorFiles
 from edgefl.storage.checkpoint import decode_server_state, encode_server_state
 from edgefl.system import format as text_format
@@ -50,12 +49,13 @@ def summarize_round(
         bytes_down: payload bytes that the aggregator sent in the round.
         seconds: duration of the round in seconds.
     """
-    accuracy = summarize_accuracy(begins)
+    figures = [begin.metrics for begin in begins]
+    accuracy = summarize_accuracy(figures)
     return Summary(
         closed.number,
         phase,
         len(begins),
-        average_loss(begins),
+        measure_loss(figures),
         accuracy.mean,
         accuracy.p10,
         accuracy.p90,
@@ -64,7 +64,7 @@ def summarize_round(
         seconds,
         tuple(client.client_id for client in dropped),
         time.time(),
-        measure_spreads([begin.metrics for begin in begins]),
+        measure_spreads(figures),
     )
 
 
@@ -102,7 +102,7 @@ def make_client_rows(begins: Iterable[Begin]) -> list[dict[str, Any]]:
     A value that is not finite becomes None.
     """
     return [
-        {"id": b.client_id, **{k: v if math.isfinite(v) else None for k, v in sorted(b.metrics.items())}}
+        {**{k: v if math.isfinite(v) else None for k, v in sorted(b.metrics.items())}, "id": b.client_id}
         for b in begins
     ]
 
@@ -162,7 +162,7 @@ def make_result(
         clients: rows of `make_client_rows`.
         dropped: dropped clients of all rounds.
         left_out: the round in which each client was left out because of its update, by client id.
-        losses: mean training loss of each round. None for a round without a loss.
+        losses: median training loss of each round. None for a round without a loss.
         seconds: duration of the federation in seconds.
         verdict: verdict on the federation.
     """

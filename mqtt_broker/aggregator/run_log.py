@@ -39,7 +39,7 @@ def append_round(summary: Summary, begins: Sequence[Begin], out: Path) -> None:
         file.write(json.dumps(to_json_value(fields), allow_nan=False)[:-1] + ', "updates": {')
         for i, b in enumerate(begins):  # One at a time, because a round may have many updates
             figures = json.dumps(
-                to_json_value({"num_samples": float(b.num_samples), **b.metrics}), allow_nan=False
+                to_json_value({**b.metrics, "num_samples": float(b.num_samples)}), allow_nan=False
             )
             file.write(f"{', ' * (i > 0)}{json.dumps(b.client_id)}: {figures}")
         file.write("}}\n")

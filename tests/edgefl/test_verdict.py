@@ -12,6 +12,7 @@ from edgefl.verdict import (
     DEVICE_FIGURES,
     MODEL_KINDS,
     as_dict,
+    compare_typical_device,
     compare_with_local,
     describe_device_verdict,
     find_significance_level,
@@ -135,7 +136,7 @@ def test_verdict_on_a_federation_by_hand():
     assert verdict.worst == {"local": 0.75, "federated": 0.5, "shipped": 0.75, "int8": 0.8}
     assert verdict.gain_points == pytest.approx(2.5)
     assert verdict.kinds == {"local": 1, "federated": 1, "fine-tuned": 1, "mixture": 1}
-    assert verdict.overall == "as good"  # 14 gained, 10 lost
+    assert verdict.overall == "as good"  # gains of 5, 7, 0 and -8
     assert verdict.sentence == (
         "The federation was worth it for 1 of 4 devices: its model is better than training alone (as good "
         "for 2, worse for 1). On average accuracy rises by 2.5 points. The federated model is 20.0 points "
@@ -259,8 +260,8 @@ EQUAL_ROWS = [make_row(f"d-{i}", 0.9, 0.6, 0.9, 0.9, 0.0, 0.0, 0.0) for i in ran
         (
             [make_row(f"d-{i}", 0.8, 0.9, 0.9, 0.9, 1.0, 4.0, 0.0) for i in range(4)],
             {},
-            "The federation was worth it for the 4 devices together: over all test samples their models are "
-            "better than training alone (as good for 4, worse for none by their own). ",
+            "The federation was worth it for the 4 devices together: the median gain over training alone is "
+            "more than chance (as good for 4, worse for none by their own). ",
             "On average accuracy rises by 10.0 points.",
         ),
         (
@@ -407,3 +408,45 @@ def test_at_most_five_of_a_hundred_equal_models_are_called_better():
         compare_with_local(sum(ways), 12 - sum(ways)) == "better" for ways in product((0, 1), repeat=12)
     )
     assert 0 < better_count / 2**12 <= 0.05
+
+
+@pytest.mark.parametrize(
+    ("counts", "comparison"),
+    [
+        ([], ""),
+        ([(0, 0)], "as good"),
+        ([(4, 0)], "as good"),  # 4 / (1.2533 x 2) = 1.60
+        ([(5, 0)], "better"),  # 5 / (1.2533 x 2.236) = 1.78
+        ([(0, 5)], "worse"),
+        ([(2, 0)] * 2, "as good"),  # 2 / (.8862 x 1.4142) = 1.60
+        ([(2, 0)] * 3, "better"),  # 2 / (.7236 x 1.4142) = 1.95
+        ([(9, 0), (0, 0), (0, 0)], "as good"),  # most devices gain nothing
+        ([(9, 0), (5, 0), (4, 0), (0, 9)], "better"),  # 4.5 / (.6267 x 2.5 x 1.4826) = 1.94
+        ([(9, 0), (5, 0), (0, 1), (0, 9)], "as good"),  # 2 / (.6267 x 5 x 1.4826) = .43
+    ],
+)
+def test_median_gain_by_hand(counts, comparison):
+    assert compare_typical_device(counts) == comparison
+
+
+@given(
+    st.sampled_from([(4, 0), (1, 6), (3, 3), (0, 0)]),
+    st.integers(2, 9),
+    st.lists(st.tuples(st.integers(0, 2**53), st.integers(0, 2**53)), max_size=8),
+)
+def test_fewer_than_half_of_the_devices_do_not_decide_for_all(own, honest, others):
+    """All honest devices have the same counts, so any others leave the median and the spread as they are."""
+    others = others[: honest - 1]
+    expected = compare_typical_device([own] * (honest + len(others)))
+    assert compare_typical_device([own] * honest + others) == expected
+
+
+def test_device_that_reports_absurd_counts_and_another_measure_decides_nothing():
+    """Nine devices gain 5 samples each. A tenth reports 2^53 lost samples and an accuracy."""
+    honest = [
+        {"id": f"d-{i}", "r2_local": 0.5, "r2_shipped": 0.6, "test_gained": 5.0, "test_lost": 0.0}
+        for i in range(9)
+    ]
+    liar = {"id": "liar", "accuracy_shipped": 1.0, "test_gained": 0.0, "test_lost": 2.0**53 - 1}
+    verdict = judge_federation([*honest, liar])
+    assert (verdict.overall, verdict.measure, verdict.devices) == ("better", "R2", 10)

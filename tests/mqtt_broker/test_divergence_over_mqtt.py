@@ -16,7 +16,7 @@ HIGH_RATE = {"learning_rate": 100.0}
 
 def make_unlearnable_shard(toys, seed):
     """Return a shard of equal samples with random labels, from which nothing can be learnt. At a learning
-    rate of 10 the mean loss is about 46 in each round; a model that guesses has ln 3 = 1.1.
+    rate of 10 the median loss is about 46 in each round; a model that guesses has ln 3 = 1.1.
     """
     shard = toys.shard(seed, 60)
     rng = np.random.default_rng(seed)
@@ -88,7 +88,7 @@ def test_federation_without_learning_ends_with_a_warning(federate, mosquitto_url
     devices = [federation.device(f"pi-{i}", make_unlearnable_shard(toys, i)) for i in range(2)]
     assert aggregator.end() == 0, aggregator.err
     assert [device.end() for device in devices] == [0, 0]
-    assert aggregator.err.count("training has had no effect: the mean loss of the last round is") == 1
+    assert aggregator.err.count("training has had no effect: the median loss of the last round is") == 1
     assert "change learning_rate of [algorithm]" in aggregator.err
 
 
@@ -97,7 +97,7 @@ def test_short_federation_with_rising_loss_is_stopped(federate, mosquitto_url, t
     aggregator = federation.aggregator()
     devices = [federation.device(f"pi-{i}", make_unlearnable_shard(toys, i)) for i in range(2)]
     assert aggregator.end() == 1, aggregator.err
-    assert aggregator.err.splitlines()[-1].startswith("edgefl: training diverged in round 2: the mean loss")
+    assert aggregator.err.splitlines()[-1].startswith("edgefl: training diverged in round 2: the median loss")
     assert [device.end() for device in devices] == [1, 1]
 
 

@@ -93,25 +93,32 @@ def explore_models(
     return dict(received)
 
 
-def track_best_losses(scalars: Mapping[str, float], means: Mapping[int, float]) -> dict[str, float]:
-    """Return the scalars with each model's lowest mean validation loss and its waiting time.
+def track_best_losses(
+    scalars: Mapping[str, float], losses: Mapping[int, Mapping[str, float]]
+) -> dict[str, float]:
+    """Return the scalars with each client's lowest validation loss of each model, and each waiting time.
 
-    The waiting time is the number of rounds since that loss. A round in which no client validated a model
-    does not count for that model.
+    A client that validated the model in an earlier round has a vote: whether the loss is below its own lowest
+    loss of the model. The waiting time is the number of rounds since at least half of the votes were for the
+    model. A round without votes does not count. So a client that reports false losses has one vote, and stops
+    no model on which as many other clients improve.
 
     Args:
         scalars: the scalars of the server state.
-        means: mean validation loss in the round by model.
+        losses: validation losses in the round by client, by model.
     """
     tracked = dict(scalars)
-    for index, mean in sorted(means.items()):
-        better = mean < tracked.get(f"{BEST_LOSS_PREFIX}{index}", np.inf)
-        tracked[f"{WAITED_ROUNDS_PREFIX}{index}"] = (
-            0.0 if better else tracked.get(f"{WAITED_ROUNDS_PREFIX}{index}", 0.0) + 1.0
-        )
-        tracked[f"{BEST_LOSS_PREFIX}{index}"] = (
-            mean if better else tracked.get(f"{BEST_LOSS_PREFIX}{index}", mean)
-        )
+    for index, reported in sorted(losses.items()):
+        votes = []
+        for client_id, loss in sorted(reported.items()):
+            key = f"{BEST_LOSS_PREFIX}{index}/{client_id}"
+            if key in tracked:
+                votes.append(loss < tracked[key])
+            tracked[key] = min(loss, tracked.get(key, loss))
+        if votes:
+            waited = tracked.get(f"{WAITED_ROUNDS_PREFIX}{index}", 0.0)
+            is_better = 2 * sum(votes) >= len(votes)
+            tracked[f"{WAITED_ROUNDS_PREFIX}{index}"] = 0.0 if is_better else waited + 1.0
     return tracked
 
 
@@ -152,8 +159,8 @@ class AemOptions(IfcaOptions):
             for patience, for gate_unseen, and for the choice of the best model at the end. 0: that choice
             uses training samples.
         epsilon: probability of a random model. 0: IFCA.
-        patience: rounds without a lower validation loss after which a model stops. The federation ends when
-            all models have stopped. 0: no model stops.
+        patience: rounds without a lower validation loss for half of the clients that chose a model, after
+            which the model stops. The federation ends when all models have stopped. 0: no model stops.
         local_model: name of another architecture for the local model. Empty: the federated architecture.
         local_options: options of local_model.
         local_epochs: epochs of the local model.
@@ -270,23 +277,17 @@ def aem(learner: Learner | None, options: AemOptions) -> Algorithm:
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
         if state.phase != PHASE_FEDERATE:  # all models have stopped, so a round changes nothing
             return replace(state, round=state.round + 1)
-        sums: dict[int, tuple[float, float]] = {}
+        losses: dict[int, dict[str, float]] = {}
 
         def record_losses() -> Iterator[Update]:
             for update in updates:
                 loss = update.metrics.get(VALIDATION_LOSS, np.nan)
                 for index in select_experts(update.deltas) if options.patience and np.isfinite(loss) else ():
-                    total, count = sums.get(index, (0.0, 0.0))
-                    sums[index] = (total + loss * update.num_samples, count + update.num_samples)
+                    losses.setdefault(index, {})[update.client_id] = loss
                 yield update
 
         after = base.aggregate(state, record_losses())
-        after = replace(
-            after,
-            scalars=track_best_losses(
-                after.scalars, {index: total / count for index, (total, count) in sums.items()}
-            ),
-        )
+        after = replace(after, scalars=track_best_losses(after.scalars, losses))
         return (
             after if list_active_models(after, options.patience) else replace(after, phase=PHASE_PERSONALIZE)
         )

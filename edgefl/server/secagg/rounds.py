@@ -31,7 +31,7 @@ from edgefl.server.rounds import Round
 from edgefl.server.secagg.attempt import AttemptError, CollectRequest, SecAggAttempt, SecAggServices
 from edgefl.server.secagg.checks import SUM_CLIENT_ID, UnsettledError
 from edgefl.server.secagg.masked_sum import MaskedSum
-from edgefl.server.spread import average_loss
+from edgefl.server.spread import measure_loss
 from edgefl.server.tasks import ClientTask, RoundTasks
 from edgefl.wire.chunks import CHUNK_BYTES, count_chunks
 from edgefl.wire.masked import MAX_ATTEMPTS
@@ -167,7 +167,7 @@ class MaskedRounds:
             count_chunks(len(blob)),
             CHUNK_BYTES,
             1,
-            {"loss": average_loss(masked.begins)},
+            {"loss": measure_loss(begin.metrics for begin in masked.begins)},
             masked.attempt,
             0.0,
         )

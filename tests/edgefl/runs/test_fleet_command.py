@@ -37,7 +37,7 @@ def test_a_run_that_learns_nothing_ends_with_a_warning(prepare, capfd, tables):
     config, out = prepare(algorithm="fedavg", federation=SYNC, tables=tables, learning_rate="1e-12")
     assert edgefl(["simulate", config, "--out", out, "--resume"]) == 0
     error = capfd.readouterr().err
-    assert error.count("training has had no effect: the mean loss of the last round is") == 1
+    assert error.count("training has had no effect: the median loss of the last round is") == 1
 
 
 @pytest.mark.parametrize("tables", ["", FLEET], ids=["plain", "fleet"])

@@ -229,10 +229,10 @@ def test_a_diverged_federation_is_refused(simulate, samples, tmp_path, capfd):
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert edgefl(["personalize", str(run), "--data", str(tmp_path / "new.npz")]) == 1
     error = capfd.readouterr().err
-    assert f"{run}: training diverged in round 2: the mean loss is 40" in error
+    assert f"{run}: training diverged in round 2: the median loss is 40" in error
     assert "server_learning_rate" in error
     assert edgefl(["simulate", f"{run}.toml", "--out", str(run), "--resume"]) == 1
-    assert "training diverged in round 2: the mean loss is 40" in capfd.readouterr().err
+    assert "training diverged in round 2: the median loss is 40" in capfd.readouterr().err
     path.unlink()
     assert edgefl(["personalize", str(run), "--data", str(tmp_path / "new.npz")]) == 1
     assert "rounds.jsonl has no rounds; check that this is the right directory" in capfd.readouterr().err

@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from edgefl.algorithms import PHASE_PERSONALIZE, make_algorithm
 from edgefl.algorithms.names import COMPARE_SCALAR, GLOBAL, LOCAL_EPOCHS, LOCAL_START
@@ -74,12 +76,14 @@ def test_last_broadcast_contains_the_model_ranking():
     json.dumps(dict(sent.scalars))
 
 
-def test_models_are_ranked_by_mean_score():
-    # means .6 and .65
-    assert rank_models([{"local": 0.5, "mixture": 0.8}, {"local": 0.7, "mixture": 0.5}]) == [
-        "mixture",
-        "local",
+def test_models_are_ranked_by_the_median_difference_from_the_mean_of_a_device():
+    """The differences of `mixture` from the means .65, .6 and .5 are .15, -.1 and .1."""
+    devices = [
+        {"local": 0.5, "mixture": 0.8},
+        {"local": 0.7, "mixture": 0.5},
+        {"local": 0.4, "mixture": 0.6},
     ]
+    assert rank_models(devices) == ["mixture", "local"]
     equal = {"local": 0.5, "federated": 0.9, "mixture": 0.9, "fine_tuned": 0.7}
     assert rank_models([equal] * 3) == ["federated", "mixture", "fine_tuned", "local"]
     assert rank_models([]) == rank_models([{}]) == []
@@ -89,6 +93,21 @@ def test_only_devices_with_all_models_count_in_the_ranking():
     assert rank_models([{"local": 0.5}, {"mixture": 0.7}]) == []
     both = {"local": 0.5, "mixture": 0.6}
     assert rank_models([both, {"local": 0.9}]) == ["mixture", "local"]
+
+
+@given(
+    hostile=st.lists(
+        st.dictionaries(
+            st.sampled_from(["local", "federated", "fine_tuned", "mixture"]), st.floats(0.0, 1.0)
+        ),
+        max_size=4,
+    )
+)
+@example(hostile=[{"federated": 1.0, "local": 0.0, "mixture": 1.0}] * 4)
+def test_fewer_than_half_of_the_devices_change_no_order(hostile):
+    """A device that reports a further model is not the only one that counts."""
+    honest = [{"local": 0.5 + i / 100, "fine_tuned": 0.6 + i / 50, "mixture": 0.8} for i in range(5)]
+    assert rank_models([*honest, *hostile]) == ["mixture", "fine_tuned", "local"] == rank_models(honest)
 
 
 def test_comparison_does_not_change_the_models():

@@ -191,8 +191,8 @@ def make_state(phase: str, **settings: float) -> State:
     [
         (
             Divergence(9, 73.8, 75.21, math.log(10)),
-            "training diverged in round 9: the mean loss is 73.8, it was 75.21 in round 1, and a model that "
-            "guesses has 2.3; lower learning_rate of [algorithm]",
+            "training diverged in round 9: the median loss is 73.8, it was 75.21 in round 1, and a model "
+            "that guesses has 2.3; lower learning_rate of [algorithm]",
         ),
         (
             Divergence(1, clients=2, cohort=3),
@@ -244,9 +244,9 @@ def simulate_noise(rounds, *, learning_rate=10.0, **settings):
 
 
 def test_the_simulator_stops_a_federation_that_diverged():
-    with pytest.raises(FederationDivergedError, match="the mean loss is"):
+    with pytest.raises(FederationDivergedError, match="the median loss is"):
         simulate_noise(30)
-    with pytest.raises(FederationDivergedError, match="diverged in round 2: the mean loss is"):
+    with pytest.raises(FederationDivergedError, match="diverged in round 2: the median loss is"):
         simulate_noise(2)
 
 

@@ -16,7 +16,6 @@ from edgefl.plan.spec import save_plan
 from edgefl.server import rounds
 from edgefl.server.blobs import CHUNK_REPEAT_S, MANIFEST_REPEAT_S, MAX_WANT_WAIT_S, WANT_WINDOW_S, BlobServer
 from edgefl.server.events import DroppedClient
-from edgefl.server.spread import average_loss
 from edgefl.server.uploads import MAX_UPLOAD_IDLE_S, Uploads
 from edgefl.verdict import judge_federation
 from edgefl.wire.chunks import CHUNK_BYTES, count_chunks, slice_chunk
@@ -202,17 +201,18 @@ def test_round_summary_is_correct_and_result_is_strict_json(tmp_path):
         make_begin("a", metrics={"loss": 1.0, "accuracy": 0.5, "auc": 0.25}, num_samples=1),
         make_begin("b", metrics={"loss": 3.0, "accuracy": 1.0, "auc": 0.75}, num_samples=3),
     ]
-    assert average_loss(begins) == 2.5
-    assert math.isnan(average_loss([make_begin("a")]))
     dropped = [DroppedClient(1, "c", "NaN"), DroppedClient(1, "d", "offline")]
     summary = summarize_round(closed, "federate", begins, dropped, 10, 20, 1.5)
     assert (summary.updates, summary.accuracy_mean, summary.dropped) == (2, 0.75, ("c", "d"))
+    assert summary.loss == 2.0
     assert (summary.accuracy_p10, summary.accuracy_p90) == (pytest.approx(0.55), pytest.approx(0.95))
     spreads = {
         "accuracy_mean": 0.75,
+        "accuracy_median": 0.75,
         "accuracy_p10": 0.55,
         "accuracy_p90": 0.95,
         "auc_mean": 0.5,
+        "auc_median": 0.5,
         "auc_p10": 0.3,
         "auc_p90": 0.7,
     }

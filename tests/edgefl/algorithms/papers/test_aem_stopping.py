@@ -34,24 +34,24 @@ def make_validated_update(client_id, expert, loss, n=1):
 
 
 def test_early_stopping_by_hand():
-    """With patience 2, model 0 falls to .8, waits twice and stops. Model 1 stops later.
+    """With patience 2, model 0 falls to .6 for client a, waits twice and stops. Model 1 stops later.
 
-    .8 is the mean of .6 and 1.0, each from one sample.
+    A first loss of a client has no vote, and one better loss of two is enough.
     """
     server = make_algorithm("aem", None, {"num_experts": 2, "patience": 2, "validation_share": 0.1})
     state = server.init({"w": np.zeros(1, np.float32)}, derive_rng(1, 0, "init"))
     rounds = [
-        [make_validated_update("a", 0, 0.9), make_validated_update("b", 1, 0.5)],
-        # no client chose model 1, so its patience does not change
+        [make_validated_update("a", 0, 0.9), make_validated_update("b", 0, 0.5)],
         [make_validated_update("a", 0, 0.6), make_validated_update("b", 0, 1.0)],
-        [make_validated_update("a", 0, 0.8), make_validated_update("b", 1, 0.4)],
-        [make_validated_update("a", 0, 0.9, 3), make_validated_update("b", 0, 0.6, 1)],
+        [make_validated_update("a", 0, 0.6), make_validated_update("b", 1, 0.4)],
+        # a client that chooses model 1 for the first time has no vote
+        [make_validated_update("a", 0, 0.9), make_validated_update("c", 1, 0.6)],
     ]
     for updates in rounds:
         assert sorted(server.broadcast(state, "a").models) == ["expert0", "expert1"]
         state = server.aggregate(state, updates)
-    assert state.scalars["best/0"] == pytest.approx(0.8)
-    assert state.scalars["best/1"] == 0.4
+    bests = {key: value for key, value in state.scalars.items() if key.startswith("best/")}
+    assert bests == {"best/0/a": 0.6, "best/0/b": 0.5, "best/1/b": 0.4, "best/1/c": 0.6}
     assert list(server.broadcast(state, "a").models) == ["expert1"]
     assert sorted(server.broadcast(replace(state, phase=PHASE_PERSONALIZE), "a").models) == [
         "expert0",
@@ -60,7 +60,7 @@ def test_early_stopping_by_hand():
     ]
     for loss in (0.41, 0.4):
         assert state.phase == PHASE_FEDERATE
-        state = server.aggregate(state, [make_validated_update("a", 1, loss)])
+        state = server.aggregate(state, [make_validated_update("b", 1, loss)])
     assert (state.phase, state.round) == (PHASE_PERSONALIZE, 7)
     after = server.aggregate(state, [make_validated_update("a", 1, 0.1)])
     assert (after.round, after.models, after.scalars) == (8, state.models, state.scalars)
@@ -74,15 +74,32 @@ def test_a_stopped_model_stays_stopped(history, patience):
     models = {name_expert(index): {} for index in range(4)}
     state = ServerState(1, PHASE_FEDERATE, models)
     before = set(range(4))
-    for means in history:
+    for losses in history:
         state = replace(
             state,
-            scalars=track_best_losses(state.scalars, {j: mean for j, mean in means.items() if j in before}),
+            scalars=track_best_losses(
+                state.scalars, {j: {"a": loss} for j, loss in losses.items() if j in before}
+            ),
         )
         now = set(list_active_models(state, patience))
         assert now <= before
         before = now
     assert set(list_active_models(state, 0)) == set(range(4))
+
+
+@pytest.mark.parametrize("lie", [0.0, -1e9, 1e9])
+def test_client_with_false_losses_stops_no_model_on_which_another_client_improves(lie):
+    """Nine clients improve on three models, and one client reports the same loss of each model in turn."""
+    options = {"num_experts": 3, "patience": 3, "validation_share": 0.1}
+    server = make_algorithm("aem", None, options)
+    state = server.init({"w": np.zeros(1, np.float32)}, derive_rng(1, 0, "init"))
+    for number in range(30):
+        honest = [make_validated_update(f"c{i}", i % 3, 1.0 / (number + 1)) for i in range(9)]
+        liar = make_validated_update("liar", number % 3, lie)
+        updates = [replace(update, round=number + 1) for update in (*honest, liar)]
+        state = server.aggregate(state, updates)
+        assert state.phase == PHASE_FEDERATE
+        assert len(list_active_models(state, 3)) == 3
 
 
 def make_shard(labels, recordings=None):
