@@ -42,7 +42,7 @@ GROUP_COMMIT_DELAY_S = 0.05
 MAX_TASKS_IN_FLIGHT = 50
 """Maximum number of unacknowledged messages at which a task is sent. Further tasks wait."""
 UPLOAD_POLL_S = 1.0
-"""How often the server looks for upload slots of silent clients while others wait for a slot."""
+"""How often the server looks for upload slots of idle clients while others wait for a slot."""
 RoundGenerator = Generator[float, None, Round]
 """A generator that yields the time at which it has to be resumed, and returns a closed round."""
 
@@ -269,7 +269,7 @@ class UpdateCollector:
             case ChunkReceived():
                 self._on_chunk(event)
             case EndReceived(client_id, sha256):
-                self._send(self._uploads.end(client_id, sha256, self.now))
+                self._send(self._uploads.end(client_id, sha256))
             case WantReceived(client_id, want):
                 self.blobs.record_want(client_id, want, self.now)
             case ManifestReceived(manifest):

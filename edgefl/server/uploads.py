@@ -10,7 +10,7 @@ from edgefl.wire.chunks import Assembler, check_manifest
 from edgefl.wire.messages import Begin, Ranges, Receipt
 
 MAX_UPLOAD_IDLE_S = 10.0
-"""Maximum time without a message before a client loses its slot, while other clients wait for a slot."""
+"""Maximum time without a new chunk before a client loses its slot, while other clients wait for a slot."""
 
 
 @dataclass
@@ -20,12 +20,12 @@ class Upload:
     Attributes:
         begin: the announcement of the update.
         assembler: collects the chunks.
-        last_active_at: time of the client's last message, in seconds.
+        progressed_at: time of the client's last new chunk, in seconds.
     """
 
     begin: Begin
     assembler: Assembler
-    last_active_at: float
+    progressed_at: float
 
 
 def make_receipt(begin: Begin, outcome: str, reason: str = "", missing: Ranges = ()) -> Receipt:
@@ -94,7 +94,6 @@ class Uploads:
         upload = self._open.get(begin.client_id)
         if upload and upload.begin.sha256 == begin.sha256:
             upload.begin = begin
-            upload.last_active_at = now
             if follows:
                 return []
             return [
@@ -141,17 +140,16 @@ class Uploads:
         upload = self._open.get(client_id)
         if upload is None or upload.begin.sha256 != sha256:
             return None
-        upload.last_active_at = now
-        upload.assembler.add(index, payload)
+        if upload.assembler.add(index, payload):
+            upload.progressed_at = now
         return upload.begin if upload.assembler.is_complete() else None
 
-    def end(self, client_id: str, sha256: str, now: float) -> list[tuple[str, Receipt]]:
+    def end(self, client_id: str, sha256: str) -> list[tuple[str, Receipt]]:
         """Answer a client that has sent all requested chunks with the chunks that are still missing.
 
         Args:
             client_id: the client.
             sha256: the sha256 of the update, in hexadecimal.
-            now: the time in seconds.
 
         Returns:
             The receipts to send. Empty if the client has no slot for this update.
@@ -159,7 +157,6 @@ class Uploads:
         upload = self._open.get(client_id)
         if upload is None or upload.begin.sha256 != sha256:
             return []
-        upload.last_active_at = now
         return [(client_id, make_receipt(upload.begin, "missing", missing=upload.assembler.list_missing()))]
 
     def read_blob(self, client_id: str) -> bytes:
@@ -188,14 +185,14 @@ class Uploads:
         return self._grant_slots(now)
 
     def expire(self, now: float) -> list[tuple[str, Receipt]]:
-        """Free the slots of clients that were silent for ten seconds while others wait, and grant free slots.
+        """Free slots without a new chunk for ten seconds while other clients wait, and grant free slots.
 
         Returns:
             The receipts to send.
         """
         if self._queue:
             for client_id in [
-                c for c, upload in self._open.items() if now - upload.last_active_at > MAX_UPLOAD_IDLE_S
+                c for c, upload in self._open.items() if now - upload.progressed_at > MAX_UPLOAD_IDLE_S
             ]:
                 del self._open[client_id]
         return self._grant_slots(now)

@@ -61,25 +61,41 @@ def _decode(
 
 
 def encode_server_state(state: ServerState) -> bytes:
-    """Return the server state as bytes."""
+    """Return the server state as bytes. They contain a digest of the state."""
     groups = {f"models/{n}": w for n, w in state.models.items()} | {
         f"slots/{n}": w for n, w in state.slots.items()
     }
-    return _encode(
-        "server state", {"round": state.round, "phase": state.phase, "scalars": dict(state.scalars)}, groups
-    )
+    note = {"round": state.round, "phase": state.phase, "scalars": dict(state.scalars)}
+    return _encode("server state", {**note, "sha256": _digest_state(note, groups)}, groups)
 
 
 def decode_server_state(blob: bytes) -> ServerState:
     """Read a server state.
 
+    A file of an older edgefl has no digest.
+
     Raises:
-        StateError: the bytes are not a server state.
+        StateError: the bytes are not a server state, or differ from their digest.
     """
     note, groups = _decode("server state", blob, round=int, phase=str, scalars=dict)
+    fields = {name: note[name] for name in ("round", "phase", "scalars")}
+    digest = _digest_state(fields, groups)
+    if note.get("sha256", digest) != digest:
+        raise StateError(
+            f"this server state has the sha256 {digest}, expected {str(note['sha256'])[:64]}: the file is "
+            "damaged"
+        )
     models = {g.removeprefix("models/"): w for g, w in groups.items() if g.startswith("models/")}
     slots = {g.removeprefix("slots/"): w for g, w in groups.items() if g.startswith("slots/")}
     return ServerState(note["round"], note["phase"], models, slots, note["scalars"])
+
+
+def _digest_state(note: Mapping[str, object], groups: Mapping[str, Weights]) -> str:
+    hashed = hashlib.sha256(json.dumps(note, sort_keys=True).encode())
+    _add_arrays(
+        hashed, {f"{group}:{name}": array for group in groups for name, array in groups[group].items()}
+    )
+    return hashed.hexdigest()
 
 
 def encode_client_state(state: ClientState) -> bytes:
@@ -157,8 +173,12 @@ def decode_stored_mixture(blob: bytes) -> StoredMixture:
 def _digest(mixture: Mixture) -> str:
     """Return the sha256 of the signature and of the names, types, shapes and values of the weights."""
     hashed = hashlib.sha256(b"" if mixture.signature == PREDICT_MIXTURE else mixture.signature.encode())
-    for name in sorted(mixture.weights):
-        array = np.asarray(mixture.weights[name], order="C")
+    _add_arrays(hashed, mixture.weights)
+    return hashed.hexdigest()
+
+
+def _add_arrays(hashed: "hashlib._Hash", arrays: Weights) -> None:
+    for name in sorted(arrays):
+        array = np.asarray(arrays[name], order="C")
         hashed.update(json.dumps([name, str(array.dtype), array.shape]).encode())
         hashed.update(array.tobytes())
-    return hashed.hexdigest()

@@ -126,6 +126,11 @@ class Journal:
             # A value has another type, or a text is not JSON
             raise StateError(f"{self._path} is damaged: {error}; start again with --fresh") from error
         except (sqlite3.Error, OSError) as error:
+            if type(error) is sqlite3.DatabaseError:  # Errors of the disk have classes of their own
+                raise StateError(
+                    f"{self._path} is damaged: {error}; restore it from a backup, or remove it and start "
+                    "again with --fresh"
+                ) from error
             raise StateError(
                 f"cannot use {self._path}: {error}; free some space, or choose another --out"
             ) from error

@@ -9,7 +9,7 @@ from typing import Any
 
 from edgefl.algorithms import PHASE_DONE
 from edgefl.config import FederationConfig
-from edgefl.errors import ConfigError, LinkError
+from edgefl.errors import ConfigError, LinkError, StateError
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.transport.link import Link, Message
 from edgefl.wire.messages import STOPPED_PHASE, State
@@ -66,7 +66,7 @@ def resume_or_start(
 
     Raises:
         ConfigError: the directory contains a federation with other settings.
-        StateError: the directory cannot be read or written.
+        StateError: the directory cannot be read or written, or its journal is missing or empty.
     """
     settings = select_fixed_settings(config, plan)
     existing = journal.read_start()
@@ -88,12 +88,24 @@ def resume_or_start(
             )
         return existing, True
     files = AggregatorFiles(out)
+    if not (existing or fresh):
+        _check_no_remains(files)
     for path in (files.server_state, files.result, files.rounds, files.clusters, files.note):
         path.unlink(missing_ok=True)
     started = FederationStart(secrets.token_hex(8), json.dumps(settings), time.time())
     write_run_note(config, out)
     journal.start(started)
     return started, False
+
+
+def _check_no_remains(files: AggregatorFiles) -> None:
+    """Raise StateError if a directory without a stored start holds results of a federation."""
+    for path in (files.server_state, files.result, files.rounds):
+        if path.exists():
+            raise StateError(
+                f"{files.journal} is missing or empty, but {path} of a federation exists; restore the "
+                "journal from a backup, pass another --out, or remove that federation with --fresh"
+            )
 
 
 def check_single_aggregator(link: Link, topics: FederationTopics, session: str, take_over: bool) -> None:

@@ -67,3 +67,24 @@ def test_truncated_file_is_refused_as_truncated(cut):
 def test_mixture_is_not_decoded_as_a_client_state():
     with pytest.raises(StateError, match="contains a mixture, expected a client state"):
         decode_client_state(encode_mixture(Mixture({})))
+
+
+@given(st.data())
+def test_any_flipped_bit_of_a_server_state_is_noticed_or_harmless(data):
+    weights = {"a/kernel": np.ones((2, 3), np.float32), "a/bias": np.zeros(3, np.float32)}
+    state = ServerState(4, "federate", {"global": weights}, {"momentum": weights}, {"left-out/pi-1": 2.0})
+    blob = bytearray(encode_server_state(state))
+    blob[data.draw(st.integers(0, len(blob) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    try:
+        decoded = decode_server_state(bytes(blob))
+    except StateError:
+        return
+    assert encode_server_state(decoded) == encode_server_state(state)
+
+
+def test_flipped_bit_in_the_weights_is_named():
+    state = ServerState(4, "federate", {"global": {"w": np.ones(3, np.float32)}})
+    blob = bytearray(encode_server_state(state))
+    blob[blob.index(np.ones(3, np.float32).tobytes())] ^= 1
+    with pytest.raises(StateError, match=r"has the sha256 [0-9a-f]{64}, expected .*: the file is damaged"):
+        decode_server_state(bytes(blob))

@@ -148,7 +148,21 @@ def test_upload_slots_are_granted_in_turn():
     assert list_outcomes(uploads.close("a", 0.0)) == [("b", "missing")]
     assert uploads.expire(MAX_UPLOAD_IDLE_S) == []
     assert list_outcomes(uploads.expire(MAX_UPLOAD_IDLE_S + 0.1)) == [("c", "missing")]
-    assert uploads.end("b", A, 0.0) == []
+    assert uploads.end("b", A) == []
+
+
+def test_messages_without_a_new_chunk_keep_no_slot():
+    blob = b"x" * (2 * CHUNK_BYTES)
+    uploads = Uploads(slots=1)
+    uploads.begin(make_begin("a", blob), 10**6, 0.0)
+    uploads.begin(make_begin("b"), 10**6, 0.0)
+    uploads.add_chunk("a", A, 0, slice_chunk(blob, 0), 5.0)
+    for second in range(6, 15):
+        uploads.add_chunk("a", A, 0, slice_chunk(blob, 0), float(second))
+        uploads.begin(make_begin("a", blob), 10**6, float(second))
+        uploads.end("a", A)
+        assert uploads.expire(float(second)) == []
+    assert list_outcomes(uploads.expire(5.1 + MAX_UPLOAD_IDLE_S)) == [("b", "missing")]
 
 
 def test_oversized_update_uses_no_slot_and_no_memory():

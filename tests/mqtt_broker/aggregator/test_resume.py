@@ -220,7 +220,7 @@ def test_checkpoint_works_without_a_write_ahead_log(tmp_path, connections):
 
 def test_damaged_journal_is_an_error_with_a_remedy(tmp_path):
     (tmp_path / "journal.sqlite").write_bytes(b"not a database" * 100)
-    with pytest.raises(StateError, match=r"cannot use .*another --out"):
+    with pytest.raises(StateError, match=r"is damaged: .*remove it and start again with --fresh"):
         Journal(tmp_path)
 
 
@@ -247,3 +247,20 @@ def test_restart_accepts_settings_of_a_version_without_normalization(tmp_path):
         normalized = replace(config, model=replace(config.model, mean=(0.5,), std=(0.5,)))
         with pytest.raises(ConfigError, match="with model"):
             resume_or_start(journal, normalized, "p", tmp_path, False)
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty"])
+@pytest.mark.parametrize("name", ["server_state", "result", "rounds"])
+def test_results_without_a_journal_are_not_removed(name, damage, tmp_path):
+    files = AggregatorFiles(tmp_path)
+    path = getattr(files, name)
+    path.write_bytes(b"of a federation")
+    if damage == "empty":
+        files.journal.write_bytes(b"")
+    config = FederationConfig(rounds=3)
+    with Journal(tmp_path) as journal:
+        with pytest.raises(StateError, match=r"journal\.sqlite is missing or empty, but .*with --fresh"):
+            resume_or_start(journal, config, "p", tmp_path, fresh=False)
+        assert path.read_bytes() == b"of a federation"
+        _, is_resumed = resume_or_start(journal, config, "p", tmp_path, fresh=True)
+        assert not (is_resumed or path.exists())
