@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -73,15 +74,19 @@ def quote_argument(argument: str) -> str:
     Raises:
         ConfigError: the argument contains a control character.
     """
-    if re.search(r"[\x00-\x1f]", argument):
-        raise ConfigError(
-            f"the argument {argument!r} has a control character, which a unit cannot contain; change it, or "
-            "rename the file"
-        )
-    plain = argument.replace("%", "%%").replace("$", "$$")
+    plain = _check_line(argument).replace("%", "%%").replace("$", "$$")
     if re.fullmatch(r"[\w@%+=:,./$-]+", plain, re.ASCII):
         return plain
     return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _check_line(text: str) -> str:
+    if re.search(r"[\x00-\x1f]", text):
+        raise ConfigError(
+            f"the argument {text!r} has a control character, which a unit cannot contain; change it, or "
+            "rename the file"
+        )
+    return text
 
 
 def format_path_setting(key: str, path: str) -> str:
@@ -90,8 +95,11 @@ def format_path_setting(key: str, path: str) -> str:
     Args:
         key: name of the setting.
         path: the path. Specifiers in it are not expanded.
+
+    Raises:
+        ConfigError: the path contains a control character.
     """
-    escaped = path.replace("%", "%%")
+    escaped = _check_line(path).replace("%", "%%")
     return f"{key}={escaped}" if " " not in path else f'{key}="{escaped}"'
 
 
@@ -126,6 +134,20 @@ def render_device_unit(
         devices="" if folder else "\nPrivateDevices=true",
         state_directory=f"{state_setting}\nStateDirectoryMode=0700" if in_var_lib else state_setting,
     )
+
+
+def check_account(user: str) -> str:
+    """Return the name of an account if it can stand in a unit.
+
+    Raises:
+        ConfigError: the name has other characters than the names of accounts.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,255}", user):
+        raise ConfigError(
+            f"--user is {user!r}, expected the name of an account: a-z, A-Z, 0-9, _, . and -; create one "
+            "with `useradd`"
+        )
+    return user
 
 
 def list_start_arguments(context: click.Context, start: click.Command, data: str) -> list[str]:
@@ -223,7 +245,7 @@ def make_install_command(start: click.Command) -> click.Command:
             "start",
             *list_start_arguments(context, start, source.data),
         ]
-        user = options["user"] or os.environ.get("SUDO_USER") or getpass.getuser()
+        user = check_account(options["user"] or os.environ.get("SUDO_USER") or getpass.getuser())
         if user == "root":
             click.echo("the unit runs as root; pass --user with an account that has fewer rights", err=True)
         # Code of the owner is imported from the current directory
@@ -236,11 +258,11 @@ def make_install_command(start: click.Command) -> click.Command:
         commands = (
             []
             if path.parent == SYSTEMD_DIRECTORY
-            else [f"sudo install -m 644 {path} {SYSTEMD_DIRECTORY / name}"]
+            else [f"sudo install -m 644 {shlex.quote(str(path))} {SYSTEMD_DIRECTORY / name}"]
         )
         commands += ["sudo systemctl daemon-reload", f"sudo systemctl enable --now {name}"]
         if not state.is_relative_to(STATES_DIRECTORY):
-            commands = [f"mkdir -p {state}", *commands]
+            commands = [f"mkdir -p {shlex.quote(str(state))}", *commands]
         if options["out"]:
             write_atomic(path, text.encode(), 0o644)
         if options["as_json"]:

@@ -7,6 +7,7 @@ parser does not expect hostile bytes. A refused plan pauses the device but does 
 import faulthandler
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from edgefl.errors import PlanError, StateError
 from edgefl.plan.runtime import RUNTIME_VERSION
 from edgefl.plan.spec import PlanSpec
 from edgefl.storage.device_directory import DeviceFiles
-from edgefl.system.files import write_state
+from edgefl.system.files import open_no_link, write_state
 
 MAX_VERDICTS = 32
 TRIAL_TIMEOUT_S = 300.0
@@ -110,7 +111,8 @@ class PlanTrials:
         """
         open_plan = str(self._read().get("open", ""))
         try:
-            self._crash = self._crash_log.open("a+", errors="replace")
+            descriptor = open_no_link(self._crash_log, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+            self._crash = os.fdopen(descriptor, "a+", errors="replace")
             self._crash.seek(0)
             report = self._crash.read()
             self._crash.truncate(0)

@@ -26,7 +26,7 @@ from edgefl.storage.device_directory import (
     save_personal_model,
 )
 from edgefl.storage.directory import FileSeries
-from edgefl.system.files import SECRET_MODE, remove_state, write_errors, write_state
+from edgefl.system.files import SECRET_MODE, open_no_link, remove_state, write_errors, write_state
 from edgefl.types import ClientState, Mixture
 from edgefl.wire.messages import Task
 from edgefl.wire.strict_json import decode_json, encode_json
@@ -164,7 +164,7 @@ class DeviceStore:
         self._files = DeviceFiles(directory)
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self._files.lock, os.O_CREAT | os.O_RDWR, 0o644)
+            self._lock = open_no_link(self._files.lock, os.O_CREAT | os.O_RDWR, 0o644)
         except OSError as error:
             raise StateError(
                 f"cannot use {directory}: {error.strerror}; pass a directory that this account can write"

@@ -43,7 +43,7 @@ from edgefl.simulation.engines.base import Engine, SerialEngine
 from edgefl.simulation.engines.processes import ProcessEngine
 from edgefl.simulation.simulate import ClientStates
 from edgefl.storage.run_directory import RunFiles
-from edgefl.system.files import to_json_value, write_errors, write_state
+from edgefl.system.files import open_no_link, to_json_value, write_errors, write_state
 from edgefl.system.progress import Progress
 from edgefl.types import ServerState
 from edgefl.wire.tensors import encode_weights
@@ -142,7 +142,7 @@ class StageRunner:
         """
         with write_errors(self._out, "pass another --out"):
             self._out.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self._lock_file, os.O_RDWR | os.O_CREAT, 0o600)
+            self._lock = open_no_link(self._lock_file, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

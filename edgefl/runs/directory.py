@@ -19,7 +19,7 @@ from edgefl.server.initial_weights import decode_initial_weights
 from edgefl.simulation.simulate import Record
 from edgefl.storage.checkpoint import decode_server_state, encode_server_state
 from edgefl.storage.run_directory import RUN_SPACE_REMEDY, RunFiles
-from edgefl.system.files import parse_json, to_json_value, write_errors, write_state
+from edgefl.system.files import open_no_link, parse_json, to_json_value, write_errors, write_state
 from edgefl.system.host import describe_machine, read_versions
 from edgefl.types import ServerState, Weights
 
@@ -214,7 +214,7 @@ class RunDirectory:
             self.write(self.files.clusters, json.dumps(record.similarity, allow_nan=False) + "\n")
         due = last or time.monotonic() - self._saved >= CHECKPOINT_INTERVAL_S
         path = self.files.rounds
-        with write_errors(path, RUN_SPACE_REMEDY), path.open("a") as file:
+        with write_errors(path, RUN_SPACE_REMEDY), open(path, "a", opener=_open_public) as file:
             file.write(json.dumps(to_json_value(line), allow_nan=False) + "\n")
             if due:  # the lines must be on the disk before the checkpoint that needs them
                 file.flush()
@@ -253,3 +253,7 @@ def read_json(path: Path) -> dict[str, Any]:
             "directory"
         )
     return value
+
+
+def _open_public(path: str, flags: int) -> int:
+    return open_no_link(path, flags, 0o666)

@@ -3,6 +3,7 @@
 The content is written to a temporary file, synced, and renamed over the old file.
 """
 
+import errno
 import json
 import math
 import os
@@ -45,6 +46,29 @@ def to_json_value(value: Any) -> Any:
 
 SECRET_MODE = 0o600
 """File mode that lets only the owner read a file: keys, personal weights, samples and device state."""
+
+
+def open_no_link(path: str | Path, flags: int, mode: int = SECRET_MODE) -> int:
+    """Open a file of a state directory, and return its descriptor. It can be the `opener` of `open`.
+
+    A symbolic link is an error. Otherwise an account that may write the directory could let this account
+    write to another file.
+
+    Args:
+        path: the file.
+        flags: flags of `os.open`.
+        mode: file mode of a new file.
+
+    Raises:
+        OSError: the file cannot be opened, or is a symbolic link.
+    """
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW, mode)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            reason = "it is a symbolic link, expected a file; remove the link"
+            raise OSError(error.errno, reason, str(path)) from error
+        raise
 
 
 def write_atomic(path: Path, content: bytes, mode: int | None = None) -> None:

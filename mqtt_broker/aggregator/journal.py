@@ -19,6 +19,7 @@ from edgefl.errors import StateError, WireError
 from edgefl.server.events import DroppedClient, OpenedRound, StoreUpdate
 from edgefl.server.rounds import UpdateKey
 from edgefl.storage.aggregator_directory import AggregatorFiles
+from edgefl.system.files import open_no_link
 from edgefl.wire.messages import Begin
 from edgefl.wire.strict_json import decode_json, encode_json
 
@@ -94,7 +95,7 @@ class Journal:
         self._path = files.journal
         with self._translate_errors():
             make_private_directory(directory)
-            self._lock = files.lock.open("a")
+            self._lock = os.fdopen(open_no_link(files.lock, os.O_WRONLY | os.O_CREAT), "wb")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -104,7 +105,7 @@ class Journal:
             ) from error
         with self._translate_errors():
             # SQLite creates its other files with the same mode
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+            os.close(open_no_link(self._path, os.O_RDWR | os.O_CREAT))
             self._path.chmod(0o600)
             self._database = self._connect()
             self._database.execute(f"pragma page_size={PAGE_BYTES}")

@@ -3,7 +3,6 @@ note.
 """
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +12,7 @@ from edgefl.algorithms.clustering.cluster_report import make_cluster_report
 from edgefl.config import FederationConfig
 from edgefl.plan.spec import PlanSpec
 from edgefl.storage.aggregator_directory import AGGREGATOR_SPACE_REMEDY, AggregatorFiles
-from edgefl.system.files import SECRET_MODE, to_json_value, write_errors, write_state
+from edgefl.system.files import SECRET_MODE, open_no_link, to_json_value, write_errors, write_state
 from edgefl.system.host import describe_machine, read_versions
 from edgefl.types import ServerState
 from edgefl.wire.messages import Begin, Summary
@@ -34,8 +33,7 @@ def append_round(summary: Summary, begins: Sequence[Begin], out: Path) -> None:
     """
     fields = {name: value for name, value in asdict(summary).items() if name not in ("updates", "ts")}
     path = AggregatorFiles(out).rounds
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-    with write_errors(path, AGGREGATOR_SPACE_REMEDY), open(os.open(path, flags, SECRET_MODE), "a") as file:
+    with write_errors(path, AGGREGATOR_SPACE_REMEDY), open(path, "a", opener=open_no_link) as file:
         file.write(json.dumps(to_json_value(fields), allow_nan=False)[:-1] + ', "updates": {')
         for i, b in enumerate(begins):  # One at a time, because a round may have many updates
             figures = json.dumps(

@@ -242,6 +242,23 @@ def _can_reach(account: str, directory: Path) -> bool:
     return True
 
 
+def check_printable(**values: object) -> None:
+    """Check values that become parts of mosquitto.conf and of the unit.
+
+    Args:
+        **values: the values, by name of the option.
+
+    Raises:
+        ConfigError: a value has a line break or another control character, which would add lines.
+    """
+    for name, value in values.items():
+        if not str(value).isprintable():
+            raise ConfigError(
+                f"{name} is {str(value)!r}, expected no line breaks and no other control characters; choose "
+                "another name"
+            )
+
+
 def write_configuration(
     directory: Path,
     port: int,

@@ -122,11 +122,13 @@ def init_broker(
     from mqtt_broker.broker.dev_broker import find_mosquitto
     from mqtt_broker.broker.mosquitto_config import (
         BrokerLimits,
+        check_printable,
         choose_account,
         choose_limits,
         write_configuration,
     )
 
+    check_printable(DIRECTORY=directory, bind=bind, ca=ca or "")
     account = choose_account(directory, user)
     limits = BrokerLimits(memory_mb) if memory_mb else choose_limits()
     create_key_directory(directory, hosts, port, days, ca)

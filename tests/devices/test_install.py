@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from devices.boards import detect_machine
 from devices.commands.device import device, start
-from devices.install import quote_argument, render_device_unit
+from devices.install import format_path_setting, quote_argument, render_device_unit
 from edgefl.errors import ConfigError
 
 REQUIRED_OPTIONS = ("--broker", "mqtt://broker.local:1883", "--id", "pi-7")
@@ -248,3 +248,18 @@ def test_install_uses_the_local_broker_by_default(tmp_path):
     done = install(*arguments)
     assert done.exit_code == 0, done.output
     assert "--id pi-7" in json.loads(done.stdout)["unit"]
+
+
+@pytest.mark.parametrize("user", ["pi\nExecStartPre=/bin/sh", "pi root", "", "%i", "-pi", "a" * 300])
+def test_user_that_is_no_account_is_refused(user, tmp_path, monkeypatch):
+    monkeypatch.setenv("SUDO_USER", user)
+    arguments = (*REQUIRED_OPTIONS, "--data", "s.npz", "--state", str(tmp_path / "s"))
+    for named in (("--user", user), ()) if user else ():
+        with pytest.raises(ConfigError, match="expected the name of an account"):
+            install(*arguments, *named)
+    assert "User=pi-2.x" in install(*arguments, "--user", "pi-2.x").stdout
+
+
+def test_path_with_a_line_break_is_refused():
+    with pytest.raises(ConfigError, match="has a control character"):
+        format_path_setting("WorkingDirectory", "/home/pi\nUser=root")

@@ -10,6 +10,7 @@ import pytest
 from devices.export import export_in_child, extract_export_metrics
 from devices.identity import should_yield
 from devices.pending_update import PendingUpdate
+from devices.plan_check import PlanTrials
 from devices.store import DeviceStore
 from edgefl.data.sources import DataSource
 from edgefl.errors import ExportError, StateError
@@ -223,3 +224,18 @@ def test_device_note_is_json(tmp_path):
     store.save_note({"id": "pi-1", "data": "x.npz", "seed": 1, "federation": "home"})
     assert json.loads((tmp_path / "device.json").read_text())["federation"] == "home"
     store.close()
+
+
+@pytest.mark.parametrize("name", ["lock", "crash.log"])
+def test_link_in_the_state_directory_is_an_error_and_its_target_stays(tmp_path, name):
+    target = tmp_path / "target"
+    target.write_text("precious")
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / name).symlink_to(target)
+    with pytest.raises(StateError, match="it is a symbolic link, expected a file; remove the link"):
+        if name == "lock":
+            DeviceStore(state, "pi-1")
+        else:
+            PlanTrials(state).start()
+    assert target.read_text() == "precious"

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from edgefl.data.arrays import read_arrays
 from edgefl.data.sources.classes import pack_class_names
 from edgefl.errors import ConfigError, DataError, StateError
-from edgefl.system.files import SECRET_MODE, write_state
+from edgefl.system.files import SECRET_MODE, open_no_link, write_state
 from edgefl.types import Array
 
 MAX_RING_BYTES = 1 << 30
@@ -215,7 +215,7 @@ def lock_ring(path: Path) -> Iterator[None]:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.open(path.with_name(f"{path.name}.lock"), os.O_CREAT | os.O_RDWR, 0o600)
+        lock = open_no_link(path.with_name(f"{path.name}.lock"), os.O_CREAT | os.O_RDWR)
     except OSError as error:
         raise StateError(
             f"cannot use {path.parent}: {error.strerror}; use a -o that this account can write"

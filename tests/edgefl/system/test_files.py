@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgefl.errors import StateError
-from edgefl.system.files import write_atomic, write_errors, write_state
+from edgefl.system.files import open_no_link, write_atomic, write_errors, write_state
 
 
 @pytest.fixture(params=[0o022, 0o077, 0o002])
@@ -63,3 +63,21 @@ def test_a_refused_write_names_file_cause_and_remedy(tmp_path: Path) -> None:
         write_errors(Path("log")),
     ):
         raise OSError("closed")
+
+
+def test_file_of_a_state_directory_is_no_link(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_text("precious")
+    (tmp_path / "link").symlink_to(target)
+    with pytest.raises(OSError, match="it is a symbolic link, expected a file; remove the link"):
+        open_no_link(tmp_path / "link", os.O_RDWR | os.O_CREAT)
+    with (
+        pytest.raises(OSError, match="symbolic link"),
+        open(tmp_path / "link", "w", opener=open_no_link),
+    ):
+        pass
+    assert target.read_text() == "precious"
+    with open(tmp_path / "file", "a+", opener=open_no_link) as file:
+        file.write("new")
+    assert (tmp_path / "file").read_text() == "new"
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
