@@ -436,8 +436,8 @@ class FederationConfig:
         max_samples: maximum number of samples that a device may count in a mean. Updates with a higher number
             are rejected.
         upload_slots: number of devices that may send their updates at the same time.
-        chunk_bytes: size in bytes of the messages that carry models and updates, a multiple of 1024. A broker
-            with a limit of 128 KB per message, such as AWS IoT Core, needs 122880.
+        chunk_bytes: size in bytes of the messages that carry models and updates, a multiple of 1024. The
+            aggregator uses a smaller size if its broker does not deliver such messages.
         codec: encoding of updates: fp32, fp16, int8, or top-K (the largest K per cent), each with or without
             +deflate. A device adds the rounding error to its next update.
         mode: sync or async. With async, a device always has a task, and each `buffer` updates make a new

@@ -103,6 +103,7 @@ class Driver:
         self._link = link
         self._topics = topics
         self._session = session
+        self._started = server.make_stopped_state().started
         self._trust = trust
         self._storage = storage
         self._hooks = hooks
@@ -118,7 +119,8 @@ class Driver:
 
         Raises:
             EdgeflError: the round server stopped the federation with this error.
-            LinkError: the broker cannot be used, or another aggregator leads the federation.
+            OtherAggregatorError: another aggregator leads the federation.
+            LinkError: the broker cannot be used.
             StateError: the directory cannot be read or written.
         """
         self._link.subscribe(*list_aggregator_topics(self._topics))
@@ -166,7 +168,7 @@ class Driver:
 
     def _read_event(self, message: Message) -> Event | None:
         try:
-            return read_event(message, self._session, self._trust)
+            return read_event(message, self._session, self._trust, self._started)
         except WireError as error:
             self._log(WriteLog(f"ignored: {error}", OTHER_SENDER, logging.WARNING))
             return None

@@ -22,6 +22,10 @@ from edgefl.wire.topics import Address, FederationTopics, parse_topic
 UPLOAD_KINDS = ("begin", "chunk", "end")
 
 
+class OtherAggregatorError(LinkError):
+    """Another aggregator, which started later, leads the federation."""
+
+
 def list_aggregator_topics(topics: FederationTopics) -> tuple[str, ...]:
     """Return the topics to which an aggregator subscribes."""
     return (
@@ -33,17 +37,18 @@ def list_aggregator_topics(topics: FederationTopics) -> tuple[str, ...]:
     )
 
 
-def read_event(message: Message, session: str, trust: Trust) -> Event | None:
+def read_event(message: Message, session: str, trust: Trust, started: int = 0) -> Event | None:
     """Return the event of a message, or None if the message has no effect.
 
     Args:
         message: message from the link.
         session: session of this aggregator.
         trust: checks enrolments and signatures.
+        started: start of this aggregator's run, in milliseconds since 1970.
 
     Raises:
         WireError: the message cannot be read and is not on the topic of a client.
-        LinkError: another aggregator leads the federation.
+        OtherAggregatorError: an aggregator that started later leads the federation.
     """
     address = parse_topic(message.topic)
     client_id = address.client_id
@@ -55,14 +60,14 @@ def read_event(message: Message, session: str, trust: Trust) -> Event | None:
                 f"a message of {message.oversize} bytes on {address.kind}, expected smaller chunks; update "
                 "the sender"
             )
-        return _decode(address, message.payload, session, trust)
+        return _decode(address, message.payload, session, trust, started)
     except WireError as error:
         if not client_id:
             raise
         return MessageInvalid(client_id, str(error), address.sha256 if address.kind in UPLOAD_KINDS else "")
 
 
-def _decode(address: Address, payload: bytes, session: str, trust: Trust) -> Event | None:
+def _decode(address: Address, payload: bytes, session: str, trust: Trust, started: int) -> Event | None:
     client_id = address.client_id
     match address.kind:
         case "chunk":
@@ -82,7 +87,7 @@ def _decode(address: Address, payload: bytes, session: str, trust: Trust) -> Eve
                 raise _make_sender_error("status", status.client_id, client_id)
             return StatusReceived(status)
         case "state" if payload:
-            return _read_state(decode_json(State, payload), address.federation, session)
+            return _read_state(decode_json(State, payload), address.federation, session, started)
         case "manifest" if payload:
             manifest = decode_json(Manifest, payload)
             if manifest.sha256 != address.sha256:
@@ -94,10 +99,14 @@ def _decode(address: Address, payload: bytes, session: str, trust: Trust) -> Eve
     return None
 
 
-def _read_state(state: State, federation: str, session: str) -> Event | None:
-    if state.session != session:
-        raise LinkError(f"another aggregator leads the federation {federation!r} now; run one at a time")
-    return StateOverwritten() if state.phase == STOPPED_PHASE else None
+def _read_state(state: State, federation: str, session: str, started: int) -> Event | None:
+    """Return the event of a state. Of two aggregators, the one that started later leads the federation."""
+    if state.started > started or (state.started == started and state.session < session):
+        raise OtherAggregatorError(
+            f"another aggregator leads the federation {federation!r} now; run one at a time"
+        )
+    is_foreign = state.session != session
+    return StateOverwritten() if is_foreign or state.phase == STOPPED_PHASE else None
 
 
 def _make_sender_error(what: str, named: str, client_id: str) -> WireError:

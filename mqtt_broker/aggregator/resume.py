@@ -1,5 +1,6 @@
 """Decides whether an aggregator starts a federation or resumes the federation of its directory."""
 
+import contextlib
 import json
 import secrets
 import time
@@ -9,7 +10,7 @@ from typing import Any
 
 from edgefl.algorithms import PHASE_DONE
 from edgefl.config import FederationConfig
-from edgefl.errors import ConfigError, LinkError, StateError
+from edgefl.errors import ConfigError, LinkError, StateError, WireError
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.transport.link import Link, Message
 from edgefl.wire.messages import STOPPED_PHASE, State
@@ -106,6 +107,26 @@ def _check_no_remains(files: AggregatorFiles) -> None:
                 f"{files.journal} is missing or empty, but {path} of a federation exists; restore the "
                 "journal from a backup, pass another --out, or remove that federation with --fresh"
             )
+
+
+def read_last_start(link: Link, topics: FederationTopics) -> int:
+    """Return the start of the run that published the retained state, in milliseconds since 1970.
+
+    0 without a readable state.
+
+    Args:
+        link: connection to the broker.
+        topics: topics of the federation.
+
+    Raises:
+        LinkError: the broker does not answer the subscription.
+    """
+    link.subscribe(topics.state)
+    message = link.get(RETAINED_WAIT_S)
+    with contextlib.suppress(WireError):
+        if isinstance(message, Message) and message.payload:
+            return decode_json(State, message.payload).started
+    return 0
 
 
 def check_single_aggregator(link: Link, topics: FederationTopics, session: str, take_over: bool) -> None:

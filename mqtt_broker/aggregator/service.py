@@ -10,12 +10,14 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from edgefl.algorithms import make_algorithm
 from edgefl.algorithms.cohort import choose_task_clients
 from edgefl.config import FederationConfig
+from edgefl.errors import LinkError
 from edgefl.plan.spec import Plan, encode_plan
 from edgefl.privacy import accountant
 from edgefl.privacy.mechanism import check_privacy, count_expected_cohort, draw_cohort
@@ -32,14 +34,17 @@ from edgefl.server.server_algorithm import build_server_algorithm
 from edgefl.server.staleness import check_staleness
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.transport.link import KEEPALIVE_S, Link, Message
+from edgefl.transport.message_size import describe_limit, find_message_size
 from edgefl.types import ServerState, Weights
 from edgefl.verdict import FederationVerdict, as_dict, render_verdict_lines
 from edgefl.wire.messages import Summary
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import FederationTopics
+from edgefl.wire.url import hide_password
 from mqtt_broker.aggregator.cluster_telemetry import ClusterTelemetry
 from mqtt_broker.aggregator.driver import Driver, Hooks
 from mqtt_broker.aggregator.journal import Journal
+from mqtt_broker.aggregator.messages import OtherAggregatorError
 from mqtt_broker.aggregator.noise_key import load_noise_key
 from mqtt_broker.aggregator.pauses import read_paused_clients
 from mqtt_broker.aggregator.results import (
@@ -53,7 +58,7 @@ from mqtt_broker.aggregator.results import (
     save_state,
     summarize_round,
 )
-from mqtt_broker.aggregator.resume import check_single_aggregator, resume_or_start
+from mqtt_broker.aggregator.resume import check_single_aggregator, read_last_start, resume_or_start
 from mqtt_broker.aggregator.run_log import append_round
 from mqtt_broker.aggregator.storage import Storage
 
@@ -131,19 +136,20 @@ class Aggregator:
         with Journal(self._out) as journal:
             started, resumed = resume_or_start(journal, self._config, self._plan.id, self._out, fresh)
             session = started.session
+            if not started.is_done:
+                self._config = replace(self._config, chunk_bytes=self._choose_chunk_bytes(broker))
             storage = Storage(self._out, journal)
-            server, aggregate = self._make_server(journal, storage, session, resumed and not started.is_done)
+            run = journal.begin_run(
+                max(time.time_ns() // 10**6, self._read_last_start(broker) + 1 if take_over else 0)
+            )
+            server, aggregate = self._make_server(
+                journal, storage, session, run, resumed and not started.is_done
+            )
             stopped = self._trust.encode(replace(server.make_stopped_state(), ts=time.time()))
             # The client id is not the session, which every device reads. A second connection with the same
             # client id would disconnect the aggregator
             name = f"edgefl-aggregator-{secrets.token_hex(8)}"
-            link = Link(
-                broker,
-                name,
-                will=Message(self._topics.state, stopped, retained=True),
-                keepalive_s=KEEPALIVE_S,
-                context=make_tls_context(self._aggregator_enrolment) if self._aggregator_enrolment else None,
-            )
+            link = self._open_link(broker, name, Message(self._topics.state, stopped, retained=True))
             try:
                 check_single_aggregator(link, self._topics, session, take_over)
                 if started.is_done:
@@ -155,8 +161,35 @@ class Aggregator:
             finally:
                 link.close()
 
+    def _open_link(self, broker: str, name: str, will: Message | None = None) -> Link:
+        context = make_tls_context(self._aggregator_enrolment) if self._aggregator_enrolment else None
+        return Link(broker, name, will=will, keepalive_s=KEEPALIVE_S, context=context)
+
+    def _choose_chunk_bytes(self, broker: str) -> int:
+        """Return the configured size of chunks, or the largest part of it that the broker delivers."""
+        requested = self._config.chunk_bytes
+        fitting = find_message_size(
+            lambda: self._open_link(broker, f"edgefl-size-{secrets.token_hex(8)}"),
+            lambda payload: self._topics.format_blob(sha256(payload).hexdigest(), 0),
+            requested,
+        )
+        if fitting < requested:
+            problem, remedy = describe_limit(hide_password(broker), requested, fitting)
+            if not fitting:
+                raise LinkError(f"{problem}; {remedy}")
+            LOGGER.warning(f"{problem}; messages of {fitting} bytes are sent instead; {remedy}")
+        return fitting
+
+    def _read_last_start(self, broker: str) -> int:
+        """Return the start of the aggregator to take over from. Its clock may be ahead of this one."""
+        link = self._open_link(broker, f"edgefl-start-{secrets.token_hex(8)}")
+        try:
+            return read_last_start(link, self._topics)
+        finally:
+            link.close()
+
     def _make_server(
-        self, journal: Journal, storage: Storage, session: str, resumed: bool
+        self, journal: Journal, storage: Storage, session: str, run: int, resumed: bool
     ) -> tuple[RoundServer, Callable[[Link, ServerState], ServerState]]:
         """Return the round server, and a function that aggregates the stored updates of a round."""
         config, spec = self._config, self._plan.spec
@@ -192,7 +225,7 @@ class Aggregator:
             algorithm,
             initial,
             session=session,
-            started=journal.begin_run(time.time_ns() // 10**6),
+            started=run,
             draw_cohort=draw,
             new_nonce=lambda: secrets.token_hex(8),
             trust=self._trust,
@@ -226,13 +259,17 @@ class Aggregator:
         )
         driver = Driver(server, link, self._topics, session, self._trust, storage, hooks)
         settings: dict[str, float] = {}
+        is_superseded = False
         try:
             driver.run()
+        except OtherAggregatorError:  # The federation goes on, so it must not be reported as stopped
+            is_superseded = True
+            raise
         except FederationDivergedError as error:
             settings = encode_divergence(self._redact_divergence(error.divergence))
             raise
         finally:
-            if not ended:
+            if not (ended or is_superseded):
                 driver.stop(settings)
         [(result, verdict)] = ended
         LOGGER.info(f"done in {result['seconds']:.1f} s; the result is {AggregatorFiles(self._out).result}")

@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import time
 from contextlib import closing
 
 import numpy as np
@@ -13,6 +14,7 @@ from edgefl.config import FederationConfig, load_config
 from edgefl.runs.pipeline import open_partitioned_dataset
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import decode_server_state, decode_stored_mixture
+from mqtt_broker.aggregator.journal import Journal
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 
@@ -200,16 +202,33 @@ def test_device_finds_the_only_federation_or_lists_all(federate, start, toys, tm
 
 
 @pytest.mark.parametrize("more", [(), ("--take-over",)])
-def test_second_aggregator_of_a_federation_is_refused_unless_it_takes_over(federate, mosquitto_url, more):
+def test_second_aggregator_of_a_federation_is_refused_unless_it_takes_over(
+    federate, mosquitto_url, toys, more
+):
     federation = federate(mosquitto_url)
     first = federation.aggregator()
     first.wait_for("waiting for devices")
     second = federation.aggregator("--out", federation.directory / "second", *more)
     if more:
-        second.wait_for("waiting for devices")
         assert first.end() == 1
         assert "another aggregator leads" in first.err
+        devices = [federation.device(f"pi-{number}", toys.shard(number)) for number in range(2)]
+        assert [process.end() for process in (second, *devices)] == [0, 0, 0], second.err
     else:
         assert second.end() == 1
         assert "--take-over" in second.err
         assert first.popen.poll() is None
+
+
+def test_takeover_from_an_aggregator_whose_clock_is_ahead(federate, mosquitto_url, toys):
+    """The first aggregator began its run a day ahead of the clock. Devices follow the later run."""
+    federation = federate(mosquitto_url, rounds=1)
+    with Journal(federation.out) as journal:
+        journal.begin_run(time.time_ns() // 10**6 + 86_400_000)
+    first = federation.aggregator()
+    devices = [federation.device("pi-0", toys.shard(0))]
+    first.wait_for("1 of 2 online")
+    second = federation.aggregator("--out", federation.directory / "second", "--take-over")
+    assert first.end() == 1
+    devices.append(federation.device("pi-1", toys.shard(1)))
+    assert [process.end() for process in (second, *devices)] == [0, 0, 0], second.err

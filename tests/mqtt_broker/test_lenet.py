@@ -282,6 +282,8 @@ def test_every_published_message_and_tensor_is_public(finished_run, plan):
         assert set(read_header(blob, "")[0]) in (names, set())
         decode_models(blob, {"global": spec.weights}, "")
     for blob in blobs.values():
+        if not blob[16:].strip(b"\0"):
+            continue  # Random bytes and zeros, with which the aggregator measures the broker's limit
         if "spec" in read_header(blob, "")[0]:
             assert decode_plan(blob).spec == spec
         else:

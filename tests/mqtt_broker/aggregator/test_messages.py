@@ -3,8 +3,10 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from edgefl.errors import LinkError, WireError
+from edgefl.errors import WireError
 from edgefl.security.trust import Trust
 from edgefl.server.events import (
     BeginReceived,
@@ -22,7 +24,7 @@ from edgefl.wire.chunks import CHUNK_BYTES
 from edgefl.wire.messages import JOINING_PHASE, STOPPED_PHASE, Begin, Manifest, State, Status, Want
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import FederationTopics
-from mqtt_broker.aggregator.messages import read_event
+from mqtt_broker.aggregator.messages import OtherAggregatorError, read_event
 
 TOPICS = FederationTopics("f")
 A = "a" * 64
@@ -37,8 +39,8 @@ def read(topic, payload, trust=OPEN):
     return read_event(Message(topic, payload), "s", trust)
 
 
-def encode_state(session, phase):
-    return encode_json(State("f", session, phase, 0, 1, 0, 1.0, "p", 0.0))
+def encode_state(session, phase, started=0):
+    return encode_json(State("f", session, phase, 0, 1, 0, 1.0, "p", 0.0, started=started))
 
 
 @pytest.mark.parametrize(
@@ -61,9 +63,39 @@ def test_message_is_read_as_its_event(topic, payload, event):
     assert read(topic, payload) == event
 
 
-def test_state_of_another_aggregator_is_an_error():
-    with pytest.raises(LinkError, match="'f' now; run one at a time"):
-        read(TOPICS.state, encode_state("other", JOINING_PHASE))
+@pytest.mark.parametrize(
+    ("session", "started", "leads"),
+    [
+        ("other", 7, True),
+        ("other", 6, True),
+        ("other", 4, False),
+        ("s", 6, True),
+        ("a", 5, True),
+        ("z", 5, False),
+    ],
+)
+@pytest.mark.parametrize("phase", [JOINING_PHASE, STOPPED_PHASE])
+def test_later_of_two_aggregators_leads(session, started, leads, phase):
+    """This run has the session s and started at 5."""
+    message = Message(TOPICS.state, encode_state(session, phase, started))
+    if leads:
+        with pytest.raises(OtherAggregatorError, match="'f' now; run one at a time"):
+            read_event(message, "s", OPEN, 5)
+    else:
+        assert read_event(message, "s", OPEN, 5) == StateOverwritten()
+
+
+@given(*(st.tuples(st.integers(0, 9), st.sampled_from("abc")) for _ in range(2)))
+def test_exactly_one_of_two_aggregators_leads(one, other):
+    def leads(mine, theirs):
+        message = Message(TOPICS.state, encode_state(theirs[1], JOINING_PHASE, theirs[0]))
+        try:
+            read_event(message, mine[1], OPEN, mine[0])
+        except OtherAggregatorError:
+            return False
+        return True
+
+    assert one == other or leads(one, other) != leads(other, one)
 
 
 @pytest.mark.parametrize(
