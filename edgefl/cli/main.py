@@ -17,6 +17,7 @@ from click.shell_completion import CompletionItem
 from edgefl import __version__
 from edgefl.config import suggest_nearest
 from edgefl.errors import ConfigError, EdgeflError
+from edgefl.system.format import escape_unprintable
 from edgefl.system.logs import format_journal_line, is_journal
 
 ENTRY_POINT_GROUP = "edgefl.commands"
@@ -223,7 +224,7 @@ def run_command(args: Sequence[str] | None = None) -> int:
             if isinstance(error, OSError)
             else str(error)
         )
-        line = f"edgefl: {text}"
+        line = "edgefl: " + "\n".join(map(escape_unprintable, text.split("\n")))
         click.echo(format_journal_line(logging.ERROR, line) if is_journal() else line, err=True)
         return 1
 

@@ -223,7 +223,7 @@ def format_head(tree: Snapshot, width: int, limit: int = 0) -> list[str]:
         *_format_verdict(tree, width, limit),
         *filter(None, others),
     ]
-    return [text_format.truncate(text, width) for text in lines]
+    return [text_format.truncate(text_format.escape_unprintable(text), width) for text in lines]
 
 
 def _describe_progress(tree: Snapshot, width: int) -> str:

@@ -49,7 +49,9 @@ class DeviceFiles(Directory):
     plan = StoredFile("plan/", "plan of the mixture", "device")
     mixture = StoredFile("mixture.safetensors", "the personal mixture", "device", is_secret=True)
     export = StoredFile("model/", "export of the mixture", "device, without --no-export")
-    model = StoredFile("model/model.tflite", "int8 model of the mixture", "device, without --no-export")
+    model = StoredFile(
+        "model/model.tflite", "int8 model of the mixture", "device, without --no-export", is_secret=True
+    )
     shard = StoredFile(
         "shard.npz",
         "samples of a simulated client or a new client",

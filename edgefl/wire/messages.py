@@ -267,7 +267,7 @@ class Summary:
         bytes_up: payload bytes sent to the aggregator.
         bytes_down: payload bytes sent by the aggregator.
         seconds: duration of the round.
-        dropped: ids of the clients without an update in time.
+        dropped: ids of the clients without an update in time, at most MAX_DROPPED of them.
         metrics: spread over clients of every metric that at least half of them report, as NAME_mean,
             NAME_median, NAME_p10 and NAME_p90. The accuracy fields repeat a part of it for readers that do
             not know this map. For another task than classification they repeat the R2, or the AUC at the end.
@@ -275,6 +275,7 @@ class Summary:
     """
 
     OPTIONAL = frozenset({"metrics"})
+    MAX_DROPPED = 256
 
     round: int
     phase: str

@@ -47,7 +47,8 @@ def write_bundle(
 ) -> dict[str, Any]:
     """Complete a folder that holds the files of `list_input_files`.
 
-    The certificate is written last. If it exists, all files that it lists exist.
+    The certificate is written last. If it exists, all files that it lists exist. Only the owner may read the
+    files with samples, and the files with the weights of a device's model.
 
     Args:
         out: the folder.
@@ -75,7 +76,8 @@ def write_bundle(
         derived = derive_files(model, source, golden, request, certificate)
         derived[GOLDEN_FILE] = encode_golden(golden)
         for name, content in derived.items():
-            write_atomic(out / name, content, SECRET_MODE if name in PRIVATE_FILES else None)
+            is_public = name == REPORT_HTML_FILE or (request.imported and name not in PRIVATE_FILES)
+            write_atomic(out / name, content, None if is_public else SECRET_MODE)
         exported = {name: (out / name).read_bytes() for name in list_input_files(imported=request.imported)}
         certificate["files"] = {
             name: sha256(content).hexdigest() for name, content in sorted({**exported, **derived}.items())

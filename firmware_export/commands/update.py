@@ -90,7 +90,7 @@ def update(
     )
     manifest = read_update(content)
     try:
-        write_atomic(out, content)
+        write_atomic(out, content, SECRET_MODE)
         write_atomic(new / UPDATE_JSON_FILE, json.dumps({"counter": number}).encode())
     except OSError as error:
         raise ExportError(f"cannot write the update: {error}; choose another directory") from error

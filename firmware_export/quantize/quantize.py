@@ -25,7 +25,7 @@ from edgefl.plan.fill import fill_template
 from edgefl.plan.spec import Plan, read_task
 from edgefl.plan.tflite import with_metadata
 from edgefl.rng import derive_rng
-from edgefl.system.files import write_atomic
+from edgefl.system.files import SECRET_MODE, write_atomic
 from edgefl.system.host import read_peak_rss_mb
 from edgefl.tasks.config import TaskConfig
 from edgefl.tasks.detector import TASK_METADATA_NAME, encode_model_task
@@ -270,8 +270,8 @@ def _describe_mixing(task: TaskConfig, model: bytes) -> str:
 
 def _write(out: Path, model: bytes, model_float: bytes, report: ExportReport) -> None:
     try:
-        write_atomic(out / "model.tflite", model)
-        write_atomic(out / "model_float.tflite", model_float)
+        write_atomic(out / "model.tflite", model, SECRET_MODE)
+        write_atomic(out / "model_float.tflite", model_float, SECRET_MODE)
         write_atomic(out / "report.json", json.dumps(report.as_dict(), indent=1).encode())
     except OSError as error:
         raise ExportError(

@@ -62,7 +62,7 @@ def summarize_round(
         bytes_up,
         bytes_down,
         seconds,
-        tuple(client.client_id for client in dropped),
+        tuple(client.client_id for client in dropped)[: Summary.MAX_DROPPED],
         time.time(),
         measure_spreads(figures),
     )

@@ -170,11 +170,12 @@ def test_split_record_names_no_sample_and_no_device(home) -> None:
         assert b"pi-1" not in (home / "model" / name).read_bytes()
 
 
-def test_models_and_report_follow_the_umask(home) -> None:
+def test_only_the_owner_reads_models_and_the_report_follows_the_umask(home) -> None:
     umask = os.umask(0)
     os.umask(umask)
-    for name in ("model.tflite", "model_float.tflite", "report.json"):
-        assert (home / "model" / name).stat().st_mode & 0o777 == 0o666 & ~umask, name
+    modes = {"model.tflite": 0o600, "model_float.tflite": 0o600, "report.json": 0o666 & ~umask}
+    for name, mode in modes.items():
+        assert (home / "model" / name).stat().st_mode & 0o777 == mode, name
 
 
 def test_infer_prints_nothing_on_standard_error(home) -> None:

@@ -13,6 +13,7 @@ from edgefl.doctor.broker_checks import check_broker
 from edgefl.doctor.check_result import CheckResult
 from edgefl.doctor.host_checks import check_board, check_clock, check_disk, check_enrolment, check_software
 from edgefl.security.enrolment import Enrolment, load_enrolment
+from edgefl.system.format import escape_unprintable
 from edgefl.system.progress import Progress
 from edgefl.wire.topics import check_federation
 from edgefl.wire.url import parse_urls
@@ -59,8 +60,8 @@ def doctor(broker: str | None, enrol: Path | None, federation: str, state: Path,
         if not as_json:
             mark = click.style(LEVEL_MARKS[result.level], LEVEL_COLOURS[result.level])
             click.echo(
-                f"{mark} {result.check:10} {result.found}"
-                + (f"\n{'':17}{result.remedy}" if result.remedy else "")
+                f"{mark} {result.check:10} {escape_unprintable(result.found)}"
+                + (f"\n{'':17}{escape_unprintable(result.remedy)}" if result.remedy else "")
             )
     if as_json:
         click.echo(json.dumps({"findings": [asdict(result) for result in results]}))

@@ -150,3 +150,11 @@ def test_plugin_cannot_replace_a_core_command(monkeypatch: pytest.MonkeyPatch) -
 def test_each_command_has_help_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run_command([*name.split(), "--help"]) == 0
     assert f"edgefl {name.split()[0]}" in capsys.readouterr().out.partition("\n")[2]
+
+
+def test_error_cannot_control_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    register_command(monkeypatch, make_raising_body(DataError("phase \x1b[2J\u202e; two\nlines")))
+    assert cli.run_command(["boom"]) == 1
+    assert capsys.readouterr().err == "edgefl: phase \\x1b[2J\\x202e; two\nlines\n"

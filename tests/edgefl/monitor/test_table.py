@@ -163,6 +163,12 @@ def test_head_shows_round_devices_and_accuracy():
     )
 
 
+@pytest.mark.parametrize("phase", ["\u202e\u2066train", "\x1b[2J", "a\nb"])
+def test_phase_cannot_control_the_terminal(phase):
+    for snapshot in (make_snapshot(phase=phase), make_snapshot(phase=phase, round=21)):
+        assert all(line.isprintable() for line in format_head(snapshot, 80))
+
+
 def test_verdict_is_shown_above_the_devices():
     rows = [
         {"id": f"pi-{i}", "accuracy_local": 0.5, "accuracy_shipped": 0.75, "shipped": 3.0} for i in range(3)

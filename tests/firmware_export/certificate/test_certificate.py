@@ -132,6 +132,9 @@ def test_second_export_removes_the_files_of_the_first(copy, digits, few_targets)
     present = {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()}
     assert present == {*read_certificate(copy)["files"], "certificate.json"}
     assert "firmware/host.c" in present and "firmware/startup.c" not in present
+    written = present - {"model.tflite", "model_float.tflite", "report.json"}
+    public = {name for name in written if (copy / name).stat().st_mode & 0o777 != 0o600}
+    assert public == {"report.html", "certificate.json"}, "the C contains the weights"
 
 
 def test_an_export_that_fails_leaves_no_certificate(copy, digits, monkeypatch, few_targets) -> None:

@@ -232,6 +232,9 @@ def test_round_summary_is_correct_and_result_is_strict_json(tmp_path):
     }
     assert summary.metrics == pytest.approx(spreads)
     assert decode_json(Summary, encode_json(summary)).metrics == summary.metrics
+    many = [DroppedClient(1, f"{number:064d}", "offline") for number in range(5000)]
+    crowded = summarize_round(closed, "federate", begins, many, 10, 20, 1.5)
+    assert decode_json(Summary, encode_json(crowded)).dropped == tuple(c.client_id for c in many[:256])
     older = {name: value for name, value in json.loads(encode_json(summary)).items() if name != "metrics"}
     assert decode_json(Summary, json.dumps(older).encode()).accuracy_mean == 0.75
     assert "accuracy 75.0% (p10 55.0%, p90 95.0%)" in describe_round(summary, closed, "federate", 3)
