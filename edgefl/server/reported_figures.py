@@ -51,5 +51,5 @@ def _limit(name: str, value: float, max_count: int) -> float:
         low, high = 0.0, len(COMPARED_MODELS) - 1.0
     elif name in _COUNTS:
         low, high = 0.0, float(max_count)
-        value = value if value == math.floor(value) else math.nan
+        value = value if float(value).is_integer() else math.nan
     return value if low <= value <= high else math.nan

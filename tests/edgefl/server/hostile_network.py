@@ -7,7 +7,12 @@ from dataclasses import replace
 import numpy as np
 from safetensors.numpy import load
 
-from edgefl.algorithms import PHASE_PERSONALIZE, complete_algorithm_options, make_algorithm
+from edgefl.algorithms import (
+    PHASE_PERSONALIZE,
+    complete_algorithm_options,
+    make_algorithm,
+    resolve_algorithm_options,
+)
 from edgefl.algorithms.cohort import choose_task_clients
 from edgefl.errors import RoundError
 from edgefl.rng import derive_rng
@@ -65,19 +70,24 @@ class HostileNetwork:
     Args:
         config: the federation.
         clients: number of clients.
+        personalization: settings of the plan.
     """
 
-    def __init__(self, config, clients):
+    def __init__(self, config, clients, personalization=None):
         self.config = config
         self.lines = []
+        name = config.algorithm
+        options = resolve_algorithm_options(config)
         self.spec = softmax_spec(
-            "fedavg", inputs=4, features=4, classes=3, options=complete_algorithm_options("fedavg", {})
+            name,
+            inputs=4,
+            features=4,
+            classes=3,
+            options=complete_algorithm_options(name, options),
+            personalization=personalization,
         )
         self.algorithm = build_server_algorithm(
-            make_algorithm("fedavg", None, self.spec.options),
-            config,
-            self.spec,
-            key=b"",
+            make_algorithm(name, None, self.spec.options), config, self.spec, key=b""
         )
         initial = self.algorithm.init(self.make_initial_weights(), derive_rng(1, 0, "init"))
         self.memory = InMemoryStore(initial)
@@ -210,16 +220,17 @@ class HostileNetwork:
 
     def train(self, client):
         """Let a client complete its training."""
-        task = client.training_task
-        if task is None:
-            return
+        if client.training_task:
+            update = self.make_update(client.client_id, client.training_task)
+            self.send(client.finish_training(update, self.now))
+
+    def make_update(self, client_id, task):
+        """Return the answer of a client to a task."""
         if task.phase == PHASE_PERSONALIZE:
-            update = TrainedUpdate(encode_models({}), count_samples(client.client_id), {"accuracy": 0.5})
-        else:
-            weights = load(self.blobs[task.models["global"]])
-            delta = {"global": compute_delta(client.client_id, task.round, weights)}
-            update = TrainedUpdate(encode_models(delta), count_samples(client.client_id), {"loss": 1.0})
-        self.send(client.finish_training(update, self.now))
+            return TrainedUpdate(encode_models({}), count_samples(client_id), {"accuracy": 0.5})
+        weights = load(self.blobs[task.models["global"]])
+        delta = {"global": compute_delta(client_id, task.round, weights)}
+        return TrainedUpdate(encode_models(delta), count_samples(client_id), {"loss": 1.0})
 
     def step(self, kind, index):
         """Play one step of a schedule."""

@@ -1,0 +1,70 @@
+"""Hostile boards answer every task with generated valid messages, in federations of every algorithm.
+
+Every round closes, all honest boards get a result, and no decision changes.
+"""
+
+import math
+import os
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from edgefl.algorithms import PHASE_PERSONALIZE, REGISTRY
+from edgefl.server.comparison import rank_models, read_scores
+from edgefl.server.plausibility import find_problem, list_left_out_clients
+from edgefl.server.spread import summarize_accuracy
+from edgefl.types import Update
+from edgefl.verdict import judge_federation
+from tests.edgefl.server.hostile_board import HONEST_BOARDS, BoardNetwork, answers
+
+TOTAL_EXAMPLES = 4 * int(os.environ.get("EDGEFL_SCHEDULES", "12"))
+"""Number of federations over all algorithms: 48 in `make test`, and 10,000 in `make test-all`."""
+EXAMPLES = math.ceil(TOTAL_EXAMPLES / len(REGISTRY))
+
+
+def list_figures(begins, honest):
+    return [dict(begin.metrics) for begin in begins if begin.client_id in honest]
+
+
+def check_decisions(network):
+    """Assert that the decisions are within the figures of the honest boards."""
+    *rounds, last = network.closed
+    for action in rounds:
+        honest = list_figures(action.begins, network.honest)
+        assert len(honest) == HONEST_BOARDS, "every honest board takes part in every round"
+        losses = [figures["loss"] for figures in honest]
+        assert min(losses) <= action.loss <= max(losses)
+        median = summarize_accuracy([begin.metrics for begin in action.begins]).median
+        accuracies = [figures["accuracy"] for figures in honest]
+        assert min(accuracies) <= median <= max(accuracies)
+    ranks = {name: i for name, i in network.memory.state.scalars.items() if name.startswith("rank_")}
+    scores = [
+        read_scores(Update("", 1, 1, {}, figures))
+        for figures in list_figures(rounds[-1].begins, network.honest)
+    ]
+    assert ranks == {f"rank_{name}": float(i) for i, name in enumerate(rank_models(scores))}
+    rows = [{**begin.metrics, "id": begin.client_id} for begin in last.begins]
+    verdict = judge_federation(rows)
+    assert {row.id for row in verdict.rows} >= set(network.honest)
+    assert (verdict.overall, verdict.measure) == ("better", "accuracy")
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY))
+@given(first=answers, second=answers)
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+def test_hostile_boards_end_no_round_and_change_no_decision(name, first, second):
+    network = BoardNetwork(name, [first, second])
+    network.finish()
+    state = network.memory.state
+    assert network.starts == 1 and state.phase == "done"
+    assert not list_left_out_clients(state) & set(network.honest)
+    assert [action.opened.phase for action in network.closed][-1] == PHASE_PERSONALIZE
+    assert len(network.closed) == network.config.rounds + 1
+    personal = {begin.client_id for begin in network.closed[-1].begins}
+    assert personal >= set(network.honest)
+    assert find_problem(state, state, 0.0) == "", "all models are finite"
+    check_decisions(network)
