@@ -1,5 +1,8 @@
 """Reads arrays from `.npz` files, without unpickling."""
 
+import io
+import math
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.errors import DataError
+from edgefl.system.host import read_total_memory_mb
 from edgefl.types import Labels
+
+HEADER_READERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 
 
 def read_arrays(
@@ -34,6 +43,7 @@ def read_arrays(
                 f"{path} contains one bare array, expected an .npz with {' and '.join(names[:2])}; {remedy}"
             )
         with content as file:
+            _check_sizes(path, [f"{name}.npy" for name in names if name in file.files])
             missing = [name for name in names if name not in file.files]
             if missing and not some:
                 raise DataError(
@@ -50,6 +60,35 @@ def read_arrays(
         raise
     except Exception as error:  # numpy, zipfile and zlib raise many types for damaged archives
         raise DataError(f"{path} cannot be read as .npz: {explain_read_error(error)}; {remedy}") from error
+
+
+def _check_sizes(path: Path, members: list[str]) -> None:
+    """Check that the arrays have the sizes that their headers name, and fit into the memory of this machine.
+
+    NumPy asks for the memory that a header names before it reads the first value. A small file may also
+    contain many gigabytes of zeros.
+
+    Raises:
+        ValueError: a header names another size than the array has, or the arrays need too much memory.
+    """
+    total = 0
+    with zipfile.ZipFile(path) as archive:
+        for info in (archive.getinfo(name) for name in members):
+            with archive.open(info) as file:
+                version = np.lib.format.read_magic(file)
+                if version not in HEADER_READERS:
+                    raise ValueError(
+                        f"{info.filename} has version {version} of the format, expected 1.0 or 2.0"
+                    )
+                shape, _, dtype = HEADER_READERS[version](file)
+                stated = math.prod(shape) * dtype.itemsize
+                stored = info.file_size - file.seek(0, io.SEEK_CUR)
+            if not dtype.hasobject and stated != stored:
+                raise ValueError(f"the header of {info.filename} names {stated} bytes, it has {stored}")
+            total += info.file_size
+    memory = 1e6 * read_total_memory_mb()
+    if total > memory:
+        raise ValueError(f"its arrays have {total:.3g} bytes, this machine has {memory:.3g} bytes of memory")
 
 
 def explain_read_error(error: Exception) -> str:

@@ -208,6 +208,45 @@ def read_model(model: bytes | bytearray, name: str = "the model") -> ModelFile:
         )
 
 
+def check_model_size(
+    model: bytes | bytearray, max_operators: int, max_name_bytes: int, name: str = "the model"
+) -> None:
+    """Check the number of operators and tensors and the length of names, before the model is read.
+
+    Reading takes milliseconds for each operator, so a small file could take hours.
+
+    Args:
+        model: the bytes of the file.
+        max_operators: maximum number of operators. A model may have four times as many tensors.
+        max_name_bytes: maximum length of a tensor's name, in bytes.
+        name: the name of the file in errors.
+
+    Raises:
+        ModelFileError: a limit is exceeded, or the bytes are not a model, or are truncated or damaged.
+    """
+    from ai_edge_litert import schema_py_generated as schema
+
+    with report_damage(model, name):
+        root = schema.Model.GetRootAs(model, 0)
+        graphs = [root.Subgraphs(index) for index in range(root.SubgraphsLength())]
+        for noun, count, limit in (
+            ("operators", sum(graph.OperatorsLength() for graph in graphs), max_operators),
+            ("tensors", sum(graph.TensorsLength() for graph in graphs), 4 * max_operators),
+        ):
+            if count > limit:
+                raise ModelFileError(
+                    f"{name} has {count} {noun}, expected at most {limit}; use a smaller model"
+                )
+        for graph in graphs:
+            for index in range(graph.TensorsLength()):
+                size = len(graph.Tensors(index).Name() or b"")
+                if size > max_name_bytes:
+                    raise ModelFileError(
+                        f"{name} has a tensor whose name has {size} bytes, expected at most "
+                        f"{max_name_bytes}; use shorter names of layers"
+                    )
+
+
 def read_subgraph(model: bytes | bytearray, name: str = "the model") -> Subgraph:
     """Read the only subgraph of a model.
 

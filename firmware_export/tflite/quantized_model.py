@@ -8,9 +8,11 @@ import re
 from dataclasses import dataclass, replace
 
 from edgefl.errors import ExportError
-from edgefl.plan.tflite import Operator, TfliteTensor, read_subgraph
+from edgefl.plan.tflite import Operator, TfliteTensor, check_model_size, read_subgraph
 
 MAX_NAME_LENGTH = 200
+MAX_OPERATORS = 4096
+MAX_NAME_BYTES = 64 * 1024
 STATEFUL_OPERATORS = (
     "SVDF",
     "RNN",
@@ -68,6 +70,7 @@ def read_quantized_model(model: bytes) -> QuantizedModel:
         ExportError: the bytes are not a model, are truncated, were written by a newer schema, or name a
             tensor that is not in the file.
     """
+    check_model_size(model, MAX_OPERATORS, MAX_NAME_BYTES)
     graph = read_subgraph(model)
     network = QuantizedModel(
         tuple(replace(tensor, name=clean_name(tensor.name)) for tensor in graph.tensors),

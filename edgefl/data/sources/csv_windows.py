@@ -20,6 +20,8 @@ from edgefl.data.sources.classes import number_classes, pack_class_names
 from edgefl.data.sources.windows import FLOAT32_MAX, count_windows, cut_rows, cut_windows
 from edgefl.errors import DataError
 
+MAX_COLUMNS = 4096
+
 
 @dataclass
 class Recording:
@@ -158,6 +160,11 @@ def _read_recording(
 
 
 def _check_header(path: Path, header: Sequence[str], required: Sequence[str]) -> None:
+    if len(header) > MAX_COLUMNS:
+        raise DataError(
+            f"{path}: the header names {len(header)} columns, expected at most {MAX_COLUMNS}; save other "
+            "columns to another file"
+        )
     if double := next((name for name in header if header.count(name) > 1), None):
         raise DataError(f"{path}: the header names {double!r} twice; name each column once")
     if missing := next((name for name in required if name not in header), None):

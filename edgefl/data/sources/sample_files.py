@@ -18,6 +18,10 @@ SUFFIXES = (".npy", ".png", ".jpg", ".jpeg", ".wav")
 # Bytes per value of a WAV file: stored type, zero, full scale.
 WAV_FORMATS = {1: ("u1", 128, 2.0**7), 2: ("<i2", 0, 2.0**15), 4: ("<i4", 0, 2.0**31)}
 
+MIN_CHECKED_PIXELS = 2**20
+MAX_PIXELS_PER_BYTE = 100
+"""Larger pictures have at most this many pixels per byte of their file. A photo has about 10."""
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -98,6 +102,7 @@ def _read_picture(path: Path, form: str) -> Sample:
         ) from error
     try:
         with Image.open(path, formats=[form]) as image:
+            _check_picture_size(path, image.width * image.height)
             mode = {"1": "L", "P": "RGB"}.get(image.mode, image.mode)
             if mode not in ("L", "RGB"):
                 raise DataError(
@@ -116,6 +121,16 @@ def _read_picture(path: Path, form: str) -> Sample:
     ) as error:
         raise DataError(f"{path} cannot be read as {form}: {error}; copy it again") from error
     return Sample(values if values.ndim == 3 else values[:, :, None], f"a {form}")
+
+
+def _check_picture_size(path: Path, pixels: int) -> None:
+    """Refuse a small file that decodes to a huge picture, before it is decoded."""
+    size = path.stat().st_size
+    if pixels > max(MIN_CHECKED_PIXELS, MAX_PIXELS_PER_BYTE * size):
+        raise DataError(
+            f"{path} has {pixels} pixels in {size} bytes, expected at most {MAX_PIXELS_PER_BYTE} per byte; "
+            "save a smaller picture"
+        )
 
 
 def _read_wav(path: Path) -> Sample:
