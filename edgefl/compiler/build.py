@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from edgefl.compiler.compare import check_program
 from edgefl.compiler.compile import compile_program
 from edgefl.compiler.network import Network
 from edgefl.compiler.objective import Objective
@@ -65,6 +66,7 @@ def compile_plan(
         *(TensorSpec(name, value.shape) for name, value in initial.items() if name not in network_names),
     )
     program, signatures = compile_program(objectives)
+    check_program(network, objectives, signatures, program)
     template, bindings, single, single_bindings = _build_templates(network, objectives)
     task = config.task.as_plan_entry()
     augmentation = config.augmentation.as_plan_entry()

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from edgefl.compiler.gradients import use_builtin_gradients
-from edgefl.compiler.objective import Objective, list_arguments, make_signature, run_signature
+from edgefl.compiler.objective import Objective, compile_signature, make_signature, run_signature
 from edgefl.errors import PlanError
 from edgefl.plan.spec import SignatureSpec
 
@@ -69,10 +69,7 @@ def _trace(objective: Objective, signature: SignatureSpec) -> Any:
         with use_builtin_gradients():
             return run_signature(objective, signature, args)
 
-    specs = {
-        name: tf.TensorSpec(spec.shape, spec.dtype, name) for name, spec in list_arguments(signature).items()
-    }
-    return tf.function(run, autograph=False).get_concrete_function(**specs)
+    return compile_signature(run, signature)
 
 
 def _explain(message: str) -> str:

@@ -110,6 +110,19 @@ def _export_rescaling(layer: Any, read: ReadVariable, x: Tensor, training: bool)
     return _scale(x, np.asarray(layer.scale, np.float64), np.asarray(layer.offset, np.float64)), ()
 
 
+def _call_dense(layer: Any, read: ReadVariable, x: Tensor, training: bool) -> LayerResult | None:
+    """Apply a Dense layer without bias as a product of three axes, or return None for other layers.
+
+    The converter fuses a product of two axes and a ReLU into FULLY_CONNECTED. The kernel is an argument, so
+    it turns that into BATCH_MATMUL, and then loses the ReLU. A bias between the two prevents this.
+    """
+    del training
+    if layer.use_bias:
+        return None
+    out = tf.reshape(x, (1, -1, x.shape[-1])) @ tf.expand_dims(read(layer.kernel), 0)
+    return layer.activation(tf.reshape(out, (*x.shape[:-1], layer.units))), ()
+
+
 def _call_convolution(layer: Any, read: ReadVariable, x: Tensor, training: bool) -> LayerResult | None:
     """Apply a convolution as matrix products, or return None if it is grouped or too large for them."""
     del training
@@ -220,6 +233,7 @@ _RECURRENT_FORMS: Forms = {
 
 PROGRAM_FORMS: Forms = {
     **_RECURRENT_FORMS,
+    keras.layers.Dense: _call_dense,
     keras.layers.Conv1D: _call_convolution,
     keras.layers.Conv2D: _call_convolution,
     keras.layers.BatchNormalization: _call_batch_norm,

@@ -7,8 +7,11 @@ the end of the model is left out, because loss and mixing need its input. A mode
 classification may end with other layers. It then has no head.
 """
 
+import contextlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +20,12 @@ import numpy as np
 import tensorflow as tf
 
 from edgefl.compiler.keras_graph import find_producer
+from edgefl.compiler.layer_checks import (
+    check_layer_attributes,
+    convert_to_float32,
+    describe_layer,
+    flatten_layers,
+)
 from edgefl.compiler.layers import CONSTANT_LAYERS, call_layer, normalize
 from edgefl.compiler.recurrent import check_steps, list_recurrent
 from edgefl.errors import PlanError
@@ -39,14 +48,22 @@ _NORMS = keras.layers.BatchNormalization
 _END_ACTIVATIONS = {"cross-entropy": "softmax", BINARY_LOSS: "sigmoid"}
 """The activation that a model may end with, by loss. It is left out, because the loss contains it."""
 _CONVOLUTIONAL_RNNS = (keras.layers.ConvLSTM1D, keras.layers.ConvLSTM2D, keras.layers.ConvLSTM3D)
-_TRACING_ERRORS = (
-    RuntimeError,
-    ValueError,
-    TypeError,
-    NotImplementedError,
-    AttributeError,
-    tf.errors.OpError,
-)
+_PENALTIES: ContextVar[list[Tensor] | None] = ContextVar("PENALTIES", default=None)
+
+
+@contextlib.contextmanager
+def collect_penalties() -> Iterator[list[Tensor]]:
+    """Collect the penalties that the regularizers of models add to the loss of a training pass.
+
+    Each is float32[batch], or a scalar that counts for each sample. Keras adds the same to its loss: the
+    penalties of trained weights, and the mean over the batch of the penalties of activations.
+    """
+    penalties: list[Tensor] = []
+    token = _PENALTIES.set(penalties)
+    try:
+        yield penalties
+    finally:
+        _PENALTIES.reset(token)
 
 
 @dataclass
@@ -60,6 +77,9 @@ class _Run:
         updates: new values of assigned weights by name.
         noise_specs: specs of the noise by name.
         hidden: input of the last dense layer so far.
+        outputs: the last output of each layer by name.
+        dropouts: the layer of each noise by name.
+        penalties: penalties of activations, float32[batch].
     """
 
     weights: Tensors
@@ -68,6 +88,9 @@ class _Run:
     updates: dict[str, Tensor] = field(default_factory=dict)
     noise_specs: dict[str, TensorSpec] = field(default_factory=dict)
     hidden: Tensor = None
+    outputs: dict[str, Tensor] = field(default_factory=dict)
+    dropouts: dict[str, Any] = field(default_factory=dict)
+    penalties: list[Tensor] = field(default_factory=list)
 
 
 class Network:
@@ -85,11 +108,15 @@ class Network:
         task: what the model is trained for.
         is_augmented: whether the training changes samples at random. Training on features that the trunk
             computed before then misses these changes.
+        model: the functional model in float32.
+        variables: the variables of the weights by name.
+        end: name of the activation at the end of the model that the outputs leave out, or "".
         input_shape: shape of one sample.
         num_classes: number of outputs.
         specs: specs of all weights.
         trainable: names of the weights that gradients train.
         statistics: names of the weights that a training step assigns, which are moving means and variances.
+        dropouts: the layer of each noise of a training pass by name.
         trunk_names: names of the weights of the trunk.
         head_names: names of the weights of the head.
         features_shape: shape of one sample between trunk and head.
@@ -115,10 +142,11 @@ class Network:
                 "and one output; start a Sequential with keras.Input, and end the model with "
                 "Dense(num_classes)"
             )
-        functional = keras.Model(model.inputs[0], model.outputs[0], name=model.name)
-        self.input_shape = tuple(int(size) for size in model.inputs[0].shape[1:])
-        self.num_classes = 2 if task.loss == BINARY_LOSS else int(model.outputs[0].shape[1])
-        for layer in _flatten_layers(functional.layers):
+        functional = convert_to_float32(keras.Model(model.inputs[0], model.outputs[0], name=model.name))
+        self.model = functional
+        self.input_shape = tuple(int(size) for size in functional.inputs[0].shape[1:])
+        self.num_classes = 2 if task.loss == BINARY_LOSS else int(functional.outputs[0].shape[1])
+        for layer in flatten_layers(functional.layers):
             _check_recurrent(layer)
         self.input_normalization = next(
             (
@@ -130,15 +158,22 @@ class Network:
         )
         self._names: dict[int, str] = {}
         self._name_weights(functional.layers, "")
+        check_layer_attributes(functional, self._names)
         trainable = {id(v) for v in functional.trainable_variables}
         weights = [v for v in functional.weights if id(v) in self._names]  # Without constants
         variables = [v for v in weights if id(v) in trainable] + [
             v for v in weights if id(v) not in trainable
         ]
-        self._variables = {self._names[id(v)]: v for v in variables}
-        self.specs = tuple(TensorSpec(name, tuple(v.shape)) for name, v in self._variables.items())
+        self.variables = {self._names[id(v)]: v for v in variables}
+        self.specs = tuple(TensorSpec(name, tuple(v.shape)) for name, v in self.variables.items())
         self.trainable = tuple(self._names[id(v)] for v in variables if id(v) in trainable)
-        self._head, first = _split(functional, task)
+        self._regularizers = {
+            self._names[id(v)]: v.regularizer
+            for v in variables
+            if id(v) in trainable and getattr(v, "regularizer", None) is not None
+        }
+        self._seeds = {id(v): v.numpy() for v in functional.variables if id(v) not in self._names}
+        self._head, first, self.end = _split(functional, task)
         self._trunk = keras.Model(functional.inputs[0], first) if first is not functional.inputs[0] else None
         self.features_shape = tuple(int(size) for size in first.shape[1:])
         head = {self._names[id(v)] for layer in self._head for v in layer.weights}
@@ -146,16 +181,17 @@ class Network:
         self.trunk_names = tuple(spec.name for spec in self.specs if spec.name not in head)
         trace = self._trace_training(1)
         self.statistics = tuple(trace.updates)
+        self.dropouts = trace.dropouts
         self.hidden_width = 0 if trace.hidden is None else int(trace.hidden.shape[-1])
         self.epsilons = {
             layer.name: float(layer.epsilon)
-            for layer in _flatten_layers(functional.layers)
+            for layer in flatten_layers(functional.layers)
             if isinstance(layer, _NORMS)
         }
 
     def read_weights(self) -> dict[str, Any]:
         """Return the current weights of the model: float32 arrays by name."""
-        return {name: variable.numpy().astype("float32") for name, variable in self._variables.items()}
+        return {name: variable.numpy().astype("float32") for name, variable in self.variables.items()}
 
     def draw_head(self, rng: np.random.Generator) -> dict[str, Any]:
         """Return new initial kernels and biases of the head, from the initializers of its layers.
@@ -225,7 +261,24 @@ class Network:
             The logits, float32[batch, classes], and the assigned weights by name.
         """
         run = _Run(weights, noise, training)
-        return self._run_head(self._run_trunk(x, run), run), run.updates
+        logits = self._run_head(self._run_trunk(x, run), run)
+        self._add_penalties(run, self._regularizers)
+        return logits, run.updates
+
+    def apply_layers(
+        self, weights: Tensors, x: Tensor, *, training: bool = False, noise: Tensors | None = None
+    ) -> dict[str, Tensor]:
+        """Return the output of each layer by name, in the order of the run.
+
+        Args:
+            weights: the weights by name.
+            x: the samples, float32[batch, *input_shape].
+            training: whether layers run in training mode.
+            noise: the noise of `list_noise` by name, for training.
+        """
+        run = _Run(weights, noise, training)
+        self._run_head(self._run_trunk(x, run), run)
+        return run.outputs
 
     def apply_hidden(
         self, weights: Tensors, x: Tensor, *, training: bool = False, noise: Tensors | None = None
@@ -244,6 +297,7 @@ class Network:
         """
         run = _Run(weights, noise, training)
         logits = self._run_head(self._run_trunk(x, run), run)
+        self._add_penalties(run, self._regularizers)
         return logits, run.hidden, run.updates
 
     def apply_trunk(self, weights: Tensors, x: Tensor) -> Tensor:
@@ -272,7 +326,21 @@ class Network:
         Returns:
             float32[batch, classes].
         """
-        return self._run_head(features, _Run(weights, noise, training))
+        run = _Run(weights, noise, training)
+        logits = self._run_head(features, run)
+        self._add_penalties(run, [name for name in self._regularizers if name in self.head_names])
+        return logits
+
+    def list_outputs(self) -> tuple[str, ...]:
+        """Return the names of the layers in the order of a run."""
+        return tuple(self._trace_training(1).outputs)
+
+    def _add_penalties(self, run: _Run, names: Iterable[str]) -> None:
+        """Add the penalties of a training pass, with those of these weights, to `collect_penalties`."""
+        penalties = _PENALTIES.get()
+        if run.training and penalties is not None:
+            penalties += [self._regularizers[name](run.weights[name]) for name in names]
+            penalties += run.penalties
 
     def _name_weights(self, layers: Sequence[Any], prefix: str) -> None:
         for layer in layers:
@@ -321,60 +389,109 @@ class Network:
         return functional._run_through_graph(x, operation_fn=make_operation)
 
     def _call(self, layer: Any, run: _Run, *args: Any, **kwargs: Any) -> Tensor:
+        return self._guard(layer, run, lambda: self._call_layer(layer, run, *args, **kwargs))
+
+    def _guard(self, layer: Any, run: _Run, call: Callable[[], Tensor]) -> Tensor:
+        """Return the output of a call of a layer, and keep it in the run."""
         try:
-            return self._call_layer(layer, run, *args, **kwargs)
-        except _TRACING_ERRORS as error:
+            with tf.name_scope(_make_scope(layer.name)):
+                out = call()
+                if getattr(layer, "activity_regularizer", None) is not None:
+                    run.penalties.append(_penalize_samples(layer.activity_regularizer, out))
+        except PlanError:
+            raise
+        except Exception as error:  # Layers raise any type
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise PlanError(
                 f"layer {layer.name} ({type(layer).__name__}) cannot be compiled: {reason}; replace it with "
                 "a layer that `edgefl plan build --help` lists"
             ) from error
+        run.outputs[layer.name] = out
+        return out
 
     def _call_layer(self, layer: Any, run: _Run, *args: Any, **kwargs: Any) -> Tensor:
-        with tf.name_scope(layer.name):
-            if not isinstance(layer, keras.Layer):
-                return layer(*args, **kwargs)
-            if isinstance(layer, keras.Model) and layer.layers:
-                return self._run_graph(layer, args[0], run)
-            if type(layer) is keras.layers.Dropout:
-                return _apply_dropout(layer, run, args[0])
-            if isinstance(layer, CONSTANT_LAYERS):
-                return normalize(layer, args[0])
-            called = call_layer(layer, lambda v: self._read(v, run), args[0], run.training)
-            if called is None:
-                return self._call_stateless(layer, run, *args, **kwargs)
-            run.updates |= {self._names[id(variable)]: new for variable, new in called[1]}
-            return called[0]
+        if not isinstance(layer, keras.Layer):
+            return layer(*args, **kwargs)
+        if isinstance(layer, keras.Model) and layer.layers:
+            return self._run_graph(layer, args[0], run)
+        if type(layer) is keras.layers.Dropout:
+            return _apply_dropout(layer, run, args[0])
+        if isinstance(layer, CONSTANT_LAYERS):
+            return normalize(layer, args[0])
+        others = [value for name, value in kwargs.items() if name != "training" and value is not None]
+        if len(args) > 1 or others:  # such as a mask
+            return self._call_stateless(layer, run, *args, **kwargs)
+        called = call_layer(layer, lambda v: self._read(v, run), args[0], run.training)
+        if called is None:
+            return self._call_stateless(layer, run, *args, **kwargs)
+        run.updates |= {self._names[id(variable)]: new for variable, new in called[1]}
+        return called[0]
 
     def _read(self, variable: Any, run: _Run) -> Tensor:
         name = self._names[id(variable)]
         return run.updates.get(name, run.weights[name])
 
     def _call_stateless(self, layer: Any, run: _Run, *args: Any, **kwargs: Any) -> Tensor:
-        if run.training and any(
-            isinstance(part, keras.random.SeedGenerator) for part in vars(layer).values()
-        ):
-            raise PlanError(
-                f"layer {layer.name} ({type(layer).__name__}) draws random numbers, which only Dropout can "
-                "do in a plan; use Dropout"
-            )
-        values = {id(v): self._read(v, run) for v in layer.weights}
-        trained = [values[id(v)] for v in layer.trainable_variables]
-        untrained = [values.get(id(v), v.value) for v in layer.non_trainable_variables]
+        values = [
+            (v, tf.constant(self._seeds[id(v)]) if id(v) in self._seeds else self._read(v, run))
+            for v in layer.variables
+        ]
         if "training" in inspect.signature(layer.call).parameters:
             kwargs["training"] = run.training
-        out, new = layer.stateless_call(trained, untrained, *args, **kwargs)
-        for variable, before, after in zip(layer.non_trainable_variables, untrained, new, strict=True):
-            if after is not before and id(variable) in values:
-                run.updates[self._names[id(variable)]] = after
+        with keras.StatelessScope(values) as scope:
+            before = [scope.get_current_value(v) for v in layer.variables]
+            out = layer.call(*args, **kwargs)
+            after = [scope.get_current_value(v) for v in layer.variables]
+        for variable, old, new in zip(layer.variables, before, after, strict=True):
+            if new is old:
+                continue
+            if id(variable) in self._seeds:
+                raise PlanError(
+                    f"{describe_layer(layer)} draws random numbers, which only Dropout can do in a plan; use "
+                    "Dropout"
+                )
+            if variable.trainable:
+                raise PlanError(
+                    f"{describe_layer(layer)} assigns new values to its trained weight "
+                    f"{self._names[id(variable)]}, which a plan cannot do; remove the layer"
+                )
+            run.updates[self._names[id(variable)]] = new
         return out
 
     def _call_logits(self, layer: Any, run: _Run, x: Tensor) -> Tensor:
-        if isinstance(layer, keras.layers.Dense):
-            with tf.name_scope(layer.name):
-                out = tf.matmul(x, run.weights[self._names[id(layer.kernel)]])
-                return out + run.weights[self._names[id(layer.bias)]] if layer.use_bias else out
-        return self._call(layer, run, x)
+        """Return the output of the last layer of the head, without its activation."""
+        if not isinstance(layer, keras.layers.Dense):
+            return self._call(layer, run, x)
+
+        def call() -> Tensor:
+            out = tf.matmul(x, self._read(layer.kernel, run))
+            return out + self._read(layer.bias, run) if layer.use_bias else out
+
+        return self._guard(layer, run, call)
+
+
+def _make_scope(name: str) -> str:
+    """Return a scope of ops for the name of a layer, with characters that TensorFlow accepts."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", re.sub(r"^(?![A-Za-z0-9])", "layer_", name))
+
+
+def _penalize_samples(regularizer: Any, out: Tensor) -> Tensor:
+    """Return the penalty of each sample's activations, float32[batch].
+
+    Args:
+        regularizer: an L1, L2 or L1L2.
+        out: float32[batch, ...].
+    """
+    values = tf.reshape(out, (out.shape[0], -1))
+    parts = [
+        factor * tf.reduce_sum(size(values), 1)
+        for factor, size in (
+            (float(getattr(regularizer, "l1", 0.0)), tf.abs),
+            (float(getattr(regularizer, "l2", 0.0)), tf.square),
+        )
+        if factor
+    ]
+    return sum(parts) if parts else tf.zeros(out.shape[0])
 
 
 def _draw_again(initializer: Any, shape: tuple[int, ...], seed: int) -> Array:
@@ -384,14 +501,6 @@ def _draw_again(initializer: Any, shape: tuple[int, ...], seed: int) -> Array:
         if "seed" in config:
             initializer = type(initializer).from_config({**config, "seed": seed})
     return np.asarray(initializer(shape, dtype="float32"), np.float32)
-
-
-def _flatten_layers(layers: Sequence[Any]) -> list[Any]:
-    return [
-        part
-        for layer in layers
-        for part in (_flatten_layers(layer.layers) if isinstance(layer, keras.Model) else [layer])
-    ]
 
 
 def _check_recurrent(layer: Any) -> None:
@@ -420,13 +529,14 @@ def _apply_dropout(layer: Any, run: _Run, x: Tensor) -> Tensor:
     )
     name = layer.name if layer.name not in run.noise_specs else f"{layer.name}_{len(run.noise_specs)}"
     run.noise_specs[name] = TensorSpec(name, shape)
+    run.dropouts[name] = layer
     noise = tf.compat.v1.placeholder(tf.float32, shape) if run.noise is None else run.noise[name]
     keep = 1.0 - layer.rate
     return x * (tf.floor(noise + keep) * (1.0 / keep))
 
 
-def _split(functional: Any, task: TaskConfig) -> tuple[list[Any], Any]:
-    """Return the layers of the head in order and their symbolic input.
+def _split(functional: Any, task: TaskConfig) -> tuple[list[Any], Any, str]:
+    """Return the layers of the head in order, their symbolic input, and the activation that is left out.
 
     A softmax at the end is left out, and so is a sigmoid for the binary loss.
     """
@@ -442,7 +552,7 @@ def _split(functional: Any, task: TaskConfig) -> tuple[list[Any], Any]:
         inputs.insert(0, tensor)
     start = next((i for i, layer in enumerate(chain) if isinstance(layer, keras.layers.Dense)), None)
     if start is None and not task.is_classification:
-        return [], functional.outputs[0]
+        return [], functional.outputs[0], ""
     if start is None:
         raise PlanError(
             f"model {functional.name} does not end in a Dense classifier; end it with a Dense layer that has "
@@ -450,13 +560,36 @@ def _split(functional: Any, task: TaskConfig) -> tuple[list[Any], Any]:
         )
     head = chain[start:]
     end = _END_ACTIVATIONS.get(task.loss_name, "")
-    while (end == "softmax" and isinstance(head[-1], keras.layers.Softmax)) or (
-        isinstance(head[-1], keras.layers.Activation) and head[-1].activation.__name__ == end
-    ):
+    removed = ""
+    last = head[-1]
+    if end and not isinstance(last, keras.layers.Dense) and _name_activation(last) == end:
+        removed = end
         head.pop()
     last = head[-1]
-    activation = getattr(last, "activation", keras.activations.linear)
-    if isinstance(last, keras.layers.Dense) and activation.__name__ not in ("linear", end):
+    activation = _name_activation(last)
+    if isinstance(last, keras.layers.Dense) and not removed and end and activation == end:
+        removed = end
+    elif isinstance(last, keras.layers.Dense) and activation != "linear":
         expected = f"logits; use activation=None or {end}" if end else "any number; use activation=None"
-        raise PlanError(f"layer {last.name} ends the model with {activation.__name__}, expected {expected}")
-    return head, inputs[start]
+        raise PlanError(f"layer {last.name} ends the model with {activation}, expected {expected}")
+    final = next(layer for layer in reversed(head) if not isinstance(layer, keras.layers.Dropout))
+    activation = _name_activation(final)
+    is_removed = final is last and isinstance(last, keras.layers.Dense)
+    if task.is_classification and not is_removed and ("softmax" in activation or activation == "sigmoid"):
+        raise PlanError(
+            f"layer {final.name} ends the model with {activation}, expected logits, or one {end} at the end; "
+            "remove the layer, or what follows it"
+        )
+    return head, inputs[start], removed
+
+
+def _name_activation(layer: Any) -> str:
+    """Return the name of the function that a layer applies to each row, such as softmax.
+
+    It is the class of the layer if it applies another function.
+    """
+    if isinstance(layer, keras.layers.Softmax):
+        axis = layer.axis
+        return "softmax" if axis in (-1, len(layer.output.shape) - 1) else f"a softmax over axis {axis}"
+    activation = getattr(layer, "activation", keras.activations.linear)
+    return str(getattr(activation, "__name__", type(activation).__name__))

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from edgefl.compiler.network import Network
+from edgefl.compiler.network import Network, collect_penalties
 from edgefl.compiler.optimizer import Optimizer
 from edgefl.errors import PlanError
 from edgefl.plan.spec import SignatureSpec, TensorSpec
@@ -126,9 +126,11 @@ def run_signature(objective: Objective, signature: SignatureSpec, args: Tensors)
     weights = _name_tensors("f", signature.frozen, args) | _name_tensors("t", signature.trained, args)
     if objective.kind == "predict":
         return {"out": objective.out(weights, data)}
-    losses, assigned = objective.loss_per_sample(
-        weights, data | {"y": args["d_y"]}, _name_tensors("n", signature.noise, args)
-    )
+    with collect_penalties() as penalties:
+        losses, assigned = objective.loss_per_sample(
+            weights, data | {"y": args["d_y"]}, _name_tensors("n", signature.noise, args)
+        )
+    losses = sum(penalties, losses)
     share = args["d_sample_weight"]
     loss = tf.reduce_sum(losses * share) / tf.maximum(tf.reduce_sum(share), 1e-7)
     optimized = {spec.name: weights[spec.name] for spec in objective.optimized}
@@ -136,6 +138,12 @@ def run_signature(objective: Objective, signature: SignatureSpec, args: Tensors)
         loss, list(optimized.values()), unconnected_gradients=tf.UnconnectedGradients.ZERO
     )
     hyper = {name: args[f"h_{name}"] for name in signature.hyper}
+    for name, gradient in zip(optimized, gradients, strict=True):
+        if isinstance(gradient, tf.IndexedSlices):
+            raise PlanError(
+                f"the weight {name} is a table whose rows a layer looks up, and TFLite has no gradient "
+                "of that; freeze the layer with trainable=False, or use Dense on one-hot samples"
+            )
     new, slots = _require_optimizer(objective).update(
         optimized,
         dict(zip(optimized, gradients, strict=True)),
@@ -145,6 +153,19 @@ def run_signature(objective: Objective, signature: SignatureSpec, args: Tensors)
     new |= {name: assigned.get(name, weights[name]) for name in objective.assigned}
     results = {f"t_{i}": new[spec.name] for i, spec in enumerate(signature.trained)}
     return results | {f"s_{i}": slots[spec.name] for i, spec in enumerate(signature.slots)} | {"loss": loss}
+
+
+def compile_signature(run: Callable[..., dict[str, Tensor]], signature: SignatureSpec) -> Any:
+    """Return a function of the arguments of a signature as a concrete function of TensorFlow.
+
+    Args:
+        run: the function, such as `run_signature`.
+        signature: the signature, whose arguments have the names of `list_arguments`.
+    """
+    specs = {
+        name: tf.TensorSpec(spec.shape, spec.dtype, name) for name, spec in list_arguments(signature).items()
+    }
+    return tf.function(run, autograph=False).get_concrete_function(**specs)
 
 
 def list_arguments(signature: SignatureSpec) -> dict[str, TensorSpec]:

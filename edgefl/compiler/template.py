@@ -275,7 +275,7 @@ def _check(
     expected = np.asarray(
         _predict(objective, {name: tf.constant(value) for name, value in weights.items()}, tf.constant(x))
     )
-    interpreter = load_interpreter(fill_template(template, bindings, weights), reference=True)
+    interpreter = load_interpreter(fill_template(template, bindings, weights))
     interpreter.allocate_tensors()
     interpreter.set_tensor(interpreter.get_input_details()[0]["index"], x)
     interpreter.invoke()

@@ -43,17 +43,14 @@ class KerasLearner(StepLearner):
         """Maps a signature's name to its concrete function. Tensors are named as in `SignatureSpec`."""
 
     def _trace(self, signature: str) -> Any:
-        import tensorflow as tf
-
-        from edgefl.compiler.objective import list_arguments, run_signature
+        from edgefl.compiler.objective import compile_signature, run_signature
 
         spec = self.spec.find_signature(signature)
 
         def run(**args: Any) -> dict[str, Any]:
             return run_signature(self._objectives[signature], spec, args)
 
-        shapes = {name: tf.TensorSpec(a.shape, a.dtype, name) for name, a in list_arguments(spec).items()}
-        return tf.function(run, autograph=False).get_concrete_function(**shapes)
+        return compile_signature(run, spec)
 
     def step(self, signature: str, arguments: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         """Run the signature once, see `StepLearner.step`."""

@@ -1,0 +1,354 @@
+"""Compares a compiled program with the Keras model that it came from, before a plan is written.
+
+The comparison has two parts. The first compares the network, which calls the layers of the model one by one,
+with the model itself: outputs, gradients, penalties and moving statistics. The second compares each signature
+of the program, run by the TFLite runtime as on a device, with the same function in TensorFlow. Inputs,
+weights, biases and statistics are drawn on both sides of 0, so that a lost activation shows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from edgefl.compiler.compile import compile_program
+from edgefl.compiler.layer_checks import flatten_layers
+from edgefl.compiler.network import Network, collect_penalties
+from edgefl.compiler.objective import (
+    Objective,
+    compile_signature,
+    list_arguments,
+    make_input_spec,
+    run_signature,
+)
+from edgefl.errors import PlanError
+from edgefl.plan.runtime import load_interpreter
+from edgefl.plan.spec import SignatureSpec, TensorSpec
+from edgefl.tasks.config import BINARY_LOSS
+from edgefl.types import Array
+
+Values = Mapping[str, Array]
+
+BATCH = 3
+TOLERANCES = {"predict": 1e-4, "train": 2e-3}
+"""Largest difference that rounding makes, relative to the largest value of a tensor.
+
+Rounding flips a ReLU or a maximum now and then, which changes a gradient more than an output.
+"""
+_SIGNED_DATA = ("x", "features", "y")
+"""Data that may be negative. Data of algorithms, such as likelihoods, may not."""
+
+
+@dataclass(frozen=True)
+class ComparedValues:
+    """Values on which a network and its model are compared.
+
+    Attributes:
+        weights: the weights by name.
+        x: float32[batch, *input_shape].
+        noise: the noise of the network that gives the masks of Keras's dropouts.
+        cotangent: factors of the outputs, float32[batch, outputs]. Their weighted sum has the gradients.
+    """
+
+    weights: Values
+    x: Array
+    noise: Values
+    cotangent: Array
+
+
+def check_program(
+    network: Network, objectives: Sequence[Objective], signatures: Sequence[SignatureSpec], program: bytes
+) -> None:
+    """Check that a program computes the same as the Keras model that it came from.
+
+    Args:
+        network: the model.
+        objectives: the objectives of the program.
+        signatures: their signatures.
+        program: the `.tflite` file.
+
+    Raises:
+        PlanError: a result differs, or Keras cannot run the model. The error names the first layer whose
+            output differs, or else the last layer whose gradient does.
+    """
+    check_network(network)
+    interpreter = load_interpreter(program)
+    for objective, signature in zip(objectives, signatures, strict=True):
+        error = measure_signature(objective, signature, interpreter, network.num_classes)
+        if not error <= TOLERANCES[objective.kind]:
+            raise PlanError(
+                f"{_blame_program(network)} cannot be compiled: the results of {objective.name} on a device "
+                f"differ by {error:.1e} from those of Keras, expected at most {TOLERANCES[objective.kind]}; "
+                "replace the layer with a layer that `edgefl plan build --help` lists"
+            )
+
+
+def check_network(network: Network) -> None:
+    """Check that the layers of a network, called one by one, compute the same as its model.
+
+    Args:
+        network: the model.
+
+    Raises:
+        PlanError: outputs, gradients or moving statistics differ, or Keras cannot run the model.
+    """
+    sample = draw_sample(network)
+    for training in (False, True):
+        expected = _run_keras(network, sample, training)
+        received = _run_network(network, sample, training)
+        tolerance = TOLERANCES["train" if training else "predict"]
+        wrong = [
+            name for name, value in expected.items() if measure_difference(received[name], value) > tolerance
+        ]
+        if wrong:
+            layer = _find_wrong_layer(network, sample, training) or wrong[-1].rsplit("/", 1)[0]
+            raise PlanError(
+                f"layer {layer} cannot be compiled: its {'training step' if training else 'output'} in a "
+                "plan differs from Keras; replace it with a layer that `edgefl plan build --help` lists"
+            )
+
+
+def draw_sample(network: Network) -> ComparedValues:
+    """Return weights and samples on both sides of 0.
+
+    Args:
+        network: the model.
+    """
+    rng = np.random.default_rng(0)
+    weights = {spec.name: draw_tensor(spec, rng) for spec in network.specs}
+    x = draw_tensor(TensorSpec("x", (BATCH, *network.input_shape)), rng)
+    for layer in flatten_layers(network.model.layers):
+        if isinstance(layer, keras.layers.Masking):
+            x[0, : x.shape[1] // 2] = layer.mask_value
+    cotangent = draw_tensor(TensorSpec("cotangent", (BATCH, int(network.model.outputs[0].shape[1]))), rng)
+    return ComparedValues(weights, x, _find_noise(network), cotangent)
+
+
+def draw_tensor(spec: TensorSpec, rng: np.random.Generator) -> Array:
+    """Return values for a tensor, float32. Variances are positive, and others are on both sides of 0.
+
+    Kernels keep the size of what goes through them.
+
+    Args:
+        spec: the tensor. The last part of its name says what it is.
+        rng: draws the values.
+    """
+    kind = spec.name.rsplit("/", 1)[-1]
+    if "variance" in kind:
+        return rng.uniform(0.5, 2.0, spec.shape).astype(np.float32)
+    fan_in = int(np.prod(spec.shape[:-1], dtype=int)) if "kernel" in kind else 1
+    center = 1.0 if kind == "gamma" else 0.0
+    return np.asarray(center + rng.normal(size=spec.shape) * max(1, fan_in) ** -0.5, np.float32)
+
+
+def measure_difference(received: Array, expected: Array) -> float:
+    """Return the largest difference, relative to the largest expected value.
+
+    Args:
+        received: an array. Values that are not finite in both arrays count as equal.
+        expected: an array.
+    """
+    received = np.asarray(received, np.float64)
+    expected = np.asarray(expected, np.float64)
+    if received.shape != expected.shape:
+        return np.inf
+    if not expected.size:
+        return 0.0
+    finite = np.isfinite(expected)
+    if (np.isfinite(received) != finite).any():
+        return np.inf
+    scale = max(float(np.abs(expected[finite]).max(initial=0.0)), 1e-3)
+    return float(np.abs(received[finite] - expected[finite]).max(initial=0.0)) / scale
+
+
+def measure_signature(
+    objective: Objective, signature: SignatureSpec, interpreter: Any, num_classes: int
+) -> float:
+    """Return the largest relative difference of a signature's results from the same function in TensorFlow.
+
+    Args:
+        objective: the objective.
+        signature: its signature.
+        interpreter: the interpreter of the program.
+        num_classes: number of classes of the labels.
+    """
+    args = draw_arguments(signature, num_classes)
+    received = interpreter.get_signature_runner(objective.name)(**args)
+    expected = compile_signature(lambda **tensors: run_signature(objective, signature, tensors), signature)(
+        **{name: tf.constant(value) for name, value in args.items()}
+    )
+    differences = []
+    for name, value in expected.items():
+        before = args.get(name, np.float32(0))  # The step is compared, not the weight
+        differences.append(measure_difference(received[name] - before, value.numpy() - before))
+    return max(differences)
+
+
+def draw_arguments(signature: SignatureSpec, num_classes: int) -> dict[str, Any]:
+    """Return arguments of a signature by their names in the program.
+
+    The learning rate is 1, so that rounding does not hide a small gradient.
+
+    Args:
+        signature: the signature.
+        num_classes: number of classes of the labels.
+    """
+    rng = np.random.default_rng(1)
+    args: dict[str, Any] = {}
+    for name, spec in list_arguments(signature).items():
+        if spec.dtype == "int32":
+            args[name] = rng.integers(0, num_classes, spec.shape).astype(np.int32)
+        elif name == "d_sample_weight":
+            args[name] = np.minimum(np.arange(1, spec.shape[0] + 1) % 4, 1).astype(np.float32)
+        elif name.startswith("h_"):
+            args[name] = np.float32(1.0 if name == "h_learning_rate" else signature.hyper[name[2:]])
+        elif name.startswith("n_"):
+            args[name] = rng.random(spec.shape, np.float32)
+        elif name.startswith("s_") or (name.startswith("d_") and spec.name not in _SIGNED_DATA):
+            args[name] = rng.uniform(0.25, 0.75, spec.shape).astype(np.float32)
+        else:
+            args[name] = draw_tensor(spec, rng)
+    return args
+
+
+def _run_keras(network: Network, sample: ComparedValues, training: bool) -> dict[str, Array]:
+    """Return the outputs of the Keras model, and for training each gradient and new statistic by name."""
+    model = network.model
+    names = {id(variable): name for name, variable in network.variables.items()}
+    trained, others = (
+        [tf.constant(sample.weights[names[id(v)]]) if id(v) in names else tf.identity(v.value) for v in part]
+        for part in (model.trainable_variables, model.non_trainable_variables)
+    )
+    try:
+        with tf.GradientTape() as tape:
+            tape.watch(trained)
+            outputs, new, losses = model.stateless_call(
+                trained, others, tf.constant(sample.x), training=training, return_losses=True
+            )
+            total = sum(losses, tf.reduce_sum(outputs * sample.cotangent))
+        gradients = tape.gradient(total, trained, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    except Exception as error:  # Layers raise any type
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise PlanError(
+            f"Keras cannot run the model {model.name} on this machine: {reason}; make sure that "
+            "`model(x, training=True)` works"
+        ) from error
+    results = {"outputs": np.asarray(outputs)}
+    if training:
+        for variable, value in zip(model.non_trainable_variables, new, strict=True):
+            if id(variable) in names:
+                results[f"{names[id(variable)]} value"] = np.asarray(value)
+        for variable, gradient in zip(model.trainable_variables, gradients, strict=True):
+            results[f"{names[id(variable)]} gradient"] = np.asarray(gradient)
+    return results
+
+
+def _run_network(network: Network, sample: ComparedValues, training: bool) -> dict[str, Array]:
+    """Return the same as `_run_keras`, computed layer by layer."""
+    weights = {name: tf.constant(value) for name, value in sample.weights.items()}
+    trained = {name: weights[name] for name in network.trainable}
+    with tf.GradientTape() as tape, collect_penalties() as penalties:
+        tape.watch(trained)
+        outputs, updates = network.apply(
+            weights, tf.constant(sample.x), training=training, noise=sample.noise
+        )
+        if network.end:
+            outputs = tf.nn.softmax(outputs)
+        if network.task.loss == BINARY_LOSS:  # The logits are those of two classes
+            outputs = outputs[:, 1:]
+        total = sum(map(tf.reduce_mean, penalties), tf.reduce_sum(outputs * sample.cotangent))
+    gradients = tape.gradient(total, trained, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    results = {"outputs": np.asarray(outputs)}
+    results |= {f"{name} value": np.asarray(updates.get(name, value)) for name, value in weights.items()}
+    return results | {f"{name} gradient": np.asarray(value) for name, value in gradients.items()}
+
+
+def _find_noise(network: Network) -> dict[str, Array]:
+    """Return noise with which the network drops the same values as the dropouts of the Keras model."""
+    noise = {}
+    states: dict[int, Any] = {}
+    for spec in network.list_noise(BATCH):
+        layer = network.dropouts[spec.name]
+        state = states.get(id(layer), [tf.identity(v.value) for v in layer.non_trainable_variables])
+        dropped, states[id(layer)] = layer.stateless_call(
+            [], state, tf.ones((BATCH, *layer.output.shape[1:])), training=True
+        )
+        corner = tuple(slice(size) for size in spec.shape)
+        noise[spec.name] = np.where(np.asarray(dropped)[corner] > 0, 0.999, 0.0).astype(np.float32)
+    return noise
+
+
+def _find_wrong_layer(network: Network, sample: ComparedValues, training: bool) -> str:
+    """Return the name of the first layer of the network whose output differs from Keras, or ""."""
+    weights = {name: tf.constant(value) for name, value in sample.weights.items()}
+    received = network.apply_layers(weights, tf.constant(sample.x), training=training, noise=sample.noise)
+    values = [(variable, weights[name]) for name, variable in network.variables.items()]
+    for layer in network.model.layers:
+        if layer.name not in received or layer is network.model.layers[-1]:
+            continue
+        with keras.StatelessScope(values):
+            part = keras.Model(network.model.inputs, layer.output)
+            expected = part(tf.constant(sample.x), training=training)
+        pairs = zip(tf.nest.flatten(received[layer.name]), tf.nest.flatten(expected), strict=True)
+        if any(measure_difference(np.asarray(a), np.asarray(b)) > TOLERANCES["predict"] for a, b in pairs):
+            return str(layer.name)
+    return ""
+
+
+def _blame_program(network: Network) -> str:
+    """Return the layer that a compiled program computes wrongly: its output, or else its gradient."""
+    names = list(network.list_outputs())
+    for kind in ("output", "training output", "gradient", "weights"):
+        objectives = [
+            _make_layer_objective(network, name, kind, f"layer_{i}") for i, name in enumerate(names)
+        ]
+        try:
+            program, signatures = compile_program(objectives)
+            interpreter = load_interpreter(program)
+            wrong = [
+                name
+                for name, objective, signature in zip(names, objectives, signatures, strict=True)
+                if measure_signature(objective, signature, interpreter, network.num_classes)
+                > TOLERANCES["predict"]
+            ]
+        except PlanError:
+            continue
+        if wrong and kind == "gradient":  # The layer behind the last wrong gradient makes it
+            wrong = names[names.index(wrong[-1]) + 1 :] or wrong
+        if wrong:
+            return f"layer {wrong[0]}"
+    return f"the model {network.model.name}"
+
+
+def _make_layer_objective(network: Network, layer: str, kind: str, name: str) -> Objective:
+    """Return an objective that predicts the output of a layer, or a gradient of the logits.
+
+    Args:
+        network: the model.
+        layer: name of the layer.
+        kind: `output` or `training output` of the layer, `gradient` by this output, or by its `weights`.
+        name: name of the signature.
+    """
+    is_training = kind != "output"
+    noise = {spec.name: np.full(spec.shape, 0.999, np.float32) for spec in network.list_noise(BATCH)}
+
+    def compute(weights: Mapping[str, Any], data: Mapping[str, Any]) -> Any:
+        outputs = network.apply_layers(
+            weights, data["x"], training=is_training, noise={k: tf.constant(v) for k, v in noise.items()}
+        )
+        out = tf.nest.flatten(outputs[layer])[0]
+        if "output" in kind:
+            return tf.reshape(out, (1, -1))
+        last = list(outputs.values())[-1]
+        factors = tf.constant(np.cos(np.arange(last.shape.num_elements())), tf.float32)
+        total = tf.reduce_sum(tf.reshape(last, (-1,)) * factors)
+        trained = [tensor for name, tensor in weights.items() if f"{layer}/" in name]
+        by = trained or [out] if kind == "weights" else [out]
+        gradients = tf.gradients(total, by, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        return tf.concat([tf.reshape(gradient, (1, -1)) for gradient in gradients], 1)
+
+    data = (make_input_spec(network, BATCH),)
+    return Objective(name, "predict", BATCH, data, frozen=network.specs, out=compute)

@@ -1,0 +1,158 @@
+"""A program is compared with its Keras model, and an error names the layer that differs."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from edgefl.compiler import layers as forms
+from edgefl.compiler import objective as of
+from edgefl.compiler.compare import check_network, check_program, draw_tensor, measure_difference
+from edgefl.compiler.compile import compile_program
+from edgefl.compiler.network import Network
+from edgefl.compiler.optimizer import adam, sgd
+from edgefl.errors import PlanError
+from edgefl.learner.litert import LiteRTLearner
+from edgefl.plan.spec import Plan, PlanSpec, TensorSpec
+from edgefl.rng import derive_rng
+
+L = keras.layers
+
+
+def build(shape: tuple[int, ...], *layers: Any) -> Network:
+    keras.utils.set_random_seed(1)
+    return Network(keras.Sequential([keras.Input(shape), *layers, L.Dense(3, name="end")]))
+
+
+def check(network: Network) -> None:
+    objectives = (of.predict_logits(network, 4), of.classify(network, 4, adam(0.01)))
+    program, signatures = compile_program(objectives)
+    check_program(network, objectives, signatures, program)
+
+
+def test_relu_behind_a_dense_layer_without_bias_is_computed():
+    """The kernel is the identity, so the hidden values are 0 and 3, and each logit is their sum."""
+    network = build((2,), L.Dense(2, activation="relu", use_bias=False, name="h"))
+    program, signatures = compile_program((of.predict_logits(network, 1),))
+    plan = Plan(PlanSpec("m", "a", {}, (2,), 3, network.specs, signatures), program, b"")
+    weights = {
+        "h/kernel": np.eye(2, dtype=np.float32),
+        "end/kernel": np.ones((2, 3), np.float32),
+        "end/bias": np.zeros(3, np.float32),
+    }
+    out = LiteRTLearner(plan).predict("predict", weights, {"x": np.array([[-2.0, 3.0]], np.float32)})
+    np.testing.assert_array_equal(out, [[3, 3, 3]])
+
+
+def test_lost_activation_is_refused_by_the_name_of_its_layer(monkeypatch):
+    """Without its own form, the converter loses the ReLU behind a Dense layer without bias."""
+    monkeypatch.delitem(forms.PROGRAM_FORMS, L.Dense)
+    network = build(
+        (4,), L.Dense(5, activation="tanh", name="first"), L.Dense(6, "relu", False, name="second")
+    )
+    with pytest.raises(
+        PlanError, match=r"layer second cannot be compiled: the results of predict on a device"
+    ):
+        check(network)
+
+
+def test_lost_gradient_is_refused_by_the_name_of_its_layer(monkeypatch):
+    def pass_gradient(layer: Any, read: Any, x: Any, training: bool) -> Any:
+        @tf.custom_gradient
+        def run(x: Any) -> Any:
+            return tf.nn.relu(x), lambda gradient: gradient
+
+        return run(x), ()
+
+    monkeypatch.setitem(forms.PROGRAM_FORMS, L.ReLU, pass_gradient)
+    network = build((4,), L.Dense(5, name="first"), L.ReLU(name="second"), L.Dense(5, "tanh", name="third"))
+    with pytest.raises(PlanError, match=r"layer second cannot be compiled: the results of train on a device"):
+        check(network)
+
+
+class DoublesOutsideOfCall(keras.Layer):
+    """A layer that computes more in a model than in `call`, which a plan traces."""
+
+    def call(self, x: Any) -> Any:
+        return x
+
+    def __call__(self, x: Any, **kwargs: Any) -> Any:
+        return 2.0 * super().__call__(x, **kwargs)
+
+
+def test_layer_that_differs_from_keras_is_named():
+    check_network(build((4,), L.Dense(5, "tanh", name="first"), L.Dense(3, name="second")))
+    with pytest.raises(PlanError, match="layer doubled cannot be compiled: its output in a plan differs"):
+        check_network(build((4,), L.Dense(4, name="first"), DoublesOutsideOfCall(name="doubled")))
+
+
+def test_drawn_values_lie_on_both_sides_of_zero():
+    rng = np.random.default_rng(0)
+    for name in ("x", "fc/kernel", "fc/bias", "norm/moving_mean"):
+        values = draw_tensor(TensorSpec(name, (40, 10)), rng)
+        assert values.dtype == np.float32 and 0.3 < (values > 0).mean() < 0.7
+    assert draw_tensor(TensorSpec("norm/moving_variance", (40,)), rng).min() > 0
+
+
+@pytest.mark.parametrize(
+    ("received", "expected", "difference"),
+    [
+        ([1.0, 2.0], [1.0, 4.0], 0.5),
+        ([np.nan], [np.nan], 0.0),
+        ([1.0], [np.nan], np.inf),
+        ([1.0], [1.0, 1.0], np.inf),
+        ([], [], 0.0),
+    ],
+)
+def test_difference_is_relative_to_the_largest_value(received, expected, difference):
+    assert measure_difference(np.array(received), np.array(expected)) == difference
+
+
+PENALTIES: dict[str, list[Any]] = {
+    "kernel": [L.Dense(4, "tanh", kernel_regularizer=keras.regularizers.L2(0.5))],
+    "bias": [L.Dense(4, "tanh", bias_regularizer="l1")],
+    "activity": [L.Dense(4, "tanh", activity_regularizer=keras.regularizers.L1L2(0.3, 0.2))],
+    "layer": [L.Dense(4, "tanh"), L.ActivityRegularization(l1=0.5)],
+    "norm": [L.Dense(4, "tanh"), L.BatchNormalization(gamma_regularizer="l2", beta_regularizer="l1")],
+    "frozen": [L.Dense(4, "tanh", kernel_regularizer="l2", trainable=False)],
+}
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_three_steps_with_penalties_match_keras(name):
+    """The penalties are part of the loss, as in Keras."""
+    keras.utils.set_random_seed(0)
+    layers = [type(layer).from_config(layer.get_config()) for layer in PENALTIES[name]]
+    model = keras.Sequential([keras.Input((5,)), *layers, L.Dense(3, kernel_regularizer="l2")])
+    network = Network(model)
+    start = network.read_weights()
+    objectives = (of.classify(network, 6, sgd(0.1)),)
+    program, signatures = compile_program(objectives)
+    check_program(network, objectives, signatures, program)
+    plan = Plan(PlanSpec("m", "a", {}, (5,), 3, network.specs, signatures), program, b"")
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(6, 5)).astype(np.float32), rng.integers(0, 3, 6)
+    weights, _ = LiteRTLearner(plan).fit("train", start, {"x": x}, y, epochs=3, rng=derive_rng(1, 1))
+    model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    for _ in range(3):
+        model.train_on_batch(x, y)
+    for weight, expected in network.read_weights().items():
+        np.testing.assert_allclose(weights.get(weight, start[weight]), expected, atol=1e-6, err_msg=weight)
+
+
+def test_padded_samples_have_no_penalty():
+    """Three samples in a batch of four give the same step as a batch of three."""
+    network = build((5,), L.Dense(4, "tanh", activity_regularizer="l2", kernel_regularizer="l2"))
+    weights = []
+    for batch in (3, 4):
+        program, signatures = compile_program((of.classify(network, batch, sgd(0.1)),))
+        plan = Plan(PlanSpec("m", "a", {}, (5,), 3, network.specs, signatures), program, b"")
+        x = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
+        fitted, _ = LiteRTLearner(plan).fit(
+            "train", network.read_weights(), {"x": x}, np.arange(3), epochs=2, rng=derive_rng(1, 1)
+        )
+        weights.append(list(fitted.values()))
+    for one, other in zip(*weights, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
