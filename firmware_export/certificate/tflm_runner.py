@@ -3,10 +3,10 @@
 tflite-micro trusts its input, and a small arena may abort the process.
 
 `python -m firmware_export.certificate.tflm_runner outputs MODEL INPUTS.npy OUT.npy ARENA` writes the outputs.
-`python -m firmware_export.certificate.tflm_runner arena MODEL LOW HIGH` prints one line per tried size.
+`python -m firmware_export.certificate.tflm_runner arena MODEL` prints the smallest arena in bytes.
 """
 
-import re
+import os
 import subprocess
 import sys
 import tempfile
@@ -22,9 +22,9 @@ from firmware_export.firmware.limits import TOOL_LIMITS
 from firmware_export.tflite.portable import check_inside
 
 ARENA_STEP_BYTES = 16
+FIRST_ARENA_BYTES = 1 << 10
 MAX_ARENA_BYTES = 64 << 20
 TFLM_DEADLINE_S = 600.0
-TRY_PATTERN = re.compile(r"^(\d+) (ok|small)$", re.MULTILINE)
 
 
 def read_tflm_version() -> str:
@@ -111,26 +111,14 @@ def measure_arena_bytes(model: bytes) -> int:
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "model.tflite"
         path.write_bytes(model)
-        low = 0
-        high = 1 << 10
-        while True:  # `low` is too small, `high` is enough or not yet tried
-            done = _run_child("arena", str(path), str(low), str(high))
-            tried = [(int(size), result == "ok") for size, result in TRY_PATTERN.findall(done.stdout)]
-            enough = [size for size, ok in tried if ok]
-            low = max([low, *(size for size, ok in tried if not ok)])
-            if done.returncode == 0 and enough:
-                return min(enough)
-            if done.returncode:  # it died at the last size that it printed, which is too small
-                died = re.findall(r"^(\d+) ?$", done.stdout, re.MULTILINE)
-                low = max(low, int(died[-1]) if died else high)
-            high = min(enough) if enough else max(high * 2, low * 2)
-            if high > MAX_ARENA_BYTES:
-                raise ExportError(
-                    f"tflite-micro cannot run the model in an arena of up to {MAX_ARENA_BYTES:,} bytes: "
-                    f"{done.stderr.strip()[-300:]}"
-                )
-            if enough and high - low <= ARENA_STEP_BYTES:
-                return high
+        done = _run_child("arena", str(path))
+    if done.returncode:
+        raise ExportError(
+            f"tflite-micro cannot run the model in an arena of up to {MAX_ARENA_BYTES:,} bytes: "
+            f"{find_reason(done.stderr)[-300:] or f'it exited with {done.returncode}'}; it runs int8 models "
+            "with the operators that it has"
+        )
+    return int(done.stdout.split()[-1])
 
 
 def _run_child(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -161,32 +149,50 @@ def _write_outputs(model: Path, inputs: Path, out: Path, size: int) -> None:
     np.save(out, np.stack(rows))
 
 
-def _search_arena(model: Path, low: int, high: int) -> None:
+def _search_arena(model: Path) -> int:
+    """Return the smallest arena in which the model runs, or 0 if MAX_ARENA_BYTES is too small."""
+    from tflite_micro.python.tflite_micro import runtime  # noqa: F401  # once, for the processes of all tries
+
     content = model.read_bytes()
-    while high <= MAX_ARENA_BYTES and not _try_arena(content, high):
+    low = 0
+    high = FIRST_ARENA_BYTES
+    while not _try_arena(content, high):
         low = high
-        high = high * 2
-    while high <= MAX_ARENA_BYTES and high - low > ARENA_STEP_BYTES:
+        high *= 2
+        if high > MAX_ARENA_BYTES:
+            return 0
+    while high - low > ARENA_STEP_BYTES:
         middle = (low + high) // (2 * ARENA_STEP_BYTES) * ARENA_STEP_BYTES
         low, high = (low, middle) if _try_arena(content, middle) else (middle, high)
+    return high
 
 
 def _try_arena(model: bytes, size: int) -> bool:
-    print(size, end=" ", flush=True)
+    """Return whether the model runs in an arena of this size.
+
+    A failure damages the memory of tflite-micro, or ends the process. So each size is tried in a process of
+    its own, a copy of this one, which has not used tflite-micro.
+    """
+    process = os.fork()
+    if process:
+        return os.waitpid(process, 0)[1] == 0
+    status = 1
     try:
         interpreter = _load_interpreter(model, size)
         details = interpreter.get_input_details(0)
         interpreter.set_input(np.zeros(tuple(details["shape"]), details["dtype"]), 0)
         interpreter.invoke()
-        enough = True
-    except (RuntimeError, ValueError):
-        enough = False
-    print("ok" if enough else "small", flush=True)
-    return enough
+        status = 0
+    except (RuntimeError, ValueError) as error:
+        print(error, file=sys.stderr, flush=True)
+    finally:
+        os._exit(status)
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "outputs":
         _write_outputs(Path(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4]), int(sys.argv[5]))
     else:
-        _search_arena(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+        smallest = _search_arena(Path(sys.argv[2]))
+        print(smallest)
+        sys.exit(not smallest)
