@@ -21,6 +21,7 @@ from edgefl.tasks.detector import (
     decode_model_task,
     make_score_rule,
 )
+from edgefl.tasks.samples import SAMPLES_METADATA_NAME, SamplesConfig, decode_samples
 from edgefl.types import Array
 from edgefl.wire.messages import Anomaly
 
@@ -39,12 +40,14 @@ class WindowScorer:
         task: the task of the model.
         score: returns the score of each window, shape (n,), float64, in units of the loss. Its argument are
             windows, shape (n, *input_shape), float32.
+        samples: unit and layout of the windows that the model was trained on. None if it has no record.
     """
 
     input_shape: tuple[int, ...]
     threshold: float
     task: ModelTask
     score: Callable[[Array], NDArray[np.float64]]
+    samples: SamplesConfig | None = None
 
     def count_channels(self, window: int) -> int:
         """Return the number of channels of a window that fits the model.
@@ -129,6 +132,7 @@ def load_window_scorer(path: Path) -> WindowScorer:
         rule = make_score_rule(task.loss, scale, zero_point, output_scale, output_zero_point)
     except ConfigError as error:
         raise StateError(f"{path}: {error}") from error
+    samples = decode_samples(read_metadata(model, SAMPLES_METADATA_NAME) or b"")
     detector = AnomalyDetector(rule, task.threshold, task.false_alarm_rate)
 
     def score(x: Array) -> NDArray[np.float64]:
@@ -142,7 +146,7 @@ def load_window_scorer(path: Path) -> WindowScorer:
             return np.zeros(0)
         return np.asarray(detector.score(inputs, np.stack(outputs)) * rule.unit, np.float64)
 
-    return WindowScorer(tuple(source["shape"][1:].tolist()), task.threshold * rule.unit, task, score)
+    return WindowScorer(tuple(source["shape"][1:].tolist()), task.threshold * rule.unit, task, score, samples)
 
 
 @dataclass

@@ -12,10 +12,11 @@ import numpy as np
 
 from devices.anomaly_scores import AlarmTracker, WindowScorer, load_window_scorer
 from devices.readings import SensorTopics, SensorWindow, WindowCutter
-from edgefl.data.forms import split_targets, to_training_form
+from edgefl.data.forms import scale_samples, split_targets, to_training_form
 from edgefl.data.npz import read_sample_array
 from edgefl.data.sources import DataSource, read_source
 from edgefl.data.task_form import find_anomalies
+from edgefl.data.unit import check_unit
 from edgefl.errors import ConfigError, DataError
 from edgefl.security.enrolment import Enrolment, make_tls_context
 from edgefl.storage.device_directory import DeviceFiles, decode_note
@@ -157,8 +158,11 @@ class Detector:
         return Link(url, f"edgefl-detect-{secrets.token_hex(8)}", context=context)
 
     def _score_samples(self, source: DataSource) -> dict[str, float]:
-        stored = read_source(source)
-        arrays, changes = to_training_form(split_targets(stored))
+        samples = self._scorer.samples
+        stored = read_source(source, samples)
+        if samples is not None:
+            check_unit(stored, samples, source.scale)
+        arrays, changes = to_training_form(split_targets(stored), samples, source.scale)
         for change in changes:
             LOGGER.info(f"{source.data}: {change}")
         # The device was trained on the other samples of a file with test samples.
@@ -224,7 +228,8 @@ class Detector:
                 LOGGER.warning(f"readings that cannot be used: {self._malformed}; last: {problem}")
 
     def _add_window(self, window: SensorWindow) -> None:
-        (score,) = self._scorer.score_windows(window.values[None]).tolist()
+        scale = self._scorer.samples.scale if self._scorer.samples else 0.0
+        (score,) = self._scorer.score_windows(scale_samples(window.values[None], scale)).tolist()
         if self._tracker.add_score(window.topic, score, time.monotonic()):
             self._publish()
 

@@ -16,7 +16,7 @@ from edgefl.errors import EdgeflError
 from edgefl.learner.augmentation import read_augmentation
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.runtime import load_interpreter
-from edgefl.plan.spec import Plan, SignatureSpec, decode_plan
+from edgefl.plan.spec import Plan, SignatureSpec, decode_plan, read_samples_config
 
 CPU_LIMIT_S = 240
 KILL_AFTER_S = 10
@@ -63,6 +63,7 @@ def run_once(plan: Plan) -> None:
         PlanError: the plan cannot be run. The TFLite runtime may raise other errors.
     """
     read_augmentation(plan.spec)
+    read_samples_config(plan.spec)
     learner = LiteRTLearner(plan)
     for signature in plan.spec.signatures:
         learner.step(signature.name, draw_noise_arguments(signature, plan.spec.num_classes))

@@ -30,7 +30,7 @@ from edgefl.algorithms import PHASE_DONE, PHASE_PERSONALIZE
 from edgefl.client.runner import ClientRunner
 from edgefl.data.sources import DataSource
 from edgefl.errors import ConfigError, DataError, DivergedError, ExportError, LinkError, PlanError, WireError
-from edgefl.plan.spec import Plan, decode_plan, read_num_classes
+from edgefl.plan.spec import Plan, decode_plan
 from edgefl.security.enrolment import Enrolment
 from edgefl.server.divergence import FederationDivergedError, read_divergence
 from edgefl.storage.device_directory import DeviceFiles
@@ -131,8 +131,6 @@ def run_device(settings: DeviceSettings) -> dict[str, Any]:
     if settings.federation:
         check_federation(settings.federation)
     samples = LocalDataset(settings.data)
-    for change in samples.changes:
-        LOGGER.info(f"{settings.data.data}: {change}")
     with (
         closing(DeviceStore(settings.state, settings.client_id)) as store,
         closing(PlanTrials(settings.state)) as trials,
@@ -146,7 +144,7 @@ def run_device(settings: DeviceSettings) -> dict[str, Any]:
             )
         availability = Availability(settings.conditions, settings.state, detect_machine().cores)
         availability.unchecked = store.read_progress() is None
-        num_samples = len(samples.load_shard().y_train)
+        num_samples = samples.num_samples
         signed_in = settings.state if settings.enrolment else None
         session = join_federation(
             settings,
@@ -464,7 +462,7 @@ class DeviceService:
 
         with contextlib.suppress(Superseded):
             plan = self._load_plan(state.plan, is_needed)
-            shard = self._samples.load_shard(None, read_num_classes(plan.spec), plan.spec.input_shape)
+            shard = self._samples.load_shard(plan.spec)
             check_shard(shard, plan)
             self._accept()
         self._availability.unchecked = False

@@ -13,7 +13,7 @@ from edgefl.client.local_training import fit_epochs
 from edgefl.client.runner import ClientRunner, WorkItem
 from edgefl.data.task_form import to_task_form
 from edgefl.errors import DataError
-from edgefl.plan.spec import Plan, read_num_classes, read_task
+from edgefl.plan.spec import Plan, read_task
 from edgefl.types import Broadcast, ClientState, Mixture, Scalars, Shard, Weights
 from edgefl.wire.masked import MASKED_CODEC
 from edgefl.wire.messages import Task
@@ -129,8 +129,10 @@ def open_runner(
         PlanError: the learner cannot run the plan.
     """
     shape = plan.spec.input_shape
-    shard = samples.load_shard(seed, read_num_classes(plan.spec), shape)
+    shard = samples.load_shard(plan.spec, seed)
     check_shard(shard, plan)
+    for change in samples.changes:
+        LOGGER.info(f"{samples.source.data}: {change}")
     if change := samples.describe_shape_change(shape):
         LOGGER.info(change)
     made = LEARNERS[learner](plan, threads)

@@ -19,6 +19,7 @@ from edgefl.config import (
     PartitionConfig,
     PersonalizationConfig,
     PrivacyConfig,
+    SamplesConfig,
 )
 from edgefl.tasks.config import TaskConfig
 
@@ -115,6 +116,7 @@ CONFIG_TABLES = {
     "privacy": PrivacyConfig,
     "task": TaskConfig,
     "augmentation": AugmentationConfig,
+    "samples": SamplesConfig,
     "data": DataConfig,
     "partition": PartitionConfig,
     "fleet": FleetConfig,

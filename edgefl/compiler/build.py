@@ -18,6 +18,7 @@ from edgefl.compiler.weight_draws import draw_weights
 from edgefl.config import FederationConfig, ModelConfig
 from edgefl.errors import PlanError
 from edgefl.models import build_model
+from edgefl.models.input_scaling import choose_samples
 from edgefl.plan.spec import (
     PREDICT_MIXTURE,
     PREDICT_SINGLE,
@@ -70,6 +71,7 @@ def compile_plan(
     template, bindings, single, single_bindings = _build_templates(network, objectives)
     task = config.task.as_plan_entry()
     augmentation = config.augmentation.as_plan_entry()
+    samples = choose_samples(config.samples, network.input_scaling, config.model.input_shape).as_plan_entry()
     spec = PlanSpec(
         config.model.name,
         config.algorithm,
@@ -82,9 +84,10 @@ def compile_plan(
         _list_model_options(config.model),
         single_bindings,
         asdict(config.personalization),
-        choose_plan_format(task, augmentation),
+        choose_plan_format(task, augmentation, samples),
         task,
         augmentation,
+        samples,
     )
     draws = draw_weights(
         {name: initial[name] for name in network_names},

@@ -167,8 +167,8 @@ def differentiate_conv2d(op: Any, gradient: Tensor) -> list[Tensor]:
     _check_layout(op)
     if image.shape[-1] != kernel.shape[2]:
         raise PlanError(
-            f"layer {op.name.rpartition('/')[0]} is a grouped convolution, which has no builtin gradient; use "
-            "DepthwiseConv2D or groups=1"
+            f"layer {op.name.rpartition('/')[0]} is a grouped convolution, which has no builtin gradient; "
+            "use DepthwiseConv2D or groups=1"
         )
     geometry = read_geometry(op, kernel.shape.as_list()[:2])
     stack = _stack(swap_batch_channels(gradient), geometry)
@@ -252,8 +252,8 @@ def differentiate_depthwise(op: Any, gradient: Tensor) -> list[Tensor]:
 def _check_layout(op: Any) -> None:
     if op.get_attr("data_format") != b"NHWC":
         raise PlanError(
-            f"layer {op.name.rpartition('/')[0]} has the data_format channels_first, expected channels_last for "
-            "TFLite; build the model with channels_last"
+            f"layer {op.name.rpartition('/')[0]} has the data_format channels_first, expected "
+            "channels_last for TFLite; build the model with channels_last"
         )
 
 

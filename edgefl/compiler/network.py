@@ -30,6 +30,7 @@ from edgefl.compiler.layers import CONSTANT_LAYERS, call_layer, normalize
 from edgefl.compiler.recurrent import check_steps, list_recurrent
 from edgefl.errors import PlanError
 from edgefl.models.input_normalization import LAYER_NAME
+from edgefl.models.input_scaling import find_input_scaling
 from edgefl.plan.spec import TensorSpec
 from edgefl.tasks.config import BINARY_LOSS, CLASSIFICATION_TASK, TaskConfig
 from edgefl.types import Array
@@ -123,6 +124,7 @@ class Network:
         hidden_width: input size of the last dense layer of the head, 0 without a head.
         epsilons: epsilon of each batch norm layer by name.
         input_normalization: the layer of `mean` and `std` of `[model]`, None without them.
+        input_scaling: the layer with which the model scales its own input, None without such a layer.
 
     Raises:
         PlanError: the model has several inputs or outputs, does not end in a dense classifier, or has two
@@ -144,6 +146,7 @@ class Network:
             )
         functional = convert_to_float32(keras.Model(model.inputs[0], model.outputs[0], name=model.name))
         self.model = functional
+        self.input_scaling = find_input_scaling(functional)
         self.input_shape = tuple(int(size) for size in functional.inputs[0].shape[1:])
         self.num_classes = 2 if task.loss == BINARY_LOSS else int(functional.outputs[0].shape[1])
         for layer in flatten_layers(functional.layers):

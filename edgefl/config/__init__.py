@@ -20,6 +20,7 @@ from edgefl.config.schema import (
     suggest_nearest,
     with_simulated_clients,
 )
+from edgefl.tasks.samples import SamplesConfig
 
 __all__ = [
     "DEFAULT_BROKER",
@@ -32,6 +33,7 @@ __all__ = [
     "PartitionConfig",
     "PersonalizationConfig",
     "PrivacyConfig",
+    "SamplesConfig",
     "find_nearest",
     "load_config",
     "parse_config",

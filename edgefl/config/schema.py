@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from edgefl.errors import ConfigError
 from edgefl.tasks.config import ANOMALY, TaskConfig
+from edgefl.tasks.samples import SamplesConfig
 from edgefl.wire.topics import check_client_id
 
 DEFAULT_BROKER = "mqtt://localhost:1883"
@@ -29,6 +30,7 @@ OTHER_TABLE_FIELDS = (
     "personalization",
     "task",
     "augmentation",
+    "samples",
     "fleet",
 )
 """The fields of FederationConfig that are not keys of the table `[federation]`."""
@@ -457,6 +459,7 @@ class FederationConfig:
         broker: address of the broker.
         algorithm: a name from `edgefl algorithms`, or module:name.
         options: options of the algorithm.
+        samples: unit and layout of the samples of every device.
         fleet: the devices of a simulation in virtual time. None simulates without a clock.
     """
 
@@ -491,6 +494,7 @@ class FederationConfig:
     personalization: PersonalizationConfig = field(default_factory=PersonalizationConfig)
     task: TaskConfig = field(default_factory=TaskConfig)
     augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
+    samples: SamplesConfig = field(default_factory=SamplesConfig)
     fleet: FleetConfig | None = None
 
     def __post_init__(self) -> None:
@@ -536,6 +540,7 @@ class FederationConfig:
         self._check_mode()
         self._check_task()
         self.augmentation.check_samples(self.model.input_shape, self.task.kind)
+        self.samples.check_model(self.model.input_shape, self.model.num_classes, self.task)
         if self.privacy.is_on and self.clients_per_round > self.privacy.population:
             raise ConfigError(
                 f"clients_per_round is {self.clients_per_round}, expected at most the population of "
@@ -750,6 +755,7 @@ def read_tables(raw: Mapping[str, Any]) -> FederationConfig:
         augmentation=AugmentationConfig(
             **_check_table("augmentation", raw.get("augmentation", {}), AugmentationConfig)
         ),
+        samples=SamplesConfig(**_check_table("samples", raw.get("samples", {}), SamplesConfig)),
         fleet=FleetConfig(**_check_table("fleet", raw["fleet"], FleetConfig)) if "fleet" in raw else None,
     )
 

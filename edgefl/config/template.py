@@ -19,10 +19,12 @@ from edgefl.config.schema import (
 )
 from edgefl.config.toml import format_key, format_value
 from edgefl.tasks.config import TaskConfig
+from edgefl.tasks.samples import SamplesConfig
 
 TABLE_CLASSES: Mapping[str, type] = {
     "federation": FederationConfig,
     "model": ModelConfig,
+    "samples": SamplesConfig,
     "algorithm": FederationConfig,
     "broker": FederationConfig,
     "data": DataConfig,

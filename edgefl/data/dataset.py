@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.data.forms import scale_samples
 from edgefl.errors import DataError
 from edgefl.rng import derive_rng
 from edgefl.types import Array, Labels
@@ -20,11 +21,11 @@ RESIZE_BLOCK = 256
 class Dataset:
     """A labelled data set with a training part and a test part.
 
-    A loader may return pictures as uint8. `load_dataset` and `copy_shard` scale them to [0, 1].
+    A loader may return pictures as uint8. `load_dataset` and `copy_shard` divide them by `scale`.
 
     Attributes:
-        x_train: training samples, shape (n, *input_shape), float32, or uint8 for pictures that are not scaled
-            yet. Scaled pictures have values in [0, 1].
+        x_train: training samples, shape (n, *input_shape), float32, or uint8 for pictures that are not
+            divided yet.
         y_train: training labels, shape (n,), int64.
         x_test: test samples, like `x_train`.
         y_test: test labels, like `y_train`.
@@ -40,6 +41,7 @@ class Dataset:
             samples have classes.
         target_test: values to predict of each test sample, like `target_train`.
         has_labels: whether the samples were labelled. Without labels, all of them are 0.
+        scale: what divides the samples, see `edgefl.tasks.samples.SamplesConfig`.
     """
 
     x_train: Array
@@ -55,6 +57,7 @@ class Dataset:
     target_train: Array | None = None
     target_test: Array | None = None
     has_labels: bool = True
+    scale: float = 0.0
 
     @property
     def has_classes(self) -> bool:
@@ -95,23 +98,23 @@ def make_label_view(dataset: Dataset) -> LabelView:
     )
 
 
-def as_float(samples: NDArray[Any]) -> Array:
-    """Convert samples to float32 and scale uint8 pictures to [0, 1].
+def as_float(samples: NDArray[Any], scale: float = 0.0) -> Array:
+    """Convert samples to float32, and divide them.
 
     Args:
         samples: samples of any shape, numeric.
+        scale: the divisor. 0 divides uint8 values by 255 and leaves floats as they are.
 
     Returns:
         The samples, same shape, float32.
     """
-    if samples.dtype == np.uint8:
-        return (samples / np.float32(255)).astype(np.float32, copy=False)
-    return np.asarray(samples, np.float32)
+    return np.asarray(scale_samples(samples, scale), np.float32)
 
 
 def scale_dataset(dataset: Dataset) -> Dataset:
-    """Return the data set with float32 samples."""
-    return replace(dataset, x_train=as_float(dataset.x_train), x_test=as_float(dataset.x_test))
+    """Return the data set with float32 samples, divided by its scale."""
+    x_train, x_test = (as_float(x, dataset.scale) for x in (dataset.x_train, dataset.x_test))
+    return replace(dataset, x_train=x_train, x_test=x_test, scale=1.0)
 
 
 def pick_classes(dataset: Dataset, classes: Sequence[int]) -> Dataset:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.tasks.samples import GREY_SCALE, SamplesConfig
 from edgefl.types import Array
 
 MIN_PICTURE_SIDE = 8
@@ -17,7 +18,7 @@ MIN_PICTURE_SIDE = 8
 MAX_PICTURE_CHANNELS = 4
 """Maximum number of channels of a picture: red, green, blue and transparency."""
 LOW_MAXIMUM = 16
-"""Whole numbers up to this maximum may use another scale: scikit-learn's digits range from 0 to 16."""
+"""Whole numbers up to this maximum may have another unit: scikit-learn's digits range from 0 to 16."""
 MAX_FLOAT_LABEL = 2.0**53
 PART_SUFFIXES = ("", "_test")
 
@@ -94,15 +95,22 @@ def describe_shape_change(shape: tuple[int, ...], input_shape: tuple[int, ...]) 
     return ""
 
 
-def to_training_form(arrays: Arrays) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
+def to_training_form(
+    arrays: Arrays, samples: SamplesConfig | None = None, scale: float = 0.0
+) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
     """Convert the arrays of a source to the form that training uses.
 
-    One-hot labels become class numbers. Labels that are whole numbers of another type or shape become
-    integers. Float pictures with values from 0 to 255 are divided by 255, like uint8 pictures. The shape of
-    the samples does not change: see `to_input_shape`.
+    Samples are divided by a scale, which never depends on their values. The first scale that is stated
+    counts: of the owner, of the file, of the federation. Without any, uint8 values are divided by 255 and
+    floats stay as they are. One-hot labels become class numbers. Labels that are whole numbers of another
+    type or shape become integers. The shape of the samples does not change: see `to_input_shape`.
+
+    Apply it once: a second call divides again.
 
     Args:
         arrays: the arrays that `edgefl.data.sources.read_source` returns.
+        samples: unit and layout of the federation, None without a federation.
+        scale: scale that the owner states. 0 states none.
 
     Returns:
         The converted arrays, and one sentence for each change.
@@ -117,16 +125,65 @@ def to_training_form(arrays: Arrays) -> tuple[dict[str, NDArray[Any]], tuple[str
     stored = arrays.get("y")
     if stored is not None and is_one_hot(stored) and "num_classes" not in arrays:
         formed["num_classes"] = np.asarray(stored.shape[1])
-    samples = [arrays[f"x{part}"] for part in PART_SUFFIXES if f"x{part}" in arrays]
-    if samples and _are_unscaled_pictures(samples):
-        for part in PART_SUFFIXES:
-            if f"x{part}" in arrays:
-                formed[f"x{part}"] = np.divide(arrays[f"x{part}"], 255, dtype=np.float32, casting="same_kind")
-        highest = max(float(x.max()) for x in samples)
-        changes.append(
-            f"x holds whole numbers up to {highest:g} as floats; they are divided by 255, like uint8 pictures"
-        )
+    stated, origin = find_scale(arrays, samples, scale)
+    formed.pop("scale", None)
+    for part in PART_SUFFIXES:
+        x = arrays.get(f"x{part}")
+        if x is not None:
+            formed[f"x{part}"] = scale_samples(x, stated)
+            change = _describe_scaling(x, stated, origin)
+            changes += [change] if change and not part else []
     return formed, tuple(changes)
+
+
+def find_scale(arrays: Arrays, samples: SamplesConfig | None, scale: float = 0.0) -> tuple[float, str]:
+    """Return the scale that counts for the samples of a source, and who states it.
+
+    Args:
+        arrays: the stored arrays.
+        samples: unit and layout of the federation, None without a federation.
+        scale: scale that the owner states. 0 states none.
+
+    Returns:
+        The scale, 0 if nobody states one, and the end of a sentence.
+    """
+    if scale:
+        return scale, "as stated for these samples"
+    if "scale" in arrays:
+        return float(arrays["scale"].item()), "the scale in their file"
+    if samples is not None and samples.scale:
+        return float(samples.scale), "the scale of the federation"
+    return 0.0, ""
+
+
+def scale_samples(x: NDArray[Any], scale: float) -> NDArray[Any]:
+    """Return samples divided by a scale. Samples of another type than uint8 or floats stay unchanged.
+
+    Args:
+        x: samples of any shape.
+        scale: the divisor. 0 divides uint8 values by 255 and leaves floats as they are.
+
+    Returns:
+        uint8 samples and divided samples as float32, otherwise `x` itself.
+    """
+    is_byte = x.dtype == np.uint8
+    if not is_byte and x.dtype.kind != "f":
+        return x
+    divisor = scale or (GREY_SCALE if is_byte else 1.0)
+    if divisor == 1:
+        return x.astype(np.float32) if is_byte else x
+    with np.errstate(over="ignore"):
+        divided: Array = np.divide(x, divisor, dtype=np.float32, casting="same_kind")
+    return divided
+
+
+def _describe_scaling(x: NDArray[Any], scale: float, origin: str) -> str:
+    """Return the effect of a scale, except for the division of uint8 values by 255."""
+    if x.dtype == np.uint8 and scale not in (0.0, GREY_SCALE):
+        return f"x is uint8; its values are divided by {scale:g}, {origin}"
+    if x.dtype.kind == "f" and scale not in (0.0, 1.0):
+        return f"x holds floats; they are divided by {scale:g}, {origin}"
+    return ""
 
 
 def has_label_arrays(arrays: Arrays) -> bool:
@@ -199,17 +256,3 @@ def _to_class_numbers(y: NDArray[Any], name: str) -> tuple[NDArray[Any], str]:
 def _are_whole_numbers(y: NDArray[Any]) -> bool:
     values = y.astype(np.float64)
     return bool(((np.abs(values) < MAX_FLOAT_LABEL) & (values == np.round(values))).all())
-
-
-def _are_unscaled_pictures(samples: list[NDArray[Any]]) -> bool:
-    """Return whether all samples are pictures of whole numbers from 0 to 255 that are stored as floats."""
-    for x in samples:
-        shape = x.shape[1:]
-        picture = len(shape) == 3 or (len(shape) == 2 and shape[0] == shape[1] >= MIN_PICTURE_SIDE)
-        if not picture or x.dtype.kind != "f" or x.size == 0:
-            return False
-        if not (x.min() >= 0 and x.max() <= 255):
-            return False
-    return max(float(x.max()) for x in samples) > LOW_MAXIMUM and all(
-        bool((x == np.round(x)).all()) for x in samples
-    )

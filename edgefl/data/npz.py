@@ -1,15 +1,15 @@
 """Reads and writes the shard of a client as one `.npz` file, and makes shards from arrays.
 
 A shard file contains `x` and, unless the task is to find anomalies, `y`. Optionally it contains `group`,
-`x_test`, `y_test` and `num_classes`. `edgefl
-device record` also writes `class_names`, `window_number`, `recording` and `first_row`: see `find_num_classes`
-and `edgefl.data.train_test.split_ring`.
+`x_test`, `y_test`, `num_classes` and `scale`, the number that divides `x`. `edgefl device record` also writes
+`class_names`, `window_number`, `recording` and `first_row`: see `find_num_classes` and
+`edgefl.data.train_test.split_ring`.
 """
 
 import io
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +27,16 @@ from edgefl.data.recordings import (
 )
 from edgefl.data.split import BY_FILE, SplitRecord
 from edgefl.data.train_test import TrainTestSplit, merge_scattered_labels, split_ring, split_train_test
+from edgefl.data.unit import check_unit, to_federation_classes
 from edgefl.errors import DataError
 from edgefl.rng import derive_rng
 from edgefl.system.files import SECRET_MODE, write_atomic
+from edgefl.tasks.samples import SamplesConfig
 from edgefl.types import Array, Labels, Shard
 
 RING_ARRAYS = ("window_number", "recording", "first_row")
 TARGET_ARRAYS = ("target", "target_test")
-SHARD_ARRAYS = ("x", "y", "group", "x_test", "y_test", "num_classes", "class_names", *RING_ARRAYS)
+SHARD_ARRAYS = ("x", "y", "group", "x_test", "y_test", "num_classes", "class_names", "scale", *RING_ARRAYS)
 SAVEZ_REMEDY = "write it with numpy.savez(path, x=..., y=...)"
 
 
@@ -43,9 +45,10 @@ def load_shard(
 ) -> Shard:
     """Read the shard of a client from an `.npz` file.
 
-    uint8 samples are scaled to [0, 1]. Other samples keep their values, and all samples keep their shape. If
-    the file has no `x_test`, a share of the samples is held out. The same seed and the same file give the
-    same held-out samples on every device: see `edgefl.data.train_test.split_train_test`.
+    uint8 samples are divided by 255, unless the file states another `scale`. Floats keep their values. All
+    samples keep their shape. If the file has no `x_test`, a share of the samples is held out. The same seed
+    and the same file give the same held-out samples on every device: see
+    `edgefl.data.train_test.split_train_test`.
 
     Args:
         path: the file.
@@ -85,32 +88,53 @@ def make_shard(
     Raises:
         DataError: the arrays cannot be used for training.
     """
-    return make_shard_and_split(
+    return make_samples(
         arrays,
         where,
         seed=seed,
         test_share=test_share,
         num_classes=num_classes,
         input_shape=input_shape,
-    )[0]
+    ).shard
 
 
-def make_shard_and_split(
+@dataclass(frozen=True)
+class LoadedSamples:
+    """The samples of a source in the form of training.
+
+    Attributes:
+        shard: the samples, divided into training and test samples.
+        split: the record of this division.
+        changes: one sentence for each conversion of the stored arrays.
+    """
+
+    shard: Shard
+    split: SplitRecord
+    changes: tuple[str, ...] = ()
+
+
+def make_samples(
     arrays: Mapping[str, NDArray[Any]],
     where: str,
     *,
+    samples: SamplesConfig | None = None,
+    scale: float = 0.0,
     seed: int = 1,
     test_share: float = 0.2,
     num_classes: int | None = None,
     input_shape: tuple[int, ...] | None = None,
     count_overlapping: bool = False,
     any_task: bool = False,
-) -> tuple[Shard, SplitRecord]:
-    """Make a shard as `make_shard` does, and return it with the record of its split.
+) -> LoadedSamples:
+    """Make a shard from stored arrays, in the unit and layout of a federation.
+
+    Every command that reads samples calls this function.
 
     Args:
-        arrays: the arrays by name, as in `SHARD_ARRAYS`.
+        arrays: the stored arrays by name, as in `SHARD_ARRAYS`.
         where: name of the source, the first part of each error message.
+        samples: unit and layout of the federation. None without a federation: labels may then have names.
+        scale: scale that the owner of the samples states. 0 states none.
         seed: random seed of the split.
         test_share: share of the samples to hold out if there is no `x_test`, between 0 and 1.
         num_classes: number of classes. None uses the number in the arrays, or else the largest label + 1.
@@ -121,12 +145,16 @@ def make_shard_and_split(
             `edgefl.data.forms.split_targets`.
 
     Raises:
-        DataError: the arrays cannot be used for training.
+        DataError: the arrays cannot be used for training, or do not fit the federation.
     """
     overlapping = 0
     try:
         has_labels = has_label_arrays(arrays)
-        arrays, _ = to_training_form(split_targets(arrays) if any_task else arrays)
+        if samples is not None:
+            check_unit(arrays, samples, scale)
+        arrays, changes = to_training_form(split_targets(arrays) if any_task else arrays, samples, scale)
+        if samples is not None:
+            arrays = to_federation_classes(arrays, samples)
         x = read_sample_array(arrays, "")
         y = read_label_array(arrays, "")
         check_lengths(x, y, "")
@@ -165,32 +193,35 @@ def make_shard_and_split(
             target_test=target_test,
             has_labels=has_labels,
         )
-        return shard, SplitRecord(rule, seed, len(y), len(y_test), overlapping)
+        split = SplitRecord(rule, seed, len(y), len(y_test), overlapping)
+        return LoadedSamples(shard, split, changes)
     except DataError as error:
         raise DataError(f"{where}: {error}") from error
 
 
-def save_shard(path: Path, shard: Shard) -> None:
+def save_shard(path: Path, shard: Shard, classes: tuple[str, ...] = ()) -> None:
     """Write a shard to a file that `load_shard` reads back bit for bit.
 
-    Only the owner can read the file.
+    The file states that its samples are divided already. Only the owner can read the file.
 
     Args:
         path: file to write. Missing parent directories are created.
         shard: the shard.
+        classes: names of the classes, empty if they have numbers.
 
     Raises:
         OSError: the file cannot be written.
     """
-    write_atomic(path, encode_shard(shard), SECRET_MODE)
+    write_atomic(path, encode_shard(shard, classes=classes), SECRET_MODE)
 
 
-def encode_shard(shard: Shard, *, with_labels: bool = True) -> bytes:
+def encode_shard(shard: Shard, *, with_labels: bool = True, classes: tuple[str, ...] = ()) -> bytes:
     """Return the content of the file that `save_shard` writes.
 
     Args:
         shard: the shard.
         with_labels: write the labels. Without them, the file contains samples without labels.
+        classes: names of the classes, empty if they have numbers.
     """
     buffer = io.BytesIO()
     arrays: dict[str, Any] = {
@@ -198,11 +229,14 @@ def encode_shard(shard: Shard, *, with_labels: bool = True) -> bytes:
         "y": shard.y_train if shard.target_train is None else shard.target_train,
         "x_test": shard.x_test,
         "y_test": shard.y_test if shard.target_test is None else shard.target_test,
+        "scale": np.float64(1),
     }
     if not with_labels:
         del arrays["y"], arrays["y_test"]
     elif shard.target_train is None:
         arrays["num_classes"] = np.int64(shard.num_classes)
+    if classes and with_labels:
+        arrays["class_names"] = np.array(classes)
     if shard.group_train is not None:
         arrays["group"] = shard.group_train
     np.savez_compressed(buffer, **arrays)
@@ -217,14 +251,33 @@ def read_shard(path: Path) -> dict[str, NDArray[Any]]:
     """
     if not path.is_file():
         raise DataError(f"no shard at {path}; {SAVEZ_REMEDY}")
-    return read_arrays(path, SHARD_ARRAYS, some=True, remedy=SAVEZ_REMEDY)
+    return read_npz(path, SHARD_ARRAYS)
+
+
+def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+    """Return arrays of an `.npz` file of samples as stored. Missing ones are left out.
+
+    Args:
+        path: the file.
+        names: names of the arrays to read.
+
+    Raises:
+        DataError: the file is not an `.npz`, has no `x`, or states a scale that is no number above 0.
+    """
+    arrays = read_arrays(path, names, some=True, remedy=SAVEZ_REMEDY)
+    scale = arrays.get("scale")
+    if scale is not None and (
+        scale.size != 1 or scale.dtype.kind not in "iuf" or not 0 < scale.item() < np.inf
+    ):
+        raise DataError(f"{path}: scale is {scale!r}, expected one number above 0 that divides x; correct it")
+    return arrays
 
 
 def read_sample_array(arrays: Mapping[str, NDArray[Any]], part: str) -> Array:
-    """Return `x` or `x_test` as float32, with uint8 pictures scaled to [0, 1].
+    """Return `x` or `x_test` as float32.
 
     Args:
-        arrays: the arrays by name.
+        arrays: arrays in training form, see `edgefl.data.forms.to_training_form`.
         part: "" for `x`, "_test" for `x_test`.
 
     Returns:
@@ -236,7 +289,7 @@ def read_sample_array(arrays: Mapping[str, NDArray[Any]], part: str) -> Array:
     if f"x{part}" not in arrays:
         raise DataError(f"there is no array x{part}, received {', '.join(arrays) or 'none'}; {SAVEZ_REMEDY}")
     x = arrays[f"x{part}"]
-    if x.dtype != np.uint8 and x.dtype.kind != "f":
+    if x.dtype.kind != "f":
         raise DataError(
             f"x{part} is {x.dtype}, expected uint8 pictures or floats; convert it with x.astype('float32')"
         )
@@ -246,8 +299,6 @@ def read_sample_array(arrays: Mapping[str, NDArray[Any]], part: str) -> Array:
         )
     with np.errstate(over="ignore"):
         samples: Array = np.ascontiguousarray(x, np.float32)
-    if x.dtype == np.uint8:
-        samples /= np.float32(255)  # in place, because ascontiguousarray has made a copy
     bad = ~np.isfinite(samples).reshape(len(samples), -1).all(axis=1) if len(samples) else np.zeros(0, bool)
     if bad.any():
         raise DataError(

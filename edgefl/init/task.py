@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.config import ModelConfig, suggest_nearest
+from edgefl.config import ModelConfig, SamplesConfig, suggest_nearest
 from edgefl.data.datasets.catalog import DATASETS, NPZ_PREFIX
 from edgefl.data.forms import (
     MIN_PICTURE_SIDE,
@@ -20,10 +20,11 @@ from edgefl.data.forms import (
     split_targets,
 )
 from edgefl.data.inspection.inspect import inspect_samples, name_devices
-from edgefl.data.inspection.records import Inspection
-from edgefl.data.npz import make_shard, make_shard_and_split
+from edgefl.data.inspection.records import ERROR, Inspection
+from edgefl.data.npz import make_samples
 from edgefl.data.sources import FUNCTION_PATTERN, make_source, read_source
 from edgefl.data.task_form import to_task_form
+from edgefl.data.unit import copy_class_names, suggest_samples
 from edgefl.errors import ConfigError, DataError
 from edgefl.tasks.config import ANOMALY, CLASSIFICATION, CLASSIFICATION_TASK, REGRESSION, TaskConfig
 from edgefl.types import Array, Shard
@@ -65,6 +66,7 @@ class LearningTask:
         description: a line for the user.
         inspection: class counts and warnings of the devices' samples. None for a data set.
         config: the table [task].
+        samples_config: the table [samples]: unit and layout of the devices' samples.
     """
 
     input_shape: tuple[int, ...]
@@ -75,6 +77,7 @@ class LearningTask:
     description: str = ""
     inspection: Inspection | None = None
     config: TaskConfig = CLASSIFICATION_TASK
+    samples_config: SamplesConfig = field(default_factory=SamplesConfig)
 
 
 def choose_model(shape: tuple[int, ...], kind: str = CLASSIFICATION) -> str:
@@ -147,16 +150,23 @@ def find_task(
             return _make_dataset_task(name, num_classes, kind)
     arrays = [_read_device(name, csv) for name in names]
     kind = kind or _guess_kind(arrays)
-    if kind == CLASSIFICATION:
-        config = CLASSIFICATION_TASK
-        shards = [make_shard(device_arrays, name) for device_arrays, name in zip(arrays, names, strict=True)]
-    else:
-        stored_shards = [
-            make_shard_and_split(device_arrays, name, any_task=True)[0]
-            for device_arrays, name in zip(arrays, names, strict=True)
-        ]
-        config = _make_task_config(kind, [shard.target_train for shard in stored_shards])
-        shards = [_form_shard(shard, name, config) for shard, name in zip(stored_shards, names, strict=True)]
+    devices = dict(zip(name_devices(names), arrays, strict=True))
+    samples, _ = suggest_samples(devices)
+    if kind != CLASSIFICATION:
+        samples = replace(samples, classes=())
+    shards = [
+        make_samples(
+            device_arrays,
+            name,
+            samples=copy_class_names(samples, device_arrays),
+            any_task=kind != CLASSIFICATION,
+        ).shard
+        for device_arrays, name in zip(arrays, names, strict=True)
+    ]
+    config = CLASSIFICATION_TASK
+    if kind != CLASSIFICATION:
+        config = _make_task_config(kind, [shard.target_train for shard in shards])
+        shards = [_form_shard(shard, name, config) for shard, name in zip(shards, names, strict=True)]
     stored = [shard.x_train.shape[1:] for shard in shards]
     shapes = [choose_input_shape(name, shape, input_shape) for name, shape in zip(names, stored, strict=True)]
     for name, shape in zip(names, shapes, strict=True):
@@ -177,9 +187,13 @@ def find_task(
         device_data=tuple(names),
         config=config,
     )
-    return replace(
-        task, inspection=inspect_samples(dict(zip(name_devices(names), arrays, strict=True)), input_shape)
-    )
+    inspection = inspect_samples(devices, input_shape)
+    for finding in inspection.findings:
+        if finding.severity == ERROR:
+            raise DataError(f"{', '.join(finding.devices)}: {finding.text}")
+    if len(samples.classes) != class_count:
+        samples = replace(samples, classes=())
+    return replace(task, inspection=inspection, samples_config=samples)
 
 
 def _guess_kind(devices: Sequence[Arrays]) -> str:

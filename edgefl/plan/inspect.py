@@ -17,8 +17,9 @@ def inspect_plan(plan: Plan) -> dict[str, Any]:
         plan: the plan.
 
     Returns:
-        The id, the model and the algorithm with their options, the augmentation, sizes in bytes and the
-            shapes of the weights. Also the tensors of each signature and how often it has each operator.
+        The id, the model and the algorithm with their options, the augmentation, unit and layout of the
+            samples, sizes in bytes and the shapes of the weights. Also the tensors of each signature and how
+            often it has each operator.
 
     Raises:
         PlanError: the program lacks a signature of the plan.
@@ -40,6 +41,7 @@ def inspect_plan(plan: Plan) -> dict[str, Any]:
         "options": dict(spec.options),
         "model_options": dict(spec.model_options),
         "augmentation": dict(spec.augmentation),
+        "samples": dict(spec.samples),
         "input_shape": list(spec.input_shape),
         "num_classes": spec.num_classes,
         "num_weights": _count_weights(spec.weights),
@@ -60,7 +62,11 @@ def render_plan(report: dict[str, Any]) -> str:
         ", ".join(f"{part} {report[f'{part}_bytes']:,} bytes" for part in ("program", "template", "weights")),
         "weights " + ", ".join(f"{name}{tuple(shape)}" for name, shape in report["weights"].items()),
     ]
-    for title, key in (("model options", "model_options"), ("augmentation", "augmentation")):
+    for title, key in (
+        ("model options", "model_options"),
+        ("augmentation", "augmentation"),
+        ("samples", "samples"),
+    ):
         if report[key]:
             lines.append(f"{title}: " + ", ".join(f"{name} {value}" for name, value in report[key].items()))
     for name, signature in report["signatures"].items():

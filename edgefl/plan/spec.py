@@ -20,6 +20,7 @@ from safetensors.numpy import save as st_save
 from edgefl.errors import ConfigError, PlanError
 from edgefl.system.files import parse_json, write_atomic
 from edgefl.tasks.config import CLASSIFICATION, TaskConfig
+from edgefl.tasks.samples import SamplesConfig
 from edgefl.types import Array
 
 PLAN_FORMAT = 2
@@ -27,9 +28,17 @@ TASK_PLAN_FORMAT = 3
 """The format of plans for another task than classification. An older edgefl refuses it."""
 AUGMENTED_PLAN_FORMAT = 4
 """The format of plans whose training changes pictures at random. An older edgefl refuses it."""
+SAMPLES_PLAN_FORMAT = 5
+"""The format of plans that state unit or layout of the samples. An older edgefl refuses it."""
 OLDER_PLAN_FORMAT = 1
 """The format of plans without a template for one model and without personalization settings."""
-PLAN_FORMATS = (OLDER_PLAN_FORMAT, PLAN_FORMAT, TASK_PLAN_FORMAT, AUGMENTED_PLAN_FORMAT)
+PLAN_FORMATS = (
+    OLDER_PLAN_FORMAT,
+    PLAN_FORMAT,
+    TASK_PLAN_FORMAT,
+    AUGMENTED_PLAN_FORMAT,
+    SAMPLES_PLAN_FORMAT,
+)
 KEYS_OF_FORMAT_2 = ("single_bindings", "personalization")
 PREDICT_MIXTURE = "predict_mixture"
 """The signature that predicts with the personal model of a client. The export template computes the same."""
@@ -138,6 +147,7 @@ class PlanSpec:
         format: version of the plan format.
         task: keys of `edgefl.tasks.config.TaskConfig`. Empty for its defaults, a classification.
         augmentation: keys of `edgefl.config.AugmentationConfig`. Empty without augmentation.
+        samples: keys of `edgefl.config.SamplesConfig`. Empty for its defaults.
     """
 
     model: str
@@ -154,6 +164,7 @@ class PlanSpec:
     format: int = PLAN_FORMAT
     task: Mapping[str, Any] = field(default_factory=dict)
     augmentation: Mapping[str, Any] = field(default_factory=dict)
+    samples: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_classification(self) -> bool:
@@ -234,13 +245,18 @@ def _parse_table(raw: Mapping[str, Any], key: str) -> dict[str, Any]:
     return table
 
 
-def choose_plan_format(task: Mapping[str, Any], augmentation: Mapping[str, Any]) -> int:
+def choose_plan_format(
+    task: Mapping[str, Any], augmentation: Mapping[str, Any], samples: Mapping[str, Any]
+) -> int:
     """Return the lowest format of a plan with these entries, which most versions of edgefl can read.
 
     Args:
         task: see `PlanSpec`.
         augmentation: see `PlanSpec`.
+        samples: see `PlanSpec`.
     """
+    if samples:
+        return SAMPLES_PLAN_FORMAT
     if augmentation:
         return AUGMENTED_PLAN_FORMAT
     return TASK_PLAN_FORMAT if task else PLAN_FORMAT
@@ -252,7 +268,7 @@ def serialize_spec(spec: PlanSpec) -> str:
     for signature in fields["signatures"]:
         if signature["label"] is None:
             del signature["label"]
-    for key in ("task", "augmentation"):
+    for key in ("task", "augmentation", "samples"):
         if not fields[key]:
             del fields[key]
     if spec.format == OLDER_PLAN_FORMAT:
@@ -304,6 +320,7 @@ def parse_spec(text: str) -> PlanSpec:
             raw["format"],
             _parse_table(raw, "task"),
             _parse_table(raw, "augmentation"),
+            _parse_table(raw, "samples"),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise PlanError(f"this is not a plan: {error!r}; build it again with `edgefl plan build`") from error
@@ -326,6 +343,23 @@ def read_task(spec: PlanSpec) -> TaskConfig:
     except (TypeError, ConfigError) as error:
         raise PlanError(
             f"the plan's task does not fit: {error}; update edgefl on this device, or build the plan again"
+        ) from error
+
+
+def read_samples_config(spec: PlanSpec) -> SamplesConfig:
+    """Return unit and layout of the samples of a plan.
+
+    Raises:
+        PlanError: this version of edgefl does not know a setting of the plan, or the names do not fit it.
+    """
+    try:
+        columns = {key: tuple(spec.samples.get(key, ())) for key in ("channels", "classes")}
+        samples = SamplesConfig(**{**spec.samples, **columns})
+        samples.check_model(tuple(spec.input_shape), spec.num_classes, read_task(spec))
+        return samples
+    except (TypeError, ConfigError) as error:
+        raise PlanError(
+            f"the plan's samples do not fit: {error}; update edgefl on this device, or build the plan again"
         ) from error
 
 

@@ -165,7 +165,14 @@ class StageRunner:
     def _open_data(self, stage: ExperimentStage) -> tuple[PartitionedDataset, Path]:
         """Return the data set, and a directory for local models that stages with the same data share."""
         config = stage.config
-        key = (config.data, config.partition, config.seed, stage.pooled, config.model.input_shape)
+        key = (
+            config.data,
+            config.partition,
+            config.seed,
+            stage.pooled,
+            config.model.input_shape,
+            config.samples,
+        )
         if self._shared is None or self._shared[0] != key:
             self._exit_stack.close()
             models = self._exit_stack.enter_context(

@@ -22,9 +22,11 @@ from edgefl.client.runner import ClientRunner
 from edgefl.config import FederationConfig, restore_config
 from edgefl.data.forms import has_label_arrays, to_input_shape, to_training_form
 from edgefl.data.npz import check_lengths, find_num_classes, read_label_array, read_sample_array
+from edgefl.data.sources import DataSource
+from edgefl.data.unit import check_unit, to_federation_classes
 from edgefl.errors import ConfigError, DataError, PlanError, StateError
 from edgefl.learner.litert import LiteRTLearner
-from edgefl.plan.spec import Plan, PlanSpec, load_plan, read_num_classes
+from edgefl.plan.spec import Plan, PlanSpec, load_plan, read_num_classes, read_samples_config
 from edgefl.rng import derive_rng
 from edgefl.runs.directory import read_json
 from edgefl.runs.round_records import find_recorded_divergence, read_round_records
@@ -236,13 +238,13 @@ def predict_for_new_client(run: FinishedRun, gates: Sequence[ParticipantGate], x
 
 
 def read_all_samples(
-    arrays: Mapping[str, NDArray[Any]], where: str, spec: PlanSpec
+    arrays: Mapping[str, NDArray[Any]], source: DataSource, spec: PlanSpec
 ) -> tuple[Array, Labels | None]:
     """Return all samples of a source for a plan: `x`, then `x_test` if there is one. Nothing is held out.
 
     Args:
         arrays: the arrays of the source, see `edgefl.data.sources.read_source`.
-        where: name of the source, the first part of each error message.
+        source: the source, which the error messages name.
         spec: the spec of the plan.
 
     Returns:
@@ -253,7 +255,10 @@ def read_all_samples(
         DataError: the samples do not fit the plan.
     """
     try:
-        formed, _ = to_training_form(arrays)
+        samples_config = read_samples_config(spec)
+        check_unit(arrays, samples_config, source.scale)
+        formed, _ = to_training_form(arrays, samples_config, source.scale)
+        formed = to_federation_classes(formed, samples_config)
         parts = [part for part in ("", "_test") if not part or f"x{part}" in formed]
         samples = [to_input_shape(read_sample_array(formed, part), spec.input_shape) for part in parts]
         for part, x in zip(parts, samples, strict=True):
@@ -273,4 +278,4 @@ def read_all_samples(
         find_num_classes(formed, read_num_classes(spec), int(all_labels.max()))
         return np.concatenate(samples), all_labels
     except DataError as error:
-        raise DataError(f"{where}: {error}") from error
+        raise DataError(f"{source.data}: {error}") from error

@@ -11,17 +11,20 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.algorithms.registry import check_plan_options
-from edgefl.config import FederationConfig, with_simulated_clients
+from edgefl.config import FederationConfig, SamplesConfig, with_simulated_clients
 from edgefl.data.dataset import as_float
 from edgefl.data.mapped_shards import MappedShards, map_dataset
 from edgefl.data.partitions.client_partition import ClientPartition
 from edgefl.errors import EdgeflError
 from edgefl.loggers.scalars import Write, extract_round_scalars
+from edgefl.models import list_models
+from edgefl.models.input_scaling import InputScaling, choose_samples, describe_scaling, find_scaling
 from edgefl.plan.spec import INITIAL_FILE, Plan, read_num_classes, save_plan
 from edgefl.runs.directory import RunDirectory
 from edgefl.runs.progress import RoundProgress
@@ -41,6 +44,7 @@ from edgefl.types import ServerState, Weights
 from edgefl.wire.tensors import encode_weights
 
 LOGGER = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -62,15 +66,47 @@ class PartitionedDataset:
         return np.bincount(self.shards.dataset.y_test, minlength=self.shards.dataset.num_classes)
 
 
+def resolve_samples(config: FederationConfig, report: Callable[[str], None] | None = None) -> SamplesConfig:
+    """Return unit and layout of the samples, as the plan of this configuration states them.
+
+    A model that scales its own input gets samples that are not divided. A model of the user is built in
+    another process, so that this process never loads TensorFlow.
+
+    Args:
+        config: the configuration of the federation.
+        report: receives a sentence about a model that scales its own input.
+
+    Raises:
+        ConfigError: the model does not exist or does not fit the configuration, or both scale.
+        EdgeflError: the other process ended early.
+    """
+    if config.samples.scale == 1:
+        return config.samples
+    if config.model.name in list_models():
+        scaling = find_scaling(config)
+    else:
+        scaling = run_in_subprocess(find_scaling_quietly, config)
+    if scaling is not None and report is not None and not config.samples.scale:
+        report(describe_scaling(scaling))
+    return choose_samples(config.samples, scaling, config.model.input_shape)
+
+
+def find_scaling_quietly(config: FederationConfig) -> InputScaling | None:
+    """Call `find_scaling` without the messages of TensorFlow."""
+    with suppress_stderr():
+        return find_scaling(config)
+
+
 @contextmanager
 def open_partitioned_dataset(
-    config: FederationConfig, *, pooled: bool = False
+    config: FederationConfig, *, pooled: bool = False, report: Callable[[str], None] | None = None
 ) -> Iterator[PartitionedDataset]:
     """Load the data set of a configuration, partition it, and map it into memory.
 
     Args:
         config: the configuration of the federation.
         pooled: whether one client gets the samples of all clients.
+        report: receives a sentence about a model that scales its own input.
 
     Raises:
         DataError: the data set cannot be read or partitioned, or the disk is full.
@@ -80,7 +116,12 @@ def open_partitioned_dataset(
     from edgefl.data.partitions.client_partition import pool_clients
     from edgefl.data.partitions.registry import make_client_partitions
 
-    dataset = load_data(config.data, config.seed, input_shape=config.model.input_shape)
+    dataset = load_data(
+        config.data,
+        config.seed,
+        input_shape=config.model.input_shape,
+        samples=resolve_samples(config, report),
+    )
     client_partitions = make_client_partitions(dataset, config.partition, config.seed)
     if pooled:
         client_partitions = pool_clients(client_partitions)
@@ -103,7 +144,7 @@ def open_dataset_with_progress(config: FederationConfig, progress: Progress) -> 
     progress.update_live(
         f"loading {config.data.name} and dividing it among {config.partition.num_clients} clients"
     )
-    with open_partitioned_dataset(config) as partitioned:
+    with open_partitioned_dataset(config, report=progress) as partitioned:
         yield partitioned
 
 
@@ -128,11 +169,24 @@ def build_plan_in_subprocess(config: FederationConfig) -> tuple[Plan, Weights]:
         PlanError: a layer cannot be compiled.
         EdgeflError: the other process ended early.
     """
+    return run_in_subprocess(_build, config)
+
+
+def run_in_subprocess(function: Callable[[FederationConfig], T], config: FederationConfig) -> T:
+    """Return the result of a function that imports TensorFlow, from another process.
+
+    Args:
+        function: a function at the top of a module.
+        config: its argument.
+
+    Raises:
+        EdgeflError: the function raises it, or the other process ended early.
+    """
     with ProcessPoolExecutor(1, get_context("spawn")) as pool, terminate_children():
         try:
             with ignore_ctrl_c():
-                building = pool.submit(_build, config)
-            return building.result()
+                running = pool.submit(function, config)
+            return running.result()
         except BrokenProcessPool as error:
             raise EdgeflError(
                 "the process that compiles the plan ended early; free memory if it ran out, and in a script "

@@ -16,6 +16,7 @@ from edgefl.data.partitions.registry import make_client_partitions
 from edgefl.data.resident_shards import ResidentShards
 from edgefl.errors import ConfigError
 from edgefl.rng import derive_rng
+from edgefl.runs.pipeline import resolve_samples
 from edgefl.simulation.engines.ray import RayEngine
 from edgefl.simulation.engines.ray_session import open_ray_session
 from edgefl.simulation.simulate import simulate
@@ -73,7 +74,9 @@ def tune_federation(
         )
     directory = TuneDirectory(out, config)
     iid = with_iid_partition(config)
-    dataset = load_data(config.data, config.seed, input_shape=config.model.input_shape)
+    dataset = load_data(
+        config.data, config.seed, input_shape=config.model.input_shape, samples=resolve_samples(config)
+    )
     shards = make_validation_shards(
         dataset, make_client_partitions(dataset, iid.partition, config.seed), config.seed
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.data.sources import DataSource, load_source
+from edgefl.data.sources import DataSource
 from edgefl.errors import ExportError, StateError
 from edgefl.storage.demo_directory import DemoFiles
 from edgefl.types import Shard
@@ -26,6 +26,7 @@ from firmware_export.quantize.device_state import read_state
 from firmware_export.quantize.task_figures import describe_task_figures
 from firmware_export.tflite.graph import check_integer, read_graph
 from firmware_export.tflite.interpreter import load_tflite, measure_accuracy, run_samples
+from firmware_export.tflite.model_samples import load_model_samples
 
 MAX_PARITY_SAMPLES = 200
 MAX_FIGURE_DIFFERENCE = 0.01
@@ -56,7 +57,7 @@ def verify_report(folder: Path, source: DataSource | None = None) -> Verificatio
     checked = [
         f"{MODEL_FILE} is the file that {REPORT_JSON_FILE} describes, {len(model):,} bytes, integers only"
     ]
-    shard, why = _load_shard(folder, report, source, load_tflite(model).shape[1:])
+    shard, why = _load_shard(folder, report, source, model)
     if shard is None:
         return VerificationResult(tuple(checked), (f"accuracy and parity: {why}", NO_CERTIFICATE_REASON))
     checked += _check_accuracy(model, _read(folder, FLOAT_MODEL_FILE), shard, report)
@@ -114,12 +115,12 @@ def _check_task(model: bytes, model_float: bytes, shard: Shard, stated: Mapping[
 
 
 def _load_shard(
-    folder: Path, report: dict[str, Any], source: DataSource | None, input_shape: tuple[int, ...]
+    folder: Path, report: dict[str, Any], source: DataSource | None, model: bytes
 ) -> tuple[Shard | None, str]:
     if source is not None and "task" in report:
         return None, "--data cannot name the labels of anomalies or values; pass a folder with a certificate"
     if source is not None:
-        return load_source(source, seed=int(report["seed"]), input_shape=input_shape), ""
+        return load_model_samples(source, model, load_tflite(model), seed=int(report["seed"])).shard, ""
     state = DemoFiles(folder.resolve().parent.parent).device(client=folder.resolve().name)
     try:
         return read_state(state).read_shard(), ""

@@ -9,8 +9,7 @@ from typing import Any
 import click
 import numpy as np
 
-from edgefl.data.npz import make_shard_and_split
-from edgefl.data.sources import DataSource, read_source
+from edgefl.data.sources import DataSource
 from edgefl.data.sources.options import add_data_options
 from edgefl.data.split import SPLIT_METADATA_NAME, SplitRecord, decode_split
 from edgefl.data.task_form import find_anomalies
@@ -32,6 +31,7 @@ from firmware_export.tflite.interpreter import (
     quantize_input,
     run_samples,
 )
+from firmware_export.tflite.model_samples import load_model_samples
 
 DIGEST_EQUAL = "equal"
 
@@ -67,6 +67,9 @@ def infer(model: Path, source: DataSource, runtime: str, reference: bool, split:
     For a model of a regression, the figures are R2 and the mean absolute error. For a model that finds
     anomalies, they are AUC and what its threshold does.
 
+    Samples are read in the unit of the model, which `edgefl export` records in its metadata. For a model
+    without this record, --scale states the unit.
+
     The model's metadata contain the rule and the seed by which samples were held out. If they do not fit
     these samples, all samples are run. The output then says that the model may have been trained on some of
     them.
@@ -79,14 +82,12 @@ def infer(model: Path, source: DataSource, runtime: str, reference: bool, split:
     checked = check_digest(model, content)
     model_split = decode_split(read_metadata(content, SPLIT_METADATA_NAME) or b"")
     task = read_model_task(content)
-    arrays = read_source(source)
-    shard, shard_split = make_shard_and_split(
-        arrays,
-        source.data,
-        seed=model_split.seed if model_split else 1,
-        input_shape=loaded.shape[1:],
-        any_task=task is not None,
+    samples = load_model_samples(
+        source, content, loaded, seed=model_split.seed if model_split else 1, any_task=task is not None
     )
+    for change in samples.changes:
+        click.echo(f"{source.data}: {change}", err=True)
+    shard, shard_split = samples.shard, samples.split
     unknown = explain_unknown_split(model_split, shard_split)
     if unknown and split == "train":
         raise ExportError(f"--split train: {unknown}, so the training samples are unknown; use --split all")

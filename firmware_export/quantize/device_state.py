@@ -3,12 +3,11 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edgefl.data.npz import make_shard_and_split
-from edgefl.data.sources import DataSource, parse_source, read_source
+from edgefl.data.sources import DataSource, load_samples_for_plan, parse_source
 from edgefl.data.split import SplitRecord
 from edgefl.data.task_form import to_task_form
 from edgefl.errors import StateError
-from edgefl.plan.spec import Plan, read_num_classes, read_task
+from edgefl.plan.spec import Plan, read_task
 from edgefl.storage.device_directory import DeviceFiles, decode_note, load_personal_model
 from edgefl.storage.run_directory import RunFiles
 from edgefl.types import Mixture, Shard
@@ -51,18 +50,9 @@ class DeviceState:
         Raises:
             DataError: the samples cannot be read or do not fit the plan.
         """
-        arrays = read_source(self.data)
         spec = self.plan.spec
-        shard, split = make_shard_and_split(
-            arrays,
-            self.data.data,
-            seed=self.seed,
-            num_classes=read_num_classes(spec),
-            input_shape=spec.input_shape,
-            count_overlapping=True,
-            any_task=bool(spec.task),
-        )
-        return to_task_form(shard, read_task(spec)), split
+        loaded = load_samples_for_plan(self.data, spec, seed=self.seed, count_overlapping=True)
+        return to_task_form(loaded.shard, read_task(spec)), loaded.split
 
 
 def read_state(directory: Path, data: DataSource | None = None) -> DeviceState:

@@ -22,13 +22,14 @@ from edgefl.config import PersonalizationConfig
 from edgefl.data.split import SPLIT_METADATA_NAME, SplitRecord, encode_split
 from edgefl.errors import ExportError
 from edgefl.plan.fill import fill_template
-from edgefl.plan.spec import Plan, read_task
+from edgefl.plan.spec import Plan, read_samples_config, read_task
 from edgefl.plan.tflite import with_metadata
 from edgefl.rng import derive_rng
 from edgefl.system.files import SECRET_MODE, write_atomic
 from edgefl.system.host import read_peak_rss_mb
 from edgefl.tasks.config import TaskConfig
 from edgefl.tasks.detector import TASK_METADATA_NAME, encode_model_task
+from edgefl.tasks.samples import SAMPLES_METADATA_NAME, encode_samples
 from edgefl.tasks.scores import measure_sample_losses
 from edgefl.types import Array, Labels, Mixture, Shard
 from firmware_export.quantize.device_route import RECIPES, Recipe, load_quantizer, quantize
@@ -86,7 +87,8 @@ def export_mixture(
     microcontroller. The float model runs on the default kernels, which differ by rounding only. Both are
     measured on the held-out samples, or on the training samples if nothing is held out.
 
-    A model of another task than classification carries its task as metadata, see `edgefl.tasks.detector`. The
+    Both models carry unit and layout of their samples as metadata, see `edgefl.tasks.samples`. A model of
+    another task than classification carries its task as metadata, see `edgefl.tasks.detector`. The
     float figures of such a task are those of real outputs, and so are the int8 figures, after the outputs are
     dequantized.
 
@@ -179,6 +181,10 @@ def export_mixture(
             for item in (made, model)
         )
         warnings = (*warnings, *measured.warnings)
+    made, model = (
+        with_metadata(item, SAMPLES_METADATA_NAME, encode_samples(read_samples_config(plan.spec)))
+        for item in (made, model)
+    )
     if split is not None:
         made, model = (
             with_metadata(item, SPLIT_METADATA_NAME, encode_split(split)) for item in (made, model)

@@ -15,7 +15,7 @@ from edgefl.client.validation import read_personalization
 from edgefl.config import FederationConfig, ModelConfig
 from edgefl.errors import PlanError
 from edgefl.learner.augmentation import read_augmentation
-from edgefl.plan.spec import INITIAL_FILE, Plan, PlanSpec, load_plan, read_task
+from edgefl.plan.spec import INITIAL_FILE, Plan, PlanSpec, load_plan, read_samples_config, read_task
 from edgefl.server.initial_weights import decode_initial_weights
 from edgefl.types import Weights
 
@@ -56,8 +56,8 @@ def list_differing_options(spec: PlanSpec, config: FederationConfig) -> list[str
     """Return a warning for each option with different values in the plan and the configuration.
 
     The comparison covers the algorithm's options that the configuration sets or implies, `[augmentation]`,
-    `[task]`, the keys of `[model]` that the configuration sets, and all of `[personalization]` except
-    `deadline_s`. The aggregator reads `deadline_s` from the configuration.
+    `[task]`, the keys of `[model]` and `[samples]` that the configuration sets, and all of
+    `[personalization]` except `deadline_s`. The aggregator reads `deadline_s` from the configuration.
 
     Args:
         spec: spec of the plan.
@@ -87,11 +87,27 @@ def list_differing_options(spec: PlanSpec, config: FederationConfig) -> list[str
         for key, value in asdict(config.augmentation).items()
         if augmented[key] != value
     ]
-    return [
+    planned_samples = asdict(read_samples_config(spec))
+    stated = [
+        (f"[samples] {key}", planned_samples[key], value)
+        for key, value in asdict(config.samples).items()
+        if value and planned_samples[key] != value
+    ]
+    warnings = [
         f"the plan has {key} = {planned_value!r}, the configuration {value!r}; the plan's value is used. "
         "To use the configuration's, build the plan with `edgefl plan build --config`"
-        for key, planned_value, value in options + settings + changes + _list_model_changes(spec, config)
+        for key, planned_value, value in options
+        + settings
+        + changes
+        + stated
+        + _list_model_changes(spec, config)
     ]
+    if planned_samples["scale"] == 1 and not config.samples.scale:
+        warnings.append(
+            "the model scales its own input, so devices do not divide their samples: the plan has scale = 1 "
+            "in [samples]"
+        )
+    return warnings
 
 
 def _list_model_changes(spec: PlanSpec, config: FederationConfig) -> list[tuple[str, Any, Any]]:

@@ -12,7 +12,7 @@ import pytest
 from edgefl.config import DataConfig, PartitionConfig
 from edgefl.data import load_data, make_shards
 from edgefl.data.npz import save_shard
-from edgefl.data.sources import load_source, parse_source
+from edgefl.data.sources import load_samples, parse_source
 
 FUNCTION = """
 import numpy as np
@@ -60,7 +60,7 @@ def test_folder_function_and_npz_give_the_same_update(train_once, toys, tmp_path
     order = np.argsort(y, kind="stable")
     x = x[order]
     y = y[order]
-    save_by_class(x, y, tmp_path / "samples", ["ant", "bee", "cat"])
+    save_by_class(x, y, tmp_path / "samples", ["0", "1", "2"])
     np.savez(tmp_path / "same.npz", x=x, y=y)
     np.save(tmp_path / "values.npy", x)
     np.save(tmp_path / "labels.npy", y)
@@ -70,7 +70,7 @@ def test_folder_function_and_npz_give_the_same_update(train_once, toys, tmp_path
     )
     assert len(set(hashes)) == 1
     assert counts == (32, 32, 32)
-    shards = [load_source(parse_source(note), seed=note["seed"]) for note in notes]
+    shards = [load_samples(parse_source(note), seed=note["seed"]).shard for note in notes]
     for shard in shards[1:]:
         assert shard.x_test.tobytes() == shards[0].x_test.tobytes()
     assert notes[2]["source"] == {"folder": str(tmp_path)}
@@ -99,7 +99,7 @@ def test_one_hot_labels_and_class_numbers_give_the_same_update(train_once, toys,
     assert hashes[0] == hashes[1]
 
 
-def test_folder_without_a_class_ends_the_device_with_remedy(
+def test_class_names_that_the_federation_does_not_state_end_the_device(
     federate, mosquitto_url, toys, fake_aggregator, tmp_path
 ):
     federation = federate(mosquitto_url)
@@ -111,8 +111,8 @@ def test_folder_without_a_class_ends_the_device_with_remedy(
     while aggregator.next("status").online:
         pass
     assert device.end() == 1
-    assert "this board has 2 classes (ant, cat), the federation has 3" in device.err
-    assert "classes.txt" in device.err
+    assert "have names ('ant', 'cat'), the federation has numbers" in device.err
+    assert "into [samples] of federation.toml" in device.err
 
 
 def test_windows_that_do_not_fit_the_plan_end_the_device(federate, mosquitto_url, fake_aggregator, tmp_path):

@@ -17,6 +17,7 @@ from edgefl.config import (
     ModelConfig,
     PartitionConfig,
     PersonalizationConfig,
+    SamplesConfig,
     parse_shape,
 )
 from edgefl.config.template import render_commented_toml
@@ -227,6 +228,7 @@ def init(
     personalization = PersonalizationConfig()
     if settings.learning_rate is not None:
         personalization = PersonalizationConfig(learning_rate=settings.learning_rate)
+    samples = _choose_samples(task.samples_config, table, task.config)
     config = FederationConfig(
         name=federation_name,
         rounds=rounds,
@@ -239,6 +241,7 @@ def init(
         partition=partition,
         personalization=personalization,
         task=task.config,
+        samples=samples,
     )
     for warning in check_config(config):
         click.echo(f"warning: {warning}", err=True)
@@ -250,6 +253,7 @@ def init(
         "data": {"name"} if task.dataset else set(),
         "partition": partition_keys,
     }
+    chosen["samples"] = {key for key, value in samples.as_plan_entry().items() if value}
     if settings.learning_rate is not None:
         chosen["personalization"] = {"learning_rate"}
     if task.config.is_classification:
@@ -293,6 +297,20 @@ def init(
                 else "the federation"
             )
         click.echo(f"or simulate {simulated} on this machine:\n  edgefl simulate {shlex.quote(str(path))}")
+
+
+def _choose_samples(samples: SamplesConfig, model: ModelConfig, task: TaskConfig) -> SamplesConfig:
+    """Return the table [samples] for a model, which may scale its input itself, and print what it decides."""
+    from edgefl.runs.pipeline import resolve_samples
+
+    unscaled = FederationConfig(model=model, task=task, samples=replace(samples, scale=0.0))
+    lines: list[str] = []
+    with Progress() as progress:
+        progress.update_live(f"looking at {model.name}")
+        resolved = resolve_samples(unscaled, lines.append)
+    for line in lines:
+        click.echo(f"    {line}", err=True)
+    return resolved if resolved.scale else samples
 
 
 def _ask_for_task(

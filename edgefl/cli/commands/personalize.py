@@ -9,11 +9,10 @@ import click
 import numpy as np
 
 from edgefl.data.forms import has_label_arrays
-from edgefl.data.npz import make_shard_and_split
-from edgefl.data.sources import DataSource, read_source
+from edgefl.data.sources import DataSource, load_samples_for_plan, read_source
 from edgefl.data.sources.options import add_data_options
 from edgefl.errors import ConfigError
-from edgefl.plan.spec import read_num_classes
+from edgefl.plan.spec import read_samples_config
 from edgefl.storage.device_directory import DeviceFiles, save_personal_model
 from edgefl.system.files import to_json_value
 from edgefl.system.format import align_columns, format_percent
@@ -66,7 +65,7 @@ def personalize(
         raise ConfigError(f"{out} is in use, expected a new or empty directory; give another --out")
     run = new_client.open_finished_run(run_path)
     spec = run.plan.spec
-    arrays = read_source(source)
+    arrays = read_source(source, read_samples_config(spec))
     if ignore_labels or (spec.is_classification and not has_label_arrays(arrays)):
         if out is not None:
             raise ConfigError(
@@ -74,7 +73,7 @@ def personalize(
                 "leave --ignore-labels out, or leave --out out"
             )
         gates = new_client.list_participant_gates(run)
-        x, labels = new_client.read_all_samples(arrays, source.data, spec)
+        x, labels = new_client.read_all_samples(arrays, source, spec)
         with Progress() as progress:
             progress.update_live(f"predicting {len(x)} samples")
             classes, experts = new_client.predict_for_new_client(run, gates, x)
@@ -91,14 +90,10 @@ def personalize(
         }
         click.echo(json.dumps(figures) if as_json else _format_unlabelled(figures))
         return
-    shard, split = make_shard_and_split(
-        arrays,
-        source.data,
-        seed=run.config.seed,
-        num_classes=read_num_classes(spec),
-        input_shape=spec.input_shape,
-        any_task=bool(spec.task),
-    )
+    loaded = load_samples_for_plan(source, spec, seed=run.config.seed)
+    shard, split = loaded.shard, loaded.split
+    for change in loaded.changes:
+        click.echo(f"{source.data}: {change}", err=True)
     with Progress() as progress:
         progress.update_live(f"personalizing with {split.train} samples")
         mixture, metrics, predicted = new_client.personalize_new_client(run, client_id, shard)

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.data import npz
-from edgefl.data.arrays import read_arrays
 from edgefl.data.dataset import Dataset
 from edgefl.data.forms import split_targets, to_training_form
 from edgefl.data.npz import (
@@ -24,21 +23,28 @@ from edgefl.data.npz import (
     find_num_classes,
     read_group_array,
     read_label_array,
+    read_npz,
     read_sample_array,
     read_target_array,
     split_arrays,
 )
+from edgefl.data.sources.classes import number_text_labels
 from edgefl.data.train_test import split_by_owner
+from edgefl.data.unit import check_unit, to_federation_classes
 from edgefl.errors import DataError
+from edgefl.tasks.samples import SamplesConfig
 from edgefl.types import Array, Labels
 
 DATASET_ARRAYS = ("client", "client_test", *npz.SHARD_ARRAYS)
 
 
-def load(path: str, seed: int = 1, *, test_share: float = 0.2) -> Dataset:
+def load(
+    path: str, seed: int = 1, samples: SamplesConfig | None = None, *, test_share: float = 0.2
+) -> Dataset:
     """Load a data set from one `.npz` file or from several.
 
-    uint8 samples are scaled to [0, 1]. Other samples stay unchanged. The array `client` names the client of
+    uint8 samples are divided by 255 and floats stay unchanged, unless the federation or the file states a
+    scale. The array `client` names the client of
     each sample by whole numbers or names, and clients become groups. Without `x_test`, a share of the samples
     of each client is held out, by the rule and seed of a device with the same samples: see
     `edgefl.data.npz.load_shard`. With `x_test`, the training samples of each client equal those of such a
@@ -47,6 +53,7 @@ def load(path: str, seed: int = 1, *, test_share: float = 0.2) -> Dataset:
     Args:
         path: path of the file, or several paths with commas between them.
         seed: random seed of the split.
+        samples: unit and layout of the federation, None without a federation.
         test_share: share of the samples to hold out, between 0 and 1.
 
     Raises:
@@ -54,13 +61,17 @@ def load(path: str, seed: int = 1, *, test_share: float = 0.2) -> Dataset:
     """
     if "," in path and not Path(path).exists():
         paths = path.split(",")
-        return _join_datasets([load(part, seed, test_share=test_share) for part in paths], paths)
+        return _join_datasets([load(part, seed, samples, test_share=test_share) for part in paths], paths)
     if not Path(path).is_file():
         raise DataError(f"no data set at {path}; {SAVEZ_REMEDY}")
-    stored = read_arrays(Path(path), DATASET_ARRAYS, some=True, remedy=SAVEZ_REMEDY)
+    stored = number_text_labels(read_npz(Path(path), DATASET_ARRAYS), Path(path).parent)
     has_labels = "y" in stored
-    arrays, _ = to_training_form(split_targets(stored))
     try:
+        if samples is not None:
+            check_unit(stored, samples)
+        arrays, _ = to_training_form(split_targets(stored), samples)
+        if samples is not None:
+            arrays = to_federation_classes(arrays, samples)
         x = read_sample_array(arrays, "")
         y = read_label_array(arrays, "")
         check_lengths(x, y, "")

@@ -294,13 +294,7 @@ def check_across_devices(
         text = f"samples have different shapes: {listed}; expected one shape"
         findings.append(SampleFinding("shapes", ERROR, tuple(shapes), text))
     findings += _compare_label_forms(summaries)
-    lists = {device.name: device.class_names for device in devices if device.class_names}
-    if len(set(lists.values())) > 1:
-        text = (
-            f"class names differ between {shorten_names(list(lists))}, so a class number means different "
-            "classes; put the same classes.txt on every device"
-        )
-        findings.append(SampleFinding("class-names", ERROR, tuple(lists), text))
+    findings += _compare_classes(devices, summaries)
     scales = {
         device.name: device.usual.spread for device in summaries if device.usual and device.usual.spread > 0
     }
@@ -312,6 +306,49 @@ def check_across_devices(
                 "all devices use the same unit?"
             )
             findings.append(SampleFinding("scales", WARNING, (low, high), text))
+    return findings
+
+
+def _compare_classes(
+    devices: Sequence[ReadableSamples], summaries: Sequence[DeviceSamples]
+) -> list[SampleFinding]:
+    """Find devices on which a class number means another class than on other devices."""
+    findings: list[SampleFinding] = []
+    lists = {device.name: device.class_names for device in devices if device.class_names}
+    labelled = {summary.name: summary.class_counts for summary in summaries if summary.class_counts}
+    numbered = [name for name in labelled if name not in lists]
+    if len(set(lists.values())) > 1:
+        listed = "; ".join(f"{name}: {', '.join(names[:8])}" for name, names in list(lists.items())[:4])
+        text = (
+            f"class names differ between {shorten_names(list(lists))}, so a class number means different "
+            f"classes ({listed}); put the same classes.txt on every device"
+        )
+        findings.append(SampleFinding("class-names", ERROR, tuple(lists), text))
+    if lists and numbered:
+        name = next(iter(lists))
+        text = (
+            f"classes have names on {shorten_names(list(lists))} ({', '.join(lists[name][:8])}) and numbers "
+            f"on {shorten_names(numbered)}, so a class number means different classes; use names or numbers "
+            "on every device"
+        )
+        findings.append(SampleFinding("class-names", ERROR, (*lists, *numbered), text))
+    counts = {
+        device.name: device.num_classes
+        for device in devices
+        if device.num_classes and device.name in labelled
+    }
+    largest = {name: classes[-1][0] for name, classes in labelled.items()}
+    lowest = min(counts.values(), default=0)
+    beyond = [name for name, label in largest.items() if counts and label >= lowest]
+    if (len(set(counts.values())) > 1 or beyond) and len(set(lists.values())) < 2:
+        stated = ", ".join(f"{name} {count}" for name, count in list(counts.items())[:8])
+        labels = ", ".join(f"{name} {largest[name]}" for name in beyond[:8])
+        text = (
+            f"devices state different numbers of classes ({stated}"
+            + (f"; largest label of {labels}" if labels else "")
+            + "), expected one number; state it alike on every device"
+        )
+        findings.append(SampleFinding("num-classes", ERROR, (*counts, *beyond), text))
     return findings
 
 

@@ -37,16 +37,22 @@ from edgefl.data.inspection.records import (
     SampleFinding,
     ValueRange,
 )
-from edgefl.data.npz import make_shard_and_split
+from edgefl.data.npz import make_samples
 from edgefl.data.split import SplitRecord
+from edgefl.data.unit import copy_class_names, describe_unit_conflict, list_class_names, suggest_unit
 from edgefl.errors import DataError
+from edgefl.tasks.samples import SamplesConfig
 from edgefl.types import Array, Labels
 
 MAX_CLASS_EXAMPLES = 10
 MAX_OUTLIER_EXAMPLES = 6
 
 
-def inspect_samples(devices: Mapping[str, Arrays], input_shape: tuple[int, ...] | None = None) -> Inspection:
+def inspect_samples(
+    devices: Mapping[str, Arrays],
+    input_shape: tuple[int, ...] | None = None,
+    samples: SamplesConfig | None = None,
+) -> Inspection:
     """Inspect the samples of devices.
 
     Arrays of any form are accepted. Arrays that cannot be used for training are reported as findings.
@@ -54,15 +60,29 @@ def inspect_samples(devices: Mapping[str, Arrays], input_shape: tuple[int, ...] 
     Args:
         devices: by device name, the arrays that `edgefl.data.sources.read_source` returns.
         input_shape: input shape of the model. None guesses a likely shape.
+        samples: unit and layout of the federation. None takes what `edgefl init` would write.
     """
     findings: list[SampleFinding] = []
+    is_proposed = samples is None
+    if samples is None:
+        samples, sentences = suggest_unit(devices)
+        findings += [SampleFinding("unscaled", CHANGE, tuple(devices), sentence) for sentence in sentences]
+    if conflict := describe_unit_conflict(devices):
+        findings.append(SampleFinding("unit", ERROR, tuple(devices), conflict))
     readable = []
     splits: list[SplitRecord | None] = []
     for name, arrays in devices.items():
-        formed, changes = to_training_form(split_targets(arrays))
-        findings += [SampleFinding(_classify_change(item), CHANGE, (name,), item) for item in changes]
+        formed, changes = to_training_form(split_targets(arrays), samples)
+        kinds = {item: _classify_change(item) for item in changes}
+        findings += [
+            SampleFinding(kind, CHANGE, (name,), item)
+            for item, kind in kinds.items()
+            if not (is_proposed and kind == "unscaled")  # the proposed unit says it for all devices
+        ]
         try:
-            splits.append(make_shard_and_split(formed, name, count_overlapping=True)[1])
+            layout = copy_class_names(samples, arrays)
+            made = make_samples(arrays, name, samples=layout, count_overlapping=True, any_task=True)
+            splits.append(made.split)
         except DataError as error:
             splits.append(None)
             findings.append(SampleFinding("unusable", ERROR, (name,), str(error).removeprefix(f"{name}: ")))
@@ -135,8 +155,7 @@ def _read_device(
     finite = np.isfinite(x.reshape(len(x), -1)).all(axis=1) if x.size else np.zeros(len(x), bool)
     shaped = to_input_shape(x if finite.all() else x[finite], input_shape or guess_input_shape(shape))
     stored = arrays.get("x")
-    names = arrays.get("class_names")
-    listed = tuple(map(str, names.ravel())) if names is not None and names.dtype.kind == "U" else ()
+    listed = list_class_names(arrays)
     return ReadableSamples(
         name,
         shaped,
@@ -153,12 +172,11 @@ def _read_device(
 
 
 def _read_samples(x: NDArray[np.generic] | None) -> Array | None:
-    """Return float32 samples, with uint8 scaled, or None if the array cannot be read as samples."""
+    """Return float32 samples, or None if the array cannot be read as samples."""
     if x is None or x.dtype.kind not in "buif" or x.ndim < 2 or 0 in x.shape[1:]:
         return None
     with np.errstate(over="ignore", invalid="ignore"):
-        values = np.asarray(x, np.float32)
-    return values / np.float32(255) if x.dtype == np.uint8 else values
+        return np.asarray(x, np.float32)
 
 
 def _read_labels(y: NDArray[np.generic] | None, count: int) -> Labels | None:

@@ -60,9 +60,9 @@ def pool_clients(client_partitions: Mapping[str, ClientPartition]) -> dict[str, 
 def copy_shard(dataset: Dataset, client_partition: ClientPartition) -> Shard:
     """Copy the samples of one client out of a data set.
 
-    The arrays of the data set may be memory-mapped. Only the samples of the client are read. uint8 pictures
-    become float32 in [0, 1]. In the shard, the number of rotation steps of a sample is its side information,
-    and its recording is its group.
+    The arrays of the data set may be memory-mapped. Only the samples of the client are read. They become
+    float32, divided by the scale of the data set. In the shard, the number of rotation steps of a sample is
+    its side information, and its recording is its group.
 
     Args:
         dataset: the data set.
@@ -77,9 +77,15 @@ def copy_shard(dataset: Dataset, client_partition: ClientPartition) -> Shard:
         client_partition.train,
         client_partition.turns_train,
         client_partition,
+        dataset.scale,
     )
     x_test, y_test = _copy_part(
-        dataset.x_test, dataset.y_test, client_partition.test, client_partition.turns_test, client_partition
+        dataset.x_test,
+        dataset.y_test,
+        client_partition.test,
+        client_partition.turns_test,
+        client_partition,
+        dataset.scale,
     )
     train, test = client_partition.train, client_partition.test
     recording = dataset.recording_train
@@ -98,14 +104,19 @@ def copy_shard(dataset: Dataset, client_partition: ClientPartition) -> Shard:
 
 
 def _copy_part(
-    x: Array, y: Labels, indices: Labels, turns: Labels | None, client_partition: ClientPartition
+    x: Array,
+    y: Labels,
+    indices: Labels,
+    turns: Labels | None,
+    client_partition: ClientPartition,
+    scale: float,
 ) -> tuple[Array, Labels]:
     if len(indices) and int(indices[-1]) >= len(y):
         raise DataError(
             f"the client partition refers to sample {indices[-1]} of {len(y)}; it was made for another data "
             "set or subsample"
         )
-    samples = as_float(np.asarray(x[indices]))
+    samples = as_float(np.asarray(x[indices]), scale)
     labels = np.asarray(y[indices])
     if turns is not None:
         samples = rotate_by_turns(samples, turns, client_partition.turn_degrees)

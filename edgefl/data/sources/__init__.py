@@ -2,16 +2,18 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
-from edgefl.data.npz import make_shard, read_shard
+from edgefl.data.npz import LoadedSamples, make_samples, read_shard
+from edgefl.data.sources.classes import number_text_labels
 from edgefl.errors import ConfigError, DataError
-from edgefl.types import Shard
+from edgefl.plan.spec import PlanSpec, read_num_classes, read_samples_config
+from edgefl.tasks.samples import SamplesConfig
 
 CSV_OPTION_NAMES = "--window, --step, --label, --target and --channels"
 CSV_REMEDY = "add --window ROWS and --label COLUMN, or --target COLUMN for numbers to predict"
@@ -30,6 +32,7 @@ class DataSource:
         channels: the columns to use of a CSV source. Empty uses all other numeric columns.
         folder: a folder that is also searched for the module of a function. Empty for files.
         target: the columns of numbers to predict of a CSV source. Empty without such columns.
+        scale: what divides the stored values. 0 leaves it to the federation.
     """
 
     data: str
@@ -39,6 +42,7 @@ class DataSource:
     channels: tuple[str, ...] = ()
     folder: str = ""
     target: tuple[str, ...] = ()
+    scale: float = 0.0
 
     @property
     def is_function(self) -> bool:
@@ -64,7 +68,9 @@ def parse_source(record: Mapping[str, Any]) -> DataSource:
     source = DataSource(str(record["data"]), **(options | columns))
     types = [type(value) for value in asdict(source).values()]
     names = (*source.channels, *source.target)
-    if types != [str, int, int, str, tuple, str, tuple] or not all(type(name) is str for name in names):
+    if types != [str, int, int, str, tuple, str, tuple, float] or not all(
+        type(name) is str for name in names
+    ):
         raise ValueError("the data source has a value of the wrong type")
     return source
 
@@ -77,6 +83,7 @@ def make_source(
     label: str = "",
     channels: tuple[str, ...] = (),
     target: tuple[str, ...] = (),
+    scale: float = 0.0,
 ) -> DataSource:
     """Make the source that a user has named.
 
@@ -89,6 +96,7 @@ def make_source(
         label: the column of labels, for CSV. Empty reads windows without labels.
         channels: the columns to use, for CSV. Empty uses all other numeric columns.
         target: the columns of numbers to predict, for CSV.
+        scale: what divides the stored values. 0 leaves it to the federation.
 
     Raises:
         ConfigError: the options do not fit the kind of source, or do not fit together.
@@ -101,17 +109,19 @@ def make_source(
                 f"{CSV_OPTION_NAMES} are for CSV, but --data {data} is a function; cut the windows in the "
                 "function"
             )
-        return DataSource(data, folder=str(Path.cwd()))
+        return DataSource(data, folder=str(Path.cwd()), scale=scale)
     if path.suffix == ".csv" or (windows and path.is_dir()):
         if window < 1:
             raise ConfigError(f"{data} is CSV; {CSV_REMEDY}")
         _check_columns(label, channels, target)
-        return DataSource(str(path.resolve()), window, step or window, label, channels, target=target)
+        return DataSource(
+            str(path.resolve()), window, step or window, label, channels, target=target, scale=scale
+        )
     if windows:
         raise ConfigError(
             f"{CSV_OPTION_NAMES} are for a .csv file or a folder of them, received {data}; leave them out"
         )
-    return DataSource(str(path.resolve()))
+    return DataSource(str(path.resolve()), scale=scale)
 
 
 def _check_columns(label: str, channels: tuple[str, ...], target: tuple[str, ...]) -> None:
@@ -129,15 +139,21 @@ def _check_columns(label: str, channels: tuple[str, ...], target: tuple[str, ...
         )
 
 
-def read_source(source: DataSource) -> dict[str, NDArray[Any]]:
+def read_source(source: DataSource, samples: SamplesConfig | None = None) -> dict[str, NDArray[Any]]:
     """Read the arrays of a source: `x`, `y`, and other arrays that `edgefl.data.npz` describes.
 
     There is no `y` if the samples have no labels. `target` replaces it for numbers to predict of a CSV
     source.
 
+    Args:
+        source: the source.
+        samples: unit and layout of the federation, whose channels are read. None without a federation.
+
     Raises:
-        DataError: the source is missing or cannot be read.
+        DataError: the source is missing or cannot be read, or lacks a channel of the federation.
     """
+    if source.window and samples is not None and samples.channels:
+        source = _choose_federation_channels(source, samples.channels)
     path = Path(source.data)
     # Only the required reader is imported, because a board has little memory.
     if source.is_function:
@@ -147,35 +163,85 @@ def read_source(source: DataSource) -> dict[str, NDArray[Any]]:
     elif path.is_dir():
         read = import_module("edgefl.data.sources.class_folder").read_class_folder
     else:
-        return read_shard(path)
+        return number_text_labels(read_shard(path), path.parent)
     try:
-        return dict(read(source))
+        arrays = dict(read(source))
+        return number_text_labels(arrays, Path(source.folder)) if source.is_function else arrays
     except OSError as error:
         raise DataError(
             f"{source.data} cannot be read: {error}; check the path, and whether this account may read it"
         ) from error
 
 
-def load_source(
+def _choose_federation_channels(source: DataSource, channels: tuple[str, ...]) -> DataSource:
+    if source.channels and set(source.channels) != set(channels):
+        raise DataError(
+            f"{source.data}: --channels is {', '.join(source.channels)}, the federation has "
+            f"{', '.join(channels)}; leave --channels out"
+        )
+    return replace(source, channels=channels)
+
+
+def load_samples(
     source: DataSource,
+    samples: SamplesConfig | None = None,
     *,
     seed: int = 1,
     num_classes: int | None = None,
     input_shape: tuple[int, ...] | None = None,
-) -> Shard:
-    """Read a shard from any source.
+    count_overlapping: bool = False,
+    any_task: bool = False,
+) -> LoadedSamples:
+    """Read the samples of any source, in the unit and layout of a federation.
 
-    See `edgefl.data.npz.make_shard` for scaling, split, classes and shape.
+    See `edgefl.data.npz.make_samples` for scale, split, classes and shape.
 
     Args:
         source: the source.
+        samples: unit and layout of the federation, None without a federation.
         seed: random seed of the split.
         num_classes: number of classes. None uses the number in the source, or else the largest label + 1.
         input_shape: input shape of the model, None if unknown.
+        count_overlapping: count the windows of `x_test` that overlap training windows.
+        any_task: accept samples without labels, and labels that are no classes.
 
     Raises:
-        DataError: the source cannot be read or cannot be used for training.
+        DataError: the source cannot be read, cannot be used for training, or does not fit the federation.
     """
-    return make_shard(
-        read_source(source), source.data, seed=seed, num_classes=num_classes, input_shape=input_shape
+    return make_samples(
+        read_source(source, samples),
+        source.data,
+        samples=samples,
+        scale=source.scale,
+        seed=seed,
+        num_classes=num_classes,
+        input_shape=input_shape,
+        count_overlapping=count_overlapping,
+        any_task=any_task,
+    )
+
+
+def load_samples_for_plan(
+    source: DataSource, spec: PlanSpec, *, seed: int, count_overlapping: bool = False
+) -> LoadedSamples:
+    """Read the samples of any source for a plan: in its unit, layout, input shape and classes.
+
+    Args:
+        source: the source.
+        spec: the spec of the plan.
+        seed: random seed of the split, which is the seed of the federation.
+        count_overlapping: count the windows of `x_test` that overlap training windows.
+
+    Raises:
+        DataError: the source cannot be read, cannot be used for training, or does not fit the plan.
+        PlanError: this version of edgefl does not know how the plan reads samples.
+    """
+    return load_samples(
+        source,
+        read_samples_config(spec),
+        seed=seed,
+        num_classes=read_num_classes(spec),
+        input_shape=tuple(spec.input_shape),
+        count_overlapping=count_overlapping,
+        any_task=True,
     )

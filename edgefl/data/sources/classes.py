@@ -1,7 +1,9 @@
 """Class numbers for classes that have names."""
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +12,10 @@ from edgefl.config import suggest_nearest
 from edgefl.errors import DataError
 
 CLASS_LIST_FILE = "classes.txt"
+NUMBER = re.compile(r"[+-]?\d{1,20}([.,]\d{0,20})?", re.ASCII)
+ZERO_FRACTION = re.compile(r"(?<=\d)[.,]0*$")
+MAX_CLASS_NUMBER = 1e9
+"""A label above is a name, such as a serial number."""
 
 
 def read_class_list(path: Path) -> tuple[str, ...]:
@@ -37,8 +43,8 @@ def number_classes(labels: Iterable[str], folder: Path) -> tuple[dict[str, int],
     """Assign a class number to each class name.
 
     `classes.txt` in the folder defines the order. Without this file, names that are all whole numbers keep
-    these numbers, and the list of names is empty. Other names are numbered in alphabetical order, so a board
-    without samples of some class needs the file.
+    these numbers, and the list of names is empty. 3.0 is the number 3, because spreadsheets write it so.
+    Other names are numbered in alphabetical order.
 
     Args:
         labels: class names, in any order and with repetitions.
@@ -48,25 +54,69 @@ def number_classes(labels: Iterable[str], folder: Path) -> tuple[dict[str, int],
         The number of each name, and the names of all classes in order.
 
     Raises:
-        DataError: a name is not in the file, or two names are the same number.
+        DataError: a name is not in the file, two names are the same number, or a number has a fraction.
     """
     names = sorted(set(labels))
+    values = {name: _parse_number(name) for name in names}
+    whole = {
+        name: name if value is None or value != round(value) else f"{value:.0f}"
+        for name, value in values.items()
+    }
     if (folder / CLASS_LIST_FILE).is_file():
         listed = read_class_list(folder / CLASS_LIST_FILE)
-        if unknown := [name for name in names if name not in listed]:
+        chosen = {name: name if name in listed else ZERO_FRACTION.sub("", name) for name in names}
+        if unknown := [name for name in names if chosen[name] not in listed]:
             raise DataError(
                 f"the class {unknown[0]!r} is not in {folder / CLASS_LIST_FILE}; "
                 f"{suggest_nearest(unknown[0], list(listed))}"
             )
-        return {name: listed.index(name) for name in names}, listed
-    if all(name.isascii() and name.isdecimal() and len(name) < 10 for name in names):
-        numbers = {name: int(name) for name in names}
-        if len(set(numbers.values())) < len(numbers):
+        return {name: listed.index(chosen[name]) for name in names}, listed
+    if names and all(value is not None for value in values.values()):
+        if fractions := [name for name in names if not whole[name].lstrip("-").isdecimal()]:
+            raise DataError(
+                f"the label {fractions[0]!r} is a number, but no class, expected whole numbers or names; "
+                f"number the classes from 0, list them in {folder / CLASS_LIST_FILE}, or read them with "
+                "--target as numbers to predict"
+            )
+        numbers = {name: int(whole[name]) for name in names}
+        written = {ZERO_FRACTION.sub("", name) for name in names}
+        if len(set(numbers.values())) < len(written):
             raise DataError(
                 f"the classes {', '.join(names)} contain the same number twice; write each number in one way"
             )
         return numbers, ()
     return {name: number for number, name in enumerate(names)}, tuple(names)
+
+
+def _parse_number(name: str) -> float | None:
+    """Return the number that a name is, or None for another name."""
+    value = float(name.replace(",", ".")) if NUMBER.fullmatch(name) else None
+    return value if value is not None and abs(value) < MAX_CLASS_NUMBER else None
+
+
+def number_text_labels(arrays: Mapping[str, NDArray[Any]], folder: Path) -> dict[str, NDArray[Any]]:
+    """Return arrays in which labels that are texts have class numbers, as in a CSV file.
+
+    Args:
+        arrays: the arrays of an `.npz` file or of a function. Other labels stay unchanged.
+        folder: the folder that may contain `classes.txt`.
+
+    Raises:
+        DataError: as in `number_classes`.
+    """
+    texts = {
+        part: arrays[part] if arrays[part].dtype.kind == "U" else np.char.decode(arrays[part], "utf-8")
+        for part in ("y", "y_test")
+        if part in arrays and arrays[part].dtype.kind in "US" and arrays[part].ndim == 1
+    }
+    if not texts:
+        return dict(arrays)
+    labels = {part: [text.strip() for text in values.tolist()] for part, values in texts.items()}
+    numbers, names = number_classes([text for values in labels.values() for text in values], folder)
+    numbered = {
+        part: np.array([numbers[text] for text in values], np.int64) for part, values in labels.items()
+    }
+    return {**arrays, **numbered, **pack_class_names(names)}
 
 
 def pack_class_names(names: tuple[str, ...]) -> Mapping[str, NDArray[np.str_]]:

@@ -9,7 +9,7 @@ import click
 from edgefl.data.sources import CSV_OPTION_NAMES, make_source
 
 TARGET_OPTIONS = ("--target", "--target-column")
-SOURCE_OPTIONS = ("data", "window", "step", "label", "channels", "target_columns")
+SOURCE_OPTIONS = ("data", "window", "step", "label", "channels", "target_columns", "scale")
 
 
 def parse_source_options(params: Mapping[str, Any]) -> Any:
@@ -25,10 +25,18 @@ def parse_source_options(params: Mapping[str, Any]) -> Any:
     label = params["label"]
     if params["data"] is None and (window or step or label or channels or target):
         raise click.UsageError(f"{CSV_OPTION_NAMES} describe --data, which is missing; add --data")
-    return (
-        make_source(params["data"], window=window, step=step, label=label, channels=channels, target=target)
-        if params["data"] is not None
-        else None
+    if params["data"] is None and params["scale"]:
+        raise click.UsageError("--scale describes --data, which is missing; add --data")
+    if params["data"] is None:
+        return None
+    return make_source(
+        params["data"],
+        window=window,
+        step=step,
+        label=label,
+        channels=channels,
+        target=target,
+        scale=params["scale"],
     )
 
 
@@ -83,6 +91,12 @@ def add_data_options(
                 "--channels",
                 default="",
                 help="CSV: columns to use, A,B,C  [default: all numeric columns except labels and targets]",
+            ),
+            click.option(
+                "--scale",
+                type=click.FloatRange(0),
+                default=0.0,
+                help="Number that divides the stored values of --data  [default: as the federation says]",
             ),
         )
         for option in reversed(options):

@@ -78,8 +78,8 @@ def test_plan_has_its_own_format_and_survives_the_wire() -> None:
     assert read_task(again.spec) == replace(TASK, loss="huber")
     label = again.spec.find_signature("train").label
     assert label is not None and label.shape[1:] == (2,)
-    text = serialize_spec(replace(plan.spec, format=5))
-    with pytest.raises(PlanError, match="plan format 5, expected at most 4; update edgefl"):
+    text = serialize_spec(replace(plan.spec, format=6))
+    with pytest.raises(PlanError, match="plan format 6, expected at most 5; update edgefl"):
         parse_spec(text)
     with pytest.raises(PlanError, match="this is not a plan: TypeError"):
         parse_spec(json.dumps(json.loads(serialize_spec(plan.spec)) | {"task": ["anomaly"]}))

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from devices.local_dataset import LocalDataset
 from edgefl.cli.commands.datasets import datasets, partitions
 from edgefl.cli.commands.samples import data as samples
 from edgefl.config import PartitionConfig
 from edgefl.data import PARTITIONS, load_dataset, make_client_partitions
 from edgefl.data.npz import read_shard
 from edgefl.data.partitions.heatmap import render_heatmap
-from edgefl.data.sources import make_source
+from edgefl.data.sources import load_samples, make_source
 from edgefl.errors import ConfigError, DataError
 
 
@@ -169,7 +168,7 @@ def test_split_writes_numbers_and_samples_without_labels(
         text = run(samples, "split", data, "--partition", "iid", "--clients", "3", "-o", str(tmp_path / name))
         assert "samples of" not in text
     source = make_source(str(tmp_path / "numbers" / "pi-2.npz"))
-    shard = LocalDataset(source).load_shard()
+    shard = load_samples(source, any_task=True).shard
     assert shard.target_train is not None and shard.target_train.shape[1] == 1
     dataset = load_dataset(numeric_data)
     assert dataset.target_train is not None
@@ -177,5 +176,7 @@ def test_split_writes_numbers_and_samples_without_labels(
         tuple(x): float(y[0]) for x, y in zip(dataset.x_train.tolist(), dataset.target_train, strict=True)
     }
     assert [values[tuple(x)] for x in shard.x_train.tolist()] == shard.target_train[:, 0].tolist()
-    assert sorted(read_shard(tmp_path / "normal" / "pi-1.npz")) == ["group", "x", "x_test"]
-    assert not LocalDataset(make_source(str(tmp_path / "normal" / "pi-1.npz"))).load_shard().has_labels
+    assert sorted(read_shard(tmp_path / "normal" / "pi-1.npz")) == ["group", "scale", "x", "x_test"]
+    assert not load_samples(
+        make_source(str(tmp_path / "normal" / "pi-1.npz")), any_task=True
+    ).shard.has_labels

@@ -6,12 +6,13 @@ from hypothesis import given, settings
 from hypothesis.extra import numpy as arrays_of
 
 from devices.local_dataset import LocalDataset
-from edgefl.config import DataConfig
+from edgefl.config import DataConfig, SamplesConfig
 from edgefl.data import load_data
 from edgefl.data.forms import describe_shape_change, guess_input_shape, to_input_shape, to_training_form
 from edgefl.data.npz import make_shard
 from edgefl.data.sources import make_source
 from edgefl.errors import DataError
+from edgefl.plan.spec import PlanSpec
 
 SAMPLES = np.arange(2 * 3 * 8 * 9, dtype=np.float32).reshape(2, 3, 8, 9)
 
@@ -66,39 +67,42 @@ def test_ambiguous_and_invalid_labels_are_unchanged(y) -> None:
     assert changes == ()
 
 
-def test_float_pictures_up_to_255_are_divided_by_255() -> None:
-    x = np.zeros((2, 8, 8, 1))
-    x[0, 0, 0, 0] = 255
-    x[1, 0, 0, 0] = 51
-    converted, changes = to_training_form({"x": x, "x_test": x[1:]})
-    assert converted["x"].dtype == np.float32
-    assert (converted["x"][0, 0, 0, 0], converted["x"][1, 0, 0, 0]) == (1, np.float32(0.2))
-    assert converted["x_test"][0, 0, 0, 0] == np.float32(0.2)
-    assert len(changes) == 1 and "up to 255" in changes[0]
-
-
 @pytest.mark.parametrize(
-    "x",
+    ("dtype", "stated", "divisor"),
     [
-        np.full((1, 8, 8, 1), 255.5),  # not a whole number
-        np.full((1, 8, 8, 1), 300.0),
-        np.full((1, 8, 8, 1), 16.0),  # scikit-learn's digits range from 0 to 16
-        np.full((1, 8, 8, 1), -20.0),
-        np.full((1, 8, 8, 1), np.nan),
-        np.full((1, 8, 8, 1), 200, np.uint8),  # already scaled
-        np.full((1, 128, 9), 200.0),  # readings of a sensor
-        np.full((1, 40), 200.0),
+        (np.uint8, 0, 255),
+        (np.uint8, 255, 255),
+        (np.uint8, 1, 1),
+        (np.uint8, 16, 16),
+        (np.float32, 0, 1),
+        (np.float64, 0, 1),
+        (np.float32, 255, 255),
+        (np.float64, 255, 255),
+        (np.float16, 4, 4),
     ],
 )
-def test_other_samples_are_not_scaled(x) -> None:
-    converted, changes = to_training_form({"x": x})
-    assert converted["x"] is x
-    assert changes == ()
+@pytest.mark.parametrize("highest", [0, 1, 12, 16, 17, 255])
+def test_the_scale_depends_on_the_type_and_the_federation_and_never_on_the_values(
+    dtype, stated, divisor, highest
+) -> None:
+    x = np.zeros((2, 8, 8, 1), dtype)
+    x[0, 0, 0, 0] = highest
+    samples = SamplesConfig(scale=stated)
+    converted, changes = to_training_form({"x": x, "x_test": x[1:]}, samples)
+    expected = (x.astype(np.float32) / np.float32(divisor)).astype(np.float32)
+    assert np.array_equal(converted["x"].astype(np.float32), expected)
+    assert np.array_equal(converted["x_test"].astype(np.float32), expected[1:])
+    usual = divisor == (255 if np.dtype(dtype) == np.uint8 else 1)
+    assert len(changes) == (not usual)
 
 
-def test_fractional_test_samples_prevent_scaling() -> None:
-    x = np.full((1, 8, 8, 1), 200.0)
-    assert to_training_form({"x": x, "x_test": x + 0.5})[1] == ()
+def test_the_owner_states_a_scale_before_the_file_and_the_file_before_the_federation() -> None:
+    arrays = {"x": np.full((1, 4), 8.0, np.float32), "scale": np.asarray(4)}
+    assert to_training_form(arrays, SamplesConfig(scale=2), 8)[0]["x"][0, 0] == 1
+    assert to_training_form(arrays, SamplesConfig(scale=2))[0]["x"][0, 0] == 2
+    del arrays["scale"]
+    assert to_training_form(arrays, SamplesConfig(scale=2))[0]["x"][0, 0] == 4
+    assert to_training_form(arrays)[0]["x"] is arrays["x"]
 
 
 @pytest.mark.parametrize(
@@ -149,24 +153,17 @@ def test_shard_has_the_input_shape_of_the_model() -> None:
     assert shard.x_train.shape[1:] == shard.x_test.shape[1:] == (8, 9, 1)
 
 
-def test_conversion_to_training_form_is_idempotent() -> None:
-    rng = np.random.default_rng(0)
-    arrays = {"x": rng.integers(0, 256, (20, 9, 9, 1)).astype(float), "y": np.eye(4)[np.arange(20) % 4]}
-    once = to_training_form(arrays)[0]
-    twice, changes = to_training_form(once)
-    assert changes == ()
-    assert all(np.array_equal(once[name], twice[name]) for name in once)
-
-
 def test_device_trains_on_converted_samples(tmp_path) -> None:
     rng = np.random.default_rng(0)
     x = rng.integers(0, 256, (20, 28, 28))
     np.savez(tmp_path / "good.npz", x=x[..., None].astype(np.uint8), y=np.arange(20) % 4)
     np.savez(tmp_path / "odd.npz", x=x.astype(float), y=np.eye(4)[np.arange(20) % 4])
     usual, unconverted = (LocalDataset(make_source(str(tmp_path / name))) for name in ("good.npz", "odd.npz"))
+    samples = SamplesConfig(scale=255, max_value=1)
+    spec = PlanSpec("mlp", "fedavg", {}, (28, 28, 1), 4, (), (), samples=samples.as_plan_entry())
+    expected, converted = (dataset.load_shard(spec, 3) for dataset in (usual, unconverted))
     assert usual.changes == ()
     assert len(unconverted.changes) == 2
-    expected, converted = (dataset.load_shard(3, 4, (28, 28, 1)) for dataset in (usual, unconverted))
     for name in ("x_train", "y_train", "x_test", "y_test"):
         assert np.array_equal(getattr(expected, name), getattr(converted, name)), name
     assert unconverted.describe_shape_change((28, 28, 1)) == "samples of 28x28 get a channel axis: 28x28x1"
@@ -175,7 +172,9 @@ def test_device_trains_on_converted_samples(tmp_path) -> None:
 
 def test_simulation_reads_converted_samples(tmp_path) -> None:
     np.savez(tmp_path / "a.npz", x=np.full((20, 3, 8, 9), 204.0), y=np.eye(2)[np.arange(20) % 2])
-    dataset = load_data(DataConfig(f"npz:{tmp_path / 'a.npz'}"), 1, input_shape=(8, 9, 3))
+    dataset = load_data(
+        DataConfig(f"npz:{tmp_path / 'a.npz'}"), 1, input_shape=(8, 9, 3), samples=SamplesConfig(scale=255)
+    )
     assert dataset.x_train.shape[1:] == dataset.x_test.shape[1:] == (8, 9, 3)
     assert set(dataset.x_train.ravel().tolist()) == {float(np.float32(0.8))}
     assert dataset.num_classes == 2

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.data.npz import load_shard, make_shard, make_shard_and_split, save_shard
+from edgefl.data.npz import load_shard, make_samples, make_shard, save_shard
 from edgefl.data.split import RULES, SplitRecord, decode_split, encode_split
 from edgefl.errors import DataError
 from edgefl.types import Shard
@@ -56,7 +56,8 @@ def test_groups_are_not_divided_and_training_samples_store_their_group(tmp_path:
         "y": np.repeat([0, 1, 0, 0, 1, 1], 5),
         "group": names,
     }
-    shard, split = make_shard_and_split(arrays, "here")
+    made = make_samples(arrays, "here")
+    shard, split = made.shard, made.split
     held_out_names = {names[int(value)] for value in shard.x_test[:, 0]}
     assert len(held_out_names & {*"bcd"}) == len(held_out_names & {*"aef"}) == 1 and len(shard.y_test) == 10
     assert shard.group_train is not None
@@ -70,10 +71,10 @@ def test_groups_are_not_divided_and_training_samples_store_their_group(tmp_path:
 
 
 def test_split_record_names_the_rule() -> None:
-    rules = {name: make_shard_and_split(arrays, name)[1].rule for name, arrays in SAMPLE_FILES.items()}
+    rules = {name: make_samples(arrays, name).split.rule for name, arrays in SAMPLE_FILES.items()}
     assert rules == {"recordings": "recording", "groups": "group", "time": "time", "ring": "window_number"}
     with_test_part = make_arrays() | {"x_test": make_arrays()["x"], "y_test": make_arrays()["y"]}
-    assert make_shard_and_split(with_test_part, "own")[1].rule == "x_test"
+    assert make_samples(with_test_part, "own").split.rule == "x_test"
 
 
 def test_only_recording_of_a_file_with_test_samples_is_cut() -> None:
@@ -99,7 +100,8 @@ def test_overlapping_groups_of_a_file_with_test_samples_are_joined() -> None:
         "x_test": windows_of(2, 16, 7),
         "y_test": np.array([0, 1]),
     }
-    shard, split = make_shard_and_split(arrays, "here")
+    made = make_samples(arrays, "here")
+    shard, split = made.shard, made.split
     np.testing.assert_array_equal(shard.x_train, x, "no window is left out")
     assert shard.group_train is not None
     assert np.unique(shard.group_train, return_inverse=True)[1].tolist() == [0, 0, 0, 0, 0, 0, 1, 1]
@@ -112,15 +114,15 @@ def test_split_record_counts_test_windows_that_overlap_training_windows() -> Non
     x = windows[::2]
     x_test = np.concatenate([windows_of(1, 16, 9), windows[1:2], x[3:4]])
     arrays = {"x": x, "y": np.arange(6) % 2, "x_test": x_test, "y_test": np.array([0, 1, 0])}
-    split = make_shard_and_split(arrays, "here", count_overlapping=True)[1]
+    split = make_samples(arrays, "here", count_overlapping=True).split
     assert split.overlapping == 2
     assert "2 of 3 windows of x_test overlap training windows" in split.description
     assert decode_split(encode_split(split)) == split
     without_overlap = arrays | {"x_test": x_test[:1], "y_test": np.array([0])}
-    split = make_shard_and_split(without_overlap, "here", count_overlapping=True)[1]
+    split = make_samples(without_overlap, "here", count_overlapping=True).split
     assert (split.overlapping, split.description) == (0, RULES["x_test"])
     pictures = {name: each.reshape(len(each), 16, 2, 1) for name, each in arrays.items() if "x" in name}
-    split = make_shard_and_split(arrays | pictures, "here", count_overlapping=True)[1]
+    split = make_samples(arrays | pictures, "here", count_overlapping=True).split
     assert split.overlapping == 0
 
 
@@ -227,5 +229,5 @@ def test_files_that_are_not_shards_are_refused(tmp_path: Path) -> None:
 def test_whole_numbers_to_predict_are_no_classes_of_the_split(group: Any) -> None:
     x = np.random.default_rng(1).normal(size=(100, 4)).astype(np.float32)
     arrays = {"x": x, "y": 10 * np.arange(100)} | ({} if group is None else {"group": group})
-    shard, _ = make_shard_and_split(arrays, "hours.npz", any_task=True)
+    shard = make_samples(arrays, "hours.npz", any_task=True).shard
     assert (len(shard.y_train), len(shard.y_test)) == (80, 20)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edgefl.data.forms import split_targets
-from edgefl.data.npz import load_shard, make_shard_and_split, save_shard
+from edgefl.data.npz import load_shard, make_samples, save_shard
 from edgefl.data.task_form import TaskShards, to_task_form
 from edgefl.errors import DataError
 from edgefl.tasks.config import CLASSIFICATION_TASK, TaskConfig
@@ -45,7 +45,7 @@ def test_listed_labels_are_the_anomalies() -> None:
 
 
 def test_samples_without_labels_are_normal() -> None:
-    shard, _ = make_shard_and_split({"x": np.concatenate([X, X + 9])}, "x.npz", any_task=True)
+    shard = make_samples({"x": np.concatenate([X, X + 9])}, "x.npz", any_task=True).shard
     formed = to_task_form(shard, ANOMALY)
     assert len(formed.x_train) + len(formed.x_test) == 12
     assert formed.anomaly_test is not None and not formed.anomaly_test.any()
@@ -56,13 +56,13 @@ def test_samples_without_labels_are_normal() -> None:
 
 def test_numbers_become_targets_and_survive_a_file(tmp_path) -> None:
     y = np.array([0.5, -1, 2, 3, 4, 5], np.float64)
-    shard, _ = make_shard_and_split({"x": X, "y": y}, "x.npz", any_task=True)
+    shard = make_samples({"x": X, "y": y}, "x.npz", any_task=True).shard
     formed = to_task_form(shard, REGRESSION)
     assert formed.y_train.dtype == np.float32 and formed.y_train.shape[1:] == (1,)
     assert sorted([*formed.y_train[:, 0], *formed.y_test[:, 0]]) == sorted(y)
     save_shard(tmp_path / "s.npz", shard)
     with np.load(tmp_path / "s.npz") as file:
-        again, _ = make_shard_and_split(dict(file), "s.npz", any_task=True)
+        again = make_samples(dict(file), "s.npz", any_task=True).shard
     np.testing.assert_array_equal(to_task_form(again, REGRESSION).y_train, formed.y_train)
     with pytest.raises(DataError, match=r"y is float32\[\d, 1\]"):
         load_shard(tmp_path / "s.npz")
@@ -98,7 +98,7 @@ def test_shard_of_anomalies_only_is_refused() -> None:
 def test_target_that_is_not_finite_is_refused() -> None:
     y = np.array([0.5, np.nan, 2, 3, 4, 5])
     with pytest.raises(DataError, match=r"NaN or infinite values in 1 of 6 samples, first at 1; clean"):
-        make_shard_and_split({"x": X, "y": y}, "x.npz", any_task=True)
+        make_samples({"x": X, "y": y}, "x.npz", any_task=True)
 
 
 def test_shards_are_converted_on_access() -> None:
@@ -112,4 +112,4 @@ def test_shards_are_converted_on_access() -> None:
 def test_numbers_without_labels_of_the_test_part_are_refused() -> None:
     y = np.array([0.5, 1, 2, 3, 4, 5])
     with pytest.raises(DataError, match="there is no array y_test"):
-        make_shard_and_split({"x": X, "y": y, "x_test": X}, "x.npz", any_task=True)
+        make_samples({"x": X, "y": y, "x_test": X}, "x.npz", any_task=True)

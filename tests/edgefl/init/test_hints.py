@@ -11,7 +11,7 @@ from edgefl.cli import main as cli
 from edgefl.config import load_config
 from edgefl.data import load_data, make_shards
 from edgefl.data.npz import load_shard
-from edgefl.data.sources import load_source, make_source
+from edgefl.data.sources import load_samples, make_source
 from edgefl.errors import DataError
 
 RNG = np.random.default_rng(0)
@@ -58,7 +58,13 @@ def test_a_probable_mistake_is_named_with_its_remedy(tmp_path, capsys, x, y, phr
         (draw_images(28, 28), LABELS, (28, 28, 1), "lenet5", ("28x28 get a channel axis", "28x28x1")),
         (draw_images(1, 28, 28), LABELS, (28, 28, 1), "lenet5", ("1x28x28", "channels first", "28x28x1")),
         (draw_images(3, 32, 32), LABELS, (32, 32, 3), "lenet5", ("3x32x32", "moved to the end", "32x32x3")),
-        (np.floor(draw_images(28, 28, 1) * 256), LABELS, (28, 28, 1), "lenet5", ("255", "divided by 255")),
+        (
+            np.floor(draw_images(28, 28, 1) * 256),
+            LABELS,
+            (28, 28, 1),
+            "lenet5",
+            ("255", "divided by 255", "scale = 255"),
+        ),
         (draw_images(28, 28, 1), np.eye(10)[LABELS], (28, 28, 1), "lenet5", ("one-hot", "10 classes")),
         (draw_images(9), LABELS[:, None].astype(float), (9,), "softmax", ("float64[100, 1]",)),
     ],
@@ -155,12 +161,12 @@ def test_jpeg_folders_are_loaded_and_broken_files_refused(tmp_path, suffix) -> N
             Image.fromarray(np.full((8, 10, 3), 40 * (index + number), np.uint8)).save(
                 tmp_path / name / f"{number}{suffix}", "JPEG"
             )
-    shard = load_source(make_source(str(tmp_path)))
+    shard = load_samples(make_source(str(tmp_path))).shard
     assert shard.x_train.shape[1:] == (8, 10, 3) and shard.num_classes == 2
     assert float(shard.x_train.max()) <= 120 / 255 + 0.02
     (tmp_path / "cat" / f"0{suffix}").write_bytes(b"\xff\xd8\xff\xe0 no more")
     with pytest.raises(DataError, match="cannot be read as JPEG"):
-        load_source(make_source(str(tmp_path)))
+        load_samples(make_source(str(tmp_path)))
 
 
 def test_init_simulates_all_devices(tmp_path, capsys, monkeypatch) -> None:

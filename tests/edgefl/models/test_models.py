@@ -69,7 +69,15 @@ def test_models_have_the_published_number_of_weights(name, shape, classes, optio
 
 
 def test_every_model_file_is_listed_with_its_source():
-    others = {"__init__", "commands", "input_normalization", "keras_file", "options", "weights_file"}
+    others = {
+        "__init__",
+        "commands",
+        "input_normalization",
+        "input_scaling",
+        "keras_file",
+        "options",
+        "weights_file",
+    }
     files = {path.stem for path in Path(edgefl.models.__file__).parent.glob("*.py")} - others
     assert {name.replace("-", "_") for name in list_models()} == files
     assert all(list_models().values())

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgefl.data.npz import load_shard
-from edgefl.data.sources import load_source, make_source, read_source
+from edgefl.data.sources import load_samples, make_source, read_source
 from edgefl.errors import DataError
 
 
@@ -104,7 +104,7 @@ def test_npy_files_give_the_same_shard_as_an_npz_file(tmp_path):
             write_npy(tmp_path / dtype.__name__ / str(index % 2) / f"{index}.npy", value)
         order = [*range(0, 10, 2), *range(1, 10, 2)]
         np.savez(tmp_path / "same.npz", x=values[order], y=np.array(order) % 2)
-        one = load_source(make_source(str(tmp_path / dtype.__name__)), seed=4, num_classes=2)
+        one = load_samples(make_source(str(tmp_path / dtype.__name__)), seed=4, num_classes=2).shard
         two = load_shard(tmp_path / "same.npz", seed=4, num_classes=2)
         for name in ("x_train", "y_train", "x_test", "y_test"):
             np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
@@ -132,17 +132,17 @@ def test_error_for_a_missing_class_suggests_a_class_list(tmp_path):
         for index in range(5):
             write_npy(tmp_path / name / f"{index}.npy", np.float32([index, 2]))
     source = make_source(str(tmp_path))
-    assert load_source(source, num_classes=2).num_classes == 2
+    assert load_samples(source, num_classes=2).shard.num_classes == 2
     with pytest.raises(
         DataError,
         match=r"has 2 classes \(cat, fox\), the federation has 3; list .* without samples on this board",
     ):
-        load_source(source, num_classes=3)
+        load_samples(source, num_classes=3)
     (tmp_path / "dog").mkdir()  # an empty folder also counts as a class
-    assert sorted(set(load_source(source, num_classes=3).y_train.tolist())) == [0, 2]
+    assert sorted(set(load_samples(source, num_classes=3).shard.y_train.tolist())) == [0, 2]
     (tmp_path / "dog").rmdir()
     (tmp_path / "classes.txt").write_text("cat\ndog\nfox\n")
-    assert sorted(set(load_source(source, num_classes=3).y_train.tolist())) == [0, 2]
+    assert sorted(set(load_samples(source, num_classes=3).shard.y_train.tolist())) == [0, 2]
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from devices.local_dataset import LocalDataset
-from edgefl.data.sources import load_source, make_source, read_source
+from edgefl.data.sources import load_samples, make_source, read_source
 from edgefl.errors import ConfigError, DataError
 from firmware_export.commands.export import export
 
@@ -43,7 +42,9 @@ def test_windows_never_span_files_and_columns_match_by_name(tmp_path):
 def test_classes_txt_beside_the_file_numbers_the_classes(tmp_path):
     (tmp_path / "a.csv").write_text(WALK)
     (tmp_path / "classes.txt").write_text("stand\nwalk\nrun\n")
-    shard = load_source(make_source(str(tmp_path / "a.csv"), window=1, label="activity"), num_classes=3)
+    shard = load_samples(
+        make_source(str(tmp_path / "a.csv"), window=1, label="activity"), num_classes=3
+    ).shard
     assert sorted(np.r_[shard.y_train, shard.y_test].tolist()) == [1, 1, 2, 2, 2]
 
 
@@ -99,7 +100,7 @@ def test_rows_are_never_on_both_sides(tmp_path, files):
     for number in range(files):
         rows = "\n".join(f"{1000 * number + row},{'walk' if row < 60 else 'run'}" for row in range(120))
         (tmp_path / f"{number}.csv").write_text(f"value,activity\n{rows}\n")
-    shard = load_source(make_source(str(tmp_path), window=8, step=2, label="activity"), num_classes=2)
+    shard = load_samples(make_source(str(tmp_path), window=8, step=2, label="activity"), num_classes=2).shard
     trained, tested = (set(x.ravel().astype(int).tolist()) for x in (shard.x_train, shard.x_test))
     assert trained and tested and not trained & tested
     assert set(shard.y_train.tolist()) == set(shard.y_test.tolist()) == {0, 1}
@@ -132,7 +133,9 @@ def test_target_of_a_window_is_the_target_of_its_last_row(tmp_path):
 
 def test_whole_numbers_in_a_target_column_are_targets_and_no_classes(tmp_path):
     (tmp_path / "a.csv").write_text(POWER)
-    shard = LocalDataset(make_source(str(tmp_path), window=1, target=("volt",))).load_shard(num_classes=1)
+    shard = load_samples(
+        make_source(str(tmp_path), window=1, target=("volt",)), num_classes=1, any_task=True
+    ).shard
     assert shard.has_labels and shard.target_train is not None and shard.target_test is not None
     values = np.r_[shard.target_train, shard.target_test].ravel()
     assert sorted(values.tolist()) == [0, 2, 4, 6, 8, 10, 12]

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from edgefl.data.sources import DataSource, load_source, make_source, parse_source, read_source
+from edgefl.data.sources import DataSource, load_samples, make_source, parse_source, read_source
 from edgefl.errors import ConfigError, DataError
 
 
@@ -31,7 +31,7 @@ def module(tmp_path, monkeypatch):
 
 
 def test_result_of_the_function_becomes_the_shard(module):
-    shard = load_source(make_source(f"{module}:load"), num_classes=3)
+    shard = load_samples(make_source(f"{module}:load"), num_classes=3).shard
     assert (shard.x_train.shape, shard.x_test.shape, shard.num_classes) == ((4, 2), (2, 2), 3)
     assert set(shard.x_train.ravel().tolist()) == {float(np.float32(0.2))}
     assert len(sys.modules[module].calls) == 1

@@ -1,0 +1,92 @@
+"""Reads samples in the unit and layout of a `.tflite`, which `edgefl export` records in its metadata."""
+
+from edgefl.data.npz import LoadedSamples, make_samples
+from edgefl.data.sources import DataSource, read_source
+from edgefl.data.unit import StoredValues, list_class_names, read_stored_values
+from edgefl.errors import ExportError
+from edgefl.plan.tflite import read_metadata
+from edgefl.tasks.samples import GREY_SCALE, SAMPLES_METADATA_NAME, decode_samples
+from firmware_export.tflite.interpreter import LoadedModel
+
+MAX_UNIT_INPUT = 1.6
+"""An integer input with a smaller largest value takes pictures from 0 to 1."""
+
+
+def load_model_samples(
+    source: DataSource,
+    content: bytes,
+    loaded: LoadedModel,
+    *,
+    seed: int,
+    num_classes: int | None = None,
+    any_task: bool = False,
+) -> LoadedSamples:
+    """Read the samples of a source as the model was trained on them.
+
+    Args:
+        source: the source.
+        content: the bytes of the model.
+        loaded: the loaded model.
+        seed: random seed of the split.
+        num_classes: number of classes, None if unknown.
+        any_task: accept samples without labels, and labels that are no classes.
+
+    Returns:
+        The samples. A model without a record of its unit adds sentences on how they were read.
+
+    Raises:
+        DataError: the source cannot be read or does not fit the model.
+        ExportError: the model has no record, and the unit of the samples is ambiguous.
+    """
+    samples = decode_samples(read_metadata(content, SAMPLES_METADATA_NAME) or b"")
+    arrays = read_source(source, samples)
+    scale = source.scale
+    notes: tuple[str, ...] = ()
+    if samples is None:
+        if not scale and "scale" not in arrays and (values := read_stored_values(arrays)):
+            scale, notes = choose_unrecorded_scale(values, loaded)
+        if names := list_class_names(arrays):
+            notes += (f"the model has no class names; those of the samples are {', '.join(names[:20])}",)
+    made = make_samples(
+        arrays,
+        source.data,
+        samples=samples,
+        scale=scale,
+        seed=seed,
+        num_classes=num_classes,
+        input_shape=loaded.shape[1:],
+        any_task=any_task,
+    )
+    return LoadedSamples(made.shard, made.split, (*made.changes, *notes))
+
+
+def choose_unrecorded_scale(values: StoredValues, loaded: LoadedModel) -> tuple[float, tuple[str, ...]]:
+    """Return the scale of samples for a model without a record of its unit, and a sentence about it.
+
+    uint8 values are divided by 255 and floats are taken as they are. Float pictures of whole grey levels are
+    divided by 255 if the integer input of the model ends near 1: such values do not fit into it otherwise.
+
+    Args:
+        values: what the stored samples say about their unit.
+        loaded: the loaded model.
+
+    Raises:
+        ExportError: the pictures hold only 0 and 1, which both units allow.
+    """
+    if not values.are_grey_levels or values.high == 0:
+        return 0.0, ()
+    largest = (127 - loaded.zero_point) * loaded.scale
+    if not 0 < largest <= MAX_UNIT_INPUT:
+        return 0.0, (
+            "the model has no record of its unit; floats are taken as they are, pass --scale to divide them",
+        )
+    if values.high <= 1:
+        raise ExportError(
+            f"the model has no record of its unit, and its input goes up to {largest:.3g}; the samples are "
+            "floats that are 0 or 1, expected to know whether they are dark pictures of 0 to 255; pass "
+            "--scale 255 if they are, or --scale 1"
+        )
+    return GREY_SCALE, (
+        f"the model has no record of its unit, and its input goes up to {largest:.3g}; the whole grey levels "
+        "of the samples are divided by 255, pass --scale to change this",
+    )

@@ -1,0 +1,111 @@
+"""Models that scale their own input: which layers count, and what the plan then says about samples."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+from edgefl.algorithms.plans import build_plan
+from edgefl.config import FederationConfig, ModelConfig, SamplesConfig
+from edgefl.errors import ConfigError
+from edgefl.models import build_model, list_models
+from edgefl.models.input_scaling import (
+    InputScaling,
+    choose_samples,
+    find_constant_scaling,
+    find_input_scaling,
+)
+from edgefl.plan.spec import read_samples_config
+from edgefl.tasks.config import TaskConfig
+
+SHAPE = (8, 8, 1)
+PIXELS = np.random.default_rng(3).integers(0, 256, (200, *SHAPE)).astype(np.float32)
+
+
+def make_model(*first: layers.Layer) -> keras.Model:
+    return keras.Sequential([keras.Input(SHAPE), *first, layers.Flatten(), layers.Dense(3)])
+
+
+def adapt(samples: np.ndarray) -> layers.Normalization:
+    layer = layers.Normalization(name="scaler")
+    layer.adapt(samples)
+    return layer
+
+
+def train_norm(samples: np.ndarray) -> layers.BatchNormalization:
+    layer = layers.BatchNormalization(momentum=0.0, name="scaler")
+    layer(samples, training=True)
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("first", "high"),
+    [
+        (lambda: [layers.Rescaling(1 / 255, name="scaler")], 255),
+        (lambda: [layers.Rescaling(1 / 127.5, offset=-1, name="scaler")], 255),
+        (lambda: [layers.Rescaling(-1 / 255, offset=1, name="scaler")], 255),
+        (lambda: [layers.Reshape(SHAPE), layers.Rescaling(1 / 16, name="scaler")], 16),
+        (lambda: [keras.Sequential([keras.Input(SHAPE), layers.Rescaling(1 / 255, name="scaler")])], 255),
+        (lambda: [adapt(PIXELS)], 275),
+        (lambda: [train_norm(PIXELS)], 275),
+        (lambda: [layers.Rescaling(2.0, offset=-1)], None),
+        (lambda: [layers.Rescaling(255.0)], None),
+        (lambda: [layers.Rescaling(0.0)], None),
+        (lambda: [adapt(PIXELS / 255)], None),
+        (lambda: [train_norm(PIXELS / 255)], None),
+        (lambda: [layers.BatchNormalization()], None),
+        (lambda: [layers.Conv2D(2, 3), layers.Rescaling(1 / 255)], None),
+        (list, None),
+    ],
+)
+def test_the_first_layer_that_expects_other_values_than_0_to_1_is_found(first, high) -> None:
+    found = find_input_scaling(make_model(*first()))
+    if high is None:
+        assert found is None
+        return
+    assert found is not None
+    assert (found.layer, found.high) == ("scaler", pytest.approx(high, abs=3))
+
+
+def test_constants_of_the_configuration_count_like_a_layer() -> None:
+    pixels = find_constant_scaling(ModelConfig(mean=(33.3,), std=(78.6,)))
+    assert pixels is not None and pixels.high == pytest.approx(190.5)
+    assert find_constant_scaling(ModelConfig(mean=(0.13,), std=(0.31,))) is None
+    assert find_constant_scaling(ModelConfig()) is None
+
+
+def test_no_built_in_model_scales_its_input() -> None:
+    for name in list_models():
+        shape = (16, 3) if name in ("cnn1d", "conv-autoencoder") else (32, 32, 1)
+        task = TaskConfig("anomaly" if "autoencoder" in name else "classification")
+        model = ModelConfig(name, shape, task.count_outputs(shape, 10))
+        assert find_input_scaling(build_model(model, task)) is None, name
+
+
+@pytest.mark.parametrize(
+    ("samples", "shape", "expected"),
+    [
+        (SamplesConfig(), SHAPE, SamplesConfig(scale=1, max_value=255)),
+        (SamplesConfig(max_value=1), SHAPE, SamplesConfig(scale=1, max_value=255)),
+        (SamplesConfig(scale=1), SHAPE, SamplesConfig(scale=1)),
+        (SamplesConfig(), (16, 3), SamplesConfig(scale=1)),
+    ],
+)
+def test_samples_of_a_model_that_scales_are_not_divided(samples, shape, expected) -> None:
+    assert choose_samples(samples, InputScaling("scaler", 255), shape) == expected
+    assert choose_samples(samples, None, shape) == samples
+
+
+def test_scale_beside_a_scaling_layer_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match="scale is 255, and the layer 'scaler' of the model scales samples of up"
+    ):
+        choose_samples(SamplesConfig(scale=255), InputScaling("scaler", 255), SHAPE)
+
+
+def test_plan_of_a_model_that_scales_says_so(tmp_path) -> None:
+    make_model(layers.Rescaling(1 / 255, name="scaler")).save(tmp_path / "own.keras")
+    config = FederationConfig(model=ModelConfig(str(tmp_path / "own.keras"), SHAPE, 3))
+    plan, _ = build_plan(config)
+    assert read_samples_config(plan.spec) == SamplesConfig(scale=1, max_value=255)
+    assert plan.spec.format == 5

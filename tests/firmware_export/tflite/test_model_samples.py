@@ -1,0 +1,55 @@
+"""Samples for a model whose file states no unit."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgefl.data.unit import read_stored_values
+from edgefl.errors import ExportError
+from firmware_export.tflite.interpreter import LoadedModel
+from firmware_export.tflite.model_samples import choose_unrecorded_scale
+
+UNIT_MODEL = LoadedModel(lambda x: x, (1, 8, 8, 1), np.int8, 1 / 255, -128, "a runtime")
+LEVEL_MODEL = replace(UNIT_MODEL, scale=1.0)
+FLOAT_MODEL = replace(UNIT_MODEL, dtype=np.float32, scale=0.0, zero_point=0)
+
+
+def make_pictures(highest: float, dtype: type = np.float32) -> np.ndarray:
+    x = np.zeros((4, 8, 8, 1), dtype)
+    x[1, 2, 3, 0] = highest
+    return x
+
+
+@pytest.mark.parametrize("highest", [2, 12, 16, 17, 255])
+def test_whole_grey_levels_are_divided_for_an_input_up_to_1_however_dark_they_are(highest) -> None:
+    values = read_stored_values({"x": make_pictures(highest)})
+    assert values is not None
+    scale, notes = choose_unrecorded_scale(values, UNIT_MODEL)
+    assert scale == 255
+    assert "are divided by 255, pass --scale" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("x", "model"),
+    [
+        (make_pictures(255, np.uint8), UNIT_MODEL),  # its type decides
+        (make_pictures(0.5), UNIT_MODEL),
+        (make_pictures(254.5), UNIT_MODEL),
+        (make_pictures(0), UNIT_MODEL),
+        (make_pictures(255), LEVEL_MODEL),
+        (make_pictures(255), FLOAT_MODEL),
+        (make_pictures(9)[:, :, 0, 0], UNIT_MODEL),
+    ],
+)
+def test_other_samples_are_read_by_their_type(x, model) -> None:
+    values = read_stored_values({"x": x})
+    assert values is not None
+    assert choose_unrecorded_scale(values, model)[0] == 0
+
+
+def test_pictures_of_0_and_1_are_ambiguous() -> None:
+    values = read_stored_values({"x": make_pictures(1)})
+    assert values is not None
+    with pytest.raises(ExportError, match="pass --scale 255 if they are, or --scale 1"):
+        choose_unrecorded_scale(values, UNIT_MODEL)
