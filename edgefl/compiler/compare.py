@@ -95,36 +95,37 @@ def check_network(network: Network) -> None:
     Raises:
         PlanError: outputs, gradients or moving statistics differ, or Keras cannot run the model.
     """
-    sample = draw_sample(network)
+    values = draw_values(network, BATCH)
     for training in (False, True):
-        expected = _run_keras(network, sample, training)
-        received = _run_network(network, sample, training)
+        expected = _run_keras(network, values, training)
+        received = _run_network(network, values, training)
         tolerance = TOLERANCES["train" if training else "predict"]
         wrong = [
             name for name, value in expected.items() if measure_difference(received[name], value) > tolerance
         ]
         if wrong:
-            layer = _find_wrong_layer(network, sample, training) or wrong[-1].rsplit("/", 1)[0]
+            layer = _find_wrong_layer(network, values, training) or wrong[-1].rsplit("/", 1)[0]
             raise PlanError(
                 f"layer {layer} cannot be compiled: its {'training step' if training else 'output'} in a "
                 "plan differs from Keras; replace it with a layer that `edgefl plan build --help` lists"
             )
 
 
-def draw_sample(network: Network) -> ComparedValues:
+def draw_values(network: Network, batch: int) -> ComparedValues:
     """Return weights and samples on both sides of 0.
 
     Args:
         network: the model.
+        batch: number of samples.
     """
     rng = np.random.default_rng(0)
     weights = {spec.name: draw_tensor(spec, rng) for spec in network.specs}
-    x = draw_tensor(TensorSpec("x", (BATCH, *network.input_shape)), rng)
+    x = draw_tensor(TensorSpec("x", (batch, *network.input_shape)), rng)
     for layer in flatten_layers(network.model.layers):
         if isinstance(layer, keras.layers.Masking):
             x[0, : x.shape[1] // 2] = layer.mask_value
-    cotangent = draw_tensor(TensorSpec("cotangent", (BATCH, int(network.model.outputs[0].shape[1]))), rng)
-    return ComparedValues(weights, x, _find_noise(network), cotangent)
+    cotangent = draw_tensor(TensorSpec("cotangent", (batch, int(network.model.outputs[0].shape[1]))), rng)
+    return ComparedValues(weights, x, _find_noise(network, batch), cotangent)
 
 
 def draw_tensor(spec: TensorSpec, rng: np.random.Generator) -> Array:
@@ -214,21 +215,21 @@ def draw_arguments(signature: SignatureSpec, num_classes: int) -> dict[str, Any]
     return args
 
 
-def _run_keras(network: Network, sample: ComparedValues, training: bool) -> dict[str, Array]:
+def _run_keras(network: Network, values: ComparedValues, training: bool) -> dict[str, Array]:
     """Return the outputs of the Keras model, and for training each gradient and new statistic by name."""
     model = network.model
     names = {id(variable): name for name, variable in network.variables.items()}
     trained, others = (
-        [tf.constant(sample.weights[names[id(v)]]) if id(v) in names else tf.identity(v.value) for v in part]
+        [tf.constant(values.weights[names[id(v)]]) if id(v) in names else tf.identity(v.value) for v in part]
         for part in (model.trainable_variables, model.non_trainable_variables)
     )
     try:
         with tf.GradientTape() as tape:
             tape.watch(trained)
             outputs, new, losses = model.stateless_call(
-                trained, others, tf.constant(sample.x), training=training, return_losses=True
+                trained, others, tf.constant(values.x), training=training, return_losses=True
             )
-            total = sum(losses, tf.reduce_sum(outputs * sample.cotangent))
+            total = sum(losses, tf.reduce_sum(outputs * values.cotangent))
         gradients = tape.gradient(total, trained, unconnected_gradients=tf.UnconnectedGradients.ZERO)
     except Exception as error:  # Layers raise any type
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -246,52 +247,52 @@ def _run_keras(network: Network, sample: ComparedValues, training: bool) -> dict
     return results
 
 
-def _run_network(network: Network, sample: ComparedValues, training: bool) -> dict[str, Array]:
+def _run_network(network: Network, values: ComparedValues, training: bool) -> dict[str, Array]:
     """Return the same as `_run_keras`, computed layer by layer."""
-    weights = {name: tf.constant(value) for name, value in sample.weights.items()}
+    weights = {name: tf.constant(value) for name, value in values.weights.items()}
     trained = {name: weights[name] for name in network.trainable}
     with tf.GradientTape() as tape, collect_penalties() as penalties:
         tape.watch(trained)
         outputs, updates = network.apply(
-            weights, tf.constant(sample.x), training=training, noise=sample.noise
+            weights, tf.constant(values.x), training=training, noise=values.noise
         )
         if network.end:
             outputs = tf.nn.softmax(outputs)
         if network.task.loss == BINARY_LOSS:  # The logits are those of two classes
             outputs = outputs[:, 1:]
-        total = sum(map(tf.reduce_mean, penalties), tf.reduce_sum(outputs * sample.cotangent))
+        total = sum(map(tf.reduce_mean, penalties), tf.reduce_sum(outputs * values.cotangent))
     gradients = tape.gradient(total, trained, unconnected_gradients=tf.UnconnectedGradients.ZERO)
     results = {"outputs": np.asarray(outputs)}
     results |= {f"{name} value": np.asarray(updates.get(name, value)) for name, value in weights.items()}
     return results | {f"{name} gradient": np.asarray(value) for name, value in gradients.items()}
 
 
-def _find_noise(network: Network) -> dict[str, Array]:
+def _find_noise(network: Network, batch: int) -> dict[str, Array]:
     """Return noise with which the network drops the same values as the dropouts of the Keras model."""
     noise = {}
     states: dict[int, Any] = {}
-    for spec in network.list_noise(BATCH):
+    for spec in network.list_noise(batch):
         layer = network.dropouts[spec.name]
         state = states.get(id(layer), [tf.identity(v.value) for v in layer.non_trainable_variables])
         dropped, states[id(layer)] = layer.stateless_call(
-            [], state, tf.ones((BATCH, *layer.output.shape[1:])), training=True
+            [], state, tf.ones((batch, *layer.output.shape[1:])), training=True
         )
         corner = tuple(slice(size) for size in spec.shape)
         noise[spec.name] = np.where(np.asarray(dropped)[corner] > 0, 0.999, 0.0).astype(np.float32)
     return noise
 
 
-def _find_wrong_layer(network: Network, sample: ComparedValues, training: bool) -> str:
+def _find_wrong_layer(network: Network, values: ComparedValues, training: bool) -> str:
     """Return the name of the first layer of the network whose output differs from Keras, or ""."""
-    weights = {name: tf.constant(value) for name, value in sample.weights.items()}
-    received = network.apply_layers(weights, tf.constant(sample.x), training=training, noise=sample.noise)
-    values = [(variable, weights[name]) for name, variable in network.variables.items()]
+    weights = {name: tf.constant(value) for name, value in values.weights.items()}
+    received = network.apply_layers(weights, tf.constant(values.x), training=training, noise=values.noise)
+    state = [(variable, weights[name]) for name, variable in network.variables.items()]
     for layer in network.model.layers:
         if layer.name not in received or layer is network.model.layers[-1]:
             continue
-        with keras.StatelessScope(values):
+        with keras.StatelessScope(state):
             part = keras.Model(network.model.inputs, layer.output)
-            expected = part(tf.constant(sample.x), training=training)
+            expected = part(tf.constant(values.x), training=training)
         pairs = zip(tf.nest.flatten(received[layer.name]), tf.nest.flatten(expected), strict=True)
         if any(measure_difference(np.asarray(a), np.asarray(b)) > TOLERANCES["predict"] for a, b in pairs):
             return str(layer.name)

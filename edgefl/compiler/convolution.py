@@ -252,8 +252,8 @@ def differentiate_depthwise(op: Any, gradient: Tensor) -> list[Tensor]:
 def _check_layout(op: Any) -> None:
     if op.get_attr("data_format") != b"NHWC":
         raise PlanError(
-            f"layer {op.name.rpartition('/')[0]} has the data_format channels_first, expected "
-            "channels_last for TFLite; build the model with channels_last"
+            f"layer {op.name.rpartition('/')[0]} has the data_format channels_first, expected channels_last "
+            "for TFLite; build the model with channels_last"
         )
 
 

@@ -3,6 +3,7 @@
 import importlib
 import importlib.metadata
 import importlib.util
+import re
 from typing import Any
 
 from edgefl.errors import PlanError
@@ -71,6 +72,12 @@ def load_interpreter(
     try:
         return module.Interpreter(model_content=model, num_threads=threads, **options)
     except (ValueError, RuntimeError) as error:
+        missing = re.search(r"Didn't find op for builtin opcode '(\w+)'", str(error))
+        if reference and missing:
+            raise PlanError(
+                f"the reference kernels of {describe_runtime(name)} have no {missing[1]}; use the kernels "
+                "without --reference, or tflite-micro, which computes like a microcontroller"
+            ) from error
         raise PlanError(
             f"{describe_runtime(name)} rejects this model: {str(error).strip()}; it is damaged or has a "
             "newer format"

@@ -19,6 +19,8 @@ from edgefl.types import Array
 
 FILE_IDENTIFIER = b"TFL3"
 """File identifier at byte 4."""
+STATE_OPERATORS = frozenset({"CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"})
+"""Operators of a model that keeps a state, such as a streaming model for wake words."""
 SCHEMA_VERSION = 3
 """Version of the schema."""
 FLATBUFFER_ALIGNMENT_BYTES = 16
@@ -258,6 +260,12 @@ def read_subgraph(model: bytes | bytearray, name: str = "the model") -> Subgraph
         ModelFileError: the model cannot be read, or has several subgraphs.
     """
     subgraphs = read_model(model, name).subgraphs
+    stored = {operator.name for graph in subgraphs for operator in graph.operators} & STATE_OPERATORS
+    if stored:
+        raise ModelFileError(
+            f"{name} keeps a state from one run to the next ({', '.join(sorted(stored))}), expected a model "
+            "without state; export the form of the model that takes a whole window, not a stream"
+        )
     if len(subgraphs) != 1:
         raise ModelFileError(
             f"{name} has {len(subgraphs)} subgraphs, expected one; remove loops and conditions from it"

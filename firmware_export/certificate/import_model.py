@@ -118,6 +118,11 @@ def read_samples(path: Path, model: bytes, count: int) -> tuple[Array, Labels]:
         )
     network = read_quantized_model(model)
     classes = math.prod(network.get_tensor(network.outputs[0]).shape)
+    if y.size and classes == 1:
+        raise DataError(
+            f"y of {path} has labels, and the model has one output, such as a sigmoid, which has no class of "
+            "highest score; leave y out, or end the model with Dense(2) and a softmax"
+        )
     if y.size and (y.min() < 0 or y.max() >= classes):
         raise DataError(
             f"y of {path} has labels from {y.min()} to {y.max()}, expected 0 to {classes - 1}, the outputs "

@@ -327,13 +327,20 @@ def build_concatenation(network: QuantizedModel, operator: Operator, name: str) 
     layers = []
     position = 0
     for i, (source, shape) in enumerate(zip(sources, shapes, strict=True)):
-        if (
-            source.data is not None
-            or source.scale[0] != output.scale[0]
-            or source.zero_point != output.zero_point
-        ):
+        if source.data is not None:
             raise refuse(
-                network, operator, "joins constants or tensors of different scales", "export the model again"
+                network,
+                operator,
+                f"joins the constant {source.name}",
+                "append the constant to the samples instead, or use ZeroPadding for zeros",
+            )
+        if source.scale[0] != output.scale[0] or source.zero_point != output.zero_point:
+            raise refuse(
+                network,
+                operator,
+                f"joins tensors of the scales {source.scale[0]:g} and {output.scale[0]:g}",
+                "quantize with a converter that gives them one scale, such as tf.lite.TFLiteConverter with "
+                "TFLITE_BUILTINS_INT8",
             )
         outward = position * strides[axis], shape, tuple(strides)
         layers.append(

@@ -204,8 +204,12 @@ def check_labels(labels: Sequence[str], outputs: int) -> None:
     """
     if labels and len(labels) != outputs:
         raise ExportError(
-            f"there are {len(labels)} labels, expected {outputs}, one for each output of the model; write "
-            "one per line"
+            f"there are {len(labels)} labels, expected {outputs}, one for each output of the model; "
+            + (
+                "a model with one output, such as a sigmoid, has no classes: leave the labels out"
+                if outputs == 1
+                else "write one per line"
+            )
         )
 
 

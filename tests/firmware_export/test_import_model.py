@@ -203,6 +203,20 @@ def test_wrong_number_of_labels_is_refused(model, tmp_path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_labels_of_a_model_with_one_output_are_refused(graphs, tmp_path) -> None:
+    """A sigmoid has no class of highest score, so there is no accuracy and no class name."""
+    path = tmp_path / "sigmoid.tflite"
+    sigmoid = graphs.Op("LOGISTIC", (0,), (1,))
+    tensors = [graphs.T((1, 1), 0.1, 0), graphs.T((1, 1), 1 / 256, -128)]
+    path.write_bytes(graphs.make_tflite(tensors, [sigmoid]))
+    (tmp_path / "labels.txt").write_text("no\nyes\n")
+    result = run_export(path, "-o", tmp_path / "out", "--target", "host", "--labels", tmp_path / "labels.txt")
+    assert "has no classes: leave the labels out" in str(result.exception)
+    np.savez(tmp_path / "samples.npz", x=np.zeros((4, 1), np.float32), y=np.array([0, 1, 1, 0]))
+    result = run_export(path, "-o", tmp_path / "out", "--target", "host", "--data", tmp_path / "samples.npz")
+    assert "the model has one output, such as a sigmoid" in str(result.exception)
+
+
 X = np.zeros((4, 8), np.float32)
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from edgefl.errors import ExportError, ModelFileError, PlanError
 from edgefl.plan.tflite import (
+    make_operator_code,
     pack_model,
     read_float_constants,
     read_metadata,
@@ -120,3 +121,11 @@ def test_several_subgraphs_are_refused_if_one_is_expected(model: bytes) -> None:
     assert len(read_model(packed).subgraphs) == 2
     with pytest.raises(ModelFileError, match="2 subgraphs, expected one"):
         read_subgraph(packed)
+
+
+def test_model_with_a_state_is_refused_by_its_operators(model: bytes) -> None:
+    root = unpack_model(model)
+    root.subgraphs = [*root.subgraphs, *root.subgraphs]
+    root.operatorCodes[0] = make_operator_code("VAR_HANDLE", 1)
+    with pytest.raises(ModelFileError, match=r"keeps a state .*VAR_HANDLE.*takes a whole window"):
+        read_subgraph(pack_model(root, 100))

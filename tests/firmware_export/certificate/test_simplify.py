@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from edgefl.errors import ExportError
+from edgefl.errors import ExportError, PlanError
 from edgefl.plan.tflite import pack_model, read_subgraph, unpack_model
 from firmware_export.certificate.import_model import read_imported_model
 from firmware_export.certificate.simplify import simplify_model
 from firmware_export.codegen.c_source import generate_c
 from firmware_export.commands.export import export
+from firmware_export.tflite.interpreter import load_tflite
 
 pytest.importorskip("tflite_micro")
 Q = (0.1, 3)
@@ -115,6 +116,14 @@ def make_elu(graphs):
         graphs.Op("QUANTIZE", (2,), (3,)),
     ]
     return graphs.make_tflite(tensors, operators)
+
+
+def test_reference_kernels_without_an_operator_are_named(graphs) -> None:
+    """ai-edge-litert has an int8 ELU, but no reference kernel of it."""
+    model = simplify_model(make_elu(graphs)).content
+    with pytest.raises(PlanError, match=r"reference kernels of \S+ \S+ have no ELU; .*without --reference"):
+        load_tflite(model, reference=True)
+    assert load_tflite(model).invoke(np.zeros((1, 256), np.int8)).shape == (256,)
 
 
 def test_float_elu_between_int8_layers_becomes_int8(compiled, graphs, tmp_path) -> None:

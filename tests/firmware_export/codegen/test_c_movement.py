@@ -328,6 +328,17 @@ def test_stored_shape_that_contradicts_the_operator_is_refused(graphs, name) -> 
         generate_c(make_contradictory_models(graphs)[name])
 
 
+def test_join_of_a_constant_or_of_two_scales_is_refused_with_a_remedy(graphs) -> None:
+    source, joined = graphs.T((1, 4), 0.1, 0), graphs.T((1, 8), 0.1, 0)
+    join = graphs.Op("CONCATENATION", (0, 1), (2,), {"axis": 1}, "Concatenation")
+    constant = graphs.T((1, 4), 0.1, 0, np.ones((1, 4), np.int8), name="ones")
+    with pytest.raises(ExportError, match=r"joins the constant ones.*append the constant to the samples"):
+        generate_c(graphs.make_tflite([source, constant, joined], [join]))
+    other = [graphs.T((1, 4), 0.2, 0), graphs.Op("RELU", (0,), (1,))]
+    with pytest.raises(ExportError, match=r"joins tensors of the scales 0\.2 and 0\.1.*one scale"):
+        generate_c(graphs.make_tflite([source, other[0], joined], [other[1], join]))
+
+
 def make_mixture(graphs, experts, *, shared=True):
     """Return a mixture: an optional trunk, experts of one dense layer, their gate, and the weighted sum.
 
