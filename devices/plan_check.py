@@ -20,7 +20,7 @@ from devices.boards import detect_machine
 from edgefl.algorithms import REGISTRY
 from edgefl.errors import PlanError, StateError
 from edgefl.plan.runtime import RUNTIME_VERSION
-from edgefl.plan.spec import PlanSpec
+from edgefl.plan.spec import PREDICT_MIXTURE, PREDICT_SINGLE, PlanSpec
 from edgefl.storage.device_directory import DeviceFiles
 from edgefl.system.files import open_no_link, write_state
 
@@ -51,7 +51,7 @@ def check_names(spec: PlanSpec, learner: str, allowed: AllowedCode) -> None:
         allowed: the names that the owner allows.
 
     Raises:
-        PlanError: the plan names other code, or its sizes are not positive.
+        PlanError: the plan names other code, or its sizes are not positive or contradict each other.
     """
     sizes = (spec.num_classes, *spec.input_shape)
     if not all(isinstance(size, int) and size > 0 for size in sizes):
@@ -59,6 +59,7 @@ def check_names(spec: PlanSpec, learner: str, allowed: AllowedCode) -> None:
             f"the plan has num_classes and input_shape {sizes}, expected integers above 0; build the plan "
             "again"
         )
+    _check_sizes(spec)
     if spec.algorithm not in (*REGISTRY, *allowed.algorithms):
         raise PlanError(
             f"the plan names the algorithm {str(spec.algorithm)[:100]!r}, expected a name of `edgefl "
@@ -80,6 +81,26 @@ def check_names(spec: PlanSpec, learner: str, allowed: AllowedCode) -> None:
             raise PlanError(
                 f"the plan names the model {str(name)[:100]!r}, expected a name of `edgefl models`; "
                 "if the model is your own code on this device, start the device with --model and this name"
+            )
+
+
+def _check_sizes(spec: PlanSpec) -> None:
+    """Check that the sizes of a plan are the sizes of its predictions.
+
+    Otherwise a damaged plan would look like samples of this device that do not fit.
+    """
+    for signature in spec.signatures:
+        if signature.name not in (PREDICT_SINGLE, PREDICT_MIXTURE):
+            continue
+        shapes = [tensor.shape[1:] for tensor in signature.data if tensor.name == "x"]
+        outputs = (
+            signature.out.shape[-1:] if signature.out and spec.is_classification else (spec.num_classes,)
+        )
+        if shapes != [tuple(spec.input_shape)] or outputs != (spec.num_classes,):
+            raise PlanError(
+                f"the plan has input_shape {spec.input_shape} and num_classes {spec.num_classes}, but its "
+                f"signature {signature.name} has the inputs {shapes} and outputs {outputs}; build the plan "
+                "again"
             )
 
 

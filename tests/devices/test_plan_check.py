@@ -1,16 +1,23 @@
 """The checks of a plan before a device runs it: the names in it, and its program in a child process."""
 
 import json
+import random
 import signal
 import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from devices.local_dataset import LocalDataset
 from devices.plan_check import AllowedCode, PlanTrials, check_names, try_in_child
-from edgefl.errors import PlanError
-from edgefl.plan.spec import Plan, encode_plan
+from devices.training import check_shard
+from edgefl.algorithms import REGISTRY, complete_algorithm_options
+from edgefl.data.sources import DataSource
+from edgefl.errors import ConfigError, PlanError
+from edgefl.plan.spec import Plan, encode_plan, parse_spec, read_num_classes, serialize_spec
+from tests.support.numpy_learner.softmax import softmax_spec
 
 SHA256 = "ab" * 32
 
@@ -41,6 +48,75 @@ def test_plan_may_use_only_allowed_names(toys, changes, learner, allowed, error)
         return
     with pytest.raises(PlanError, match=error):
         check_names(spec, learner, allowed)
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY))
+def test_plan_of_every_algorithm_has_consistent_sizes(name):
+    options = complete_algorithm_options(name, {})
+    check_names(softmax_spec(name, inputs=4, features=3, classes=3, options=options), "litert", AllowedCode())
+
+
+DAMAGED_VALUES = (
+    0,
+    1,
+    -1,
+    2,
+    5,
+    10**9,
+    2**70,
+    1.5,
+    "",
+    "x",
+    [],
+    {},
+    None,
+    True,
+    [4],
+    [2, 2],
+    {"a": 1},
+    ["x"],
+)
+
+
+def list_entries(value, path=()):
+    """Yield the path of every entry of a JSON tree."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield (*path, key)
+        yield from list_entries(item, (*path, key))
+
+
+def damage(text, seed):
+    """Return a specification of which one entry is removed or has another value."""
+    rng = random.Random(seed)
+    tree = json.loads(text)
+    *parents, key = rng.choice(list(list_entries(tree)))
+    inner = tree
+    for parent in parents:
+        inner = inner[parent]
+    if rng.random() < 0.2:
+        del inner[key]
+    else:
+        inner[key] = rng.choice(DAMAGED_VALUES)
+    return json.dumps(tree)
+
+
+def test_damaged_specification_is_refused_as_a_plan_and_not_as_wrong_samples(tmp_path):
+    """A device ends if its samples do not fit. A plan that contradicts itself only pauses it."""
+    x = np.ones((30, 4), np.float32)
+    np.savez(tmp_path / "shard.npz", x=x, y=np.arange(30) % 3)
+    samples = LocalDataset(DataSource(str(tmp_path / "shard.npz")))
+    text = serialize_spec(softmax_spec("fedavg", inputs=4, features=3, classes=3))
+    refused = 0
+    for seed in range(1000):
+        try:
+            spec = parse_spec(damage(text, seed))
+            check_names(spec, "litert", AllowedCode())
+            shard = samples.load_shard(None, read_num_classes(spec), spec.input_shape)
+            check_shard(shard, Plan(spec, b"", b""))
+        except (PlanError, ConfigError):
+            refused += 1
+    assert refused > 100
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 from hypothesis import strategies as st
-from safetensors.numpy import load, save
+from safetensors.numpy import load
 
 from edgefl.algorithms import PHASE_PERSONALIZE
 from edgefl.algorithms.names import COMPARE_SCALAR
@@ -154,7 +154,7 @@ class BoardNetwork(HostileNetwork):
         number = int(client_id.removeprefix("c"))
         samples = count_samples(client_id)
         if task.phase == PHASE_PERSONALIZE:
-            return TrainedUpdate(encode_models({}), samples, make_honest_result(number))
+            return TrainedUpdate(encode_models({}, task.codec), samples, make_honest_result(number))
         trained = self.algorithm.trained
         choices = [name for name in trained.choices if name in task.models]
         names = [*trained.required, *choices[: trained.min_choices]]
@@ -164,21 +164,21 @@ class BoardNetwork(HostileNetwork):
         metrics = {"loss": 1.0 + number / 100 - task.round / 10, "accuracy": 0.5 + number / 100}
         if COMPARE_SCALAR in task.scalars:
             metrics |= {"score_local": 0.5, "score_fine_tuned": 0.6, "score_mixture": 0.7 + number / 100}
-        return TrainedUpdate(encode_models(deltas), samples, metrics)
+        return TrainedUpdate(encode_models(deltas, task.codec), samples, metrics)
 
     def make_hostile_update(self, client_id, task):
         plans = self.hostile[client_id]
         answer = plans[self.turns[client_id] % len(plans)]
         self.turns[client_id] += 1
         self.repeats[client_id] = answer.times
-        tensors = {}
+        deltas = {}
         for i, name in enumerate(sorted(task.models)):
             if answer.models >> i & 1:
                 model = load(self.blobs[task.models[name]])
-                tensors |= {f"{name}/{key}": np.full_like(a, answer.value) for key, a in model.items()}
+                deltas[name] = {key: np.full_like(array, answer.value) for key, array in model.items()}
         if answer.extra:
-            tensors[f"{answer.extra}/w"] = np.full(3, answer.value, np.float32)
-        blob = save(tensors) if answer.blob is None else answer.blob
+            deltas[answer.extra] = {"w": np.full(3, answer.value, np.float32)}
+        blob = encode_models(deltas, task.codec) if answer.blob is None else answer.blob
         many = {f"{i}" + "\x7f" * 900: 1.0 for i in range(30)} if answer.many else {}
         return TrainedUpdate(blob, answer.samples, answer.metrics | many)
 

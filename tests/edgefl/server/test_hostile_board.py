@@ -6,10 +6,13 @@ Every round closes, all honest boards get a result, and no decision changes.
 import math
 import os
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from edgefl.algorithms import PHASE_PERSONALIZE, REGISTRY
+from edgefl.algorithms.robust import average_deltas
 from edgefl.server.comparison import rank_models, read_scores
 from edgefl.server.plausibility import find_problem, list_left_out_clients
 from edgefl.server.spread import summarize_accuracy
@@ -49,13 +52,16 @@ def check_decisions(network):
     assert (verdict.overall, verdict.measure) == ("better", "accuracy")
 
 
-@pytest.mark.parametrize("name", sorted(REGISTRY))
-@given(first=answers, second=answers)
-@settings(
+SLOW_OR_SMALL = settings(
     max_examples=EXAMPLES,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY))
+@given(first=answers, second=answers)
+@SLOW_OR_SMALL
 def test_hostile_boards_end_no_round_and_change_no_decision(name, first, second):
     network = BoardNetwork(name, [first, second])
     network.finish()
@@ -68,3 +74,45 @@ def test_hostile_boards_end_no_round_and_change_no_decision(name, first, second)
     assert personal >= set(network.honest)
     assert find_problem(state, state, 0.0) == "", "all models are finite"
     check_decisions(network)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"clients_per_round": 3},
+        {"clients_per_round": 2, "over_selection": 2.0, "late": "keep"},
+        {"mode": "async", "buffer": 2, "max_staleness": 2},
+        {"codec": "int8"},
+        {"codec": "top-10+deflate"},
+        {"options": {"mean": "median"}},
+        {"options": {"mean": "krum"}},
+        {"upload_slots": 1},
+    ],
+    ids=str,
+)
+@given(first=answers, second=answers)
+@SLOW_OR_SMALL
+def test_hostile_boards_end_no_round_of_other_modes(changes, first, second):
+    network = BoardNetwork("fedavg", [first, second], **changes)
+    network.finish()
+    state = network.memory.state
+    assert network.starts == 1 and state.phase == "done"
+    assert not list_left_out_clients(state) & set(network.honest)
+    assert {begin.client_id for begin in network.closed[-1].begins} >= set(network.honest)
+
+
+@given(
+    st.lists(st.tuples(st.floats(-1, 1), st.integers(1, 100)), min_size=1, max_size=5),
+    st.floats(-1e6, 1e6),
+    st.integers(1, 100_000),
+)
+def test_valid_update_moves_the_mean_by_its_share_of_the_samples(honest, delta, samples):
+    others = sum(count for _, count in honest)
+    mean = sum(value * count for value, count in honest) / others
+    terms = [({"w": np.array([value], np.float32)}, count) for value, count in (*honest, (delta, samples))]
+    moved = float(average_deltas("weighted", terms)["w"][0]) - mean
+    assert moved == pytest.approx(samples / (samples + others) * (delta - mean), rel=1e-4, abs=1e-5)
+    for kind in ("median", "trimmed"):
+        robust = average_deltas(kind, [*terms[:-1], *terms[:-1], terms[-1]])
+        values = [value for value, _ in honest]
+        assert min(values) - 1e-6 <= float(robust["w"][0]) <= max(values) + 1e-6
