@@ -91,6 +91,12 @@ def _check_sizes(path: Path, members: list[str]) -> None:
         raise ValueError(f"its arrays have {total:.3g} bytes, this machine has {memory:.3g} bytes of memory")
 
 
+def list_arrays(path: Path) -> list[str]:
+    """Return the names of all arrays in an `.npz` file that `read_arrays` can read."""
+    with np.load(path, allow_pickle=False) as file:
+        return list(file.files)
+
+
 def explain_read_error(error: Exception) -> str:
     """Return an explanation of an error that NumPy raised while it read a file.
 

@@ -116,7 +116,7 @@ def to_training_form(
         The converted arrays, and one sentence for each change.
     """
     formed = dict(arrays)
-    changes: list[str] = []
+    changes: list[str] = list(map(str, formed.pop("notes", np.array([], str)).tolist()))
     for part in PART_SUFFIXES:
         if f"y{part}" in arrays:
             labels, change = _to_class_numbers(arrays[f"y{part}"], f"y{part}")

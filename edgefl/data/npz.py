@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.data.arrays import read_arrays
+from edgefl.data.arrays import list_arrays, read_arrays
 from edgefl.data.forms import has_label_arrays, split_targets, to_input_shape, to_training_form
 from edgefl.data.recordings import (
     Recordings,
@@ -265,6 +265,11 @@ def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
         DataError: the file is not an `.npz`, has no `x`, or states a scale that is no number above 0.
     """
     arrays = read_arrays(path, names, some=True, remedy=SAVEZ_REMEDY)
+    if "x" not in arrays:
+        raise DataError(
+            f"{path}: there is no array x, the file has {', '.join(list_arrays(path)) or 'none'}; "
+            f"{SAVEZ_REMEDY}"
+        )
     scale = arrays.get("scale")
     if scale is not None and (
         scale.size != 1 or scale.dtype.kind not in "iuf" or not 0 < scale.item() < np.inf

@@ -172,9 +172,10 @@ def check_unit(arrays: Arrays, samples: SamplesConfig, scale: float = 0.0) -> No
 
 
 def suggest_samples(devices: Mapping[str, Arrays]) -> tuple[SamplesConfig, tuple[str, ...]]:
-    """Return unit and class names that a federation of these devices should state, see `suggest_unit`.
+    """Return unit, channels and class names that a federation of these devices should state.
 
-    Class names are stated if all devices name the same classes in the same order.
+    See `suggest_unit` for the unit. Class names are stated if all devices name the same classes in the same
+    order, and channels if all devices with named channels have the same.
 
     Args:
         devices: by device name, the stored arrays.
@@ -184,7 +185,10 @@ def suggest_samples(devices: Mapping[str, Arrays]) -> tuple[SamplesConfig, tuple
     """
     samples, sentences = suggest_unit(devices)
     lists = {copy_class_names(samples, arrays) for arrays in devices.values()}
-    return (lists.pop() if len(lists) == 1 else samples), sentences
+    if len(lists) == 1:
+        samples = lists.pop()
+    channels = {tuple(map(str, arrays["channels"])) for arrays in devices.values() if "channels" in arrays}
+    return (replace(samples, channels=channels.pop()) if len(channels) == 1 else samples), sentences
 
 
 def list_class_names(arrays: Arrays) -> tuple[str, ...]:

@@ -193,6 +193,8 @@ def find_task(
             raise DataError(f"{', '.join(finding.devices)}: {finding.text}")
     if len(samples.classes) != class_count:
         samples = replace(samples, classes=())
+    if len(samples.channels) != shapes[0][-1]:
+        samples = replace(samples, channels=())
     return replace(task, inspection=inspection, samples_config=samples)
 
 

@@ -239,7 +239,10 @@ def export(
         )
     if request is not None and update_key is not None:
         request = replace(request, update_device=device.client_id)
-    shard, split = device.read_shard_with_split()
+    device_samples = device.read_samples()
+    shard = device_samples.shard
+    for change in device_samples.changes:
+        click.echo(f"{device.data.data}: {change}", err=True)
     old = remove_certificate(out)
     with Progress() as progress:
         progress.update_live("quantizing and measuring")
@@ -251,7 +254,7 @@ def export(
             seed=device.seed,
             client_id=device.client_id,
             options=quantization,
-            split=split,
+            split=device_samples.split,
         )
         certificate = None
         if request is not None:

@@ -39,15 +39,15 @@ def fleet(run: Path, as_json: bool) -> None:
         for number, state in enumerate(states, 1):
             progress.update(f"client {number} of {len(states)}", number, len(states))
             device = read_state(state)
-            shard, split = device.read_shard_with_split()
+            samples = device.read_samples()
             report = export_mixture(
                 device.plan,
                 device.mixture,
-                shard,
+                samples.shard,
                 DeviceFiles(state).export,
                 seed=device.seed,
                 client_id=device.client_id,
-                split=split,
+                split=samples.split,
             )
             rows.append(
                 {

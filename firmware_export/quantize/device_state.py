@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from edgefl.data.npz import LoadedSamples
 from edgefl.data.sources import DataSource, load_samples_for_plan, parse_source
-from edgefl.data.split import SplitRecord
 from edgefl.data.task_form import to_task_form
 from edgefl.errors import StateError
 from edgefl.plan.spec import Plan, read_task
@@ -39,10 +39,10 @@ class DeviceState:
         Raises:
             DataError: the samples cannot be read or do not fit the plan.
         """
-        return self.read_shard_with_split()[0]
+        return self.read_samples().shard
 
-    def read_shard_with_split(self) -> tuple[Shard, SplitRecord]:
-        """Read the device's shard, split as in training, and the record of its split.
+    def read_samples(self) -> LoadedSamples:
+        """Read the device's samples, split as in training, with the record of the split.
 
         The shard is in the form of the plan's task, see `edgefl.data.task_form`. The record counts samples as
         they are stored.
@@ -52,7 +52,7 @@ class DeviceState:
         """
         spec = self.plan.spec
         loaded = load_samples_for_plan(self.data, spec, seed=self.seed, count_overlapping=True)
-        return to_task_form(loaded.shard, read_task(spec)), loaded.split
+        return replace(loaded, shard=to_task_form(loaded.shard, read_task(spec)))
 
 
 def read_state(directory: Path, data: DataSource | None = None) -> DeviceState:

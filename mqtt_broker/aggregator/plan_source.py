@@ -93,7 +93,7 @@ def list_differing_options(spec: PlanSpec, config: FederationConfig) -> list[str
         for key, value in asdict(config.samples).items()
         if value and planned_samples[key] != value
     ]
-    warnings = [
+    return [
         f"the plan has {key} = {planned_value!r}, the configuration {value!r}; the plan's value is used. "
         "To use the configuration's, build the plan with `edgefl plan build --config`"
         for key, planned_value, value in options
@@ -102,12 +102,24 @@ def list_differing_options(spec: PlanSpec, config: FederationConfig) -> list[str
         + stated
         + _list_model_changes(spec, config)
     ]
-    if planned_samples["scale"] == 1 and not config.samples.scale:
-        warnings.append(
-            "the model scales its own input, so devices do not divide their samples: the plan has scale = 1 "
-            "in [samples]"
-        )
-    return warnings
+
+
+def describe_scaling_model(spec: PlanSpec, config: FederationConfig) -> str:
+    """Return a sentence for a plan whose model scales its own input, else "".
+
+    Args:
+        spec: spec of the plan.
+        config: configuration of the federation.
+
+    Raises:
+        PlanError: this version of edgefl does not know a setting of the plan.
+    """
+    if read_samples_config(spec).scale != 1 or config.samples.scale:
+        return ""
+    return (
+        "the model scales its own input, so devices do not divide their samples: the plan has scale = 1 in "
+        "[samples]"
+    )
 
 
 def _list_model_changes(spec: PlanSpec, config: FederationConfig) -> list[tuple[str, Any, Any]]:

@@ -91,6 +91,7 @@ def start_aggregator(
     from mqtt_broker.aggregator.journal import has_federation, make_private_directory
     from mqtt_broker.aggregator.plan_source import (
         build_plan_in_child,
+        describe_scaling_model,
         list_differing_options,
         open_built_plan,
     )
@@ -127,6 +128,8 @@ def start_aggregator(
             built_plan, initial = open_built_plan(plan, settings)
             for line in list_differing_options(built_plan.spec, settings) if differing else ():
                 LOGGER.warning(line)
+            if scaling := describe_scaling_model(built_plan.spec, settings):
+                LOGGER.info(scaling)
             progress.update_live("")
             LOGGER.info(f"plan {built_plan.id[:8]}; federation {settings.name!r} at {hide_password(url)}")
             if security and settings.privacy.secure_aggregation:

@@ -21,7 +21,7 @@ from edgefl.config import (
     parse_shape,
 )
 from edgefl.config.template import render_commented_toml
-from edgefl.data.sources.options import split_column_names
+from edgefl.data.sources.options import parse_picture_size, split_column_names
 from edgefl.errors import ConfigError
 from edgefl.init.questions import Questions, as_count, as_name, choose_config_path, to_federation_name
 from edgefl.init.task import (
@@ -133,6 +133,10 @@ def list_next_commands(
     default="",
     help="CSV data: columns of numbers to predict, A,B.",
 )
+@click.option("--step", type=click.IntRange(0), default=0, help="CSV data: rows between windows.")
+@click.option("--channels", default="", help="CSV data: columns to use, A,B,C.")
+@click.option("--skip-empty", is_flag=True, help="CSV data: leave out windows with an empty cell.")
+@click.option("--resize", default="", metavar="HxW", help="Folders of pictures: resize to H rows, W columns.")
 @click.option("--json", "as_json", is_flag=True, help="Print path, answers and next commands as JSON.")
 def init(
     target: Path,
@@ -150,6 +154,10 @@ def init(
     window: int,
     label: str,
     target_columns: str,
+    step: int,
+    channels: str,
+    skip_empty: bool,
+    resize: str,
     as_json: bool,
 ) -> None:
     """Ask up to four questions and write TARGET, or TARGET/federation.toml. The file explains every key and
@@ -189,7 +197,15 @@ def init(
         input_shape,
         num_classes,
         kind,
-        {"window": window, "label": label, "target": split_column_names(target_columns)},
+        {
+            "window": window,
+            "step": step,
+            "label": label,
+            "target": split_column_names(target_columns),
+            "channels": split_column_names(channels),
+            "skip_empty": skip_empty,
+            "resize": parse_picture_size(resize),
+        },
     )
     recommended = USUAL_ALGORITHM
     if not task.config.is_classification:
@@ -266,9 +282,15 @@ def init(
     )
     csv_options = "".join(
         f" --{key} {shlex.quote(str(value))}"
-        for key, value in (("window", window), ("label", label), ("target", target_columns))
+        for key, value in (
+            ("window", window),
+            ("step", step),
+            ("label", label),
+            ("target", target_columns),
+            ("resize", resize),
+        )
         if value
-    )
+    ) + (" --skip-empty" if skip_empty else "")
     commands = list_next_commands(path, config, task, csv_options)
     if as_json:
         answers = {

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.cli.completion import complete_names, list_dataset_names, list_partition_names
-from edgefl.data.inspection.records import Inspection
+from edgefl.data.inspection.records import ERROR, Inspection
+from edgefl.data.sources.options import add_form_options
 from edgefl.errors import ConfigError
 from edgefl.system.files import SECRET_MODE, to_json_value, write_state
 from edgefl.system.progress import Progress
@@ -52,8 +54,11 @@ def data() -> None:
     help="CSV: columns of numbers to predict, A,B.",
 )
 @click.option("--channels", default="", help="CSV: columns to use, A,B,C  [default: all numeric columns]")
+@add_form_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
 def show(
+    ctx: click.Context,
     sources: tuple[str, ...],
     html: Path | None,
     window: int,
@@ -61,12 +66,15 @@ def show(
     label: str,
     target_columns: str,
     channels: str,
+    skip_empty: bool,
+    resize: str,
+    scale: float,
     as_json: bool,
 ) -> None:
     """Show class balance, ranges, duplicates, outliers and probable mistakes.
 
     FILE is a value of `edgefl device start --data`: an .npz file, a folder with one subfolder per class, a
-    CSV file, or module:function. Give one FILE per device.
+    CSV file, or module:function. Give one FILE per device. The exit code is 1 if there is an error.
 
     \b
     Example:
@@ -74,7 +82,7 @@ def show(
     """
     from edgefl.data.inspection.inspect import inspect_samples, name_devices
     from edgefl.data.sources import make_source, read_source
-    from edgefl.data.sources.options import split_column_names
+    from edgefl.data.sources.options import parse_picture_size, split_column_names
     from edgefl.report.samples_text import format_inspection
 
     device_sources = [
@@ -85,6 +93,9 @@ def show(
             label=label,
             channels=split_column_names(channels),
             target=split_column_names(target_columns),
+            scale=scale,
+            skip_empty=skip_empty,
+            resize=parse_picture_size(resize),
         )
         for source_name in sources
     ]
@@ -93,6 +104,8 @@ def show(
         for name, source in zip(name_devices(sources), device_sources, strict=True):
             progress.update_live(f"reading {source.data}")
             devices[name] = read_source(source)
+            if scale:
+                devices[name] = {**devices[name], "scale": np.asarray(scale)}
         progress.update_live("inspecting the samples")
         inspection = inspect_samples(devices)
     if html is not None:
@@ -105,6 +118,8 @@ def show(
         click.echo(format_inspection(inspection))
     if html is not None:
         click.echo(f"page     {html}", err=as_json)
+    if any(finding.severity == ERROR for finding in inspection.findings):
+        ctx.exit(1)
 
 
 def strip_samples(inspection: Inspection) -> dict[str, Any]:

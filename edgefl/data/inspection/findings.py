@@ -1,6 +1,6 @@
 """Finds probable mistakes in the samples of devices."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -307,6 +307,32 @@ def check_across_devices(
             )
             findings.append(SampleFinding("scales", WARNING, (low, high), text))
     return findings
+
+
+def compare_channels(devices: Mapping[str, Arrays]) -> list[SampleFinding]:
+    """Find devices whose channels have other names or another order than those of other devices.
+
+    Args:
+        devices: by device name, the stored arrays. Only CSV data have names of channels.
+    """
+    names, columns = (
+        {name: tuple(map(str, arrays[key])) for name, arrays in devices.items() if key in arrays}
+        for key in ("channels", "columns")
+    )
+    listed = "; ".join(f"{name}: {', '.join(items)}" for name, items in list(columns.items())[:4])
+    if len(set(names.values())) > 1:
+        text = (
+            f"channels differ, so a channel means different sensors ({listed}); name the same channels with "
+            "--channels on every device"
+        )
+        return [SampleFinding("channel-names", ERROR, tuple(names), text)]
+    if len(set(columns.values())) > 1:
+        text = (
+            f"columns have different orders ({listed}); the channels of every device are in the order "
+            f"{', '.join(next(iter(names.values())))}"
+        )
+        return [SampleFinding("channel-names", WARNING, tuple(names), text)]
+    return []
 
 
 def _compare_classes(

@@ -24,12 +24,14 @@ from edgefl.data.inspection.findings import (
     check_label_form,
     check_recordings,
     check_sample_shape,
+    compare_channels,
 )
 from edgefl.data.inspection.outliers import MAX_DESCRIBED_CHANNELS, find_outliers
 from edgefl.data.inspection.records import (
     CHANGE,
     ERROR,
     SEVERITIES,
+    WARNING,
     DeviceSamples,
     Inspection,
     ReadableSamples,
@@ -38,6 +40,7 @@ from edgefl.data.inspection.records import (
     ValueRange,
 )
 from edgefl.data.npz import make_samples
+from edgefl.data.sources.csv_windows import COUNTS_ROWS
 from edgefl.data.split import SplitRecord
 from edgefl.data.unit import copy_class_names, describe_unit_conflict, list_class_names, suggest_unit
 from edgefl.errors import DataError
@@ -68,14 +71,14 @@ def inspect_samples(
         samples, sentences = suggest_unit(devices)
         findings += [SampleFinding("unscaled", CHANGE, tuple(devices), sentence) for sentence in sentences]
     if conflict := describe_unit_conflict(devices):
-        findings.append(SampleFinding("unit", ERROR, tuple(devices), conflict))
+        findings.append(SampleFinding("units", ERROR, tuple(devices), conflict))
     readable = []
     splits: list[SplitRecord | None] = []
     for name, arrays in devices.items():
         formed, changes = to_training_form(split_targets(arrays), samples)
         kinds = {item: _classify_change(item) for item in changes}
         findings += [
-            SampleFinding(kind, CHANGE, (name,), item)
+            SampleFinding(kind, WARNING if COUNTS_ROWS in item else CHANGE, (name,), item)
             for item, kind in kinds.items()
             if not (is_proposed and kind == "unscaled")  # the proposed unit says it for all devices
         ]
@@ -105,6 +108,7 @@ def inspect_samples(
     for item, summary in zip(readable, summaries, strict=True):
         findings += check_device_samples(item, summary)
     findings += check_across_devices(readable, summaries, digests)
+    findings += compare_channels(devices)
     classes = sorted({label for summary in summaries for label, _ in summary.class_counts})
     num_classes = max(
         [*(item.num_classes for item in readable), *(label + 1 for label in classes)], default=0
@@ -127,6 +131,10 @@ def name_devices(sources: Sequence[str]) -> list[str]:
 def _classify_change(change: str) -> str:
     if "one-hot" in change:
         return "one-hot"
+    if change.startswith("channels "):
+        return "channels"
+    if "windows have an empty cell" in change:
+        return "empty-cells"
     return "unscaled" if change.startswith("x") else "label-type"
 
 

@@ -15,7 +15,7 @@ from edgefl.errors import ConfigError, DataError
 from edgefl.plan.spec import PlanSpec, read_num_classes, read_samples_config
 from edgefl.tasks.samples import SamplesConfig
 
-CSV_OPTION_NAMES = "--window, --step, --label, --target and --channels"
+CSV_OPTION_NAMES = "--window, --step, --label, --target, --channels and --skip-empty"
 CSV_REMEDY = "add --window ROWS and --label COLUMN, or --target COLUMN for numbers to predict"
 FUNCTION_PATTERN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
@@ -33,6 +33,8 @@ class DataSource:
         folder: a folder that is also searched for the module of a function. Empty for files.
         target: the columns of numbers to predict of a CSV source. Empty without such columns.
         scale: what divides the stored values. 0 leaves it to the federation.
+        skip_empty: leave out windows with an empty cell of a CSV source.
+        resize: rows and columns to which the pictures of a folder are resized. Empty keeps their size.
     """
 
     data: str
@@ -43,6 +45,8 @@ class DataSource:
     folder: str = ""
     target: tuple[str, ...] = ()
     scale: float = 0.0
+    skip_empty: bool = False
+    resize: tuple[int, ...] = ()
 
     @property
     def is_function(self) -> bool:
@@ -64,14 +68,17 @@ def parse_source(record: Mapping[str, Any]) -> DataSource:
         ValueError: a value has the wrong type.
     """
     options = dict(record.get("source", {}))
-    columns = {key: tuple(options.get(key, ())) for key in ("channels", "target")}
+    columns = {key: tuple(options.get(key, ())) for key in ("channels", "target", "resize")}
     source = DataSource(str(record["data"]), **(options | columns))
     types = [type(value) for value in asdict(source).values()]
     names = (*source.channels, *source.target)
-    if types != [str, int, int, str, tuple, str, tuple, float] or not all(
+    sizes = [type(size) for size in source.resize]
+    if types != [str, int, int, str, tuple, str, tuple, float, bool, tuple] or not all(
         type(name) is str for name in names
     ):
         raise ValueError("the data source has a value of the wrong type")
+    if sizes not in ([], [int, int]):
+        raise ValueError("the data source has a size of pictures that is no pair of whole numbers")
     return source
 
 
@@ -84,6 +91,8 @@ def make_source(
     channels: tuple[str, ...] = (),
     target: tuple[str, ...] = (),
     scale: float = 0.0,
+    skip_empty: bool = False,
+    resize: tuple[int, ...] = (),
 ) -> DataSource:
     """Make the source that a user has named.
 
@@ -97,12 +106,16 @@ def make_source(
         channels: the columns to use, for CSV. Empty uses all other numeric columns.
         target: the columns of numbers to predict, for CSV.
         scale: what divides the stored values. 0 leaves it to the federation.
+        skip_empty: leave out windows with an empty cell, for CSV.
+        resize: rows and columns of a picture, for a folder of pictures.
 
     Raises:
         ConfigError: the options do not fit the kind of source, or do not fit together.
     """
     path = Path(data)
-    windows = bool(window or step or label or channels or target)
+    windows = bool(window or step or label or channels or target or skip_empty)
+    if resize and (windows or (FUNCTION_PATTERN.fullmatch(data) and not path.exists())):
+        raise ConfigError(f"--resize is for a folder of pictures, received {data}; leave it out")
     if FUNCTION_PATTERN.fullmatch(data) and not path.exists():
         if windows:
             raise ConfigError(
@@ -115,13 +128,22 @@ def make_source(
             raise ConfigError(f"{data} is CSV; {CSV_REMEDY}")
         _check_columns(label, channels, target)
         return DataSource(
-            str(path.resolve()), window, step or window, label, channels, target=target, scale=scale
+            str(path.resolve()),
+            window,
+            step or window,
+            label,
+            channels,
+            target=target,
+            scale=scale,
+            skip_empty=skip_empty,
         )
     if windows:
         raise ConfigError(
             f"{CSV_OPTION_NAMES} are for a .csv file or a folder of them, received {data}; leave them out"
         )
-    return DataSource(str(path.resolve()), scale=scale)
+    if resize and not path.is_dir():
+        raise ConfigError(f"--resize is for a folder of pictures, received {data}; leave it out")
+    return DataSource(str(path.resolve()), scale=scale, resize=resize)
 
 
 def _check_columns(label: str, channels: tuple[str, ...], target: tuple[str, ...]) -> None:

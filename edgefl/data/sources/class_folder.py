@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from edgefl.data.sources import CSV_REMEDY, DataSource
 from edgefl.data.sources.classes import number_classes, pack_class_names
-from edgefl.data.sources.sample_files import SUFFIXES, read_sample
+from edgefl.data.sources.sample_files import PICTURE_SUFFIXES, SUFFIXES, read_sample
 from edgefl.errors import DataError
+from edgefl.system.natural_order import make_natural_key
 
 EXPECTED_LAYOUT = (
     f"expected DIR/CLASS/FILE, or DIR/FILE for samples without labels, with FILE one of {', '.join(SUFFIXES)}"
@@ -23,8 +24,9 @@ EXPECTED_LAYOUT = (
 def read_class_folder(source: DataSource) -> dict[str, NDArray[Any]]:
     """Read the samples of a folder of classes, or of a folder of samples without labels.
 
-    Classes and files are read in order of their names. Names that begin with a dot are ignored. An empty
-    class folder still counts as a class. In a folder without class folders, files of other kinds are ignored.
+    Files are read in natural order of their names, img9 before img10, and classes in alphabetical order.
+    Names that begin with a dot are ignored. An empty class folder still counts as a class. In a folder
+    without class folders, files of other kinds are ignored.
 
     Returns:
         `x`, and for a folder of classes `y`. If classes are numbered by name, also `class_names`: see
@@ -35,13 +37,13 @@ def read_class_folder(source: DataSource) -> dict[str, NDArray[Any]]:
             another shape, or class names are ambiguous.
     """
     folder = Path(source.data)
-    visible = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
-    classes = [path for path in visible if path.is_dir()]
+    visible = [path for path in _list_naturally(folder) if not path.name.startswith(".")]
+    classes = sorted(path for path in visible if path.is_dir())
     if not classes and any(path.suffix == ".csv" for path in visible):
         raise DataError(f"{folder} holds CSV files; {CSV_REMEDY}")
     samples = [path for path in visible if path.suffix.lower() in SUFFIXES and not path.is_dir()]
     if samples and not classes:
-        return {"x": _read_files(samples)}
+        return {"x": _read_files(samples, source.resize)}
     if samples:
         raise DataError(
             f"{folder} holds samples such as {samples[0].name} beside class folders such as "
@@ -52,24 +54,30 @@ def read_class_folder(source: DataSource) -> dict[str, NDArray[Any]]:
     files = [
         (path, numbers[class_folder.name])
         for class_folder in classes
-        for path in sorted(class_folder.iterdir())
+        for path in _list_naturally(class_folder)
         if not path.name.startswith(".")
     ]
     if not files:
         raise DataError(f"{folder} holds no samples; {EXPECTED_LAYOUT}")
-    x = _read_files([path for path, _ in files])
+    x = _read_files([path for path, _ in files], source.resize)
     return {"x": x, "y": np.array([number for _, number in files]), **pack_class_names(names)}
 
 
-def _read_files(files: Sequence[Path]) -> NDArray[Any]:
-    first = read_sample(files[0])
+def _list_naturally(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir(), key=lambda path: make_natural_key(path.name))
+
+
+def _read_files(files: Sequence[Path], size: tuple[int, ...]) -> NDArray[Any]:
+    first = read_sample(files[0], size)
     x = np.empty((len(files), *first.values.shape), first.values.dtype)
     for index, path in enumerate(files):
-        sample = read_sample(path)
+        sample = read_sample(path, size)
+        is_picture = path.suffix.lower() in PICTURE_SUFFIXES
         if (sample.kind, sample.values.shape) != (first.kind, first.values.shape):
             raise DataError(
                 f"{path} is {sample.kind} of shape {sample.values.shape}, expected {first.kind} of shape "
-                f"{first.values.shape} like {files[0]}; all samples need the same shape"
+                f"{first.values.shape} like {files[0]}; all samples need the same shape, "
+                f"{'resize them with --resize HxW' if is_picture else 'cut or pad them'}"
             )
         x[index] = sample.values
     return x

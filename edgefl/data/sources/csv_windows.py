@@ -3,57 +3,43 @@
 A source is a file or a folder of files. Each file has a header, and each row is one reading.
 """
 
-import csv
-import math
-from array import array
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.config import suggest_nearest
 from edgefl.data.sources import DataSource
 from edgefl.data.sources.classes import number_classes, pack_class_names
-from edgefl.data.sources.windows import FLOAT32_MAX, count_windows, cut_rows, cut_windows
+from edgefl.data.sources.csv_table import ColumnRequest, CsvTable, list_columns, read_table
+from edgefl.data.sources.windows import count_windows, cut_rows, cut_windows
 from edgefl.errors import DataError
+from edgefl.system.natural_order import make_natural_key
 
-MAX_COLUMNS = 4096
-
-
-@dataclass
-class Recording:
-    """The readings of one file.
-
-    Attributes:
-        rows: the values of all rows, one row after another, four bytes per value.
-        labels: the number of the label of each row, an index into all label names of the source. Empty
-            without labels.
-        targets: the numbers to predict of all rows, like `rows`. Empty without such numbers.
-        num_rows: number of rows.
-    """
-
-    rows: "array[float]" = field(default_factory=lambda: array("f"))
-    labels: "array[int]" = field(default_factory=lambda: array("i"))
-    targets: "array[float]" = field(default_factory=lambda: array("f"))
-    num_rows: int = 0
+MIN_EPOCH_S = 1.0e9
+MAX_EPOCH_S = 4.2e9
+"""A time between 2001 and 2103 in seconds since 1970."""
+COUNTS_ROWS = "counts the rows"
+"""A part of the note on a column that only counts."""
+EPOCH_UNITS = (1.0, 1e3, 1e6, 1e9)
 
 
 def read_csv_windows(source: DataSource) -> dict[str, NDArray[Any]]:
     """Read CSV recordings and cut them into windows.
 
-    Channels are the requested columns. Without a request, they are the columns with a number in the first
-    row, except for the label and the targets, in the order of the header. Files are read in order of their
-    names. A window never spans two files. It has the most frequent label of its rows, or the targets of its
-    last row.
+    Channels are the requested columns. Without a request, they are the columns of numbers of the first file,
+    in natural order of their names. Left out are the label and the targets, a column without a name that
+    counts rows, and times since 1970. Files are read in natural order of their names. A window never spans
+    two files. It has the most frequent label of its rows, or the targets of its last row.
 
     Returns:
         `x`, shape (n, window, channels), float32. With a label column, `y`, shape (n,), int64. With target
         columns, `target`, shape (n, columns), float32. `recording`, the number of the file of each window.
         `first_row`, the first row of each window in its file. `class_names`, if labels are names: see
-        `number_classes`.
+        `number_classes`. `channels`, the names of the channels, and `columns`, the same in the order of the
+        header. `notes`, sentences on how the columns were read.
 
     Raises:
         DataError: there is no file or no complete window, or a row cannot be used. The message names file and
@@ -61,151 +47,136 @@ def read_csv_windows(source: DataSource) -> dict[str, NDArray[Any]]:
     """
     path = Path(source.data)
     folder = path if path.is_dir() else path.parent
-    files = (
-        sorted(file for file in path.glob("*.csv") if not file.name.startswith("."))
-        if path.is_dir()
-        else [path]
-    )
+    files = [path]
+    if path.is_dir():
+        visible = [file for file in path.glob("*.csv") if not file.name.startswith(".")]
+        files = sorted(visible, key=lambda file: make_natural_key(file.name))
     if not files:
         raise DataError(f"{path} contains no .csv file; copy recordings to it, each with a header")
-    channels = source.channels
+    request = ColumnRequest(source.label, source.target, source.channels, source.skip_empty)
     names = dict[str, int]()
-    recordings = list[Recording]()
-    for file in files:
-        recording, channels = _read_recording(file, source, channels, names)
-        recordings.append(recording)
-    longest = max(recording.num_rows for recording in recordings)
-    if longest < source.window:
+    first = read_table(files[0], request, names)
+    if not first.num_rows:
         raise DataError(
-            f"{path}: no file is as long as a window: the longest has {longest} rows, expected "
-            f"{source.window}; use a smaller --window"
+            f"{files[0]} has no row below its header, expected {source.window} or more; remove the file"
         )
-    counts = [count_windows(recording.num_rows, source.window, source.step) for recording in recordings]
-    x = np.empty((sum(counts), source.window, len(channels)), np.float32)
+    channels, left_out = _choose_channels(first, request)
+    if not channels:
+        raise DataError(
+            f"{files[0]}: no column with a number besides labels and targets, expected at least one"
+            + (f"; {_describe_left_out(left_out)}" if left_out else "")
+        )
+    later = replace(request, channels=channels)
+    tables = [first, *(read_table(file, later, names, first.texts) for file in files[1:])]
+    for table in tables[1:]:
+        for name in list_columns(table, request):
+            if name not in first.header:
+                left_out[name] = f"not in {files[0].name}"
+    note = f"channels {', '.join(_describe_channel(first, name) for name in channels)}"
+    notes = [f"{note}; {_describe_left_out(left_out)}" if left_out else note]
+    columns = [name for name in first.header if name in channels]
+    return {
+        **_cut_tables(path, folder, source, tables, channels, names, notes),
+        "channels": np.array(channels),
+        "columns": np.array(columns),
+        "notes": np.array(notes),
+    }
+
+
+def _choose_channels(table: CsvTable, request: ColumnRequest) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the channels of a table in order, and the reason for each column that is left out."""
+    left_out = {}
+    channels = []
+    for name in list_columns(table, request):
+        values = np.frombuffer(table.numbers[name], np.float32) if name in table.numbers else None
+        if request.channels:
+            if name not in request.channels:
+                left_out[name] = "not requested"
+        elif values is None or not len(values):
+            left_out[name] = "text" if name in table.texts else "empty"
+        elif name in table.unnamed and _counts_rows(values):
+            left_out[name] = f"no name, {COUNTS_ROWS}"
+        elif _is_epoch_time(values):
+            left_out[name] = "time since 1970"
+        else:
+            channels.append(name)
+    return request.channels or tuple(sorted(channels, key=make_natural_key)), left_out
+
+
+def _describe_left_out(left_out: Mapping[str, str]) -> str:
+    return f"left out: {', '.join(f'{name} ({reason})' for name, reason in left_out.items())}"
+
+
+def _describe_channel(table: CsvTable, name: str) -> str:
+    if _counts_rows(np.frombuffer(table.numbers[name], np.float32)):
+        return f"{name} ({COUNTS_ROWS}; name the other columns in --channels to leave it out)"
+    return name
+
+
+def _counts_rows(values: NDArray[np.float32]) -> bool:
+    return len(values) > 1 and bool((np.diff(values) == 1).all())
+
+
+def _is_epoch_time(values: NDArray[np.float32]) -> bool:
+    low, high = float(values.min()), float(values.max())
+    return any(MIN_EPOCH_S * unit <= low <= high <= MAX_EPOCH_S * unit for unit in EPOCH_UNITS)
+
+
+def _cut_tables(
+    path: Path,
+    folder: Path,
+    source: DataSource,
+    tables: list[CsvTable],
+    channels: tuple[str, ...],
+    names: Mapping[str, int],
+    notes: list[str],
+) -> dict[str, NDArray[Any]]:
+    """Return the windows of all tables. A sentence about windows that are left out is added to `notes`."""
+    window, step = source.window, source.step
+    longest = max(table.num_rows for table in tables)
+    if longest < window:
+        raise DataError(
+            f"{path}: no file is as long as a window: the longest has {longest} rows, expected {window}; use "
+            "a smaller --window"
+        )
+    counts = [count_windows(table.num_rows, window, step) for table in tables]
+    x = np.empty((sum(counts), window, len(channels)), np.float32)
+    first_row = np.concatenate([np.arange(count, dtype=np.int64) * step for count in counts])
     files_of = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
-    first_row = np.concatenate([np.arange(count, dtype=np.int64) * source.step for count in counts])
     arrays: dict[str, NDArray[Any]] = {"x": x, "recording": files_of, "first_row": first_row}
-    number_of = np.empty(0, np.int64)
+    is_complete = np.ones(len(x), bool)
+    number_of = np.zeros(1, np.int64)
     if source.label:
         numbers, classes = number_classes(names, folder)
-        number_of = np.array([numbers[name] for name in names], np.int64)
+        number_of = np.array([*(numbers[name] for name in names), 0], np.int64)  # the last for no label
         arrays |= {"y": np.empty(len(x), np.int64), **pack_class_names(classes)}
     elif source.target:
         arrays["target"] = np.empty((len(x), len(source.target)), np.float32)
     end = 0
-    for recording, count in zip(recordings, counts, strict=True):
+    for table, count in zip(tables, counts, strict=True):
         begin = end
         end = end + count
-        rows = np.frombuffer(recording.rows, np.float32).reshape(-1, len(channels))
+        rows = np.stack([np.frombuffer(table.numbers[name], np.float32) for name in channels], axis=1)
+        if table.incomplete:
+            empty = np.zeros(table.num_rows + 1, np.int64)
+            empty[np.array(table.incomplete) + 1] = 1
+            passed = np.cumsum(empty)
+            starts = first_row[begin:end]
+            is_complete[begin:end] = passed[starts + window] == passed[starts]
         if source.label:
-            labels = number_of[np.frombuffer(recording.labels, np.intc)]
-            x[begin:end], arrays["y"][begin:end] = cut_windows(rows, labels, source.window, source.step)
+            labels = number_of[np.frombuffer(table.labels, np.intc)]
+            x[begin:end], arrays["y"][begin:end] = cut_windows(rows, labels, window, step)
             continue
-        x[begin:end] = cut_rows(rows, source.window, source.step)
+        x[begin:end] = cut_rows(rows, window, step)
         if source.target:
-            targets = np.frombuffer(recording.targets, np.float32).reshape(-1, len(source.target))
-            arrays["target"][begin:end] = targets[source.window - 1 :: source.step][:count]
-    return arrays
-
-
-def _read_recording(
-    path: Path, source: DataSource, channels: tuple[str, ...], names: dict[str, int]
-) -> tuple[Recording, tuple[str, ...]]:
-    """Read one file, and add new label names to `names`. The first file determines the channels."""
-    recording = Recording()
-    columns = list[tuple[str, int]]()
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = csv.reader(file, strict=True)
-            header = [cell.strip() for cell in next(rows, [])]
-            others = (*filter(None, (source.label,)), *source.target)
-            _check_header(path, header, (*others, *channels))
-            at = header.index(source.label) if source.label else None
-            targets_at = [(name, header.index(name)) for name in source.target]
-            for row in rows:
-                if not row:
-                    continue
-                where = f"{path}, line {rows.line_num}"
-                if len(row) != len(header):
-                    raise DataError(
-                        f"{where}: {len(row)} cells, expected {len(header)} as in the header; fix or remove "
-                        "the row"
-                    )
-                if not columns:
-                    channels = channels or _find_numeric_columns(where, header, row, others)
-                    columns = [(channel, header.index(channel)) for channel in channels]
-                if at is not None:
-                    name = row[at].strip()
-                    if not name:
-                        raise DataError(
-                            f"{where}: no label in column {source.label!r}; fill it, or remove the row"
-                        )
-                    recording.labels.append(names.setdefault(name, len(names)))
-                recording.targets.extend(
-                    _parse_number(where, name, row[column]) for name, column in targets_at
-                )
-                recording.rows.extend(
-                    _parse_number(where, channel, row[column]) for channel, column in columns
-                )
-                recording.num_rows += 1
-    except (UnicodeDecodeError, csv.Error) as error:
+            columns = [np.frombuffer(table.numbers[name], np.float32) for name in source.target]
+            arrays["target"][begin:end] = np.stack(columns, axis=1)[window - 1 :: step][:count]
+    if is_complete.all():
+        return arrays
+    if not is_complete.any():
         raise DataError(
-            f"{path} cannot be read as CSV: {error}; save it as text in UTF-8 with commas"
-        ) from error
-    except OSError as error:
-        raise DataError(
-            f"{path} cannot be read: {error.strerror}; name a .csv file or a folder of .csv files"
-        ) from error
-    return recording, channels
-
-
-def _check_header(path: Path, header: Sequence[str], required: Sequence[str]) -> None:
-    if len(header) > MAX_COLUMNS:
-        raise DataError(
-            f"{path}: the header names {len(header)} columns, expected at most {MAX_COLUMNS}; save other "
-            "columns to another file"
+            f"{path}: each of the {len(x)} windows has an empty cell, expected complete ones; use a smaller "
+            "--window, or leave a column out with --channels"
         )
-    if double := next((name for name in header if header.count(name) > 1), None):
-        raise DataError(f"{path}: the header names {double!r} twice; name each column once")
-    if missing := next((name for name in required if name not in header), None):
-        raise DataError(
-            f"{path}: no column {missing!r} in the header ({', '.join(header)[:200]}); "
-            f"{suggest_nearest(missing, list(header))}"
-        )
-
-
-def _find_numeric_columns(
-    where: str, header: Sequence[str], row: Sequence[str], others: Collection[str]
-) -> tuple[str, ...]:
-    """Return the columns with a number in this row, except the columns `others`.
-
-    An empty cell is an error because its type is unknown.
-    """
-    columns = []
-    for name, cell in zip(header, row, strict=True):
-        if name in others:
-            continue
-        try:
-            float(cell)
-        except ValueError:
-            if cell.strip():
-                continue
-            raise DataError(
-                f"{where}: column {name!r} is empty; fill it, or name the columns to use with --channels"
-            ) from None
-        columns.append(name)
-    if not columns:
-        raise DataError(f"{where}: no column with a number besides labels and targets; expected at least one")
-    return tuple(columns)
-
-
-def _parse_number(where: str, channel: str, cell: str) -> float:
-    try:
-        value = float(cell)
-    except ValueError:
-        value = math.nan
-    if not abs(value) <= FLOAT32_MAX:
-        raise DataError(
-            f"{where}: {channel} is {cell[:40]!r}, expected a finite number; fix or remove the row"
-        )
-    return value
+    notes.append(f"{int((~is_complete).sum())} of {len(x)} windows have an empty cell and are left out")
+    return {name: values if name == "class_names" else values[is_complete] for name, values in arrays.items()}

@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.data.arrays import explain_read_error
+from edgefl.data.dataset import resize_pictures
 from edgefl.errors import DataError
 
 SUFFIXES = (".npy", ".png", ".jpg", ".jpeg", ".wav")
+PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg")
 # Bytes per value of a WAV file: stored type, zero, full scale.
 WAV_FORMATS = {1: ("u1", 128, 2.0**7), 2: ("<i2", 0, 2.0**15), 4: ("<i4", 0, 2.0**31)}
 
@@ -36,8 +38,12 @@ class Sample:
     kind: str
 
 
-def read_sample(path: Path) -> Sample:
+def read_sample(path: Path, size: tuple[int, ...] = ()) -> Sample:
     """Read a sample from a file.
+
+    Args:
+        path: the file.
+        size: rows and columns to which a picture is resized, empty to keep its size.
 
     Raises:
         DataError: the suffix is unknown, or the file is damaged or does not match its suffix.
@@ -48,7 +54,12 @@ def read_sample(path: Path) -> Sample:
         raise DataError(
             f"{path} is not a sample, expected a file named {', '.join(SUFFIXES)}; move it to another folder"
         )
-    return reader(path)
+    if size and path.suffix.lower() not in PICTURE_SUFFIXES:
+        raise DataError(f"{path} is no picture, so --resize cannot resize it; leave --resize out")
+    sample = reader(path)
+    if not size:
+        return sample
+    return Sample(resize_pictures(sample.values[None], *size)[0], sample.kind)
 
 
 def _read_npy(path: Path) -> Sample:
@@ -95,7 +106,7 @@ def _read_jpeg(path: Path) -> Sample:
 
 def _read_picture(path: Path, form: str) -> Sample:
     try:
-        from PIL import Image
+        from PIL import Image, ImageOps
     except ImportError as error:
         raise DataError(
             f"{path} is a picture, which needs Pillow; run pip install 'edgefl-tinyml[images]'"
@@ -109,7 +120,8 @@ def _read_picture(path: Path, form: str) -> Sample:
                     f"{path} is a {form} of mode {image.mode}, expected 8-bit grey or RGB; convert it, "
                     "without transparency"
                 )
-            values = np.asarray(image.convert(mode))
+            # A camera that is held sideways stores the picture sideways, and how to turn it
+            values = np.asarray(ImageOps.exif_transpose(image).convert(mode))
     except (
         OSError,
         SyntaxError,

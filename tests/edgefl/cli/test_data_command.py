@@ -225,3 +225,17 @@ def test_invalid_split_is_an_error(work_dir, capsys, arguments, message) -> None
     out, err = capsys.readouterr()
     assert out == "" and message in err and "Traceback" not in err
     assert not Path("out").exists()
+
+
+def test_show_exits_with_1_after_an_error(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_samples("pi-1.npz", y=np.array(["cat", "dog"])[np.arange(40) % 2])
+    save_samples("pi-2.npz", 1)
+    assert cli.run_command(["data", "show", "pi-1.npz"]) == 0
+    assert cli.run_command(["data", "show", "pi-1.npz", "pi-2.npz"]) == 1
+    assert "error: all devices: classes have names on pi-1 (cat, dog) and numbers on pi-2" in (
+        capsys.readouterr().out
+    )
+    assert cli.run_command(["data", "show", "pi-1.npz", "pi-2.npz", "--json"]) == 1
+    init = ["init", "--yes", "f.toml", "--data", "pi-1.npz", "--data", "pi-2.npz"]
+    assert cli.run_command(init) == 1
+    assert not Path("f.toml").exists()

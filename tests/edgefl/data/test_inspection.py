@@ -17,6 +17,9 @@ from tests.support.sample_files import windows_of
 RNG = np.random.default_rng(0)
 
 
+CHANNELS = {"channels": np.array(["ax", "az"]), "columns": np.array(["ax", "az"])}
+
+
 def make_samples(count=60, shape=(8, 8, 1), classes=4, seed=0):
     x = np.random.default_rng(seed).random((count, *shape)).astype(np.float32)
     return {"x": x, "y": np.arange(count) % classes}
@@ -360,3 +363,36 @@ def test_devices_with_other_forms_of_labels_are_found() -> None:
     findings = [each for each in inspect_devices(classes, unlabelled).findings if each.kind == "no-labels"]
     assert [each.devices for each in findings] == [("pi-2",)]
     assert not CLASS_FINDINGS & {kind for kind, _ in find_kinds(classes, unlabelled)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "severity", "changes"),
+    [
+        ("class-names", ERROR, [{"class_names": np.array(["a", "b", "c", "d"])}, {}]),
+        (
+            "class-names",
+            ERROR,
+            [{"class_names": np.array(list("abcd"))}, {"class_names": np.array(list("abdc"))}],
+        ),
+        (
+            "class-names",
+            ERROR,
+            [{"class_names": np.array(list("abcd"))}, {"class_names": np.array(list("abcde"))}],
+        ),
+        ("num-classes", ERROR, [{"num_classes": np.asarray(4)}, {"num_classes": np.asarray(5)}]),
+        ("num-classes", ERROR, [{"y": np.eye(4)[np.arange(60) % 4]}, {"y": np.arange(60) % 6}]),
+        ("num-classes", None, [{"num_classes": np.asarray(4)}, {}]),
+        ("num-classes", None, [{"y": np.eye(4)[np.arange(60) % 4]}, {"y": np.arange(60) % 3}]),
+        ("class-names", None, [{"y": np.arange(60.0) % 4}, {}]),
+        ("units", ERROR, [{"x": 255 * np.ones((60, 8, 8, 1))}, {}]),
+        ("units", None, [{"x": RNG.integers(0, 256, (60, 8, 8, 1), np.uint8)}, {}]),
+        ("channel-names", ERROR, [CHANNELS, {**CHANNELS, "channels": np.array(["ax", "gx"])}]),
+        ("channel-names", WARNING, [CHANNELS, {**CHANNELS, "columns": np.array(["az", "ax"])}]),
+        ("channel-names", None, [CHANNELS, CHANNELS]),
+        ("channel-names", None, [CHANNELS, {}]),
+    ],
+)
+def test_what_a_class_a_channel_and_a_value_mean_is_compared(kind, severity, changes) -> None:
+    devices = [make_samples(seed=seed) | change for seed, change in enumerate(changes)]
+    severities = {found for name, found in find_kinds(*devices) if name == kind}
+    assert severities == ({severity} if severity else set())

@@ -6,9 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgefl.data.datasets.npz_file import load as load_npz
 from edgefl.data.npz import load_shard, make_samples, make_shard, save_shard
+from edgefl.data.sources import load_samples, make_source, read_source
 from edgefl.data.split import RULES, SplitRecord, decode_split, encode_split
+from edgefl.data.unit import list_class_names
 from edgefl.errors import DataError
+from edgefl.tasks.samples import SamplesConfig
 from edgefl.types import Shard
 from tests.support.sample_files import SAMPLE_FILES, windows_of
 
@@ -231,3 +235,42 @@ def test_whole_numbers_to_predict_are_no_classes_of_the_split(group: Any) -> Non
     arrays = {"x": x, "y": 10 * np.arange(100)} | ({} if group is None else {"group": group})
     shard = make_samples(arrays, "hours.npz", any_task=True).shard
     assert (len(shard.y_train), len(shard.y_test)) == (80, 20)
+
+
+def test_arrays_that_were_found_are_listed(tmp_path) -> None:
+    np.savez(tmp_path / "a.npz", X=np.zeros((4, 3)), labels=np.zeros(4))
+    with pytest.raises(DataError, match=r"a.npz: there is no array x, the file has X, labels; write it with"):
+        load_samples(make_source(str(tmp_path / "a.npz")))
+
+
+@pytest.mark.parametrize("scale", [0, -1, [1, 2], "1", np.nan, np.inf])
+def test_scale_of_a_file_is_one_number_above_0(tmp_path, scale) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros((4, 3)), y=np.arange(4) % 2, scale=scale)
+    with pytest.raises(DataError, match="expected one number above 0 that divides x"):
+        load_samples(make_source(str(tmp_path / "a.npz")))
+
+
+@pytest.mark.parametrize(
+    ("texts", "numbers", "names"),
+    [
+        (["sit", "run", "sit", "walk"], [1, 0, 1, 2], ("run", "sit", "walk")),
+        (["3.0", "1", "10.0", "2"], [3, 1, 10, 2], ()),
+        ([b"sit", "läuft".encode(), b"sit", b"a"], [2, 1, 2, 0], ("a", "läuft", "sit")),
+    ],
+)
+@pytest.mark.parametrize("has_list", [False, True])
+def test_labels_that_are_texts_are_read_as_in_a_csv_file(tmp_path, texts, numbers, names, has_list) -> None:
+    np.savez(
+        tmp_path / "a.npz", x=np.zeros((4, 3)), y=np.array(texts), x_test=np.ones((1, 3)), y_test=texts[:1]
+    )
+    if has_list and names:
+        (tmp_path / "classes.txt").write_text("\n".join(reversed(names)))
+        numbers = [len(names) - 1 - number for number in numbers]
+        names = tuple(reversed(names))
+    arrays = read_source(make_source(str(tmp_path / "a.npz")))
+    assert arrays["y"].tolist() == numbers
+    assert arrays["y_test"].tolist() == numbers[:1]
+    assert list_class_names(arrays) == names
+    classes = names or ()
+    dataset = load_npz(str(tmp_path / "a.npz"), 1, SamplesConfig(classes=classes))
+    assert dataset.y_train.tolist() == numbers

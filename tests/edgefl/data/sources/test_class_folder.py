@@ -1,5 +1,6 @@
 """A folder of classes: files written byte by byte, and an error for each file that cannot be used."""
 
+import shutil
 import struct
 import wave
 import zlib
@@ -10,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgefl.data.npz import load_shard
-from edgefl.data.sources import load_samples, make_source, read_source
-from edgefl.errors import DataError
+from edgefl.data.sources import load_samples, make_source, parse_source, read_source
+from edgefl.data.sources.sample_files import read_sample
+from edgefl.errors import ConfigError, DataError
 
 
 def write_png(path, rows, color=0, depth=8):
@@ -315,3 +317,64 @@ def test_samples_beside_class_folders_are_refused(tmp_path):
     write_npy(tmp_path / "2.npy", np.float32([1, 2]))
     with pytest.raises(DataError, match=r"2.npy beside class folders such as cat, expected one of them"):
         read(tmp_path)
+
+
+def test_files_are_read_in_natural_order(tmp_path) -> None:
+    for number in (10, 9, 2, 100):
+        write_npy(tmp_path / "a" / f"img{number}.npy", np.float32([number]))
+        write_npy(tmp_path / "b" / f"{number}.npy", np.float32([number]))
+        write_npy(tmp_path / "plain" / f"{number}.npy", np.float32([number]))
+    assert read(tmp_path / "plain")["x"][:, 0].tolist() == [2, 9, 10, 100]
+    shutil.rmtree(tmp_path / "plain")
+    assert read(tmp_path)["x"][:, 0].tolist() == [2, 9, 10, 100] * 2
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_pictures_are_turned_as_their_camera_says(tmp_path, orientation) -> None:
+    """Each orientation of EXIF stores the same scene: a bright top left quarter above a grey one."""
+    image = pytest.importorskip("PIL.Image")
+    scene = np.zeros((16, 24), np.uint8)
+    scene[:8, :12] = 240
+    scene[8:, :12] = 120
+    stored = {
+        1: scene,
+        2: scene[:, ::-1],
+        3: scene[::-1, ::-1],
+        4: scene[::-1],
+        5: scene.T,
+        6: np.rot90(scene, 1),
+        7: np.rot90(scene, 2).T,
+        8: np.rot90(scene, -1),
+    }[orientation]
+    picture = image.fromarray(np.ascontiguousarray(stored))
+    exif = picture.getexif()
+    exif[0x0112] = orientation
+    (tmp_path / "a").mkdir()
+    picture.save(tmp_path / "a" / "1.jpg", exif=exif, quality=100)
+    picture.save(tmp_path / "a" / "2.png", exif=exif)
+    for name in ("1.jpg", "2.png"):
+        values = read_sample(tmp_path / "a" / name).values[..., 0]
+        assert values.shape == (16, 24)
+        assert np.abs(values.astype(int) - scene).max() <= 8
+
+
+def test_pictures_of_two_sizes_are_resized(tmp_path) -> None:
+    pytest.importorskip("PIL")
+    write_png(tmp_path / "cat" / "1.png", [[10] * 4] * 2)
+    write_png(tmp_path / "dog" / "1.png", [[0, 0, 200, 200]] * 4)
+    with pytest.raises(DataError, match="all samples need the same shape, resize them with --resize HxW"):
+        read(tmp_path)
+    source = make_source(str(tmp_path), resize=(2, 2))
+    arrays = read_source(source)
+    assert arrays["x"].dtype == np.uint8
+    assert arrays["x"][..., 0].tolist() == [[[10, 10], [10, 10]], [[0, 200], [0, 200]]]
+    assert parse_source(source.to_json()) == source
+
+
+def test_only_pictures_are_resized(tmp_path) -> None:
+    write_npy(tmp_path / "a" / "1.npy", np.zeros((4, 4), np.float32))
+    with pytest.raises(DataError, match=r"1.npy is no picture, so --resize cannot resize it"):
+        read_source(make_source(str(tmp_path), resize=(2, 2)))
+    for data in (str(tmp_path / "a.npz"), "module:function"):
+        with pytest.raises(ConfigError, match="--resize is for a folder of pictures"):
+            make_source(data, resize=(2, 2))

@@ -5,6 +5,7 @@ import pytest
 
 from edgefl.data.sources import load_samples, make_source, read_source
 from edgefl.errors import ConfigError, DataError
+from edgefl.tasks.samples import SamplesConfig
 from firmware_export.commands.export import export
 
 WALK = "t,ax,board,activity,ay\n10,1,pi,walk,0.5\n11,2,pi,walk,1.5\n12,3,pi,run,2.5\n13,4,pi,run,3.5\n14,5,pi,run,4.5\n"  # noqa: E501
@@ -23,9 +24,9 @@ def test_file_is_cut_into_labelled_windows(tmp_path):
         [1, 0],
         ["run", "walk"],
     )
-    # All other numeric columns in the order of the header. A window of three rows begins at each row.
+    # All other numeric columns in the order of their names. A window of three rows begins at each row.
     arrays = read(tmp_path / "a.csv", window=3, step=1)
-    np.testing.assert_array_equal(arrays["x"][1], [[11, 2, 1.5], [12, 3, 2.5], [13, 4, 3.5]])
+    np.testing.assert_array_equal(arrays["x"][1], [[2, 1.5, 11], [3, 2.5, 12], [4, 3.5, 13]])
     assert arrays["y"].tolist() == [1, 0, 0]
 
 
@@ -58,14 +59,18 @@ BAD = [
     ("not finite", "ax,activity\n1,a\nnan,a\n", "line 3: ax is 'nan'"),
     ("too large", "ax,activity\n1,a\n1e39,a\n", "line 3: ax is '1e39'"),
     ("empty later", "ax,activity\n1,a\n,a\n", "line 3: ax is ''"),
-    ("empty at first", "ax,ay,activity\n1,,a\n", "line 2: column 'ay' is empty"),
+    (
+        "empty at first",
+        "ax,ay,activity\n1,,a\n1,2,a\n",
+        "first row: column 'ay' is empty, and '2' in .*line 3",
+    ),
     ("short", "ax,activity\n1,a\n\n1\n", "line 4: 1 cells, expected 2"),
     ("no label", "ax,activity\n1,a\n1, \n", "line 3: no label in column 'activity'"),
     ("no such column", "ax,activty\n1,a\n", "no column 'activity' in the header .*did you mean 'activty'"),
     ("twice", "ax,ax,activity\n1,1,a\n", "names 'ax' twice"),
-    ("no numbers", "ax,activity\nb,a\n", "line 2: no column with a number"),
+    ("no numbers", "ax,activity\nb,a\n", "no column with a number.*left out: ax .text"),
     ("nothing", "", "no column 'activity'"),
-    ("header only", "ax,activity\n", "the longest has 0 rows, expected 2"),
+    ("header only", "ax,activity\n", "has no row below its header"),
     ("short recording", "ax,activity\n1,a\n", "the longest has 1 rows, expected 2"),
     ("quotes", 'ax,activity\n"1,a\n', "cannot be read as CSV"),
     ("bytes", b"\x89PNG\xff\n", "cannot be read as CSV"),
@@ -115,7 +120,7 @@ def test_windows_without_a_label_column_have_no_labels(tmp_path):
     (tmp_path / "a.csv").write_text(POWER)
     (tmp_path / "b.csv").write_text(POWER)
     arrays = read(tmp_path, window=3, label="")
-    assert sorted(arrays) == ["first_row", "recording", "x"]
+    assert "y" not in arrays and "class_names" not in arrays
     assert arrays["x"].shape == (4, 3, 4)
     assert (arrays["recording"].tolist(), arrays["first_row"].tolist()) == ([0, 0, 1, 1], [0, 3, 0, 3])
 
@@ -171,3 +176,169 @@ def test_missing_target_column_is_named(tmp_path):
 def test_export_names_the_target_column_apart_from_its_own_target():
     options = {name: parameter.name for parameter in export.params for name in parameter.opts}
     assert (options["--target"], options["--target-column"]) == ("target", "target_columns")
+
+
+def notes(path, **options):
+    return read(path, label="label", **options)["notes"].tolist()
+
+
+NUMBERED = [f"{0.5 * i:.2f},{-i / 4},{'ab'[i % 2]}" for i in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "line"),
+    [
+        ("az,ax,label", NUMBERED, "channels ax, az"),
+        (
+            ",ax,ay,label",
+            [f"{i},{row}" for i, row in enumerate(NUMBERED)],
+            "left out: column 1 (no name, counts",
+        ),
+        (
+            "Unnamed: 0,ax,ay,label",
+            [f"{i},{row}" for i, row in enumerate(NUMBERED)],
+            "left out: Unnamed: 0 (no",
+        ),
+        (
+            "n,ax,ay,label",
+            [f"{i},{row}" for i, row in enumerate(NUMBERED)],
+            "channels ax, ay, n (counts the rows;",
+        ),
+        (
+            ",ax,ay,label",
+            [f"{7 * i % 4},{row}" for i, row in enumerate(NUMBERED)],
+            "channels ax, ay, column 1",
+        ),
+        (
+            "t,ax,ay,label",
+            [f"{1_700_000_000_123 + 20 * i},{row}" for i, row in enumerate(NUMBERED)],
+            "t (time since",
+        ),
+        (
+            "t,ax,ay,label",
+            [f"{1_700_000_000.5 + i},{row}" for i, row in enumerate(NUMBERED)],
+            "t (time since 1970)",
+        ),
+        ("note,ax,ay,label", [f"ok,{row}" for row in NUMBERED], "channels ax, ay; left out: note (text)"),
+        ("ax,ay,label,", [f"{row}," for row in NUMBERED], "channels ax, ay; left out: column 4 (empty)"),
+        ("ch10,ch9,label", NUMBERED, "channels ch9, ch10"),
+    ],
+)
+def test_one_line_says_which_columns_became_channels(tmp_path, header, rows, line) -> None:
+    (tmp_path / "a.csv").write_text("\n".join([header, *rows]))
+    (said,) = notes(tmp_path / "a.csv")
+    assert line in said
+    assert notes(tmp_path / "a.csv", channels=(header.split(",")[1],))[0].startswith("channels ")
+
+
+def test_files_have_the_same_channels_whatever_the_order_of_their_columns(tmp_path) -> None:
+    (tmp_path / "a.csv").write_text("az,ax,label\n1,2,a\n3,4,b\n")
+    (tmp_path / "b.csv").write_text("label,ax,az\na,2,1\nb,4,3\n")
+    one, two = (read(tmp_path / name, label="label") for name in ("a.csv", "b.csv"))
+    assert np.array_equal(one["x"], two["x"])
+    assert one["channels"].tolist() == two["channels"].tolist() == ["ax", "az"]
+    assert (one["columns"].tolist(), two["columns"].tolist()) == (["az", "ax"], ["ax", "az"])
+
+
+def test_channels_of_the_federation_decide_columns_and_order(tmp_path) -> None:
+    (tmp_path / "a.csv").write_text("az,ax,more,label\n1,2,9,a\n3,4,9,b\n")
+    source = make_source(str(tmp_path / "a.csv"), window=2, label="label")
+    arrays = read_source(source, SamplesConfig(channels=("az", "ax")))
+    assert arrays["x"].tolist() == [[[1, 2], [3, 4]]]
+    assert arrays["notes"].tolist() == ["channels az, ax; left out: more (not requested)"]
+    with pytest.raises(DataError, match="no column 'ay' in the header"):
+        read_source(source, SamplesConfig(channels=("ay", "ax")))
+    own = make_source(str(tmp_path / "a.csv"), window=2, label="label", channels=("ax", "more"))
+    with pytest.raises(DataError, match="--channels is ax, more, the federation has az, ax"):
+        read_source(own, SamplesConfig(channels=("az", "ax")))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ax;ay;label\n0,5;-1,25;a\n1000;2;b\n",
+        "ax\tay\tlabel\n0,5\t-1,25\ta\n1000\t2\tb\n",
+        "sep=;\nax;ay;label\n0.5;-1.25;a\n1000;2;b\n",
+        'ax,ay,label\n"0,5","-1,25",a\n1000,2,b\n',
+        '"ax","ay","label"\r\n"0.5","-1.25","a"\r\n"1e3","2","b"\r\n',
+        "ax;ay;label\n,5;-1,25;a\n1,000e3;2;b\n",
+    ],
+)
+def test_separators_and_decimal_commas_are_read(tmp_path, text) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    assert read(tmp_path / "a.csv", label="label")["x"].tolist() == [[[0.5, -1.25], [1000, 2]]]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (
+            "ax,ay,label\n--,1,a\n2,2,b\n",
+            "line 3: column 'ax' is the number '2', but the text '--' in .*line 2",
+        ),
+        ("ax,ay,label\n1,1,a\n--,2,b\n", "line 3: ax is '--', expected a finite number"),
+        (
+            'ax,ay,label\n"1,234",1,a\n"2,345",2,b\n',
+            "ax have a comma in numbers such as '1,234', which may be",
+        ),
+        ("ax;ay;label\n0,5;1.5;a\n1;2;b\n", "ax have a decimal comma .'0,5'. and ay a decimal point .'1.5'."),
+        ("sep=;\nax;ay;label\n1;1;a\nx;2;b\n", "line 4: ax is 'x'"),
+        ("ax,ay,label\n1,1,a\n,2,b\n", "line 3: ax is '', .*--skip-empty"),
+    ],
+)
+def test_cells_with_two_meanings_are_refused(tmp_path, text, error) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(DataError, match=error):
+        read(tmp_path / "a.csv", label="label")
+
+
+def test_text_of_the_first_file_is_no_number_in_another(tmp_path) -> None:
+    (tmp_path / "a.csv").write_text("note,ax,label\nok,1,a\nok,2,a\n")
+    (tmp_path / "b.csv").write_text("note,ax,label\n3,1,a\nok,2,a\n")
+    with pytest.raises(
+        DataError, match=r"b.csv, line 2: column 'note' is the number '3', but the text 'ok' in"
+    ):
+        read(tmp_path, label="label")
+
+
+def test_windows_with_an_empty_cell_are_left_out_and_counted(tmp_path) -> None:
+    rows = ["1,1,a", "2,,a", "3,3,a", "4,4,a", "5,5,", "6,6,b", "7,NaN,b", "8,8,b", "9,9,b", "10,10,b"]
+    (tmp_path / "a.csv").write_text("\n".join(["ax,ay,label", *rows]))
+    arrays = read(tmp_path / "a.csv", label="label", skip_empty=True)
+    assert arrays["x"].tolist() == [[[3, 3], [4, 4]], [[9, 9], [10, 10]]]
+    assert arrays["first_row"].tolist() == [2, 8]
+    assert arrays["y"].tolist() == [0, 1]
+    assert arrays["notes"].tolist()[1] == "3 of 5 windows have an empty cell and are left out"
+    with pytest.raises(DataError, match="each of the 2 windows has an empty cell"):
+        read(tmp_path / "a.csv", label="label", window=5, skip_empty=True)
+
+
+def test_column_that_is_empty_at_first_is_read_with_skip_empty(tmp_path) -> None:
+    (tmp_path / "a.csv").write_text("ax,ay,label\n1,,a\n2,,a\n3,3,a\n4,4,a\n")
+    assert read(tmp_path / "a.csv", label="label", skip_empty=True)["x"].tolist() == [[[3, 3], [4, 4]]]
+    with pytest.raises(DataError, match=r"first row: column 'ay' is empty, and '3' in .*line 4"):
+        read(tmp_path / "a.csv", label="label")
+
+
+@pytest.mark.parametrize("form", ["{}", "{}.0", "{}.", "{},00", "+{}"])
+def test_whole_numbers_in_any_form_are_class_numbers(tmp_path, form) -> None:
+    rows = [f"{i};{form.format(i)}" for i in range(11)]
+    (tmp_path / "a.csv").write_text("\n".join(["ax;label", *rows]))
+    arrays = read(tmp_path / "a.csv", label="label", window=1)
+    assert arrays["y"].tolist() == list(range(11))
+    assert "class_names" not in arrays
+
+
+@pytest.mark.parametrize(
+    ("labels", "error"),
+    [
+        (["1.5", "2"], "the label '1.5' is a number, but no class"),
+        (["1", "01"], "contain the same number twice"),
+    ],
+)
+def test_labels_that_are_no_classes_are_refused(tmp_path, labels, error) -> None:
+    (tmp_path / "a.csv").write_text(
+        "\n".join(["ax,label", *(f"{i},{name}" for i, name in enumerate(labels))])
+    )
+    with pytest.raises(DataError, match=error):
+        read(tmp_path / "a.csv", label="label", window=1)

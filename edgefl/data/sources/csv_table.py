@@ -1,0 +1,288 @@
+"""Reads the columns of one CSV file: its separator, its decimal mark, and which columns hold numbers."""
+
+import csv
+import math
+import re
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import TextIO
+
+from edgefl.config import suggest_nearest
+from edgefl.data.sources.windows import FLOAT32_MAX
+from edgefl.errors import DataError
+
+MAX_COLUMNS = 4096
+SEPARATORS = ",;\t"
+SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\s*')
+"""A first line with which spreadsheets state the separator."""
+QUOTED = re.compile(r'"[^"]*"')
+DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*", re.ASCII)
+THOUSANDS = re.compile(r"\s*[+-]?[1-9]\d{0,2},\d{3}\s*", re.ASCII)
+"""A number such as 1,234, whose comma may also separate thousands."""
+EMPTY_TEXTS = ("", "nan", "na", "n/a", "null", "none")
+EMPTY_REMEDY = "fix or remove the row, or leave such windows out with --skip-empty"
+
+
+@dataclass(frozen=True)
+class ColumnRequest:
+    """The columns to read from a file.
+
+    Attributes:
+        label: the column of labels, empty without labels.
+        targets: the columns of numbers to predict.
+        channels: the columns of the samples. Empty reads all other columns that hold numbers.
+        skip_empty: mark rows with an empty cell instead of refusing them.
+    """
+
+    label: str
+    targets: tuple[str, ...]
+    channels: tuple[str, ...]
+    skip_empty: bool
+
+
+@dataclass
+class CsvTable:
+    """The columns of one file.
+
+    Attributes:
+        header: names of all columns in order. A column without a name is called `column N`.
+        unnamed: the columns without a name in the file.
+        numbers: values of the columns of numbers by name, four bytes per value. Channels and targets are
+            among them.
+        texts: the first text of each column that holds text, and where it is.
+        labels: number of the label of each row, an index into all label names of the source. Empty without
+            labels.
+        incomplete: rows with an empty cell, in order.
+        num_rows: number of rows.
+    """
+
+    header: tuple[str, ...]
+    unnamed: tuple[str, ...]
+    numbers: "dict[str, array[float]]" = field(default_factory=dict)
+    texts: dict[str, tuple[str, str]] = field(default_factory=dict)
+    labels: "array[int]" = field(default_factory=lambda: array("i"))
+    incomplete: list[int] = field(default_factory=list)
+    num_rows: int = 0
+
+
+def read_table(
+    path: Path,
+    request: ColumnRequest,
+    names: dict[str, int],
+    texts: Mapping[str, tuple[str, str]] | None = None,
+) -> CsvTable:
+    """Read one file.
+
+    The separator is a comma, a semicolon or a tab. A column has a decimal comma if the file says so without
+    doubt.
+
+    Args:
+        path: the file, UTF-8.
+        request: the columns to read.
+        names: number of each label name so far. New names are added.
+        texts: columns that hold text in an earlier file, which must hold text here too.
+
+    Raises:
+        DataError: the file or a row cannot be used. The message names file and line.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            return _TableReader(path, request, names).read(file, texts or {})
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(
+            f"{path} cannot be read as CSV: {error}; save it as text in UTF-8 with commas"
+        ) from error
+    except OSError as error:
+        raise DataError(
+            f"{path} cannot be read: {error.strerror}; name a .csv file or a folder of .csv files"
+        ) from error
+
+
+class _TableReader:
+    def __init__(self, path: Path, request: ColumnRequest, names: dict[str, int]) -> None:
+        self._path = path
+        self._request = request
+        self._names = names
+        self._commas: dict[str, str] = {}
+        self._points: dict[str, str] = {}
+        self._is_decimal_comma = False
+
+    def read(self, file: TextIO, texts: Mapping[str, tuple[str, str]]) -> CsvTable:
+        """Return the table of an open file."""
+        request = self._request
+        first = file.readline()
+        stated = SEPARATOR_LINE.fullmatch(first)
+        if stated:
+            first = file.readline()
+        separator = stated[1] if stated else _find_separator(first)
+        self._is_decimal_comma = separator != ","
+        # The lines of a quoted header cell end in the file, so that both are one stream
+        rows = csv.reader(chain([first], file), delimiter=separator, strict=True)
+        table = self._read_header(next(rows, []))
+        header = table.header
+        required = (*filter(None, (request.label,)), *request.targets)
+        self._check_header(header, (*required, *request.channels))
+        fixed = (*request.targets, *request.channels)
+        table.numbers = {name: array("f") for name in dict.fromkeys(fixed)}
+        table.texts = {name: text for name, text in texts.items() if name in header}
+        watched = [
+            (index, name)
+            for index, name in enumerate(header)
+            if name not in required and name not in fixed and (not request.channels or name in texts)
+        ]
+        at = header.index(request.label) if request.label else None
+        skipped = 1 if stated else 0
+        position = {name: index for index, name in enumerate(header)}
+        for row in rows:
+            if not row:
+                continue
+            where = f"{self._path}, line {rows.line_num + skipped}"
+            if len(row) != len(header):
+                raise DataError(
+                    f"{where}: {len(row)} cells, expected {len(header)} as in the header; fix or remove the "
+                    "row"
+                )
+            is_complete = at is None or self._add_label(table, where, row[at])
+            for index, name in watched:
+                self._watch(table, where, name, row[index])
+            for name, values in table.numbers.items():
+                if len(values) > table.num_rows:
+                    continue  # the column has begun with this row
+                cell = row[position[name]]
+                if request.skip_empty and _is_empty(cell):
+                    values.append(0.0)
+                    is_complete = False
+                else:
+                    values.append(self._parse(where, name, cell))
+            if watched:
+                watched = [(index, name) for index, name in watched if name not in table.numbers]
+            if not is_complete:
+                table.incomplete.append(table.num_rows)
+            table.num_rows += 1
+        self._check_decimal_marks()
+        return table
+
+    def _read_header(self, cells: Sequence[str]) -> CsvTable:
+        stripped = [cell.strip() for cell in cells]
+        header = tuple(cell or f"column {number}" for number, cell in enumerate(stripped, 1))
+        return CsvTable(
+            header, tuple(name for name, cell in zip(header, stripped, strict=True) if _is_unnamed(cell))
+        )
+
+    def _check_header(self, header: Sequence[str], required: Sequence[str]) -> None:
+        if len(header) > MAX_COLUMNS:
+            raise DataError(
+                f"{self._path}: the header names {len(header)} columns, expected at most {MAX_COLUMNS}; save "
+                "other columns to another file"
+            )
+        if double := next((name for name in header if header.count(name) > 1), None):
+            raise DataError(f"{self._path}: the header names {double!r} twice; name each column once")
+        if missing := next((name for name in required if name not in header), None):
+            raise DataError(
+                f"{self._path}: no column {missing!r} in the header ({', '.join(header)[:200]}); "
+                f"{suggest_nearest(missing, list(header))}"
+            )
+
+    def _add_label(self, table: CsvTable, where: str, cell: str) -> bool:
+        """Add the label of a row, and return whether there is one."""
+        name = cell.strip()
+        if not name and not self._request.skip_empty:
+            raise DataError(
+                f"{where}: no label in column {self._request.label!r}; fill it or remove the row, or leave "
+                "such windows out with --skip-empty"
+            )
+        table.labels.append(self._names.setdefault(name, len(self._names)) if name else -1)
+        return bool(name)
+
+    def _watch(self, table: CsvTable, where: str, name: str, cell: str) -> None:
+        """Decide by its first cell whether a column holds numbers. Another kind later is an error."""
+        if _is_empty(cell):
+            return
+        is_number = _is_number(cell)
+        if name in table.texts:
+            if is_number:
+                text, text_where = table.texts[name]
+                raise DataError(
+                    f"{where}: column {name!r} is the number {cell.strip()[:40]!r}, but the text "
+                    f"{text[:40]!r} in {text_where}; correct the cells, or name the columns with --channels"
+                )
+        elif not is_number:
+            table.texts[name] = cell.strip(), where
+        elif table.num_rows and not self._request.skip_empty:
+            raise DataError(
+                f"{self._path}, first row: column {name!r} is empty, and {cell.strip()[:40]!r} in {where}; "
+                f"{EMPTY_REMEDY}, or name the columns to use with --channels"
+            )
+        else:
+            table.numbers[name] = array("f", [0.0] * table.num_rows)
+            table.incomplete = list(range(table.num_rows))
+            table.numbers[name].append(self._parse(where, name, cell))
+
+    def _parse(self, where: str, column: str, cell: str) -> float:
+        try:
+            value = float(cell)
+            if "." in cell:
+                self._points.setdefault(column, cell.strip())
+        except ValueError:
+            value = math.nan
+            if DECIMAL_COMMA.fullmatch(cell):
+                value = float(cell.replace(",", "."))
+                self._commas.setdefault(column, cell.strip())
+                self._is_decimal_comma |= not THOUSANDS.fullmatch(cell)
+        if not abs(value) <= FLOAT32_MAX:
+            remedy = EMPTY_REMEDY if _is_empty(cell) else "fix or remove the row"
+            raise DataError(f"{where}: {column} is {cell[:40]!r}, expected a finite number; {remedy}")
+        return value
+
+    def _check_decimal_marks(self) -> None:
+        if not self._commas:
+            return
+        columns = ", ".join(self._commas)
+        comma = next(iter(self._commas.values()))
+        if self._points:
+            column, point = next(iter(self._points.items()))
+            raise DataError(
+                f"{self._path}: {columns} have a decimal comma ({comma!r}) and {column} a decimal point "
+                f"({point!r}), expected one decimal mark; write all numbers alike"
+            )
+        if not self._is_decimal_comma:
+            raise DataError(
+                f"{self._path}: {columns} have a comma in numbers such as {comma!r}, which may be a decimal "
+                "comma or thousands; write the numbers without a comma"
+            )
+
+
+def _find_separator(line: str) -> str:
+    """Return the separator that occurs most in a header, a comma if there is none."""
+    unquoted = QUOTED.sub("", line)
+    return max(SEPARATORS, key=unquoted.count)
+
+
+def _is_unnamed(cell: str) -> bool:
+    return not cell or bool(re.fullmatch(r"Unnamed: \d+", cell))
+
+
+def _is_empty(cell: str) -> bool:
+    return cell.strip().lower() in EMPTY_TEXTS
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        return math.isfinite(float(cell))
+    except ValueError:
+        return bool(DECIMAL_COMMA.fullmatch(cell))
+
+
+def list_columns(table: CsvTable, request: ColumnRequest) -> Iterator[str]:
+    """Yield the columns of a table that are no labels and no targets, in the order of the header.
+
+    Args:
+        table: the table.
+        request: names the label and the targets.
+    """
+    for name in table.header:
+        if name != request.label and name not in request.targets:
+            yield name
