@@ -23,6 +23,32 @@ class DuplicateIdError(LinkError):
     """Another device uses this id, and it also owns the status on the broker."""
 
 
+def report_other_federations(link: Link, federation: str) -> None:
+    """Log a warning if other federations run on the broker, but not the named one.
+
+    Args:
+        link: the connection to the broker.
+        federation: name of the federation.
+
+    Raises:
+        LinkError: the link failed.
+    """
+    link.subscribe(FederationTopics("+").state)
+    running = set[str]()
+    until = time.monotonic() + RETAINED_WAIT_S
+    while federation not in running and (left := until - time.monotonic()) > 0:
+        event = link.get(left)
+        if isinstance(event, Message):
+            name, phase = _read_federation_phase(event)
+            running |= {name} if phase not in ("", "done", STOPPED_PHASE) else set()
+    link.unsubscribe(FederationTopics("+").state)
+    if running and federation not in running:
+        LOGGER.warning(
+            f"no federation {federation!r} runs at {link.url} yet, this device waits for it; running: "
+            f"{', '.join(sorted(running))}"
+        )
+
+
 def find_federation(link: Link, timeout_s: float) -> str:
     """Return the name of the only federation on a broker, and wait until one runs.
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from devices.identity import check_id_is_free, find_federation
+from devices.identity import check_id_is_free, find_federation, report_other_federations
 from devices.order import TaskOrder
 from devices.session import Session
 from edgefl import __version__
@@ -92,6 +92,8 @@ def join_federation(
     try:
         federation = settings.federation or find_federation(probe, settings.wait_s)
         topics = FederationTopics(federation)
+        if settings.federation:
+            report_other_federations(probe, federation)
         check_id_is_free(probe, topics, settings.client_id, boot_id, settings.keepalive_s)
     finally:
         probe.close()

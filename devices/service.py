@@ -207,6 +207,7 @@ class DeviceService:
         self._refused_plan = ""
         self._failed_task = ""
         self._retry_s = FIRST_RETRY_S
+        self._is_stopped = False
 
     def run(self) -> dict[str, Any]:
         """Perform tasks until the federation is done.
@@ -260,6 +261,8 @@ class DeviceService:
             took_part = state and state.session in (seen, session.task.session if session.task else "")
             if state and took_part and (divergence := read_divergence(state)):
                 raise FederationDivergedError(divergence)
+            if state and took_part:
+                self._log_stop(state)
             if state and state.phase not in (PHASE_DONE, STOPPED_PHASE) and state.session != seen:
                 seen = state.session
                 position = f", round {state.round}" if 0 < state.round <= state.rounds else ""
@@ -273,6 +276,17 @@ class DeviceService:
                     f"the federation {federation!r} did not run within {self._settings.wait_s:g} s; start it "
                     "with `edgefl aggregator start`"
                 )
+
+    def _log_stop(self, state: State) -> None:
+        """Log once that the aggregator has stopped, and once that it is back."""
+        is_stopped = state.phase == STOPPED_PHASE
+        if is_stopped == self._is_stopped:
+            return
+        self._is_stopped = is_stopped
+        if is_stopped:
+            LOGGER.warning("the aggregator has stopped; this device waits until it starts again")
+        else:
+            LOGGER.info(f"the aggregator is back, in phase {state.phase}")
 
     def _refuse_plan(self, sha256: str, reason: str) -> None:
         """Refuse all tasks with this plan. The device stays connected and accepts tasks with another plan."""

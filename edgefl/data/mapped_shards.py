@@ -15,6 +15,7 @@ from edgefl.data.dataset import Dataset
 from edgefl.data.partitions.client_partition import ClientPartition, copy_shard
 from edgefl.data.resident_shards import ResidentShards
 from edgefl.errors import DataError
+from edgefl.system.files import choose_write_remedy
 from edgefl.types import Shard
 
 _SAMPLES = ("x_train", "x_test")
@@ -116,7 +117,6 @@ def map_dataset(
         try:
             np.save(path, samples)
         except OSError as error:
-            raise DataError(
-                f"cannot write {samples.nbytes} bytes to {path}: {error}; free some space, or set TMPDIR"
-            ) from error
+            remedy = choose_write_remedy(error, "free some space, or set TMPDIR")
+            raise DataError(f"cannot write {samples.nbytes} bytes to {path}: {error}; {remedy}") from error
     return MappedShards(directory, dataset, client_partitions)

@@ -133,6 +133,7 @@ def _check_federation(message: Message, enrolment: Enrolment | None) -> CheckRes
     phase_texts = {
         JOINING_PHASE: f"waiting for devices, {state.rounds} rounds to come",
         "done": f"done after {state.rounds} rounds",
+        STOPPED_PHASE: f"stopped before the end of its {state.rounds} rounds",
     }
     position = (
         state.phase if state.round > state.rounds else f"{state.phase}, round {state.round} of {state.rounds}"

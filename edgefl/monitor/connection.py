@@ -119,6 +119,25 @@ def find_federations(link: Link) -> dict[str, str]:
     return dict(sorted(phases.items()))
 
 
+def wait_for_federation(link: Link, name: str, show: Callable[[str], None]) -> str:
+    """Return the name of the federation to watch, and wait for the first one if the broker has none yet.
+
+    Args:
+        link: a link to the broker.
+        name: name of a federation, or empty.
+        show: receives one line before the wait.
+
+    Raises:
+        ConfigError: the name is not a valid federation name.
+        LinkError: the link broke, or the broker has several federations. The message lists them.
+    """
+    if not name and not find_federations(link):
+        show(f"no federation is on {link.url} yet; waiting for the first one")
+        while not find_federations(link):
+            pass  # Each search takes DISCOVERY_WAIT_S
+    return choose_federation(link, name)
+
+
 def choose_federation(link: Link, name: str) -> str:
     """Return the name of the federation to watch.
 

@@ -27,6 +27,7 @@ from edgefl.runs.metrics import (
 from edgefl.simulation.clients import ClientResult
 from edgefl.simulation.simulate import Simulation
 from edgefl.simulation.virtual_time import FleetFigures
+from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.storage.run_directory import RunFiles
 from edgefl.system.files import to_json_value
 from edgefl.verdict import as_dict, judge_federation
@@ -255,15 +256,18 @@ def encode_gates(simulation: Simulation) -> str:
 
 
 def read_summary(run: Path) -> dict[str, Any]:
-    """Read the summary of a run.
+    """Read the summary of a run, or make it from the result of an aggregator.
 
     Args:
-        run: the directory of the run.
+        run: the directory of the run, or of an aggregator.
 
     Raises:
         StateError: the file is missing, damaged, or not a summary.
     """
     path = RunFiles(run).summary
+    result = AggregatorFiles(run).result
+    if result.exists() and not path.exists():
+        return _summarize_result(result)
     summary = read_json(path)
     lacking = [key for key in _KEYS if key not in summary]
     if lacking:
@@ -281,3 +285,28 @@ def read_summary(run: Path) -> dict[str, Any]:
             "simulate --resume` to write it again"
         )
     return summary
+
+
+def _summarize_result(path: Path) -> dict[str, Any]:
+    """Return the keys of a summary that `edgefl compare` needs, from the result.json of an aggregator."""
+    result = read_json(path)
+    try:
+        rows = [
+            {key: math.nan if value is None else value for key, value in row.items()}
+            for row in result["clients"]
+        ]
+        return {
+            "algorithm": result["algorithm"],
+            "data": "devices",
+            "figures": to_json_value(summarize_figures(rows)),
+            "clients": result["clients"],
+            "rounds": result["rounds"],
+            "seconds": result["seconds"],
+            "bytes_up": sum(row.get("bytes_up", 0) for row in rows),
+            "bytes_down": sum(row.get("bytes_down", 0) for row in rows),
+        }
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise StateError(
+            f"{path} is damaged: {error!r}, expected the result of an aggregator; start the aggregator again "
+            "to write it again"
+        ) from error

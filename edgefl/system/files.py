@@ -105,6 +105,22 @@ def write_atomic(path: Path, content: bytes, mode: int | None = None) -> None:
 
 
 FREE_SPACE_REMEDY = "free some space"
+WRITE_REMEDIES: Mapping[int | None, str] = {
+    errno.EROFS: "its disk is read-only: make it writable, or choose a directory on another disk",
+    errno.EACCES: "let this account write there, or choose another directory",
+    errno.EPERM: "let this account write there, or choose another directory",
+}
+"""Remedies for errors that more free space does not help with."""
+
+
+def choose_write_remedy(error: OSError, remedy: str) -> str:
+    """Return the remedy for an error of a file that cannot be written.
+
+    Args:
+        error: the error.
+        remedy: the remedy for a full disk, and for errors of unknown kinds.
+    """
+    return WRITE_REMEDIES.get(error.errno, remedy)
 
 
 @contextmanager
@@ -121,7 +137,8 @@ def write_errors(path: Path, remedy: str = FREE_SPACE_REMEDY) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StateError(f"cannot write {path}: {error.strerror or error}; {remedy}") from error
+        reason = error.strerror or error
+        raise StateError(f"cannot write {path}: {reason}; {choose_write_remedy(error, remedy)}") from error
 
 
 def write_state(path: Path, content: bytes, mode: int | None = None, remedy: str = FREE_SPACE_REMEDY) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from edgefl.errors import StateError
 from edgefl.privacy.noise import NOISE_KEY_BYTES
 from edgefl.storage.aggregator_directory import AggregatorFiles
-from edgefl.system.files import SECRET_MODE, write_atomic
+from edgefl.system.files import SECRET_MODE, choose_write_remedy, write_atomic
 
 
 def load_noise_key(out: Path, session: str) -> bytes:
@@ -30,7 +30,8 @@ def load_noise_key(out: Path, session: str) -> bytes:
             write_atomic(path, secrets.token_bytes(NOISE_KEY_BYTES), SECRET_MODE)
         secret = path.read_bytes()
     except OSError as error:
-        raise StateError(f"cannot use {path}: {error}; free some space or choose another --out") from error
+        remedy = choose_write_remedy(error, "free some space or choose another --out")
+        raise StateError(f"cannot use {path}: {error}; {remedy}") from error
     if len(secret) != NOISE_KEY_BYTES:
         raise StateError(
             f"{path} has {len(secret)} bytes, expected {NOISE_KEY_BYTES}; restore it, or start again in "

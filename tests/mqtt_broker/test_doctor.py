@@ -35,6 +35,7 @@ def test_doctor_reports_absent_running_and_stopped_federation(federate, any_url)
     aggregator.popen.terminate()
     aggregator.end()
     code, checks = run_doctor("--broker", any_url, "--federation", federation.name)
+    assert f"{federation.name!r}: stopped before the end of its 3 rounds" in checks["federation"]["found"]
     assert "start it again with the same --out" in checks["federation"]["remedy"]
 
 

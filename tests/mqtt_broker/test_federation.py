@@ -201,6 +201,31 @@ def test_device_finds_the_only_federation_or_lists_all(federate, start, toys, tm
     assert "--federation" in late.err
 
 
+def test_device_names_the_federations_that_run_beside_the_one_it_waits_for(federate, own_broker, toys):
+    url = f"mqtt://127.0.0.1:{own_broker.port}"
+    running = federate(url, min_clients=1)
+    running.aggregator().wait_for("waiting for devices")
+    other = federate(url, rounds=1, min_clients=1)
+    device = other.device("pi-1", toys.shard(1))
+    device.wait_for(f"no federation '{other.name}' runs at {url} yet, this device waits for it")
+    assert f"running: {running.name}" in device.err
+    assert (other.aggregator().end(), device.end()) == (0, 0), device.err
+
+
+def test_device_says_that_its_aggregator_has_stopped_and_is_back(federate, mosquitto_url, toys, puppet):
+    """The second client answers nothing, so that the first round lasts until the aggregator is killed."""
+    federation = federate(mosquitto_url, rounds=1, min_clients=2, quorum=1.0)
+    aggregator = federation.aggregator()
+    device = federation.device("pi-1", toys.shard(1))
+    puppet(federation, "pi-2").next("task")
+    device.wait_for("round 1 federate")
+    aggregator.popen.kill()
+    device.wait_for("the aggregator has stopped; this device waits until it starts again")
+    federation.aggregator()
+    device.wait_for("the aggregator is back, in phase ")
+    assert device.err.count("has stopped") == 1
+
+
 @pytest.mark.parametrize("more", [(), ("--take-over",)])
 def test_second_aggregator_of_a_federation_is_refused_unless_it_takes_over(
     federate, mosquitto_url, toys, more

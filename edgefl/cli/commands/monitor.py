@@ -121,7 +121,8 @@ def monitor(
     After the federation has ended, the monitor shows the verdict, even when it is started later. The verdict
     says what each device has gained.
 
-    The monitor only reads. In a pipe, or with --once, it prints one table. The table shows the retained
+    The monitor only reads. On a terminal it waits for the first federation of the broker. In a pipe, or with
+    --once, it prints one table. The table shows the retained
     messages of the broker and the messages that arrive while the monitor listens.
 
     Keys: q quits, / filters, s sorts by the next column (S by the previous one), r reverses the order, d or
@@ -129,7 +130,7 @@ def monitor(
 
     Example: edgefl monitor --broker mqtt://192.168.1.10:1883
     """
-    from edgefl.monitor.connection import choose_federation
+    from edgefl.monitor.connection import choose_federation, wait_for_federation
     from edgefl.monitor.feed import Feed
 
     # Textual draws on stderr
@@ -138,7 +139,11 @@ def monitor(
         from edgefl.monitor.terminal import Monitor  # before the connection, so that a missing extra shows
     # A separate link, because a link that reads in bursts may report a second federation too late
     with contextlib.closing(open_link(broker, enrol)) as lookup_link:
-        federation = choose_federation(lookup_link, federation)
+        federation = (
+            wait_for_federation(lookup_link, federation, lambda line: click.echo(line, err=True))
+            if live
+            else choose_federation(lookup_link, federation)
+        )
     link = open_link(broker, enrol, in_bursts=live)
     try:
         feed = Feed(link, federation)

@@ -246,6 +246,8 @@ def simulate(
 def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     """Compare runs: mean, standard deviation and 10th percentile over clients, bytes and seconds.
 
+    A run is the directory of a simulation or of an aggregator.
+
     \b
     Example:
       edgefl compare runs/a runs/b --out compared.png

@@ -161,8 +161,9 @@ def _read_wav(path: Path) -> Sample:
         raise DataError(f"{path} has {8 * width} bits per value, expected 8, 16 or 32; convert it to 16 bits")
     if not count or len(content) != count * channels * width:
         raise DataError(
-            f"{path} contains {len(content)} bytes of sound, expected {count * channels * width} and more "
-            "than 0; copy it again"
+            f"{path} contains {len(content)} bytes of sound, expected {count * channels * width} as in its "
+            "header, and more than 0: it was cut off, or recorded as a stream, whose header has no length; "
+            "copy it again, or rewrite it with `ffmpeg -i OLD.wav NEW.wav`"
         )
     stored, zero, scale = WAV_FORMATS[width]
     values = (np.frombuffer(content, stored).astype(np.float64) - zero) / scale

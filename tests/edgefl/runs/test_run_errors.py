@@ -1,5 +1,6 @@
 """Errors of a run: one clear message, exit code 1, and no traceback."""
 
+import json
 import re
 from pathlib import Path
 
@@ -144,3 +145,20 @@ def test_compare_names_missing_or_invalid_summary(text, run_failing, tmp_path):
     assert f"{tmp_path / 'a' / 'summary.json'}" in run_failing("compare", str(tmp_path / "a"))
     (tmp_path / "a" / "summary.json").write_text(text)
     assert f"{tmp_path / 'a' / 'summary.json'}" in run_failing("compare", str(tmp_path / "a"))
+
+
+def test_compare_reads_the_folder_of_an_aggregator(tmp_path, capsys):
+    rows = [
+        {"id": "pi-1", "n_train": 10.0, "accuracy_local": 0.5, "accuracy_shipped": 0.75, "bytes_up": 1000.0},
+        {"id": "pi-2", "n_train": 30.0, "accuracy_local": 0.7, "accuracy_shipped": None, "bytes_up": 500.0},
+    ]
+    result = {"algorithm": "fedavg", "rounds": 4, "seconds": 37.6, "clients": rows}
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    assert edgefl(["compare", str(tmp_path)]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["accuracy", "local", "mean", "60.00"] in lines
+    assert ["accuracy", "shipped", "mean", "75.00"] in lines
+    assert ["rounds", "4"] in lines and ["seconds", "38"] in lines
+    (tmp_path / "result.json").write_text('{"clients": 3}')
+    assert edgefl(["compare", str(tmp_path)]) == 1
+    assert "result.json is damaged" in capsys.readouterr().err

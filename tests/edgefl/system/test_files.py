@@ -65,6 +65,20 @@ def test_a_refused_write_names_file_cause_and_remedy(tmp_path: Path) -> None:
         raise OSError("closed")
 
 
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "free some space"),
+        (errno.EROFS, "its disk is read-only: make it writable, or choose a directory on another disk"),
+        (errno.EACCES, "let this account write there, or choose another directory"),
+    ],
+)
+def test_remedy_fits_the_cause(number: int, remedy: str) -> None:
+    with pytest.raises(StateError) as raised, write_errors(Path("log")):
+        raise OSError(number, os.strerror(number))
+    assert str(raised.value) == f"cannot write log: {os.strerror(number)}; {remedy}"
+
+
 def test_file_of_a_state_directory_is_no_link(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_text("precious")

@@ -222,3 +222,15 @@ def test_monitor_app_follows_a_real_federation(mosquitto_url, federate, toys):
     finally:
         link.close()
     aggregator.popen.terminate()
+
+
+def test_terminal_monitor_waits_for_the_first_federation(federate, own_broker, terminal):
+    pytest.importorskip("textual")
+    url = f"mqtt://127.0.0.1:{own_broker.port}"
+    view = terminal("monitor", "--broker", url)
+    view.wait_for(f"no federation is on {url} yet; waiting for the first one")
+    federation = federate(url, min_clients=3)
+    federation.aggregator()
+    view.wait_for(f"{federation.name}: waiting for 3 of 3 devices")
+    view.press("q")
+    assert view.end() == 0
