@@ -1,21 +1,26 @@
-"""`edgefl bench device`: compares training steps of LiteRT and Keras.
+"""`edgefl bench device`: measures training steps and inferences of a plan, and compares LiteRT with Keras.
 
-The Keras step is a tf.function of the same objective. Each runs in its own process, with one thread.
+The Keras step is a tf.function of the same objective. Each runs in its own process, with one thread. The
+measurement of a given plan needs no TensorFlow, so it runs on a board. The result has no data of its owner.
 """
 
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from edgefl.errors import PlanError
-from edgefl.system.host import describe_machine
+from edgefl import __version__
+from edgefl.bench.step import choose_signature
+from edgefl.errors import ConfigError, PlanError
+from edgefl.plan.spec import encode_plan, load_plan
+from edgefl.system.host import describe_machine, read_total_memory_mb, read_versions
 
 BENCH_MODELS: dict[str, tuple[str, tuple[int, int, int], int, int]] = {
     "lenet5-b10": ("lenet5", (28, 28, 1), 10, 100),
@@ -24,6 +29,8 @@ BENCH_MODELS: dict[str, tuple[str, tuple[int, int, int], int, int]] = {
     "five-conv-b32": ("five-conv", (32, 32, 3), 32, 12),
 }
 """Model, input shape, batch size and number of timed steps by the name of the benchmark."""
+PLAN_STEPS = 20
+"""Number of timed steps of a given plan."""
 
 
 def render_config(name: str) -> str:
@@ -57,6 +64,59 @@ def _run(arguments: list[str]) -> Any:
 _ENV = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
 
 
+def _describe_bench(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "machine": describe_machine(),
+        "memory_mb": read_total_memory_mb(),
+        "edgefl": __version__,
+        "versions": read_versions(),
+        "command": "edgefl bench device",
+        "rows": rows,
+    }
+
+
+def run_plan_bench(plan: Path, repeats: int, progress: Callable[[str], None]) -> dict[str, Any]:
+    """Measure training steps and inferences of a plan with LiteRT. This needs no TensorFlow.
+
+    Args:
+        plan: directory of the plan.
+        repeats: number of measurements.
+        progress: receives a line per measurement.
+
+    Returns:
+        The result as a JSON tree with one row, see `run_device_bench`. The row has no figures of Keras.
+
+    Raises:
+        PlanError: the plan cannot be read, or a benchmark process failed.
+    """
+    loaded = load_plan(plan)
+    rows = []
+    for repeat in range(repeats):
+        row = {kind: _run([kind, str(plan), str(PLAN_STEPS)]) for kind in ("litert", "predict")}
+        progress(f"{repeat + 1}/{repeats} training step {row['litert']['ms']:.2f} ms")
+        rows.append(row)
+    spec = loaded.spec
+    return _describe_bench(
+        [
+            {
+                "model": Path(spec.model).name,
+                "algorithm": spec.algorithm,
+                "input_shape": list(spec.input_shape),
+                "parameters": sum(math.prod(weight.shape) for weight in spec.weights),
+                "plan_bytes": len(encode_plan(loaded)),
+                "batch_size": spec.find_signature(choose_signature(loaded, "train")).batch_size,
+                **_take_medians(rows),
+            }
+        ]
+    )
+
+
+def _take_medians(rows: list[dict[str, dict[str, float]]]) -> dict[str, float]:
+    return {
+        f"{kind}_{unit}": median(row[kind][unit] for row in rows) for kind in rows[0] for unit in ("ms", "mb")
+    }
+
+
 def run_device_bench(
     models: tuple[str, ...], repeats: int, progress: Callable[[str], None]
 ) -> dict[str, Any]:
@@ -68,12 +128,20 @@ def run_device_bench(
         progress: receives a line per measurement.
 
     Returns:
-        The result as a JSON tree, with one row per model. A row has the medians of milliseconds per step and
-        of peak memory in MB, and the median ratio of LiteRT to Keras.
+        The result as a JSON tree, with one row per model. A row has the medians of milliseconds per training
+        step and per inference of one sample, the peak memory of these processes in MB, and the median ratio
+        of LiteRT to Keras.
 
     Raises:
+        ConfigError: TensorFlow is not installed.
         PlanError: a benchmark process failed.
     """
+    if find_spec("tensorflow") is None:
+        raise ConfigError(
+            "the built-in models need TensorFlow, which is not installed here; pass --plan with the "
+            "directory `plan` of a device that took part in a federation, or of `edgefl plan build -o plan` "
+            "on another machine"
+        )
     rows = []
     with tempfile.TemporaryDirectory() as directory:
         for name in models:
@@ -81,12 +149,12 @@ def run_device_bench(
             config.write_text(render_config(name))
             plan = Path(directory) / name
             progress(f"{name}: compiling the plan")
-            _run(["build", str(config), str(plan)])
+            _run(["build", str(plan), str(config)])
             pairs = []
             for repeat in range(repeats):
                 pair = {
-                    learner: _run([learner, str(config), str(plan), str(BENCH_MODELS[name][3])])
-                    for learner in ("litert", "keras")
+                    kind: _run([kind, str(plan), str(BENCH_MODELS[name][3])])
+                    for kind in ("litert", "keras", "predict")
                 }
                 progress(
                     f"{name}: {repeat + 1}/{repeats} LiteRT {pair['litert']['ms']:.2f} ms, Keras "
@@ -97,21 +165,32 @@ def run_device_bench(
                 {
                     "model": name,
                     "batch_size": BENCH_MODELS[name][2],
-                    **{
-                        f"{k}_{unit}": median(p[k][unit] for p in pairs)
-                        for k in ("litert", "keras")
-                        for unit in ("ms", "mb")
-                    },
+                    "plan_bytes": len(encode_plan(load_plan(plan))),
+                    **_take_medians(pairs),
                     "ratio": median(p["litert"]["ms"] / p["keras"]["ms"] for p in pairs),
                 }
             )
-    names = ("ai-edge-litert", "tensorflow", "keras", "numpy")
-    return {
-        "machine": describe_machine(),
-        "versions": {n: version(n) for n in names},
-        "command": "edgefl bench device",
-        "rows": rows,
-    }
+    return _describe_bench(rows)
+
+
+def render_plan_bench(result: dict[str, Any]) -> str:
+    """Return the result of `run_plan_bench` as text for a terminal."""
+    (row,) = result["rows"]
+    step = f"{row['litert_ms']:.2f} ms, {row['litert_mb']:.0f} MB"
+    inference = f"{row['predict_ms']:.3f} ms, {row['predict_mb']:.0f} MB"
+    return (
+        f"{_describe_host(result)}\n"
+        f"{row['model']}, {row['algorithm']}: {row['parameters']:,} parameters, plan of "
+        f"{row['plan_bytes']:,} bytes\n"
+        f"training step of {row['batch_size']} samples: {step}\n"
+        f"inference of one sample: {inference}"
+    )
+
+
+def _describe_host(result: dict[str, Any]) -> str:
+    shown = ("ai-edge-litert", "tflite-runtime", "tensorflow", "keras", "numpy")
+    versions = ", ".join(f"{name} {result['versions'][name]}" for name in shown if name in result["versions"])
+    return f"{result['machine']}; {versions}"
 
 
 def render_device_bench(result: dict[str, Any]) -> str:
@@ -123,7 +202,7 @@ def render_device_bench(result: dict[str, Any]) -> str:
     ]
     return "\n".join(
         (
-            f"{result['machine']}; {', '.join(f'{k} {v}' for k, v in result['versions'].items())}",
+            _describe_host(result),
             f"{'model':14} {'batch':>5} {'LiteRT ms':>10} {'Keras ms':>9} {'ratio':>6} {'LiteRT MB':>10} "
             f"{'Keras MB':>9}",
             *rows,

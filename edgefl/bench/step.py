@@ -1,24 +1,27 @@
 """One process of `edgefl bench device`.
 
-`build CONFIG PLAN` compiles the plan. `litert CONFIG PLAN STEPS` and `keras CONFIG PLAN STEPS` measure
-milliseconds per step and peak memory.
+`build PLAN CONFIG` compiles the plan. `litert PLAN STEPS` and `keras PLAN STEPS` measure milliseconds per
+training step and peak memory. `predict PLAN STEPS` measures milliseconds per inference of one sample and peak
+memory.
 """
 
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgefl.config import load_config
 from edgefl.learner.base import iterate_batches
-from edgefl.plan.spec import Plan, load_plan, save_plan
+from edgefl.plan.spec import PREDICT_SINGLE, Plan, SignatureSpec, load_plan, save_plan
 from edgefl.system.host import read_peak_rss_mb
-from edgefl.types import Array, Labels, Weights
+from edgefl.types import Array, Weights
 
 
 @dataclass(frozen=True)
@@ -27,13 +30,13 @@ class RandomInputs:
 
     Attributes:
         weights: float32 arrays by the names of the plan.
-        x: samples, shape (n, *input_shape), float32.
-        y: labels, shape (n,), int64.
+        data: samples for each data tensor of the signature, such as `x`: shape (n, ...), float32.
+        y: labels, shape (n,), int64, or numbers to predict, shape (n, outputs), float32.
     """
 
     weights: Weights
-    x: Array
-    y: Labels
+    data: Mapping[str, Array]
+    y: NDArray[Any]
 
 
 def make_litert_epoch(plan: Plan) -> Callable[[RandomInputs], None]:
@@ -46,11 +49,53 @@ def make_litert_epoch(plan: Plan) -> Callable[[RandomInputs], None]:
     learner = LiteRTLearner(plan, threads=1)
 
     def run_epoch(inputs: RandomInputs) -> None:
-        learner.fit(
-            "train", inputs.weights, {"x": inputs.x}, inputs.y, epochs=1, rng=np.random.default_rng(1)
-        )
+        rng = np.random.default_rng(1)
+        learner.fit(choose_signature(plan, "train"), inputs.weights, inputs.data, inputs.y, epochs=1, rng=rng)
 
     return run_epoch
+
+
+def make_litert_inference(plan: Plan) -> Callable[[RandomInputs], None]:
+    """Return a function that predicts samples with the learner of a device, in the plan's batches."""
+    from edgefl.learner.litert import LiteRTLearner
+
+    learner = LiteRTLearner(plan, threads=1)
+
+    def run_inference(inputs: RandomInputs) -> None:
+        learner.predict(choose_signature(plan, "predict"), inputs.weights, inputs.data)
+
+    return run_inference
+
+
+def choose_signature(plan: Plan, kind: str) -> str:
+    """Return the signature of a kind that trains or predicts with one model, or the first of that kind.
+
+    Args:
+        plan: the plan.
+        kind: `train` or `predict`.
+    """
+    names = [signature.name for signature in plan.spec.signatures if signature.kind == kind]
+    preferred = {"train": "train", "predict": PREDICT_SINGLE}[kind]
+    return preferred if preferred in names else names[0]
+
+
+def make_random_inputs(plan: Plan, signature: SignatureSpec, count: int) -> RandomInputs:
+    """Return random weights, samples and labels for a signature.
+
+    Args:
+        plan: the plan.
+        signature: the signature.
+        count: number of samples.
+    """
+    rng = np.random.default_rng(1)
+    weights = {
+        tensor.name: rng.normal(0, 0.05, tensor.shape).astype(np.float32) for tensor in plan.spec.weights
+    }
+    data = {spec.name: rng.random((count, *spec.shape[1:]), dtype=np.float32) for spec in signature.data}
+    y: NDArray[Any] = rng.integers(0, plan.spec.num_classes, count)
+    if signature.label is not None:
+        y = rng.random((count, *signature.label.shape[1:]), dtype=np.float32)
+    return RandomInputs(weights, data, y)
 
 
 def make_keras_epoch(plan: Plan) -> Callable[[RandomInputs], None]:
@@ -78,7 +123,7 @@ def make_keras_epoch(plan: Plan) -> Callable[[RandomInputs], None]:
                 for i, spec in enumerate(signature.noise)
             }
             batch = {
-                "d_x": tf.constant(inputs.x[index]),
+                "d_x": tf.constant(inputs.data["x"][index]),
                 "d_y": tf.constant(inputs.y[index], tf.int32),
                 "d_sample_weight": tf.constant(weight),
             }
@@ -89,40 +134,40 @@ def make_keras_epoch(plan: Plan) -> Callable[[RandomInputs], None]:
     return run_epoch
 
 
-def main(kind: str, config: Path, plan: Path, steps: int = 0) -> None:
+MAKERS = {"litert": make_litert_epoch, "keras": make_keras_epoch, "predict": make_litert_inference}
+
+
+def main(kind: str, plan: Path, argument: str) -> None:
     """Compile the plan or measure steps, and print the result as one JSON line.
 
     Args:
-        kind: `build`, `litert` or `keras`.
-        config: the configuration file.
+        kind: `build`, `litert`, `keras` or `predict`.
         plan: the directory of the plan.
-        steps: number of steps per measured epoch.
+        argument: the configuration file to build from, or the number of steps of a measurement.
     """
     if kind == "build":
         from edgefl.algorithms.plans import build_plan
 
-        save_plan(build_plan(load_config(config))[0], plan)
+        save_plan(build_plan(load_config(Path(argument)))[0], plan)
         print("{}")
         return
     import_module("edgefl.transport.link")  # a device process also needs the memory of its link
     loaded_plan = load_plan(plan)
-    run_epoch = make_litert_epoch(loaded_plan) if kind == "litert" else make_keras_epoch(loaded_plan)
-    spec = loaded_plan.spec
-    rng = np.random.default_rng(1)
-    count = spec.find_signature("train").batch_size * steps
-    weights = {tensor.name: rng.normal(0, 0.05, tensor.shape).astype(np.float32) for tensor in spec.weights}
-    inputs = RandomInputs(
-        weights,
-        rng.random((count, *spec.input_shape), dtype=np.float32),
-        rng.integers(0, spec.num_classes, count),
+    run = MAKERS[kind](loaded_plan)
+    signature = loaded_plan.spec.find_signature(
+        choose_signature(loaded_plan, "predict" if kind == "predict" else "train")
     )
+    steps = int(argument)
+    count = signature.batch_size * steps
+    inputs = make_random_inputs(loaded_plan, signature, count)
     times = []
     for _ in range(4):  # the first warms up
         start = time.perf_counter()
-        run_epoch(inputs)
-        times.append((time.perf_counter() - start) / steps * 1000)
-    print(json.dumps({"ms": min(times[1:]), "mb": read_peak_rss_mb()}))
+        run(inputs)
+        times.append((time.perf_counter() - start) * 1000)
+    repeats = count if kind == "predict" else steps
+    print(json.dumps({"ms": min(times[1:]) / repeats, "mb": read_peak_rss_mb()}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), *map(int, sys.argv[4:]))
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3])

@@ -8,7 +8,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
-REPORTED_PACKAGES = ("edgefl-tinyml", "tensorflow", "keras", "ai-edge-litert", "numpy", "scikit-learn")
+REPORTED_PACKAGES = (
+    "edgefl-tinyml",
+    "tensorflow",
+    "keras",
+    "ai-edge-litert",
+    "tflite-runtime",
+    "numpy",
+    "scikit-learn",
+)
 Pid = int | Literal["self"]
 ROOT = Path("/")
 RSS_ROWS = re.compile(rb"\nVmHWM:\s*(\d+) kB\nVmRSS:\s*(\d+) kB\n")

@@ -8,10 +8,11 @@ from typing import Any
 
 import click
 
-from edgefl.bench.device import BENCH_MODELS, run_device_bench
+from edgefl.bench.device import BENCH_MODELS, render_plan_bench, run_device_bench, run_plan_bench
 from edgefl.bench.device import render_device_bench as render_device
 from edgefl.bench.wire import BENCH_CODECS, run_wire_bench
 from edgefl.bench.wire import render_wire_bench as render_wire
+from edgefl.errors import ConfigError
 from edgefl.system.files import write_atomic
 from edgefl.system.progress import Progress
 from edgefl.wire.codecs import check_codec
@@ -42,7 +43,7 @@ def print_result(
     click.echo(text if as_json else render(result))
 
 
-@bench.command(short_help="Compare training steps of LiteRT and Keras.")
+@bench.command(short_help="Measure training steps and inferences, also on a board.")
 @click.option(
     "--repeats",
     type=click.IntRange(1),
@@ -58,18 +59,33 @@ def print_result(
     help="Measure only this model. Can be repeated.",
 )
 @click.option(
+    "--plan",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Measure this plan without Keras, such as STATE/plan of a device that took part in a federation. "
+    "TensorFlow is not needed.",
+)
+@click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), help="Also write the JSON to this file."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def device(repeats: int, models: tuple[str, ...], out: Path | None, as_json: bool) -> None:
-    """Compare LiteRT and Keras: peak memory of a training process and milliseconds per step, with one thread
-    each.
+def device(repeats: int, models: tuple[str, ...], plan: Path | None, out: Path | None, as_json: bool) -> None:
+    """Measure peak memory and milliseconds of a training step and of an inference, with one thread.
+
+    Without --plan it compares LiteRT and Keras with built-in models. With --plan it runs on a board, without
+    TensorFlow. The file of --out has the machine, versions and figures, and no data, names or addresses of
+    yours. Send it to the project if your board is not on its results page.
 
     \b
     Example:
-      edgefl bench device --repeats 3
+      edgefl bench device --plan pi-1/plan --out board.json
     """
+    if plan is not None and models:
+        raise ConfigError("--plan and --model are both given, expected one of them; leave one out")
     with Progress() as progress:
+        if plan is not None:
+            measured = run_plan_bench(plan, repeats, progress)
+            print_result(measured, render_plan_bench, out, as_json)
+            return
         result = run_device_bench(models or tuple(BENCH_MODELS), repeats, progress)
     print_result(result, render_device, out, as_json)
 

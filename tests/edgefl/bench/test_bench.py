@@ -1,12 +1,17 @@
 """Small runs of the benchmarks. Their results are in docs/results."""
 
+import getpass
 import json
+import socket
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
 
 from edgefl.bench import device
 from edgefl.cli.commands.bench import bench
+from edgefl.plan.spec import save_plan
 
 pytest.importorskip("tensorflow", reason="the aggregator extra is not installed")
 
@@ -19,6 +24,55 @@ def test_device_bench_reports_time_and_memory(monkeypatch):
     )
     (row,) = json.loads(result.stdout)["rows"]
     assert row["litert_ms"] > 0 and row["keras_mb"] > row["litert_mb"] > 20
+    assert row["predict_ms"] > 0 and row["predict_mb"] > 20 and row["plan_bytes"] > 10_000
+
+
+BLOCK_TENSORFLOW = """
+import sys
+sys.modules["tensorflow"] = sys.modules["keras"] = None
+from edgefl.cli.main import run_command
+sys.exit(run_command(sys.argv[1:]))
+"""
+
+
+def run_without_tensorflow(*arguments, cwd):
+    command = [sys.executable, "-c", BLOCK_TENSORFLOW, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+
+
+def test_board_measures_a_plan_without_tensorflow(tiny, tmp_path):
+    """The file names the machine, versions and figures, and nothing of the owner."""
+    save_plan(tiny[0], tmp_path / "secret-name" / "plan")
+    done = run_without_tensorflow(
+        "bench",
+        "device",
+        "--plan",
+        tmp_path / "secret-name" / "plan",
+        "--repeats",
+        "1",
+        "--out",
+        "board.json",
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "training step of" in done.stdout and "inference of one sample" in done.stdout
+    text = (tmp_path / "board.json").read_text()
+    result = json.loads(text)
+    assert set(result) == {"machine", "memory_mb", "edgefl", "versions", "command", "rows"}
+    (row,) = result["rows"]
+    assert set(row) == {
+        *("model", "algorithm", "input_shape", "parameters", "plan_bytes", "batch_size"),
+        *("litert_ms", "litert_mb", "predict_ms", "predict_mb"),
+    }
+    assert min(row[key] for key in ("litert_ms", "litert_mb", "predict_ms", "predict_mb", "parameters")) > 0
+    for private in ("secret-name", socket.gethostname(), getpass.getuser() + "@", str(tmp_path)):
+        assert private not in text
+
+
+def test_built_in_models_without_tensorflow_are_an_error_with_remedy(tmp_path):
+    done = run_without_tensorflow("bench", "device", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "need TensorFlow, which is not installed here; pass --plan" in done.stderr
 
 
 @pytest.mark.slow
