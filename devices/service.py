@@ -137,13 +137,18 @@ def run_device(settings: DeviceSettings) -> dict[str, Any]:
     ):
         if store.recovered:
             LOGGER.warning(store.recovered)
+        progress = store.read_progress()
+        if progress and progress.phase != PHASE_PERSONALIZE:
+            gone = samples.check_sketch(store.read_note().get("sketch", []), settings.state)
+            if gone:
+                LOGGER.warning(gone)
         if crashed := trials.start():
             LOGGER.error(
                 f"the plan {crashed[:8]} crashed the last process of this device; the device now refuses "
                 "this plan"
             )
         availability = Availability(settings.conditions, settings.state, detect_machine().cores)
-        availability.unchecked = store.read_progress() is None
+        availability.unchecked = progress is None
         num_samples = samples.num_samples
         signed_in = settings.state if settings.enrolment else None
         session = join_federation(
@@ -416,6 +421,7 @@ class DeviceService:
             "id": self._settings.client_id,
             "federation": federation,
             "seed": task.seed,
+            "sketch": self._samples.sketch,
             **self._settings.data.to_json(),
         }
         masked = {"masked": True} if was_masked(task, self._store.read_note()) else {}

@@ -243,8 +243,8 @@ class DeviceStore:
         """Write device.json if its content changed.
 
         Args:
-            note: id, federation, seed and data source of the device, and whether its updates are masked. The
-                export reads it.
+            note: id, federation, seed, data source and sketch of the samples of the device, and whether its
+                updates are masked. The export reads it.
 
         Raises:
             StateError: the file cannot be written.

@@ -155,3 +155,23 @@ def test_missing_data_source_is_an_error(tmp_path, more, error):
     assert done.returncode == 1
     assert error in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_state_of_a_running_federation_refuses_other_samples(
+    federate, mosquitto_url, toys, fake_aggregator, tmp_path
+):
+    federation = federate(mosquitto_url)
+    aggregator = fake_aggregator(federation)
+    for number in (1, 2):
+        x, y = join_samples(toys.shard(number))
+        np.savez(tmp_path / f"{number}.npz", x=x, y=y)
+    first = federation.device("pi-1", None, "--data", tmp_path / "1.npz")
+    assert aggregator.next("status").online, first.err
+    aggregator.send_task(1)
+    aggregator.accept_update(aggregator.next("begin"))
+    first.wait_for("round 1 federate")
+    first.popen.terminate()
+    assert first.end() == 0, first.err
+    other = federation.device("pi-1", None, "--data", tmp_path / "2.npz")
+    assert other.end() == 1
+    assert "0 of 32 compared samples of the last start are still in" in other.err
