@@ -179,6 +179,8 @@ def scale_samples(x: NDArray[Any], scale: float) -> NDArray[Any]:
 
 def _describe_scaling(x: NDArray[Any], scale: float, origin: str) -> str:
     """Return the effect of a scale, except for the division of uint8 values by 255."""
+    if x.dtype == np.uint8 and scale == 1:
+        return f"x is uint8; its values are taken as they are: scale = 1 is {origin}"
     if x.dtype == np.uint8 and scale not in (0.0, GREY_SCALE):
         return f"x is uint8; its values are divided by {scale:g}, {origin}"
     if x.dtype.kind == "f" and scale not in (0.0, 1.0):

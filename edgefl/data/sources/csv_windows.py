@@ -72,7 +72,8 @@ def read_csv_windows(source: DataSource) -> dict[str, NDArray[Any]]:
         for name in list_columns(table, request):
             if name not in first.header:
                 left_out[name] = f"not in {files[0].name}"
-    note = f"channels {', '.join(_describe_channel(first, name) for name in channels)}"
+    shown = channels if source.channels else [_describe_channel(first, name) for name in channels]
+    note = f"channels {', '.join(shown)}"
     notes = [f"{note}; {_describe_left_out(left_out)}" if left_out else note]
     columns = [name for name in first.header if name in channels]
     return {
