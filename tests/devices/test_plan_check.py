@@ -16,7 +16,7 @@ from devices.training import check_shard
 from edgefl.algorithms import REGISTRY, complete_algorithm_options
 from edgefl.data.sources import DataSource
 from edgefl.errors import ConfigError, PlanError
-from edgefl.plan.spec import Plan, encode_plan, parse_spec, read_num_classes, serialize_spec
+from edgefl.plan.spec import Plan, encode_plan, parse_spec, serialize_spec
 from tests.support.numpy_learner.softmax import softmax_spec
 
 SHA256 = "ab" * 32
@@ -112,7 +112,7 @@ def test_damaged_specification_is_refused_as_a_plan_and_not_as_wrong_samples(tmp
         try:
             spec = parse_spec(damage(text, seed))
             check_names(spec, "litert", AllowedCode())
-            shard = samples.load_shard(None, read_num_classes(spec), spec.input_shape)
+            shard = samples.load_shard(spec)
             check_shard(shard, Plan(spec, b"", b""))
         except (PlanError, ConfigError):
             refused += 1

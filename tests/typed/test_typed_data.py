@@ -9,14 +9,14 @@ import pytest
 
 from edgefl.transport.link import Link
 
-CSV = ["walk", "run", "sit", "stand", "lie", "jump"]
+ACTIVITIES = ["jump", "lie", "run", "sit", "stand", "walk"]
 
 
-def make_config(shape: list[int], classes: int, clients: int) -> str:
+def make_config(shape: list[int], classes: list[str], clients: int) -> str:
     return (
         f'[federation]\nname = "kitchen"\nrounds = 1\nmin_clients = {clients}\n[model]\nname = '
-        f'"softmax"\ninput_shape = {shape}\nnum_classes = {classes}\n[algorithm]\nname = "fedavg"\nepochs = '
-        "1\n"
+        f'"softmax"\ninput_shape = {shape}\nnum_classes = {len(classes)}\n[samples]\nclasses = '
+        f'{json.dumps(classes)}\n[algorithm]\nname = "fedavg"\nepochs = 1\n'
     )
 
 
@@ -24,7 +24,7 @@ def write_recordings(workspace: Any) -> None:
     """Write six activities, each in a file with the rows of two and a half windows at 50 Hz."""
     rng = np.random.default_rng(1)
     (workspace / "recordings").mkdir()
-    for number, activity in enumerate(CSV):
+    for number, activity in enumerate(ACTIVITIES):
         rows = rng.normal(number, 0.1, (320, 3))
         lines = [f"{i / 50:.2f},{x:.3f},{y:.3f},{z:.3f},{activity}" for i, (x, y, z) in enumerate(rows)]
         (workspace / f"recordings/{activity}.csv").write_text(
@@ -37,8 +37,8 @@ def publish_readings(url: str) -> None:
     rng = np.random.default_rng(2)
     link = Link(url, "sensor")
     try:
-        for label in range(6):
-            link.publish("sensors/wrist/activity", str(label).encode())
+        for label, activity in enumerate(ACTIVITIES):
+            link.publish("sensors/wrist/activity", activity.encode())
             for reading in rng.normal(label, 0.1, (3 * 128, 3)).round(3).tolist():
                 link.publish("sensors/wrist/accel", json.dumps(reading).encode())
         assert link.wait_in_flight(1, 60)
@@ -59,7 +59,7 @@ def test_commands_of_the_data_page_work(workspace: Any, page: Callable[[str], An
         for i in range(20):
             pixels = rng.integers(100 * number, 100 * number + 100, (8, 8)).astype(np.uint8)
             image.fromarray(pixels).save(workspace / f"samples/{animal}/{i:03}.png")
-    (workspace / "federation.toml").write_text(make_config([8, 8, 1], 2, 1))
+    (workspace / "federation.toml").write_text(make_config([8, 8, 1], ["cat", "dog"], 1))
     device = workspace.start(bring.take("edgefl device start"))
     workspace.run(f"edgefl aggregator start --broker {url}")
     device.wait_for_end()
@@ -69,14 +69,19 @@ def test_commands_of_the_data_page_work(workspace: Any, page: Callable[[str], An
     (workspace / "grouped.py").write_text(bring.blocks("python")[0])
     workspace.run("python grouped.py")
     (workspace / "own_sensors.py").write_text(bring.blocks("python")[1])
-    (workspace / "federation.toml").write_text(make_config([128, 3], 6, 3).replace("kitchen", "wrists"))
+    (workspace / "federation.toml").write_text(
+        make_config([128, 3], ACTIVITIES, 3).replace("kitchen", "wrists")
+    )
     devices = [
         workspace.start(
             bring.take("edgefl device start"), {"pi-1": f"pi-{i}", "--state state": f"--state state-{i}"}
         )
         for i in (1, 2)
     ]
-    record = workspace.start(bring.take("edgefl device record"), {"--window 128": "--window 128 --count 18"})
+    (workspace / "classes.txt").write_text("\n".join(ACTIVITIES))
+    record = workspace.start(
+        bring.take("edgefl device record"), {"--window 128": "--window 128 --count 18 --classes classes.txt"}
+    )
     record.wait_for_output("listening")
     publish_readings(url)
     record.wait_for_end()
