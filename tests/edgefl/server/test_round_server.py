@@ -8,8 +8,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from edgefl.config import FederationConfig
-from edgefl.server.events import Publish
+from edgefl.server.divergence import FederationDivergedError
+from edgefl.server.events import Publish, StatusReceived, Stop
 from edgefl.server.plausibility import list_left_out_clients
+from edgefl.wire.messages import DIVERGED_PREFIX, REFUSAL_PREFIX
 from edgefl.wire.topics import parse_topic
 from tests.edgefl.server.hostile_network import HostileNetwork
 
@@ -121,3 +123,23 @@ def test_client_revoked_before_a_restart_gets_no_task():
     )
     asked = {parse_topic(each.topic).client_id for each in actions if isinstance(each, Publish)}
     assert "c0" in asked and "c1" not in asked
+
+
+def list_stops(liars):
+    """Return the errors that stop a federation of four after `liars` clients said that they diverged."""
+    network = make_network(clients=4, quorum=1.0, min_clients=4)
+    network.step("drain", 0)
+    errors = []
+    for i in range(liars):
+        event = network.retained[f"c{i}"]
+        paused = f"{REFUSAL_PREFIX}round 1: {DIVERGED_PREFIX}the loss is nan"
+        status = StatusReceived(replace(event.status, paused=paused))
+        actions = network.server.handle(status, network.now)
+        errors += [action.error for action in actions if isinstance(action, Stop)]
+    return errors
+
+
+def test_fewer_than_half_of_the_clients_end_no_federation_by_saying_that_they_diverged():
+    assert list_stops(1) == []
+    (error,) = list_stops(2)
+    assert isinstance(error, FederationDivergedError) and error.divergence.clients == 2

@@ -119,7 +119,7 @@ def test_a_fleet_that_learns_has_no_warning():
 
 def test_a_short_federation_that_diverges_is_stopped_after_its_last_round():
     with pytest.raises(FederationDivergedError, match="diverged in round 2"):
-        play(make_config(rounds=2), options={"learning_rate": 10.0})
+        play(make_config(rounds=2), options={"learning_rate": 20.0})
 
 
 def test_runs_with_the_same_seed_are_identical():
