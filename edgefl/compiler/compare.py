@@ -219,17 +219,16 @@ def _run_keras(network: Network, values: ComparedValues, training: bool) -> dict
     """Return the outputs of the Keras model, and for training each gradient and new statistic by name."""
     model = network.model
     names = {id(variable): name for name, variable in network.variables.items()}
-    trained, others = (
-        [tf.constant(values.weights[names[id(v)]]) if id(v) in names else tf.identity(v.value) for v in part]
-        for part in (model.trainable_variables, model.non_trainable_variables)
-    )
+    state = [
+        (v, tf.constant(values.weights[names[id(v)]]) if id(v) in names else tf.identity(v.value))
+        for v in model.variables
+    ]
     try:
-        with tf.GradientTape() as tape:
+        with tf.GradientTape() as tape, keras.StatelessScope(state, collect_losses=True) as scope:
+            trained = [scope.get_current_value(variable) for variable in model.trainable_variables]
             tape.watch(trained)
-            outputs, new, losses = model.stateless_call(
-                trained, others, tf.constant(values.x), training=training, return_losses=True
-            )
-            total = sum(losses, tf.reduce_sum(outputs * values.cotangent))
+            outputs = model(tf.constant(values.x), training=training)
+            total = sum(model.losses, tf.reduce_sum(outputs * values.cotangent))
         gradients = tape.gradient(total, trained, unconnected_gradients=tf.UnconnectedGradients.ZERO)
     except Exception as error:  # Layers raise any type
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -239,9 +238,9 @@ def _run_keras(network: Network, values: ComparedValues, training: bool) -> dict
         ) from error
     results = {"outputs": np.asarray(outputs)}
     if training:
-        for variable, value in zip(model.non_trainable_variables, new, strict=True):
+        for variable in model.non_trainable_variables:
             if id(variable) in names:
-                results[f"{names[id(variable)]} value"] = np.asarray(value)
+                results[f"{names[id(variable)]} value"] = np.asarray(scope.get_current_value(variable))
         for variable, gradient in zip(model.trainable_variables, gradients, strict=True):
             results[f"{names[id(variable)]} gradient"] = np.asarray(gradient)
     return results

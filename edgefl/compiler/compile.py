@@ -85,6 +85,13 @@ def _explain(message: str) -> str:
             layer = op_names[-1].removeprefix("gradients/").split("/")[0].removesuffix("_grad")
             problems.append(f"layer {layer} needs {refused[1]}")
     if not problems:
-        return f"the program cannot be converted to TFLite: {message.strip()[:500]}"
+        ops = re.findall(r'"(?:gradients/)?([^"@/:]+)/[^"]*@', message)
+        reasons = re.findall(r"'tfl?\.\w+' op [^\n]*", message)
+        layer = ops[0].removesuffix("_grad") if ops else "unknown"
+        reason = (reasons or message.strip().splitlines() or ["no reason given"])[0][:300]
+        return (
+            f"layer {layer} cannot be converted to TFLite: {reason}; change the sizes of the layer, or "
+            "replace it with a layer that `edgefl plan build --help` lists"
+        )
     remedy = "replace the layer with a layer that `edgefl plan build --help` lists"
     return f"{'; '.join(dict.fromkeys(problems))}: TFLite has no such builtin op; {remedy}"

@@ -1,0 +1,153 @@
+"""What a layer carries beside its weights is computed, or refused by the name of the layer."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from edgefl.compiler import objective as of
+from edgefl.compiler.compare import check_program
+from edgefl.compiler.compile import compile_program
+from edgefl.compiler.network import Network
+from edgefl.compiler.optimizer import sgd
+from edgefl.errors import PlanError
+
+L = keras.layers
+
+
+def build(shape: tuple[int, ...], *layers: Any, dtype: str | None = None) -> Any:
+    keras.utils.set_random_seed(1)
+    return keras.Sequential([keras.Input(shape, dtype=dtype), *layers, L.Flatten(), L.Dense(3, name="end")])
+
+
+def quantize(model: Any) -> Any:
+    model.quantize("int8")
+    return model
+
+
+def add_lora(model: Any) -> Any:
+    model.layers[0].enable_lora(2)
+    return model
+
+
+class AddsLoss(keras.Layer):
+    def call(self, x: Any) -> Any:
+        self.add_loss(0.5 * keras.ops.sum(x**2))
+        return x
+
+
+class Fails(keras.Layer):
+    def call(self, x: Any) -> Any:
+        if keras.tree.flatten(x)[0].shape[0] is None:
+            return x
+        raise KeyError("rows")
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "embedding": (
+        lambda: build((6,), L.Embedding(20, 4, name="words")),
+        r"layer words \(Embedding\) looks up whole numbers .*one-hot",
+    ),
+    "constraint": (
+        lambda: build((6,), L.Dense(4, kernel_constraint="non_neg", name="h")),
+        "layer h has the constraint NonNeg on its kernel",
+    ),
+    "penalty of pairs": (
+        lambda: build(
+            (6,), L.Dense(4, activity_regularizer=keras.regularizers.OrthogonalRegularizer(), name="h")
+        ),
+        r"layer h \(Dense\) has the activity_regularizer OrthogonalRegularizer, expected L1, L2",
+    ),
+    "penalty inside of a layer": (
+        lambda: build((4, 3), L.Bidirectional(L.LSTM(2, activity_regularizer="l2"), name="both")),
+        r"layer both \(Bidirectional\) has the activity_regularizer L2",
+    ),
+    "own loss": (
+        lambda: build((6,), L.Dense(4, name="h"), AddsLoss(name="adds")),
+        "layer h cannot be compiled: its training step in a plan differs from Keras",
+    ),
+    "int8": (lambda: quantize(build((6,), L.Dense(4, name="h"))), r"layer h \(Dense\) is quantized"),
+    "lora": (lambda: add_lora(build((6,), L.Dense(4, name="h"))), r"layer h \(Dense\) has LoRA weights"),
+    "noise": (lambda: build((6,), L.GaussianNoise(0.1, name="n")), r"layer n \(GaussianNoise\) draws random"),
+    "dropout inside of a layer": (
+        lambda: build((4, 3), L.TimeDistributed(L.Dropout(0.5), name="steps")),
+        r"layer steps \(TimeDistributed\) draws random numbers",
+    ),
+    "assigned kernel": (
+        lambda: build((6,), L.SpectralNormalization(L.Dense(4), name="spectral")),
+        r"layer spectral \(SpectralNormalization\) assigns new values to its trained weight",
+    ),
+    "channels first": (
+        lambda: build((3, 8, 8), L.Conv2D(2, 3, data_format="channels_first", name="first")),
+        "layer first has the data_format channels_first",
+    ),
+    "volumes": (lambda: build((4, 4, 4, 1), L.Conv3D(2, 2, name="cube")), "layer cube needs Conv3DBackprop"),
+    "error in a layer": (
+        lambda: build((6,), Fails(name="bad")),
+        r"layer bad \(Fails\) cannot be compiled: 'rows'",
+    ),
+    "converter": (  # The converter fails if a window has as many values as channels
+        lambda: build((4, 4), L.Conv1D(4, 1), L.SeparableConv1D(4, 3, padding="same", name="apart")),
+        "layer apart cannot be converted to TFLite: 'tfl.batch_matmul' op has mismatching",
+    ),
+    "two softmax": (
+        lambda: keras.Sequential([keras.Input((6,)), L.Dense(3, "softmax", name="z"), L.Softmax()]),
+        "layer z ends the model with softmax, expected logits",
+    ),
+    "dropout behind a softmax": (
+        lambda: keras.Sequential([keras.Input((6,)), L.Dense(3, "softmax", name="z"), L.Dropout(0.5)]),
+        "layer z ends the model with softmax",
+    ),
+    "softmax over the batch": (
+        lambda: keras.Sequential([keras.Input((6,)), L.Dense(3), L.Softmax(axis=0, name="z")]),
+        "layer z ends the model with a softmax over axis 0",
+    ),
+    "sigmoid of classes": (
+        lambda: keras.Sequential([keras.Input((6,)), L.Dense(3), L.Activation("sigmoid", name="z")]),
+        "layer z ends the model with sigmoid, expected logits",
+    ),
+    "layer as end activation": (
+        lambda: keras.Sequential([keras.Input((6,)), L.Dense(3, activation=L.LeakyReLU(), name="z")]),
+        "layer z ends the model with LeakyReLU, expected logits",
+    ),
+}
+
+
+def compile_checked(model: Any) -> Network:
+    network = Network(model)
+    objectives = (of.predict_logits(network, 4), of.classify(network, 4, sgd(0.1)))
+    program, signatures = compile_program(objectives)
+    check_program(network, objectives, signatures, program)
+    return network
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_plan_cannot_do_is_refused_by_the_name_of_the_layer(name):
+    make, message = REFUSED[name]
+    with pytest.raises(PlanError, match=message):
+        compile_checked(make())
+
+
+ACCEPTED: dict[str, Any] = {
+    "float64": lambda: build((6,), L.Dense(4, "relu", dtype="float64"), dtype="float64"),
+    "float16": lambda: build(
+        (6,), L.Dense(4, "relu", dtype="mixed_float16"), L.BatchNormalization(dtype="float16")
+    ),
+    "uint8 input": lambda: build((4, 4, 1), L.Rescaling(1 / 255), L.Conv2D(2, 3), dtype="uint8"),
+    "mask and batch norm": lambda: build(
+        (6, 3), L.Masking(), L.BatchNormalization(), L.Dropout(0.5), L.GlobalAveragePooling1D()
+    ),
+    "names": lambda: build((6,), L.Dense(4, "relu", name="größe 1"), L.Dense(4, "tanh", name="_x:y")),
+    "layer as activation": lambda: build((6,), L.Dense(4, activation=L.LeakyReLU(0.1))),
+    "shared layer": lambda: build(
+        (6,), *[L.Dense(6, "relu", kernel_regularizer="l2", activity_regularizer="l1")] * 2
+    ),
+    "shared dropout": lambda: build((6,), *[L.Dropout(0.5)] * 2),
+}
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_what_a_layer_carries_is_computed_as_in_keras(name):
+    network = compile_checked(ACCEPTED[name]())
+    assert all(value.dtype == np.float32 for value in network.read_weights().values())
