@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from edgefl.compiler.compare import check_program
+from edgefl.compiler.compare import check_program, find_wrong_export_layer
 from edgefl.compiler.compile import compile_program
 from edgefl.compiler.network import Network
 from edgefl.compiler.objective import Objective
@@ -110,12 +110,14 @@ def _build_templates(
     if PREDICT_MIXTURE not in named:
         return b"", (), b"", ()
     mixture = named[PREDICT_MIXTURE]
-    template, bindings = build_template(
-        replace(mixture, out=mixture.export_out or mixture.out), network.epsilons
-    )
+
+    def build(objective: Objective) -> tuple[bytes, tuple[Binding, ...]]:
+        return build_template(objective, network.epsilons, lambda: find_wrong_export_layer(network))
+
+    template, bindings = build(replace(mixture, out=mixture.export_out or mixture.out))
     if PREDICT_SINGLE not in named or named[PREDICT_SINGLE].frozen == mixture.frozen:
         return template, bindings, b"", ()
-    return template, bindings, *build_template(named[PREDICT_SINGLE], network.epsilons)
+    return template, bindings, *build(named[PREDICT_SINGLE])
 
 
 def make_network(config: FederationConfig) -> Network:

@@ -24,6 +24,7 @@ from edgefl.compiler.objective import (
     make_input_spec,
     run_signature,
 )
+from edgefl.compiler.template import convert_objective
 from edgefl.errors import PlanError
 from edgefl.plan.runtime import load_interpreter
 from edgefl.plan.spec import SignatureSpec, TensorSpec
@@ -84,6 +85,24 @@ def check_program(
                 f"differ by {error:.1e} from those of Keras, expected at most {TOLERANCES[objective.kind]}; "
                 "replace the layer with a layer that `edgefl plan build --help` lists"
             )
+
+
+def find_wrong_export_layer(network: Network) -> str:
+    """Return the first layer whose output differs after a conversion for the export.
+
+    Args:
+        network: the model.
+    """
+    values = draw_values(network, 1)
+    weights = {name: tf.constant(value) for name, value in values.weights.items()}
+    for name, output in network.apply_layers(weights, tf.constant(values.x)).items():
+        model = convert_objective(_make_layer_objective(network, name, "output", "layer"), values.weights)
+        interpreter = load_interpreter(model)
+        received = interpreter.get_signature_runner()(x=values.x)["out"]
+        expected = np.reshape(tf.nest.flatten(output)[0], (1, -1))
+        if not measure_difference(received, expected) <= TOLERANCES["predict"]:
+            return f"layer {name}"
+    return f"the model {network.model.name}"
 
 
 def check_network(network: Network) -> None:

@@ -255,7 +255,11 @@ def _fold(model: bytes, bindings: dict[int, Binding], names: set[str], norms: Ma
 
 
 def _check(
-    objective: Inference, template: bytes, bindings: Sequence[Binding], norms: Mapping[str, float]
+    objective: Inference,
+    template: bytes,
+    bindings: Sequence[Binding],
+    norms: Mapping[str, float],
+    find_wrong_layer: Callable[[], str],
 ) -> None:
     """Check that the template with random weights computes the same as the objective."""
     import tensorflow as tf
@@ -283,19 +287,23 @@ def _check(
     error = float(np.abs(received - expected).max() / max(1.0, float(np.abs(expected).max())))
     if received.shape != expected.shape or not error <= TOLERANCE:
         raise PlanError(
-            f"the mixture's template differs by {error:.1e} from Keras, expected at most {TOLERANCE}; report "
-            "the model as a bug"
+            f"{find_wrong_layer()} cannot be converted for the export: the template differs by {error:.1e} "
+            f"from Keras, expected at most {TOLERANCE}; replace the layer with a layer that `edgefl plan "
+            "build --help` lists"
         )
 
 
 def build_template(
-    objective: Inference, epsilons: Mapping[str, float] | None = None
+    objective: Inference,
+    epsilons: Mapping[str, float] | None = None,
+    find_wrong_layer: Callable[[], str] = lambda: "the mixture",
 ) -> tuple[bytes, tuple[Binding, ...]]:
     """Return the float graph of the mixture at batch size 1, and the position of each weight in it.
 
     Args:
         objective: the objective of `predict_mixture`, with one data tensor `x`.
         epsilons: the epsilon of each batch norm layer by name.
+        find_wrong_layer: names the layer that a converted graph computes wrongly, for an error.
 
     Raises:
         PlanError: a layer cannot be converted, the converter changed a weight in a way that a device cannot
@@ -332,5 +340,5 @@ def build_template(
             "put a ReLU between layers that have no activation between them, or remove one of these layers"
         )
     ordered = tuple(bindings[index] for index in sorted(bindings))
-    _check(objective, template, ordered, norms)
+    _check(objective, template, ordered, norms, find_wrong_layer)
     return template, ordered

@@ -30,16 +30,7 @@ OTHER = "other"
 ACTIVATION_NAMES = (
     *("relu", "relu6", "leaky_relu", "elu", "selu", "celu", "softplus", "softsign", "sigmoid", "log_sigmoid"),
     *("hard_sigmoid", "tanh", "hard_tanh", "tanh_shrink", "silu", "hard_silu", "mish", "exponential"),
-    *(
-        "squareplus",
-        "sparse_plus",
-        "sparse_sigmoid",
-        "hard_shrink",
-        "soft_shrink",
-        "softmax",
-        "log_softmax",
-        "gelu",
-    ),
+    *("squareplus", "sparse_plus", "sparse_sigmoid", "hard_shrink", "soft_shrink", "softmax", "log_softmax"),
 )
 PAIRED_ENDS = (("linear", True), ("relu", True), ("relu", False), ("tanh", False))
 """Activation and bias of the layers in pairs. The converter fuses a ReLU with the operator before it."""

@@ -9,10 +9,17 @@ import tensorflow as tf
 
 from edgefl.compiler import layers as forms
 from edgefl.compiler import objective as of
-from edgefl.compiler.compare import check_network, check_program, draw_tensor, measure_difference
+from edgefl.compiler.compare import (
+    check_network,
+    check_program,
+    draw_tensor,
+    find_wrong_export_layer,
+    measure_difference,
+)
 from edgefl.compiler.compile import compile_program
 from edgefl.compiler.network import Network
 from edgefl.compiler.optimizer import adam, sgd
+from edgefl.compiler.template import build_template
 from edgefl.errors import PlanError
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.spec import Plan, PlanSpec, TensorSpec
@@ -70,6 +77,17 @@ def test_lost_gradient_is_refused_by_the_name_of_its_layer(monkeypatch):
     network = build((4,), L.Dense(5, name="first"), L.ReLU(name="second"), L.Dense(5, "tanh", name="third"))
     with pytest.raises(PlanError, match=r"layer second cannot be compiled: the results of train on a device"):
         check(network)
+
+
+def test_layer_that_the_export_computes_wrongly_is_named(monkeypatch):
+    def squash(layer: Any, read: Any, x: Any, training: bool) -> Any:
+        return tf.tanh(layer.call(x)), ()
+
+    network = build((4,), L.Dense(5, "relu", name="first"), L.ReLU(name="second"))
+    assert find_wrong_export_layer(network).startswith("the model ")
+    monkeypatch.setitem(forms.EXPORT_FORMS, L.ReLU, squash)
+    with pytest.raises(PlanError, match="layer second cannot be converted for the export"):
+        build_template(of.predict_logits(network, 4), {}, lambda: find_wrong_export_layer(network))
 
 
 class DoublesOutsideOfCall(keras.Layer):
