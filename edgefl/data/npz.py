@@ -31,7 +31,7 @@ from edgefl.data.unit import check_unit, to_federation_classes
 from edgefl.errors import DataError
 from edgefl.rng import derive_rng
 from edgefl.system.files import SECRET_MODE, write_atomic
-from edgefl.tasks.samples import SamplesConfig
+from edgefl.tasks.samples import SamplesConfig, is_scale
 from edgefl.types import Array, Labels, Shard
 
 RING_ARRAYS = ("window_number", "recording", "first_row")
@@ -271,9 +271,7 @@ def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
             f"{SAVEZ_REMEDY}"
         )
     scale = arrays.get("scale")
-    if scale is not None and (
-        scale.size != 1 or scale.dtype.kind not in "iuf" or not 0 < scale.item() < np.inf
-    ):
+    if scale is not None and (scale.size != 1 or scale.dtype.kind not in "iuf" or not is_scale(scale.item())):
         raise DataError(f"{path}: scale is {scale!r}, expected one number above 0 that divides x; correct it")
     return arrays
 

@@ -11,8 +11,15 @@ GREY_SCALE = 255.0
 """What divides the values of an 8-bit picture: its largest grey level."""
 MAX_SAMPLE_VALUE = 1e15
 """Largest scale and largest value. Its square is finite in float32."""
+MIN_SAMPLE_SCALE = 1e-15
+"""Smallest scale and smallest largest value. Its inverse is finite in float32."""
 SAMPLES_METADATA_NAME = "EDGEFL_SAMPLES"
 """Name of the metadata entry of a model that contains unit and layout of its samples."""
+
+
+def is_scale(value: float) -> bool:
+    """Return whether samples can be divided by this number."""
+    return MIN_SAMPLE_SCALE <= value <= MAX_SAMPLE_VALUE
 
 
 @dataclass(frozen=True)
@@ -40,9 +47,9 @@ class SamplesConfig:
     def __post_init__(self) -> None:
         for key in ("scale", "max_value"):
             value = getattr(self, key)
-            if type(value) not in (int, float) or not 0 <= value <= MAX_SAMPLE_VALUE:
+            if type(value) not in (int, float) or not (value == 0 or is_scale(value)):
                 raise ConfigError(
-                    f"[samples] {key} is {value!r}, expected 0 or a number above it, at most "
+                    f"[samples] {key} is {value!r}, expected 0 or a number from {MIN_SAMPLE_SCALE:g} to "
                     f"{MAX_SAMPLE_VALUE:g}"
                 )
         for key in ("channels", "classes"):

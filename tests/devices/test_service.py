@@ -65,7 +65,9 @@ def test_device_trains_personalizes_and_ends(federate, mosquitto_url, toys, fake
         "federation": federation.name,
         "data": str((federation.directory / "pi-1.npz").resolve()),
         "seed": 1,
+        "sketch": note["sketch"],
     }
+    assert note["sketch"] == sorted(note["sketch"]) and len(note["sketch"]) == 32
     assert note == fields | {
         "sha256": hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
     }

@@ -13,7 +13,7 @@ from edgefl.data.npz import LoadedSamples, make_samples, read_shard
 from edgefl.data.sources.classes import number_text_labels
 from edgefl.errors import ConfigError, DataError
 from edgefl.plan.spec import PlanSpec, read_num_classes, read_samples_config
-from edgefl.tasks.samples import SamplesConfig
+from edgefl.tasks.samples import SamplesConfig, is_scale
 
 CSV_OPTION_NAMES = "--window, --step, --label, --target, --channels and --skip-empty"
 CSV_REMEDY = "add --window ROWS and --label COLUMN, or --target COLUMN for numbers to predict"
@@ -113,6 +113,8 @@ def make_source(
         ConfigError: the options do not fit the kind of source, or do not fit together.
     """
     path = Path(data)
+    if scale and not is_scale(scale):
+        raise ConfigError(f"--scale is {scale:g}, expected a number such as 255 that divides the values")
     windows = bool(window or step or label or channels or target or skip_empty)
     if resize and (windows or (FUNCTION_PATTERN.fullmatch(data) and not path.exists())):
         raise ConfigError(f"--resize is for a folder of pictures, received {data}; leave it out")

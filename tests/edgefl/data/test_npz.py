@@ -243,7 +243,7 @@ def test_arrays_that_were_found_are_listed(tmp_path) -> None:
         load_samples(make_source(str(tmp_path / "a.npz")))
 
 
-@pytest.mark.parametrize("scale", [0, -1, [1, 2], "1", np.nan, np.inf])
+@pytest.mark.parametrize("scale", [0, -1, [1, 2], "1", np.nan, np.inf, 1e-312, 1e300])
 def test_scale_of_a_file_is_one_number_above_0(tmp_path, scale) -> None:
     np.savez(tmp_path / "a.npz", x=np.zeros((4, 3)), y=np.arange(4) % 2, scale=scale)
     with pytest.raises(DataError, match="expected one number above 0 that divides x"):

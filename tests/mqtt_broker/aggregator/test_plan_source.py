@@ -3,9 +3,15 @@
 from dataclasses import asdict, replace
 
 from edgefl.algorithms import resolve_algorithm_options
-from edgefl.config import AugmentationConfig, FederationConfig, ModelConfig, PersonalizationConfig
+from edgefl.config import (
+    AugmentationConfig,
+    FederationConfig,
+    ModelConfig,
+    PersonalizationConfig,
+    SamplesConfig,
+)
 from edgefl.tasks.config import TaskConfig
-from mqtt_broker.aggregator.plan_source import list_differing_options
+from mqtt_broker.aggregator.plan_source import describe_scaling_model, list_differing_options
 from tests.support.numpy_learner.softmax import softmax_spec
 
 
@@ -94,3 +100,16 @@ def test_differing_augmentation_is_named():
     ]
     planned = replace(spec, input_shape=(28, 28, 1), augmentation=config.augmentation.as_plan_entry())
     assert list_differing_options(planned, config) == []
+
+
+def test_differing_unit_and_a_model_that_scales_are_named():
+    spec = make_spec(asdict(PersonalizationConfig()))
+    scaling = replace(spec, samples=SamplesConfig(scale=1, max_value=255).as_plan_entry())
+    assert describe_scaling_model(scaling, FederationConfig()).startswith("the model scales its own input")
+    assert list_differing_options(scaling, FederationConfig()) == []
+    stated = FederationConfig(samples=SamplesConfig(scale=255))
+    assert describe_scaling_model(scaling, stated) == describe_scaling_model(spec, FederationConfig()) == ""
+    (line,) = list_differing_options(scaling, stated)
+    assert line.startswith(
+        "the plan has [samples] scale = 1, the configuration 255; the plan's value is used"
+    )
