@@ -8,7 +8,7 @@ import os
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from edgefl.algorithms import PHASE_PERSONALIZE, REGISTRY
@@ -18,7 +18,7 @@ from edgefl.server.plausibility import find_problem, list_left_out_clients
 from edgefl.server.spread import summarize_accuracy
 from edgefl.types import Update
 from edgefl.verdict import judge_federation
-from tests.edgefl.server.hostile_board import HONEST_BOARDS, BoardNetwork, answers
+from tests.edgefl.server.hostile_board import HONEST_BOARDS, Answer, BoardNetwork, answers
 
 TOTAL_EXAMPLES = 4 * int(os.environ.get("EDGEFL_SCHEDULES", "12"))
 """Number of federations over all algorithms: 48 in `make test`, and 10,000 in `make test-all`."""
@@ -59,8 +59,28 @@ SLOW_OR_SMALL = settings(
 )
 
 
+LIES = {
+    "loss": 1e300,
+    "validation_loss": 0.0,
+    "accuracy": -24999930.0,
+    "accuracy_shipped": 1.0,
+    "r2_shipped": 1.0,
+    "score_federated": 1.0,
+    "score_local": 1.0,
+    "score_mixture": 0.0,
+    "test_gained": 0.0,
+    "id": 5.0,
+    "test_lost": 2.0**53 - 1,
+    "num_samples": 0.0,
+    "seconds": 1e300,
+    "epochs": 1e-320,
+}
+
+
 @pytest.mark.parametrize("name", sorted(REGISTRY))
 @given(first=answers, second=answers)
+@example(first=[Answer(models=1, metrics=LIES)], second=[Answer(models=255, samples=100_000, metrics=LIES)])
+@example(first=[Answer(models=2)], second=[Answer(models=1, many=True), Answer(models=4, value=3e38)])
 @SLOW_OR_SMALL
 def test_hostile_boards_end_no_round_and_change_no_decision(name, first, second):
     network = BoardNetwork(name, [first, second])
