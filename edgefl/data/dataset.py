@@ -42,6 +42,7 @@ class Dataset:
         target_test: values to predict of each test sample, like `target_train`.
         has_labels: whether the samples were labelled. Without labels, all of them are 0.
         scale: what divides the samples, see `edgefl.tasks.samples.SamplesConfig`.
+        class_names: names of the classes, empty if they have numbers only.
     """
 
     x_train: Array
@@ -58,6 +59,7 @@ class Dataset:
     target_test: Array | None = None
     has_labels: bool = True
     scale: float = 0.0
+    class_names: tuple[str, ...] = ()
 
     @property
     def has_classes(self) -> bool:
@@ -146,6 +148,7 @@ def pick_classes(dataset: Dataset, classes: Sequence[int]) -> Dataset:
         y_train=number[dataset.y_train[train]],
         y_test=number[dataset.y_test[test]],
         num_classes=len(selected),
+        class_names=tuple(dataset.class_names[label] for label in classes) if dataset.class_names else (),
         coarse=None if dataset.coarse is None else dataset.coarse[selected],
     )
 

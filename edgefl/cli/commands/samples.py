@@ -215,7 +215,8 @@ def split_into_files(
         shards = make_shards(dataset, PartitionConfig(partition, clients, options), seed)
         progress.update_live(f"writing {clients} files")
         for path, shard in zip(paths, shards.values(), strict=True):
-            write_state(path, encode_shard(shard, with_labels=shard.has_labels), SECRET_MODE, SAMPLES_REMEDY)
+            content = encode_shard(shard, with_labels=shard.has_labels, classes=dataset.class_names)
+            write_state(path, content, SECRET_MODE, SAMPLES_REMEDY)
     rows = [
         {
             "path": str(path),

@@ -30,7 +30,7 @@ from edgefl.data.npz import (
 )
 from edgefl.data.sources.classes import number_text_labels
 from edgefl.data.train_test import split_by_owner
-from edgefl.data.unit import check_unit, to_federation_classes
+from edgefl.data.unit import check_unit, list_class_names, to_federation_classes
 from edgefl.errors import DataError
 from edgefl.tasks.samples import SamplesConfig
 from edgefl.types import Array, Labels
@@ -103,6 +103,7 @@ def load(
                 target_train=None if target is None else target[train],
                 target_test=None if target is None else target[test],
                 has_labels=has_labels,
+                class_names=list_class_names(arrays),
             )
         x_test = read_sample_array(arrays, "_test")
         y_test = read_label_array(arrays, "_test")
@@ -124,6 +125,7 @@ def load(
             target_train=None if target is None else target[rows],
             target_test=target_test,
             has_labels=has_labels,
+            class_names=list_class_names(arrays),
         )
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
@@ -159,6 +161,11 @@ def _join_datasets(parts: Sequence[Dataset], paths: Sequence[str]) -> Dataset:
                 f"{path} has samples of shape {part.x_train.shape[1:]}, {paths[0]} of shape "
                 f"{parts[0].x_train.shape[1:]}; expected one shape"
             )
+        if part.class_names != parts[0].class_names:
+            raise DataError(
+                f"{path} has the classes {', '.join(part.class_names) or 'of numbers'}, {paths[0]} "
+                f"{', '.join(parts[0].class_names) or 'of numbers'}; expected the same names in each file"
+            )
     joined = [
         np.concatenate([getattr(part, name) for part in parts])
         for name in ("x_train", "y_train", "x_test", "y_test")
@@ -180,6 +187,7 @@ def _join_datasets(parts: Sequence[Dataset], paths: Sequence[str]) -> Dataset:
         target_train=_join_targets([part.target_train for part in parts], paths),
         target_test=_join_targets([part.target_test for part in parts], paths),
         has_labels=all(part.has_labels for part in parts),
+        class_names=parts[0].class_names,
     )
 
 

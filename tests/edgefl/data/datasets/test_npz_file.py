@@ -3,10 +3,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgefl.cli import main as cli
 from edgefl.config import DataConfig, PartitionConfig
 from edgefl.data import load_data, load_dataset, make_client_partitions, make_shards
 from edgefl.data.datasets.held_out import hold_out_last
-from edgefl.data.npz import load_shard
+from edgefl.data.npz import load_shard, read_shard
+from edgefl.data.unit import list_class_names
 from edgefl.errors import DataError
 from edgefl.types import Shard
 from tests.support.sample_files import SAMPLE_FILES, windows_of
@@ -182,3 +184,21 @@ def test_pickled_objects_and_missing_files_are_refused(tmp_path: Path) -> None:
         load_dataset(f"npz:{tmp_path / 'none.npz'}")
     with pytest.raises(DataError, match="cannot be read"):
         load_dataset(write(tmp_path / "a.npz", x=np.array([{}, {}]), y=np.zeros(2, int)))
+
+
+def test_joined_files_and_split_files_keep_the_class_names(tmp_path: Path) -> None:
+    x = np.random.default_rng(1).normal(size=(40, 6))
+    for name, texts in (("a", ["cat", "dog"]), ("b", ["cat", "dog"]), ("c", ["cat", "eel"])):
+        np.savez(tmp_path / f"{name}.npz", x=x, y=np.array(texts)[np.arange(40) % 2])
+    both = load_data(DataConfig(f"npz:{tmp_path / 'a.npz'},{tmp_path / 'b.npz'}"), 1)
+    assert both.class_names == ("cat", "dog")
+    with pytest.raises(
+        DataError, match=r"c.npz has the classes cat, eel, .*a.npz cat, dog; expected the same"
+    ):
+        load_data(DataConfig(f"npz:{tmp_path / 'a.npz'},{tmp_path / 'c.npz'}"), 1)
+    some = load_data(DataConfig(f"npz:{tmp_path / 'a.npz'}", options={"classes": [1, 0]}), 1)
+    assert some.class_names == ("dog", "cat")
+    out = tmp_path / "out"
+    command = ["data", "split", f"npz:{tmp_path / 'a.npz'}", "--partition", "iid", "-o", str(out)]
+    assert cli.run_command(command) == 0
+    assert list_class_names(read_shard(out / "pi-1.npz")) == ("cat", "dog")
