@@ -104,7 +104,7 @@ def explain_read_error(error: Exception) -> str:
     replaced.
     """
     if "Object arrays" in str(error):
-        return "it contains Python objects, expected numbers"
+        return "it contains Python objects, expected numbers, or texts such as y.astype(str)"
     if "pickle" in str(error):
         return "it is not a NumPy file"
     return str(error)

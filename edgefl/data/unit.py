@@ -3,7 +3,7 @@
 A device never guesses its unit. `edgefl init` proposes one from the samples of all devices, and writes it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,8 @@ from edgefl.errors import ConfigError, DataError
 from edgefl.system.format import shorten_names
 from edgefl.tasks.samples import GREY_SCALE, SamplesConfig
 
+BLOCK_ROWS = 1024
+"""Number of samples that are converted at a time, because a board has little memory."""
 MAX_UNIT_RATIO = 2.0
 """How far samples may exceed the largest value of the federation. Other units differ far more."""
 
@@ -62,17 +64,24 @@ def read_stored_values(arrays: Arrays) -> StoredValues | None:
     """
     parts = [arrays[f"x{part}"] for part in PART_SUFFIXES if f"x{part}" in arrays]
     parts = [x for x in parts if x.size and x.ndim > 1 and (x.dtype == np.uint8 or x.dtype.kind == "f")]
-    if not parts or not all(np.isfinite(x).all() for x in parts):
+    is_byte = all(x.dtype == np.uint8 for x in parts)
+    if not parts or not all(
+        x.dtype == np.uint8 or np.isfinite(block).all() for x in parts for block in _cut(x)
+    ):
         return None
     shape = parts[0].shape[1:]
-    is_byte = all(x.dtype == np.uint8 for x in parts)
     return StoredValues(
         is_byte=is_byte,
         is_picture=len(shape) == 3 or (len(shape) == 2 and shape[0] == shape[1] >= MIN_PICTURE_SIDE),
-        is_whole=is_byte or all(bool((x == np.round(x)).all()) for x in parts),
+        is_whole=is_byte or all(bool((block == np.round(block)).all()) for x in parts for block in _cut(x)),
         low=min(float(x.min()) for x in parts),
         high=max(float(x.max()) for x in parts),
     )
+
+
+def _cut(x: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Yield blocks of samples, because a board has little memory."""
+    yield from (x[start : start + BLOCK_ROWS] for start in range(0, len(x), BLOCK_ROWS))
 
 
 def suggest_unit(devices: Mapping[str, Arrays]) -> tuple[SamplesConfig, tuple[str, ...]]:

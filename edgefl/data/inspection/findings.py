@@ -28,6 +28,7 @@ from edgefl.data.inspection.records import (
 )
 from edgefl.data.npz import read_group_array, read_sample_array
 from edgefl.data.recordings import find_overlapping_rows, find_recordings, join_groups
+from edgefl.data.unit import BLOCK_ROWS
 from edgefl.system.format import shorten_names
 
 MAX_WINDOW_CHANNELS = 12
@@ -38,8 +39,6 @@ MAX_SCALE_RATIO = 10.0
 MAX_STANDARD_DEVIATION = 30.0
 MIN_STANDARD_DEVIATION = 1e-3
 MAX_CLASSES_FOR_GAPS = 10_000
-BLOCK_ROWS = 1024
-"""Number of samples that are converted to float64 at a time, because a board has little memory."""
 MIN_VALUES_FOR_COPIES = 16
 """Samples with fewer values may be equal by chance."""
 

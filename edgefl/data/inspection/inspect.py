@@ -17,7 +17,6 @@ from edgefl.data.forms import (
     to_training_form,
 )
 from edgefl.data.inspection.findings import (
-    BLOCK_ROWS,
     check_across_devices,
     check_class_labels,
     check_device_samples,
@@ -42,7 +41,13 @@ from edgefl.data.inspection.records import (
 from edgefl.data.npz import make_samples
 from edgefl.data.sources.csv_windows import COUNTS_ROWS
 from edgefl.data.split import SplitRecord
-from edgefl.data.unit import copy_class_names, describe_unit_conflict, list_class_names, suggest_unit
+from edgefl.data.unit import (
+    BLOCK_ROWS,
+    copy_class_names,
+    describe_unit_conflict,
+    list_class_names,
+    suggest_unit,
+)
 from edgefl.errors import DataError
 from edgefl.tasks.samples import SamplesConfig
 from edgefl.types import Array, Labels
