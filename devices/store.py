@@ -50,8 +50,6 @@ class FinishedRound:
             MAX_MASKED_SESSIONS.
     """
 
-    OPTIONAL = frozenset({"masked_sessions"})
-
     session: str
     round: int
     phase: str
@@ -235,7 +233,8 @@ class DeviceStore:
             StateError: the file cannot be read.
         """
         try:
-            return decode_note(_read(self._files.note) or b"{}")
+            content = _read(self._files.note)
+            return decode_note(content) if content is not None else {}
         except ValueError:
             return {}  # Damaged, as after a power cut. The next round writes it again
 

@@ -694,7 +694,7 @@ def parse_config(text: str) -> FederationConfig:
 def restore_config(values: Mapping[str, Any]) -> FederationConfig:
     """Return the configuration that run.json records: the fields of a FederationConfig, as JSON.
 
-    Fields that an older version did not write, or that an aggregator leaves out, have their defaults.
+    Fields that an aggregator leaves out have their defaults.
 
     Raises:
         ConfigError: a field is unknown, or a value has the wrong type or is out of range.

@@ -9,7 +9,7 @@ A shard file contains `x` and, unless the task is to find anomalies, `y`. Option
 import io
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -482,17 +482,12 @@ def split_arrays(
     if "window_number" not in arrays:
         labels = merge_scattered_labels(y)
         return split_train_test(x, labels, share, rng, group=group, recordings=recordings)
-    if recordings is not None:
-        return split_ring(recordings, share, rng)
-    # A ring of an earlier version: its windows are treated as consecutive.
-    number = arrays["window_number"].astype(np.int64)
-    recordings = Recordings(np.zeros(len(y), np.int64), number * x.shape[1], x.shape[1])
-    train_test = split_ring(recordings, share, rng)
-    overlaps = find_recordings(x)
-    if overlaps is None:
-        return train_test
-    apart = ~overlaps.find_overlapping(train_test.test)[train_test.train]
-    return replace(train_test, train=train_test.train[apart], group=train_test.group[apart])
+    if recordings is None:
+        raise DataError(
+            "window_number is there, but recording or first_row is missing, expected all three arrays of "
+            "`edgefl device record`; record again, or leave window_number out"
+        )
+    return split_ring(recordings, share, rng)
 
 
 def find_num_classes(arrays: Mapping[str, NDArray[Any]], configured: int | None, largest: int) -> int:

@@ -30,16 +30,12 @@ AUGMENTED_PLAN_FORMAT = 4
 """The format of plans whose training changes pictures at random. An older edgefl refuses it."""
 SAMPLES_PLAN_FORMAT = 5
 """The format of plans that state unit or layout of the samples. An older edgefl refuses it."""
-OLDER_PLAN_FORMAT = 1
-"""The format of plans without a template for one model and without personalization settings."""
 PLAN_FORMATS = (
-    OLDER_PLAN_FORMAT,
     PLAN_FORMAT,
     TASK_PLAN_FORMAT,
     AUGMENTED_PLAN_FORMAT,
     SAMPLES_PLAN_FORMAT,
 )
-KEYS_OF_FORMAT_2 = ("single_bindings", "personalization")
 PREDICT_MIXTURE = "predict_mixture"
 """The signature that predicts with the personal model of a client. The export template computes the same."""
 PREDICT_SINGLE = "predict"
@@ -271,8 +267,6 @@ def serialize_spec(spec: PlanSpec) -> str:
     for key in ("task", "augmentation", "samples"):
         if not fields[key]:
             del fields[key]
-    if spec.format == OLDER_PLAN_FORMAT:
-        fields = {key: value for key, value in fields.items() if key not in KEYS_OF_FORMAT_2}
     return json.dumps(fields, sort_keys=True, indent=1)
 
 
@@ -285,9 +279,10 @@ def parse_spec(text: str) -> PlanSpec:
     try:
         raw = parse_json(text)
         if raw["format"] not in PLAN_FORMATS:
+            limit = f"least {PLAN_FORMAT}" if raw["format"] < PLAN_FORMAT else f"most {max(PLAN_FORMATS)}"
             raise PlanError(
-                f"plan format {raw['format']}, expected at most {max(PLAN_FORMATS)}; update edgefl on "
-                "this device or rebuild the plan"
+                f"plan format {raw['format']}, expected at {limit}; update edgefl on this device or rebuild "
+                "the plan"
             )
         signatures = tuple(
             SignatureSpec(
@@ -315,8 +310,8 @@ def parse_spec(text: str) -> PlanSpec:
             signatures,
             _parse_bindings(raw["bindings"]),
             raw["model_options"],
-            () if raw["format"] == OLDER_PLAN_FORMAT else _parse_bindings(raw["single_bindings"]),
-            {} if raw["format"] == OLDER_PLAN_FORMAT else raw["personalization"],
+            _parse_bindings(raw["single_bindings"]),
+            raw["personalization"],
             raw["format"],
             _parse_table(raw, "task"),
             _parse_table(raw, "augmentation"),

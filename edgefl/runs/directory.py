@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from edgefl.config import FederationConfig, restore_config
+from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError, PlanError, StateError
 from edgefl.plan.spec import INITIAL_FILE, Plan, load_plan
 from edgefl.runs.round_records import read_round_records
@@ -18,6 +18,7 @@ from edgefl.runs.states import FileStates
 from edgefl.server.initial_weights import decode_initial_weights
 from edgefl.simulation.simulate import Record
 from edgefl.storage.checkpoint import decode_server_state, encode_server_state
+from edgefl.storage.directory import STATE_FORMAT, check_state_format
 from edgefl.storage.run_directory import RUN_SPACE_REMEDY, RunFiles
 from edgefl.system.files import open_no_link, parse_json, to_json_value, write_errors, write_state
 from edgefl.system.host import describe_machine, read_versions
@@ -60,6 +61,7 @@ class RunDirectory:
         else:
             path.mkdir(parents=True, exist_ok=True)
             note = {
+                "format": STATE_FORMAT,
                 "config": config_values,
                 "command": command,
                 "versions": read_versions(),
@@ -85,13 +87,13 @@ class RunDirectory:
                 f"{self.files.root} contains a run, expected a new or empty directory; continue the run with "
                 f"--resume, pass another --out, or remove it"
             )
-        before = self.read_note()["config"]
+        note = self.read_note()
+        check_state_format(note.get("format"), self.files.note, "pass another --out")
+        before = note["config"]
         if not isinstance(before, dict):
             raise StateError(
                 f"{self.files.note} has no configuration; pass another --out, or remove {self.files.root}"
             )
-        # An older version did not write all keys, and behaved like their defaults.
-        before = json.loads(json.dumps(asdict(restore_config(before))))
         other = [key for key in config_values if config_values[key] != before.get(key) and key != "rounds"]
         if other:
             name = other[0]

@@ -20,7 +20,6 @@ class AggregatorFiles(Directory):
     server_state = StoredFile(
         "server_state.safetensors", "server state after the last round", "aggregator", is_secret=True
     )
-    spool = StoredFile("spool/", "updates of an older version; removed", "aggregator", is_secret=True)
     masked_sum = StoredFile(
         "masked.sum", "masked sum of the open round, with secure aggregation", "aggregator", is_secret=True
     )

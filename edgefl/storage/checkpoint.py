@@ -72,18 +72,16 @@ def encode_server_state(state: ServerState) -> bytes:
 def decode_server_state(blob: bytes) -> ServerState:
     """Read a server state.
 
-    A file of an older edgefl has no digest.
-
     Raises:
         StateError: the bytes are not a server state, or differ from their digest.
     """
     note, groups = _decode("server state", blob, round=int, phase=str, scalars=dict)
     fields = {name: note[name] for name in ("round", "phase", "scalars")}
     digest = _digest_state(fields, groups)
-    if note.get("sha256", digest) != digest:
+    if note.get("sha256") != digest:
         raise StateError(
-            f"this server state has the sha256 {digest}, expected {str(note['sha256'])[:64]}: the file is "
-            "damaged"
+            f"this server state has the sha256 {digest}, expected {str(note.get('sha256'))[:64]}: the file "
+            "is damaged"
         )
     models = {g.removeprefix("models/"): w for g, w in groups.items() if g.startswith("models/")}
     slots = {g.removeprefix("slots/"): w for g, w in groups.items() if g.startswith("slots/")}
@@ -119,12 +117,10 @@ class StoredMixture:
 
     Attributes:
         plan_id: id of the mixture's plan, or "" if the file does not name it.
-        has_digest: whether the file carries a digest. `decode_stored_mixture` has then checked it.
     """
 
     mixture: Mixture
     plan_id: str
-    has_digest: bool
 
 
 def encode_mixture(mixture: Mixture, plan_id: str = "") -> bytes:
@@ -146,15 +142,11 @@ def encode_mixture(mixture: Mixture, plan_id: str = "") -> bytes:
 def decode_stored_mixture(blob: bytes) -> StoredMixture:
     """Read a mixture and its plan id.
 
-    A file of an older edgefl has no digest and no plan id.
-
     Raises:
         StateError: the bytes are not a mixture, or differ from their digest.
     """
     note, groups = _decode("mixture", blob)
     weights = groups.get("weights", {})
-    if note == {"kind": "mixture"}:
-        return StoredMixture(Mixture(weights), "", False)
     mixture = Mixture(weights, signature=note.get("signature", PREDICT_MIXTURE))
     if mixture.signature not in (PREDICT_MIXTURE, PREDICT_SINGLE):
         raise StateError(
@@ -167,7 +159,7 @@ def decode_stored_mixture(blob: bytes) -> StoredMixture:
             f"the weights of this mixture have the sha256 {digest}, expected {note.get('sha256')}: the file "
             "is damaged; copy it again, or let the device personalize again"
         )
-    return StoredMixture(mixture, note["plan"], True)
+    return StoredMixture(mixture, note["plan"])
 
 
 def _digest(mixture: Mixture) -> str:

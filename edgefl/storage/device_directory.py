@@ -16,11 +16,12 @@ from typing import Any
 from edgefl.errors import EdgeflError, StateError
 from edgefl.plan.spec import Plan, load_plan, save_plan
 from edgefl.storage.checkpoint import decode_stored_mixture, encode_mixture
-from edgefl.storage.directory import Directory, FileSeries, StoredFile
+from edgefl.storage.directory import STATE_FORMAT, Directory, FileSeries, StoredFile, check_state_format
 from edgefl.system.files import FREE_SPACE_REMEDY, SECRET_MODE, write_errors, write_state
 from edgefl.types import Mixture
 
 DIGEST_KEY = "sha256"
+FORMAT_KEY = "format"
 STATE_ACCESS_REMEDY = "let this account write to the state directory, or pass another --state"
 
 
@@ -95,11 +96,8 @@ def save_personal_model(files: DeviceFiles, plan: Plan, mixture: Mixture) -> Non
     save_mixture(files, plan, mixture)
 
 
-def load_personal_model(files: DeviceFiles) -> tuple[Plan, Mixture, bool]:
+def load_personal_model(files: DeviceFiles) -> tuple[Plan, Mixture]:
     """Read the plan and the mixture of `save_personal_model`.
-
-    Returns:
-        The plan, the mixture, and whether digests cover both. Files of an older edgefl have no digest.
 
     Raises:
         StateError: the mixture is missing or damaged, or plan and mixture do not belong together.
@@ -114,27 +112,27 @@ def load_personal_model(files: DeviceFiles) -> tuple[Plan, Mixture, bool]:
     except EdgeflError as error:
         raise StateError(f"{files.mixture}: {error}") from error
     plan = load_plan(files.plan)
-    if stored.plan_id and stored.plan_id != plan.id:
+    if stored.plan_id != plan.id:
         raise StateError(
             f"{files.plan} is damaged, or belongs to another federation: its sha256 is {plan.id}, but "
             f"{files.mixture.name} expects {stored.plan_id}; copy the directory again, or let the device "
             "personalize again"
         )
-    return plan, stored.mixture, bool(stored.plan_id)
+    return plan, stored.mixture
 
 
 def encode_note(note: Mapping[str, Any]) -> bytes:
-    """Return the content of `device.json` with its digest."""
-    return (json.dumps({**note, DIGEST_KEY: _digest(note)}, indent=1) + "\n").encode()
+    """Return the content of `device.json` with its format and its digest."""
+    content = {**note, FORMAT_KEY: STATE_FORMAT}
+    return (json.dumps({**content, DIGEST_KEY: _digest(content)}, indent=1) + "\n").encode()
 
 
 def decode_note(blob: bytes) -> dict[str, Any]:
-    """Read `device.json` and remove its digest.
-
-    A file of an older edgefl has no digest.
+    """Read `device.json` and remove its format and its digest.
 
     Raises:
         ValueError: the content is not a JSON object, or differs from its digest.
+        StateError: another version of edgefl wrote it.
     """
     note = json.loads(blob)
     if not isinstance(note, dict):
@@ -142,6 +140,8 @@ def decode_note(blob: bytes) -> dict[str, Any]:
     digest = note.pop(DIGEST_KEY, None)
     if digest is not None and digest != _digest(note):
         raise ValueError(f"its sha256 is {_digest(note)}, expected {digest}")
+    stored = note.pop(FORMAT_KEY, None) if digest is not None else None
+    check_state_format(stored, DeviceFiles.note.name, "pass another --state")
     return note
 
 

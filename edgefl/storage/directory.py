@@ -6,6 +6,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, overload
 
+from edgefl.errors import StateError
+
+STATE_FORMAT = 1
+"""Format of the directories of devices, aggregators and runs. A change that breaks them gets a new number."""
+
+
+def check_state_format(stored: object, path: str | Path, remedy: str) -> None:
+    """Check that a directory has the format of this version of edgefl.
+
+    Args:
+        stored: the format that a file of the directory names.
+        path: that file.
+        remedy: what the user can do besides using the other version.
+
+    Raises:
+        StateError: the format is another one, or is missing.
+    """
+    if stored != STATE_FORMAT or isinstance(stored, bool):
+        raise StateError(
+            f"{path} was written by another version of edgefl: its format is {stored or 'missing'}, expected "
+            f"{STATE_FORMAT}; continue with the version that wrote it, or {remedy}"
+        )
+
 
 @dataclass(frozen=True)
 class DeclaredFile:

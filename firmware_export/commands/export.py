@@ -231,12 +231,6 @@ def export(
     device = read_state(state, source)
     if request is not None:
         check_labels(request.labels, device.plan.spec.num_classes)
-    if not device.has_digests:
-        click.echo(
-            f"WARNING: {state} was written by an older edgefl without digests: damage to its plan and "
-            "mixture may go unnoticed. The device writes digests at its next personalization.",
-            err=True,
-        )
     if request is not None and update_key is not None:
         request = replace(request, update_device=device.client_id)
     device_samples = device.read_samples()

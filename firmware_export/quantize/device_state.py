@@ -23,7 +23,6 @@ class DeviceState:
         data: the source of its samples.
         seed: random seed that decides which samples are held out.
         client_id: id of the client.
-        has_digests: whether digests covered the plan and the mixture.
     """
 
     plan: Plan
@@ -31,7 +30,6 @@ class DeviceState:
     data: DataSource
     seed: int
     client_id: str
-    has_digests: bool = True
 
     def read_shard(self) -> Shard:
         """Read the device's shard, split as in training.
@@ -95,8 +93,8 @@ def read_state(directory: Path, data: DataSource | None = None) -> DeviceState:
     # A simulation writes the path relative to the state
     if not source.is_function and not Path(source.data).is_absolute():
         source = replace(source, data=str(directory / source.data))
-    plan, mixture, has_digests = load_personal_model(files)
-    return DeviceState(plan, mixture, data or source, seed, client_id, has_digests)
+    plan, mixture = load_personal_model(files)
+    return DeviceState(plan, mixture, data or source, seed, client_id)
 
 
 def _is_simulation(directory: Path) -> bool:

@@ -19,20 +19,21 @@ from edgefl.errors import StateError, WireError
 from edgefl.server.events import DroppedClient, OpenedRound, StoreUpdate
 from edgefl.server.rounds import UpdateKey
 from edgefl.storage.aggregator_directory import AggregatorFiles
+from edgefl.storage.directory import STATE_FORMAT, check_state_format
 from edgefl.system.files import open_no_link
 from edgefl.wire.messages import Begin
 from edgefl.wire.strict_json import decode_json, encode_json
 
 SCHEMA = """
-create table if not exists session (id text not null, settings text not null, started real not null, done integer not null default 0);
-create table if not exists run (started integer not null);
-create table if not exists round (
+create table session (id text not null, settings text not null, started real not null, done integer not null default 0);
+create table run (started integer not null);
+create table round (
     number integer not null, phase text not null, nonce text not null, cohort text not null, closed integer not null default 0,
     loss real, dropped text not null default '[]', primary key (number, phase));
-create table if not exists accepted (
+create table accepted (
     number integer not null, phase text not null, client_id text not null, answers integer not null, begin blob not null,
     primary key (number, phase, client_id, answers));
-create table if not exists tensors (
+create table tensors (
     number integer not null, phase text not null, client_id text not null, answers integer not null, codec text not null,
     content blob not null, primary key (number, phase, client_id, answers));
 """  # noqa: E501
@@ -108,13 +109,24 @@ class Journal:
             os.close(open_no_link(self._path, os.O_RDWR | os.O_CREAT))
             self._path.chmod(0o600)
             self._database = self._connect()
+            is_new = self._check_format()
             self._database.execute(f"pragma page_size={PAGE_BYTES}")
             self._database.execute("pragma journal_mode=wal")
             self._database.execute(f"pragma wal_autocheckpoint={WAL_PAGES}")
             self._database.execute("pragma cache_size=-128")  # KiB. Written data is hardly ever read
             # Some builds of SQLite overwrite each removed update with zeros. `remove_tensors` does it once
             self._database.execute("pragma secure_delete=off")
-            self._database.executescript(SCHEMA)
+            if is_new:  # In one transaction, so that no power cut leaves tables without the format
+                script = f"begin immediate;{SCHEMA}pragma user_version={STATE_FORMAT};commit;"
+                self._database.executescript(script)
+
+    def _check_format(self) -> bool:
+        """Check the format of an existing journal, and return whether the journal is new."""
+        (tables,) = self._database.execute("select count(*) from sqlite_master").fetchone()
+        if tables:
+            (stored,) = self._database.execute("pragma user_version").fetchone()
+            check_state_format(stored, self._path, "pass another --out")
+        return not tables
 
     def _connect(self) -> sqlite3.Connection:
         return sqlite3.connect(self._path, timeout=LOCK_TIMEOUT_S, isolation_level=None)

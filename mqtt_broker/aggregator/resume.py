@@ -72,14 +72,7 @@ def resume_or_start(
     settings = select_fixed_settings(config, plan)
     existing = journal.read_start()
     if existing and not fresh:
-        # An older version had fewer settings, and behaved like the defaults of the new ones
-        before = {
-            **(defaults := select_fixed_settings(FederationConfig(), plan)),
-            **json.loads(existing.settings),
-        }
-        for table in ("model", "privacy", "personalization"):
-            before[table] = {**defaults[table], **before[table]}
-        before["personalization"].pop("deadline_s", None)  # Stored by older versions
+        before = json.loads(existing.settings)
         if differs := sorted(key for key in settings if settings[key] != before.get(key)):
             key = differs[0]
             raise ConfigError(

@@ -36,7 +36,7 @@ from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.transport.link import KEEPALIVE_S, Link, Message
 from edgefl.transport.message_size import describe_limit, find_message_size
 from edgefl.types import ServerState, Weights
-from edgefl.verdict import FederationVerdict, as_dict, render_verdict_lines
+from edgefl.verdict import FederationVerdict, render_verdict_lines
 from edgefl.wire.messages import Summary
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import FederationTopics
@@ -347,4 +347,4 @@ class Aggregator:
         )
         for line in render_verdict_lines(verdict):
             LOGGER.info(line)
-        return {**result, "verdict": as_dict(verdict)}  # The result of an older version has no verdict
+        return result

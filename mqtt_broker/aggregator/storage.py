@@ -5,7 +5,6 @@ aggregated round.
 """
 
 import math
-import shutil
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +74,6 @@ class Storage:
         self._committed: dict[tuple[str, int], CommittedUpdate] = {}
         self._decoded_bytes = 0
         self._state_writer = StateWriter(journal.checkpoint)
-        shutil.rmtree(AggregatorFiles(directory).spool, ignore_errors=True)
 
     def apply(self, action: Action) -> None:
         """Perform a storage action. Other actions are ignored.
@@ -204,8 +202,7 @@ class Storage:
     ) -> tuple[list[Begin], OpenedRound]:
         """Return the intact accepted updates of a round, and the round.
 
-        Tensors can be damaged, or missing in the directory of an older version. A closed round is then
-        reopened to accept those updates again.
+        Tensors can be damaged. A closed round is then reopened to accept those updates again.
         """
         for begin, codec in self._journal.read_intact(opened):
             expected = list_expected_tensors(algorithm.broadcast(state, begin.client_id))

@@ -113,19 +113,6 @@ def test_verdict_table_of_two_known_devices(mosquitto_url, federate, toys, puppe
     assert once.out.splitlines()[1:6] == expected[:5]
 
 
-def test_finished_directory_of_older_version_gets_a_verdict(mosquitto_url, federate, toys):
-    """Older versions wrote no verdict into result.json."""
-    federation = federate(mosquitto_url, rounds=1, min_clients=1)
-    run_federation(federation, {"one": toys.shard(1)})
-    result = federation.result()
-    verdict = result.pop("verdict")
-    (federation.out / "result.json").write_text(json.dumps(result))
-    again = federation.aggregator("--log", f"tensorboard:{federation.directory / 'tb'}", "--json")
-    assert again.end() == 0, again.err
-    assert json.loads(again.out)["verdict"] == verdict
-    assert again.err.splitlines()[-1] == verdict["sentence"]
-
-
 def test_next_federation_clears_the_verdict(mosquitto_url, federate, toys, read_retained, start):
     federation = federate(mosquitto_url, rounds=1, min_clients=1)
     run_federation(federation, {"one": toys.shard(1)})

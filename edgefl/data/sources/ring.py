@@ -170,9 +170,8 @@ def load_ring(
     x = arrays["x"]
     y = arrays.get("y", np.zeros(len(x) if x.ndim else 0, np.int64))
     number = arrays["window_number"]
-    # A ring of an earlier version: each window is treated as a separate recording.
-    recording = arrays.get("recording", number)
-    first_row = arrays.get("first_row", np.zeros_like(number))
+    missing = np.zeros(0, np.int64)
+    recording, first_row = arrays.get("recording", missing), arrays.get("first_row", missing)
     channels = tuple(map(str, arrays["channel_names"].ravel()))
     stored_classes = tuple(map(str, arrays.get("class_names", np.array([]))))
     if (

@@ -104,7 +104,7 @@ def decode_masked_sum(content: bytes, origin: str, session: str, round: int, siz
         fields = parse_json(line)
         if (fields["session"], fields["round"]) != (session, round):
             return None
-        if fields.get("sha256") not in (None, hashlib.sha256(rest).hexdigest()):  # None in older versions
+        if fields["sha256"] != hashlib.sha256(rest).hexdigest():
             raise ValueError("its sha256 differs from the recorded sha256")
         public = {
             client_id: PublicKeys(*map(base64.b64decode, keys))

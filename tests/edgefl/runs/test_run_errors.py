@@ -51,12 +51,6 @@ def test_resume_with_another_configuration_is_refused(run_failing, prepare):
     )
 
 
-def test_run_of_older_version_without_all_keys_resumes(prepare):
-    config, out = prepare()
-    edit(f"{out}/run.json", '"codec": "fp32",', "")
-    assert edgefl(["simulate", config, "--out", out, "--resume"]) == 0
-
-
 def test_output_directory_in_use_is_refused(run_failing, prepare, tmp_path):
     config, out = prepare()
     assert "continue the run with --resume" in run_failing("simulate", config, "--out", out)

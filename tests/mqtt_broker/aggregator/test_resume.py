@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from edgefl.config import FederationConfig
-from edgefl.errors import ConfigError, StateError
+from edgefl.errors import StateError
 from edgefl.rng import derive_rng
 from edgefl.server.events import DroppedClient, OpenedRound, StoreUpdate
 from edgefl.simulation.simulate import simulate
@@ -17,7 +17,7 @@ from edgefl.storage.checkpoint import decode_server_state, decode_stored_mixture
 from edgefl.wire.messages import Begin
 from edgefl.wire.tensors import encode_models
 from mqtt_broker.aggregator.journal import FederationStart, Journal
-from mqtt_broker.aggregator.resume import resume_or_start, select_fixed_settings
+from mqtt_broker.aggregator.resume import resume_or_start
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 BEGIN = Begin("pi-1", "s", 1, "p", "ab" * 32, 10, 1, 65536, 5, {"loss": 0.5}, "n1", 0.0)
@@ -233,20 +233,6 @@ def test_restart_accepts_changed_limits_and_clients(change, tmp_path):
         first, _ = resume_or_start(journal, config, "p", tmp_path, False)
         assert json.loads(AggregatorFiles(tmp_path).note.read_text())["config"]["rounds"] == config.rounds
         assert resume_or_start(journal, replace(config, **change), "p", tmp_path, False) == (first, True)
-
-
-def test_restart_accepts_settings_of_a_version_without_normalization(tmp_path):
-    config = FederationConfig()
-    settings = select_fixed_settings(config, "p")
-    for key in ("mean", "std"):
-        del settings["model"][key]
-    stored = FederationStart("ab", json.dumps(settings), 0.0)
-    with Journal(tmp_path) as journal:
-        journal.start(stored)
-        assert resume_or_start(journal, config, "p", tmp_path, False) == (stored, True)
-        normalized = replace(config, model=replace(config.model, mean=(0.5,), std=(0.5,)))
-        with pytest.raises(ConfigError, match="with model"):
-            resume_or_start(journal, normalized, "p", tmp_path, False)
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty"])

@@ -451,14 +451,6 @@ def test_masked_sum_is_restored_with_its_path(tmp_path, resume):
     assert not path.exists()
 
 
-def test_spool_of_an_older_version_is_removed(tmp_path):
-    spool = AggregatorFiles(tmp_path).spool / "session"
-    spool.mkdir(parents=True)
-    (spool / "updates").write_bytes(b"x")
-    with open_storage(tmp_path):
-        assert not AggregatorFiles(tmp_path).spool.exists()
-
-
 def test_damaged_row_error_names_the_file_and_the_fresh_option(tmp_path):
     with Journal(tmp_path) as journal:
         journal.open_round(OpenedRound(1, "federate", "n", ("pi-1",)))

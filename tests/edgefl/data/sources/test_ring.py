@@ -119,22 +119,6 @@ def test_a_ring_of_one_block_is_refused(tmp_path):
     assert {len(shard.y_train), len(shard.y_test)} == {1, 8}
 
 
-def test_training_windows_of_an_old_ring_do_not_overlap_test_windows(tmp_path):
-    signal = np.random.default_rng(0).normal(size=(400, 3)).astype(np.float32)
-    x = np.stack([signal[start : start + 16] for start in range(0, 380, 4)])
-    arrays = {"x": x, "y": np.arange(len(x)) % 2, "window_number": np.arange(len(x)) + 30}
-    np.savez(tmp_path / "old.npz", channel_names=np.array(AXES), **arrays)
-    shard = load_shard(tmp_path / "old.npz")
-    rows = [
-        {tuple(row) for window in part for row in window.tolist()} for part in (shard.x_train, shard.x_test)
-    ]
-    assert not rows[0] & rows[1] and len(shard.y_train) > 40
-    ring = load_ring(tmp_path / "old.npz", 200, 16, ())
-    ring.add(x[0], 0, ring.recorded, 0)
-    ring.save(tmp_path / "new.npz")
-    assert len(load_shard(tmp_path / "new.npz").y_test) > 0
-
-
 def test_failed_add_does_not_change_labels_of_other_windows(tmp_path):
     ring = Ring(2, 4, AXES)
     fill(ring, 2)
