@@ -21,6 +21,7 @@ from edgefl.storage.checkpoint import decode_client_state, encode_client_state
 from edgefl.storage.device_directory import (
     STATE_ACCESS_REMEDY,
     DeviceFiles,
+    check_note_format,
     decode_note,
     encode_note,
     save_personal_model,
@@ -178,6 +179,9 @@ class DeviceStore:
             raise
 
     def _check_owner(self, client_id: str) -> None:
+        content = _read(self._files.note)
+        if content is not None:
+            check_note_format(self._files.note, content)
         owner = self.read_note().get("id", client_id)
         if owner != client_id:
             raise StateError(
@@ -233,8 +237,7 @@ class DeviceStore:
             StateError: the file cannot be read.
         """
         try:
-            content = _read(self._files.note)
-            return decode_note(content) if content is not None else {}
+            return decode_note(_read(self._files.note) or b"{}")
         except ValueError:
             return {}  # Damaged, as after a power cut. The next round writes it again
 

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from edgefl.errors import EdgeflError, StateError
@@ -112,7 +113,7 @@ def load_personal_model(files: DeviceFiles) -> tuple[Plan, Mixture]:
     except EdgeflError as error:
         raise StateError(f"{files.mixture}: {error}") from error
     plan = load_plan(files.plan)
-    if stored.plan_id != plan.id:
+    if stored.plan_id and stored.plan_id != plan.id:
         raise StateError(
             f"{files.plan} is damaged, or belongs to another federation: its sha256 is {plan.id}, but "
             f"{files.mixture.name} expects {stored.plan_id}; copy the directory again, or let the device "
@@ -132,7 +133,6 @@ def decode_note(blob: bytes) -> dict[str, Any]:
 
     Raises:
         ValueError: the content is not a JSON object, or differs from its digest.
-        StateError: another version of edgefl wrote it.
     """
     note = json.loads(blob)
     if not isinstance(note, dict):
@@ -140,9 +140,25 @@ def decode_note(blob: bytes) -> dict[str, Any]:
     digest = note.pop(DIGEST_KEY, None)
     if digest is not None and digest != _digest(note):
         raise ValueError(f"its sha256 is {_digest(note)}, expected {digest}")
-    stored = note.pop(FORMAT_KEY, None) if digest is not None else None
-    check_state_format(stored, DeviceFiles.note.name, "pass another --state")
+    note.pop(FORMAT_KEY, None)
     return note
+
+
+def check_note_format(path: Path, blob: bytes) -> None:
+    """Check the format of `device.json` before a device continues its directory. A damaged file passes.
+
+    Args:
+        path: the file.
+        blob: its content.
+
+    Raises:
+        StateError: another version of edgefl wrote it.
+    """
+    try:
+        decode_note(blob)
+    except ValueError:
+        return
+    check_state_format(json.loads(blob).get(FORMAT_KEY), path, "pass another --state")
 
 
 def _digest(note: Mapping[str, Any]) -> str:
