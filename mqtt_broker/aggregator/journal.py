@@ -20,7 +20,7 @@ from edgefl.server.events import DroppedClient, OpenedRound, StoreUpdate
 from edgefl.server.rounds import UpdateKey
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.storage.directory import STATE_FORMAT, check_state_format
-from edgefl.system.files import open_no_link
+from edgefl.system.files import choose_write_remedy, open_no_link
 from edgefl.wire.messages import Begin
 from edgefl.wire.strict_json import decode_json, encode_json
 
@@ -144,9 +144,12 @@ class Journal:
                     f"{self._path} is damaged: {error}; restore it from a backup, or remove it and start "
                     "again with --fresh"
                 ) from error
-            raise StateError(
-                f"cannot use {self._path}: {error}; free some space, or choose another --out"
-            ) from error
+            remedy = "free some space, or choose another --out"
+            if "readonly" in str(error):  # SQLite's error for a read-only disk or file
+                remedy = "make its disk and the file writable, or choose another --out"
+            elif isinstance(error, OSError):
+                remedy = choose_write_remedy(error, remedy)
+            raise StateError(f"cannot use {self._path}: {error}; {remedy}") from error
 
     @contextmanager
     def _begin_transaction(self, synchronous: str = "full") -> Iterator[sqlite3.Connection]:
