@@ -37,6 +37,7 @@ MISSING = {
     "aggregator start": "--config nowhere.toml",
     "aggregator status": "--out nowhere",
     "audit labels": "--config nowhere.toml",
+    "bench device": "--plan nowhere",
     "broker vouch": "--security nowhere",
     "compare": "nowhere",
     "data show": "nowhere.npz --html out.html",
