@@ -138,7 +138,8 @@ def test_unchanged_model_is_sent_only_once(federate, mosquitto_url, toys, listen
         for m in listener.messages
         if m.topic.endswith("/0") and "/blob/" in m.topic and m.payload
     ]
-    assert len(set(sent_blobs)) == len(sent_blobs) == 3
+    # The plan, two models, and the message that shows which sizes the broker delivers
+    assert len(set(sent_blobs)) == len(sent_blobs) == 4
     assert federation.plan.id in sent_blobs
     cleared = {m.topic.split("/")[4] for m in listener.messages if "/blob/" in m.topic and not m.payload}
     assert cleared == set(sent_blobs)
