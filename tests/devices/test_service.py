@@ -66,6 +66,7 @@ def test_device_trains_personalizes_and_ends(federate, mosquitto_url, toys, fake
         "data": str((federation.directory / "pi-1.npz").resolve()),
         "seed": 1,
         "sketch": note["sketch"],
+        "format": 1,
     }
     assert note["sketch"] == sorted(note["sketch"]) and len(note["sketch"]) == 32
     assert note == fields | {
