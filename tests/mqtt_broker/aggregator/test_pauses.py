@@ -183,7 +183,7 @@ def test_board_paused_in_training_reports_it_before_its_update(federate, mosquit
     assert json.loads((state / "progress.json").read_text())["round"] == 1
     device.popen.terminate()
     assert device.end() == 0
-    again = federation.device("pi-1", toys.shard(1))  # the pause remains after the process ended
+    again = federation.device("pi-1", toys.shard(1, 20_000))  # the pause remains after the process ended
     again.wait_for("paused: operator")
     resume_device(state)
     assert aggregator.end() == 0, aggregator.err
