@@ -137,18 +137,13 @@ def run_device(settings: DeviceSettings) -> dict[str, Any]:
     ):
         if store.recovered:
             LOGGER.warning(store.recovered)
-        progress = store.read_progress()
-        if progress and progress.phase != PHASE_PERSONALIZE:
-            gone = samples.check_sketch(store.read_note().get("sketch", []), settings.state)
-            if gone:
-                LOGGER.warning(gone)
         if crashed := trials.start():
             LOGGER.error(
                 f"the plan {crashed[:8]} crashed the last process of this device; the device now refuses "
                 "this plan"
             )
         availability = Availability(settings.conditions, settings.state, detect_machine().cores)
-        availability.unchecked = progress is None
+        availability.unchecked = store.read_progress() is None
         num_samples = samples.num_samples
         signed_in = settings.state if settings.enrolment else None
         session = join_federation(
@@ -471,10 +466,16 @@ class DeviceService:
         """Check that the shard fits the plan, before the first task arrives. Otherwise this device stops.
 
         Raises:
-            DataError: the plan cannot be trained on the shard.
+            DataError: the plan cannot be trained on the shard, or this device took part in this session with
+                other samples.
             PlanError: this device cannot run the plan, or the plan names code that is not allowed.
         """
         session = self._session
+        progress = self._store.read_progress()
+        if progress and progress.session == state.session and progress.phase != PHASE_PERSONALIZE:
+            sketch = self._store.read_note().get("sketch", [])
+            if gone := self._samples.check_sketch(sketch, self._settings.state):
+                LOGGER.warning(gone)
 
         def is_needed() -> bool:
             newest = session.task or session.state
