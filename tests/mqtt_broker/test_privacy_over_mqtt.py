@@ -4,19 +4,17 @@ value without noise is public.
 
 import json
 import stat
-from dataclasses import replace
 
 import pytest
 
 from edgefl.config import FederationConfig, PrivacyConfig
-from edgefl.errors import ConfigError, StateError
+from edgefl.errors import StateError
 from edgefl.privacy.accountant import compute_epsilon
 from edgefl.server.events import OpenedRound
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import decode_server_state, encode_server_state
 from mqtt_broker.aggregator.journal import FederationStart, Journal
 from mqtt_broker.aggregator.noise_key import load_noise_key
-from mqtt_broker.aggregator.resume import resume_or_start, select_fixed_settings
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 IDS = ("pi-0", "pi-1", "pi-2")
@@ -135,19 +133,3 @@ def test_federation_ends_before_it_exceeds_max_epsilon(federate, mosquitto_url, 
     result = federation.result()
     assert (len(result["losses"]), result["rounds"]) == (2, 2)
     assert result["privacy"]["epsilon"] < max_epsilon
-
-
-def test_federation_without_a_newer_privacy_setting_resumes(tmp_path):
-    settings = select_fixed_settings(CONFIG, "p")
-    del settings["privacy"]["max_epsilon"]
-    with Journal(tmp_path) as journal:
-        journal.start(FederationStart("s", json.dumps(settings), 1.0))
-        assert resume_or_start(journal, CONFIG, "p", tmp_path, False) == (journal.read_start(), True)
-        with pytest.raises(ConfigError, match="with privacy"):
-            resume_or_start(
-                journal,
-                replace(CONFIG, privacy=PrivacyConfig(0.5, 0.8, 3, 1e-5, max_epsilon=3.0)),
-                "p",
-                tmp_path,
-                False,
-            )
