@@ -31,7 +31,12 @@ class DeviceFiles(Directory):
     """The files of a device."""
 
     lock = StoredFile("lock", "lock of the running device", "device")
-    note = StoredFile("device.json", "id, federation, seed, source of the samples", "device", is_secret=True)
+    note = StoredFile(
+        "device.json",
+        "id, federation, seed, source of the samples, digests of up to 32 samples",
+        "device",
+        is_secret=True,
+    )
     progress = StoredFile("progress.json", "the last finished round", "device", is_secret=True)
     progress_before = StoredFile("progress.before.json", "the round before it", "device", is_secret=True)
     progress_damaged = StoredFile(

@@ -170,7 +170,9 @@ def remove_state(path: Path, remedy: str) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        raise StateError(f"cannot remove {path}: {error.strerror}; {remedy}") from error
+        raise StateError(
+            f"cannot remove {path}: {error.strerror}; {choose_write_remedy(error, remedy)}"
+        ) from error
 
 
 def sync_directory(path: Path) -> None:

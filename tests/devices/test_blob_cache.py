@@ -60,7 +60,7 @@ def test_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch, function, 
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
     monkeypatch.setattr(function, fail)
-    with pytest.raises(StateError, match=rf"{message} {path}: Read-only file system; let this account"):
+    with pytest.raises(StateError, match=rf"{message} {path}: Read-only file system; its disk is read-only"):
         cache.get(path.name)
 
 

@@ -81,7 +81,7 @@ PROBLEMS = [
         "the error 'no shard' names no remedy",
     ),
     ("devices/x.py", 'path = "progress.json"', 'path = "other.json"', "the file name 'progress.json'"),
-    ("devices/x.py", 'path = out / "spool"', 'folder = "spool"', "the file name 'spool'"),
+    ("devices/x.py", 'path = out / "lock"', 'name = "lock"', "the file name 'lock'"),
 ]
 
 

@@ -47,7 +47,7 @@ def test_bad_update_is_rejected_with_reason_and_round_continues(federate, any_ur
     )
     check_rejected(bytes(save({"global/head/bias": np.zeros(3)})), "expected")
     check_rejected(encode_models({"local": toys.weights()}), "unknown model 'local', expected global")
-    check_rejected(encode_models({}), "without tensors")
+    check_rejected(encode_models({}), "it holds no model, expected global")
     check_rejected(b"not tensors", "not safetensors")
     check_rejected(fine, "runs the plan 00000000", plan="0" * 64)
     check_rejected(fine, "num_samples is 0", num_samples=0)

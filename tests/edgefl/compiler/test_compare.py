@@ -143,7 +143,7 @@ def test_three_steps_with_penalties_match_keras(name):
     """The penalties are part of the loss, as in Keras."""
     keras.utils.set_random_seed(0)
     layers = [type(layer).from_config(layer.get_config()) for layer in PENALTIES[name]]
-    model = keras.Sequential([keras.Input((5,)), *layers, L.Dense(3, kernel_regularizer="l2")])
+    model = keras.Sequential([keras.Input((5,)), *layers, L.Dense(3, kernel_regularizer="l2", name="head")])
     network = Network(model)
     start = network.read_weights()
     objectives = (of.classify(network, 6, sgd(0.1)),)
