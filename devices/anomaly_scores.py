@@ -146,7 +146,13 @@ def load_window_scorer(path: Path) -> WindowScorer:
             return np.zeros(0)
         return np.asarray(detector.score(inputs, np.stack(outputs)) * rule.unit, np.float64)
 
-    return WindowScorer(tuple(source["shape"][1:].tolist()), task.threshold * rule.unit, task, score, samples)
+    return WindowScorer(
+        input_shape=tuple(source["shape"][1:].tolist()),
+        threshold=task.threshold * rule.unit,
+        task=task,
+        score=score,
+        samples=samples,
+    )
 
 
 @dataclass

@@ -191,11 +191,11 @@ class Detector:
                 "of the model's input; pass the channels that it was trained on"
             )
         cutter = WindowCutter(
-            topics,
-            window,
-            settings.step or window,
-            self._add_window,
-            settings.channels,
+            topics=topics,
+            window=window,
+            step=settings.step or window,
+            on_window=self._add_window,
+            channels=settings.channels,
             label=0,
             channel_count=channel_count,
         )

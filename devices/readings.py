@@ -303,7 +303,16 @@ class WindowCutter:
                 label = find_majority(np.array([label for _, label in sensor.rows], np.int64))
             values = np.stack([row for row, _ in sensor.rows])
             first_row = sensor.seen - self.window
-            self.on_window(SensorWindow(topic, channels, values, label, sensor.recording, first_row))
+            self.on_window(
+                SensorWindow(
+                    topic=topic,
+                    channels=channels,
+                    values=values,
+                    label=label,
+                    recording=sensor.recording,
+                    first_row=first_row,
+                )
+            )
 
     def _find_label(self, wildcards: tuple[str, ...]) -> float | None:
         if self.label is not None:

@@ -484,7 +484,7 @@ def split_arrays(
         return split_train_test(x, labels, share, rng, group=group, recordings=recordings)
     if recordings is None:
         raise DataError(
-            "window_number is there, but recording or first_row is missing, expected all three arrays of "
+            "the file has window_number without recording or first_row, expected all three arrays of "
             "`edgefl device record`; record again, or leave window_number out"
         )
     return split_ring(recordings, share, rng)

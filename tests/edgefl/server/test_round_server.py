@@ -125,12 +125,12 @@ def test_client_revoked_before_a_restart_gets_no_task():
     assert "c0" in asked and "c1" not in asked
 
 
-def list_stops(liars):
-    """Return the errors that stop a federation of four after `liars` clients said that they diverged."""
+def list_stops(reporters):
+    """Return the errors that stop a federation of four when `reporters` clients report that they diverged."""
     network = make_network(clients=4, quorum=1.0, min_clients=4)
     network.step("drain", 0)
     errors = []
-    for i in range(liars):
+    for i in range(reporters):
         event = network.retained[f"c{i}"]
         paused = f"{REFUSAL_PREFIX}round 1: {DIVERGED_PREFIX}the loss is nan"
         status = StatusReceived(replace(event.status, paused=paused))

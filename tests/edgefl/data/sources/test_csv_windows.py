@@ -226,8 +226,8 @@ NUMBERED = [f"{0.5 * i:.2f},{-i / 4},{'ab'[i % 2]}" for i in range(6)]
 )
 def test_one_line_says_which_columns_became_channels(tmp_path, header, rows, line) -> None:
     (tmp_path / "a.csv").write_text("\n".join([header, *rows]))
-    (said,) = notes(tmp_path / "a.csv")
-    assert line in said
+    (note,) = notes(tmp_path / "a.csv")
+    assert line in note
     assert notes(tmp_path / "a.csv", channels=(header.split(",")[1],))[0].startswith("channels ")
 
 
