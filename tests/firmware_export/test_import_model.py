@@ -64,6 +64,7 @@ def test_random_inputs_prove_bytes_only(model, tmp_path) -> None:
     assert not any("accuracy" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_verify_draws_random_inputs_again(model, tmp_path) -> None:
     out = tmp_path / "out"
     result = run_export(model, "-o", out, "--target", "host", "--samples", 30, "--seed", 7)

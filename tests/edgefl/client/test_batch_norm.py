@@ -342,10 +342,10 @@ def test_new_statistics_improve_accuracy_after_few_epochs(trained) -> None:
     assert before + 0.1 < after > 0.6
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("fedap", "fedem", "fedprox", "fedrod")]
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("aem", "fedap", "fedem", "fedprox", "fedrod")]
 
 
-@pytest.mark.parametrize("name", ["aem", "pfl-mfe", *SLOW])
+@pytest.mark.parametrize("name", ["pfl-mfe", *SLOW])
 def test_a_client_ships_statistics_of_its_samples(name, normed_plan, digits) -> None:
     """FedAP keeps the statistics of earlier rounds in the client's state. They belong to other weights."""
     from edgefl.algorithms.plans import build_plan

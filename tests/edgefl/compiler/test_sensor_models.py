@@ -148,7 +148,7 @@ def test_unsupported_layer_is_named_with_an_alternative(
 @pytest.mark.parametrize(
     "layer",
     [
-        lambda: L.LSTM(4, unroll=True),
+        pytest.param(lambda: L.LSTM(4, unroll=True), marks=pytest.mark.slow),
         lambda: L.LSTM(4),
         pytest.param(lambda: L.GRU(4), marks=pytest.mark.slow),
     ],

@@ -15,7 +15,7 @@ from edgefl.verdict import as_dict, judge_federation
 expect = pytest.importorskip("playwright.sync_api", reason="no playwright; pip install playwright").expect
 expect.set_options(timeout=60_000)
 WIDTHS = (375, 1024, 1920)
-THEMES = ("light", "dark")
+SLOW = [pytest.param(*case, marks=pytest.mark.slow) for case in ((8, "dark"), (500, "light"), (500, "dark"))]
 
 
 def shift_to_now(snapshot):
@@ -40,8 +40,7 @@ def shown(served, make_snapshot, visitor):
     return latest, snapshot, page
 
 
-@pytest.mark.parametrize("theme", THEMES)
-@pytest.mark.parametrize("devices", [8, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("devices", "theme"), [(8, "light"), *SLOW])
 def test_page_is_readable_at_three_widths_in_both_themes(
     served, make_snapshot, visitor, list_violations, devices, theme
 ):

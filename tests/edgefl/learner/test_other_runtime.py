@@ -44,7 +44,7 @@ def save_strided_model(path: Path) -> ModelConfig:
     return ModelConfig(str(path), (16, 16, 3), 10)
 
 
-@pytest.mark.parametrize("model", ["lenet5", "strided"])
+@pytest.mark.parametrize("model", [pytest.param("lenet5", marks=pytest.mark.slow), "strided"])
 def test_every_signature_agrees_between_the_runtimes(model, other_python, tmp_path):
     settings = ModelConfig("lenet5") if model == "lenet5" else save_strided_model(tmp_path / "model.keras")
     plan, weights = build_plan(FederationConfig(algorithm="pfl-mfe", model=settings))

@@ -173,6 +173,7 @@ def test_next_gives_each_experiment_a_directory_in_out(tiny, tmp_path):
     assert (tmp_path / "mine/aem.tiny-reduced/a-1/summary.json").exists()
 
 
+@pytest.mark.slow
 def test_stages_start_from_the_weights_of_a_model_file(tiny, tmp_path, capsys, monkeypatch):
     """The planned result is not replaced, and a directory is not continued with another file."""
     import keras

@@ -16,7 +16,7 @@ from edgefl.types import ClientState, Shard
 from tests.edgefl.algorithms.test_numpy_rules import draw_data, draw_weights
 
 
-@pytest.fixture(scope="module", params=["fedmix", "fedmix-permutation"])
+@pytest.fixture(scope="module", params=["fedmix", pytest.param("fedmix-permutation", marks=pytest.mark.slow)])
 def compiled(request, tiny_config):
     """Return (algorithm, options, plan, initial weights) of the small network on digits."""
     from edgefl.algorithms.plans import build_plan
