@@ -15,6 +15,7 @@ from edgefl.compiler.compare import (
     draw_tensor,
     find_wrong_export_layer,
     measure_difference,
+    subtract_rounding,
 )
 from edgefl.compiler.compile import compile_program
 from edgefl.compiler.network import Network
@@ -22,6 +23,7 @@ from edgefl.compiler.optimizer import adam, sgd
 from edgefl.compiler.template import build_template
 from edgefl.errors import PlanError
 from edgefl.learner.litert import LiteRTLearner
+from edgefl.models.input_normalization import normalize_input
 from edgefl.plan.spec import Plan, PlanSpec, TensorSpec
 from edgefl.rng import derive_rng
 
@@ -104,6 +106,31 @@ def test_layer_that_differs_from_keras_is_named():
     check_network(build((4,), L.Dense(5, "tanh", name="first"), L.Dense(3, name="second")))
     with pytest.raises(PlanError, match="layer doubled cannot be compiled: its output in a plan differs"):
         check_network(build((4,), L.Dense(4, name="first"), DoublesOutsideOfCall(name="doubled")))
+
+
+def test_layer_behind_mean_and_std_is_named():
+    network = build((4,), L.Dense(4, name="first"), DoublesOutsideOfCall(name="doubled"))
+    model = normalize_input(network.model, (0.5,), (0.2,))
+    with pytest.raises(PlanError, match="layer doubled cannot be compiled: its output in a plan differs"):
+        check_network(Network(model))
+
+
+def test_gradient_that_is_only_rounding_is_accepted():
+    """A batch norm removes the shift before it, so the gradient of the shift is a sum that is 0."""
+    chain = [
+        layer
+        for i in range(8)
+        for layer in (L.Conv2D(8, 1, use_bias=False, name=f"conv{i}"), L.BatchNormalization(name=f"norm{i}"))
+    ]
+    network = build((6, 6, 2), *chain, L.GlobalAveragePooling2D(name="mean"))
+    check_network(Network(normalize_input(network.model, (0.5, 0.5), (0.2, 0.2))))
+
+
+def test_only_what_rounding_explains_is_subtracted():
+    assert subtract_rounding({"a": 0.5, "b": 0.5}, {"a": 0.0, "b": 0.06}) == {
+        "a": 0.5,
+        "b": pytest.approx(-0.1),
+    }
 
 
 def test_drawn_values_lie_on_both_sides_of_zero():
