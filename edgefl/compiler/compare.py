@@ -194,7 +194,7 @@ def find_floor(gradients: Iterable[Array]) -> float:
     Args:
         gradients: the gradients of all weights.
     """
-    return SMALL_SHARE * max((float(np.abs(each).max(initial=0.0)) for each in gradients), default=0.0)
+    return SMALL_SHARE * max((float(np.abs(values).max(initial=0.0)) for values in gradients), default=0.0)
 
 
 def measure_difference(received: Array, expected: Array, floor: float = 0.0) -> float:
