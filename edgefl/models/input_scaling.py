@@ -1,10 +1,11 @@
 """Finds the layer with which a model scales its own input, so that samples are not scaled twice."""
 
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgefl.config import FederationConfig, ModelConfig, SamplesConfig
 from edgefl.errors import ConfigError
@@ -13,23 +14,8 @@ from edgefl.tasks.samples import GREY_SCALE
 
 MAX_UNIT_VALUE = 2.5
 """Samples from 0 to 1 have no larger mean plus two standard deviations, nor has an untrained norm."""
-SKIPPED_LAYERS = (
-    "InputLayer",
-    "Reshape",
-    "Permute",
-    "Dropout",
-    "GaussianNoise",
-    "Cropping1D",
-    "Cropping2D",
-    "ZeroPadding1D",
-    "ZeroPadding2D",
-    "RandomFlip",
-    "RandomCrop",
-    "RandomRotation",
-    "RandomTranslation",
-    "RandomZoom",
-)
-"""Layers that keep the unit of the samples."""
+MAX_CURVATURE = 1e-3
+"""Operations of a larger relative curvature are no scaling."""
 
 
 @dataclass(frozen=True)
@@ -46,39 +32,121 @@ class InputScaling:
 
 
 def find_input_scaling(model: Any) -> InputScaling | None:
-    """Return the first layer of a model if it scales samples that are not from 0 to 1.
+    """Return the first operation of a model if the model scales samples that are not from 0 to 1.
 
-    Rescaling, Normalization and BatchNormalization are such layers. A layer that expects samples from 0 to 1,
-    or from -1 to 1, is not returned.
+    Everything in front of the first layer with weights counts: layers such as Rescaling and Normalization,
+    and arithmetic such as `x / 255`. A BatchNormalization counts by its moving statistics. A model that
+    expects samples from 0 to 1, or from -1 to 1, has no such operation.
 
     Args:
         model: a Keras model.
     """
-    for layer in _list_layers(model):
-        kind = type(layer).__name__
-        if kind in SKIPPED_LAYERS:
-            continue
-        high = 0.0
-        if kind == "Rescaling":
-            scale, offset = (np.asarray(value, np.float64) for value in (layer.scale, layer.offset))
-            if (scale != 0).all():
-                high = float(max(((1 - offset) / scale).max(), (-offset / scale).max()))
-        elif kind == "Normalization" and layer.mean is not None:
-            high = _bound(layer.mean, layer.variance)
-        elif kind == "BatchNormalization":
-            high = _bound(layer.moving_mean, layer.moving_variance)
-        return InputScaling(layer.name, high) if high > MAX_UNIT_VALUE else None
-    return None
+    import keras
+
+    if len(getattr(model, "inputs", None) or ()) != 1:
+        return None  # the compiler refuses such a model
+    shape = tuple(size or 1 for size in model.inputs[0].shape[1:])
+    constants = np.stack([np.full(shape, value, np.float32) for value in (0, 1, 2)])
+    items: list[InputScaling] = []
+    with suppress(_FirstWeightsError):
+        _list_scalings(keras.Model(model.inputs[0], model.outputs), constants, items)
+    scalings = [item for item in items if item.high]
+    if not scalings or scalings[-1].high <= MAX_UNIT_VALUE:
+        return None
+    first = next(item for item in scalings if item.high > MAX_UNIT_VALUE)
+    return InputScaling(first.layer, scalings[-1].high)
+
+
+class _FirstWeightsError(Exception):
+    """Ends the search at the first layer with weights."""
+
+
+def _list_scalings(functional: Any, constants: NDArray[np.float32], items: list[InputScaling]) -> None:
+    """Add each operation in front of the first layer with weights, with the largest sample that fits it.
+
+    A layer may belong to several models. Therefore the operations are called again, in a copy of the graph.
+
+    Args:
+        functional: a functional model with one input.
+        constants: its input for samples that are 0, 1 and 2 everywhere, shape (3, *shape).
+        items: the list to which operations are added.
+
+    Raises:
+        _FirstWeightsError: the model has a layer with weights, or an operation that fails.
+    """
+    import keras
+
+    x = keras.Input(functional.inputs[0].shape[1:], dtype=functional.inputs[0].dtype)
+    top = 1.0
+
+    def call_operation(operation: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal top
+        if isinstance(operation, keras.Model):
+            if len(operation.inputs) != 1:
+                raise _FirstWeightsError
+            inner = keras.Model(operation.inputs[0], operation.outputs)
+            _list_scalings(inner, _compute(x, args[0], constants), items)
+        elif isinstance(operation, keras.layers.BatchNormalization):
+            items.append(
+                InputScaling(operation.name, _bound(operation.moving_mean, operation.moving_variance))
+                if not items or items[-1].high <= MAX_UNIT_VALUE
+                else items[-1]
+            )
+            raise _FirstWeightsError
+        elif isinstance(operation, keras.layers.Normalization):
+            top = 2.0  # most values of a normal distribution are below
+        elif getattr(operation, "weights", ()):
+            raise _FirstWeightsError
+        try:
+            output = operation(*args, **kwargs)
+            high = _find_high(_compute(x, output, constants), top)
+        except Exception as error:  # of the layer's own code, which the compiler reports by the layer's name
+            raise _FirstWeightsError from error
+        items.append(InputScaling(operation.name, high))
+        return output
+
+    keras.models.clone_model(
+        functional, input_tensors=x, clone_function=lambda layer: layer, call_function=call_operation
+    )
+
+
+def _compute(x: Any, output: Any, constants: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the values of a tensor that depends on the input `x`.
+
+    Raises:
+        _FirstWeightsError: there are several tensors, which are no samples with another unit.
+    """
+    import keras
+
+    if isinstance(output, list | tuple):
+        raise _FirstWeightsError
+    if output is x:
+        return constants
+    samples = keras.ops.convert_to_tensor(constants, dtype=x.dtype)
+    return np.asarray(keras.ops.convert_to_numpy(keras.Model(x, output)(samples, training=False)), np.float32)
+
+
+def _find_high(values: NDArray[np.float32], top: float) -> float:
+    """Return the largest sample whose scaled value is from 0 to `top`, or 0 for values that are no scaling.
+
+    Args:
+        values: the values for samples that are 0, 1 and 2, shape (3, *shape).
+        top: largest scaled value.
+    """
+    if not np.isfinite(values).all():
+        return 0.0
+    zero, one, two = values.astype(np.float64).reshape(3, -1)
+    slope = (two - zero) / 2
+    scaled = slope != 0
+    if not scaled.any() or np.abs(one - zero - slope).max() > MAX_CURVATURE * np.abs(slope).max():
+        return 0.0
+    zero, slope = zero[scaled], slope[scaled]
+    return float(max(((top - zero) / slope).max(), (-zero / slope).max()))
 
 
 def _bound(mean: Any, variance: Any) -> float:
     means, variances = (np.asarray(value, np.float64) for value in (mean, variance))
     return float((means + 2 * np.sqrt(np.maximum(variances, 0))).max())
-
-
-def _list_layers(model: Any) -> Iterator[Any]:
-    for layer in model.layers:
-        yield from _list_layers(layer) if hasattr(layer, "layers") else (layer,)
 
 
 def choose_samples(

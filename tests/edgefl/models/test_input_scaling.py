@@ -55,6 +55,13 @@ def train_norm(samples: np.ndarray) -> layers.BatchNormalization:
         (lambda: [train_norm(PIXELS / 255)], None),
         (lambda: [layers.BatchNormalization()], None),
         (lambda: [layers.Conv2D(2, 3), layers.Rescaling(1 / 255)], None),
+        (lambda: [layers.Resizing(6, 6), layers.Rescaling(1 / 255, name="scaler")], 255),
+        (lambda: [layers.MaxPooling2D(2), layers.Flatten(), layers.Rescaling(1 / 255, name="scaler")], 255),
+        (lambda: [layers.Lambda(lambda x: x / 255.0, name="scaler")], 255),
+        (lambda: [layers.Rescaling(1 / 255, name="scaler"), layers.ReLU()], 255),
+        (lambda: [layers.Rescaling(1 / 255, name="scaler"), layers.BatchNormalization()], 255),
+        (lambda: [layers.Rescaling(1 / 255), layers.Rescaling(255.0)], None),
+        (lambda: [layers.Flatten(), layers.UnitNormalization()], None),
         (list, None),
     ],
 )
@@ -65,6 +72,46 @@ def test_the_first_layer_that_expects_other_values_than_0_to_1_is_found(first, h
         return
     assert found is not None
     assert (found.layer, found.high) == ("scaler", pytest.approx(high, abs=3))
+
+
+@pytest.mark.parametrize(
+    ("scale", "high"),
+    [
+        (lambda x: x / 255.0, 255),
+        (lambda x: x * (1 / 255), 255),
+        (lambda x: (x - 127.5) / 127.5, 255),
+        (keras.applications.mobilenet_v2.preprocess_input, 255),
+        (lambda x: x * 2.0 - 1.0, None),
+        (keras.ops.log, None),
+        (lambda x: keras.ops.split(x, 2, axis=1)[0] / 255.0, None),
+    ],
+)
+def test_arithmetic_in_front_of_the_first_layer_scales_too(scale, high) -> None:
+    x = keras.Input(SHAPE)
+    found = find_input_scaling(keras.Model(x, layers.Dense(3)(layers.Flatten()(scale(x)))))
+    assert (found and found.high) == (high and pytest.approx(high, abs=0.1))
+
+
+def test_layers_of_several_models_are_seen() -> None:
+    """Each layer is called twice, and the first model has other samples in front of it."""
+    shared = [layers.Rescaling(1 / 255, name="scaler"), layers.Flatten(), layers.Dense(3)]
+    keras.Sequential([keras.Input(SHAPE), layers.Rescaling(255.0), *shared])
+    again = find_input_scaling(keras.Sequential([keras.Input(SHAPE), *shared]))
+    assert again == InputScaling("scaler", pytest.approx(255, abs=0.1))
+    base = keras.Sequential([keras.Input(SHAPE), *shared])
+    assert find_input_scaling(base) == again, "the search changed the model"
+    x = keras.Input(SHAPE)
+    transferred = keras.Model(x, layers.Dense(2)(base(layers.Rescaling(255.0)(x))))
+    assert find_input_scaling(transferred) is None
+
+
+def test_model_without_one_input_is_left_to_the_compiler() -> None:
+    x = keras.Input(SHAPE)
+    both = keras.Model([x, keras.Input(SHAPE)], layers.Flatten()(x))
+    assert find_input_scaling(both) is None
+    inner = keras.Model(inputs := [keras.Input(SHAPE), keras.Input(SHAPE)], layers.Add()(inputs))
+    assert find_input_scaling(keras.Model(x, layers.Flatten()(inner([x, x])))) is None
+    assert find_input_scaling(keras.Sequential([layers.Rescaling(1 / 255)])) is None
 
 
 def test_constants_of_the_configuration_count_like_a_layer() -> None:
