@@ -56,7 +56,8 @@ class SamplesConfig:
             names = getattr(self, key)
             if not all(isinstance(name, str) and name.strip() == name != "" for name in names):
                 raise ConfigError(
-                    f"[samples] {key} is {list(names)!r}, expected names as texts such as {key[0]!r}"
+                    f"[samples] {key} is {list(names)!r}, expected texts without spaces at their ends, such "
+                    f"as {key[0]!r}"
                 )
             if double := next((name for name in names if names.count(name) > 1), None):
                 raise ConfigError(f"[samples] {key} names {double!r} twice; name each one once")

@@ -1,5 +1,6 @@
 """Finds probable mistakes in the samples of devices."""
 
+import re
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
@@ -35,7 +36,10 @@ MAX_WINDOW_CHANNELS = 12
 MIN_WINDOW_ROWS = 16
 RECOMMENDED_SAMPLES = 20
 RECOMMENDED_CLASS_SAMPLES = 5
-MAX_SCALE_RATIO = 10.0
+MAX_SCALE_RATIO = 5.0
+"""Values of devices in one unit vary less differently. 1 g is 9.81 m/s^2."""
+PLACEHOLDERS = ("none", "null", "na", "-", "?", "unlabelled", "unlabeled", "undefined")
+"""Names that often mean that a label is missing."""
 MAX_STANDARD_DEVIATION = 30.0
 MIN_STANDARD_DEVIATION = 1e-3
 MAX_CLASSES_FOR_GAPS = 10_000
@@ -374,6 +378,31 @@ def _compare_classes(
             + "), expected one number; state it alike on every device"
         )
         findings.append(SampleFinding("num-classes", ERROR, (*counts, *beyond), text))
+    return findings
+
+
+def check_class_names(device: ReadableSamples) -> list[SampleFinding]:
+    """Find names of classes that are probably one class in two spellings, or no class.
+
+    Args:
+        device: the readable samples.
+    """
+    spellings: dict[str, list[str]] = {}
+    for name in device.class_names:
+        spellings.setdefault(re.sub(r"[\s_-]+", "", name.casefold()) or name, []).append(name)
+    findings = []
+    if doubles := [names for names in spellings.values() if len(names) > 1]:
+        listed = "; ".join(", ".join(map(repr, names)) for names in doubles[:8])
+        text = (
+            f"class names differ only in capitals, spaces or dashes ({listed}); write each class in one way"
+        )
+        findings.append(SampleFinding("class-names", WARNING, (device.name,), text))
+    if placeholders := [name for name in device.class_names if name.casefold() in PLACEHOLDERS]:
+        text = (
+            f"the class {', '.join(map(repr, placeholders))} may stand for missing labels; remove such "
+            "samples, unless it is a class"
+        )
+        findings.append(SampleFinding("class-names", WARNING, (device.name,), text))
     return findings
 
 

@@ -19,6 +19,7 @@ from edgefl.data.forms import (
 from edgefl.data.inspection.findings import (
     check_across_devices,
     check_class_labels,
+    check_class_names,
     check_device_samples,
     check_label_form,
     check_recordings,
@@ -39,7 +40,7 @@ from edgefl.data.inspection.records import (
     ValueRange,
 )
 from edgefl.data.npz import make_samples
-from edgefl.data.sources.csv_windows import COUNTS_ROWS
+from edgefl.data.sources.csv_windows import COUNTS_ROWS, LEAVE_OUT_REMEDY, NO_NAME
 from edgefl.data.split import SplitRecord
 from edgefl.data.unit import (
     BLOCK_ROWS,
@@ -54,6 +55,8 @@ from edgefl.types import Array, Labels
 
 MAX_CLASS_EXAMPLES = 10
 MAX_OUTLIER_EXAMPLES = 6
+DOUBTFUL_COLUMNS = (COUNTS_ROWS, NO_NAME, LEAVE_OUT_REMEDY)
+"""Parts of a note on columns at which the owner should look."""
 
 
 def inspect_samples(
@@ -83,7 +86,9 @@ def inspect_samples(
         formed, changes = to_training_form(split_targets(arrays), samples)
         kinds = {item: _classify_change(item) for item in changes}
         findings += [
-            SampleFinding(kind, WARNING if COUNTS_ROWS in item else CHANGE, (name,), item)
+            SampleFinding(
+                kind, WARNING if any(part in item for part in DOUBTFUL_COLUMNS) else CHANGE, (name,), item
+            )
             for item, kind in kinds.items()
             if not (is_proposed and kind == "unscaled")  # the proposed unit says it for all devices
         ]
@@ -111,7 +116,7 @@ def inspect_samples(
         }
         summaries.append(_describe_device(item, digests[index], others, outliers[index], splits[index]))
     for item, summary in zip(readable, summaries, strict=True):
-        findings += check_device_samples(item, summary)
+        findings += check_device_samples(item, summary) + check_class_names(item)
     findings += check_across_devices(readable, summaries, digests)
     findings += compare_channels(devices)
     classes = sorted({label for summary in summaries for label, _ in summary.class_counts})

@@ -125,7 +125,7 @@ def make_source(
                 "function"
             )
         return DataSource(data, folder=str(Path.cwd()), scale=scale)
-    if path.suffix == ".csv" or (windows and path.is_dir()):
+    if is_csv(path) or (windows and path.is_dir()):
         if window < 1:
             raise ConfigError(f"{data} is CSV; {CSV_REMEDY}")
         _check_columns(label, channels, target)
@@ -141,11 +141,17 @@ def make_source(
         )
     if windows:
         raise ConfigError(
-            f"{CSV_OPTION_NAMES} are for a .csv file or a folder of them, received {data}; leave them out"
+            f"{CSV_OPTION_NAMES} are for a .csv file or a folder of them, received {data}; leave them out, "
+            "or give a table of text a name that ends in .csv"
         )
     if resize and not path.is_dir():
         raise ConfigError(f"--resize is for a folder of pictures, received {data}; leave it out")
     return DataSource(str(path.resolve()), scale=scale, resize=resize)
+
+
+def is_csv(path: Path) -> bool:
+    """Return whether the name of a file says that it is CSV."""
+    return path.suffix.lower() == ".csv"
 
 
 def _check_columns(label: str, channels: tuple[str, ...], target: tuple[str, ...]) -> None:

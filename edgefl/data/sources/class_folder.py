@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.data.sources import CSV_REMEDY, DataSource
+from edgefl.data.sources import CSV_REMEDY, DataSource, is_csv
 from edgefl.data.sources.classes import number_classes, pack_class_names
 from edgefl.data.sources.sample_files import PICTURE_SUFFIXES, SUFFIXES, read_sample
 from edgefl.errors import DataError
@@ -39,7 +39,7 @@ def read_class_folder(source: DataSource) -> dict[str, NDArray[Any]]:
     folder = Path(source.data)
     visible = [path for path in _list_naturally(folder) if not path.name.startswith(".")]
     classes = sorted(path for path in visible if path.is_dir())
-    if not classes and any(path.suffix == ".csv" for path in visible):
+    if not classes and any(map(is_csv, visible)):
         raise DataError(f"{folder} holds CSV files; {CSV_REMEDY}")
     samples = [path for path in visible if path.suffix.lower() in SUFFIXES and not path.is_dir()]
     if samples and not classes:

@@ -12,8 +12,12 @@ from edgefl.config import suggest_nearest
 from edgefl.errors import DataError
 
 CLASS_LIST_FILE = "classes.txt"
-NUMBER = re.compile(r"[+-]?\d{1,20}([.,]\d{0,20})?", re.ASCII)
+NUMBER = re.compile(r"[+-]?\d{1,20}([.,]\d{0,20})?([eE][+-]?\d{1,2})?", re.ASCII)
+SEPARATED_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+", re.ASCII)
+"""Labels such as 1,000, whose comma may separate thousands or a fraction, are names."""
 ZERO_FRACTION = re.compile(r"(?<=\d)[.,]0*$")
+MISSING_LABELS = ("", "nan", "n/a", "#n/a", "<na>")
+"""What programs write in place of a label."""
 MAX_CLASS_NUMBER = 1e9
 """A label above is a name, such as a serial number."""
 
@@ -54,7 +58,8 @@ def number_classes(labels: Iterable[str], folder: Path) -> tuple[dict[str, int],
         The number of each name, and the names of all classes in order.
 
     Raises:
-        DataError: a name is not in the file, two names are the same number, or a number has a fraction.
+        DataError: a name is not in the file, two names are the same number, a number has a fraction, only
+            some names are numbers, or a label is missing.
     """
     names = sorted(set(labels))
     values = {name: _parse_number(name) for name in names}
@@ -71,7 +76,19 @@ def number_classes(labels: Iterable[str], folder: Path) -> tuple[dict[str, int],
                 f"{suggest_nearest(unknown[0], list(listed))}"
             )
         return {name: listed.index(chosen[name]) for name in names}, listed
-    if names and all(value is not None for value in values.values()):
+    if missing := next((name for name in names if name.strip().lower() in MISSING_LABELS), None):
+        raise DataError(
+            f"the label {missing!r} is no class; label these samples or remove them, or list it in "
+            f"{folder / CLASS_LIST_FILE}"
+        )
+    numbered = [name for name, value in values.items() if value is not None]
+    if numbered and len(numbered) < len(names):
+        other = next(name for name in names if name not in numbered)
+        raise DataError(
+            f"the label {other!r} is a name and the label {numbered[0]!r} a number, expected only names or "
+            f"only numbers; correct the labels, or list all of them in {folder / CLASS_LIST_FILE}"
+        )
+    if numbered:
         if fractions := [name for name in names if not whole[name].lstrip("-").isdecimal()]:
             raise DataError(
                 f"the label {fractions[0]!r} is a number, but no class, expected whole numbers or names; "
@@ -79,7 +96,7 @@ def number_classes(labels: Iterable[str], folder: Path) -> tuple[dict[str, int],
                 "--target as numbers to predict"
             )
         numbers = {name: int(whole[name]) for name in names}
-        written = {ZERO_FRACTION.sub("", name) for name in names}
+        written = {whole[name] if re.search("[.,eE]", name) else name for name in names}
         if len(set(numbers.values())) < len(written):
             raise DataError(
                 f"the classes {', '.join(names)} contain the same number twice; write each number in one way"
@@ -90,8 +107,10 @@ def number_classes(labels: Iterable[str], folder: Path) -> tuple[dict[str, int],
 
 def _parse_number(name: str) -> float | None:
     """Return the number that a name is, or None for another name."""
-    value = float(name.replace(",", ".")) if NUMBER.fullmatch(name) else None
-    return value if value is not None and abs(value) < MAX_CLASS_NUMBER else None
+    if not NUMBER.fullmatch(name) or SEPARATED_THOUSANDS.fullmatch(name):
+        return None
+    value = float(name.replace(",", "."))
+    return value if abs(value) < MAX_CLASS_NUMBER else None
 
 
 def number_text_labels(arrays: Mapping[str, NDArray[Any]], folder: Path) -> dict[str, NDArray[Any]]:
@@ -104,11 +123,17 @@ def number_text_labels(arrays: Mapping[str, NDArray[Any]], folder: Path) -> dict
     Raises:
         DataError: as in `number_classes`.
     """
-    texts = {
-        part: arrays[part] if arrays[part].dtype.kind == "U" else np.char.decode(arrays[part], "utf-8")
-        for part in ("y", "y_test")
-        if part in arrays and arrays[part].dtype.kind in "US" and arrays[part].ndim == 1
-    }
+    try:
+        texts = {
+            part: (stored if stored.dtype.kind == "U" else np.char.decode(stored, "utf-8")).ravel()
+            for part in ("y", "y_test")
+            if (stored := arrays.get(part)) is not None
+            and stored.dtype.kind in "US"
+            and stored.ndim > 0
+            and stored.size == len(stored)
+        }
+    except UnicodeDecodeError as error:
+        raise DataError(f"the labels are no texts in UTF-8: {error}; store them as y.astype(str)") from error
     if not texts:
         return dict(arrays)
     labels = {part: [text.strip() for text in values.tolist()] for part, values in texts.items()}

@@ -11,17 +11,26 @@ from pathlib import Path
 from typing import TextIO
 
 from edgefl.config import suggest_nearest
+from edgefl.data.sources.classes import MISSING_LABELS
 from edgefl.data.sources.windows import FLOAT32_MAX
 from edgefl.errors import DataError
 
 MAX_COLUMNS = 4096
 SEPARATORS = ",;\t"
+BLANKS = SEPARATORS + " \r\n"
 SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\s*')
 """A first line with which spreadsheets state the separator."""
 QUOTED = re.compile(r'"[^"]*"')
 DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*", re.ASCII)
 THOUSANDS = re.compile(r"\s*[+-]?[1-9]\d{0,2},\d{3}\s*", re.ASCII)
 """A number such as 1,234, whose comma may also separate thousands."""
+QUANTITY = re.compile(
+    r"\s*[+\-\u2212]?"
+    r"(\d+([.,]\d+)?|\d{1,3}([ .,'\u2019\u00a0\u202f]\d{3})+([.,]\d+)?)"
+    r"\s*(%|\u00b0?[A-Za-z\u00b5\u03bc\u03a9]{1,4}[\u00b2\u00b3]?(/[A-Za-z]{1,4}[\u00b2\u00b3]?)?)?\s*",
+    re.ASCII,
+)
+"""A number with a unit or with separated thousands, such as 0.5g or 1'234."""
 EMPTY_TEXTS = ("", "nan", "na", "n/a", "null", "none")
 EMPTY_REMEDY = "fix or remove the row, or leave such windows out with --skip-empty"
 
@@ -114,13 +123,16 @@ class _TableReader:
         """Return the table of an open file."""
         request = self._request
         first = file.readline()
-        stated = SEPARATOR_LINE.fullmatch(first)
-        if stated:
+        skipped = 0
+        stated = None
+        while (match := SEPARATOR_LINE.fullmatch(first)) or (first and not first.strip(BLANKS)):
+            stated = match or stated
             first = file.readline()
+            skipped += 1
         separator = stated[1] if stated else _find_separator(first)
         self._is_decimal_comma = separator != ","
         # The lines of a quoted header cell end in the file, so that both are one stream
-        rows = csv.reader(chain([first], file), delimiter=separator, strict=True)
+        rows = csv.reader(chain([first], file), delimiter=separator, skipinitialspace=True, strict=True)
         table = self._read_header(next(rows, []))
         header = table.header
         required = (*filter(None, (request.label,)), *request.targets)
@@ -134,7 +146,6 @@ class _TableReader:
             if name not in required and name not in fixed and (not request.channels or name in texts)
         ]
         at = header.index(request.label) if request.label else None
-        skipped = 1 if stated else 0
         position = {name: index for index, name in enumerate(header)}
         for row in rows:
             if not row:
@@ -173,6 +184,13 @@ class _TableReader:
         )
 
     def _check_header(self, header: Sequence[str], required: Sequence[str]) -> None:
+        if not header:
+            raise DataError(f"{self._path} is empty, expected a first line that names the columns; remove it")
+        if reading := _find_reading(header):
+            raise DataError(
+                f"{self._path}: the first line has the number {reading!r}, expected names of columns; add a "
+                "line with names above"
+            )
         if len(header) > MAX_COLUMNS:
             raise DataError(
                 f"{self._path}: the header names {len(header)} columns, expected at most {MAX_COLUMNS}; save "
@@ -183,16 +201,22 @@ class _TableReader:
         if missing := next((name for name in required if name not in header), None):
             raise DataError(
                 f"{self._path}: no column {missing!r} in the header ({', '.join(header)[:200]}); "
-                f"{suggest_nearest(missing, list(header))}"
+                + (
+                    suggest_nearest(missing, list(header))
+                    if len(header) > 1
+                    else "the first line must name the columns, separated by commas, semicolons or tabs"
+                )
             )
 
     def _add_label(self, table: CsvTable, where: str, cell: str) -> bool:
         """Add the label of a row, and return whether there is one."""
         name = cell.strip()
+        if name.lower() in MISSING_LABELS:
+            name = ""
         if not name and not self._request.skip_empty:
             raise DataError(
-                f"{where}: no label in column {self._request.label!r}; fill it or remove the row, or leave "
-                "such windows out with --skip-empty"
+                f"{where}: no label in column {self._request.label!r} ({cell.strip()!r}); fill it or remove "
+                "the row, or leave such windows out with --skip-empty"
             )
         table.labels.append(self._names.setdefault(name, len(self._names)) if name else -1)
         return bool(name)
@@ -209,6 +233,12 @@ class _TableReader:
                     f"{where}: column {name!r} is the number {cell.strip()[:40]!r}, but the text "
                     f"{text[:40]!r} in {text_where}; correct the cells, or name the columns with --channels"
                 )
+        elif not is_number and QUANTITY.fullmatch(cell):
+            raise DataError(
+                f"{where}: column {name!r} is {cell.strip()[:40]!r}, expected a number without a unit and "
+                "without separated thousands, such as 0.5; correct the cells, or name the columns to use "
+                "with --channels"
+            )
         elif not is_number:
             table.texts[name] = cell.strip(), where
         elif table.num_rows and not self._request.skip_empty:
@@ -259,6 +289,19 @@ def _find_separator(line: str) -> str:
     """Return the separator that occurs most in a header, a comma if there is none."""
     unquoted = QUOTED.sub("", line)
     return max(SEPARATORS, key=unquoted.count)
+
+
+def _find_reading(header: Sequence[str]) -> str:
+    """Return the first number of a header that seems to be a row of readings, or "".
+
+    Columns may have numbers as names: positions such as 0, 1, 2, or at least four growing ones such as wave
+    lengths.
+    """
+    cells = [cell for cell in header if _is_number(cell)]
+    numbers = [float(cell.replace(",", ".")) for cell in cells]
+    is_growing = all(low < high for low, high in zip([-0.5, *numbers], numbers, strict=False))
+    are_positions = all(number.is_integer() for number in numbers)
+    return cells[0] if cells and not (is_growing and (are_positions or len(cells) > 3)) else ""
 
 
 def _is_unnamed(cell: str) -> bool:

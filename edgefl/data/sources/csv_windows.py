@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.data.sources import DataSource
-from edgefl.data.sources.classes import number_classes, pack_class_names
+from edgefl.data.sources import DataSource, is_csv
+from edgefl.data.sources.classes import CLASS_LIST_FILE, number_classes, pack_class_names
 from edgefl.data.sources.csv_table import ColumnRequest, CsvTable, list_columns, read_table
 from edgefl.data.sources.windows import count_windows, cut_rows, cut_windows
 from edgefl.errors import DataError
+from edgefl.system.format import shorten_names
 from edgefl.system.natural_order import make_natural_key
 
 MIN_EPOCH_S = 1.0e9
@@ -23,6 +24,13 @@ MAX_EPOCH_S = 4.2e9
 """A time between 2001 and 2103 in seconds since 1970."""
 COUNTS_ROWS = "counts the rows"
 """A part of the note on a column that only counts."""
+NO_NAME = "no name; give it one to use it"
+"""A part of the note on a column without a name."""
+LEAVE_OUT_REMEDY = "name the other columns in --channels to leave it out"
+"""A part of the note on a channel that is probably none."""
+MIN_GROWING_STEPS = 8
+MIN_GROWING_SHARE = 0.9
+"""A column with this share of steps above 0 is a time or a counter, which may begin again."""
 EPOCH_UNITS = (1.0, 1e3, 1e6, 1e9)
 
 
@@ -30,8 +38,8 @@ def read_csv_windows(source: DataSource) -> dict[str, NDArray[Any]]:
     """Read CSV recordings and cut them into windows.
 
     Channels are the requested columns. Without a request, they are the columns of numbers of the first file,
-    in natural order of their names. Left out are the label and the targets, a column without a name that
-    counts rows, and times since 1970. Files are read in natural order of their names. A window never spans
+    in natural order of their names. Left out are the label and the targets, columns without a name, and times
+    since 1970. Files are read in natural order of their names. A window never spans
     two files. It has the most frequent label of its rows, or the targets of its last row.
 
     Returns:
@@ -48,9 +56,12 @@ def read_csv_windows(source: DataSource) -> dict[str, NDArray[Any]]:
     path = Path(source.data)
     folder = path if path.is_dir() else path.parent
     files = [path]
+    others: list[str] = []
     if path.is_dir():
-        visible = [file for file in path.glob("*.csv") if not file.name.startswith(".")]
-        files = sorted(visible, key=lambda file: make_natural_key(file.name))
+        visible = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
+        visible.sort(key=lambda entry: make_natural_key(entry.name))
+        files = [entry for entry in visible if is_csv(entry) and not entry.is_dir()]
+        others = [entry.name for entry in visible if entry not in files and entry.name != CLASS_LIST_FILE]
     if not files:
         raise DataError(f"{path} contains no .csv file; copy recordings to it, each with a header")
     request = ColumnRequest(source.label, source.target, source.channels, source.skip_empty)
@@ -75,6 +86,8 @@ def read_csv_windows(source: DataSource) -> dict[str, NDArray[Any]]:
     shown = channels if source.channels else [_describe_channel(first, name) for name in channels]
     note = f"channels {', '.join(shown)}"
     notes = [f"{note}; {_describe_left_out(left_out)}" if left_out else note]
+    if others:
+        notes.append(f"files and folders that are no .csv file are left out: {shorten_names(others)}")
     columns = [name for name in first.header if name in channels]
     return {
         **_cut_tables(path, folder, source, tables, channels, names, notes),
@@ -94,9 +107,9 @@ def _choose_channels(table: CsvTable, request: ColumnRequest) -> tuple[tuple[str
             if name not in request.channels:
                 left_out[name] = "not requested"
         elif values is None or not len(values):
-            left_out[name] = "text" if name in table.texts else "empty"
-        elif name in table.unnamed and _counts_rows(values):
-            left_out[name] = f"no name, {COUNTS_ROWS}"
+            left_out[name] = f"text such as {table.texts[name][0]!r}" if name in table.texts else "empty"
+        elif name in table.unnamed:
+            left_out[name] = f"no name, {COUNTS_ROWS}" if _counts_rows(values) else NO_NAME
         elif _is_epoch_time(values):
             left_out[name] = "time since 1970"
         else:
@@ -109,9 +122,27 @@ def _describe_left_out(left_out: Mapping[str, str]) -> str:
 
 
 def _describe_channel(table: CsvTable, name: str) -> str:
-    if _counts_rows(np.frombuffer(table.numbers[name], np.float32)):
-        return f"{name} ({COUNTS_ROWS}; name the other columns in --channels to leave it out)"
-    return name
+    values = np.frombuffer(table.numbers[name], np.float32)
+    labels = np.frombuffer(table.labels, np.intc)
+    reason = ""
+    if _counts_rows(values):
+        reason = COUNTS_ROWS
+    elif _is_growing(values):
+        reason = "grows like a time or a counter"
+    elif _has_value_per_label(values, labels):
+        reason = "has one value for each label"
+    return f"{name} ({reason}; {LEAVE_OUT_REMEDY})" if reason else name
+
+
+def _is_growing(values: NDArray[np.float32]) -> bool:
+    steps = np.diff(values)
+    return len(steps) >= MIN_GROWING_STEPS and bool((steps > 0).mean() >= MIN_GROWING_SHARE)
+
+
+def _has_value_per_label(values: NDArray[np.float32], labels: NDArray[np.intc]) -> bool:
+    """Return whether a column is another form of the labels, such as their numbers."""
+    ranges = [(part.min(), part.max()) for label in np.unique(labels) for part in [values[labels == label]]]
+    return all(low == high for low, high in ranges) and len(set(ranges)) > 1
 
 
 def _counts_rows(values: NDArray[np.float32]) -> bool:

@@ -194,8 +194,8 @@ def test_devices_with_incompatible_samples_are_found() -> None:
     assert "pi-1, pi-2" in get_finding_text("class-names", *names)
     assert ("class-names", ERROR) not in find_kinds(names[0], names[0])
     metres = {"x": RNG.normal(size=(60, 128, 3)), "y": np.arange(60) % 4}
-    thousandths = {"x": metres["x"][::-1] * 20, "y": metres["y"]}
-    assert "values of pi-2 vary 20 times as much as those of pi-1" in get_finding_text(
+    thousandths = {"x": metres["x"][::-1] * 9.81, "y": metres["y"]}
+    assert "values of pi-2 vary 9.81 times as much as those of pi-1" in get_finding_text(
         "scales", metres, thousandths
     )
 
@@ -384,6 +384,10 @@ def test_devices_with_other_forms_of_labels_are_found() -> None:
         ("num-classes", None, [{"num_classes": np.asarray(4)}, {}]),
         ("num-classes", None, [{"y": np.eye(4)[np.arange(60) % 4]}, {"y": np.arange(60) % 3}]),
         ("class-names", None, [{"y": np.arange(60.0) % 4}, {}]),
+        ("class-names", WARNING, [{"class_names": np.array(["Walk", "run", "sit", "walk"])}]),
+        ("class-names", WARNING, [{"class_names": np.array(["stand up", "run", "stand_up", "walk"])}]),
+        ("class-names", WARNING, [{"class_names": np.array(["None", "run", "sit", "walk"])}]),
+        ("class-names", None, [{"class_names": np.array(["-3", "+3", "sit", "walk"])}]),
         ("units", ERROR, [{"x": 255 * np.ones((60, 8, 8, 1))}, {}]),
         ("units", None, [{"x": RNG.integers(0, 256, (60, 8, 8, 1), np.uint8)}, {}]),
         ("channel-names", ERROR, [CHANNELS, {**CHANNELS, "channels": np.array(["ax", "gx"])}]),

@@ -69,7 +69,11 @@ BAD = [
     ("no such column", "ax,activty\n1,a\n", "no column 'activity' in the header .*did you mean 'activty'"),
     ("twice", "ax,ax,activity\n1,1,a\n", "names 'ax' twice"),
     ("no numbers", "ax,activity\nb,a\n", "no column with a number.*left out: ax .text"),
-    ("nothing", "", "no column 'activity'"),
+    ("nothing", "", "is empty, expected a first line that names the columns"),
+    ("blank lines", "\n,,\n", "is empty"),
+    ("title", "Logger 3\nax,activity\n1,a\n", "the first line must name the columns"),
+    ("other separator", "ax|activity\n1|a\n", "separated by commas, semicolons or tabs"),
+    ("label nan", "ax,activity\n1,a\n1,NaN\n", "line 3: no label in column 'activity' .'NaN'"),
     ("header only", "ax,activity\n", "has no row below its header"),
     ("short recording", "ax,activity\n1,a\n", "the longest has 1 rows, expected 2"),
     ("quotes", 'ax,activity\n"1,a\n', "cannot be read as CSV"),
@@ -207,7 +211,22 @@ NUMBERED = [f"{0.5 * i:.2f},{-i / 4},{'ab'[i % 2]}" for i in range(6)]
         (
             ",ax,ay,label",
             [f"{7 * i % 4},{row}" for i, row in enumerate(NUMBERED)],
-            "channels ax, ay, column 1",
+            "channels ax, ay; left out: column 1 (no name; give it one",
+        ),
+        (
+            "Unnamed: 0,ax,ay,label",
+            [f"{i % 3},{row}" for i, row in enumerate(NUMBERED)],
+            "channels ax, ay; left out: Unnamed: 0 (no name;",
+        ),
+        (
+            "t,ax,ay,label",
+            [f"{20 * i % 190},{i % 2},{-i % 3},a" for i in range(12)],
+            "channels ax, ay, t (grows like a time or a counter;",
+        ),
+        (
+            "label_id,ax,ay,label",
+            [f"{5 - i % 2},{row}" for i, row in enumerate(NUMBERED)],
+            "channels ax, ay, label_id (has one value for each label;",
         ),
         (
             "t,ax,ay,label",
@@ -219,7 +238,11 @@ NUMBERED = [f"{0.5 * i:.2f},{-i / 4},{'ab'[i % 2]}" for i in range(6)]
             [f"{1_700_000_000.5 + i},{row}" for i, row in enumerate(NUMBERED)],
             "t (time since 1970)",
         ),
-        ("note,ax,ay,label", [f"ok,{row}" for row in NUMBERED], "channels ax, ay; left out: note (text)"),
+        (
+            "note,ax,ay,label",
+            [f"ok,{row}" for row in NUMBERED],
+            "channels ax, ay; left out: note (text such as 'ok')",
+        ),
         ("ax,ay,label,", [f"{row}," for row in NUMBERED], "channels ax, ay; left out: column 4 (empty)"),
         ("ch10,ch9,label", NUMBERED, "channels ch9, ch10"),
     ],
@@ -260,6 +283,8 @@ def test_channels_of_the_federation_decide_columns_and_order(tmp_path) -> None:
         "ax\tay\tlabel\n0,5\t-1,25\ta\n1000\t2\tb\n",
         "sep=;\nax;ay;label\n0.5;-1.25;a\n1000;2;b\n",
         'ax,ay,label\n"0,5","-1,25",a\n1000,2,b\n',
+        '\n\nax, "ay", label\n0.5, "-1.25", a\n1000, "2", b\n',
+        "sep=|\nax|ay|label\n0,5|-1,25|a\n1000|2|b\n",
         '"ax","ay","label"\r\n"0.5","-1.25","a"\r\n"1e3","2","b"\r\n',
         "ax;ay;label\n,5;-1,25;a\n1,000e3;2;b\n",
     ],
@@ -283,6 +308,16 @@ def test_separators_and_decimal_commas_are_read(tmp_path, text) -> None:
         ),
         ("ax;ay;label\n0,5;1.5;a\n1;2;b\n", "ax have a decimal comma .'0,5'. and ay a decimal point .'1.5'."),
         ("sep=;\nax;ay;label\n1;1;a\nx;2;b\n", "line 4: ax is 'x'"),
+        ("\n\nax,ay,label\n1,1,a\nx,2,b\n", "line 5: ax is 'x'"),
+        ("ax,ay,label\n0.5g,1,a\n1.5g,2,b\n", "line 2: column 'ax' is '0.5g', expected a number without a"),
+        ("ax,ay,label\n12 %,1,a\n1,2,b\n", "line 2: column 'ax' is '12 %'"),
+        ("ax,ay,label\n9.81m/s²,1,a\n1,2,b\n", "line 2: column 'ax' is '9.81m/s²'"),
+        ("ax,ay,label\n21.5 °C,1,a\n1,2,b\n", "line 2: column 'ax' is '21.5 °C'"),
+        ("ax,ay,label\n1'234,1,a\n1,2,b\n", "line 2: column 'ax' is \"1'234\""),
+        ("ax;ay;label\n1.234,5;1;a\n1;2;b\n", "line 2: column 'ax' is '1.234,5'"),
+        ("ax,ay,label\n\u22125,1,a\n1,2,b\n", "line 2: column 'ax' is '.5'"),
+        ("0.1,0.2,walk\n1,1,walk\n", "the first line has the number '0.1', expected names of columns"),
+        ("512,498,label\n1,1,a\n", "the first line has the number '512'"),
         ("ax,ay,label\n1,1,a\n,2,b\n", "line 3: ax is '', .*--skip-empty"),
     ],
 )
@@ -290,6 +325,29 @@ def test_cells_with_two_meanings_are_refused(tmp_path, text, error) -> None:
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(DataError, match=error):
         read(tmp_path / "a.csv", label="label")
+
+
+@pytest.mark.parametrize("header", ["0,1,label", "410,435.5,460,485.5,label"])
+def test_positions_and_growing_numbers_are_names_of_columns(tmp_path, header) -> None:
+    count = header.count(",")
+    (tmp_path / "a.csv").write_text(f"{header}\n" + f"{','.join(['1'] * count)},a\n" * 2)
+    assert read(tmp_path / "a.csv", label="label")["channels"].tolist() == header.split(",")[:-1]
+
+
+def test_dates_are_left_out_as_text(tmp_path) -> None:
+    (tmp_path / "a.csv").write_text("day,at,ax,label\n28.11.2026,12:00:01,1,a\n29.11.2026,12:00:02,1,a\n")
+    (note,) = notes(tmp_path / "a.csv")
+    assert note == "channels ax; left out: day (text such as '28.11.2026'), at (text such as '12:00:01')"
+
+
+def test_files_of_a_folder_that_are_not_read_are_named(tmp_path) -> None:
+    for name in ("a.csv", "b.CSV", "c.tsv"):
+        (tmp_path / name).write_text("ax,label\n1,a\n2,a\n")
+    (tmp_path / "more").mkdir()
+    (tmp_path / "classes.txt").write_text("a\n")
+    assert len(read(tmp_path, label="label")["x"]) == 2
+    assert notes(tmp_path)[1] == "files and folders that are no .csv file are left out: c.tsv, more"
+    assert len(read(tmp_path / "b.CSV", label="label")["x"]) == 1
 
 
 def test_text_of_the_first_file_is_no_number_in_another(tmp_path) -> None:
@@ -320,7 +378,7 @@ def test_column_that_is_empty_at_first_is_read_with_skip_empty(tmp_path) -> None
         read(tmp_path / "a.csv", label="label")
 
 
-@pytest.mark.parametrize("form", ["{}", "{}.0", "{}.", "{},00", "+{}"])
+@pytest.mark.parametrize("form", ["{}", "{}.0", "{}.", "{},00", "+{}", "{}.000e+00", "{}e0"])
 def test_whole_numbers_in_any_form_are_class_numbers(tmp_path, form) -> None:
     rows = [f"{i};{form.format(i)}" for i in range(11)]
     (tmp_path / "a.csv").write_text("\n".join(["ax;label", *rows]))
@@ -334,6 +392,8 @@ def test_whole_numbers_in_any_form_are_class_numbers(tmp_path, form) -> None:
     [
         (["1.5", "2"], "the label '1.5' is a number, but no class"),
         (["1", "01"], "contain the same number twice"),
+        (["1", "?"], "the label '.' is a name and the label '1' a number, expected only"),
+        (['"1,000"', "2"], "the label '1,000' is a name and the label '2' a number"),
     ],
 )
 def test_labels_that_are_no_classes_are_refused(tmp_path, labels, error) -> None:
