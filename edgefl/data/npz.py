@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.data.arrays import list_arrays, read_arrays
-from edgefl.data.forms import has_label_arrays, split_targets, to_input_shape, to_training_form
+from edgefl.data.forms import PART_SUFFIXES, has_label_arrays, split_targets, to_input_shape, to_training_form
 from edgefl.data.recordings import (
     Recordings,
     cut_recordings,
@@ -31,12 +31,29 @@ from edgefl.data.unit import check_unit, to_federation_classes
 from edgefl.errors import DataError
 from edgefl.rng import derive_rng
 from edgefl.system.files import SECRET_MODE, write_atomic
+from edgefl.system.format import shorten_names
+from edgefl.system.natural_order import make_natural_key
 from edgefl.tasks.samples import SamplesConfig, is_scale
 from edgefl.types import Array, Labels, Shard
 
 RING_ARRAYS = ("window_number", "recording", "first_row")
 TARGET_ARRAYS = ("target", "target_test")
-SHARD_ARRAYS = ("x", "y", "group", "x_test", "y_test", "num_classes", "class_names", "scale", *RING_ARRAYS)
+CLIENT_ARRAYS = ("client", "client_test")
+"""Arrays of a data set with several clients. A device ignores them."""
+LABEL_NAMES = ("label", "labels", "class", "classes", "target", "targets", "y_train")
+"""Names that others give to the array `y`."""
+SHARD_ARRAYS = (
+    "x",
+    "y",
+    "group",
+    "x_test",
+    "y_test",
+    "num_classes",
+    "class_names",
+    "channel_names",
+    "scale",
+    *RING_ARRAYS,
+)
 SAVEZ_REMEDY = "write it with numpy.savez(path, x=..., y=...)"
 
 
@@ -262,18 +279,79 @@ def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
         names: names of the arrays to read.
 
     Raises:
-        DataError: the file is not an `.npz`, has no `x`, or states a scale that is no number above 0.
+        DataError: the file is not an `.npz`, has no `x`, has known arrays under another name, or states a
+            scale that is no number above 0.
     """
     arrays = read_arrays(path, names, some=True, remedy=SAVEZ_REMEDY)
+    stored = list_arrays(path)
     if "x" not in arrays:
         raise DataError(
-            f"{path}: there is no array x, the file has {', '.join(list_arrays(path)) or 'none'}; "
-            f"{SAVEZ_REMEDY}"
+            f"{path}: there is no array x, the file has {', '.join(stored) or 'none'}; {SAVEZ_REMEDY}"
         )
+    others = [name for name in stored if name not in (*SHARD_ARRAYS, *CLIENT_ARRAYS)]
+    for name in others:
+        likely = name.lower() if name.lower() in SHARD_ARRAYS else "y" if name.lower() in LABEL_NAMES else ""
+        if likely and likely not in arrays:
+            raise DataError(
+                f"{path}: the array {name!r} is unknown, expected {likely!r}; rename it, or remove it from "
+                "the file"
+            )
+    if others:
+        arrays["notes"] = np.array([f"arrays that are left out: {shorten_names(others)}"])
+    arrays |= _read_channel_names(path, arrays)
     scale = arrays.get("scale")
     if scale is not None and (scale.size != 1 or scale.dtype.kind not in "iuf" or not is_scale(scale.item())):
         raise DataError(f"{path}: scale is {scale!r}, expected one number above 0 that divides x; correct it")
     return arrays
+
+
+def _read_channel_names(path: Path, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the array `channels`, as a CSV source has it, or nothing without names of channels."""
+    stored = arrays.get("channel_names")
+    if stored is None:
+        return {}
+    names = [str(name) for name in stored.ravel()]
+    x = arrays["x"]
+    if len(names) != (x.shape[-1] if x.ndim > 1 else 0) or len(set(names)) < len(names):
+        raise DataError(
+            f"{path}: channel_names is {', '.join(names)[:80]}, expected one name for each channel of x "
+            f"{list(x.shape)}; correct it"
+        )
+    return {"channels": np.array(names)}
+
+
+def order_channels(
+    arrays: Mapping[str, NDArray[Any]], channels: tuple[str, ...], where: str
+) -> dict[str, NDArray[Any]]:
+    """Return arrays whose samples have the channels of a federation, in its order.
+
+    Args:
+        arrays: the arrays of a source. Without names of channels they stay unchanged.
+        channels: names of the channels of the federation. Empty without a federation: the order is by name.
+        where: name of the source, the first part of the error message.
+
+    Raises:
+        DataError: a channel is missing.
+    """
+    if "channels" not in arrays:
+        return dict(arrays)
+    stored = tuple(map(str, arrays["channels"]))
+    chosen = channels or tuple(sorted(stored, key=make_natural_key))
+    if missing := next((name for name in chosen if name not in stored), None):
+        raise DataError(
+            f"{where}: there is no channel {missing!r} among {', '.join(stored)}, the federation has "
+            f"{', '.join(chosen)}; record these channels"
+        )
+    ordered = {**arrays, "channels": np.array(chosen), "columns": arrays["channels"]}
+    if chosen != stored:
+        columns = [stored.index(name) for name in chosen]
+        ordered |= {
+            f"x{part}": arrays[f"x{part}"][..., columns] for part in PART_SUFFIXES if f"x{part}" in arrays
+        }
+    if others := [name for name in stored if name not in chosen]:
+        note = f"channels {', '.join(chosen)}; left out: {', '.join(others)} (not requested)"
+        ordered["notes"] = np.array([*map(str, arrays.get("notes", ())), note])
+    return ordered
 
 
 def read_sample_array(arrays: Mapping[str, NDArray[Any]], part: str) -> Array:

@@ -3,8 +3,10 @@
 A device never guesses its unit. `edgefl init` proposes one from the samples of all devices, and writes it.
 """
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -19,12 +21,24 @@ from edgefl.data.forms import (
 )
 from edgefl.errors import ConfigError, DataError
 from edgefl.system.format import shorten_names
-from edgefl.tasks.samples import GREY_SCALE, SamplesConfig
+from edgefl.tasks.samples import GREY_SCALE, MAX_SAMPLE_VALUE, SamplesConfig
 
 BLOCK_ROWS = 1024
 """Number of samples that are converted at a time, because a board has little memory."""
 MAX_UNIT_RATIO = 2.0
 """How far samples may exceed the largest value of the federation. Other units differ far more."""
+
+MAX_OVERSHOOT = 0.1
+"""How far resampling takes a picture below 0, as a share of its largest value."""
+BYTES = "uint8 values"
+SIGNED = "negative numbers"
+FRACTIONS = "fractions"
+LEVELS = "whole numbers"
+WIDE = "larger numbers"
+DARK = "0 and 1"
+"""What stored values show of their unit. 0 and 1 have every unit."""
+ONE_UNIT = ({BYTES, LEVELS}, {BYTES, FRACTIONS}, {LEVELS, WIDE})
+"""Pairs of forms that can be one unit."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +58,22 @@ class StoredValues:
     is_whole: bool
     low: float
     high: float
+
+    @property
+    def unit(self) -> str:
+        """The unit that the values show, such as `FRACTIONS`."""
+        if self.is_byte:
+            return BYTES
+        if self.is_signed:
+            return SIGNED
+        if self.high <= (1 if self.is_whole else MAX_UNIT_RATIO):
+            return DARK if self.is_whole else FRACTIONS
+        return LEVELS if self.are_grey_levels else WIDE
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether values below 0 belong to the unit. Resampled pictures have small ones."""
+        return self.low < -MAX_OVERSHOOT * max(self.high, 0)
 
     @property
     def are_grey_levels(self) -> bool:
@@ -84,11 +114,23 @@ def _cut(x: NDArray[Any]) -> Iterator[NDArray[Any]]:
     yield from (x[start : start + BLOCK_ROWS] for start in range(0, len(x), BLOCK_ROWS))
 
 
+def _list_values(devices: Mapping[str, Arrays]) -> dict[str, StoredValues]:
+    """Return the finite stored values of each part of each device that states no scale."""
+    parts = {
+        f"{name} (x_test)" if part else name: {"x": arrays[f"x{part}"]}
+        for name, arrays in devices.items()
+        for part in PART_SUFFIXES
+        if "scale" not in arrays and f"x{part}" in arrays
+    }
+    return {name: values for name, part in parts.items() if (values := read_stored_values(part))}
+
+
 def suggest_unit(devices: Mapping[str, Arrays]) -> tuple[SamplesConfig, tuple[str, ...]]:
     """Return the unit that a federation of these devices should state.
 
     - uint8 pictures and float pictures of whole grey levels: the scale is 255.
-    - Pictures from 0 to 1: no scale, and the largest value is 1.
+    - Pictures from 0 to 1, and uint8 samples of any form: no scale, and the largest value is 1.
+    - Pictures with negative or larger values: no scale, and powers of ten as their bounds.
     - Other samples: nothing. They are taken as they are.
 
     Args:
@@ -97,31 +139,43 @@ def suggest_unit(devices: Mapping[str, Arrays]) -> tuple[SamplesConfig, tuple[st
     Returns:
         The unit, and a sentence for each decision that the owner should know.
     """
-    values = {name: read for name, arrays in devices.items() if (read := read_stored_values(arrays))}
-    values = {name: item for name, item in values.items() if "scale" not in devices[name]}
-    if not values or not all(item.is_picture for item in values.values()):
+    values = list(_list_values(devices).values())
+    units = {item.unit for item in values} - {DARK}
+    are_bytes = bool(values) and all(item.is_byte for item in values)
+    if not values or not (are_bytes or all(item.is_picture for item in values)) or _find_conflict(units):
         return SamplesConfig(), ()
-    levels = [item.high for item in values.values() if item.are_grey_levels and item.high > 1]
-    divided = [item for item in values.values() if item.are_fractions]
-    has_bytes = any(item.is_byte for item in values.values())
-    others = [
-        item for item in values.values() if not (item.is_byte or item.are_grey_levels or item.are_fractions)
-    ]
-    if others or (levels and divided):
-        return SamplesConfig(), ()
-    if not levels:
-        return SamplesConfig(scale=GREY_SCALE if has_bytes and not divided else 0.0, max_value=1.0), ()
-    if max(levels) <= LOW_MAXIMUM and not has_bytes:
+    if units & {SIGNED, WIDE}:
+        largest = max(max(item.high, -item.low) for item in values)
+        if largest > MAX_SAMPLE_VALUE:
+            return SamplesConfig(), ()
+        bound = 10.0 ** max(0, math.ceil(math.log10(largest)))
+        return SamplesConfig(max_value=bound, min_value=-bound if SIGNED in units else 0.0), ()
+    if units == {BYTES}:
+        high = max(item.high for item in values if item.is_byte)
+        sentence = (
+            f"uint8 samples hold no value above {high:g}; they are divided by 255 on every device; if they "
+            "are no grey levels up to 255, store them as floats"
+        )
+        return SamplesConfig(scale=GREY_SCALE, max_value=1.0), (sentence,) if high <= LOW_MAXIMUM else ()
+    if LEVELS not in units:
+        return SamplesConfig(max_value=1.0), ()
+    high = max(item.high for item in values if item.unit == LEVELS)
+    if high <= LOW_MAXIMUM and BYTES not in units:
         text = (
-            f"float pictures hold whole numbers up to {max(levels):g}, which are taken as they are; if they "
-            "are grey levels up to 255, set scale = 255 in [samples] of federation.toml"
+            f"float pictures hold whole numbers up to {high:g}, which are taken as they are; if they are "
+            "grey levels up to 255, set scale = 255 in [samples] of federation.toml"
         )
         return SamplesConfig(), (text,)
     text = (
-        f"float pictures hold whole grey levels up to {max(levels):g}; they are divided by 255 on every "
-        "device: scale = 255 in [samples] of federation.toml"
+        f"float pictures hold whole grey levels up to {high:g}; they are divided by 255 on every device: "
+        "scale = 255 in [samples] of federation.toml"
     )
     return SamplesConfig(scale=GREY_SCALE, max_value=1.0), (text,)
+
+
+def _find_conflict(units: Collection[str]) -> tuple[str, ...]:
+    """Return two units that cannot be one, or nothing."""
+    return next((pair for pair in combinations(sorted(units), 2) if set(pair) not in ONE_UNIT), ())
 
 
 def describe_unit_conflict(devices: Mapping[str, Arrays]) -> str:
@@ -130,19 +184,19 @@ def describe_unit_conflict(devices: Mapping[str, Arrays]) -> str:
     Args:
         devices: by device name, the stored arrays.
     """
-    values = {
-        name: read
-        for name, arrays in devices.items()
-        if "scale" not in arrays and (read := read_stored_values(arrays)) and read.is_picture
-    }
-    levels = [name for name, item in values.items() if item.are_grey_levels and item.high > 1]
-    divided = [name for name, item in values.items() if item.are_fractions]
-    if not levels or not divided:
+    values = {name: item for name, item in _list_values(devices).items() if item.is_picture}
+    conflict = _find_conflict({item.unit for item in values.values()} - {DARK})
+    if not conflict:
         return ""
+    described = []
+    for unit in conflict:
+        members = {name: item for name, item in values.items() if item.unit == unit}
+        low = min(item.low for item in members.values())
+        high = max(item.high for item in members.values())
+        described.append(f"{shorten_names(list(members))} hold {unit} from {low:g} to {high:g}")
     return (
-        f"float pictures of {shorten_names(levels)} hold whole numbers up to "
-        f"{max(values[name].high for name in levels):g}, those of {shorten_names(divided)} fractions up to "
-        f"{max(values[name].high for name in divided):g}: two units; store all of them in one unit"
+        f"pictures of {described[0]}, those of {described[1]}: two units; store all of them in one unit, or "
+        "state the divisor of a file by an array scale in it"
     )
 
 
@@ -159,25 +213,46 @@ def check_unit(arrays: Arrays, samples: SamplesConfig, scale: float = 0.0) -> No
     Raises:
         DataError: the samples are in another unit.
     """
-    values = read_stored_values(arrays) if samples.max_value else None
-    if values is None:
+    if not samples.max_value:
         return
     stated, _ = find_scale(arrays, samples, scale)
+    is_stated = bool(scale) or "scale" in arrays
+    for part in PART_SUFFIXES:
+        values = read_stored_values({"x": arrays[f"x{part}"]}) if f"x{part}" in arrays else None
+        if values is not None:
+            _check_part(f"x{part}", values, samples, stated, is_stated)
+
+
+def _check_part(
+    name: str, values: StoredValues, samples: SamplesConfig, stated: float, is_stated: bool
+) -> None:
     divisor = stated or (GREY_SCALE if values.is_byte else 1.0)
     high = max(abs(values.low), abs(values.high)) / divisor
-    unit = f"the samples of the federation go up to {samples.max_value:g}"
+    unit = f"the samples of the federation go {_describe_bounds(samples)} after the division"
     read_as = (
-        f"x holds {'uint8' if values.is_byte else 'floats'} from {values.low:g} to {values.high:g}, which "
-        + (f"are divided by {divisor:g}" if divisor != 1 else "are taken as they are")
+        f"{name} holds {'uint8' if values.is_byte else 'floats'} from {values.low:g} to {values.high:g}, "
+        + (f"which are divided by {divisor:g}" if divisor != 1 else "which are taken as they are")
     )
     remedy = "store them in the unit of the federation, or give --scale, the number to divide them by"
     if high > MAX_UNIT_RATIO * samples.max_value:
-        raise DataError(f"{read_as}; {unit} after the division; {remedy}")
-    if values.are_fractions and values.high > 0 and divisor * samples.max_value > LOW_MAXIMUM:
+        raise DataError(f"{read_as}; {unit}; {remedy}")
+    is_small = values.is_byte and MAX_UNIT_RATIO * GREY_SCALE / divisor < samples.max_value
+    if is_small or (values.are_fractions and values.high > 0 and divisor * samples.max_value > LOW_MAXIMUM):
         raise DataError(
-            f"{read_as}, as if they had been divided before; {unit} after the division; {remedy} (1 for "
-            "samples that are in it)"
+            f"{read_as}, as if they had been divided before; {unit}; {remedy} (1 for samples that are in it)"
         )
+    if not values.is_picture or is_stated:
+        return
+    if values.is_signed > (samples.min_value < 0) or (samples.min_value < 0 <= values.low < values.high):
+        raise DataError(f"{read_as}; {unit}; {remedy} (1 for samples that are in it)")
+
+
+def _describe_bounds(samples: SamplesConfig) -> str:
+    return (
+        f"from {samples.min_value:g} to {samples.max_value:g}"
+        if samples.min_value
+        else f"up to {samples.max_value:g}"
+    )
 
 
 def suggest_samples(devices: Mapping[str, Arrays]) -> tuple[SamplesConfig, tuple[str, ...]]:
@@ -203,7 +278,7 @@ def suggest_samples(devices: Mapping[str, Arrays]) -> tuple[SamplesConfig, tuple
 def list_class_names(arrays: Arrays) -> tuple[str, ...]:
     """Return the class names that a source states, empty if its labels are numbers."""
     names = arrays.get("class_names")
-    return tuple(map(str, names.ravel())) if names is not None and names.dtype.kind in "US" else ()
+    return tuple(map(str, names.ravel())) if names is not None and names.dtype.kind in "USiu" else ()
 
 
 def copy_class_names(samples: SamplesConfig, arrays: Arrays) -> SamplesConfig:

@@ -171,7 +171,7 @@ def choose_samples(
             "remove the layer"
         )
     is_picture = len(shape) == 3 and scaling.high <= GREY_SCALE + 1
-    return replace(samples, scale=1.0, max_value=GREY_SCALE if is_picture else 0.0)
+    return replace(samples, scale=1.0, max_value=GREY_SCALE if is_picture else 0.0, min_value=0.0)
 
 
 def describe_scaling(scaling: InputScaling) -> str:

@@ -33,6 +33,8 @@ class SamplesConfig:
             floats as they are. 1 leaves all values as they are, for a model that scales its own input.
         max_value: largest value of a sample after this division, such as 1 for pictures from 0 to 1. A device
             whose samples are in another unit is refused. 0: unknown.
+        min_value: smallest value of a picture after this division, such as -1 for pictures from -1 to 1. 0
+            for pictures without negative values. It counts if `max_value` is known.
         channels: names of the channels in order. A device with CSV data reads the columns of these names. An
             empty list names none.
         classes: names of the classes in order, from class 0. A device numbers its labels by these names. An
@@ -41,6 +43,7 @@ class SamplesConfig:
 
     scale: float = 0.0
     max_value: float = 0.0
+    min_value: float = 0.0
     channels: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
 
@@ -52,6 +55,11 @@ class SamplesConfig:
                     f"[samples] {key} is {value!r}, expected 0 or a number from {MIN_SAMPLE_SCALE:g} to "
                     f"{MAX_SAMPLE_VALUE:g}"
                 )
+        if type(self.min_value) not in (int, float) or not (self.min_value == 0 or is_scale(-self.min_value)):
+            raise ConfigError(
+                f"[samples] min_value is {self.min_value!r}, expected 0 or a number from "
+                f"-{MAX_SAMPLE_VALUE:g} to -{MIN_SAMPLE_SCALE:g}"
+            )
         for key in ("channels", "classes"):
             names = getattr(self, key)
             if not all(isinstance(name, str) and name.strip() == name != "" for name in names):

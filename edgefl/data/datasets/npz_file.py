@@ -21,6 +21,7 @@ from edgefl.data.npz import (
     check_lengths,
     choose_training_rows,
     find_num_classes,
+    order_channels,
     read_group_array,
     read_label_array,
     read_npz,
@@ -35,7 +36,7 @@ from edgefl.errors import DataError
 from edgefl.tasks.samples import SamplesConfig
 from edgefl.types import Array, Labels
 
-DATASET_ARRAYS = ("client", "client_test", *npz.SHARD_ARRAYS)
+DATASET_ARRAYS = (*npz.CLIENT_ARRAYS, *npz.SHARD_ARRAYS)
 
 
 def load(
@@ -64,7 +65,11 @@ def load(
         return _join_datasets([load(part, seed, samples, test_share=test_share) for part in paths], paths)
     if not Path(path).is_file():
         raise DataError(f"no data set at {path}; {SAVEZ_REMEDY}")
-    stored = number_text_labels(read_npz(Path(path), DATASET_ARRAYS), Path(path).parent)
+    stored = order_channels(
+        number_text_labels(read_npz(Path(path), DATASET_ARRAYS), Path(path).parent),
+        () if samples is None else samples.channels,
+        path,
+    )
     has_labels = "y" in stored
     try:
         if samples is not None:

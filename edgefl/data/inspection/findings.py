@@ -29,6 +29,7 @@ from edgefl.data.inspection.records import (
 )
 from edgefl.data.npz import read_group_array, read_sample_array
 from edgefl.data.recordings import find_overlapping_rows, find_recordings, join_groups
+from edgefl.data.sources.classes import parse_number
 from edgefl.data.unit import BLOCK_ROWS
 from edgefl.system.format import shorten_names
 
@@ -316,7 +317,7 @@ def compare_channels(devices: Mapping[str, Arrays]) -> list[SampleFinding]:
     """Find devices whose channels have other names or another order than those of other devices.
 
     Args:
-        devices: by device name, the stored arrays. Only CSV data have names of channels.
+        devices: by device name, the stored arrays. CSV data, rings and sounds have names of channels.
     """
     names, columns = (
         {name: tuple(map(str, arrays[key])) for name, arrays in devices.items() if key in arrays}
@@ -325,8 +326,8 @@ def compare_channels(devices: Mapping[str, Arrays]) -> list[SampleFinding]:
     listed = "; ".join(f"{name}: {', '.join(items)}" for name, items in list(columns.items())[:4])
     if len(set(names.values())) > 1:
         text = (
-            f"channels differ, so a channel means different sensors ({listed}); name the same channels with "
-            "--channels on every device"
+            f"channels differ, so a channel means different sensors ({listed}); record the same channels on "
+            "every device, or choose columns of CSV files with --channels"
         )
         return [SampleFinding("channel-names", ERROR, tuple(names), text)]
     if len(set(columns.values())) > 1:
@@ -395,6 +396,14 @@ def check_class_names(device: ReadableSamples) -> list[SampleFinding]:
         listed = "; ".join(", ".join(map(repr, names)) for names in doubles[:8])
         text = (
             f"class names differ only in capitals, spaces or dashes ({listed}); write each class in one way"
+        )
+        findings.append(SampleFinding("class-names", WARNING, (device.name,), text))
+    numbers = [name for name in device.class_names if parse_number(name) is not None]
+    others = [name for name in device.class_names if name not in numbers]
+    if numbers and others:
+        text = (
+            f"classes are named by numbers ({shorten_names(numbers)}) and by other names "
+            f"({shorten_names(others)}); correct the labels, unless all of them are classes"
         )
         findings.append(SampleFinding("class-names", WARNING, (device.name,), text))
     if placeholders := [name for name in device.class_names if name.casefold() in PLACEHOLDERS]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from edgefl.data.npz import LoadedSamples, make_samples, read_shard
+from edgefl.data.npz import LoadedSamples, make_samples, order_channels, read_shard
 from edgefl.data.sources.classes import number_text_labels
 from edgefl.errors import ConfigError, DataError
 from edgefl.plan.spec import PlanSpec, read_num_classes, read_samples_config
@@ -182,8 +182,9 @@ def read_source(source: DataSource, samples: SamplesConfig | None = None) -> dic
     Raises:
         DataError: the source is missing or cannot be read, or lacks a channel of the federation.
     """
-    if source.window and samples is not None and samples.channels:
-        source = _choose_federation_channels(source, samples.channels)
+    channels = () if samples is None else samples.channels
+    if source.window and channels:
+        source = _choose_federation_channels(source, channels)
     path = Path(source.data)
     # Only the required reader is imported, because a board has little memory.
     if source.is_function:
@@ -193,14 +194,17 @@ def read_source(source: DataSource, samples: SamplesConfig | None = None) -> dic
     elif path.is_dir():
         read = import_module("edgefl.data.sources.class_folder").read_class_folder
     else:
-        return number_text_labels(read_shard(path), path.parent)
+        arrays = number_text_labels(read_shard(path), path.parent)
+        return order_channels(arrays, channels, source.data)
     try:
         arrays = dict(read(source))
-        return number_text_labels(arrays, Path(source.folder)) if source.is_function else arrays
     except OSError as error:
         raise DataError(
             f"{source.data} cannot be read: {error}; check the path, and whether this account may read it"
         ) from error
+    if source.is_function:
+        return number_text_labels(arrays, Path(source.folder))
+    return arrays if source.window else order_channels(arrays, channels, source.data)
 
 
 def _choose_federation_channels(source: DataSource, channels: tuple[str, ...]) -> DataSource:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edgefl.data.sources import CSV_REMEDY, DataSource, is_csv
 from edgefl.data.sources.classes import number_classes, pack_class_names
-from edgefl.data.sources.sample_files import PICTURE_SUFFIXES, SUFFIXES, read_sample
+from edgefl.data.sources.sample_files import PICTURE_SUFFIXES, SUFFIXES, Sample, read_sample
 from edgefl.errors import DataError
 from edgefl.system.natural_order import make_natural_key
 
@@ -30,7 +30,7 @@ def read_class_folder(source: DataSource) -> dict[str, NDArray[Any]]:
 
     Returns:
         `x`, and for a folder of classes `y`. If classes are numbered by name, also `class_names`: see
-        `number_classes`.
+        `number_classes`. For sounds, `channels`, whose names contain their rate.
 
     Raises:
         DataError: there are no samples, samples lie beside class folders, a file cannot be read or has
@@ -43,7 +43,7 @@ def read_class_folder(source: DataSource) -> dict[str, NDArray[Any]]:
         raise DataError(f"{folder} holds CSV files; {CSV_REMEDY}")
     samples = [path for path in visible if path.suffix.lower() in SUFFIXES and not path.is_dir()]
     if samples and not classes:
-        return {"x": _read_files(samples, source.resize)}
+        return _read_files(samples, source.resize)
     if samples:
         raise DataError(
             f"{folder} holds samples such as {samples[0].name} beside class folders such as "
@@ -59,25 +59,36 @@ def read_class_folder(source: DataSource) -> dict[str, NDArray[Any]]:
     ]
     if not files:
         raise DataError(f"{folder} holds no samples; {EXPECTED_LAYOUT}")
-    x = _read_files([path for path, _ in files], source.resize)
-    return {"x": x, "y": np.array([number for _, number in files]), **pack_class_names(names)}
+    return {
+        **_read_files([path for path, _ in files], source.resize),
+        "y": np.array([number for _, number in files]),
+        **pack_class_names(names),
+    }
 
 
 def _list_naturally(folder: Path) -> list[Path]:
     return sorted(folder.iterdir(), key=lambda path: make_natural_key(path.name))
 
 
-def _read_files(files: Sequence[Path], size: tuple[int, ...]) -> NDArray[Any]:
+def _read_files(files: Sequence[Path], size: tuple[int, ...]) -> dict[str, NDArray[Any]]:
     first = read_sample(files[0], size)
     x = np.empty((len(files), *first.values.shape), first.values.dtype)
     for index, path in enumerate(files):
         sample = read_sample(path, size)
-        is_picture = path.suffix.lower() in PICTURE_SUFFIXES
         if (sample.kind, sample.values.shape) != (first.kind, first.values.shape):
             raise DataError(
                 f"{path} is {sample.kind} of shape {sample.values.shape}, expected {first.kind} of shape "
-                f"{first.values.shape} like {files[0]}; all samples need the same shape, "
-                f"{'resize them with --resize HxW' if is_picture else 'cut or pad them'}"
+                f"{first.values.shape} like {files[0]}; {_suggest_remedy(path, sample, first)}"
             )
         x[index] = sample.values
-    return x
+    return {"x": x, **({"channels": np.array(first.channels)} if first.channels else {})}
+
+
+def _suggest_remedy(path: Path, sample: Sample, first: Sample) -> str:
+    if sample.kind != first.kind:
+        return "a folder needs samples of one kind: convert them"
+    if path.suffix.lower() not in PICTURE_SUFFIXES:
+        return "all samples need the same shape: cut or pad them"
+    if sample.values.shape[2] != first.values.shape[2]:
+        return "all pictures need the same channels: convert all of them to grey, or all of them to RGB"
+    return "all samples need the same shape, resize them with --resize HxW"

@@ -58,11 +58,11 @@ def number_classes(labels: Iterable[str], folder: Path) -> tuple[dict[str, int],
         The number of each name, and the names of all classes in order.
 
     Raises:
-        DataError: a name is not in the file, two names are the same number, a number has a fraction, only
-            some names are numbers, or a label is missing.
+        DataError: a name is not in the file, two names are the same number, a number has a fraction, or a
+            label is missing.
     """
     names = sorted(set(labels))
-    values = {name: _parse_number(name) for name in names}
+    values = {name: parse_number(name) for name in names}
     whole = {
         name: name if value is None or value != round(value) else f"{value:.0f}"
         for name, value in values.items()
@@ -81,14 +81,7 @@ def number_classes(labels: Iterable[str], folder: Path) -> tuple[dict[str, int],
             f"the label {missing!r} is no class; label these samples or remove them, or list it in "
             f"{folder / CLASS_LIST_FILE}"
         )
-    numbered = [name for name, value in values.items() if value is not None]
-    if numbered and len(numbered) < len(names):
-        other = next(name for name in names if name not in numbered)
-        raise DataError(
-            f"the label {other!r} is a name and the label {numbered[0]!r} a number, expected only names or "
-            f"only numbers; correct the labels, or list all of them in {folder / CLASS_LIST_FILE}"
-        )
-    if numbered:
+    if names and all(value is not None for value in values.values()):
         if fractions := [name for name in names if not whole[name].lstrip("-").isdecimal()]:
             raise DataError(
                 f"the label {fractions[0]!r} is a number, but no class, expected whole numbers or names; "
@@ -105,7 +98,7 @@ def number_classes(labels: Iterable[str], folder: Path) -> tuple[dict[str, int],
     return {name: number for number, name in enumerate(names)}, tuple(names)
 
 
-def _parse_number(name: str) -> float | None:
+def parse_number(name: str) -> float | None:
     """Return the number that a name is, or None for another name."""
     if not NUMBER.fullmatch(name) or SEPARATED_THOUSANDS.fullmatch(name):
         return None

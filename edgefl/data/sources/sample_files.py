@@ -32,10 +32,12 @@ class Sample:
     Attributes:
         values: the sample. Pictures are uint8 and are scaled later. Other samples are uint8 or float32.
         kind: a property that all samples of a folder must share, such as the sample rate.
+        channels: names of the channels, which contain the rate of a sound. Empty for other samples.
     """
 
     values: NDArray[Any]
     kind: str
+    channels: tuple[str, ...] = ()
 
 
 def read_sample(path: Path, size: tuple[int, ...] = ()) -> Sample:
@@ -115,10 +117,11 @@ def _read_picture(path: Path, form: str) -> Sample:
         with Image.open(path, formats=[form]) as image:
             _check_picture_size(path, image.width * image.height)
             mode = {"1": "L", "P": "RGB"}.get(image.mode, image.mode)
-            if mode not in ("L", "RGB"):
+            if mode not in ("L", "RGB") or "transparency" in image.info:
+                transparent = " with transparency" if "transparency" in image.info else ""
                 raise DataError(
-                    f"{path} is a {form} of mode {image.mode}, expected 8-bit grey or RGB; convert it, "
-                    "without transparency"
+                    f"{path} is a {form} of mode {image.mode}{transparent}, expected 8-bit grey or RGB; "
+                    "convert it, without transparency"
                 )
             # A camera that is held sideways stores the picture sideways, and how to turn it
             values = np.asarray(ImageOps.exif_transpose(image).convert(mode))
@@ -132,7 +135,7 @@ def _read_picture(path: Path, form: str) -> Sample:
         Image.DecompressionBombError,
     ) as error:
         raise DataError(f"{path} cannot be read as {form}: {error}; copy it again") from error
-    return Sample(values if values.ndim == 3 else values[:, :, None], f"a {form}")
+    return Sample(values if values.ndim == 3 else values[:, :, None], "a picture")
 
 
 def _check_picture_size(path: Path, pixels: int) -> None:
@@ -167,4 +170,9 @@ def _read_wav(path: Path) -> Sample:
         )
     stored, zero, scale = WAV_FORMATS[width]
     values = (np.frombuffer(content, stored).astype(np.float64) - zero) / scale
-    return Sample(values.astype(np.float32).reshape(count, channels), f"a WAV at {rate} Hz")
+    numbers = [f" {number}" for number in range(1, channels + 1)] if channels > 1 else [""]
+    return Sample(
+        values.astype(np.float32).reshape(count, channels),
+        f"a WAV at {rate} Hz",
+        tuple(f"sound{number} at {rate} Hz" for number in numbers),
+    )

@@ -274,3 +274,64 @@ def test_labels_that_are_texts_are_read_as_in_a_csv_file(tmp_path, texts, number
     classes = names or ()
     dataset = load_npz(str(tmp_path / "a.npz"), 1, SamplesConfig(classes=classes))
     assert dataset.y_train.tolist() == numbers
+
+
+@pytest.mark.parametrize(
+    ("arrays", "name", "likely"),
+    [
+        ({"labels": [0, 1]}, "labels", "y"),
+        ({"Y": [0, 1]}, "Y", "y"),
+        ({"target": [0.5, 1]}, "target", "y"),
+        ({"y": [0, 1], "X_test": [[1.0]], "Y_test": [0]}, "X_test", "x_test"),
+    ],
+)
+def test_array_under_another_name_is_refused(tmp_path, arrays, name, likely) -> None:
+    path = write(tmp_path / "a.npz", x=np.zeros((2, 3), np.float32), **arrays)
+    for read in (lambda: read_source(make_source(str(path))), lambda: load_npz(str(path))):
+        with pytest.raises(DataError, match=f"the array '{name}' is unknown, expected '{likely}'; rename it"):
+            read()
+
+
+def test_other_arrays_are_named(tmp_path) -> None:
+    path = write(tmp_path / "a.npz", **make_arrays(), labels=np.arange(10), rate=50, client=np.arange(10))
+    loaded = load_samples(make_source(str(path)))
+    assert loaded.changes == ("arrays that are left out: labels, rate",)
+
+
+def test_channels_of_a_file_have_the_order_of_their_names_or_of_the_federation(tmp_path) -> None:
+    x = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
+    names = np.array(["a10", "a9", "a1"])
+    path = write(tmp_path / "a.npz", x=x, y=[0, 1], x_test=x + 1, y_test=[0, 1], channel_names=names)
+    source = make_source(str(path))
+    by_name = read_source(source)
+    np.testing.assert_array_equal(by_name["x"], x[..., [2, 1, 0]])
+    np.testing.assert_array_equal(by_name["x_test"], x[..., [2, 1, 0]] + 1)
+    assert by_name["channels"].tolist() == ["a1", "a9", "a10"]
+    federation = SamplesConfig(channels=("a9", "a10"))
+    loaded = load_samples(source, federation)
+    np.testing.assert_array_equal(loaded.shard.x_train, x[..., [1, 0]])
+    assert loaded.changes == ("channels a9, a10; left out: a1 (not requested)",)
+    np.testing.assert_array_equal(load_npz(str(path), samples=federation).x_train, x[..., [1, 0]])
+    with pytest.raises(DataError, match="no channel 'a2' among a10, a9, a1, the federation has a1, a2"):
+        read_source(source, SamplesConfig(channels=("a1", "a2")))
+
+
+@pytest.mark.parametrize("names", [["a", "b"], ["a", "b", "b"]])
+def test_names_that_do_not_fit_the_channels_are_refused(tmp_path, names) -> None:
+    path = write(tmp_path / "a.npz", x=np.zeros((2, 2, 3), np.float32), y=[0, 1], channel_names=names)
+    with pytest.raises(DataError, match="expected one name for each channel of x"):
+        read_source(make_source(str(path)))
+
+
+def test_labels_that_are_no_texts_are_refused(tmp_path) -> None:
+    path = write(tmp_path / "a.npz", x=np.zeros((2, 3), np.float32), y=np.array([b"caf\xe9", b"a"]))
+    with pytest.raises(DataError, match="the labels are no texts in UTF-8"):
+        read_source(make_source(str(path)))
+    path = write(tmp_path / "a.npz", x=np.zeros((2, 3), np.float32), y=np.array(["a", "nan"]))
+    with pytest.raises(DataError, match="the label 'nan' is no class"):
+        read_source(make_source(str(path)))
+
+
+def test_column_of_texts_is_read_as_labels(tmp_path) -> None:
+    path = write(tmp_path / "a.npz", x=np.zeros((2, 3), np.float32), y=np.array([["b"], ["a"]]))
+    assert read_source(make_source(str(path)))["y"].tolist() == [1, 0]

@@ -20,12 +20,14 @@ LEVELS = {"x": RNG.integers(0, 256, (20, 8, 8, 1)).astype(np.float32)}
 NIGHT = {"x": RNG.integers(0, 13, (20, 8, 8, 1)).astype(np.float32)}
 BLACK = {"x": np.zeros((20, 8, 8, 1), np.float32)}
 DIVIDED = {"x": RNG.random((20, 8, 8, 1)).astype(np.float32)}
+SIGNED = {"x": 2 * DIVIDED["x"] - 1}
 READINGS = {"x": RNG.normal(size=(20, 128, 3)).astype(np.float32)}
 PICTURES = SamplesConfig(scale=255, max_value=1)
+CENTRED = SamplesConfig(max_value=1, min_value=-1)
 
 
 @pytest.mark.parametrize(
-    ("devices", "scale", "max_value", "sentence"),
+    ("devices", "scale", "bounds", "sentence"),
     [
         ([BYTES], 255, 1, ""),
         ([BYTES, LEVELS], 255, 1, "grey levels up to 255; they are divided by 255"),
@@ -36,15 +38,22 @@ PICTURES = SamplesConfig(scale=255, max_value=1)
         ([NIGHT], 0, 0, "numbers up to 12, which are taken as they are; if they are grey levels"),
         ([READINGS], 0, 0, ""),
         ([LEVELS, DIVIDED], 0, 0, ""),
-        ([{"x": DIVIDED["x"] - 0.5}], 0, 0, ""),
+        ([SIGNED], 0, (-1, 1), ""),
+        ([SIGNED, {"x": 5 * SIGNED["x"]}], 0, (-10, 10), ""),
+        ([SIGNED, DIVIDED], 0, 0, ""),
+        ([{"x": 1.05 * DIVIDED["x"] - 0.03}, BYTES], 0, 1, ""),
+        ([{"x": 246.5 * DIVIDED["x"]}], 0, 1000, ""),
+        ([{"x": BYTES["x"][:, 0, :, 0]}], 255, 1, ""),
+        ([{"x": BYTES["x"] // 16}], 255, 1, "uint8 samples hold no value above 15"),
         ([{"x": LEVELS["x"][:, :, 0]}], 0, 0, ""),
         ([{**LEVELS, "scale": np.asarray(1)}], 0, 0, ""),
         ([{}], 0, 0, ""),
     ],
 )
-def test_the_unit_that_a_new_federation_states(devices, scale, max_value, sentence) -> None:
+def test_the_unit_that_a_new_federation_states(devices, scale, bounds, sentence) -> None:
     samples, sentences = suggest_unit({f"pi-{i}": arrays for i, arrays in enumerate(devices)})
-    assert (samples.scale, samples.max_value) == (scale, max_value)
+    low, high = bounds if isinstance(bounds, tuple) else (0, bounds)
+    assert (samples.scale, samples.min_value, samples.max_value) == (scale, low, high)
     assert sentence in "".join(sentences)
     assert bool(sentences) == bool(sentence)
 
@@ -77,6 +86,28 @@ def test_the_unit_that_a_new_federation_states(devices, scale, max_value, senten
         (BYTES, SamplesConfig(scale=1, max_value=255), 0.0, None),
         (LEVELS, SamplesConfig(scale=255), 0.0, None),
         ({"x": np.full((1, 8, 8, 1), np.nan)}, PICTURES, 0.0, None),
+        (SIGNED, PICTURES, 0.0, "floats from -0.99.*go up to 1 after"),
+        ({"x": 1.05 * DIVIDED["x"] - 0.03}, SamplesConfig(max_value=1), 0.0, None),
+        (SIGNED, CENTRED, 0.0, None),
+        (
+            DIVIDED,
+            CENTRED,
+            0.0,
+            "floats from .* taken as they are; the samples of the federation go from -1 to 1",
+        ),
+        (DIVIDED, CENTRED, 1.0, None),
+        (BYTES, CENTRED, 0.0, "uint8 from .* divided by 255; the samples of the federation go from -1 to 1"),
+        (LEVELS, CENTRED, 0.0, "the samples of the federation go from -1 to 1"),
+        (BLACK, CENTRED, 0.0, None),
+        (BYTES, SamplesConfig(max_value=1000), 0.0, "uint8 .* as if they had been divided before"),
+        (
+            {**DIVIDED, "x_test": LEVELS["x"]},
+            SamplesConfig(max_value=1),
+            0.0,
+            "x_test holds floats from 0 to 255",
+        ),
+        ({**DIVIDED, "x_test": BYTES["x"]}, SamplesConfig(max_value=1), 0.0, None),
+        ({"x": SIGNED["x"][:, :, 0]}, SamplesConfig(max_value=1), 0.0, None),
     ],
 )
 def test_samples_in_another_unit_are_refused(arrays, samples, scale, error) -> None:
@@ -89,8 +120,20 @@ def test_samples_in_another_unit_are_refused(arrays, samples, scale, error) -> N
 
 def test_two_units_among_devices_are_named() -> None:
     assert describe_unit_conflict({"a": LEVELS, "b": DIVIDED}).startswith(
-        "float pictures of a hold whole numbers up to 255, those of b fractions up to 0.99"
+        "pictures of b hold fractions from 0.00"
     )
+    assert ", those of a hold whole numbers from 0 to 255: two units" in describe_unit_conflict(
+        {"a": LEVELS, "b": DIVIDED}
+    )
+    for other in (DIVIDED, LEVELS, BYTES):
+        assert "b hold negative numbers from -0.99" in describe_unit_conflict({"a": other, "b": SIGNED})
+    assert "a (x_test) hold whole numbers" in describe_unit_conflict(
+        {"a": {**DIVIDED, "x_test": LEVELS["x"]}}
+    )
+    assert "hold larger numbers from 0.24" in describe_unit_conflict(
+        {"a": BYTES, "b": {"x": 246.5 * DIVIDED["x"]}}
+    )
+    assert not describe_unit_conflict({"a": SIGNED, "b": {"x": 3 * SIGNED["x"]}, "c": BLACK})
     assert not describe_unit_conflict({"a": LEVELS, "b": NIGHT, "c": BYTES})
     assert not describe_unit_conflict({"a": DIVIDED, "b": BYTES, "c": BLACK})
     assert not describe_unit_conflict({"a": READINGS, "b": DIVIDED})
@@ -140,5 +183,5 @@ def test_damaged_record_of_a_model_is_ignored(content) -> None:
 
 
 def test_record_of_a_model_is_read_back() -> None:
-    samples = SamplesConfig(255, 1, ("ax", "ay"), ("run", "sit"))
+    samples = SamplesConfig(scale=255, max_value=1, channels=("ax", "ay"), classes=("run", "sit"))
     assert decode_samples(encode_samples(samples)) == samples

@@ -14,6 +14,7 @@ from edgefl.data.npz import load_shard
 from edgefl.data.sources import load_samples, make_source, parse_source, read_source
 from edgefl.data.sources.sample_files import read_sample
 from edgefl.errors import ConfigError, DataError
+from edgefl.tasks.samples import SamplesConfig
 
 
 def write_png(path, rows, color=0, depth=8):
@@ -78,6 +79,24 @@ def test_colour_one_bit_and_palette_pictures_are_read(tmp_path):
     assert read(tmp_path / "palette")["x"].tolist() == [[[[9, 8, 7], [1, 2, 3]]]]
 
 
+@pytest.mark.parametrize("mode", ["P", "L", "RGB"])
+def test_transparent_colour_of_a_picture_is_refused(tmp_path, mode):
+    image = pytest.importorskip("PIL.Image")
+    (tmp_path / "a").mkdir()
+    transparency = (0, 0, 0) if mode == "RGB" else 0
+    image.new(mode, (2, 2)).save(tmp_path / "a" / "1.png", transparency=transparency)
+    with pytest.raises(DataError, match=rf"1.png is a PNG of mode {mode} with transparency, expected 8-bit"):
+        read(tmp_path)
+
+
+def test_png_and_jpeg_are_read_together(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    (tmp_path / "a").mkdir()
+    image.new("L", (2, 2), 9).save(tmp_path / "a" / "1.png")
+    image.new("L", (2, 2), 200).save(tmp_path / "a" / "2.jpg")
+    assert read(tmp_path)["x"].ravel().tolist() == [9] * 4 + [200] * 4
+
+
 @pytest.mark.parametrize(
     ("width", "content", "expected"),
     [
@@ -95,7 +114,17 @@ def test_sound_is_scaled_to_one(tmp_path, width, content, expected):
 
 def test_stereo_sound_has_two_channels(tmp_path):
     write_wav(tmp_path / "a" / "1.wav", struct.pack("<4h", 1, 2, 3, 4), channels=2)
-    np.testing.assert_array_equal(read(tmp_path)["x"] * 32768, [[[1, 2], [3, 4]]])
+    arrays = read(tmp_path)
+    np.testing.assert_array_equal(arrays["x"] * 32768, [[[1, 2], [3, 4]]])
+    assert arrays["channels"].tolist() == ["sound 1 at 8000 Hz", "sound 2 at 8000 Hz"]
+
+
+def test_sound_of_another_rate_than_the_federation_is_refused(tmp_path):
+    write_wav(tmp_path / "a" / "1.wav", struct.pack("<3h", 1, 2, 3))
+    source = make_source(str(tmp_path))
+    assert "channels" in read_source(source, SamplesConfig(channels=("sound at 8000 Hz",)))
+    with pytest.raises(DataError, match="no channel 'sound at 16000 Hz' among sound at 8000 Hz"):
+        read_source(source, SamplesConfig(channels=("sound at 16000 Hz",)))
 
 
 def test_npy_files_give_the_same_shard_as_an_npz_file(tmp_path):
@@ -178,12 +207,12 @@ BAD = [
     (
         "large.png",
         lambda path: write_png(path, [[1, 2, 3], [4, 5, 6]]),
-        r"large.png is a PNG of shape \(2, 3, 1\), expected a PNG of shape",
+        r"large.png is a picture of shape \(2, 3, 1\), expected a picture of shape .*--resize HxW",
     ),
     (
         "other.npy",
         lambda path: write_npy(path, np.zeros((2, 2, 1))),
-        r"other.npy is floats of shape .*, expected a PNG",
+        r"other.npy is floats of shape .*, expected a picture .*: convert them",
     ),
     (
         "notes.txt",
@@ -191,6 +220,11 @@ BAD = [
         "notes.txt is not a sample, expected a file named .npy, .png, .jpg, .jpeg, .wav",
     ),
     ("deeper.png", lambda path: path.mkdir(), "is not a sample"),
+    (
+        "colour.png",
+        lambda path: write_png(path, [[1, 2, 3] * 2] * 2, color=2),
+        r"colour.png is a picture of shape \(2, 2, 3\).*convert all of them to grey, or all of them to RGB",
+    ),
 ]
 
 
@@ -305,7 +339,7 @@ def test_samples_without_class_folders_have_no_labels(tmp_path):
     write_wav(tmp_path / "a.wav", struct.pack("<2h", -32768, 0))
     (tmp_path / "notes.txt").write_text("recorded on Monday")
     arrays = read(tmp_path)
-    assert list(arrays) == ["x"]
+    assert "y" not in arrays
     assert arrays["x"].tolist() == [[[-1], [0]], [[0], [0.5]]]
     write_wav(tmp_path / "c.wav", struct.pack("<3h", 1, 2, 3))
     with pytest.raises(DataError, match=r"c.wav is a WAV .* all samples need the same shape"):

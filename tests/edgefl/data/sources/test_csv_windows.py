@@ -387,13 +387,16 @@ def test_whole_numbers_in_any_form_are_class_numbers(tmp_path, form) -> None:
     assert "class_names" not in arrays
 
 
+def test_labels_with_separated_thousands_are_names(tmp_path) -> None:
+    (tmp_path / "a.csv").write_text('ax,label\n1,"1,000"\n2,500\n')
+    assert read(tmp_path / "a.csv", label="label", window=1)["class_names"].tolist() == ["1,000", "500"]
+
+
 @pytest.mark.parametrize(
     ("labels", "error"),
     [
         (["1.5", "2"], "the label '1.5' is a number, but no class"),
         (["1", "01"], "contain the same number twice"),
-        (["1", "?"], "the label '.' is a name and the label '1' a number, expected only"),
-        (['"1,000"', "2"], "the label '1,000' is a name and the label '2' a number"),
     ],
 )
 def test_labels_that_are_no_classes_are_refused(tmp_path, labels, error) -> None:
