@@ -14,7 +14,7 @@ from devices.anomaly_scores import AlarmTracker, WindowScorer, load_window_score
 from devices.readings import SensorTopics, SensorWindow, WindowCutter
 from edgefl.data.forms import scale_samples, split_targets, to_training_form
 from edgefl.data.npz import read_sample_array
-from edgefl.data.sources import DataSource, read_source
+from edgefl.data.sources import DataSource, parse_source, read_source
 from edgefl.data.task_form import find_anomalies
 from edgefl.data.unit import check_unit
 from edgefl.errors import ConfigError, DataError
@@ -22,6 +22,7 @@ from edgefl.security.enrolment import Enrolment, make_tls_context
 from edgefl.storage.device_directory import DeviceFiles, decode_note
 from edgefl.system.signals import Stopped
 from edgefl.tasks.config import ANOMALY, TaskConfig
+from edgefl.tasks.samples import SamplesConfig
 from edgefl.tasks.scores import measure_alarms
 from edgefl.transport.link import Link, Message
 from edgefl.wire.strict_json import encode_json
@@ -46,7 +47,9 @@ class DetectSettings:
         federation: name of the federation. Empty uses the name in the state directory.
         window: number of readings per window. 0 uses the window of the model.
         step: number of readings between the starts of two windows. 0 uses `window`.
-        channels: names of the channels. Empty uses all channels.
+        channels: names of the channels. Empty uses the channels of the model, or all channels without names.
+        scale: what divides readings. 0 uses the scale that the owner stated for the device's samples, or else
+            the scale of the model.
         interval_s: shortest time between two messages without a change of the alarm, in seconds.
         count: number of windows after which to stop. 0 runs until a signal.
         enrolment: the keys of the device, or None.
@@ -62,22 +65,26 @@ class DetectSettings:
     window: int = 0
     step: int = 0
     channels: tuple[str, ...] = ()
+    scale: float = 0.0
     interval_s: float = 60.0
     count: int = 0
     enrolment: Enrolment | None = None
 
 
-def read_owner(state: Path) -> tuple[str, str]:
-    """Return the id of a device and the name of its federation, empty if the state has none.
+def read_owner(state: Path) -> tuple[str, str, float]:
+    """Return the id of a device, the name of its federation, and the scale that its owner stated.
+
+    They are empty, or 0, if the state has none.
 
     Args:
         state: the state directory of the device.
     """
     try:
         note = decode_note(DeviceFiles(state).note.read_bytes())
-    except (OSError, ValueError):
-        return "", ""
-    return str(note.get("id", "")), str(note.get("federation", ""))
+        scale = parse_source(note).scale if "data" in note else 0.0
+    except (OSError, ValueError, TypeError):
+        return "", "", 0.0
+    return str(note.get("id", "")), str(note.get("federation", "")), scale
 
 
 class Detector:
@@ -95,7 +102,10 @@ class Detector:
     def __init__(self, settings: DetectSettings) -> None:
         self._settings = settings
         self._scorer: WindowScorer = load_window_scorer(DeviceFiles(settings.state).model)
-        stored_id, stored_federation = read_owner(settings.state)
+        stored_id, stored_federation, stored_scale = read_owner(settings.state)
+        layout = self._scorer.samples or SamplesConfig()
+        self._scale = settings.scale or stored_scale or layout.scale
+        self._channels = layout.channels
         client_id = settings.client_id or stored_id
         federation = settings.federation or stored_federation
         self._topic = ""
@@ -195,7 +205,7 @@ class Detector:
             window=window,
             step=settings.step or window,
             on_window=self._add_window,
-            channels=settings.channels,
+            channels=settings.channels or (self._channels if len(self._channels) == channel_count else ()),
             label=0,
             channel_count=channel_count,
         )
@@ -225,11 +235,16 @@ class Detector:
             now = time.monotonic()
             if self._malformed > logged_count and now - logged_at >= UNUSABLE_LOG_INTERVAL_S:
                 logged_count, logged_at = self._malformed, now
-                LOGGER.warning(f"readings that cannot be used: {self._malformed}; last: {problem}")
+                remedy = (
+                    f"; the model reads {', '.join(self._channels)[:80]}: pass --channels if the readings "
+                    "have other names"
+                    if self._channels and not settings.channels
+                    else ""
+                )
+                LOGGER.warning(f"readings that cannot be used: {self._malformed}; last: {problem}{remedy}")
 
     def _add_window(self, window: SensorWindow) -> None:
-        scale = self._scorer.samples.scale if self._scorer.samples else 0.0
-        (score,) = self._scorer.score_windows(scale_samples(window.values[None], scale)).tolist()
+        (score,) = self._scorer.score_windows(scale_samples(window.values[None], self._scale)).tolist()
         if self._tracker.add_score(window.topic, score, time.monotonic()):
             self._publish()
 

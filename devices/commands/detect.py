@@ -45,7 +45,14 @@ from edgefl.system.signals import raise_on_signal
     help="Readings or rows between the starts of two windows  [default: --window]",
 )
 @click.option("--label", default="", help="CSV: column of labels.")
-@click.option("--channels", default="", help="Channels to use, A,B,C  [default: all]")
+@click.option("--channels", default="", help="Channels to use, A,B,C  [default: the model's]")
+@click.option(
+    "--scale",
+    type=click.FloatRange(0),
+    default=0.0,
+    help="Number that divides readings or stored values  [default: for readings that of --state, else the "
+    "model's]",
+)
 @click.option(
     "--every",
     "interval_s",
@@ -77,6 +84,7 @@ def detect(
     step: int,
     label: str,
     channels: str,
+    scale: float,
     interval_s: float,
     count: int,
     log_level: str,
@@ -106,21 +114,24 @@ def detect(
     if topic and not broker:
         raise ConfigError("--broker is missing, expected the URL of a broker; pass --broker or --enrol")
     names = tuple(name.strip() for name in channels.split(",") if name.strip())
-    source = make_source(data, window=window, step=step, label=label, channels=names) if data else None
+    source = None
+    if data:
+        source = make_source(data, window=window, step=step, label=label, channels=names, scale=scale)
     settings = DetectSettings(
-        state,
-        broker,
-        sensor_broker,
-        SensorTopics(topic) if topic else None,
-        source,
-        client_id or (enrolment.client_id if enrolment else ""),
-        federation,
-        window,
-        step,
-        names,
-        interval_s,
-        count,
-        enrolment,
+        state=state,
+        broker=broker,
+        sensor_broker=sensor_broker,
+        topics=SensorTopics(topic) if topic else None,
+        data=source,
+        client_id=client_id or (enrolment.client_id if enrolment else ""),
+        federation=federation,
+        window=window,
+        step=step,
+        channels=names,
+        scale=scale,
+        interval_s=interval_s,
+        count=count,
+        enrolment=enrolment,
     )
     with Progress(log=LogOptions(log_level, log_format)), raise_on_signal():
         figures = Detector(settings).run()

@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
+from edgefl.data.sources import DataSource
 from edgefl.plan.tflite import with_metadata
 from edgefl.storage.device_directory import DeviceFiles, encode_note
 from edgefl.tasks.detector import TASK_METADATA_NAME, ModelTask, encode_model_task
+from edgefl.tasks.samples import SAMPLES_METADATA_NAME, SamplesConfig, encode_samples
 from tests.firmware_export.graphs import Op, T, make_tflite
 
 SCALE = 0.5
@@ -13,7 +15,14 @@ THRESHOLD = 1.0
 """Threshold of the mean absolute error."""
 
 
-def save_detector(state: Path, federation: str = "", client_id: str = "pi-1", kind: str = "anomaly") -> Path:
+def save_detector(
+    state: Path,
+    federation: str = "",
+    client_id: str = "pi-1",
+    kind: str = "anomaly",
+    samples: SamplesConfig | None = None,
+    source: DataSource | None = None,
+) -> Path:
     """Write the state directory of a device with a detector for windows of two readings with two channels."""
     files = DeviceFiles(state)
     files.model.parent.mkdir(parents=True)
@@ -21,9 +30,13 @@ def save_detector(state: Path, federation: str = "", client_id: str = "pi-1", ki
     model = make_tflite([T(window, SCALE, 0), T(window, SCALE, 0)], [Op("RELU", (0,), (1,))])
     units = round(THRESHOLD / SCALE * (1 << 14))
     task = ModelTask(kind, "mae", (), 0.01, units) if kind == "anomaly" else ModelTask(kind, "mse")
-    files.model.write_bytes(with_metadata(model, TASK_METADATA_NAME, encode_model_task(task)))
+    content = with_metadata(model, TASK_METADATA_NAME, encode_model_task(task))
+    if samples:
+        content = with_metadata(content, SAMPLES_METADATA_NAME, encode_samples(samples))
+    files.model.write_bytes(content)
     if federation:
-        files.note.write_bytes(encode_note({"id": client_id, "federation": federation}))
+        owner = {"id": client_id, "federation": federation}
+        files.note.write_bytes(encode_note(owner | (source.to_json() if source else {})))
     return state
 
 

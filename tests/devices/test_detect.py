@@ -6,6 +6,8 @@ import os
 import numpy as np
 import pytest
 
+from edgefl.data.sources import DataSource
+from edgefl.tasks.samples import SamplesConfig
 from edgefl.transport.link import Link, Message
 from edgefl.wire.messages import Anomaly
 from edgefl.wire.strict_json import decode_json
@@ -92,6 +94,30 @@ def test_a_file_is_scored_once_and_without_a_broker(start, tmp_path):
     assert process.end() == 0, process.err
     figures = json.loads(process.out)
     assert (figures["windows"], "recall" in figures) == (1, False), "only the test samples"
+
+
+@pytest.mark.parametrize(
+    ("scale", "options", "factor"), [(0.0, (), 10), (1000.0, (), 1000), (1000.0, ("--scale", "5"), 5)]
+)
+def test_readings_are_read_by_the_channels_and_the_scale_of_the_model(
+    link, start, mosquitto_url, tmp_path, scale, options, factor
+):
+    """The scale of the command counts first, then the scale of the owner's samples, then the model's."""
+    layout = SamplesConfig(scale=10, channels=("y", "x"))
+    source = DataSource("/a.npz", scale=scale)
+    state = save_detector(tmp_path / "pi-1", f"f{os.urandom(4).hex()}", samples=layout, source=source)
+    topic = f"named{os.getpid()}/{factor}"
+    process = start(
+        *("device", "detect", "--state", state, "--broker", mosquitto_url, "--topic", topic),
+        *("--count", "1", "--json", *options),
+    )
+    process.wait_for("listening on")
+    link.publish(topic, b"[1, 2]")
+    process.wait_for("the model reads y, x: pass --channels if the readings have other names")
+    for _ in range(2):
+        link.publish(topic, json.dumps({"battery": 90, "x": -4 * factor, "y": 0}).encode())
+    assert process.end() == 0, process.err
+    assert json.loads(process.out)["score"] == 2.0
 
 
 def test_a_window_of_another_shape_and_a_missing_id_are_errors(link, start, mosquitto_url, tmp_path):
