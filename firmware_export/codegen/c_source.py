@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edgefl.errors import ExportError
+from edgefl.plan.tflite import read_metadata
+from edgefl.tasks.samples import SAMPLES_METADATA_NAME, decode_samples
 from firmware_export.codegen.buffers import MemoryPlan, align, plan_buffers
 from firmware_export.codegen.c_anomaly import make_network_detector
 from firmware_export.codegen.c_layers import build_layers
@@ -161,6 +163,7 @@ def generate_c(model: bytes, *, threshold: float = 0.0, labels: Sequence[str] = 
         tuple(labels),
         task,
         make_network_detector(network, task) if task is not None and task.is_anomaly else None,
+        decode_samples(read_metadata(model, SAMPLES_METADATA_NAME) or b""),
     )
     costs = tuple(
         LayerCost(

@@ -9,6 +9,7 @@ import numpy as np
 
 from edgefl import __version__
 from edgefl.tasks.detector import AnomalyDetector, ModelTask
+from edgefl.tasks.samples import SamplesConfig
 from firmware_export.codegen.buffers import MemoryPlan
 from firmware_export.codegen.c_anomaly import render_detector_c, render_detector_h
 from firmware_export.codegen.c_loops import StepLoop
@@ -121,6 +122,7 @@ class AssembledModel:
         labels: name of each output. Empty if the names are unknown.
         task: the model's task. None for a classification.
         detector: the detector of an anomaly task. None for another task.
+        samples: unit and layout of the input. None if the model does not record them.
     """
 
     network: QuantizedModel
@@ -137,6 +139,7 @@ class AssembledModel:
     labels: tuple[str, ...]
     task: ModelTask | None = None
     detector: AnomalyDetector | None = None
+    samples: SamplesConfig | None = None
 
 
 def render_model_h(made: AssembledModel) -> str:
@@ -160,6 +163,8 @@ def render_model_h(made: AssembledModel) -> str:
         lines.append(f"#define MODEL_{name}_BYTES {tensor.size}")
         lines.append(f"#define MODEL_{name}_SCALE {scale}f")
         lines.append(f"#define MODEL_{name}_ZERO_POINT ({tensor.zero_point})")
+        if name == "INPUT" and made.samples is not None:
+            lines += describe_input(made.samples)
     lines += [
         "/* The arena holds input, output, activations and scratch. RAM includes the table of parts. */",
         f"#define MODEL_ARENA_BYTES {made.arena_bytes}",
@@ -216,6 +221,28 @@ def render_model_h(made: AssembledModel) -> str:
     for part, fields in made.fields.items():
         lines += [render_declaration(part, fields), ""]
     return "\n".join([*lines, QUANTIZATION_H, "#ifdef __cplusplus", "}", "#endif", "#endif", ""])
+
+
+def describe_input(samples: SamplesConfig) -> list[str]:
+    """Return comments on how a sample becomes the input of the model: its unit and its channels.
+
+    Args:
+        samples: unit and layout that the model records.
+    """
+    if samples.scale == 1:
+        unit = "The input is a sample without any scaling"
+    elif samples.scale:
+        unit = f"The input is a sample divided by {samples.scale:g}"
+    else:
+        unit = "The input is a sample, with 8-bit values such as pixels divided by 255"
+    if samples.max_value:
+        unit += f": values from {samples.min_value:g} to {samples.max_value:g}"
+    lines = [unit]
+    if samples.channels:
+        names = ", ".join(samples.channels)
+        printable = "".join(letter if letter.isprintable() else "?" for letter in names)
+        lines.append(f"Channels in order: {printable.replace('*/', '* /').replace('/*', '/ *')}")
+    return [f"/* {line}. */" for line in lines]
 
 
 def render_model_weights_c(made: AssembledModel) -> str:

@@ -14,6 +14,8 @@ from edgefl_export_tests_mixtures import MIXTURES  # conftest.py has loaded it
 
 from edgefl.errors import ExportError
 from edgefl.plan.fill import fill_template
+from edgefl.plan.tflite import with_metadata
+from edgefl.tasks.samples import SAMPLES_METADATA_NAME, SamplesConfig, encode_samples
 from firmware_export.codegen.c_source import generate_c
 from firmware_export.codegen.layer import make_identifier
 from firmware_export.firmware.firmware import explain_not_runnable
@@ -21,6 +23,7 @@ from firmware_export.firmware.targets import TARGETS
 from firmware_export.quantize.quantize import RECIPES, quantize
 from firmware_export.quantize.ranges import record_extremes
 from firmware_export.tflite.interpreter import load_tflite, quantize_input
+from tests.firmware_export.graphs import Op, T, make_tflite
 
 GATED = {"aem": 3, "ensemble": 3, "fedmix": 3, "pfl-mf": 2, "pfl-mfe": 2}
 CORES = ("cortex-m0", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55", "rv32imc")
@@ -197,3 +200,31 @@ def test_c_compiled_for_a_core_needs_no_library(mixture_of, compiled, tmp_path, 
             if name != "U" and not name.startswith(("model_", "__aeabi_", "__gnu_thumb1_"))
         }
         assert not foreign and not any("mem" in name for name in names)
+
+
+@pytest.mark.parametrize(
+    ("samples", "lines"),
+    [
+        (
+            SamplesConfig(scale=255, max_value=1),
+            ["/* The input is a sample divided by 255: values from 0 to 1. */"],
+        ),
+        (
+            SamplesConfig(channels=("ax", "a*/\n/*y")),
+            [
+                "/* The input is a sample, with 8-bit values such as pixels divided by 255. */",
+                "/* Channels in order: ax, a* /?/ *y. */",
+            ],
+        ),
+        (SamplesConfig(scale=1, max_value=255), ["without any scaling: values from 0 to 255. */"]),
+        (SamplesConfig(scale=4, max_value=1, min_value=-1), ["divided by 4: values from -1 to 1. */"]),
+        (None, []),
+    ],
+)
+def test_header_states_unit_and_channels_of_the_input(samples, lines) -> None:
+    model = make_tflite([T((1, 2, 2), 0.5, 0), T((1, 2, 2), 0.5, 0)], [Op("RELU", (0,), (1,))])
+    if samples is not None:
+        model = with_metadata(model, SAMPLES_METADATA_NAME, encode_samples(samples))
+    header = generate_c(model).files["model.h"]
+    assert all(line in header for line in lines)
+    assert ("The input is" in header) == bool(lines)
