@@ -219,7 +219,7 @@ class Detector:
             event = readings.get(0.5)
             if isinstance(event, Message):
                 try:
-                    cutter.take(event.topic, event.payload, event.retained, event.oversize)
+                    cutter.take(event.topic, event.payload, event.retained, event.oversize, time.monotonic())
                 except DataError as error:
                     self._malformed += 1
                     problem = f"{event.topic}: {error}"

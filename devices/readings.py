@@ -11,13 +11,19 @@ from typing import Any
 import numpy as np
 
 from edgefl.config import suggest_nearest
-from edgefl.data.sources.windows import FLOAT32_MAX, find_majority
+from edgefl.data.sources.classes import parse_number
+from edgefl.data.sources.windows import FLOAT32_MAX, find_majority, is_epoch_time
 from edgefl.errors import ConfigError, DataError
 from edgefl.types import Array
 
 MAX_SENSOR_CHANNELS = 1024
 MAX_SENSORS = 256
 MAX_LABEL_NUMBER = 999_999
+MIN_SILENCE_S = 10.0
+"""No shorter time between two readings is a gap."""
+SILENCE_FACTOR = 10.0
+"""A gap is this many times as long as the usual time between two readings."""
+MAX_LISTED_FIELDS = 32
 SINGLE_CHANNEL = "value"
 """Name of the channel of a message that is one number."""
 
@@ -64,7 +70,10 @@ def parse_reading(payload: bytes, channels: tuple[str, ...]) -> dict[str, float]
             or not abs(value) <= FLOAT32_MAX
             or math.isnan(value)
         ):
-            raise DataError(f"{name} is {str(value)[:40]!r}, expected a finite number")
+            raise DataError(
+                f"{name} is {str(value)[:40]!r}, expected a finite number"
+                + ("" if channels else "; name the channels to use with --channels")
+            )
     return {name: float(value) for name, value in picked.items()}
 
 
@@ -83,12 +92,13 @@ def parse_label(payload: bytes, classes: tuple[str, ...]) -> int:
         if text not in classes:
             raise DataError(f"no class {text[:40]!r}; {suggest_nearest(text, list(classes))}")
         return classes.index(text)
-    if not (text.isascii() and text.isdecimal() and len(text) < 8 and int(text) <= MAX_LABEL_NUMBER):
+    number = parse_number(text)
+    if number is None or number != round(number) or not 0 <= number <= MAX_LABEL_NUMBER:
         raise DataError(
             f"the label {text[:40]!r} is not a whole number from 0 to {MAX_LABEL_NUMBER}; pass --classes "
             "FILE with one class name per line"
         )
-    return int(text)
+    return int(number)
 
 
 def parse_target(payload: bytes) -> float:
@@ -172,6 +182,35 @@ class Sensor:
     seen: int = 0
 
 
+@dataclass
+class SensorClock:
+    """The times at which one sensor was heard.
+
+    Attributes:
+        intervals: the newest times between two readings, in seconds.
+        last: when the sensor was heard last.
+    """
+
+    intervals: deque[float]
+    last: float
+
+    def is_gap(self, now: float) -> bool:
+        """Note a reading, and return whether readings are missing before it.
+
+        A sensor that sends its readings in groups has long times between groups. The second longest time
+        therefore counts as usual. A gap occurs once.
+
+        Args:
+            now: when the reading was received, from the same clock as `last`.
+        """
+        silence = now - self.last
+        usual = sorted(self.intervals)[-2:][0] if silence > MIN_SILENCE_S and self.intervals else silence
+        has_history = len(self.intervals) > 1
+        self.intervals.append(silence)
+        self.last = now
+        return has_history and silence > max(MIN_SILENCE_S, SILENCE_FACTOR * usual)
+
+
 @dataclass(frozen=True)
 class SensorWindow:
     """A window of readings with its origin.
@@ -199,7 +238,8 @@ class WindowCutter:
 
     The function `edgefl.data.sources.windows.cut_windows` cuts the same windows from consecutive readings
     with labels. The rows of a window are consecutive: after a gap, a reading that cannot be used, a reading
-    without a label or a reading with other channels, the windows of that sensor start again.
+    without a label or a reading with other channels, the windows of that sensor start again. So they do after
+    a silence that is much longer than usual.
 
     At most `MAX_SENSORS` sensors have windows and labels. A further sensor replaces the sensor whose last
     reading is the oldest.
@@ -209,7 +249,7 @@ class WindowCutter:
         window: number of readings per window.
         step: number of readings between the starts of two windows.
         on_window: receives each window.
-        channels: names of the channels to use. Empty uses all channels.
+        channels: names of the channels to use. Empty uses all channels but times since 1970.
         classes: names of the classes. Empty if classes have no names.
         label: number of the class of all readings. None uses the labels of the label topic.
         channel_names: expected channels of all sensors. Empty accepts any, also of different sensors.
@@ -217,6 +257,8 @@ class WindowCutter:
         readings: number of readings so far.
         unlabelled: number of readings for which no label applied.
         replaced: number of sensors that a further sensor replaced.
+        silences: number of gaps because a sensor was silent.
+        left_out: names of fields that were left out, at most `MAX_LISTED_FIELDS`.
         has_targets: whether the topic of labels has numbers to predict. A window gets the number at its last
             reading, and not the most frequent one.
     """
@@ -233,13 +275,23 @@ class WindowCutter:
     readings: int = 0
     unlabelled: int = 0
     replaced: int = 0
+    silences: int = 0
+    left_out: set[str] = field(default_factory=set)
     has_targets: bool = False
     # Both in the order of their last use
     _labels: dict[tuple[str, ...], float] = field(default_factory=dict)
     _sensors: dict[str, Sensor] = field(default_factory=dict)
+    _clocks: dict[str, SensorClock] = field(default_factory=dict)
     _recordings: int = 0
 
-    def take(self, topic: str, payload: bytes, retained: bool = False, oversize: int = 0) -> None:
+    def take(
+        self,
+        topic: str,
+        payload: bytes,
+        retained: bool = False,
+        oversize: int = 0,
+        now: float | None = None,
+    ) -> None:
         """Process one message.
 
         A retained reading is ignored, because it may be old. A retained label is used. A label applies until
@@ -250,6 +302,7 @@ class WindowCutter:
             payload: the message.
             retained: whether the broker retained the message.
             oversize: size in bytes of a message that was too large to receive, otherwise 0.
+            now: when the message was received, in seconds of any clock. None notices no silence.
 
         Raises:
             DataError: the message cannot be used.
@@ -264,10 +317,33 @@ class WindowCutter:
                 self._labels[wildcards] = number
         elif kind == "readings" and not retained:
             sensor = self._sensors.pop(topic, None)
+            if now is not None and self._is_gap(topic, now):
+                self.silences += sensor is not None
+                sensor = None
             _check_size(oversize)
-            reading = parse_reading(payload, self.channels)
+            reading = self._leave_out_times(parse_reading(payload, self.channels))
             self._check_channels(tuple(reading))
             self._take_reading(topic, wildcards, reading, sensor)
+
+    def _is_gap(self, topic: str, now: float) -> bool:
+        clock = self._clocks.pop(topic, None)
+        is_gap = clock is not None and clock.is_gap(now)
+        _make_room(self._clocks)
+        self._clocks[topic] = clock or SensorClock(deque(maxlen=2 * self.window), now)
+        return is_gap
+
+    def _leave_out_times(self, reading: dict[str, float]) -> dict[str, float]:
+        if self.channels:
+            return reading
+        values = {name: value for name, value in reading.items() if not is_epoch_time(value, value)}
+        if len(values) < len(reading) and len(self.left_out) < MAX_LISTED_FIELDS:
+            self.left_out |= set(reading) - set(values)
+        if not values:
+            raise DataError(
+                f"{', '.join(reading)[:80]} are times since 1970, expected readings; name the channels to "
+                "use with --channels"
+            )
+        return values
 
     def _check_channels(self, channels: tuple[str, ...]) -> None:
         if self.channel_names and channels != self.channel_names:

@@ -170,6 +170,7 @@ class Recorder:
             "lost": self._lost,
             "other_channels": self._windows - new,
             "replaced_sensors": self._cutter.replaced,
+            "silences": self._cutter.silences,
         }
 
     def _resume(self) -> None:
@@ -194,6 +195,11 @@ class Recorder:
                 del self._rings[min(self._rings, key=lambda channels: self._rings[channels].recorded)]
             ring = self._rings[window.channels] = Ring(
                 settings.capacity, settings.window, window.channels, settings.classes, settings.labels
+            )
+            left_out = ", ".join(sorted(self._cutter.left_out))[:80]
+            LOGGER.info(
+                f"{window.topic}: channels {', '.join(window.channels)[:80]}"
+                + (f"; left out: {left_out} (time since 1970)" if left_out else "")
             )
         recording = self._recordings.pop(window.topic, None)
         if recording is None or recording.number != window.recording:
@@ -248,7 +254,7 @@ class Recorder:
         return {
             name: count
             for name, count in self._count_messages().items()
-            if name not in ("new", "readings") and count
+            if name not in ("new", "readings", "silences") and count
         }
 
     def _describe_problem(self) -> str:
@@ -265,7 +271,9 @@ class Recorder:
 
     def _take(self, message: Message) -> None:
         try:
-            self._cutter.take(message.topic, message.payload, message.retained, message.oversize)
+            self._cutter.take(
+                message.topic, message.payload, message.retained, message.oversize, time.monotonic()
+            )
         except DataError as error:
             self._malformed += 1
             self._last_problem = f"{message.topic}: {error}"

@@ -41,7 +41,8 @@ INVALID_READINGS = [
     (b"{", (), "not JSON"),
     (b"[" * 100_000, (), "not JSON"),
     (b"9" * 5000, (), "not JSON"),
-    (b'"walk"', (), "value is 'walk', expected a finite number"),
+    (b'"walk"', (), "value is 'walk', expected a finite number; name the channels to use with --channels"),
+    (b'{"x": 1, "t": "12:00"}', (), "t is '12:00', expected a finite number; name the channels to use"),
     (b"true", (), "value is 'True'"),
     (b"null", (), "value is 'None'"),
     (b"NaN", (), "expected a finite number"),
@@ -79,11 +80,12 @@ def test_any_payload_gives_finite_numbers_or_an_error(payload):
 
 
 def test_label_is_parsed_or_rejected():
-    assert parse_label(b" 7\n", ()) == 7
+    assert parse_label(b" 7\n", ()) == parse_label(b"7.0", ()) == 7
     assert parse_label(b'"run"', ("walk", "run")) == 1
     for payload, classes, error in [
         (b"walk", (), "is not a whole number .* --classes FILE"),
         (b"-1", (), "is not a whole number"),
+        (b"1.5", (), "is not a whole number"),
         (b"99999999", (), "is not a whole number"),
         ("²".encode(), (), "is not a whole number"),
         (b"wlak", ("walk", "run"), "no class 'wlak'; did you mean 'walk'"),
@@ -235,6 +237,51 @@ def test_oversize_reading_is_a_gap_and_retained_reading_is_none():
         collector.cutter.take("s/a", b"", oversize=70_000)
     collector.send(("s/a", "4"))
     assert collector.windows == [([[1.0], [2.0]], 1)]
+
+
+@pytest.mark.parametrize("time", [1_764_000_000, 1_764_000_000.25, 1_764_000_000_123, 1_764_000_000_123_456])
+def test_times_since_1970_are_left_out(time):
+    collector = WindowCollector(label=1)
+    collector.send(*(("s/a", f'{{"x": {value}, "ts": {time + value}}}') for value in range(2)))
+    assert collector.windows == [([[0.0], [1.0]], 1)]
+    assert collector.cutter.left_out == {"ts"}
+    with pytest.raises(DataError, match="ts are times since 1970, expected readings; name the channels"):
+        collector.send(("s/a", f'{{"ts": {time}}}'))
+    named = WindowCollector(label=1, channels=("ts",), window=1)
+    named.send(("s/a", f'{{"ts": {time}}}'))
+    assert len(named.windows) == 1
+
+
+def send_at(collector, *times):
+    """Send the readings 0, 1 and so on of one sensor at these times."""
+    for value, now in enumerate(times):
+        collector.cutter.take("s/a", str(value).encode(), now=now)
+
+
+@pytest.mark.parametrize(
+    ("times", "firsts"),
+    [
+        ([0, 1, 2, 3, 100, 101], [0, 2, 4]),
+        ([0, 1, 2, 100, 101, 102], [0, 3]),  # reading 2 is alone
+        ([0, 1, 2, 9, 10, 11], [0, 2, 4]),  # shorter than any gap
+        ([0, 60, 120, 180, 240, 300], [0, 2, 4]),  # a slow sensor
+        ([0, 0.1, 0.2, 60, 120, 180, 240], [0, 4]),  # a sensor that becomes slow: two gaps
+        ([0, 60, 120, 180, 4000, 4060], [0, 2, 4]),
+    ],
+)
+def test_window_does_not_join_readings_around_a_silence(times, firsts):
+    collector = WindowCollector(label=1)
+    send_at(collector, *times)
+    assert [values[0][0] for values, _ in collector.windows] == firsts
+    assert all(last[0] == first[0] + 1 for (first, last), _ in collector.windows)
+
+
+def test_groups_of_readings_are_one_recording():
+    """Four readings arrive together each minute. Only the first two pauses are gaps."""
+    collector = WindowCollector(window=6, label=1)
+    send_at(collector, *(60 * group + 0.01 * item for group in range(6) for item in range(4)))
+    assert [values[0][0] for values, _ in collector.windows] == [8, 14]
+    assert collector.cutter.silences == 2
 
 
 def test_sensor_with_other_channels_does_not_affect_others():

@@ -135,6 +135,7 @@ def test_malformed_messages_are_counted_and_logged(record, sensor, topic_root, t
         "lost": 0,
         "other_channels": 0,
         "replaced_sensors": 0,
+        "silences": 0,
         "file": str(tmp_path / "ring.npz"),
     }
 

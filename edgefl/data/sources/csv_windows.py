@@ -14,14 +14,11 @@ from numpy.typing import NDArray
 from edgefl.data.sources import DataSource, is_csv
 from edgefl.data.sources.classes import CLASS_LIST_FILE, number_classes, pack_class_names
 from edgefl.data.sources.csv_table import ColumnRequest, CsvTable, list_columns, read_table
-from edgefl.data.sources.windows import count_windows, cut_rows, cut_windows
+from edgefl.data.sources.windows import count_windows, cut_rows, cut_windows, is_epoch_time
 from edgefl.errors import DataError
 from edgefl.system.format import shorten_names
 from edgefl.system.natural_order import make_natural_key
 
-MIN_EPOCH_S = 1.0e9
-MAX_EPOCH_S = 4.2e9
-"""A time between 2001 and 2103 in seconds since 1970."""
 COUNTS_ROWS = "counts the rows"
 """A part of the note on a column that only counts."""
 NO_NAME = "no name; give it one to use it"
@@ -31,7 +28,6 @@ LEAVE_OUT_REMEDY = "name the other columns in --channels to leave it out"
 MIN_GROWING_STEPS = 8
 MIN_GROWING_SHARE = 0.9
 """A column with this share of steps above 0 is a time or a counter, which may begin again."""
-EPOCH_UNITS = (1.0, 1e3, 1e6, 1e9)
 
 
 def read_csv_windows(source: DataSource) -> dict[str, NDArray[Any]]:
@@ -110,7 +106,7 @@ def _choose_channels(table: CsvTable, request: ColumnRequest) -> tuple[tuple[str
             left_out[name] = f"text such as {table.texts[name][0]!r}" if name in table.texts else "empty"
         elif name in table.unnamed:
             left_out[name] = f"no name, {COUNTS_ROWS}" if _counts_rows(values) else NO_NAME
-        elif _is_epoch_time(values):
+        elif is_epoch_time(float(values.min()), float(values.max())):
             left_out[name] = "time since 1970"
         else:
             channels.append(name)
@@ -147,11 +143,6 @@ def _has_value_per_label(values: NDArray[np.float32], labels: NDArray[np.intc]) 
 
 def _counts_rows(values: NDArray[np.float32]) -> bool:
     return len(values) > 1 and bool((np.diff(values) == 1).all())
-
-
-def _is_epoch_time(values: NDArray[np.float32]) -> bool:
-    low, high = float(values.min()), float(values.max())
-    return any(MIN_EPOCH_S * unit <= low <= high <= MAX_EPOCH_S * unit for unit in EPOCH_UNITS)
 
 
 def _cut_tables(

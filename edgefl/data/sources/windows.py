@@ -6,6 +6,20 @@ from numpy.typing import NDArray
 from edgefl.types import Array, Labels
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
+MIN_EPOCH_S = 1.0e9
+MAX_EPOCH_S = 4.2e9
+"""A time between 2001 and 2103 in seconds since 1970."""
+EPOCH_UNITS = (1.0, 1e3, 1e6, 1e9)
+
+
+def is_epoch_time(low: float, high: float) -> bool:
+    """Return whether values are times since 1970, in seconds, milliseconds, microseconds or nanoseconds.
+
+    Args:
+        low: smallest value.
+        high: largest value.
+    """
+    return any(MIN_EPOCH_S * unit <= low <= high <= MAX_EPOCH_S * unit for unit in EPOCH_UNITS)
 
 
 def count_windows(rows: int, window: int, step: int) -> int:
