@@ -34,10 +34,18 @@ BYTES = "uint8 values"
 SIGNED = "negative numbers"
 FRACTIONS = "fractions"
 LEVELS = "whole numbers"
+NUMBERS = "numbers"
 WIDE = "larger numbers"
 DARK = "0 and 1"
 """What stored values show of their unit. 0 and 1 have every unit."""
-ONE_UNIT = ({BYTES, LEVELS}, {BYTES, FRACTIONS}, {LEVELS, WIDE})
+ONE_UNIT = (
+    {BYTES, LEVELS},
+    {BYTES, FRACTIONS},
+    {LEVELS, WIDE},
+    {FRACTIONS, NUMBERS},
+    {LEVELS, NUMBERS},
+    {WIDE, NUMBERS},
+)
 """Pairs of forms that can be one unit."""
 
 
@@ -68,7 +76,9 @@ class StoredValues:
             return SIGNED
         if self.high <= (1 if self.is_whole else MAX_UNIT_RATIO):
             return DARK if self.is_whole else FRACTIONS
-        return LEVELS if self.are_grey_levels else WIDE
+        if self.are_grey_levels:
+            return LEVELS
+        return WIDE if self.high > LOW_MAXIMUM else NUMBERS
 
     @property
     def is_signed(self) -> bool:
@@ -144,7 +154,7 @@ def suggest_unit(devices: Mapping[str, Arrays]) -> tuple[SamplesConfig, tuple[st
     are_bytes = bool(values) and all(item.is_byte for item in values)
     if not values or not (are_bytes or all(item.is_picture for item in values)) or _find_conflict(units):
         return SamplesConfig(), ()
-    if units & {SIGNED, WIDE}:
+    if units & {SIGNED, WIDE, NUMBERS}:
         largest = max(max(item.high, -item.low) for item in values)
         if largest > MAX_SAMPLE_VALUE:
             return SamplesConfig(), ()

@@ -43,6 +43,7 @@ CENTRED = SamplesConfig(max_value=1, min_value=-1)
         ([SIGNED, DIVIDED], 0, 0, ""),
         ([{"x": 1.05 * DIVIDED["x"] - 0.03}, BYTES], 0, 1, ""),
         ([{"x": 246.5 * DIVIDED["x"]}], 0, 1000, ""),
+        ([{"x": 5 * DIVIDED["x"]}, DIVIDED], 0, 10, ""),
         ([{"x": BYTES["x"][:, 0, :, 0]}], 255, 1, ""),
         ([{"x": BYTES["x"] // 16}], 255, 1, "uint8 samples hold no value above 15"),
         ([{"x": LEVELS["x"][:, :, 0]}], 0, 0, ""),
@@ -133,6 +134,7 @@ def test_two_units_among_devices_are_named() -> None:
     assert "hold larger numbers from 0.24" in describe_unit_conflict(
         {"a": BYTES, "b": {"x": 246.5 * DIVIDED["x"]}}
     )
+    assert not describe_unit_conflict({"a": DIVIDED, "b": {"x": 5 * DIVIDED["x"]}, "c": BLACK})
     assert not describe_unit_conflict({"a": SIGNED, "b": {"x": 3 * SIGNED["x"]}, "c": BLACK})
     assert not describe_unit_conflict({"a": LEVELS, "b": NIGHT, "c": BYTES})
     assert not describe_unit_conflict({"a": DIVIDED, "b": BYTES, "c": BLACK})
