@@ -445,7 +445,7 @@ def read_label_array(arrays: Mapping[str, NDArray[Any]], part: str) -> Labels:
 
 def _suggest_label_remedy(y: NDArray[Any]) -> str:
     if y.dtype.kind not in "iufb":
-        return "number the classes from 0"
+        return "number the classes from 0, or store their names: y.astype(str)"
     if y.ndim == 2 and y.shape[1] > 1:
         return "if it holds a score for each class, y.argmax(1) returns the class numbers"
     broken = ~np.isfinite(y) | (y != np.round(y))

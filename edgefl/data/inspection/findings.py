@@ -30,6 +30,7 @@ from edgefl.data.inspection.records import (
 from edgefl.data.npz import read_group_array, read_sample_array
 from edgefl.data.recordings import find_overlapping_rows, find_recordings, join_groups
 from edgefl.data.sources.classes import parse_number
+from edgefl.data.sources.csv_windows import MIN_GROWING_SHARE, MIN_GROWING_STEPS
 from edgefl.data.unit import BLOCK_ROWS
 from edgefl.system.format import shorten_names
 
@@ -37,6 +38,7 @@ MAX_WINDOW_CHANNELS = 12
 MIN_WINDOW_ROWS = 16
 RECOMMENDED_SAMPLES = 20
 RECOMMENDED_CLASS_SAMPLES = 5
+MAX_GROWING_WINDOWS = 256
 MAX_SCALE_RATIO = 5.0
 """Values of devices in one unit vary less differently. 1 g is 9.81 m/s^2."""
 PLACEHOLDERS = ("none", "null", "na", "-", "?", "unlabelled", "unlabeled", "undefined")
@@ -245,6 +247,28 @@ def check_device_samples(device: ReadableSamples, summary: DeviceSamples) -> lis
     return findings
 
 
+def check_growing_channels(device: ReadableSamples, arrays: Arrays) -> list[SampleFinding]:
+    """Find channels of windows that grow like a time or a counter. The reader of CSV files reports its own.
+
+    Args:
+        device: the readable samples.
+        arrays: the stored arrays.
+    """
+    x = device.x[:MAX_GROWING_WINDOWS]
+    is_csv = "recording" in arrays and "window_number" not in arrays
+    if is_csv or x.ndim != 3 or x.shape[1] <= MIN_GROWING_STEPS or not len(x):
+        return []
+    shares = (np.diff(x, axis=1) > 0).mean(axis=(0, 1))
+    names = arrays.get("channels", np.zeros(0))
+    if len(names) != x.shape[2]:
+        names = np.arange(x.shape[2])
+    growing = [str(name) for name, share in zip(names, shares, strict=True) if share >= MIN_GROWING_SHARE]
+    if not growing or len(growing) == x.shape[2]:
+        return []
+    text = f"channel {shorten_names(growing)} grows like a time or a counter; leave it out"
+    return [SampleFinding("growing-channel", WARNING, (device.name,), text)]
+
+
 def _check_values(device: ReadableSamples, values: ValueRange | None) -> list[SampleFinding]:
     if values is None:
         return []
@@ -302,15 +326,27 @@ def check_across_devices(
     scales = {
         device.name: device.usual.spread for device in summaries if device.usual and device.usual.spread > 0
     }
-    if len(scales) > 1:
-        low, high = (choose(scales, key=lambda name: scales[name]) for choose in (min, max))
-        if scales[high] > MAX_SCALE_RATIO * scales[low]:
-            text = (
-                f"values of {high} vary {scales[high] / scales[low]:.3g} times as much as those of {low}; do "
-                "all devices use the same unit?"
-            )
-            findings.append(SampleFinding("scales", WARNING, (low, high), text))
+    findings += _compare_spreads("values", scales)
+    for column in range(max((len(device.targets) for device in summaries), default=0)):
+        spreads = {
+            device.name: device.targets[column].spread for device in summaries if len(device.targets) > column
+        }
+        findings += _compare_spreads("numbers to predict", spreads)
     return findings
+
+
+def _compare_spreads(what: str, spreads: Mapping[str, float]) -> list[SampleFinding]:
+    varying = {name: spread for name, spread in spreads.items() if spread > 0}
+    if len(varying) < 2:
+        return []
+    low, high = (choose(varying, key=lambda name: varying[name]) for choose in (min, max))
+    if varying[high] <= MAX_SCALE_RATIO * varying[low]:
+        return []
+    text = (
+        f"{what} of {high} vary {varying[high] / varying[low]:.3g} times as much as those of {low}; do all "
+        "devices use the same unit?"
+    )
+    return [SampleFinding("scales", WARNING, (low, high), text)]
 
 
 def compare_channels(devices: Mapping[str, Arrays]) -> list[SampleFinding]:

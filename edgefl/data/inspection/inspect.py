@@ -21,6 +21,7 @@ from edgefl.data.inspection.findings import (
     check_class_labels,
     check_class_names,
     check_device_samples,
+    check_growing_channels,
     check_label_form,
     check_recordings,
     check_sample_shape,
@@ -40,7 +41,7 @@ from edgefl.data.inspection.records import (
     ValueRange,
 )
 from edgefl.data.npz import make_samples
-from edgefl.data.sources.csv_windows import COUNTS_ROWS, LEAVE_OUT_REMEDY, NO_NAME
+from edgefl.data.sources.csv_windows import COUNTS_ROWS, LEAVE_OUT_REMEDY, NO_NAME, NO_NUMBER
 from edgefl.data.split import SplitRecord
 from edgefl.data.unit import (
     BLOCK_ROWS,
@@ -55,7 +56,7 @@ from edgefl.types import Array, Labels
 
 MAX_CLASS_EXAMPLES = 10
 MAX_OUTLIER_EXAMPLES = 6
-DOUBTFUL_COLUMNS = (COUNTS_ROWS, NO_NAME, LEAVE_OUT_REMEDY)
+DOUBTFUL_COLUMNS = (COUNTS_ROWS, NO_NAME, NO_NUMBER, LEAVE_OUT_REMEDY)
 """Parts of a note on columns at which the owner should look."""
 
 
@@ -117,6 +118,7 @@ def inspect_samples(
         summaries.append(_describe_device(item, digests[index], others, outliers[index], splits[index]))
     for item, summary in zip(readable, summaries, strict=True):
         findings += check_device_samples(item, summary) + check_class_names(item)
+        findings += check_growing_channels(item, devices[item.name])
     findings += check_across_devices(readable, summaries, digests)
     findings += compare_channels(devices)
     classes = sorted({label for summary in summaries for label, _ in summary.class_counts})

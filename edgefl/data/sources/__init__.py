@@ -160,8 +160,14 @@ def _check_columns(label: str, channels: tuple[str, ...], target: tuple[str, ...
             f"--label is {label!r} and --target is {','.join(target)!r}, expected at most one of them: a "
             "window has a class, or numbers to predict; leave one out"
         )
-    if double := next((name for name in target if target.count(name) > 1), None):
-        raise ConfigError(f"--target names {double!r} twice; name each column once")
+    for option, names in (("--target", target), ("--channels", channels)):
+        if double := next((name for name in names if names.count(name) > 1), None):
+            raise ConfigError(f"{option} names {double!r} twice; name each column once")
+    if label in channels:
+        raise ConfigError(
+            f"the column {label!r} is in --channels and in --label, expected one of them: a model that reads "
+            "the label has nothing to predict; leave it out of --channels"
+        )
     if double := next((name for name in target if name in channels), None):
         raise ConfigError(
             f"the column {double!r} is in --channels and in --target, expected one of them: a model that "

@@ -17,6 +17,7 @@ from edgefl.errors import DataError
 
 MAX_COLUMNS = 4096
 SEPARATORS = ",;\t"
+BYTE_ORDER_MARK = "\ufeff"
 BLANKS = SEPARATORS + " \r\n"
 SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\s*')
 """A first line with which spreadsheets state the separator."""
@@ -177,7 +178,7 @@ class _TableReader:
         return table
 
     def _read_header(self, cells: Sequence[str]) -> CsvTable:
-        stripped = [cell.strip() for cell in cells]
+        stripped = [cell.replace(BYTE_ORDER_MARK, "").strip() for cell in cells]
         header = tuple(cell or f"column {number}" for number, cell in enumerate(stripped, 1))
         return CsvTable(
             header, tuple(name for name, cell in zip(header, stripped, strict=True) if _is_unnamed(cell))

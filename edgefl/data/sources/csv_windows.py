@@ -3,6 +3,7 @@
 A source is a file or a folder of files. Each file has a header, and each row is one reading.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,8 @@ COUNTS_ROWS = "counts the rows"
 """A part of the note on a column that only counts."""
 NO_NAME = "no name; give it one to use it"
 """A part of the note on a column without a name."""
+NO_NUMBER = "which is no number"
+"""A part of the note on a column of text that contains decimal numbers."""
 LEAVE_OUT_REMEDY = "name the other columns in --channels to leave it out"
 """A part of the note on a channel that is probably none."""
 MIN_GROWING_STEPS = 8
@@ -103,7 +106,7 @@ def _choose_channels(table: CsvTable, request: ColumnRequest) -> tuple[tuple[str
             if name not in request.channels:
                 left_out[name] = "not requested"
         elif values is None or not len(values):
-            left_out[name] = f"text such as {table.texts[name][0]!r}" if name in table.texts else "empty"
+            left_out[name] = _describe_text(table.texts[name][0]) if name in table.texts else "empty"
         elif name in table.unnamed:
             left_out[name] = f"no name, {COUNTS_ROWS}" if _counts_rows(values) else NO_NAME
         elif is_epoch_time(float(values.min()), float(values.max())):
@@ -111,6 +114,11 @@ def _choose_channels(table: CsvTable, request: ColumnRequest) -> tuple[tuple[str
         else:
             channels.append(name)
     return request.channels or tuple(sorted(channels, key=make_natural_key)), left_out
+
+
+def _describe_text(text: str) -> str:
+    is_decimal = re.search(r"\d[.,]\d", text) and not re.search(r":|\d[./-]\d+[./-]\d", text)
+    return f"text such as {text[:40]!r}" + (f", {NO_NUMBER}" if is_decimal else "")
 
 
 def _describe_left_out(left_out: Mapping[str, str]) -> str:

@@ -200,6 +200,27 @@ def test_devices_with_incompatible_samples_are_found() -> None:
     )
 
 
+def test_targets_in_other_units_are_found() -> None:
+    x = RNG.normal(size=(60, 128, 3))
+    watts = {"x": x, "y": RNG.normal(size=60)}
+    kilowatts = {"x": x[::-1] + 1, "y": watts["y"] / 1000}
+    assert "numbers to predict of pi-1 vary 1e+03 times" in get_finding_text("scales", watts, kilowatts)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "names"),
+    [({"channels": np.array(["ax", "seq"]), "window_number": np.arange(60)}, "seq"), ({}, "1")],
+)
+def test_channel_that_grows_like_a_counter_is_found(arrays, names) -> None:
+    counter = np.arange(60 * 16).reshape(60, 16) % 500
+    x = np.stack([RNG.normal(size=(60, 16)), counter], axis=2).astype(np.float32)
+    ring = {"x": x, "y": np.arange(60) % 4, "recording": np.arange(60), "first_row": np.zeros(60, int)}
+    if not arrays:
+        ring = {"x": x, "y": ring["y"]}
+    assert f"channel {names} grows like" in get_finding_text("growing-channel", ring | arrays)
+    assert "growing-channel" not in {kind for kind, _ in find_kinds(ring | arrays | {"x": x[..., :1]})}
+
+
 def test_outliers_are_relative_to_the_variance_of_their_class() -> None:
     windows = RNG.normal(size=(200, 64, 3))
     labels = np.zeros(200, int)

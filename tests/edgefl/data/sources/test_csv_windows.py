@@ -164,6 +164,8 @@ def test_target_that_is_not_a_finite_number_is_refused(tmp_path, cell):
         ({"label": "y", "target": ("z",)}, "--label is 'y' and --target is 'z', expected at most one"),
         ({"target": ("z", "z")}, "--target names 'z' twice"),
         ({"target": ("z",), "channels": ("a", "z")}, "'z' is in --channels and in --target"),
+        ({"label": "z", "channels": ("a", "z")}, "'z' is in --channels and in --label"),
+        ({"channels": ("a", "z", "a")}, "--channels names 'a' twice"),
     ],
 )
 def test_columns_that_do_not_fit_together_are_refused(tmp_path, options, message):
@@ -332,6 +334,18 @@ def test_positions_and_growing_numbers_are_names_of_columns(tmp_path, header) ->
     count = header.count(",")
     (tmp_path / "a.csv").write_text(f"{header}\n" + f"{','.join(['1'] * count)},a\n" * 2)
     assert read(tmp_path / "a.csv", label="label")["channels"].tolist() == header.split(",")[:-1]
+
+
+@pytest.mark.parametrize("cell", ["$0.5", "(1.5)", "<0.9", "0.5 1.5 2.5", '"[0.5, 1.5]"'])
+def test_text_with_a_decimal_number_is_left_out_with_a_warning(tmp_path, cell) -> None:
+    (tmp_path / "a.csv").write_text(f"ax,ay,label\n{cell},1,a\n{cell},1,a\n")
+    (note,) = notes(tmp_path / "a.csv")
+    assert "left out: ax (text such as" in note and "which is no number" in note
+
+
+def test_second_byte_order_mark_is_no_part_of_a_name(tmp_path) -> None:
+    (tmp_path / "a.csv").write_text("\ufeff\ufeffax,label\n1,a\n2,a\n")
+    assert read(tmp_path / "a.csv", label="label")["channels"].tolist() == ["ax"]
 
 
 def test_dates_are_left_out_as_text(tmp_path) -> None:
