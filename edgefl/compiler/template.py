@@ -337,7 +337,8 @@ def build_template(
     if lost:
         raise PlanError(
             f"the converter merged {', '.join(lost)} into other constants, so a device cannot fill them in; "
-            "put a ReLU between layers that have no activation between them, or remove one of these layers"
+            "put a ReLU between layers that have no activation between them, remove one of these layers, or "
+            "write arithmetic such as x / 255 as a Rescaling layer"
         )
     ordered = tuple(bindings[index] for index in sorted(bindings))
     _check(objective, template, ordered, norms, find_wrong_layer)
