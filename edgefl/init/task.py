@@ -24,8 +24,9 @@ from edgefl.data.inspection.records import ERROR, Inspection
 from edgefl.data.npz import make_samples
 from edgefl.data.sources import FUNCTION_PATTERN, make_source, read_source
 from edgefl.data.task_form import to_task_form
-from edgefl.data.unit import copy_class_names, suggest_samples
+from edgefl.data.unit import copy_class_names, list_class_names, suggest_samples
 from edgefl.errors import ConfigError, DataError
+from edgefl.system.format import shorten_names
 from edgefl.tasks.config import ANOMALY, CLASSIFICATION, CLASSIFICATION_TASK, REGRESSION, TaskConfig
 from edgefl.types import Array, Shard
 
@@ -153,6 +154,7 @@ def find_task(
     devices = dict(zip(name_devices(names), arrays, strict=True))
     samples, _ = suggest_samples(devices)
     if kind != CLASSIFICATION:
+        _check_numbers(devices, kind)
         samples = replace(samples, classes=())
     shards = [
         make_samples(
@@ -176,7 +178,10 @@ def find_task(
                 "expected one shape"
             )
     files = all(Path(name).suffix == ".npz" and "," not in name for name in names)
-    class_count = num_classes or max(shard.num_classes for shard in shards)
+    class_count = max(shard.num_classes for shard in shards)
+    if num_classes is not None:
+        _check_num_classes(num_classes, class_count, samples.classes)
+        class_count = num_classes
     if kind != CLASSIFICATION:
         class_count = config.count_outputs(shapes[0], class_count)
     task = _make_task(
@@ -191,11 +196,32 @@ def find_task(
     for finding in inspection.findings:
         if finding.severity == ERROR:
             raise DataError(f"{', '.join(finding.devices)}: {finding.text}")
-    if len(samples.classes) != class_count:
-        samples = replace(samples, classes=())
     if len(samples.channels) != shapes[0][-1]:
         samples = replace(samples, channels=())
     return replace(task, inspection=inspection, samples_config=samples)
+
+
+def _check_numbers(devices: Mapping[str, Arrays], kind: str) -> None:
+    for name, arrays in devices.items():
+        if names := list_class_names(arrays):
+            raise DataError(
+                f"{name}: the labels are names ({shorten_names(list(names))}), expected numbers for the task "
+                f"{kind}; store numbers, or leave --task out"
+            )
+
+
+def _check_num_classes(requested: int, present: int, names: tuple[str, ...]) -> None:
+    if names and requested != len(names):
+        raise ConfigError(
+            f"--num-classes is {requested}, the data name {len(names)} classes "
+            f"({shorten_names(list(names))}), expected one number; list the names of all classes in "
+            "classes.txt beside the data, or leave --num-classes out"
+        )
+    if requested < present:
+        raise ConfigError(
+            f"--num-classes is {requested}, expected {present} or more, as in the data; correct it, or "
+            "leave it out"
+        )
 
 
 def _guess_kind(devices: Sequence[Arrays]) -> str:

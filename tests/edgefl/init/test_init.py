@@ -342,3 +342,34 @@ def test_task_that_does_not_fit_the_data_is_refused(
     assert cli.run_command(["init", "--yes", "--data", "pi-1.npz", *options]) == 1
     assert message in capsys.readouterr().err
     assert not (working_directory / "federation.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "message"),
+    [
+        (["a", "b", "c"], ["--num-classes", "5"], "--num-classes is 5, the data name 3 classes (a, b, c)"),
+        (["a", "b", "c"], ["--num-classes", "2"], "--num-classes is 2, the data name 3 classes"),
+        ([0, 1, 2], ["--num-classes", "2"], "--num-classes is 2, expected 3 or more, as in the data"),
+        (
+            ["a", "b", "c"],
+            ["--task", "regression"],
+            "the labels are names (a, b, c), expected numbers for the",
+        ),
+        (["a", "b", "c"], ["--task", "anomaly"], "the labels are names (a, b, c), expected numbers for the"),
+        (["a", "b", "c"], ["--num-classes", "3"], None),
+        ([0, 1, 2], ["--num-classes", "5"], None),
+        ([0, 1, 2], ["--task", "regression"], None),
+    ],
+)
+def test_federation_that_would_refuse_its_own_data_is_not_written(
+    working_directory: Path,
+    capsys: pytest.CaptureFixture[str],
+    labels: list,
+    options: list,
+    message: str | None,
+) -> None:
+    x = np.random.default_rng(0).random((30, 5), np.float32)
+    np.savez("pi-1.npz", x=x, y=np.array(labels)[np.arange(30) % 3])
+    assert cli.run_command(["init", "--yes", "--data", "pi-1.npz", *options]) == (1 if message else 0)
+    assert (message or "") in capsys.readouterr().err
+    assert (working_directory / "federation.toml").exists() == (message is None)
