@@ -191,6 +191,7 @@ def find_task(
         dataset=f"npz:{','.join(names)}" if files and len(set(stored)) == 1 else "",
         device_data=tuple(names),
         config=config,
+        are_named=bool(samples.classes),
     )
     inspection = inspect_samples(devices, input_shape)
     for finding in inspection.findings:
@@ -309,6 +310,7 @@ def _make_task(
     dataset: str = "",
     device_data: tuple[str, ...] = (),
     config: TaskConfig = CLASSIFICATION_TASK,
+    are_named: bool = False,
 ) -> LearningTask:
     content = {
         CLASSIFICATION: f"{num_classes} classes",
@@ -319,7 +321,8 @@ def _make_task(
     if device_data:
         description += f" in {'one device' if len(device_data) == 1 else f'{len(device_data)} devices'}"
     if device_data and config.is_classification:
-        description += "; give --num-classes if others have more"
+        option = "list all names in classes.txt beside the data" if are_named else "give --num-classes"
+        description += f"; {option} if others have more"
     return LearningTask(shape, num_classes, dataset, device_data, samples, description, config=config)
 
 
