@@ -1,5 +1,7 @@
 """Reads samples in the unit and layout of a `.tflite`, which `edgefl export` records in its metadata."""
 
+import numpy as np
+
 from edgefl.data.npz import LoadedSamples, make_samples
 from edgefl.data.sources import DataSource, read_source
 from edgefl.data.unit import StoredValues, list_class_names, read_stored_values
@@ -10,6 +12,8 @@ from firmware_export.tflite.interpreter import LoadedModel
 
 MAX_UNIT_INPUT = 1.6
 """An integer input with a smaller largest value takes pictures from 0 to 1."""
+MIN_LEVEL_INPUT = 127
+"""An integer input with a greater largest value takes grey levels from 0 to 255."""
 
 
 def load_model_samples(
@@ -63,8 +67,9 @@ def load_model_samples(
 def choose_unrecorded_scale(values: StoredValues, loaded: LoadedModel) -> tuple[float, tuple[str, ...]]:
     """Return the scale of samples for a model without a record of its unit, and a sentence about it.
 
-    uint8 values are divided by 255 and floats are taken as they are. Float pictures of whole grey levels are
-    divided by 255 if the integer input of the model ends near 1: such values do not fit into it otherwise.
+    The integer input of the model decides. If it ends near 1, float pictures of whole grey levels are divided
+    by 255: such values do not fit into it otherwise. If it goes up to 255, uint8 values are taken as they
+    are. Otherwise uint8 values are divided by 255, and floats are taken as they are.
 
     Args:
         values: what the stored samples say about their unit.
@@ -73,9 +78,13 @@ def choose_unrecorded_scale(values: StoredValues, loaded: LoadedModel) -> tuple[
     Raises:
         ExportError: the pictures hold only 0 and 1, which both units allow.
     """
+    smallest, largest = _find_input_range(loaded)
+    if values.is_byte:
+        return _choose_byte_scale(smallest, largest)
+    if values.is_picture and values.low >= 0 and -2 * smallest > largest > 0:
+        return 0.0, (_describe_centred(smallest, largest),)
     if not values.are_grey_levels or values.high == 0:
         return 0.0, ()
-    largest = (127 - loaded.zero_point) * loaded.scale
     if not 0 < largest <= MAX_UNIT_INPUT:
         return 0.0, (
             "the model has no record of its unit; floats are taken as they are, pass --scale to divide them",
@@ -89,4 +98,37 @@ def choose_unrecorded_scale(values: StoredValues, loaded: LoadedModel) -> tuple[
     return GREY_SCALE, (
         f"the model has no record of its unit, and its input goes up to {largest:.3g}; the whole grey levels "
         "of the samples are divided by 255, pass --scale to change this",
+    )
+
+
+def _find_input_range(loaded: LoadedModel) -> tuple[float, float]:
+    """Return the smallest and the largest value of an integer input, or zeros for a float input."""
+    if not loaded.scale:
+        return 0.0, 0.0
+    limits = np.iinfo(loaded.dtype)
+    return (
+        float((limits.min - loaded.zero_point) * loaded.scale),
+        float((limits.max - loaded.zero_point) * loaded.scale),
+    )
+
+
+def _choose_byte_scale(smallest: float, largest: float) -> tuple[float, tuple[str, ...]]:
+    if largest > MIN_LEVEL_INPUT:
+        return 1.0, (
+            f"the model has no record of its unit, and its input goes up to {largest:.3g}; uint8 values are "
+            "taken as they are, pass --scale to change this",
+        )
+    if -2 * smallest > largest > 0:
+        return 0.0, (_describe_centred(smallest, largest),)
+    if 0 < largest <= MAX_UNIT_INPUT:
+        return 0.0, ()
+    return 0.0, (
+        "the model has no record of its unit; uint8 values are divided by 255, pass --scale to change this",
+    )
+
+
+def _describe_centred(smallest: float, largest: float) -> str:
+    return (
+        f"the model has no record of its unit, and its input goes from {smallest:.3g} to {largest:.3g}; the "
+        "samples have no negative values, so they may be in another unit: store them as the model expects"
     )

@@ -11,6 +11,7 @@ from firmware_export.tflite.interpreter import LoadedModel
 from firmware_export.tflite.model_samples import choose_unrecorded_scale
 
 UNIT_MODEL = LoadedModel(lambda x: x, (1, 8, 8, 1), np.int8, 1 / 255, -128, "a runtime")
+CENTRED_MODEL = replace(UNIT_MODEL, scale=1 / 128, zero_point=0)
 LEVEL_MODEL = replace(UNIT_MODEL, scale=1.0)
 FLOAT_MODEL = replace(UNIT_MODEL, dtype=np.float32, scale=0.0, zero_point=0)
 
@@ -46,6 +47,35 @@ def test_other_samples_are_read_by_their_type(x, model) -> None:
     values = read_stored_values({"x": x})
     assert values is not None
     assert choose_unrecorded_scale(values, model)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "scale", "note"),
+    [
+        (UNIT_MODEL, 0, None),
+        (replace(UNIT_MODEL, dtype=np.uint8, zero_point=0), 0, None),
+        (LEVEL_MODEL, 1, "its input goes up to 255; uint8 values are taken as they are"),
+        (replace(LEVEL_MODEL, dtype=np.uint8, zero_point=0), 1, "its input goes up to 255"),
+        (CENTRED_MODEL, 0, "its input goes from -1 to 0.992; the samples have no negative values"),
+        (replace(UNIT_MODEL, scale=0.02), 0, "uint8 values are divided by 255, pass --scale"),
+        (FLOAT_MODEL, 0, "uint8 values are divided by 255, pass --scale"),
+    ],
+)
+def test_bytes_are_read_by_the_input_of_the_model(model, scale, note) -> None:
+    values = read_stored_values({"x": make_pictures(255, np.uint8)})
+    assert values is not None
+    chosen, notes = choose_unrecorded_scale(values, model)
+    assert chosen == scale
+    assert not notes if note is None else note in notes[0]
+
+
+def test_pictures_without_negative_values_for_an_input_around_0_are_named() -> None:
+    values = read_stored_values({"x": make_pictures(0.5)})
+    assert values is not None
+    assert "no negative values" in choose_unrecorded_scale(values, CENTRED_MODEL)[1][0]
+    centred = read_stored_values({"x": make_pictures(0.5) - 0.25})
+    assert centred is not None
+    assert choose_unrecorded_scale(centred, CENTRED_MODEL) == (0, ())
 
 
 def test_pictures_of_0_and_1_are_ambiguous() -> None:
