@@ -580,8 +580,8 @@ def find_num_classes(arrays: Mapping[str, NDArray[Any]], configured: int | None,
         largest: largest label.
 
     Raises:
-        DataError: a label is too large, the stored number is not a whole number, or the number of class names
-            differs from `configured`.
+        DataError: a label is too large, the stored number is not a whole number or above `configured`, or the
+            number of class names differs from `configured`.
     """
     stored = arrays.get("num_classes")
     if stored is not None and (stored.size != 1 or stored.dtype.kind not in "iu"):
@@ -589,6 +589,11 @@ def find_num_classes(arrays: Mapping[str, NDArray[Any]], configured: int | None,
     count = (
         configured if configured is not None else int(stored.item()) if stored is not None else largest + 1
     )
+    if configured is not None and stored is not None and int(stored.item()) > configured:
+        raise DataError(
+            f"the samples have {int(stored.item())} classes, as num_classes or the columns of y say, the "
+            f"federation has {configured}; store labels of these classes"
+        )
     if largest >= count:
         raise DataError(
             f"the label {largest} is in the shard, expected 0 to {count - 1} for {count} classes; does the "

@@ -15,7 +15,7 @@ CLASS_LIST_FILE = "classes.txt"
 NUMBER = re.compile(r"[+-]?\d{1,20}([.,]\d{0,20})?([eE][+-]?\d{1,2})?", re.ASCII)
 SEPARATED_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+", re.ASCII)
 """Labels such as 1,000, whose comma may separate thousands or a fraction, are names."""
-ZERO_FRACTION = re.compile(r"(?<=\d)[.,]0*$")
+WRITTEN_AS_FLOAT = re.compile("[.,eE]")
 MISSING_LABELS = ("", "nan", "n/a", "#n/a", "<na>")
 """What programs write in place of a label."""
 MAX_CLASS_NUMBER = 1e9
@@ -69,7 +69,10 @@ def number_classes(labels: Iterable[str], folder: Path) -> tuple[dict[str, int],
     }
     if (folder / CLASS_LIST_FILE).is_file():
         listed = read_class_list(folder / CLASS_LIST_FILE)
-        chosen = {name: name if name in listed else ZERO_FRACTION.sub("", name) for name in names}
+        chosen = {
+            name: whole[name] if name not in listed and WRITTEN_AS_FLOAT.search(name) else name
+            for name in names
+        }
         if unknown := [name for name in names if chosen[name] not in listed]:
             raise DataError(
                 f"the class {unknown[0]!r} is not in {folder / CLASS_LIST_FILE}; "
@@ -89,7 +92,7 @@ def number_classes(labels: Iterable[str], folder: Path) -> tuple[dict[str, int],
                 "--target as numbers to predict"
             )
         numbers = {name: int(whole[name]) for name in names}
-        written = {whole[name] if re.search("[.,eE]", name) else name for name in names}
+        written = {whole[name] if WRITTEN_AS_FLOAT.search(name) else name for name in names}
         if len(set(numbers.values())) < len(written):
             raise DataError(
                 f"the classes {', '.join(names)} contain the same number twice; write each number in one way"

@@ -335,3 +335,13 @@ def test_labels_that_are_no_texts_are_refused(tmp_path) -> None:
 def test_column_of_texts_is_read_as_labels(tmp_path) -> None:
     path = write(tmp_path / "a.npz", x=np.zeros((2, 3), np.float32), y=np.array([["b"], ["a"]]))
     assert read_source(make_source(str(path)))["y"].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "labels", [{"y": np.arange(10) % 3, "num_classes": 5}, {"y": np.eye(5)[np.arange(10) % 3]}]
+)
+def test_samples_with_more_classes_than_the_federation_are_refused(labels) -> None:
+    arrays = {"x": make_arrays()["x"], **{name: np.asarray(value) for name, value in labels.items()}}
+    assert make_shard(arrays, "pi-1", num_classes=6).num_classes == 6
+    with pytest.raises(DataError, match=r"pi-1: the samples have 5 classes, .* the federation has 4"):
+        make_shard(arrays, "pi-1", num_classes=4)

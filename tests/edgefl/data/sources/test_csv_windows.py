@@ -392,6 +392,13 @@ def test_column_that_is_empty_at_first_is_read_with_skip_empty(tmp_path) -> None
         read(tmp_path / "a.csv", label="label")
 
 
+@pytest.mark.parametrize("form", ["{}", "{}.0", "{}e+00"])
+def test_listed_numbers_are_read_in_any_form(tmp_path, form) -> None:
+    (tmp_path / "classes.txt").write_text("2\n1\n")
+    (tmp_path / "a.csv").write_text(f"ax,label\n1,{form.format(1)}\n2,{form.format(2)}\n")
+    assert read(tmp_path / "a.csv", label="label", window=1)["y"].tolist() == [1, 0]
+
+
 @pytest.mark.parametrize("form", ["{}", "{}.0", "{}.", "{},00", "+{}", "{}.000e+00", "{}e0"])
 def test_whole_numbers_in_any_form_are_class_numbers(tmp_path, form) -> None:
     rows = [f"{i};{form.format(i)}" for i in range(11)]
