@@ -387,7 +387,7 @@ def _compare_classes(
         listed = "; ".join(f"{name}: {', '.join(names[:8])}" for name, names in list(lists.items())[:4])
         text = (
             f"class names differ between {shorten_names(list(lists))}, so a class number means different "
-            f"classes ({listed}); put the same classes.txt on every device"
+            f"classes ({listed}); use the same classes.txt, class_names or --classes on every device"
         )
         findings.append(SampleFinding("class-names", ERROR, tuple(lists), text))
     if lists and numbered:
