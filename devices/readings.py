@@ -12,7 +12,7 @@ import numpy as np
 
 from edgefl.config import suggest_nearest
 from edgefl.data.sources.classes import parse_number
-from edgefl.data.sources.windows import FLOAT32_MAX, find_majority, is_epoch_time
+from edgefl.data.sources.windows import FLOAT32_MAX, find_epoch_unit, find_majority
 from edgefl.errors import ConfigError, DataError
 from edgefl.types import Array
 
@@ -335,7 +335,7 @@ class WindowCutter:
     def _leave_out_times(self, reading: dict[str, float]) -> dict[str, float]:
         if self.channels:
             return reading
-        values = {name: value for name, value in reading.items() if not is_epoch_time(value, value)}
+        values = {name: value for name, value in reading.items() if not find_epoch_unit(value, value)}
         if len(values) < len(reading) and len(self.left_out) < MAX_LISTED_FIELDS:
             self.left_out |= set(reading) - set(values)
         if not values:

@@ -39,6 +39,7 @@ MIN_WINDOW_ROWS = 16
 RECOMMENDED_SAMPLES = 20
 RECOMMENDED_CLASS_SAMPLES = 5
 MAX_GROWING_WINDOWS = 256
+MAX_INTERVAL_RATIO = 1.5
 MAX_SCALE_RATIO = 5.0
 """Values of devices in one unit vary less differently. 1 g is 9.81 m/s^2."""
 PLACEHOLDERS = ("none", "null", "na", "-", "?", "unlabelled", "unlabeled", "undefined")
@@ -373,6 +374,23 @@ def compare_channels(devices: Mapping[str, Arrays]) -> list[SampleFinding]:
         )
         return [SampleFinding("channel-names", WARNING, tuple(names), text)]
     return []
+
+
+def compare_intervals(devices: Mapping[str, Arrays]) -> list[SampleFinding]:
+    """Find devices that record at another rate than others.
+
+    Args:
+        devices: by device name, the stored arrays. CSV data with a column of times have an interval.
+    """
+    intervals = {name: float(arrays["interval"]) for name, arrays in devices.items() if "interval" in arrays}
+    low, high = (choose(intervals, key=lambda name: intervals[name], default="") for choose in (min, max))
+    if not intervals or intervals[high] <= MAX_INTERVAL_RATIO * intervals[low]:
+        return []
+    text = (
+        f"rows are {intervals[low]:.3g} s apart on {low} and {intervals[high]:.3g} s on {high}, so a window "
+        "has another length in time; record at one rate"
+    )
+    return [SampleFinding("rates", WARNING, (low, high), text)]
 
 
 def _compare_classes(

@@ -26,6 +26,7 @@ from edgefl.data.inspection.findings import (
     check_recordings,
     check_sample_shape,
     compare_channels,
+    compare_intervals,
 )
 from edgefl.data.inspection.outliers import MAX_DESCRIBED_CHANNELS, find_outliers
 from edgefl.data.inspection.records import (
@@ -41,7 +42,7 @@ from edgefl.data.inspection.records import (
     ValueRange,
 )
 from edgefl.data.npz import make_samples
-from edgefl.data.sources.csv_windows import COUNTS_ROWS, LEAVE_OUT_REMEDY, NO_NAME, NO_NUMBER
+from edgefl.data.sources.csv_windows import COUNTS_ROWS, LEAVE_OUT_REMEDY, NO_NAME, NO_NUMBER, PAUSE_REMEDY
 from edgefl.data.split import SplitRecord
 from edgefl.data.unit import (
     BLOCK_ROWS,
@@ -56,7 +57,7 @@ from edgefl.types import Array, Labels
 
 MAX_CLASS_EXAMPLES = 10
 MAX_OUTLIER_EXAMPLES = 6
-DOUBTFUL_COLUMNS = (COUNTS_ROWS, NO_NAME, NO_NUMBER, LEAVE_OUT_REMEDY)
+DOUBTFUL_COLUMNS = (COUNTS_ROWS, NO_NAME, NO_NUMBER, LEAVE_OUT_REMEDY, PAUSE_REMEDY)
 """Parts of a note on columns at which the owner should look."""
 
 
@@ -120,7 +121,7 @@ def inspect_samples(
         findings += check_device_samples(item, summary) + check_class_names(item)
         findings += check_growing_channels(item, devices[item.name])
     findings += check_across_devices(readable, summaries, digests)
-    findings += compare_channels(devices)
+    findings += compare_channels(devices) + compare_intervals(devices)
     classes = sorted({label for summary in summaries for label, _ in summary.class_counts})
     num_classes = max(
         [*(item.num_classes for item in readable), *(label + 1 for label in classes)], default=0

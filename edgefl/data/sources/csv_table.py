@@ -6,13 +6,14 @@ import re
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import TextIO
 
 from edgefl.config import suggest_nearest
 from edgefl.data.sources.classes import MISSING_LABELS
-from edgefl.data.sources.windows import FLOAT32_MAX
+from edgefl.data.sources.windows import FLOAT32_MAX, find_epoch_unit
 from edgefl.errors import DataError
 
 MAX_COLUMNS = 4096
@@ -67,6 +68,8 @@ class CsvTable:
             labels.
         incomplete: rows with an empty cell, in order.
         num_rows: number of rows.
+        time: the first column of times, empty without times.
+        times: when each row was recorded, in seconds, by this column. NaN for a cell without a time.
     """
 
     header: tuple[str, ...]
@@ -76,6 +79,8 @@ class CsvTable:
     labels: "array[int]" = field(default_factory=lambda: array("i"))
     incomplete: list[int] = field(default_factory=list)
     num_rows: int = 0
+    time: str = ""
+    times: "array[float]" = field(default_factory=lambda: array("d"))
 
 
 def read_table(
@@ -148,6 +153,7 @@ class _TableReader:
         ]
         at = header.index(request.label) if request.label else None
         position = {name: index for index, name in enumerate(header)}
+        time_at = None
         for row in rows:
             if not row:
                 continue
@@ -158,6 +164,12 @@ class _TableReader:
                     "row"
                 )
             is_complete = at is None or self._add_label(table, where, row[at])
+            if not table.num_rows:
+                others = [index for index, name in enumerate(header) if name not in (*required, *fixed)]
+                time_at = next((index for index in others if not math.isnan(parse_time(row[index]))), None)
+                table.time = "" if time_at is None else header[time_at]
+            if time_at is not None:
+                table.times.append(parse_time(row[time_at]))
             for index, name in watched:
                 self._watch(table, where, name, row[index])
             for name, values in table.numbers.items():
@@ -318,6 +330,21 @@ def _is_number(cell: str) -> bool:
         return math.isfinite(float(cell))
     except ValueError:
         return bool(DECIMAL_COMMA.fullmatch(cell))
+
+
+def parse_time(cell: str) -> float:
+    """Return the seconds of a time since 1970 or of an ISO 8601 date with time, or NaN for another cell."""
+    try:
+        value = float(cell)
+        unit = find_epoch_unit(value, value)
+        return value / unit if unit else math.nan
+    except ValueError:
+        pass
+    try:
+        date = datetime.fromisoformat(cell.strip())
+        return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return math.nan
 
 
 def list_columns(table: CsvTable, request: ColumnRequest) -> Iterator[str]:

@@ -4,8 +4,8 @@ A source is a file or a folder of files. Each file has a header, and each row is
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from edgefl.data.sources import DataSource, is_csv
 from edgefl.data.sources.classes import CLASS_LIST_FILE, number_classes, pack_class_names
 from edgefl.data.sources.csv_table import ColumnRequest, CsvTable, list_columns, read_table
-from edgefl.data.sources.windows import count_windows, cut_rows, cut_windows, is_epoch_time
+from edgefl.data.sources.windows import count_windows, cut_rows, cut_windows, find_epoch_unit
 from edgefl.errors import DataError
 from edgefl.system.format import shorten_names
 from edgefl.system.natural_order import make_natural_key
@@ -28,6 +28,12 @@ NO_NUMBER = "which is no number"
 """A part of the note on a column of text that contains decimal numbers."""
 LEAVE_OUT_REMEDY = "name the other columns in --channels to leave it out"
 """A part of the note on a channel that is probably none."""
+PAUSE_REMEDY = "windows join the rows around them: write one file for each recording, sorted by time"
+"""A part of the note on times."""
+PAUSE_FACTOR = 10.0
+"""A pause is this many times as long as the usual time between two rows."""
+MAX_USUAL_UNITS = 2.5
+"""A pause is longer than this many units of the clock."""
 MIN_GROWING_STEPS = 8
 MIN_GROWING_SHARE = 0.9
 """A column with this share of steps above 0 is a time or a counter, which may begin again."""
@@ -46,7 +52,8 @@ def read_csv_windows(source: DataSource) -> dict[str, NDArray[Any]]:
         columns, `target`, shape (n, columns), float32. `recording`, the number of the file of each window.
         `first_row`, the first row of each window in its file. `class_names`, if labels are names: see
         `number_classes`. `channels`, the names of the channels, and `columns`, the same in the order of the
-        header. `notes`, sentences on how the columns were read.
+        header. `interval`, the usual time between two rows in seconds, if there is a column of times.
+        `notes`, sentences on how the columns were read.
 
     Raises:
         DataError: there is no file or no complete window, or a row cannot be used. The message names file and
@@ -87,13 +94,66 @@ def read_csv_windows(source: DataSource) -> dict[str, NDArray[Any]]:
     notes = [f"{note}; {_describe_left_out(left_out)}" if left_out else note]
     if others:
         notes.append(f"files and folders that are no .csv file are left out: {shorten_names(others)}")
+    clocks = [_measure_clock(table) for table in tables if table.time]
+    if sentence := _describe_pauses(first.time, [clock for clock in clocks if clock is not None]):
+        notes.append(sentence)
+    intervals = [clock.interval for clock in clocks if clock is not None]
     columns = [name for name in first.header if name in channels]
     return {
+        **({"interval": np.asarray(np.median(intervals))} if intervals else {}),
         **_cut_tables(path, folder, source, tables, channels, names, notes),
         "channels": np.array(channels),
         "columns": np.array(columns),
         "notes": np.array(notes),
     }
+
+
+@dataclass(frozen=True)
+class RowClock:
+    """Summary of the column of times of a file.
+
+    Attributes:
+        interval: usual time between two rows, in seconds.
+        pauses: number of rows that follow much later than usual.
+        longest: the longest pause, in seconds.
+        steps_back: number of rows that are earlier than the row above.
+    """
+
+    interval: float
+    pauses: int
+    longest: float
+    steps_back: int
+
+
+def _measure_clock(table: CsvTable) -> RowClock | None:
+    """Return interval, pauses and steps back of the times of a file, or None for few times.
+
+    Times may have a low resolution, such as a second. No step of one or two units is a pause.
+    """
+    times = np.frombuffer(table.times, np.float64)
+    steps = np.diff(times[np.isfinite(times)])
+    forward = steps[steps > 0]
+    if len(steps) < MIN_GROWING_STEPS or not len(forward):
+        return None
+    longest_usual = max(PAUSE_FACTOR * float(np.median(steps)), MAX_USUAL_UNITS * float(forward.min()))
+    usual = steps[(steps >= 0) & (steps <= longest_usual)]
+    pauses = steps[steps > longest_usual]
+    return RowClock(
+        interval=float(usual.mean()),
+        pauses=len(pauses),
+        longest=float(pauses.max(initial=0)),
+        steps_back=int((steps < 0).sum()),
+    )
+
+
+def _describe_pauses(name: str, clocks: Sequence[RowClock]) -> str:
+    pauses, steps_back = (sum(getattr(clock, key) for clock in clocks) for key in ("pauses", "steps_back"))
+    parts = []
+    if pauses:
+        parts.append(f"{pauses} pauses of up to {max(clock.longest for clock in clocks):.3g} s")
+    if steps_back:
+        parts.append(f"{steps_back} rows that are earlier than the row above")
+    return f"the times in {name} have {' and '.join(parts)}; {PAUSE_REMEDY}" if parts else ""
 
 
 def _choose_channels(table: CsvTable, request: ColumnRequest) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -109,7 +169,7 @@ def _choose_channels(table: CsvTable, request: ColumnRequest) -> tuple[tuple[str
             left_out[name] = _describe_text(table.texts[name][0]) if name in table.texts else "empty"
         elif name in table.unnamed:
             left_out[name] = f"no name, {COUNTS_ROWS}" if _counts_rows(values) else NO_NAME
-        elif is_epoch_time(float(values.min()), float(values.max())):
+        elif find_epoch_unit(float(values.min()), float(values.max())):
             left_out[name] = "time since 1970"
         else:
             channels.append(name)

@@ -12,14 +12,18 @@ MAX_EPOCH_S = 4.2e9
 EPOCH_UNITS = (1.0, 1e3, 1e6, 1e9)
 
 
-def is_epoch_time(low: float, high: float) -> bool:
-    """Return whether values are times since 1970, in seconds, milliseconds, microseconds or nanoseconds.
+def find_epoch_unit(low: float, high: float) -> float:
+    """Return how many units a second has if values are times since 1970, otherwise 0.
+
+    The unit is a second, a millisecond, a microsecond or a nanosecond.
 
     Args:
         low: smallest value.
         high: largest value.
     """
-    return any(MIN_EPOCH_S * unit <= low <= high <= MAX_EPOCH_S * unit for unit in EPOCH_UNITS)
+    return next(
+        (unit for unit in EPOCH_UNITS if MIN_EPOCH_S * unit <= low <= high <= MAX_EPOCH_S * unit), 0.0
+    )
 
 
 def count_windows(rows: int, window: int, step: int) -> int:

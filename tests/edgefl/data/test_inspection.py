@@ -417,6 +417,8 @@ def test_devices_with_other_forms_of_labels_are_found() -> None:
         ("channel-names", WARNING, [CHANNELS, {**CHANNELS, "columns": np.array(["az", "ax"])}]),
         ("channel-names", None, [CHANNELS, CHANNELS]),
         ("channel-names", None, [CHANNELS, {}]),
+        ("rates", WARNING, [{"interval": np.asarray(0.02)}, {"interval": np.asarray(0.04)}]),
+        ("rates", None, [{"interval": np.asarray(0.02)}, {"interval": np.asarray(0.025)}, {}]),
     ],
 )
 def test_what_a_class_a_channel_and_a_value_mean_is_compared(kind, severity, changes) -> None:

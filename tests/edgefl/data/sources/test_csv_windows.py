@@ -336,6 +336,41 @@ def test_positions_and_growing_numbers_are_names_of_columns(tmp_path, header) ->
     assert read(tmp_path / "a.csv", label="label")["channels"].tolist() == header.split(",")[:-1]
 
 
+def write_times(path, cells) -> list[str]:
+    path.write_text("\n".join(["t,ax,label", *(f"{cell},{i % 2},a" for i, cell in enumerate(cells))]))
+    return notes(path)[1:]
+
+
+@pytest.mark.parametrize(
+    ("cells", "sentence"),
+    [
+        (
+            [1_764_000_000_000 + 20 * i + (60_000 if i > 14 else 0) for i in range(30)],
+            "1 pauses of up to 60 s;",
+        ),
+        ([1_764_000_000 + i // 5 + (9 if i > 14 else 0) for i in range(30)], "1 pauses of up to 10 s;"),
+        ([f"2026-11-28T{12 + i // 15}:00:{i:02}+01:00" for i in range(30)], "1 pauses of up to 3.6e+03 s;"),
+        ([1_764_000_000 + 7 * i % 30 for i in range(30)], "rows that are earlier than the row above;"),
+        ([1_764_000_000_000 + 20 * i + 7 * i % 15 for i in range(30)], None),
+        ([1_764_000_000 + i // 5 for i in range(30)], None),
+        (["2026-11-28"] * 30, None),
+        ([f"12:00:{2 * i:02}" for i in range(30)], None),
+        ([1_764_000_000, 1_764_000_001, 1_764_003_600], None),
+    ],
+)
+def test_times_with_pauses_are_named(tmp_path, cells, sentence) -> None:
+    """Half a minute with one reading each 20 ms, five each second, or one each second."""
+    sentences = write_times(tmp_path / "a.csv", cells)
+    assert not sentences if sentence is None else sentence in sentences[0]
+
+
+def test_usual_time_between_rows_is_measured_whatever_channels_are_read(tmp_path) -> None:
+    write_times(tmp_path / "a.csv", [1_764_000_000_000 + 20 * i + (999 if i > 9 else 0) for i in range(30)])
+    for channels in ((), ("ax",)):
+        arrays = read(tmp_path / "a.csv", label="label", channels=channels)
+        assert float(arrays["interval"]) == pytest.approx(0.02)
+
+
 @pytest.mark.parametrize("cell", ["$0.5", "(1.5)", "<0.9", "0.5 1.5 2.5", '"[0.5, 1.5]"'])
 def test_text_with_a_decimal_number_is_left_out_with_a_warning(tmp_path, cell) -> None:
     (tmp_path / "a.csv").write_text(f"ax,ay,label\n{cell},1,a\n{cell},1,a\n")
