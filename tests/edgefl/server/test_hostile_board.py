@@ -32,6 +32,11 @@ def list_figures(begins, honest):
 def check_decisions(network):
     """Assert that the decisions are within the figures of the honest boards."""
     *rounds, last = network.closed
+    for begin in (begin for action in network.closed for begin in action.begins):
+        for name, value in begin.metrics.items():
+            is_share = name.partition("_")[0] in ("accuracy", "auc", "r2", "score")
+            low, high = (0.0, 1.0) if is_share else (-1e15, 1e15)
+            assert math.isnan(value) or low <= value <= high, f"{name} is {value}"
     for action in rounds:
         honest = list_figures(action.begins, network.honest)
         assert len(honest) == HONEST_BOARDS, "every honest board takes part in every round"

@@ -17,6 +17,7 @@ from edgefl.server import rounds
 from edgefl.server.blobs import CHUNK_REPEAT_S, MANIFEST_REPEAT_S, MAX_WANT_WAIT_S, WANT_WINDOW_S, BlobServer
 from edgefl.server.events import DroppedClient
 from edgefl.server.uploads import MAX_UPLOAD_IDLE_S, Uploads
+from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.verdict import judge_federation
 from edgefl.wire.chunks import CHUNK_BYTES, count_chunks, slice_chunk
 from edgefl.wire.messages import Begin, Summary, Want
@@ -29,6 +30,7 @@ from mqtt_broker.aggregator.results import (
     save_result,
     summarize_round,
 )
+from mqtt_broker.aggregator.run_log import append_round
 from mqtt_broker.broker import dev_broker as embedded
 from tests.support.ports import choose_port
 
@@ -254,6 +256,15 @@ def test_round_summary_is_correct_and_result_is_strict_json(tmp_path):
     assert (parsed["losses"], parsed["seconds"]) == ([2.5, None], 1.23)
     assert parsed["left_out"] == [{"round": 2, "id": "b"}]
     assert (parsed["verdict"]["devices"], parsed["verdict"]["means"]["shipped"]) == (1, None)
+
+
+def test_figure_with_the_name_of_an_own_field_replaces_nothing_in_the_results(tmp_path):
+    begins = [make_begin("a", metrics={"id": 5.0, "num_samples": 1e6, "loss": 1.0}), make_begin("b")]
+    assert [row["id"] for row in make_client_rows(begins)] == ["a", "b"]
+    closed = rounds.open_round(1, ["a", "b"], quorum=1.0, deadline_s=10, grace_s=1, now=0)
+    append_round(summarize_round(closed, "federate", begins, [], 10, 20, 1.5), begins, tmp_path)
+    updates = json.loads(AggregatorFiles(tmp_path).rounds.read_text())["updates"]
+    assert {client_id: row["num_samples"] for client_id, row in updates.items()} == {"a": 4.0, "b": 4.0}
 
 
 def test_plan_of_another_algorithm_or_without_weights_is_refused(toys, tmp_path):
