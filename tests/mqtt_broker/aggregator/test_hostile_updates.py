@@ -8,6 +8,7 @@ import sqlite3
 from contextlib import closing
 
 import numpy as np
+import pytest
 
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.wire.tensors import encode_models
@@ -81,3 +82,43 @@ def test_journal_with_an_unusable_update_is_continued_without_its_client(
     assert again.end() == 0, again.err
     assert load_state(federation.out).scalars["left-out/pi-2"] == 1.0
     assert federation.result()["left_out"] == [{"round": 1, "id": "pi-2"}]
+
+
+LIES = {
+    "loss": 1e300,
+    "accuracy": -24999930.0,
+    "accuracy_shipped": 0.0,
+    "r2_shipped": 1.0,
+    "id": 7.0,
+    "test_gained": 0.0,
+    "test_lost": 2.0**53 - 1,
+}
+
+
+@pytest.mark.slow
+def test_devices_get_their_models_beside_a_board_with_absurd_figures(federate, mosquitto_url, puppet, toys):
+    """The median of the honest devices decides, so the training does not count as diverged."""
+    rounds = 5
+    federation = federate(
+        mosquitto_url, rounds=rounds, min_clients=4, algorithm="fedavg", evaluate=True, upload_slots=1
+    )
+    aggregator = federation.aggregator()
+    aggregator.wait_for("waiting for devices")
+    hostile = puppet(federation, "pi-0")
+    devices = [federation.device(f"pi-{i}", toys.shard(i)) for i in (1, 2, 3)]
+    zeros = {"global": {name: np.zeros_like(array) for name, array in toys.weights().items()}}
+    for number in range(1, rounds + 1):
+        task = await_task(hostile, number)
+        receipt = hostile.send(task, encode_models(zeros), num_samples=100_000, metrics=LIES)
+        assert receipt.outcome == "ok", receipt
+    last = await_task(hostile, rounds + 1, "personalize")
+    assert hostile.send(last, encode_models({}), metrics=LIES).outcome == "ok"
+    assert [process.end() for process in (aggregator, *devices)] == [0, 0, 0, 0], aggregator.err
+    result = federation.result()
+    assert [row["id"] for row in result["clients"]] == ["pi-0", "pi-1", "pi-2", "pi-3"]
+    assert all(loss < 2.0 for loss in result["losses"])
+    assert "accuracy -" not in aggregator.err and "diverged" not in aggregator.err
+    assert result["verdict"]["measure"] == "accuracy"
+    assert result["verdict"]["overall"] != "worse"
+    for device in devices:
+        assert json.loads(device.out.splitlines()[-1])["metrics"]["accuracy_mixture"] > 0.5
