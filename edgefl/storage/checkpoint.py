@@ -22,6 +22,7 @@ NOTE_TENSOR = "note.json"
 
 The metadata of a safetensors header has no fixed order, so the same state could give different bytes.
 """
+_DAMAGE_REMEDY = "restore it from a backup or make it again"
 
 
 def _encode(kind: str, note: Mapping[str, object], groups: Mapping[str, Weights]) -> bytes:
@@ -51,7 +52,7 @@ def _decode(
             raise ValueError("a scalar is not a number")
     except (SafetensorError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise StateError(
-            f"this file is not a {kind} (truncated or foreign): {error}; remove it to start again"
+            f"this file is not a {kind} (truncated or foreign): {error}; {_DAMAGE_REMEDY}"
         ) from error
     groups: dict[str, dict[str, np.ndarray]] = {}
     for key, array in tensors.items():
@@ -81,7 +82,7 @@ def decode_server_state(blob: bytes) -> ServerState:
     if note.get("sha256") != digest:
         raise StateError(
             f"this server state has the sha256 {digest}, expected {str(note.get('sha256'))[:64]}: the file "
-            "is damaged"
+            f"is damaged; {_DAMAGE_REMEDY}"
         )
     models = {g.removeprefix("models/"): w for g, w in groups.items() if g.startswith("models/")}
     slots = {g.removeprefix("slots/"): w for g, w in groups.items() if g.startswith("slots/")}

@@ -109,6 +109,8 @@ WRITE_REMEDIES: Mapping[int | None, str] = {
     errno.EROFS: "its disk is read-only: make it writable, or choose a directory on another disk",
     errno.EACCES: "let this account write there, or choose another directory",
     errno.EPERM: "let this account write there, or choose another directory",
+    errno.EISDIR: "remove that directory, or choose another directory",
+    errno.ENOTDIR: "a parent of it is a file: choose another directory",
 }
 """Remedies for errors that more free space does not help with."""
 

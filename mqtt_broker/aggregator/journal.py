@@ -247,6 +247,17 @@ class Journal:
             row = self._database.execute("select phase from round where number = ?", (number + 1,)).fetchone()
         return None if row is None else self.read_round(number + 1, row[0])
 
+    def read_last_number(self) -> int:
+        """Return the number of the last round that is closed or has accepted updates, 0 without such a
+        round.
+        """
+        with self._translate_errors():
+            (number,) = self._database.execute(
+                "select max(number) from (select number from accepted union all select number from round "
+                "where closed)"
+            ).fetchone()
+        return int(number or 0)
+
     def open_round(self, opened: OpenedRound) -> OpenedRound:
         """Store a round before its tasks are sent, and return it."""
         with self._begin_transaction() as database:

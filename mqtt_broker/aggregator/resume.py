@@ -12,6 +12,7 @@ from edgefl.algorithms import PHASE_DONE
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError, LinkError, StateError, WireError
 from edgefl.storage.aggregator_directory import AggregatorFiles
+from edgefl.system.files import remove_state
 from edgefl.transport.link import Link, Message
 from edgefl.wire.messages import STOPPED_PHASE, State
 from edgefl.wire.strict_json import decode_json
@@ -85,7 +86,7 @@ def resume_or_start(
     if not (existing or fresh):
         _check_no_remains(files)
     for path in (files.server_state, files.result, files.rounds, files.clusters, files.note):
-        path.unlink(missing_ok=True)
+        remove_state(path, "choose another --out")
     started = FederationStart(secrets.token_hex(8), json.dumps(settings), time.time())
     write_run_note(config, out)
     journal.start(started)

@@ -171,9 +171,10 @@ class Storage:
             initial: server state before the first round.
 
         Raises:
-            StateError: a file is damaged or cannot be read.
+            StateError: a file is damaged or cannot be read, or the state is older than the journal.
         """
         state = load_state(self._directory) or initial
+        self._check_age(state)
         phase = choose_phase(config, state)
         opened = self._journal.read_round(state.round, phase)
         begins: list[Begin] = []
@@ -196,6 +197,17 @@ class Storage:
             self._journal.read_next_round(state.round),
             str(self._masked_sum),
         )
+
+    def _check_age(self, state: ServerState) -> None:
+        """Raise StateError if a later state was stored, because the updates before it are removed."""
+        last = self._journal.read_last_number()
+        if last > state.round:
+            files = AggregatorFiles(self._directory)
+            age = f"is of round {state.round}" if files.server_state.exists() else "is missing"
+            raise StateError(
+                f"{files.server_state} {age}, but {files.journal} holds updates of round {last}; restore "
+                "both from the same backup, or start again with --fresh"
+            )
 
     def _restore(
         self, opened: OpenedRound, algorithm: Algorithm, state: ServerState

@@ -235,6 +235,20 @@ def test_restart_accepts_changed_limits_and_clients(change, tmp_path):
         assert resume_or_start(journal, replace(config, **change), "p", tmp_path, False) == (first, True)
 
 
+def test_directory_in_place_of_a_file_is_an_error_with_a_remedy(tmp_path):
+    files = AggregatorFiles(tmp_path)
+    with Journal(tmp_path) as journal:
+        files.server_state.mkdir()
+        with pytest.raises(
+            StateError, match=r"cannot remove .*/server_state\S+: Is a directory; remove that directory, or"
+        ):
+            resume_or_start(journal, FederationConfig(), "p", tmp_path, fresh=True)
+    other = tmp_path / "other"
+    AggregatorFiles(other).journal.mkdir(parents=True)
+    with pytest.raises(StateError, match=r"Is a directory: .*; remove that directory, or choose another"):
+        Journal(other)
+
+
 @pytest.mark.parametrize("damage", ["missing", "empty"])
 @pytest.mark.parametrize("name", ["server_state", "result", "rounds"])
 def test_results_without_a_journal_are_not_removed(name, damage, tmp_path):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tracemalloc
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,12 +39,14 @@ from mqtt_broker.aggregator import journal as journal_module
 from mqtt_broker.aggregator import state_writer
 from mqtt_broker.aggregator import storage as storage_module
 from mqtt_broker.aggregator.journal import Journal
+from mqtt_broker.aggregator.results import save_state
 from mqtt_broker.aggregator.storage import Storage
 from tests.support.numpy_learner.softmax import softmax_spec
 
 SIZE = 3
 EXPECTED = {"global": (TensorSpec("w", (SIZE,)),)}
 SPEC = softmax_spec("fedavg", inputs=4, features=4, classes=3, options={})
+INITIAL = ServerState(1, "federate", {"global": {"w": np.zeros(SIZE, np.float32)}})
 WRITER_PROGRAM = """
 import sys
 from pathlib import Path
@@ -383,9 +386,8 @@ def resume(tmp_path):
     """
     config = FederationConfig(rounds=3, seed=1)
     algorithm = make_algorithm("fedavg", None, SPEC.options)
-    initial = ServerState(1, "federate", {"global": {"w": np.zeros(SIZE, np.float32)}})
 
-    def start(state=initial):
+    def start(state=INITIAL):
         with open_storage(tmp_path) as storage:
             return storage.resume(config, SPEC, algorithm, state), list_values(storage)
 
@@ -427,6 +429,38 @@ def test_round_reopens_for_a_missing_or_damaged_update(damage, is_closed, tmp_pa
     resumed, found = resume()
     assert (resumed.opened.is_closed, list(resumed.losses)) == (True, [0.5])
     assert found == [("pi-1", 1.0), ("pi-2", 2.0)]
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+@pytest.mark.parametrize("older", ["is missing", "is of round 1"])
+def test_state_that_is_older_than_the_journal_is_an_error(older, is_closed, tmp_path, resume):
+    """The updates of round 1 were removed when round 2 accepted its first update."""
+    with open_storage(tmp_path) as storage:
+        for number in (1, 2):
+            opened = open_round(storage, number)
+            commit(storage, opened, make_update("pi-1", 1, number))
+            if number == 1 or is_closed:
+                close_round(storage, opened)
+            if number == 1:
+                storage.apply(SaveState(replace(INITIAL, round=2)))
+                storage.wait()
+    assert resume()[0].opened.number == 2
+    path = AggregatorFiles(tmp_path).server_state
+    path.unlink()
+    if older != "is missing":
+        save_state(INITIAL, tmp_path)
+    with pytest.raises(StateError, match=rf"{older}, but .* updates of round 2; restore both .*--fresh"):
+        resume()
+
+
+def test_state_may_be_missing_until_the_second_round_has_an_update(tmp_path, resume):
+    with open_storage(tmp_path) as storage:
+        first = open_round(storage, 1)
+        commit(storage, first, make_update("pi-1", 1))
+        close_round(storage, first)
+        open_round(storage, 2)
+    resumed, found = resume()
+    assert (resumed.opened.number, resumed.following.number, found) == (1, 2, [("pi-1", 1.0)])
 
 
 def test_personalization_needs_no_tensors_after_a_restart(tmp_path, resume):
