@@ -287,6 +287,8 @@ def compare_typical_device(counts: Sequence[tuple[int, int]]) -> Comparison:
     root of the median number of those samples, as in McNemar's test. All three are medians, so fewer than
     half of the devices cannot move the result beyond what the counts of the other devices allow.
 
+    A median of one or two devices is their mean. McNemar's exact test of all their samples takes its place.
+
     Args:
         counts: gained and lost samples of each device.
 
@@ -298,6 +300,8 @@ def compare_typical_device(counts: Sequence[tuple[int, int]]) -> Comparison:
     """
     if not counts:
         return ""
+    if len(counts) <= 2:
+        return compare_with_local(sum(gained for gained, _ in counts), sum(lost for _, lost in counts))
     gains = [gained - lost for gained, lost in counts]
     typical = statistics.median(gains)
     spread = max(

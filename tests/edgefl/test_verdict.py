@@ -415,10 +415,13 @@ def test_at_most_five_of_a_hundred_equal_models_are_called_better():
     [
         ([], ""),
         ([(0, 0)], "as good"),
-        ([(4, 0)], "as good"),  # 4 / (1.2533 x 2) = 1.60
-        ([(5, 0)], "better"),  # 5 / (1.2533 x 2.236) = 1.78
+        ([(4, 0)], "as good"),  # P(X >= 4) = .0625 of Binomial(4, 1/2)
+        ([(5, 0)], "better"),  # P(X >= 5) = .0313
         ([(0, 5)], "worse"),
-        ([(2, 0)] * 2, "as good"),  # 2 / (.8862 x 1.4142) = 1.60
+        ([(20, 9)], "better"),  # P(X >= 20) = .0307 of Binomial(29, 1/2)
+        ([(19, 10)], "as good"),  # P(X >= 19) = .0680
+        ([(12, 4), (8, 5)], "better"),  # both together have 20 and 9
+        ([(2, 0)] * 2, "as good"),  # P(X >= 4) = .0625 of Binomial(4, 1/2)
         ([(2, 0)] * 3, "better"),  # 2 / (.7236 x 1.4142) = 1.95
         ([(9, 0), (0, 0), (0, 0)], "as good"),  # most devices gain nothing
         ([(9, 0), (5, 0), (4, 0), (0, 9)], "better"),  # 4.5 / (.6267 x 2.5 x 1.4826) = 1.94
