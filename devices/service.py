@@ -206,6 +206,7 @@ class DeviceService:
         self._paused = ""
         self._refused_plan = ""
         self._failed_task = ""
+        self._checked_session = ""
         self._retry_s = FIRST_RETRY_S
         self._is_stopped = False
 
@@ -376,10 +377,12 @@ class DeviceService:
             Superseded: the aggregator no longer waits for the answer.
             TaskRefusedError: this device cannot or must not answer the task.
             CannotMaskError: the task is masked, and this device lacks a package for it.
+            DataError: this device took part in this session with other samples.
             PlanError: this device cannot run the plan, or the plan names code that is not allowed.
             ConfigError: the plan has options that its algorithm does not accept.
         """
         self._update_availability(at_work=True)
+        self._check_samples(task.session)
         progress = self._store.read_progress()
         if should_mask(task, progress):
             raise TaskRefusedError(
@@ -471,11 +474,7 @@ class DeviceService:
             PlanError: this device cannot run the plan, or the plan names code that is not allowed.
         """
         session = self._session
-        progress = self._store.read_progress()
-        if progress and progress.session == state.session and progress.phase != PHASE_PERSONALIZE:
-            sketch = self._store.read_note().get("sketch", [])
-            if gone := self._samples.check_sketch(sketch, self._settings.state):
-                LOGGER.warning(gone)
+        self._check_samples(state.session)
 
         def is_needed() -> bool:
             newest = session.task or session.state
@@ -488,6 +487,20 @@ class DeviceService:
             self._accept()
         self._availability.unchecked = False
         self._update_availability(at_work=False)
+
+    def _check_samples(self, session: str) -> None:
+        """Compare the samples with those of earlier rounds, once for each session.
+
+        Raises:
+            DataError: this device took part in this session with other samples.
+        """
+        progress = self._store.read_progress()
+        took_part = progress and progress.session == session and progress.phase != PHASE_PERSONALIZE
+        if took_part and session != self._checked_session:
+            sketch = self._store.read_note().get("sketch", [])
+            if gone := self._samples.check_sketch(sketch, self._settings.state):
+                LOGGER.warning(gone)
+        self._checked_session = session
 
     def _load_plan(self, sha256: str, is_needed: Callable[[], bool]) -> Plan:
         try:

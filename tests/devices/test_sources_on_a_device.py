@@ -157,8 +157,9 @@ def test_missing_data_source_is_an_error(tmp_path, more, error):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("arrives_first", ["state", "task"])
 def test_state_of_a_running_federation_refuses_other_samples(
-    federate, mosquitto_url, toys, fake_aggregator, tmp_path
+    arrives_first, federate, mosquitto_url, toys, fake_aggregator, tmp_path
 ):
     federation = federate(mosquitto_url)
     aggregator = fake_aggregator(federation)
@@ -172,6 +173,13 @@ def test_state_of_a_running_federation_refuses_other_samples(
     first.wait_for("round 1 federate")
     first.popen.terminate()
     assert first.end() == 0, first.err
+    if arrives_first == "task":
+        aggregator.send_state("stopped", 1)
+    while aggregator.next("status").online:
+        pass
     other = federation.device("pi-1", None, "--data", tmp_path / "2.npz")
+    if arrives_first == "task":
+        assert aggregator.next("status").online, other.err
+        aggregator.send_task(2)
     assert other.end() == 1
     assert "0 of 32 compared samples of the last start are still in" in other.err
