@@ -190,7 +190,7 @@ class DeviceStore:
             )
 
     def _recover(self) -> str:
-        """Return to the previous round if the files of the last round are damaged.
+        """Return to the previous round if the files of the last round are damaged or missing.
 
         Returns:
             A message for the log, empty if nothing is damaged.
@@ -199,12 +199,14 @@ class DeviceStore:
             StateError: the files of the previous round are damaged too, or a file cannot be read or written.
         """
         path = self._files.progress
+        before = _read(self._files.progress_before)
         try:
             self._check(path)
-            return ""
+            if before is None or path.exists():
+                return ""
+            damage = StateError(f"{path} is missing; remove {path.parent} to start with an empty state")
         except StateError as error:
             damage = error
-        before = _read(self._files.progress_before)
         if before is None:  # The damaged round was the first
             with write_errors(self._files.progress_damaged, STATE_ACCESS_REMEDY):
                 path.replace(self._files.progress_damaged)
@@ -217,8 +219,8 @@ class DeviceStore:
             raise damage from None
         write_state(path, before, SECRET_MODE)
         return (
-            "the files of the last round are damaged, as after a power cut; this device continues from "
-            "the previous round"
+            "files of the last round are damaged or missing, as after a power cut; this device continues "
+            "from the previous round"
         )
 
     def _check(self, path: Path) -> None:

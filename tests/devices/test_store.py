@@ -105,6 +105,22 @@ def test_store_resumes_from_previous_round_when_last_files_are_damaged(tmp_path,
     assert finish_round(reopened, 2, update=b"second").round == 2
 
 
+def test_store_resumes_from_previous_round_when_progress_is_missing(tmp_path):
+    store = DeviceStore(tmp_path, "pi-1")
+    before = finish_round(store, 1)
+    finish_round(store, 2)
+    store.close()
+    (tmp_path / "progress.json").unlink()
+    reopened = DeviceStore(tmp_path, "pi-1")
+    assert "from the previous round" in reopened.recovered
+    assert reopened.read_progress() == before
+    reopened.close()
+    for name in ("progress.json", before.update):
+        (tmp_path / name).unlink()
+    with pytest.raises(StateError, match=r"progress.json is missing; .*start with an empty state"):
+        DeviceStore(tmp_path, "pi-1")
+
+
 def test_damaged_first_round_starts_again_and_keeps_the_file(tmp_path):
     store = DeviceStore(tmp_path, "pi-1")
     store.save_note({"id": "pi-1"})
@@ -133,7 +149,7 @@ def test_directories_in_place_of_files_are_named(tmp_path):
     store = DeviceStore(tmp_path, "pi-1")
     leftover = tmp_path / "update-0"
     leftover.mkdir()
-    with pytest.raises(StateError, match=rf"cannot remove {leftover}: Is a directory; let this account"):
+    with pytest.raises(StateError, match=rf"cannot remove {leftover}: Is a directory; remove that directory"):
         finish_round(store)
     leftover.rmdir()
     store.close()
@@ -141,7 +157,7 @@ def test_directories_in_place_of_files_are_named(tmp_path):
     progress.write_bytes(progress.read_bytes()[:-3])
     damaged = tmp_path / "progress.json.damaged"
     (damaged / "child").mkdir(parents=True)
-    with pytest.raises(StateError, match=rf"cannot write {damaged}: Is a directory; let this account"):
+    with pytest.raises(StateError, match=rf"cannot write {damaged}: Is a directory; remove that directory"):
         DeviceStore(tmp_path, "pi-1")
     (damaged / "child").rmdir()
     damaged.rmdir()
@@ -169,7 +185,7 @@ def test_pending_task_that_cannot_be_removed_is_named(tmp_path):
     pending.forget()  # a task that was never stored is no error
     path = tmp_path / "unsent.json"
     (path / "child").mkdir(parents=True)
-    with pytest.raises(StateError, match=rf"cannot remove {path}: .*; let this account write"):
+    with pytest.raises(StateError, match=rf"cannot remove {path}: .*; remove that directory"):
         pending.forget()
 
 
