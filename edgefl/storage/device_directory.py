@@ -7,6 +7,7 @@ digest and the id of its plan, which is the sha256 of the whole plan. This detec
 that do not belong together.
 """
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from edgefl.errors import EdgeflError, StateError
 from edgefl.plan.spec import Plan, load_plan, save_plan
 from edgefl.storage.checkpoint import decode_stored_mixture, encode_mixture
 from edgefl.storage.directory import STATE_FORMAT, Directory, FileSeries, StoredFile, check_state_format
-from edgefl.system.files import FREE_SPACE_REMEDY, SECRET_MODE, write_errors, write_state
+from edgefl.system.files import FREE_SPACE_REMEDY, SECRET_MODE, parse_json, write_errors, write_state
 from edgefl.types import Mixture
 
 DIGEST_KEY = "sha256"
@@ -134,18 +135,19 @@ def encode_note(note: Mapping[str, Any]) -> bytes:
 
 
 def decode_note(blob: bytes) -> dict[str, Any]:
-    """Read `device.json` and remove its format and its digest.
+    """Read `device.json` and remove its format and its digest. A person may write a file without them.
 
     Raises:
         ValueError: the content is not a JSON object, or differs from its digest.
+        StateError: another version of edgefl wrote it.
     """
-    note = json.loads(blob)
+    note = parse_json(blob)
     if not isinstance(note, dict):
         raise ValueError(f"a {type(note).__name__}, expected an object")
     digest = note.pop(DIGEST_KEY, None)
     if digest is not None and digest != _digest(note):
         raise ValueError(f"its sha256 is {_digest(note)}, expected {digest}")
-    note.pop(FORMAT_KEY, None)
+    check_state_format(note.pop(FORMAT_KEY, STATE_FORMAT), DeviceFiles.note.name, "pass another --state")
     return note
 
 
@@ -159,11 +161,9 @@ def check_note_format(path: Path, blob: bytes) -> None:
     Raises:
         StateError: another version of edgefl wrote it.
     """
-    try:
+    with contextlib.suppress(ValueError):
         decode_note(blob)
-    except ValueError:
-        return
-    check_state_format(json.loads(blob).get(FORMAT_KEY), path, "pass another --state")
+        check_state_format(parse_json(blob).get(FORMAT_KEY), path, "pass another --state")
 
 
 def _digest(note: Mapping[str, Any]) -> str:

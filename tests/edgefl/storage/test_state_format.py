@@ -1,12 +1,16 @@
 """Directories of another version of edgefl are refused with one error."""
 
+import hashlib
 import json
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from devices.detector import read_owner
 from devices.store import DeviceStore
 from edgefl.config import FederationConfig
 from edgefl.errors import StateError
@@ -14,6 +18,7 @@ from edgefl.runs.directory import RunDirectory
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.storage.device_directory import DeviceFiles, decode_note, encode_note
 from edgefl.storage.directory import STATE_FORMAT, check_state_format
+from firmware_export.quantize.device_state import read_state
 from mqtt_broker.aggregator.journal import FederationStart, Journal
 
 OTHER_VERSION = r"was written by another version of edgefl: its format is .*, expected 1; continue with"
@@ -52,6 +57,20 @@ def test_device_state_of_another_version_is_refused(tmp_path: Path) -> None:
     damaged = DeviceStore(tmp_path, "pi-1")
     assert damaged.read_note() == {}, "a damaged note is written again"
     damaged.close()
+
+
+def test_export_and_detector_refuse_a_device_state_of_another_version(tmp_path: Path) -> None:
+    path = DeviceFiles(tmp_path).note
+    content = {"id": "pi-1", "seed": 1, "data": "x.npz", "format": STATE_FORMAT + 1}
+    for note in (content, {**content, "sha256": hash_note(content)}):
+        path.write_text(json.dumps(note))
+        for read in (read_state, read_owner):
+            with pytest.raises(StateError, match=rf"device\.json {OTHER_VERSION} .* another --state"):
+                read(tmp_path)
+
+
+def hash_note(note: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(note, sort_keys=True).encode()).hexdigest()
 
 
 @pytest.mark.parametrize("found", [None, STATE_FORMAT + 1])
