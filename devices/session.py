@@ -13,6 +13,7 @@ from edgefl.errors import WireError
 from edgefl.security.trust import Trust
 from edgefl.server.divergence import read_divergence
 from edgefl.transport.link import Connected, Link, Message
+from edgefl.transport.reconnects import Reconnects
 from edgefl.wire.chunks import CHUNK_BYTES, Assembler, check_chunk_bytes
 from edgefl.wire.masked import MASKED_CODEC, SECAGG_STEPS, parse_attempt
 from edgefl.wire.messages import Claim, Manifest, Receipt, State, Status, Task, Want
@@ -80,6 +81,7 @@ class Session:
         self.limits: dict[str, int] = {}
         self.early_chunks: dict[str, dict[int, bytes]] = {}
         self.progressed_at = time.monotonic()
+        self._reconnects = Reconnects()
 
     def start(self) -> None:
         """Subscribe to the device's topics and publish its status.
@@ -140,7 +142,7 @@ class Session:
         """
         event = self.link.get(timeout_s)
         if isinstance(event, Connected):
-            LOGGER.info(f"the link to the broker is up again at {event.url}")
+            LOGGER.log(*self._reconnects.describe(event.url, time.monotonic()))
             self.publish_status()
         elif isinstance(event, Message):
             try:

@@ -34,18 +34,20 @@ def check_broker(url: str, enrolment: Enrolment | None, federation: str) -> Iter
     client_id = enrolment.client_id if enrolment else f"{DOCTOR_NAME}-{secrets.token_hex(4)}"
     began = time.monotonic()
 
-    def open_link() -> Link:
+    topics = FederationTopics(federation or DOCTOR_NAME)
+
+    def open_link(will: Message | None = None) -> Link:
         context = make_tls_context(enrolment) if enrolment else None
-        return Link(url, f"edgefl-{DOCTOR_NAME}-{secrets.token_hex(8)}", context=context)
+        return Link(url, f"edgefl-{DOCTOR_NAME}-{secrets.token_hex(8)}", will=will, context=context)
 
     try:
-        link = open_link()
+        # Like devices and aggregators, which a broker without retained messages refuses
+        link = open_link(Message(topics.format_device(client_id, "claim"), b"", retained=True))
     except LinkError as error:
         yield _describe_failure("broker", error)
         return
     try:
         yield CheckResult("broker", "ok", f"{link.url} in {1000 * (time.monotonic() - began):.0f} ms")
-        topics = FederationTopics(federation or DOCTOR_NAME)
         access = _check_access(link, topics, client_id)
         yield access
         if access.level == "ok":

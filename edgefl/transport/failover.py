@@ -13,6 +13,18 @@ KEYS_REMEDY = (
     "if the broker's log mentions this certificate, it is revoked or expired: enrol again, otherwise check "
     "host and port"
 )
+SILENT_REMEDY = (
+    f"{BROKER_REMEDY}, or let the broker allow retained messages and QoS 1 (with ?protocol=5 in the url it "
+    "tells what it refuses)"
+)
+REFUSAL_REMEDIES = {
+    "Bad user name or password": "check user and password in the url",
+    "Not authorized": "check user and password in the url",
+    "Unsupported protocol version": "leave ?protocol=5 out of the url",
+    "Retain not supported": "allow retained messages (mosquitto: retain_available true)",
+    "QoS not supported": "allow QoS 1 (mosquitto: max_qos 1 or 2)",
+}
+"""Remedies by the reason with which a broker refuses a login."""
 
 
 class BrokerOrder:
@@ -59,13 +71,11 @@ def explain_refused(url: str, problem: str, timeout_s: float) -> LinkError:
         timeout_s: how long the link waited for an answer, in seconds.
     """
     if not problem:
-        remedy = KEYS_REMEDY if url.startswith("mqtts:") else BROKER_REMEDY
+        remedy = KEYS_REMEDY if url.startswith("mqtts:") else SILENT_REMEDY
         return LinkError(
             f"{url} accepted the connection but did not answer in MQTT within {timeout_s:g} s; {remedy}"
         )
-    remedy = (
-        "leave ?protocol=5 out of the url" if "protocol" in problem else "check user and password in the url"
-    )
+    remedy = REFUSAL_REMEDIES.get(problem, "look at the broker's log")
     return LinkError(f"the broker at {url} refused: {problem}; {remedy}")
 
 

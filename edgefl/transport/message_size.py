@@ -16,6 +16,8 @@ PROBE_TIMEOUT_S = 180.0
 """Longest wait for a message of 240 KiB, which a link of 50 kbit/s needs 80 s to send and to receive."""
 MIN_MESSAGE_BYTES = 32 * 1024
 """Smallest size to try. With a smaller limit, a broker refuses other messages of the protocol too."""
+FIRST_TIMEOUT_S = 20.0
+"""Longest wait for an empty message."""
 
 
 def find_message_size(
@@ -71,17 +73,31 @@ def _is_delivered(open_link: Callable[[], Link], choose_topic: Callable[[bytes],
     with contextlib.ExitStack() as stack:
         stack.callback(link.close, 0.0)  # The acknowledgement of a message that was dropped may never come
         link.subscribe(topic)
+        link.publish(topic, b"")
+        if _await_payload(link, topic, payload, FIRST_TIMEOUT_S) is None:
+            raise LinkError(
+                f"{link.url} closes the connection of an empty message with QoS 1 on {topic}; allow QoS 1 "
+                "(mosquitto: max_qos 1 or 2), or look at its log"
+            )
         # A broker keeps the order of one client, so the empty message arrives after the first or without it
         link.publish(topic, payload)
         link.publish(topic, b"")
-        until = time.monotonic() + PROBE_TIMEOUT_S
-        while time.monotonic() < until:
-            event = link.get(0.1)
-            if isinstance(event, Connected) or not link.is_connected:
-                return False
-            if isinstance(event, Message) and event.payload in (payload, b""):
-                return bool(event.payload)
+        return bool(_await_payload(link, topic, payload, PROBE_TIMEOUT_S))
+
+
+def _await_payload(link: Link, topic: str, payload: bytes, timeout_s: float) -> bytes | None:
+    """Return the payload or an empty one, whichever arrives first. None if the connection ended.
+
+    Raises:
+        LinkError: neither arrives in time.
+    """
+    until = time.monotonic() + timeout_s
+    while time.monotonic() < until:
+        event = link.get(0.1)
+        if isinstance(event, Connected) or not link.is_connected:
+            return None
+        if isinstance(event, Message) and event.payload in (payload, b""):
+            return event.payload
     raise LinkError(
-        f"{link.url} does not deliver a message on {topic} within {PROBE_TIMEOUT_S:g} s; check its access "
-        "list"
+        f"{link.url} does not deliver a message on {topic} within {timeout_s:g} s; check its access list"
     )

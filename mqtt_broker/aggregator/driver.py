@@ -35,6 +35,7 @@ from edgefl.server.events import (
 from edgefl.server.presence import ClientLineLimit
 from edgefl.server.round_server import RoundServer
 from edgefl.transport.link import Connected, Link, Message
+from edgefl.transport.reconnects import Reconnects
 from edgefl.types import ServerState
 from edgefl.wire.messages import JOINING_PHASE, STOPPED_PHASE, State, Task
 from edgefl.wire.strict_json import encode_json
@@ -108,6 +109,7 @@ class Driver:
         self._storage = storage
         self._hooks = hooks
         self._line_limit = ClientLineLimit()
+        self._reconnects = Reconnects()
         self._paused: frozenset[str] = frozenset()
         self._load = 0
         self._dropped = 0
@@ -157,7 +159,7 @@ class Driver:
         received = self._link.get(min(wait, max(0.0, self._server.get_timer() - time.monotonic())))
         event: Event | None = None
         if isinstance(received, Connected):
-            LOGGER.info(f"the link to the broker is up again at {received.url}")
+            LOGGER.log(*self._reconnects.describe(received.url, time.monotonic()))
             event = LinkRestored()
         elif received is not None:
             event = self._read_event(received)

@@ -5,7 +5,8 @@ import secrets
 import pytest
 
 from edgefl.errors import LinkError
-from edgefl.transport.link import Link
+from edgefl.transport import message_size
+from edgefl.transport.link import Link, Message
 from edgefl.transport.message_size import find_message_size
 from mqtt_broker.broker.dev_broker import LOOPBACK_HOST, find_mosquitto
 from tests.mqtt_broker.test_doctor import run_doctor
@@ -83,6 +84,36 @@ def test_broker_for_tiny_messages_ends_the_aggregator_with_remedy(federate, limi
     aggregator = federate(limited_url("max_packet_size 20000")).aggregator()
     assert aggregator.end() == 1
     assert "does not deliver messages of 245760 bytes (chunk_bytes); raise its limit" in aggregator.err
+
+
+def test_broker_without_qos_1_is_not_reported_as_a_limit_of_chunks(limited_url):
+    url = limited_url("max_qos 0")
+    with pytest.raises(LinkError, match=rf"{url} closes .* QoS 1 on {TOPIC}; allow QoS 1"):
+        find_message_size(lambda: Link(url, f"size-{secrets.token_hex(4)}"), lambda _: TOPIC, CHUNK_BYTES)
+
+
+def test_broker_that_drops_all_messages_is_not_waited_for_long(limited_url, tmp_path, monkeypatch):
+    monkeypatch.setattr(message_size, "FIRST_TIMEOUT_S", 0.5)
+    (tmp_path / "acl").write_text("topic read #\n")
+    url = limited_url(f"user {tmp_path.owner()}\nacl_file {tmp_path}/acl")
+    with pytest.raises(LinkError, match=rf"message on {TOPIC} within 0.5 s; .* access list"):
+        find_message_size(lambda: Link(url, f"size-{secrets.token_hex(4)}"), lambda _: TOPIC, CHUNK_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("settings", "remedy"),
+    [("retain_available false", "retain_available true"), ("max_qos 0", "max_qos 1 or 2")],
+)
+def test_broker_without_retained_messages_or_qos_1_is_named_with_mqtt_5(limited_url, settings, remedy):
+    url = limited_url(settings)
+    will = Message(TOPIC, b"", retained=True)
+    with pytest.raises(LinkError, match=rf"not supported; allow .*{remedy}"):
+        Link(f"{url}?protocol=5", "will", will=will)
+    with pytest.raises(LinkError, match=r"did not answer in MQTT .*\?protocol=5 in the url"):
+        Link(url, "will", will=will, timeout_s=1.0)
+    code, checks = run_doctor("--broker", f"{url}?protocol=5")
+    assert (code, checks["broker"]["level"]) == (1, "fail")
+    assert remedy in checks["broker"]["remedy"]
 
 
 def test_unreachable_broker_is_an_error():

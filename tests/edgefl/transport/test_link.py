@@ -190,3 +190,19 @@ def test_silent_tls_broker_error_mentions_a_revoked_certificate():
     silent = str(explain_refused("mqtts://a.local:8883", "", 10.0))
     assert "within 10 s" in silent and "revoked or expired" in silent
     assert "start one" in str(explain_refused("mqtt://a.local:1883", "", 10.0))
+
+
+@pytest.mark.parametrize(
+    ("reason", "remedy"),
+    [
+        ("Not authorized", "check user and password in the url"),
+        ("Bad user name or password", "check user and password in the url"),
+        ("Unsupported protocol version", "leave ?protocol=5 out of the url"),
+        ("Retain not supported", "allow retained messages (mosquitto: retain_available true)"),
+        ("QoS not supported", "allow QoS 1 (mosquitto: max_qos 1 or 2)"),
+        ("Server busy", "look at the broker's log"),
+    ],
+)
+def test_refusal_has_the_remedy_of_its_reason(reason, remedy):
+    error = explain_refused("mqtt://a.local:1883", reason, 10.0)
+    assert str(error) == f"the broker at mqtt://a.local:1883 refused: {reason}; {remedy}"
