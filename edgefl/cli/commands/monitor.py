@@ -153,7 +153,13 @@ def monitor(
             return
         with raise_on_signal():
             feed.pump_for(wait_s)
-        print_once(feed.snapshot(), as_json)
+        tree = feed.snapshot()
+        if not (tree["phase"] or tree["devices"]):
+            raise LinkError(
+                f"no message of the federation {federation!r} is on {link.url}, expected one within "
+                f"{wait_s:g} s; check its name, raise --wait, or start it with `edgefl aggregator start`"
+            )
+        print_once(tree, as_json)
     except Stopped:
         pass
     finally:

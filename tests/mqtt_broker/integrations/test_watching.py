@@ -138,6 +138,10 @@ def test_monitor_chooses_the_only_federation_or_lists_all(federate, start, own_b
     without_federation = start("monitor", "--broker", url, "--once")
     assert without_federation.end() == 1
     assert "no federation is on" in without_federation.err
+    for kind in ("--once", "--json"):
+        with_typo = start("monitor", "--broker", url, "--federation", "kitchn", kind)
+        assert (with_typo.end(), with_typo.out) == (1, "")
+        assert "no message of the federation 'kitchn' is on" in with_typo.err
     first, second = (federate(url, rounds=1, min_clients=9) for _ in range(2))
     first_aggregator = first.aggregator()
     first_aggregator.wait_for("plan")
