@@ -96,11 +96,14 @@ class BoardNetwork(HostileNetwork):
     Args:
         algorithm: name of the algorithm.
         hostile: the answers of each hostile board to its tasks, in turn.
+        restart_every: number of messages after which the server restarts. 0: it does not restart.
         changes: other settings of the federation.
     """
 
-    def __init__(self, algorithm, hostile, **changes):
+    def __init__(self, algorithm, hostile, restart_every=0, **changes):
         self.closed = []
+        self.restart_every = restart_every
+        self.handled = 0
         count = HONEST_BOARDS + len(hostile)
         # The ids of hostile boards come first and last
         ids = [f"c{i}" for i in range(count)]
@@ -113,8 +116,12 @@ class BoardNetwork(HostileNetwork):
 
     def handle(self, event):
         """Let the server handle an event. No error may end it."""
-        if not self.server.is_done:
-            self.carry_out(self.server.handle(event, self.now))
+        if self.server.is_done:
+            return
+        self.carry_out(self.server.handle(event, self.now))
+        self.handled += 1
+        if self.restart_every and self.handled % self.restart_every == 0 and not self.server.is_done:
+            self.start_server()
 
     def carry_out(self, actions):
         for action in actions:

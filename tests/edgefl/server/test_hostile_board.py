@@ -126,6 +126,18 @@ def test_hostile_boards_end_no_round_of_other_modes(changes, first, second):
     assert {begin.client_id for begin in network.closed[-1].begins} >= set(network.honest)
 
 
+@pytest.mark.parametrize("name", ["fedavg", "fedmix", "aem", "clustered", "fedper"])
+@given(first=answers, second=answers, restart_every=st.integers(20, 45))
+@SLOW_OR_SMALL
+def test_hostile_boards_end_no_round_of_a_server_that_restarts(name, first, second, restart_every):
+    network = BoardNetwork(name, [first, second], restart_every)
+    network.finish()
+    state = network.memory.state
+    assert network.starts > 1 and state.phase == "done"
+    assert not list_left_out_clients(state) & set(network.honest)
+    assert {begin.client_id for begin in network.closed[-1].begins} >= set(network.honest)
+
+
 @given(
     st.lists(st.tuples(st.floats(-1, 1), st.integers(1, 100)), min_size=1, max_size=5),
     st.floats(-1e6, 1e6),
