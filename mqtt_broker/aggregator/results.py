@@ -19,7 +19,7 @@ from edgefl.server.spread import measure_loss, measure_spreads, summarize_accura
 from edgefl.storage.aggregator_directory import AGGREGATOR_SPACE_REMEDY, AggregatorFiles
 from edgefl.storage.checkpoint import decode_server_state, encode_server_state
 from edgefl.system import format as text_format
-from edgefl.system.files import SECRET_MODE, write_state
+from edgefl.system.files import SECRET_MODE, parse_json, write_state
 from edgefl.transport.link import Link
 from edgefl.types import ServerState
 from edgefl.verdict import FederationVerdict, as_dict, judge_federation, name_measure, read_round_metric
@@ -241,7 +241,11 @@ def load_result(out: Path) -> dict[str, Any]:
     """
     path = AggregatorFiles(out).result
     try:
-        result: dict[str, Any] = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise StateError(f"cannot read {path}: {error}; start again with --fresh") from error
+        result: dict[str, Any] = parse_json(path.read_bytes())
+        if not all(row["id"] for row in result["clients"]):
+            raise ValueError("a client has no id")
+    except (OSError, LookupError, TypeError, ValueError) as error:
+        raise StateError(
+            f"cannot read {path}: {error!r}; restore it from a backup, or remove this federation with --fresh"
+        ) from error
     return result

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.config import FederationConfig
-from edgefl.errors import ConfigError, LinkError, PlanError, WireError
+from edgefl.errors import ConfigError, LinkError, PlanError, StateError, WireError
 from edgefl.plan.spec import save_plan
 from edgefl.server import rounds
 from edgefl.server.blobs import CHUNK_REPEAT_S, MANIFEST_REPEAT_S, MAX_WANT_WAIT_S, WANT_WINDOW_S, BlobServer
@@ -25,6 +25,7 @@ from edgefl.wire.strict_json import decode_json, encode_json
 from mqtt_broker.aggregator.plan_source import build_plan_in_child, open_built_plan
 from mqtt_broker.aggregator.results import (
     describe_round,
+    load_result,
     make_client_rows,
     make_result,
     save_result,
@@ -256,6 +257,17 @@ def test_round_summary_is_correct_and_result_is_strict_json(tmp_path):
     assert (parsed["losses"], parsed["seconds"]) == ([2.5, None], 1.23)
     assert parsed["left_out"] == [{"round": 2, "id": "b"}]
     assert (parsed["verdict"]["devices"], parsed["verdict"]["means"]["shipped"]) == (1, None)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"{}", b'{"clients": 5}', b'{"clients": [5]}', b'{"clients": [{}]}', b"[" * 10_000],
+)
+def test_damaged_result_is_an_error_with_a_remedy(content, tmp_path):
+    path = AggregatorFiles(tmp_path).result
+    path.write_bytes(content)
+    with pytest.raises(StateError, match=rf"cannot read {path}: .*; restore it from a backup, .* --fresh"):
+        load_result(tmp_path)
 
 
 def test_figure_with_the_name_of_an_own_field_replaces_nothing_in_the_results(tmp_path):
