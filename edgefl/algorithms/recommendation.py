@@ -47,8 +47,8 @@ def recommend(devices: Sequence[Mapping[int, int]]) -> Recommendation:
     if _find_median(samples) < FEW_DEVICE_SAMPLES and len(devices) >= MIN_DEVICES:
         reason = (
             f"half of the devices have {_find_median(samples)} samples or fewer; with so few, its models "
-            f"were up to 6 points better than the models of {USUAL_ALGORITHM}, but it sends four times as "
-            "much"
+            f"were 2 points better on average than the models of {USUAL_ALGORITHM}, but it sends four times "
+            "as much"
         )
         return Recommendation(FEW_SAMPLES_ALGORITHM, reason, caution)
     reason = "its models were better than training alone in six of nine federations of real data"

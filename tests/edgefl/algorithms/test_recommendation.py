@@ -1,14 +1,18 @@
 """The algorithm that `edgefl init` recommends: cases by hand, and the federations of the benchmark."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.algorithms.recommendation import recommend
+from edgefl.algorithms.recommendation import FEW_SAMPLES_ALGORITHM, USUAL_ALGORITHM, recommend
 from edgefl.data.dataset import Dataset
 from edgefl.data.partitions.registry import make_shards
 from edgefl.reproduce.outcomes import FEDERATIONS
+
+ROOT = Path(__file__).parents[3]
 
 
 def make_class_counts(*classes: str, samples: int = 100) -> list[dict[int, int]]:
@@ -54,3 +58,17 @@ def test_benchmark_federations_name_the_recommended_algorithm(name):
     shards = make_shards(data, federation.partition, seed=1)
     class_counts = [dict(enumerate(np.bincount(shard.y_train).tolist())) for shard in shards.values()]
     assert recommend(class_counts).algorithm == federation.recommended
+
+
+def test_reasons_state_the_published_results():
+    """The reasons name numbers of the table of int8 models in `docs/results/outcomes.md`."""
+    page = (ROOT / "docs/results/outcomes.md").read_text()
+    _, _, table = page.partition("int8 above local   har")
+    rows = {line.split()[0]: line.split()[1:] for line in table.partition("```")[0].splitlines()[1:]}
+    gains = {name: list(map(float, row)) for name, row in rows.items()}
+    usual = gains[USUAL_ALGORITHM]
+    assert (sum(gain > 0 for gain in usual), len(usual)) == (6, 9)
+    assert "in six of nine federations" in recommend([{0: 100, 1: 100}] * 2).reason
+    few = table.split("\n")[0].split().index("few")
+    assert round(gains[FEW_SAMPLES_ALGORITHM][few + 1] - usual[few + 1]) == 2
+    assert "2 points better on average" in recommend([{0: 5}] * 4).reason
