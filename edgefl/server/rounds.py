@@ -8,8 +8,8 @@ A round closes in one of three cases:
 - The deadline has passed and the quorum is met.
 - The quorum is met and every missing client has been offline for `grace_s`.
 
-A round past its deadline without a quorum is overdue. The caller then sends the tasks again and calls
-`extend_round`. Each extension takes `extension_s`.
+A round past its deadline without a quorum is overdue. The caller then sends the tasks again, admits all other
+available clients, and calls `extend_round`. Each extension takes `extension_s`.
 
 A cohort larger than `enough` is over-selection. An update that answers an earlier round is late. A round
 accepts late updates that are at most `max_staleness` rounds old. When late updates count towards `enough`,

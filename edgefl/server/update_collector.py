@@ -172,23 +172,43 @@ class UpdateCollector:
         missing = rounds.list_missing(self.round)
         will_return = self.presence.list_paused().keys() - self.presence.list_refusing().keys()
         self.round = rounds.extend_round(self.round, self.now, counts=not will_return & set(missing))
+        added = len(self._admit_substitutes())
         self._emit(
             WriteLog(
-                f"round {self.round.number}: no quorum yet, tasks are sent again to {', '.join(missing)}",
+                f"round {self.round.number}: no quorum yet, tasks are sent again to {', '.join(missing)}"
+                + (f", and for the first time to {added} other devices" if added else ""),
                 level=logging.WARNING,
             )
         )
-        self._send_tasks(missing)
+        self._send_tasks(rounds.list_missing(self.round))
+
+    def _admit_substitutes(self) -> tuple[str, ...]:
+        """Add all available clients to a round that misses its quorum, and return the new ones.
+
+        Otherwise a cohort that happens to consist of silent or hostile clients would end the federation. A
+        random sample and the keys of a masked round fix the cohort.
+        """
+        assert self.round is not None
+        if self._is_sample or isinstance(self._tasks, StepTasks):
+            return ()
+        before = self.round.cohort
+        for client_id in self.presence.list_available(self.unavailable):
+            self.round = rounds.admit_client(self.round, client_id)
+        return tuple(client_id for client_id in self.round.cohort if client_id not in before)
 
     def _check_divergence(self) -> None:
         """Raise FederationDivergedError when too many clients diverged for the round's quorum.
 
-        Fewer than half of the clients cannot end the federation in this way.
+        Fewer than half of the clients cannot end the federation in this way. All other available clients are
+        asked first.
         """
         assert self.round is not None
         lost = self._diverged & set(rounds.list_missing(self.round))
         size = len(self.round.cohort)
         if lost and 2 * len(lost) >= size and size - len(lost) < self.round.needed:
+            if added := self._admit_substitutes():
+                self._send_tasks(added)
+                return
             raise FederationDivergedError(Divergence(self.round.number, clients=len(lost), cohort=size))
 
     def _send_tasks(self, client_ids: Iterable[str]) -> None:
@@ -441,9 +461,7 @@ class UpdateCollector:
         # A random sample must not be filled up, because epsilon depends on its size
         if not self.round.cohort and not self._is_sample:
             self._is_open_to_all = True
-            for other in self.presence.list_available(self.unavailable):
-                self.round = rounds.admit_client(self.round, other)
-            self._send_tasks(rounds.list_missing(self.round))
+            self._send_tasks(self._admit_substitutes())
 
     def remove_excluded(self, client_ids: Iterable[str]) -> tuple[str, ...]:
         """Return the clients that are not excluded, in the same order."""

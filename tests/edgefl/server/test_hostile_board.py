@@ -104,6 +104,7 @@ def test_hostile_boards_end_no_round_and_change_no_decision(name, first, second)
 @pytest.mark.parametrize(
     "changes",
     [
+        {"clients_per_round": 1},
         {"clients_per_round": 3},
         {"clients_per_round": 2, "over_selection": 2.0, "late": "keep"},
         {"mode": "async", "buffer": 2, "max_staleness": 2},
@@ -116,6 +117,7 @@ def test_hostile_boards_end_no_round_and_change_no_decision(name, first, second)
     ids=str,
 )
 @given(first=answers, second=answers)
+@example(first=[Answer(models=2)], second=[Answer(models=2)])  # unusable updates
 @SLOW_OR_SMALL
 def test_hostile_boards_end_no_round_of_other_modes(changes, first, second):
     network = BoardNetwork("fedavg", [first, second], **changes)

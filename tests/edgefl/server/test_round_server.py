@@ -143,3 +143,39 @@ def test_fewer_than_half_of_the_clients_end_no_federation_by_saying_that_they_di
     assert list_stops(1) == []
     (error,) = list_stops(2)
     assert isinstance(error, FederationDivergedError) and error.divergence.clients == 2
+
+
+def open_first_round(network):
+    """Play until the first round is open, and return its cohort. No client has trained."""
+    while not network.memory.opened:
+        network.step("drain", 0)
+        network.step("time", 1)
+    return network.memory.opened[1, "federate"].cohort
+
+
+@pytest.mark.parametrize("cohort_size", [1, 2])
+def test_silent_cohort_is_completed_by_other_clients(cohort_size):
+    """Without the other clients the round would end the federation, also after each restart."""
+    network = make_network(clients=4, min_clients=4, clients_per_round=cohort_size, quorum=1.0)
+    silent = open_first_round(network)[0]
+    while not network.memory.opened[1, "federate"].is_closed:
+        network.step("drain", 0)
+        for client_id in network.clients.keys() - {silent}:
+            network.train(network.clients[client_id])
+        network.step("time", 30)
+        assert network.starts == 1 and network.now < 60, "the round does not close"
+    reporters = {client_id for client_id, _ in network.memory.accepted[1, "federate"]}
+    assert reporters == network.clients.keys() - {silent}
+
+
+def test_small_cohort_ends_no_federation_by_saying_that_it_diverged():
+    network = make_network(clients=4, min_clients=4, clients_per_round=1)
+    (first,) = open_first_round(network)
+    errors = []
+    for client_id in sorted(network.clients, key=lambda name: name != first):
+        paused = f"{REFUSAL_PREFIX}round 1: {DIVERGED_PREFIX}the loss is nan"
+        status = StatusReceived(replace(network.retained[client_id].status, paused=paused))
+        errors.append([a.error for a in network.server.handle(status, network.now) if isinstance(a, Stop)])
+    assert errors[:3] == [[]] * 3
+    ((error,),) = errors[3:]
+    assert (error.divergence.clients, error.divergence.cohort) == (4, 4)
