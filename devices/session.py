@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import random
 import time
 from collections.abc import Callable
@@ -22,6 +23,8 @@ from edgefl.wire.topics import FederationTopics, check_sha256, parse_topic
 
 LOGGER = logging.getLogger("edgefl.device")
 BLOB_REQUEST_TIMEOUT_S = 2.0
+STATUS_TIMEOUT_S = 30.0
+"""Longest wait for this device's own status. A broker may drop messages without an error."""
 UNCOUNTED_BYTES = 20 * CHUNK_BYTES
 """Maximum number of bytes in flight to a device at QoS 1: mosquitto and paho allow 20 messages."""
 
@@ -82,6 +85,7 @@ class Session:
         self.early_chunks: dict[str, dict[int, bytes]] = {}
         self.progressed_at = time.monotonic()
         self._reconnects = Reconnects()
+        self._status_due_at = math.inf
 
     def start(self) -> None:
         """Subscribe to the device's topics and publish its status.
@@ -100,6 +104,7 @@ class Session:
         link.subscribe(*device_topics, self.topics.state, qos=0)
         self.publish_status()
         link.subscribe(device(client_id, "status"), qos=0)
+        self._status_due_at = time.monotonic() + STATUS_TIMEOUT_S
 
     def _answer_claim(self, message: Message) -> None:
         # Runs on the network thread, which an exception would end
@@ -141,6 +146,12 @@ class Session:
             StateError: the order of tasks cannot be written.
         """
         event = self.link.get(timeout_s)
+        if event is None and time.monotonic() > self._status_due_at:
+            self._status_due_at = math.inf
+            LOGGER.warning(
+                f"{self.link.url} does not deliver this device's own status within {STATUS_TIMEOUT_S:g} s; "
+                f"check the broker's access list, or run `edgefl doctor --broker {self.link.url}`"
+            )
         if isinstance(event, Connected):
             LOGGER.log(*self._reconnects.describe(event.url, time.monotonic()))
             self.publish_status()
@@ -209,6 +220,7 @@ class Session:
 
     def _on_status(self, other: Status) -> None:
         if other.boot_id == self._status.boot_id:
+            self._status_due_at = math.inf
             # A cluster of brokers may publish the will of a broken connection after this device connected to
             # another machine of the cluster
             if not other.online:
