@@ -14,13 +14,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from edgefl.errors import StateError, WireError
+from edgefl.errors import ConfigError, StateError, WireError
 from edgefl.server.events import DroppedClient, OpenedRound, StoreUpdate
 from edgefl.server.rounds import UpdateKey
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.storage.directory import STATE_FORMAT, check_state_format
-from edgefl.system.files import choose_write_remedy, open_no_link
+from edgefl.system.files import choose_write_remedy, open_no_link, parse_json
+from edgefl.wire.codecs import check_codec
 from edgefl.wire.messages import Begin
 from edgefl.wire.strict_json import decode_json, encode_json
 
@@ -135,7 +137,7 @@ class Journal:
     def _translate_errors(self) -> Iterator[None]:
         try:
             yield
-        except (ValueError, TypeError, WireError) as error:
+        except (ValueError, TypeError, AttributeError, WireError, ConfigError) as error:
             # A value has another type, or a text is not JSON
             raise StateError(f"{self._path} is damaged: {error}; start again with --fresh") from error
         except (sqlite3.Error, OSError) as error:
@@ -191,6 +193,14 @@ class Journal:
         with self._translate_errors():
             row = self._database.execute("select id, settings, started, done from session").fetchone()
         return None if row is None else FederationStart(row[0], row[1], row[2], bool(row[3]))
+
+    def parse_settings(self, started: FederationStart) -> dict[str, Any]:
+        """Return the settings of the stored federation."""
+        with self._translate_errors():
+            settings = parse_json(started.settings)
+            if not isinstance(settings, dict):
+                raise ValueError("its settings are no JSON object")
+            return settings
 
     def start(self, started: FederationStart) -> None:
         """Remove the stored federation and store a new start."""
@@ -256,7 +266,7 @@ class Journal:
                 "select max(number) from (select number from accepted union all select number from round "
                 "where closed)"
             ).fetchone()
-        return int(number or 0)
+            return int(number or 0)
 
     def open_round(self, opened: OpenedRound) -> OpenedRound:
         """Store a round before its tasks are sent, and return it."""
@@ -323,6 +333,7 @@ class Journal:
             )
             for encoded, codec, content in rows:
                 begin = decode_json(Begin, encoded)
+                check_codec(codec)
                 if hashlib.sha256(content).hexdigest() == begin.sha256:
                     yield begin, codec
 

@@ -73,7 +73,7 @@ def resume_or_start(
     settings = select_fixed_settings(config, plan)
     existing = journal.read_start()
     if existing and not fresh:
-        before = json.loads(existing.settings)
+        before = journal.parse_settings(existing)
         if differs := sorted(key for key in settings if settings[key] != before.get(key)):
             key = differs[0]
             raise ConfigError(

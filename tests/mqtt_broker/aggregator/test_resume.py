@@ -224,6 +224,15 @@ def test_damaged_journal_is_an_error_with_a_remedy(tmp_path):
         Journal(tmp_path)
 
 
+@pytest.mark.parametrize("settings", ["{", "[]", "5"])
+def test_damaged_settings_in_the_journal_are_an_error_with_a_remedy(settings, tmp_path):
+    with Journal(tmp_path) as journal:
+        journal.start(FederationStart("s", settings, 0.0))
+        with pytest.raises(StateError, match=r"journal\.sqlite is damaged: .*start again with --fresh"):
+            resume_or_start(journal, FederationConfig(), "p", tmp_path, fresh=False)
+        assert not resume_or_start(journal, FederationConfig(), "p", tmp_path, fresh=True)[1]
+
+
 @pytest.mark.parametrize(
     "change", [{"max_samples": 200_000}, {"chunk_bytes": 65536}, {"clients": ("pi-1", "pi-2")}]
 )

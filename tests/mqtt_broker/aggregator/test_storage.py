@@ -463,6 +463,22 @@ def test_state_may_be_missing_until_the_second_round_has_an_update(tmp_path, res
     assert (resumed.opened.number, resumed.following.number, found) == (1, 2, [("pi-1", 1.0)])
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "update tensors set codec = 'fx32'",
+        "update accepted set number = 'federate'",
+        "update accepted set begin = cast(begin as text)",
+    ],
+)
+def test_damaged_value_of_an_update_is_an_error_with_a_remedy(statement, tmp_path, resume):
+    with open_storage(tmp_path) as storage:
+        commit(storage, open_round(storage, 1), make_update("pi-1", 1))
+    edit_journal(tmp_path, statement)
+    with pytest.raises(StateError, match=r"journal\.sqlite is damaged: .*; start again with --fresh"):
+        resume()
+
+
 def test_personalization_needs_no_tensors_after_a_restart(tmp_path, resume):
     with open_storage(tmp_path) as storage:
         opened = open_round(storage, 4, PHASE_PERSONALIZE)
