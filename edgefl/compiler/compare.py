@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from edgefl.compiler.compile import compile_program
-from edgefl.compiler.layer_checks import flatten_layers
+from edgefl.compiler.layer_checks import explain_failure, flatten_layers
 from edgefl.compiler.layers import normalize
 from edgefl.compiler.network import Network, collect_penalties
 from edgefl.compiler.objective import (
@@ -126,7 +126,8 @@ def check_network(network: Network) -> None:
         network: the model.
 
     Raises:
-        PlanError: outputs, gradients or moving statistics differ, or Keras cannot run the model.
+        PlanError: outputs, gradients or moving statistics differ, Keras cannot run the model, or the output
+            for a sample depends on other samples.
     """
     values = draw_values(network, BATCH)
     for training in (False, True):
@@ -144,11 +145,13 @@ def check_network(network: Network) -> None:
             differences = subtract_rounding(differences, changes)
         wrong = [name for name, difference in differences.items() if not difference <= tolerance]
         if wrong:
-            layer = _find_wrong_layer(network, values, training) or wrong[-1].rsplit("/", 1)[0]
+            last = network.model.layers[-1].name if wrong[-1] == "outputs" else wrong[-1].rsplit("/", 1)[0]
+            layer = _find_wrong_layer(network, values, training) or last
             raise PlanError(
                 f"layer {layer} cannot be compiled: its {'training step' if training else 'output'} in a "
                 "plan differs from Keras; replace it with a layer that `edgefl plan build --help` lists"
             )
+    _check_samples_apart(network, values)
 
 
 def draw_values(network: Network, batch: int) -> ComparedValues:
@@ -342,10 +345,9 @@ def _run_keras(network: Network, model: Any, values: ComparedValues, training: b
             total = sum(model.losses, tf.reduce_sum(outputs * values.cotangent))
         gradients = tape.gradient(total, trained, unconnected_gradients=tf.UnconnectedGradients.ZERO)
     except Exception as error:  # Layers raise any type
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise PlanError(
-            f"Keras cannot run the model {model.name} on this machine: {reason}; make sure that "
-            "`model(x, training=True)` works"
+            f"Keras cannot run the model {model.name} on this machine: {explain_failure(error)}; make sure "
+            "that `model(x, training=True)` works"
         ) from error
     results = {"outputs": np.asarray(outputs)}
     if training:
@@ -377,16 +379,30 @@ def _run_network(network: Network, values: ComparedValues, training: bool) -> di
     return results | {f"{name} gradient": np.asarray(value) for name, value in gradients.items()}
 
 
+def _check_samples_apart(network: Network, values: ComparedValues) -> None:
+    """Check that the output for a sample does not depend on the other samples, which may be padding."""
+    weights = {name: tf.constant(value) for name, value in values.weights.items()}
+    together, alone = (
+        network.apply_layers(weights, tf.constant(values.x[:count])) for count in (BATCH, BATCH - 1)
+    )
+    for name, output in alone.items():
+        pairs = zip(tf.nest.flatten(together[name]), tf.nest.flatten(output), strict=True)
+        for many, few in ((np.asarray(many), np.asarray(few)) for many, few in pairs):
+            if measure_difference(many[: len(few)], few) > TOLERANCES["predict"]:
+                raise PlanError(
+                    f"layer {name} cannot be compiled: its output for a sample depends on the other samples "
+                    "of the batch, and devices fill batches with zeros; compute each sample alone"
+                )
+
+
 def _find_noise(network: Network, batch: int) -> dict[str, Array]:
     """Return noise with which the network drops the same values as the dropouts of the Keras model."""
     noise = {}
     states: dict[int, Any] = {}
     for spec in network.list_noise(batch):
-        layer = network.dropouts[spec.name]
+        layer, shape = network.dropouts[spec.name]
         state = states.get(id(layer), [tf.identity(v.value) for v in layer.non_trainable_variables])
-        dropped, states[id(layer)] = layer.stateless_call(
-            [], state, tf.ones((batch, *layer.output.shape[1:])), training=True
-        )
+        dropped, states[id(layer)] = layer.stateless_call([], state, tf.ones((batch, *shape)), training=True)
         corner = tuple(slice(size) for size in spec.shape)
         noise[spec.name] = np.where(np.asarray(dropped)[corner] > 0, 0.999, 0.0).astype(np.float32)
     return noise

@@ -1,9 +1,11 @@
 """Refuses what a Keras layer carries beside its weights and cannot do in a plan, by the name of the layer."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
 from edgefl.errors import PlanError
 
@@ -16,12 +18,23 @@ def describe_layer(layer: Any) -> str:
     return f"layer {layer.name} ({type(layer).__name__})"
 
 
+def explain_failure(error: Exception) -> str:
+    """Return the reason of an error in one line. Keras puts lines around it that say only where it was."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    reasons = [line for line in lines if not line.startswith("Exception encountered when calling")]
+    return (reasons or [type(error).__name__])[0]
+
+
+def is_graph(layer: Any) -> bool:
+    """Return whether a layer is a nested model whose layers can be called one by one."""
+    return isinstance(layer, keras.Model) and bool(getattr(layer, "inputs", None))
+
+
 def flatten_layers(layers: Sequence[Any]) -> list[Any]:
     """Return the layers, with the layers of a nested model in place of that model."""
     return [
-        part
-        for layer in layers
-        for part in (flatten_layers(layer.layers) if isinstance(layer, keras.Model) else [layer])
+        part for layer in layers for part in (flatten_layers(layer.layers) if is_graph(layer) else [layer])
     ]
 
 
@@ -63,7 +76,7 @@ def convert_to_float32(model: Any) -> Any:
         layer = others[0] if others else model
         raise PlanError(
             f"{describe_layer(layer)} computes in {layer.compute_dtype}, expected float32, and Keras cannot "
-            f"rebuild the model in float32 ({str(error).strip().splitlines()[0]}); build it with "
+            f"rebuild the model in float32 ({explain_failure(error)}); build it with "
             'dtype="float32"'
         ) from error
     return converted
@@ -77,8 +90,8 @@ def check_layer_attributes(model: Any, names: Mapping[int, str]) -> None:
         names: names of the weights by id of their variable.
 
     Raises:
-        PlanError: a weight has a constraint, or a layer has another penalty of its activations than L1 and
-            L2.
+        PlanError: a weight has a constraint or is not finite, or a layer has another penalty of its
+            activations than L1 and L2.
     """
     for layer in flatten_layers(model.layers):
         for part in list_sublayers(layer):
@@ -86,6 +99,13 @@ def check_layer_attributes(model: Any, names: Mapping[int, str]) -> None:
                 raise PlanError(
                     f"{describe_layer(layer)} looks up whole numbers in a table, which cannot be trained "
                     "on a device; use Dense on one-hot samples, or store the looked up values"
+                )
+    for layer in flatten_layers(model.layers):
+        for variable in layer.weights:
+            if "float" in str(variable.dtype) and not np.isfinite(np.asarray(variable)).all():
+                raise PlanError(
+                    f"{describe_layer(layer)} has a {variable.name} with NaN or infinite values, expected "
+                    "numbers in the range of float32; train or adapt the layer again on samples without NaN"
                 )
     for variable in model.weights:
         if id(variable) in names and "float" not in str(variable.dtype):

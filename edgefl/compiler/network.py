@@ -24,7 +24,10 @@ from edgefl.compiler.layer_checks import (
     check_layer_attributes,
     convert_to_float32,
     describe_layer,
+    explain_failure,
     flatten_layers,
+    is_graph,
+    list_sublayers,
 )
 from edgefl.compiler.layers import CONSTANT_LAYERS, call_layer, normalize
 from edgefl.compiler.recurrent import check_steps, list_recurrent
@@ -79,7 +82,7 @@ class _Run:
         noise_specs: specs of the noise by name.
         hidden: input of the last dense layer so far.
         outputs: the last output of each layer by name.
-        dropouts: the layer of each noise by name.
+        dropouts: the layer of each noise by name, and the shape of one of its samples.
         penalties: penalties of activations, float32[batch].
     """
 
@@ -90,7 +93,7 @@ class _Run:
     noise_specs: dict[str, TensorSpec] = field(default_factory=dict)
     hidden: Tensor = None
     outputs: dict[str, Tensor] = field(default_factory=dict)
-    dropouts: dict[str, Any] = field(default_factory=dict)
+    dropouts: dict[str, tuple[Any, tuple[int, ...]]] = field(default_factory=dict)
     penalties: list[Tensor] = field(default_factory=list)
 
 
@@ -117,18 +120,19 @@ class Network:
         specs: specs of all weights.
         trainable: names of the weights that gradients train.
         statistics: names of the weights that a training step assigns, which are moving means and variances.
-        dropouts: the layer of each noise of a training pass by name.
+        dropouts: the layer of each noise of a training pass by name, and the shape of one of its samples.
         trunk_names: names of the weights of the trunk.
         head_names: names of the weights of the head.
         features_shape: shape of one sample between trunk and head.
         hidden_width: input size of the last dense layer of the head, 0 without a head.
-        epsilons: epsilon of each batch norm layer by name.
+        epsilons: epsilon of each batch norm by the prefix of its weights' names.
         input_normalization: the layer of `mean` and `std` of `[model]`, None without them.
         input_scaling: the layer with which the model scales its own input, None without such a layer.
 
     Raises:
-        PlanError: the model has several inputs or outputs, does not end in a dense classifier, or has two
-            weights of the same name. Also raised for a layer that cannot be traced.
+        PlanError: the model has several inputs or outputs, does not end in a dense classifier, has two
+            weights of the same name, or no weight that training changes. Also raised for a layer that cannot
+            be traced.
     """
 
     def __init__(
@@ -170,6 +174,11 @@ class Network:
         self.variables = {self._names[id(v)]: v for v in variables}
         self.specs = tuple(TensorSpec(name, tuple(v.shape)) for name, v in self.variables.items())
         self.trainable = tuple(self._names[id(v)] for v in variables if id(v) in trainable)
+        if not self.trainable:
+            raise PlanError(
+                f"model {model.name} has no weight that training changes, expected at least one; set "
+                "trainable=True on its layers, or add a Dense layer"
+            )
         self._regularizers = {
             self._names[id(v)]: v.regularizer
             for v in variables
@@ -187,9 +196,10 @@ class Network:
         self.dropouts = trace.dropouts
         self.hidden_width = 0 if trace.hidden is None else int(trace.hidden.shape[-1])
         self.epsilons = {
-            layer.name: float(layer.epsilon)
+            self._names[id(part.moving_mean)].removesuffix("/moving_mean"): float(part.epsilon)
             for layer in flatten_layers(functional.layers)
-            if isinstance(layer, _NORMS)
+            for part in list_sublayers(layer)
+            if isinstance(part, _NORMS) and id(getattr(part, "moving_mean", None)) in self._names
         }
 
     def read_weights(self) -> dict[str, Any]:
@@ -246,8 +256,10 @@ class Network:
         Args:
             batch_size: number of samples.
         """
-        head = {layer.name for layer in self._head}
-        return tuple(spec for spec in self.list_noise(batch_size) if spec.name in head)
+        with tf.Graph().as_default():
+            run = self._make_placeholder_run()
+            self._run_head(tf.compat.v1.placeholder(tf.float32, (batch_size, *self.features_shape)), run)
+        return tuple(run.noise_specs.values())
 
     def apply(
         self, weights: Tensors, x: Tensor, *, training: bool = False, noise: Tensors | None = None
@@ -347,7 +359,7 @@ class Network:
 
     def _name_weights(self, layers: Sequence[Any], prefix: str) -> None:
         for layer in layers:
-            if isinstance(layer, keras.Model) and layer.layers:
+            if is_graph(layer):
                 self._name_weights(layer.layers, f"{prefix}{layer.name}/")
                 continue
             for variable in () if isinstance(layer, CONSTANT_LAYERS) else layer.weights:
@@ -361,12 +373,13 @@ class Network:
     def _trace_training(self, batch_size: int) -> _Run:
         """Trace a training pass on placeholders, to find the shapes of the noise and the assigned weights."""
         with tf.Graph().as_default():
-            run = _Run(
-                {s.name: tf.compat.v1.placeholder(tf.float32, s.shape) for s in self.specs}, None, True
-            )
+            run = self._make_placeholder_run()
             x = tf.compat.v1.placeholder(tf.float32, (batch_size, *self.input_shape))
             self._run_head(self._run_trunk(x, run), run)
         return run
+
+    def _make_placeholder_run(self) -> _Run:
+        return _Run({s.name: tf.compat.v1.placeholder(tf.float32, s.shape) for s in self.specs}, None, True)
 
     def _run_trunk(self, x: Tensor, run: _Run) -> Tensor:
         return x if self._trunk is None else self._run_graph(self._trunk, x, run)
@@ -404,18 +417,17 @@ class Network:
         except PlanError:
             raise
         except Exception as error:  # Layers raise any type
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise PlanError(
-                f"layer {layer.name} ({type(layer).__name__}) cannot be compiled: {reason}; replace it with "
-                "a layer that `edgefl plan build --help` lists"
+                f"{describe_layer(layer)} cannot be compiled: {explain_failure(error)}; replace it with a "
+                "layer that `edgefl plan build --help` lists"
             ) from error
         run.outputs[layer.name] = out
         return out
 
     def _call_layer(self, layer: Any, run: _Run, *args: Any, **kwargs: Any) -> Tensor:
         if not isinstance(layer, keras.Layer):
-            return layer(*args, **kwargs)
-        if isinstance(layer, keras.Model) and layer.layers:
+            return layer(*_free_constants(args), **_free_constants(kwargs))
+        if is_graph(layer):
             return self._run_graph(layer, args[0], run)
         if type(layer) is keras.layers.Dropout:
             return _apply_dropout(layer, run, args[0])
@@ -441,17 +453,22 @@ class Network:
         ]
         if "training" in inspect.signature(layer.call).parameters:
             kwargs["training"] = run.training
-        with keras.StatelessScope(values) as scope:
+        with keras.StatelessScope(values, collect_losses=True) as scope:
             before = [scope.get_current_value(v) for v in layer.variables]
             out = layer.call(*args, **kwargs)
             after = [scope.get_current_value(v) for v in layer.variables]
+        if scope.losses:
+            raise PlanError(
+                f"{describe_layer(layer)} adds to the loss with add_loss, which a plan cannot do; use a "
+                "regularizer of weights, or an ActivityRegularization layer"
+            )
         for variable, old, new in zip(layer.variables, before, after, strict=True):
             if new is old:
                 continue
             if id(variable) in self._seeds:
                 raise PlanError(
                     f"{describe_layer(layer)} draws random numbers, which only Dropout can do in a plan; use "
-                    "Dropout"
+                    "Dropout, with noise_shape to drop channels, or [augmentation] to change pictures"
                 )
             if variable.trainable:
                 raise PlanError(
@@ -471,6 +488,15 @@ class Network:
             return out + self._read(layer.bias, run) if layer.use_bias else out
 
         return self._guard(layer, run, call)
+
+
+def _free_constants(values: Any) -> Any:
+    """Return the arguments of an operator with arrays in place of constants that belong to no graph."""
+
+    def free(value: Any) -> Any:
+        return value.numpy() if not tf.executing_eagerly() and hasattr(value, "numpy") else value
+
+    return keras.tree.map_structure(free, values)
 
 
 def _make_scope(name: str) -> str:
@@ -532,7 +558,7 @@ def _apply_dropout(layer: Any, run: _Run, x: Tensor) -> Tensor:
     )
     name = layer.name if layer.name not in run.noise_specs else f"{layer.name}_{len(run.noise_specs)}"
     run.noise_specs[name] = TensorSpec(name, shape)
-    run.dropouts[name] = layer
+    run.dropouts[name] = layer, tuple(x.shape[1:])
     noise = tf.compat.v1.placeholder(tf.float32, shape) if run.noise is None else run.noise[name]
     keep = 1.0 - layer.rate
     return x * (tf.floor(noise + keep) * (1.0 / keep))
@@ -557,9 +583,11 @@ def _split(functional: Any, task: TaskConfig) -> tuple[list[Any], Any, str]:
     if start is None and not task.is_classification:
         return [], functional.outputs[0], ""
     if start is None:
+        layer, _ = find_producer(functional, functional.outputs[0])
         raise PlanError(
-            f"model {functional.name} does not end in a Dense classifier; end it with a Dense layer that has "
-            "one output for each class"
+            f"model {functional.name} ends with {describe_layer(layer)}, expected a Dense classifier; end "
+            "the model itself, and not a model inside of it, with a Dense layer that has one output for each "
+            "class"
         )
     head = chain[start:]
     end = _END_ACTIVATIONS.get(task.loss_name, "")

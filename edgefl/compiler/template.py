@@ -208,10 +208,10 @@ def _find_norm_epsilons(specs: Sequence[TensorSpec], epsilons: Mapping[str, floa
     for spec in specs:
         if spec.name.endswith("/moving_mean"):
             norm = spec.name.removesuffix("/moving_mean")
-            layer = norm if norm in epsilons else norm.rsplit("/", 1)[-1]
-            if layer not in epsilons:
+            layers = [name for name in epsilons if f"/{norm}".endswith(f"/{name}")]
+            if not layers:
                 raise PlanError(f"`epsilons` lacks the epsilon of the batch norm {norm}; add it")
-            norm_epsilons[norm] = epsilons[layer]
+            norm_epsilons[norm] = epsilons[max(layers, key=len)]
     return norm_epsilons
 
 
@@ -302,7 +302,7 @@ def build_template(
 
     Args:
         objective: the objective of `predict_mixture`, with one data tensor `x`.
-        epsilons: the epsilon of each batch norm layer by name.
+        epsilons: the epsilon of each batch norm by the end of the prefix of its weights' names.
         find_wrong_layer: names the layer that a converted graph computes wrongly, for an error.
 
     Raises:

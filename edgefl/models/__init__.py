@@ -148,6 +148,11 @@ def _check_shapes(model: Any, config: ModelConfig, task: TaskConfig) -> None:
         )
     received = tuple(model.inputs[0].shape[1:])
     expected = tuple(config.input_shape)
+    if None in received and len(received) == len(expected):
+        raise ConfigError(
+            f"model {config.name} takes samples of any size, {received}, expected a fixed shape; build it "
+            f"with keras.Input({expected}), and save it again"
+        )
     if received != expected:
         raise ConfigError(
             f"model {config.name} takes samples of shape {received}, the configuration has input_shape "

@@ -33,6 +33,7 @@ KERAS_MODULES = {
     "models",
     "ops",
     "optimizers",
+    "quantizers",
     "regularizers",
 }
 """Packages of Keras that contain the objects of a model, including the training settings of nested models."""
@@ -83,6 +84,7 @@ def load_keras_file(path: Path) -> Any:
 
     config = _read_config(path)
     _check_objects(path, config)
+    _check_states(path, config)
     _check_arrays(path)
     try:
         with _limit_cpu(LOAD_CPU_LIMIT_S):
@@ -239,6 +241,21 @@ def _check_objects(path: Path, config: Any) -> None:
                 f"cannot load the model {path}: {name} of {module or 'no module'} is not part of Keras; "
                 "use Keras layers, or use module:function for the model"
             )
+
+
+def _check_states(path: Path, config: Any) -> None:
+    """Check that no layer keeps a state from sample to sample. Keras creates it before it is counted."""
+    pending = [config]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict) and value.get("stateful") is True:
+            raise ConfigError(
+                f"cannot load the model {path}: the layer {value.get('name')} is stateful, expected a state "
+                "that starts at zero in each sample; build the model with stateful=False"
+            )
+        pending.extend(
+            value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        )
 
 
 def _is_keras_object(name: str, module: str | None) -> bool:

@@ -37,11 +37,64 @@ class AddsLoss(keras.Layer):
         return x
 
 
+class Block(keras.Model):
+    """A model of layers without a graph, as in many repositories."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.fc = L.Dense(6, "tanh")
+        self.norm = L.BatchNormalization()
+
+    def call(self, x: Any, training: bool | None = None) -> Any:
+        return self.norm(self.fc(x), training=training)
+
+
+class LeaksBatch(keras.Layer):
+    """A layer whose output for a sample depends on the other samples."""
+
+    def call(self, x: Any) -> Any:
+        return x - keras.ops.mean(x, axis=0, keepdims=True)
+
+
+class ScaledDense(L.Dense):
+    def call(self, x: Any) -> Any:
+        return 2.0 * super().call(x)
+
+
+def spoil(model: Any, layer: str, value: float) -> Any:
+    model.get_layer(layer).weights[0].assign(np.full(model.get_layer(layer).weights[0].shape, value))
+    return model
+
+
+def adapt_normalization(value: float) -> Any:
+    layer = L.Normalization(name="n")
+    layer.adapt(np.array([[1.0], [2.0], [value]], np.float32))
+    return layer
+
+
+def freeze(model: Any) -> Any:
+    model.trainable = False
+    return model
+
+
 class Fails(keras.Layer):
     def call(self, x: Any) -> Any:
         if keras.tree.flatten(x)[0].shape[0] is None:
             return x
         raise KeyError("rows")
+
+
+def share_dropout() -> Any:
+    x = keras.Input((4, 4, 1))
+    drop = L.Dropout(0.5)
+    y = L.Dense(4, "relu")(L.Flatten()(drop(L.Conv2D(2, 3)(x))))
+    return keras.Model(x, L.Dense(3)(drop(y)))
+
+
+def subtract_constant() -> Any:
+    x = keras.Input((6,))
+    means = keras.ops.convert_to_tensor(np.arange(6, dtype=np.float32))
+    return keras.Model(x, L.Dense(3)(L.Dense(4, "relu")(keras.ops.subtract(x, means))))
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
@@ -65,7 +118,39 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "own loss": (
         lambda: build((6,), L.Dense(4, name="h"), AddsLoss(name="adds")),
-        "layer h cannot be compiled: its training step in a plan differs from Keras",
+        r"layer adds \(AddsLoss\) adds to the loss with add_loss",
+    ),
+    "flip": (
+        lambda: build((4, 4, 1), L.RandomFlip(name="flip")),
+        r"layer flip \(RandomFlip\) draws random numbers.*\[augmentation\]",
+    ),
+    "samples of one batch": (
+        lambda: build((6,), L.Dense(4, name="h"), LeaksBatch(name="leaks")),
+        "layer leaks cannot be compiled: its output for a sample depends on the other samples",
+    ),
+    "own class of Dense at the end": (
+        lambda: keras.Sequential([keras.Input((6,)), L.Dense(4, "relu"), ScaledDense(3, name="last")]),
+        "layer last cannot be compiled: its output in a plan differs from Keras",
+    ),
+    "weights that are not numbers": (
+        lambda: spoil(build((6,), L.Dense(4, name="h")), "h", np.nan),
+        r"layer h \(Dense\) has a kernel with NaN or infinite values",
+    ),
+    "weights beyond float32": (
+        lambda: spoil(build((6,), L.Dense(4, name="h", dtype="float64")), "h", 1e300),
+        r"layer h \(Dense\) has a kernel with NaN or infinite values",
+    ),
+    "normalization of samples with gaps": (
+        lambda: build((1,), adapt_normalization(np.nan), L.Dense(4)),
+        r"layer n \(Normalization\) has a mean with NaN or infinite values",
+    ),
+    "all layers frozen": (
+        lambda: freeze(build((6,), L.Dense(4, "relu"))),
+        "has no weight that training changes, expected at least one",
+    ),
+    "end in a nested model": (
+        lambda: keras.Sequential([keras.Input((6,)), keras.Sequential([L.Dense(3)], name="inner")]),
+        r"layer inner \(Sequential\), expected a Dense classifier",
     ),
     "int8": (lambda: quantize(build((6,), L.Dense(4, name="h"))), r"layer h \(Dense\) is quantized"),
     "lora": (lambda: add_lora(build((6,), L.Dense(4, name="h"))), r"layer h \(Dense\) has LoRA weights"),
@@ -144,6 +229,10 @@ ACCEPTED: dict[str, Any] = {
         (6,), *[L.Dense(6, "relu", kernel_regularizer="l2", activity_regularizer="l1")] * 2
     ),
     "shared dropout": lambda: build((6,), *[L.Dropout(0.5)] * 2),
+    "shared dropout of two shapes": lambda: share_dropout(),
+    "model without a graph": lambda: build((6,), Block(name="block")),
+    "norm inside of a layer": lambda: build((3, 4), L.TimeDistributed(L.BatchNormalization())),
+    "constant of an operation": lambda: subtract_constant(),
 }
 
 

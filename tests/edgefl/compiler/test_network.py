@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from edgefl.compiler import objective as of
 from edgefl.compiler.network import Network
+from edgefl.compiler.template import build_template
 from edgefl.config import ModelConfig
 from edgefl.errors import PlanError
 from edgefl.models import build_model
@@ -72,6 +74,43 @@ def test_dropout_keeps_values_where_noise_reaches_the_dropout_rate():
     np.testing.assert_allclose(network.apply(eye, tf.ones((1, 4)))[0], [[1, 1, 1, 1]])
 
 
+def test_noise_of_the_head_is_that_of_its_own_dropouts():
+    """The trunk has a dropout of the same name, with another shape."""
+    inner = keras.Sequential(
+        [keras.Input((4,)), L.Dense(8, "relu"), L.Dropout(0.5, name="drop"), L.Reshape((2, 4)), L.Flatten()],
+        name="inner",
+    )
+    ends = [L.Dense(3, "relu", name="a"), L.Dropout(0.5, name="drop"), L.Dense(2, name="b")]
+    network = Network(keras.Sequential([keras.Input((4,)), inner, *ends]))
+    assert [spec.shape for spec in network.list_noise(5)] == [(5, 8), (5, 3)]
+    (spec,) = network.list_head_noise(5)
+    assert spec.shape == (5, 3)
+    weights = make_constants(network)
+    noise = {spec.name: tf.zeros(spec.shape)}
+    dropped = network.apply_head(weights, tf.ones((5, 8)), training=True, noise=noise)
+    np.testing.assert_allclose(dropped, np.tile(weights["b/bias"], (5, 1)))
+
+
+def test_norms_of_the_same_name_in_two_nested_models_keep_their_epsilons():
+    blocks = [
+        keras.Sequential(
+            [keras.Input((4,)), L.Dense(4), L.BatchNormalization(epsilon=epsilon, name="norm"), L.ReLU()],
+            name=name,
+        )
+        for name, epsilon in (("first", 0.1), ("second", 1e-4))
+    ]
+    network = Network(keras.Sequential([keras.Input((4,)), *blocks, L.Dense(2)]))
+    assert network.epsilons == {"first/norm": 0.1, "second/norm": 1e-4}
+    template, bindings = build_template(of.predict_logits(network, 2), network.epsilons)
+    assert template and {"first/norm/beta", "second/norm/beta"} <= {b.weight for b in bindings}
+
+
+def test_norm_inside_of_a_layer_has_an_epsilon():
+    norm = L.TimeDistributed(L.BatchNormalization(epsilon=0.2, name="norm"), name="steps")
+    network = Network(keras.Sequential([keras.Input((3, 4)), norm, L.Flatten(), L.Dense(2)]))
+    assert network.epsilons == {"steps/norm": 0.2}
+
+
 def test_batch_norm_returns_its_new_statistics():
     norm = L.BatchNormalization(momentum=0.9, epsilon=1e-3, name="norm")
     network = Network(keras.Sequential([keras.Input((1,)), norm, L.Dense(2, name="fc")]))
@@ -106,7 +145,7 @@ def build_two_output_model() -> keras.Model:
         (lambda: keras.Sequential([L.Dense(2)]), "keras.Input"),
         (
             lambda: keras.Sequential([keras.Input((4, 4, 1)), L.Conv2D(2, 1), L.GlobalAveragePooling2D()]),
-            "does not end in a Dense",
+            "ends with layer global_average_pooling2d .* expected a Dense classifier",
         ),
         (
             lambda: keras.Sequential([keras.Input((3,)), L.Dense(2, "sigmoid", name="last")]),

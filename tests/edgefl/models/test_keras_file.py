@@ -311,3 +311,18 @@ def test_loading_does_not_use_the_global_random_generator(tmp_path):
     random.seed(5)
     keras_file._check_weights(path, keras_file._read_config(path))
     assert random.random() == expected
+
+
+def test_quantized_model_is_loaded_as_a_model_of_keras(tmp_path):
+    """The compiler then names its int8 layers."""
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="h")])
+    model.quantize("int8")
+    model.save(tmp_path / "int8.keras")
+    assert load(tmp_path / "int8.keras").get_layer("h").quantization_mode == "int8"
+
+
+def test_stateful_layer_is_refused_by_its_name(tmp_path):
+    x = keras.Input(batch_shape=(1, 4, 2))
+    keras.Model(x, keras.layers.LSTM(3, stateful=True, name="keeps")(x)).save(tmp_path / "own.keras")
+    with pytest.raises(ConfigError, match=r"layer keeps is stateful, expected .*stateful=False"):
+        load(tmp_path / "own.keras")

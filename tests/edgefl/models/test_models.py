@@ -209,6 +209,13 @@ def test_invalid_model_configurations_are_refused(config, message):
         build_model(config)
 
 
+def test_model_file_without_a_fixed_shape_is_refused_with_a_remedy_that_helps(tmp_path: Path):
+    ends = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(3)]
+    keras.Sequential([keras.Input((None, None, 1)), *ends]).save(tmp_path / "any.keras")
+    with pytest.raises(ConfigError, match=r"any size, \(None, None, 1\).*keras.Input\(\(6, 6, 1\)\)"):
+        build_model(ModelConfig(str(tmp_path / "any.keras"), (6, 6, 1), 3))
+
+
 def test_model_file_with_other_shapes_is_refused(tmp_path: Path):
     keras.Sequential([keras.Input((5,)), keras.layers.Dense(2)]).save(tmp_path / "m.keras")
     with pytest.raises(ConfigError, match=r"takes samples of shape \(5,\).*input_shape \(6,\)"):
