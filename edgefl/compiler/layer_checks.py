@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from edgefl.errors import PlanError
+from edgefl.models.graph import is_graph
 
 SAMPLE_PENALTIES = (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2)
 """Penalties of activations that are a sum over the values of each sample."""
@@ -24,11 +25,6 @@ def explain_failure(error: Exception) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     reasons = [line for line in lines if not line.startswith("Exception encountered when calling")]
     return (reasons or [type(error).__name__])[0]
-
-
-def is_graph(layer: Any) -> bool:
-    """Return whether a layer is a nested model whose layers can be called one by one."""
-    return isinstance(layer, keras.Model) and bool(getattr(layer, "inputs", None))
 
 
 def flatten_layers(layers: Sequence[Any]) -> list[Any]:

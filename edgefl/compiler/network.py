@@ -26,12 +26,12 @@ from edgefl.compiler.layer_checks import (
     describe_layer,
     explain_failure,
     flatten_layers,
-    is_graph,
     list_sublayers,
 )
 from edgefl.compiler.layers import CONSTANT_LAYERS, call_layer, normalize
 from edgefl.compiler.recurrent import check_steps, list_recurrent
 from edgefl.errors import PlanError
+from edgefl.models.graph import is_graph, run_graph
 from edgefl.models.input_normalization import LAYER_NAME
 from edgefl.models.input_scaling import find_input_scaling
 from edgefl.plan.spec import TensorSpec
@@ -395,14 +395,7 @@ class Network:
         return features
 
     def _run_graph(self, model: Any, x: Tensor, run: _Run) -> Tensor:
-        functional = (
-            model if hasattr(model, "_run_through_graph") else keras.Model(model.inputs[0], model.outputs[0])
-        )
-
-        def make_operation(layer: Any) -> Callable[..., Tensor]:
-            return lambda *args, **kwargs: self._call(layer, run, *args, **kwargs)
-
-        return functional._run_through_graph(x, operation_fn=make_operation)
+        return run_graph(model, x, lambda layer, *args, **kwargs: self._call(layer, run, *args, **kwargs))
 
     def _call(self, layer: Any, run: _Run, *args: Any, **kwargs: Any) -> Tensor:
         return self._guard(layer, run, lambda: self._call_layer(layer, run, *args, **kwargs))
