@@ -25,6 +25,7 @@ from edgefl.errors import EdgeflError
 from edgefl.loggers.scalars import Write, extract_round_scalars
 from edgefl.models import list_models
 from edgefl.models.input_scaling import InputScaling, choose_samples, describe_scaling, find_scaling
+from edgefl.plan.int8 import describe_missing_int8
 from edgefl.plan.spec import INITIAL_FILE, Plan, read_num_classes, save_plan
 from edgefl.runs.directory import RunDirectory
 from edgefl.runs.progress import RoundProgress
@@ -217,6 +218,8 @@ def load_or_build_plan(run: RunDirectory, config: FederationConfig) -> tuple[Pla
         check_plan_options(plan_and_weights[0].spec, f"{remedy} (this is {run.files.root})")
     if plan_and_weights is None:
         plan_and_weights = build_plan_in_subprocess(with_simulated_clients(config))
+        if warning := describe_missing_int8(plan_and_weights[0].template):
+            LOGGER.warning(warning)
         save_plan(plan_and_weights[0], run.files.plan)
         write_atomic(run.files.plan / INITIAL_FILE, encode_weights(plan_and_weights[1]))
     return plan_and_weights

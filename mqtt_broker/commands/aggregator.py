@@ -82,6 +82,7 @@ def start_aggregator(
     from edgefl.config import load_config
     from edgefl.loggers import describe_run, open_logs
     from edgefl.loggers.scalars import extract_round_scalars
+    from edgefl.plan.int8 import describe_missing_int8
     from edgefl.security.enrolled_devices import list_ending_vouchers
     from edgefl.security.enrolment import load_enrolment
     from edgefl.server.config_check import check_config
@@ -128,6 +129,8 @@ def start_aggregator(
             built_plan, initial = open_built_plan(plan, settings)
             for line in list_differing_options(built_plan.spec, settings) if differing else ():
                 LOGGER.warning(line)
+            if not resumed and (missing := describe_missing_int8(built_plan.template)):
+                LOGGER.warning(missing)
             if scaling := describe_scaling_model(built_plan.spec, settings):
                 LOGGER.info(scaling)
             progress.update_live("")

@@ -12,6 +12,7 @@ from safetensors.numpy import save as save_tensors
 from edgefl.cli.completion import complete_names, list_algorithm_names, list_model_names
 from edgefl.config import FederationConfig, ModelConfig, load_config, parse_shape
 from edgefl.errors import ConfigError
+from edgefl.plan.int8 import describe_missing_int8
 from edgefl.plan.spec import INITIAL_FILE, load_plan, save_plan
 from edgefl.server.config_check import check_config
 from edgefl.system.files import write_atomic
@@ -75,6 +76,7 @@ def build(
     - LSTM, GRU, SimpleRNN and Bidirectional of at most 32 steps
 
     Grouped and transposed convolutions and exact GELU are not supported. The error names the layer.
+    LeakyReLU, ELU, PReLU, global max pooling and UpSampling train, but have no int8 form: a warning says so.
     """
     model_options = {
         "name": model,
@@ -103,6 +105,8 @@ def build(
         from edgefl.algorithms.plans import build_plan
 
         built, weights = build_plan(resolved)
+    if warning := describe_missing_int8(built.template):
+        click.echo(f"warning: {warning}", err=True)
     save_plan(built, output)
     write_atomic(output / INITIAL_FILE, bytes(save_tensors(dict(weights))))
     _report(output, as_json)

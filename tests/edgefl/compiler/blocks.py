@@ -32,6 +32,18 @@ ACTIVATION_NAMES = (
     *("hard_sigmoid", "tanh", "hard_tanh", "tanh_shrink", "silu", "hard_silu", "mish", "exponential"),
     *("squareplus", "sparse_plus", "sparse_sigmoid", "hard_shrink", "soft_shrink", "softmax", "log_softmax"),
 )
+FLOAT_ACTIVATIONS = (
+    *("leaky_relu", "elu", "selu", "celu", "softplus", "softsign", "log_sigmoid", "mish", "exponential"),
+    *("squareplus", "sparse_plus", "sparse_sigmoid", "hard_shrink", "soft_shrink", "log_softmax"),
+)
+"""Activations without an int8 form. Devices train them, and the export refuses them."""
+FLOAT_LAYERS = (
+    *("LeakyReLU", "ELU", "PReLU", "RMSNormalization", "UnitNormalization", "RepeatVector"),
+    *(f"{kind}{axes}D" for kind in ("GlobalMaxPooling", "UpSampling") for axes in (1, 2, 3)),
+)
+"""Layers without an int8 form. A ReLU with `max_value` and an LSTM with `unroll=True` have none either."""
+FUSED_ACTIVATIONS = ("relu6", "hard_tanh")
+"""Activations with an int8 form only as a part of the layer with weights before them."""
 PAIRED_ENDS = (("linear", True), ("relu", True), ("relu", False), ("tanh", False))
 """Activation and bias of the layers in pairs. The converter fuses a ReLU with the operator before it."""
 
@@ -61,6 +73,17 @@ class Block:
         """The layer with its options and the number of spatial axes of its input."""
         options = ", ".join(f"{key}={value}" for key, value in self.options.items())
         return f"{self.layer}({options}) on {self.axes} axes"
+
+    @property
+    def has_int8(self) -> bool:
+        """Whether a device can export the layer alone, between its input and a ReLU."""
+        return not (
+            self.layer in FLOAT_LAYERS
+            or self.options.get("activation") in FLOAT_ACTIVATIONS
+            or (self.layer == "ReLU" and self.options)
+            or (self.layer == "Activation" and self.options["activation"] in FUSED_ACTIVATIONS)
+            or (self.layer == "LSTM" and self.options.get("unroll"))
+        )
 
     def make(self) -> Any:
         """Return a new layer."""
@@ -204,13 +227,14 @@ def render_table() -> str:
         cells = ["yes" if count in axes else "" for count in SHAPES]
         lines.append(f"| {', '.join(layers)} | {' | '.join(cells)} |\n")
     names = ", ".join(f"`{name}`" for name in ACTIVATION_NAMES)
-    return "".join([*lines, f"\nActivations: {names}.\n"])
+    floats = ", ".join((*FLOAT_LAYERS, *(f"`{name}`" for name in FLOAT_ACTIVATIONS)))
+    return "".join([*lines, f"\nActivations: {names}.\n", f"\nWithout an int8 form: {floats}.\n"])
 
 
 def replace_table(text: str) -> str:
     """Return the text of the page with the table of this version."""
     before, _, rest = text.partition(TABLE_START)
-    return before + render_table() + rest.partition("\nActivations: ")[2].partition("\n")[2]
+    return before + render_table() + rest.partition("\nWithout an int8 form: ")[2].partition("\n")[2]
 
 
 if __name__ == "__main__":
