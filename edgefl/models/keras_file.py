@@ -53,6 +53,9 @@ MAX_WEIGHTS = 1 << 25
 """
 MAX_OBJECTS = 20_000
 """Maximum number of objects that a configuration names, such as layers. MobileNetV2 names about 1,000."""
+LOSS_OPTIONS = ("label_smoothing", "ignore_class", "delta", "alpha", "gamma", "apply_class_balancing")
+"""Options of Keras's losses that change what a model learns."""
+LOSS_DEFAULTS = ("label_smoothing=0.0", "label_smoothing=0", "delta=1.0")
 LOAD_CPU_LIMIT_S = 120.0
 FILE_SIGNATURES = {b"\x89HDF\r\n\x1a\n": "an HDF5 file", b"PK\x03\x04": "a truncated or damaged zip archive"}
 
@@ -106,6 +109,31 @@ def load_keras_file(path: Path) -> Any:
             f"cannot load the model {path}: {reason}; save it again with model.save, using Keras "
             f"{keras.__version__}"
         ) from error
+
+
+def read_compiled_loss(path: Path) -> str:
+    """Return the loss that the model in a `.keras` file was compiled with, or "".
+
+    Args:
+        path: the file.
+
+    Returns:
+        Such as `mse`, or `CategoricalCrossentropy(label_smoothing=0.2)`.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    config = _read_config(path)
+    compiled = config.get("compile_config") if isinstance(config, dict) else None
+    loss = compiled.get("loss") if isinstance(compiled, dict) else None
+    if not isinstance(loss, dict):
+        return str(loss or "")
+    options = loss.get("config")
+    if not isinstance(options, dict):
+        return str(options)  # The name of a function
+    changes = [f"{key}={options[key]}" for key in LOSS_OPTIONS if options.get(key) is not None]
+    changes = [change for change in changes if change not in LOSS_DEFAULTS]
+    return str(loss.get("class_name")) + (f"({', '.join(changes)})" if changes else "")
 
 
 def _read_config(path: Path) -> Any:

@@ -8,6 +8,7 @@ of 10.
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from edgefl.algorithms import make_algorithm, resolve_algorithm_options
@@ -17,10 +18,12 @@ from edgefl.algorithms.robust import count_krum_updates
 from edgefl.algorithms.server_optimizer import DEFAULT_RATES, MAX_WEIGHT_RATE
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
+from edgefl.models.keras_file import read_compiled_loss
 from edgefl.privacy.mechanism import check_privacy
 from edgefl.security.secagg.masked_aggregation import check_secure_aggregation
 from edgefl.security.secagg.masking import MIN_MASKED_CLIENTS
 from edgefl.server.staleness import check_staleness
+from edgefl.tasks.config import BINARY_LOSS
 
 LARGE_RATE = 10.0
 """A learning rate of SGD far above every published recipe."""
@@ -32,6 +35,14 @@ MIN_SERVER_STEP_SUM = 0.1
 """Minimum distance that Adam must be able to move a weight at the server. Initial weights are about this
 large.
 """
+KERAS_LOSSES = {
+    "cross-entropy": ("sparsecategoricalcrossentropy", "categoricalcrossentropy"),
+    BINARY_LOSS: ("binarycrossentropy",),
+    "mse": ("mse", "meansquarederror"),
+    "mae": ("mae", "meanabsoluteerror"),
+    "huber": ("huber",),
+}
+"""Names of Keras's losses in lower case without underscores, by the loss of a task."""
 AlgorithmOptions = Mapping[str, Any]
 
 
@@ -70,6 +81,7 @@ def check_config(config: FederationConfig, clients: int | None = None) -> tuple[
     check_secure_aggregation(algorithm, config)
     num_clients = clients or len(set(config.clients)) or None
     problems = [
+        *_check_compiled_loss(config),
         *_check_training(config, options),
         *_check_algorithm_rates(options),
         *_check_personalization_rate(config),
@@ -84,6 +96,20 @@ def check_config(config: FederationConfig, clients: int | None = None) -> tuple[
         if problem.is_certain:
             raise ConfigError(problem.message)
     return tuple(problem.message for problem in problems)
+
+
+def _check_compiled_loss(config: FederationConfig) -> Iterator[Problem]:
+    path = Path(config.model.name)
+    if path.suffix != ".keras" or not path.is_file():
+        return
+    loss = read_compiled_loss(path)
+    if loss and loss.lower().replace("_", "") not in KERAS_LOSSES[config.task.loss_name]:
+        yield Problem(
+            False,
+            f"{path} was compiled with the loss {loss}, and devices train with {config.task.loss_name}: they "
+            "use the loss of [task] and the optimizer of [algorithm], so expect other results than those of "
+            "model.fit",
+        )
 
 
 def _check_training(config: FederationConfig, options: AlgorithmOptions) -> Iterator[Problem]:

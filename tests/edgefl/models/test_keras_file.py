@@ -15,10 +15,11 @@ import keras
 import numpy as np
 import pytest
 
-from edgefl.config import ModelConfig
+from edgefl.config import FederationConfig, ModelConfig
 from edgefl.errors import ConfigError
 from edgefl.models import build_model, keras_file
-from edgefl.models.keras_file import MAX_UNPACKED_BYTES
+from edgefl.models.keras_file import MAX_UNPACKED_BYTES, read_compiled_loss
+from edgefl.server.config_check import check_config
 
 L = keras.layers
 
@@ -326,3 +327,38 @@ def test_stateful_layer_is_refused_by_its_name(tmp_path):
     keras.Model(x, keras.layers.LSTM(3, stateful=True, name="keeps")(x)).save(tmp_path / "own.keras")
     with pytest.raises(ConfigError, match=r"layer keeps is stateful, expected .*stateful=False"):
         load(tmp_path / "own.keras")
+
+
+LOSSES: dict[str, tuple[Any, str]] = {
+    "none": (None, ""),
+    "name": ("mse", "mse"),
+    "smoothed": (
+        keras.losses.CategoricalCrossentropy(label_smoothing=0.2),
+        "CategoricalCrossentropy(label_smoothing=0.2)",
+    ),
+    "plain": (keras.losses.SparseCategoricalCrossentropy(from_logits=True), "SparseCategoricalCrossentropy"),
+    "focal": (
+        keras.losses.CategoricalFocalCrossentropy(),
+        "CategoricalFocalCrossentropy(alpha=0.25, gamma=2.0)",
+    ),
+    "function": (keras.losses.hinge, "hinge"),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_loss_of_a_compiled_model_is_read_without_loading_it(tmp_path, name):
+    loss, expected = LOSSES[name]
+    model = keras.Sequential([keras.Input((4,)), L.Dense(3)])
+    if loss is not None:
+        model.compile("sgd", loss)
+    model.save(tmp_path / "own.keras")
+    assert read_compiled_loss(tmp_path / "own.keras") == expected
+
+
+@pytest.mark.parametrize(("name", "is_other"), [("plain", False), ("smoothed", True), ("name", True)])
+def test_another_loss_than_that_of_the_task_is_a_warning(tmp_path, name, is_other):
+    model = keras.Sequential([keras.Input((4,)), L.Dense(3)])
+    model.compile("sgd", LOSSES[name][0])
+    model.save(tmp_path / "own.keras")
+    warnings = check_config(FederationConfig(model=ModelConfig(str(tmp_path / "own.keras"), (4,), 3)))
+    assert [("devices train with cross-entropy" in warning) for warning in warnings] == [True] * is_other
