@@ -3,12 +3,15 @@
 The comparison has two parts. The first compares the network, which calls the layers of the model one by one,
 with the model itself: outputs, gradients, penalties and moving statistics. The second compares each signature
 of the program, run by the TFLite runtime as on a device, with the same function in TensorFlow. Inputs,
-weights, biases and statistics are drawn on both sides of 0, so that a lost activation shows.
+weights, biases and statistics are drawn on both sides of 0, so that a lost activation shows. A second draw
+has a sample of zeros and biases of 0, where activations bend and maxima are equal, as in black pictures at
+the start of a training. A third draw has positive samples, for models that compute logarithms or roots.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import numpy as np
@@ -53,6 +56,13 @@ SMALL_SHARE = 1e-4
 
 A shift in front of a batch norm has such a gradient, because the norm removes the shift.
 """
+Draw = Literal["signed", "zeros", "positive"]
+SIGNED: Draw = "signed"
+ZEROS: Draw = "zeros"
+POSITIVE: Draw = "positive"
+DRAWS = (SIGNED, ZEROS, POSITIVE)
+"""Samples and weights on both sides of 0; a sample and biases of 0; positive samples and shares."""
+_SAMPLES = ("x", "features")
 _SIGNED_DATA = ("x", "features", "y")
 """Data that may be negative. Data of algorithms, such as likelihoods, may not."""
 
@@ -129,17 +139,19 @@ def check_network(network: Network) -> None:
         PlanError: outputs, gradients or moving statistics differ, Keras cannot run the model, or the output
             for a sample depends on other samples.
     """
-    values = draw_values(network, BATCH)
-    for training in (False, True):
+    compared: set[str] = set()
+    for draw, training in itertools.product(DRAWS, (False, True)):
+        values = draw_values(network, BATCH, draw)
         # In training, deep batch norms amplify the rounding of a normalization
         model = _fold_normalizations(network.model) if training else network.model
-        expected = _run_keras(network, model, values, training)
+        expected = _drop_undefined(_run_keras(network, model, values, training))
         received = _run_network(network, values, training)
+        compared |= expected.keys()
         tolerance = TOLERANCES["train" if training else "predict"]
         floor = find_floor(value for name, value in expected.items() if name.endswith(" gradient"))
         floors = {name: floor if name.endswith(" gradient") else 0.0 for name in expected}
         differences = measure_differences(received, expected, floors)
-        if not max(differences.values()) <= tolerance:
+        if not max(differences.values(), default=0.0) <= tolerance:
             rounded = replace(values, x=_add_rounding("d_x", values.x))
             changes = measure_differences(_run_keras(network, model, rounded, training), expected, floors)
             differences = subtract_rounding(differences, changes)
@@ -151,30 +163,38 @@ def check_network(network: Network) -> None:
                 f"layer {layer} cannot be compiled: its {'training step' if training else 'output'} in a "
                 "plan differs from Keras; replace it with a layer that `edgefl plan build --help` lists"
             )
-    _check_samples_apart(network, values)
+    if missing := [name for name in network.trainable if f"{name} gradient" not in compared]:
+        layer, part = missing[-1].rsplit("/", 1)
+        raise PlanError(
+            f"layer {layer} cannot be compared with Keras: the gradient of its {part} is NaN or infinite for "
+            "samples from about -3 to 3; keep logarithms, roots and divisions away from 0 with "
+            "keras.ops.maximum"
+        )
+    _check_samples_apart(network, draw_values(network, BATCH, POSITIVE))
 
 
-def draw_values(network: Network, batch: int) -> ComparedValues:
+def draw_values(network: Network, batch: int, draw: Draw = SIGNED) -> ComparedValues:
     """Return weights and samples on both sides of 0.
 
     Args:
         network: the model.
         batch: number of samples.
+        draw: which values, see DRAWS.
     """
     rng = np.random.default_rng(0)
-    weights = {spec.name: draw_tensor(spec, rng) for spec in network.specs}
-    x = draw_tensor(TensorSpec("x", (batch, *network.input_shape)), rng)
+    weights = {spec.name: draw_tensor(spec, rng, draw) for spec in network.specs}
+    x = draw_tensor(TensorSpec("x", (batch, *network.input_shape)), rng, draw)
     mean, std = read_constants(network.input_normalization)
     if mean:
         x = np.asarray(x * std + mean, np.float32)
     for layer in flatten_layers(network.model.layers):
         if isinstance(layer, keras.layers.Masking):
-            x[0, : x.shape[1] // 2] = layer.mask_value
+            x[-1, : x.shape[1] // 2] = layer.mask_value
     cotangent = draw_tensor(TensorSpec("cotangent", (batch, int(network.model.outputs[0].shape[1]))), rng)
     return ComparedValues(weights, x, _find_noise(network, batch), cotangent)
 
 
-def draw_tensor(spec: TensorSpec, rng: np.random.Generator) -> Array:
+def draw_tensor(spec: TensorSpec, rng: np.random.Generator, draw: Draw = SIGNED) -> Array:
     """Return values for a tensor, float32. Variances are positive, and others are on both sides of 0.
 
     Kernels keep the size of what goes through them.
@@ -182,13 +202,26 @@ def draw_tensor(spec: TensorSpec, rng: np.random.Generator) -> Array:
     Args:
         spec: the tensor. The last part of its name says what it is.
         rng: draws the values.
+        draw: which values, see DRAWS.
     """
     kind = spec.name.rsplit("/", 1)[-1]
     if "variance" in kind:
         return rng.uniform(0.5, 2.0, spec.shape).astype(np.float32)
     fan_in = int(np.prod(spec.shape[:-1], dtype=int)) if "kernel" in kind else 1
     center = 1.0 if kind == "gamma" else 0.0
-    return np.asarray(center + rng.normal(size=spec.shape) * max(1, fan_in) ** -0.5, np.float32)
+    values = np.asarray(center + rng.normal(size=spec.shape) * max(1, fan_in) ** -0.5, np.float32)
+    if draw == ZEROS and ("bias" in kind or kind == "beta"):
+        values[:] = 0
+    elif draw == ZEROS and kind in _SAMPLES:
+        values[0] = 0
+    elif draw == POSITIVE and (kind in _SAMPLES or values.size == 1):  # One value may be a share
+        values = np.abs(values)
+    return values
+
+
+def _drop_undefined(results: Values) -> dict[str, Array]:
+    """Return the results with numbers only. A square root, for example, has no gradient at 0."""
+    return {name: value for name, value in results.items() if np.isfinite(value).all()}
 
 
 def find_floor(gradients: Iterable[Array]) -> float:
@@ -232,7 +265,6 @@ def measure_signature(
         interpreter: the interpreter of the program.
         num_classes: number of classes of the labels.
     """
-    args = draw_arguments(signature, num_classes)
     function = compile_signature(lambda **tensors: run_signature(objective, signature, tensors), signature)
 
     def subtract_weights(results: Values, args: Values) -> dict[str, Array]:
@@ -243,15 +275,22 @@ def measure_signature(
         tensors = {name: tf.constant(value) for name, value in args.items()}
         return subtract_weights({name: value.numpy() for name, value in function(**tensors).items()}, args)
 
-    received = subtract_weights(interpreter.get_signature_runner(objective.name)(**args), args)
-    expected = run_tensorflow(args)
-    floor = find_floor(value for name, value in expected.items() if name.startswith("t_"))
-    floors = {name: floor if name.startswith("t_") else 0.0 for name in expected}
-    differences = measure_differences(received, expected, floors)
-    if not max(differences.values()) <= TOLERANCES[objective.kind]:
-        changed = run_tensorflow({name: _add_rounding(name, value) for name, value in args.items()})
-        differences = subtract_rounding(differences, measure_differences(changed, expected, floors))
-    return max(differences.values())
+    worst: dict[str, float] = {}
+    names: set[str] = set()
+    for draw in DRAWS:
+        args = draw_arguments(signature, num_classes, draw)
+        received = subtract_weights(interpreter.get_signature_runner(objective.name)(**args), args)
+        results = run_tensorflow(args)
+        expected = _drop_undefined(results)
+        floor = find_floor(value for name, value in expected.items() if name.startswith("t_"))
+        floors = {name: floor if name.startswith("t_") else 0.0 for name in expected}
+        differences = measure_differences(received, expected, floors)
+        if not max(differences.values(), default=0.0) <= TOLERANCES[objective.kind]:
+            changed = run_tensorflow({name: _add_rounding(name, value) for name, value in args.items()})
+            differences = subtract_rounding(differences, measure_differences(changed, expected, floors))
+        names |= results.keys()
+        worst |= {name: max(value, worst.get(name, value)) for name, value in differences.items()}
+    return max(worst.get(name, np.inf) for name in names)
 
 
 def measure_differences(received: Values, expected: Values, floors: Mapping[str, float]) -> dict[str, float]:
@@ -283,7 +322,7 @@ def _add_rounding(name: str, value: Array) -> Array:
     return np.asarray(value * (1 + ROUNDING * signs), np.float32)
 
 
-def draw_arguments(signature: SignatureSpec, num_classes: int) -> dict[str, Any]:
+def draw_arguments(signature: SignatureSpec, num_classes: int, draw: Draw = SIGNED) -> dict[str, Any]:
     """Return arguments of a signature by their names in the program.
 
     The learning rate is 1, so that rounding does not hide a small gradient.
@@ -291,6 +330,7 @@ def draw_arguments(signature: SignatureSpec, num_classes: int) -> dict[str, Any]
     Args:
         signature: the signature.
         num_classes: number of classes of the labels.
+        draw: which values, see DRAWS.
     """
     rng = np.random.default_rng(1)
     args: dict[str, Any] = {}
@@ -306,7 +346,7 @@ def draw_arguments(signature: SignatureSpec, num_classes: int) -> dict[str, Any]
         elif name.startswith("s_") or (name.startswith("d_") and spec.name not in _SIGNED_DATA):
             args[name] = rng.uniform(0.25, 0.75, spec.shape).astype(np.float32)
         else:
-            args[name] = draw_tensor(spec, rng)
+            args[name] = draw_tensor(spec, rng, draw)
     return args
 
 

@@ -14,6 +14,9 @@ from edgefl.compiler.convolution import TRACING_PROGRAM, differentiate_conv2d, d
 from edgefl.compiler.pooling import differentiate_average_pool, differentiate_max_pool
 
 Tensor = Any
+SELU_ALPHA = 1.6732632423543772
+SELU_SCALE = 1.0507009873554805
+"""Constants of SELU. Source: Klambauer et al., arXiv:1706.02515, section 2."""
 
 
 def _differentiate_relu(op: Any, gradient: Tensor) -> Tensor:
@@ -51,6 +54,12 @@ def _differentiate_leaky_relu(op: Any, gradient: Tensor) -> Tensor:
 
 def _differentiate_elu(op: Any, gradient: Tensor) -> Tensor:
     return gradient * (tf.minimum(op.outputs[0], 0.0) + 1.0)
+
+
+def _differentiate_selu(op: Any, gradient: Tensor) -> Tensor:
+    """Return the gradient of SELU. At 0 it is the slope of positive values."""
+    negative = tf.minimum(op.outputs[0], 0.0)
+    return gradient * (SELU_SCALE - tf.sign(negative) * SELU_SCALE * (SELU_ALPHA - 1.0) + negative)
 
 
 def _differentiate_softplus(op: Any, gradient: Tensor) -> Tensor:
@@ -145,6 +154,7 @@ GRADIENTS: dict[str, Callable[[Any, Tensor], Any]] = {
     "Relu6": _differentiate_relu6,
     "LeakyRelu": _differentiate_leaky_relu,
     "Elu": _differentiate_elu,
+    "Selu": _differentiate_selu,
     "Softplus": _differentiate_softplus,
     "Softsign": _differentiate_softsign,
     "Sigmoid": _differentiate_sigmoid,

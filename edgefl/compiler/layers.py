@@ -36,6 +36,8 @@ LayerResult = tuple[Tensor, Sequence[tuple[Any, Tensor]]]
 TRACING_EXPORT: ContextVar[bool] = ContextVar("EXPORTED", default=False)
 """Whether the graph that is traced now is the export graph, which devices quantize."""
 
+MIN_SQUARE = 1e-24
+"""Smallest squared length of a vector that UnitNormalization scales to 1, as in Keras."""
 CONSTANT_LAYERS = (keras.layers.Normalization,)
 """Layers whose variables are constants of the plan. They are adapted before the federation and never trained.
 """
@@ -194,6 +196,13 @@ def _export_layer_norm(layer: Any, read: ReadVariable, x: Tensor, training: bool
     return apply_layer_norm_for_export(x, *_read_affine(layer, read, x), layer.epsilon), ()
 
 
+def _call_unit_norm(layer: Any, read: ReadVariable, x: Tensor, training: bool) -> LayerResult:
+    """Divide vectors by their length. TFLite runtimes give NaN for the length 0 in the form of Keras."""
+    del layer, read, training
+    lengths = tf.maximum(tf.reduce_sum(x * x, -1, keepdims=True), MIN_SQUARE)
+    return x * tf.math.rsqrt(lengths), ()
+
+
 def _read_affine(layer: Any, read: ReadVariable, x: Tensor) -> tuple[Tensor, Tensor]:
     channels = x.shape[-1]
     return read(layer.gamma) if layer.scale else tf.ones(channels), read(
@@ -238,6 +247,7 @@ PROGRAM_FORMS: Forms = {
     keras.layers.Conv2D: _call_convolution,
     keras.layers.BatchNormalization: _call_batch_norm,
     keras.layers.GroupNormalization: _call_group_norm,
+    keras.layers.UnitNormalization: _call_unit_norm,
 } | dict.fromkeys(_LAYOUT_FREE_LAYERS, _call_layout_free)
 
 EXPORT_FORMS: Forms = {
@@ -245,4 +255,5 @@ EXPORT_FORMS: Forms = {
     keras.layers.Rescaling: _export_rescaling,
     keras.layers.GroupNormalization: _export_group_norm,
     keras.layers.LayerNormalization: _export_layer_norm,
+    keras.layers.UnitNormalization: _call_unit_norm,
 }

@@ -92,6 +92,31 @@ def test_layer_that_the_export_computes_wrongly_is_named(monkeypatch):
         build_template(of.predict_logits(network, 4), {}, lambda: find_wrong_export_layer(network))
 
 
+class LosesZeros(keras.Layer):
+    """A ReLU whose gradient at 0 is 1 in a program, and 0 in Keras."""
+
+    def call(self, x: Any) -> Any:
+        return keras.ops.relu(x)
+
+
+def test_gradient_that_differs_only_at_zero_is_refused(monkeypatch):
+    """Black pictures and new biases give exactly 0."""
+
+    def bend(layer: Any, read: Any, x: Any, training: bool) -> Any:
+        @tf.custom_gradient
+        def run(x: Any) -> Any:
+            return tf.nn.relu(x), lambda gradient: gradient * (1.0 + tf.sign(tf.minimum(x, 0.0)))
+
+        return run(x), ()
+
+    monkeypatch.setitem(forms.PROGRAM_FORMS, LosesZeros, bend)
+    network = build(
+        (4,), L.Dense(5, name="first"), LosesZeros(name="second"), L.Dense(5, "tanh", name="third")
+    )
+    with pytest.raises(PlanError, match=r"layer second cannot be compiled: the results of train on a device"):
+        check(network)
+
+
 class DoublesOutsideOfCall(keras.Layer):
     """A layer that computes more in a model than in `call`, which a plan traces."""
 

@@ -34,7 +34,11 @@ CHUNK = 40
 TOLERANCE = 1e-4
 BLOCKS = list_blocks()
 PAIRS = tuple(list_pairs(BLOCKS))
-SAMPLE = (*((block,) for block in BLOCKS[:: len(BLOCKS) // 3]), *PAIRS[:: len(PAIRS) // 5])
+BENT = tuple(
+    next((block,) for block in BLOCKS if text in block.name) for text in ("selu, use_bias=True", "UnitNorm")
+)
+"""Layers that the converter or a runtime computed wrongly at 0."""
+SAMPLE = (*((block,) for block in BLOCKS[:: len(BLOCKS) // 3]), *PAIRS[:: len(PAIRS) // 5], *BENT)
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,19 @@ def make_case(blocks: Sequence[Block], number: int) -> Case:
 
 def measure_case(case: Case, signatures: Sequence[SignatureSpec], interpreter: Any) -> dict[str, float]:
     """Return the largest difference of predictions, gradients and weights after three steps."""
+    drawn, zeros = (
+        measure_values(case, signatures, interpreter, compare.draw_values(case.network, BATCH, has_zeros))
+        for has_zeros in (False, True)
+    )
+    # Where Keras has no gradient at 0, such as that of a square root, only the prediction counts
+    return drawn | {f"{name} with zeros": value for name, value in zeros.items() if not np.isnan(value)}
+
+
+def measure_values(
+    case: Case, signatures: Sequence[SignatureSpec], interpreter: Any, values: compare.ComparedValues
+) -> dict[str, float]:
+    """Return the differences on some values. A difference from NaN is NaN."""
     network = case.network
-    values = compare.draw_values(network, BATCH)
     weights = dict(values.weights)
     y = np.arange(BATCH, dtype=np.int32) % 3
     expected_out, *expected = train_keras(network, values, y)
@@ -91,7 +106,9 @@ def measure_case(case: Case, signatures: Sequence[SignatureSpec], interpreter: A
 
 
 def compare_weights(received: Any, expected: Any, before: Any) -> float:
-    """Return the largest difference of a step, relative to the largest step."""
+    """Return the largest difference of a step, relative to the largest step, or NaN if Keras has NaN."""
+    if not all(np.isfinite(value).all() for value in expected.values()):
+        return np.nan
     largest = max(float(np.abs(expected[name] - before[name]).max(initial=0)) for name in expected)
     return max(float(np.abs(received[name] - expected[name]).max(initial=0)) for name in expected) / largest
 
@@ -135,7 +152,9 @@ def check_chunk(models: Sequence[Sequence[Block]]) -> None:
         path = Path(folder) / f"pairs-{os.getpid()}.jsonl"
         with path.open("a") as file:
             file.writelines(json.dumps([name, row]) + "\n" for name, row in measured.items())
-    wrong = {name: row for name, row in measured.items() if not max(row.values()) <= TOLERANCE}
+    wrong = {
+        name: row for name, row in measured.items() if not all(value <= TOLERANCE for value in row.values())
+    }
     assert not wrong
 
 
