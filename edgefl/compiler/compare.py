@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from edgefl.compiler.compile import compile_program
-from edgefl.compiler.layer_checks import explain_failure, flatten_layers
+from edgefl.compiler.layer_checks import flatten_layers
 from edgefl.compiler.layers import normalize
 from edgefl.compiler.network import Network, collect_penalties
 from edgefl.compiler.objective import (
@@ -30,6 +30,7 @@ from edgefl.compiler.objective import (
 )
 from edgefl.compiler.template import convert_objective
 from edgefl.errors import PlanError
+from edgefl.models.failure import explain_failure
 from edgefl.models.input_normalization import read_constants
 from edgefl.plan.runtime import load_interpreter
 from edgefl.plan.spec import SignatureSpec, TensorSpec

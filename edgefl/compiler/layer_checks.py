@@ -1,6 +1,5 @@
 """Refuses what a Keras layer carries beside its weights and cannot do in a plan, by the name of the layer."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -8,6 +7,7 @@ import keras
 import numpy as np
 
 from edgefl.errors import PlanError
+from edgefl.models.failure import explain_failure
 from edgefl.models.graph import is_graph
 
 SAMPLE_PENALTIES = (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2)
@@ -17,14 +17,6 @@ SAMPLE_PENALTIES = (keras.regularizers.L1, keras.regularizers.L2, keras.regulari
 def describe_layer(layer: Any) -> str:
     """Return the name and the class of a layer, for errors."""
     return f"layer {layer.name} ({type(layer).__name__})"
-
-
-def explain_failure(error: Exception) -> str:
-    """Return the reason of an error in one line. Keras puts lines around it that say only where it was."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    reasons = [line for line in lines if not line.startswith("Exception encountered when calling")]
-    return (reasons or [type(error).__name__])[0]
 
 
 def flatten_layers(layers: Sequence[Any]) -> list[Any]:

@@ -24,13 +24,13 @@ from edgefl.compiler.layer_checks import (
     check_layer_attributes,
     convert_to_float32,
     describe_layer,
-    explain_failure,
     flatten_layers,
     list_sublayers,
 )
 from edgefl.compiler.layers import CONSTANT_LAYERS, call_layer, normalize
 from edgefl.compiler.recurrent import check_steps, list_recurrent
 from edgefl.errors import PlanError
+from edgefl.models.failure import explain_failure
 from edgefl.models.graph import is_graph, run_graph
 from edgefl.models.input_normalization import LAYER_NAME
 from edgefl.models.input_scaling import find_input_scaling

@@ -8,6 +8,7 @@ from typing import Any
 
 from edgefl.config import ModelConfig, suggest_nearest
 from edgefl.errors import ConfigError
+from edgefl.models.failure import explain_failure
 from edgefl.models.input_normalization import normalize_input
 from edgefl.models.keras_file import explain_format, load_keras_file
 from edgefl.models.options import check_model_options
@@ -110,6 +111,11 @@ def _find_factory(name: str) -> Callable[..., Any]:
         raise ConfigError(
             f"cannot import model {name!r}: {error}; is its package installed in this environment?"
         ) from error
+    except Exception as error:  # The code of the user's module raises any type
+        raise ConfigError(
+            f"cannot import model {name!r}: {type(error).__name__}: {explain_failure(error)}; correct the "
+            f"module {module}"
+        ) from error
     if not callable(factory):
         raise ConfigError(
             f"{name} is not a function; expected function(input_shape, num_classes, **options) that returns "
@@ -122,10 +128,18 @@ def _call_factory(factory: Callable[..., Any], config: ModelConfig) -> Any:
     options = check_model_options(config.name, config.options) if config.name in _SOURCES else config.options
     try:
         return factory(tuple(config.input_shape), config.num_classes, **options)
+    except ConfigError:
+        raise
     except TypeError as error:
         raise ConfigError(
             f"model {config.name} with options {dict(config.options)}: {error}; `edgefl models` lists the "
             "options"
+        ) from error
+    except Exception as error:  # Keras and functions of users raise any type
+        raise ConfigError(
+            f"model {config.name} cannot be built for input_shape {tuple(config.input_shape)} and "
+            f"num_classes {config.num_classes}: {type(error).__name__}: {explain_failure(error)}; change one "
+            "of them, or correct the function"
         ) from error
 
 

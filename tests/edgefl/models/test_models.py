@@ -158,6 +158,38 @@ def test_mobilenetv2_matches_keras_applications(width):
     np.testing.assert_allclose(trunk(x), reference(x), atol=1e-5)
 
 
+FAILING = """
+import keras
+def looks_up(input_shape, num_classes):
+    return {}["width"]
+def too_wide(input_shape, num_classes):
+    return keras.Sequential([keras.Input(input_shape), keras.layers.Conv2D(2, 9), keras.layers.Flatten()])
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "function", "message"),
+    [
+        (
+            FAILING,
+            "looks_up",
+            r"cannot be built for input_shape \(4, 4, 1\) and num_classes 3: KeyError: 'width'",
+        ),
+        (FAILING, "too_wide", "cannot be built for input_shape .*: ValueError: .*negative"),
+        ("def model(:", "model", "cannot import model .*: SyntaxError: .*correct the module failing_model"),
+        ("raise RuntimeError('no disk')", "model", "cannot import model .*: RuntimeError: no disk"),
+    ],
+)
+def test_function_of_a_user_that_fails_is_an_error_without_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, function: str, message: str
+):
+    (tmp_path / "failing_model.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "failing_model", raising=False)
+    with pytest.raises(ConfigError, match=message):
+        build_model(ModelConfig(f"failing_model:{function}", (4, 4, 1), 3))
+
+
 def test_models_of_users_are_loaded_from_files_and_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "my_models.py").write_text(
         "import keras\ndef small(input_shape, num_classes, width=4):\n    return "
