@@ -117,6 +117,32 @@ def test_gradient_that_differs_only_at_zero_is_refused(monkeypatch):
         check(network)
 
 
+def take_logarithm(*layers: Any) -> Network:
+    """Return a network that has no numbers for negative samples."""
+    x = keras.Input((4,))
+    y = keras.ops.log(x)
+    for layer in (*layers, L.Dense(3, name="end")):
+        y = layer(y)
+    return Network(keras.Model(x, y))
+
+
+def test_lost_activation_behind_a_logarithm_is_refused(monkeypatch):
+    """Negative samples give NaN in Keras and in the program, which proves nothing."""
+    check(take_logarithm(L.Dense(5, "relu", False, name="second")))
+    monkeypatch.delitem(forms.PROGRAM_FORMS, L.Dense)
+    with pytest.raises(
+        PlanError, match=r"layer second cannot be compiled: the results of predict on a device"
+    ):
+        check(take_logarithm(L.Dense(5, "relu", False, name="second")))
+
+
+def test_model_without_numbers_is_refused():
+    x = keras.Input((4,))
+    y = L.Dense(3, name="end")(keras.ops.sqrt(-keras.ops.abs(x) - 1.0))
+    with pytest.raises(PlanError, match="layer end cannot be compared with Keras: the gradient of its"):
+        check_network(Network(keras.Model(x, y)))
+
+
 class DoublesOutsideOfCall(keras.Layer):
     """A layer that computes more in a model than in `call`, which a plan traces."""
 

@@ -67,8 +67,8 @@ def make_case(blocks: Sequence[Block], number: int) -> Case:
 def measure_case(case: Case, signatures: Sequence[SignatureSpec], interpreter: Any) -> dict[str, float]:
     """Return the largest difference of predictions, gradients and weights after three steps."""
     drawn, zeros = (
-        measure_values(case, signatures, interpreter, compare.draw_values(case.network, BATCH, has_zeros))
-        for has_zeros in (False, True)
+        measure_values(case, signatures, interpreter, compare.draw_values(case.network, BATCH, draw))
+        for draw in (compare.SIGNED, compare.ZEROS)
     )
     # Where Keras has no gradient at 0, such as that of a square root, only the prediction counts
     return drawn | {f"{name} with zeros": value for name, value in zeros.items() if not np.isnan(value)}

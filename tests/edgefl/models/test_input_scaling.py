@@ -208,6 +208,8 @@ OPERATORS: dict[str, tuple[Any, float | None]] = {
     "nested": (lambda x: nest_rescaling()(x), 255),
     "difference of neighbours": (lambda x: layers.Conv2D(2, 3)(x[:, 1:] - x[:, :-1]), None),
     "logarithm": (lambda x: layers.Conv2D(2, 3)(keras.ops.log(x + 1e-3)), None),
+    "logarithm of zero": (lambda x: layers.Conv2D(2, 3)(keras.ops.log(x)), None),
+    "reciprocal": (lambda x: layers.Conv2D(2, 3)(1 / x), None),
     "mean of the sample": (lambda x: layers.Conv2D(2, 3)(x - keras.ops.mean(x, (1, 2), keepdims=True)), None),
 }
 
