@@ -207,7 +207,7 @@ class Network:
         return {name: variable.numpy().astype("float32") for name, variable in self.variables.items()}
 
     def draw_head(self, rng: np.random.Generator) -> dict[str, Any]:
-        """Return new initial kernels and biases of the head, from the initializers of its layers.
+        """Return new initial kernels and biases of the trained head, from the initializers of its layers.
 
         Args:
             rng: draws the seeds of the initializers.
@@ -220,8 +220,9 @@ class Network:
             for part in ("kernel", "bias"):
                 variable = getattr(layer, part, None)
                 initializer = getattr(layer, f"{part}_initializer", None)
-                if variable is not None and initializer is not None:
-                    weights[self._names[id(variable)]] = _draw_again(
+                name = self._names.get(id(variable))
+                if variable is not None and name in self.trainable and initializer is not None:
+                    weights[name] = _draw_again(
                         initializer, tuple(variable.shape), int(rng.integers(1 << 31))
                     )
         return weights

@@ -336,7 +336,7 @@ def train_head(
         name: name of the signature.
 
     Raises:
-        PlanError: the model has no head.
+        PlanError: the model has no head, or all weights of the head are frozen.
     """
 
     def measure_loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
@@ -350,6 +350,11 @@ def train_head(
         )
     head = network.select(network.head_names)
     trained = tuple(spec for spec in head if spec.name in network.trainable)
+    if not trained:
+        raise PlanError(
+            f"{name} trains the last dense layers, but {', '.join(network.head_names)} are frozen, expected "
+            "a trained layer; set trainable=True on it, or use an algorithm such as fedavg"
+        )
     frozen = tuple(spec for spec in head if spec.name not in network.trainable)
     return Objective(
         name,

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from edgefl.compiler import objective as of
 from edgefl.compiler.network import Network
+from edgefl.compiler.optimizer import sgd
 from edgefl.compiler.template import build_template
 from edgefl.config import ModelConfig
 from edgefl.errors import PlanError
@@ -131,6 +132,22 @@ def test_frozen_layer_is_neither_trained_nor_updated():
     assert network.trainable == ("fc/kernel", "fc/bias")
     assert network.statistics == ()
     assert {spec.name for spec in network.specs} == {"frozen/kernel", "frozen/bias", "fc/kernel", "fc/bias"}
+
+
+def test_frozen_head_stays_as_it_is():
+    """No algorithm draws it again or trains it."""
+    network = Network(
+        keras.Sequential(
+            [keras.Input((3,)), L.Dense(4, "relu", name="fc"), L.Dense(2, trainable=False, name="frozen")]
+        )
+    )
+    assert set(network.draw_head(np.random.default_rng(0))) == {"fc/kernel", "fc/bias"}
+    trunk = [keras.Input((3, 1)), L.Conv1D(2, 1, activation="relu"), L.Flatten()]
+    network = Network(keras.Sequential([*trunk, L.Dense(2, trainable=False, name="frozen")]))
+    with pytest.raises(
+        PlanError, match="train_head trains the last dense layers, but frozen/kernel, frozen/bias"
+    ):
+        of.train_head(network, 2, sgd(0.1))
 
 
 def build_two_output_model() -> keras.Model:
