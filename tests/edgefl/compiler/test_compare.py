@@ -10,6 +10,7 @@ import tensorflow as tf
 from edgefl.compiler import layers as forms
 from edgefl.compiler import objective as of
 from edgefl.compiler.compare import (
+    POSITIVE,
     check_network,
     check_program,
     draw_tensor,
@@ -190,6 +191,14 @@ def test_drawn_values_lie_on_both_sides_of_zero():
         values = draw_tensor(TensorSpec(name, (40, 10)), rng)
         assert values.dtype == np.float32 and 0.3 < (values > 0).mean() < 0.7
     assert draw_tensor(TensorSpec("norm/moving_variance", (40,)), rng).min() > 0
+
+
+def test_shares_of_experts_are_positive_in_one_draw():
+    """The logarithm of mixed probabilities has no number for negative shares."""
+    rng = np.random.default_rng(0)
+    values = [draw_tensor(TensorSpec("responsibility/0", (1,)), rng, POSITIVE) for _ in range(20)]
+    assert min(value.item() for value in values) > 0
+    assert (draw_tensor(TensorSpec("fc/kernel", (20, 5)), rng, POSITIVE) < 0).any()
 
 
 @pytest.mark.parametrize(
