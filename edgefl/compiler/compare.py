@@ -58,10 +58,10 @@ SMALL_SHARE = 1e-4
 A shift in front of a batch norm has such a gradient, because the norm removes the shift.
 """
 Draw = Literal["signed", "zeros", "positive"]
-SIGNED: Draw = "signed"
+BOTH_SIGNS: Draw = "signed"
 ZEROS: Draw = "zeros"
 POSITIVE: Draw = "positive"
-DRAWS = (SIGNED, ZEROS, POSITIVE)
+DRAWS = (BOTH_SIGNS, ZEROS, POSITIVE)
 """Samples and weights on both sides of 0; a sample and biases of 0; positive samples and shares."""
 _SAMPLES = ("x", "features")
 _SIGNED_DATA = ("x", "features", "y")
@@ -174,7 +174,7 @@ def check_network(network: Network) -> None:
     _check_samples_apart(network, draw_values(network, BATCH, POSITIVE))
 
 
-def draw_values(network: Network, batch: int, draw: Draw = SIGNED) -> ComparedValues:
+def draw_values(network: Network, batch: int, draw: Draw = BOTH_SIGNS) -> ComparedValues:
     """Return weights and samples on both sides of 0.
 
     Args:
@@ -195,7 +195,7 @@ def draw_values(network: Network, batch: int, draw: Draw = SIGNED) -> ComparedVa
     return ComparedValues(weights, x, _find_noise(network, batch), cotangent)
 
 
-def draw_tensor(spec: TensorSpec, rng: np.random.Generator, draw: Draw = SIGNED) -> Array:
+def draw_tensor(spec: TensorSpec, rng: np.random.Generator, draw: Draw = BOTH_SIGNS) -> Array:
     """Return values for a tensor, float32. Variances are positive, and others are on both sides of 0.
 
     Kernels keep the size of what goes through them.
@@ -323,7 +323,7 @@ def _add_rounding(name: str, value: Array) -> Array:
     return np.asarray(value * (1 + ROUNDING * signs), np.float32)
 
 
-def draw_arguments(signature: SignatureSpec, num_classes: int, draw: Draw = SIGNED) -> dict[str, Any]:
+def draw_arguments(signature: SignatureSpec, num_classes: int, draw: Draw = BOTH_SIGNS) -> dict[str, Any]:
     """Return arguments of a signature by their names in the program.
 
     The learning rate is 1, so that rounding does not hide a small gradient.

@@ -1,5 +1,7 @@
 """Models that scale their own input: which layers count, and what the plan then says about samples."""
 
+from typing import Any
+
 import keras
 import numpy as np
 import pytest
@@ -220,47 +222,3 @@ def test_scaling_by_operators_is_seen(name) -> None:
     x = keras.Input(SHAPE)
     scaling = find_input_scaling(keras.Model(x, layers.Dense(3)(layers.Flatten()(apply(x)))))
     assert (scaling and scaling.high) == (high and pytest.approx(high, abs=3))
-
-
-def test_constants_of_the_configuration_count_like_a_layer() -> None:
-    pixels = find_constant_scaling(ModelConfig(mean=(33.3,), std=(78.6,)))
-    assert pixels is not None and pixels.high == pytest.approx(190.5)
-    assert find_constant_scaling(ModelConfig(mean=(0.13,), std=(0.31,))) is None
-    assert find_constant_scaling(ModelConfig()) is None
-
-
-def test_no_built_in_model_scales_its_input() -> None:
-    for name in list_models():
-        shape = (16, 3) if name in ("cnn1d", "conv-autoencoder") else (32, 32, 1)
-        task = TaskConfig("anomaly" if "autoencoder" in name else "classification")
-        model = ModelConfig(name, shape, task.count_outputs(shape, 10))
-        assert find_input_scaling(build_model(model, task)) is None, name
-
-
-@pytest.mark.parametrize(
-    ("samples", "shape", "expected"),
-    [
-        (SamplesConfig(), SHAPE, SamplesConfig(scale=1, max_value=255)),
-        (SamplesConfig(max_value=1), SHAPE, SamplesConfig(scale=1, max_value=255)),
-        (SamplesConfig(scale=1), SHAPE, SamplesConfig(scale=1)),
-        (SamplesConfig(), (16, 3), SamplesConfig(scale=1)),
-    ],
-)
-def test_samples_of_a_model_that_scales_are_not_divided(samples, shape, expected) -> None:
-    assert choose_samples(samples, InputScaling("scaler", 255), shape) == expected
-    assert choose_samples(samples, None, shape) == samples
-
-
-def test_scale_beside_a_scaling_layer_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match="scale is 255, and the layer 'scaler' of the model scales samples of up"
-    ):
-        choose_samples(SamplesConfig(scale=255), InputScaling("scaler", 255), SHAPE)
-
-
-def test_plan_of_a_model_that_scales_says_so(tmp_path) -> None:
-    make_model(layers.Rescaling(1 / 255, name="scaler")).save(tmp_path / "own.keras")
-    config = FederationConfig(model=ModelConfig(str(tmp_path / "own.keras"), SHAPE, 3))
-    plan, _ = build_plan(config)
-    assert read_samples_config(plan.spec) == SamplesConfig(scale=1, max_value=255)
-    assert plan.spec.format == 5
