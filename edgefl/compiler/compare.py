@@ -47,7 +47,7 @@ Rounding flips a ReLU or a maximum now and then, which changes a gradient more t
 """
 ROUNDING = 1e-6
 """Relative rounding error of a convolution."""
-ROUNDING_FACTOR = 10
+ROUNDING_FACTOR = 30
 """A larger difference is accepted up to this multiple of what errors of `ROUNDING` change.
 
 A deep model has millions of ReLUs, and some of them flip. Batch norms of few values amplify errors.

@@ -77,6 +77,7 @@ def _list_scalings(functional: Any, constants: NDArray[np.float32], items: list[
     import keras
 
     x = keras.Input(functional.inputs[0].shape[1:], dtype=functional.inputs[0].dtype)
+    adapted = (keras.layers.Normalization, keras.layers.BatchNormalization)
     top = 1.0
 
     def call_operation(operation: Any, *args: Any, **kwargs: Any) -> Any:
@@ -86,11 +87,11 @@ def _list_scalings(functional: Any, constants: NDArray[np.float32], items: list[
                 raise _FirstWeightsError
             inner = keras.Model(operation.inputs[0], operation.outputs)
             _list_scalings(inner, _compute(x, args[0], constants), items)
+        elif isinstance(operation, adapted) and items and items[-1].high > MAX_UNIT_VALUE:
+            raise _FirstWeightsError  # the factor in front says more than statistics
         elif isinstance(operation, keras.layers.BatchNormalization):
             items.append(
                 InputScaling(operation.name, _bound(operation.moving_mean, operation.moving_variance))
-                if not items or items[-1].high <= MAX_UNIT_VALUE
-                else items[-1]
             )
             raise _FirstWeightsError
         elif isinstance(operation, keras.layers.Normalization):

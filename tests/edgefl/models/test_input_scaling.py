@@ -184,7 +184,7 @@ PREFIXES: dict[str, tuple[Any, float | None]] = {
     "turned at random": (lambda: [layers.RandomRotation(0.1), layers.Rescaling(1 / 255, name="scaler")], 255),
     "in two steps": (lambda: [layers.Rescaling(1 / 15, name="scaler"), layers.Rescaling(1 / 17)], 255),
     "then adapted": (lambda: [layers.Rescaling(1 / 255, name="scaler"), adapt(PIXELS / 255, "n")], 255),
-    "adapted behind a factor": (lambda: [layers.Rescaling(0.5, name="scaler"), adapt(PIXELS / 2, "n")], 275),
+    "adapted behind a factor": (lambda: [layers.Rescaling(0.5), adapt(PIXELS / 2)], 275),
     "own layer": (lambda: [Divides(name="scaler")], 255),
     "own layer in a model": (lambda: [keras.Sequential([keras.Input(SHAPE), Divides(name="scaler")])], 255),
     "clipped": (lambda: [layers.ReLU(1.0), layers.Flatten()], None),

@@ -72,6 +72,8 @@ def test_every_model_file_is_listed_with_its_source():
     others = {
         "__init__",
         "commands",
+        "failure",
+        "graph",
         "input_normalization",
         "input_scaling",
         "keras_file",
