@@ -122,7 +122,7 @@ def test_files_with_another_name_are_no_results(tmp_path):
 
 def test_directory_that_cannot_be_created_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StateError, match=r"file/results.*--results"):
+    with pytest.raises(StateError, match=r"file/results.*a parent of it is a file: choose another"):
         create_results_directory(tmp_path / "file" / "results")
 
 
