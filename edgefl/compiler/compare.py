@@ -47,11 +47,13 @@ Rounding flips a ReLU or a maximum now and then, which changes a gradient more t
 """
 ROUNDING = 1e-6
 """Relative rounding error of a convolution."""
-ROUNDING_FACTOR = 30
-"""A larger difference is accepted up to this multiple of what errors of `ROUNDING` change.
+ROUNDING_FACTOR = 10
+"""A larger difference is accepted up to this multiple of what errors of `ROUNDING` change in any tensor.
 
 A deep model has millions of ReLUs, and some of them flip. Batch norms of few values amplify errors.
 """
+MAX_EXPLAINED = 0.3
+"""Largest difference that rounding explains. A lost activation makes a larger one."""
 SMALL_SHARE = 1e-4
 """Share of the largest gradient. Smaller gradients may be rounding errors of sums that are 0.
 
@@ -310,9 +312,10 @@ def subtract_rounding(differences: Mapping[str, float], changes: Mapping[str, fl
 
     Args:
         differences: the difference of each array by name.
-        changes: by how much rounding errors change the array.
+        changes: by how much rounding errors change each array.
     """
-    return {name: value - ROUNDING_FACTOR * changes[name] for name, value in differences.items()}
+    explained = min(ROUNDING_FACTOR * max(changes.values()), MAX_EXPLAINED)
+    return {name: value - explained for name, value in differences.items()}
 
 
 def _add_rounding(name: str, value: Array) -> Array:

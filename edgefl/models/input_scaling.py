@@ -76,13 +76,15 @@ def _list_scalings(functional: Any, constants: NDArray[np.float32], items: list[
     """
     import keras
 
+    from edgefl.models.graph import is_graph
+
     x = keras.Input(functional.inputs[0].shape[1:], dtype=functional.inputs[0].dtype)
     adapted = (keras.layers.Normalization, keras.layers.BatchNormalization)
     top = 1.0
 
     def call_operation(operation: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal top
-        if isinstance(operation, keras.Model):
+        if is_graph(operation):
             if len(operation.inputs) != 1:
                 raise _FirstWeightsError
             inner = keras.Model(operation.inputs[0], operation.outputs)

@@ -68,7 +68,7 @@ def measure_case(case: Case, signatures: Sequence[SignatureSpec], interpreter: A
     """Return the largest difference of predictions, gradients and weights after three steps."""
     drawn, zeros = (
         measure_values(case, signatures, interpreter, compare.draw_values(case.network, BATCH, draw))
-        for draw in (compare.SIGNED, compare.ZEROS)
+        for draw in (compare.BOTH_SIGNS, compare.ZEROS)
     )
     # Where Keras has no gradient at 0, such as that of a square root, only the prediction counts
     return drawn | {f"{name} with zeros": value for name, value in zeros.items() if not np.isnan(value)}
