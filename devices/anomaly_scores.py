@@ -213,4 +213,12 @@ class AlarmTracker:
             ts: the time, in seconds since 1970.
         """
         alarm = self.score > self.threshold
-        return Anomaly(self.client_id, self.score, self.threshold, alarm, self.windows, self.alarms, ts)
+        return Anomaly(
+            client_id=self.client_id,
+            score=self.score,
+            threshold=self.threshold,
+            alarm=alarm,
+            windows=self.windows,
+            alarms=self.alarms,
+            ts=ts,
+        )

@@ -238,8 +238,8 @@ class WindowCutter:
 
     The function `edgefl.data.sources.windows.cut_windows` cuts the same windows from consecutive readings
     with labels. The rows of a window are consecutive: after a gap, a reading that cannot be used, a reading
-    without a label or a reading with other channels, the windows of that sensor start again. So they do after
-    a silence that is much longer than usual.
+    without a label or a reading with other channels, the windows of that sensor start again. They also
+    start again after a silence that is much longer than usual.
 
     At most `MAX_SENSORS` sensors have windows and labels. A further sensor replaces the sensor whose last
     reading is the oldest.

@@ -114,13 +114,13 @@ class Recorder:
         if settings.labels == NO_LABELS:
             label = 0  # the ring does not store it
         self._cutter = WindowCutter(
-            settings.topics,
-            settings.window,
-            settings.step,
-            self._add_window,
-            settings.channels,
-            settings.classes,
-            label,
+            topics=settings.topics,
+            window=settings.window,
+            step=settings.step,
+            on_window=self._add_window,
+            channels=settings.channels,
+            classes=settings.classes,
+            label=label,
             has_targets=settings.labels == TARGET_LABELS,
         )
 
@@ -194,7 +194,11 @@ class Recorder:
             if len(self._rings) >= MAX_RINGS:
                 del self._rings[min(self._rings, key=lambda channels: self._rings[channels].recorded)]
             ring = self._rings[window.channels] = Ring(
-                settings.capacity, settings.window, window.channels, settings.classes, settings.labels
+                capacity=settings.capacity,
+                window=settings.window,
+                channels=window.channels,
+                classes=settings.classes,
+                labels=settings.labels,
             )
             left_out = ", ".join(sorted(self._cutter.left_out))[:80]
             LOGGER.info(

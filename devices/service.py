@@ -159,7 +159,15 @@ def run_device(settings: DeviceSettings) -> dict[str, Any]:
                 f"{settings.client_id} joined {session.topics.federation!r} at {session.link.url} with "
                 f"{num_samples} samples"
             )
-            return DeviceService(settings, samples, store, trials, availability, session).run()
+            service = DeviceService(
+                settings=settings,
+                samples=samples,
+                store=store,
+                trials=trials,
+                availability=availability,
+                session=session,
+            )
+            return service.run()
         except DuplicateIdError:
             yielded = True
             raise

@@ -193,7 +193,7 @@ class Session:
                 m = decode_json(Manifest, message.payload)
                 limit = self.limits[address.sha256]
                 made = self.assemblers[address.sha256] = Assembler(
-                    address.sha256, m.size, m.count, m.chunk_bytes, limit
+                    sha256=address.sha256, size=m.size, count=m.count, chunk_bytes=m.chunk_bytes, limit=limit
                 )
                 self.progressed_at = time.monotonic()
                 if not m.retained:

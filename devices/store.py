@@ -332,7 +332,14 @@ class DeviceStore:
         before = self.read_progress()
         masked_sessions = before.masked_sessions if before else ()
         progress = FinishedRound(
-            session, round, phase, num_samples, metrics, update_name, state_name, masked_sessions
+            session=session,
+            round=round,
+            phase=phase,
+            num_samples=num_samples,
+            metrics=metrics,
+            update=update_name,
+            client_state=state_name,
+            masked_sessions=masked_sessions,
         )
         if before:
             write_state(self._files.progress_before, encode_json(before), SECRET_MODE)

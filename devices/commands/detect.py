@@ -50,8 +50,7 @@ from edgefl.system.signals import raise_on_signal
     "--scale",
     type=click.FloatRange(0),
     default=0.0,
-    help="Number that divides readings or stored values  [default: for readings that of --state, else the "
-    "model's]",
+    help="Number that divides the values  [default: the number in --state for readings, else the model's]",
 )
 @click.option(
     "--every",

@@ -9,7 +9,7 @@ the start of a training. A third draw has positive samples, for models that comp
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -31,6 +31,7 @@ from edgefl.compiler.objective import (
 from edgefl.compiler.template import convert_objective
 from edgefl.errors import PlanError
 from edgefl.models.failure import explain_failure
+from edgefl.models.graph import call_layers_again
 from edgefl.models.input_normalization import read_constants
 from edgefl.plan.runtime import load_interpreter
 from edgefl.plan.spec import SignatureSpec, TensorSpec
@@ -161,7 +162,7 @@ def check_network(network: Network) -> None:
         wrong = [name for name, difference in differences.items() if not difference <= tolerance]
         if wrong:
             last = network.model.layers[-1].name if wrong[-1] == "outputs" else wrong[-1].rsplit("/", 1)[0]
-            layer = _find_wrong_layer(network, values, training) or last
+            layer = _find_wrong_layer(network, model, values, training) or last
             raise PlanError(
                 f"layer {layer} cannot be compiled: its {'training step' if training else 'output'} in a "
                 "plan differs from Keras; replace it with a layer that `edgefl plan build --help` lists"
@@ -364,14 +365,7 @@ def _fold_normalizations(model: Any) -> Any:
             layer = keras.layers.Lambda(lambda x, layer=layer: normalize(layer, x), name=layer.name)
         return layer(*args, **kwargs)
 
-    return _call_again(model, call)
-
-
-def _call_again(model: Any, call: Callable[..., Any]) -> Any:
-    """Return a model of the same layers, with `call(layer, *args, **kwargs)` in place of each layer."""
-    return keras.models.clone_model(
-        keras.Model(model.inputs, model.outputs), clone_function=lambda layer: layer, call_function=call
-    )
+    return call_layers_again(model, call)
 
 
 def _run_keras(network: Network, model: Any, values: ComparedValues, training: bool) -> dict[str, Array]:
@@ -452,7 +446,7 @@ def _find_noise(network: Network, batch: int) -> dict[str, Array]:
     return noise
 
 
-def _find_wrong_layer(network: Network, values: ComparedValues, training: bool) -> str:
+def _find_wrong_layer(network: Network, model: Any, values: ComparedValues, training: bool) -> str:
     """Return the name of the first layer of the network whose output differs from Keras, or ""."""
     weights = {name: tf.constant(value) for name, value in values.weights.items()}
     received = network.apply_layers(weights, tf.constant(values.x), training=training, noise=values.noise)
@@ -464,7 +458,7 @@ def _find_wrong_layer(network: Network, values: ComparedValues, training: bool) 
         return outputs[layer.name]
 
     # `layer.output` may be the output in another model, because models can share a layer
-    copy = _call_again(network.model, record_output)
+    copy = call_layers_again(model, record_output)
     for name, output in list(outputs.items())[:-1]:
         if name not in received:
             continue

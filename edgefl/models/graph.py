@@ -14,6 +14,22 @@ def is_graph(layer: Any) -> bool:
     return isinstance(layer, keras.Model) and bool(getattr(layer, "inputs", None))
 
 
+def call_layers_again(model: Any, call: Callable[..., Tensor], x: Tensor = None) -> Any:
+    """Return a model of the same layers, with another function in place of each call of a layer.
+
+    Args:
+        model: a Sequential or functional model with one input.
+        call: called as `call(layer, *args, **kwargs)` for each layer and operator. It returns the output.
+        x: the input of the new model, a `keras.Input`. None makes one.
+    """
+    return keras.models.clone_model(
+        keras.Model(model.inputs[0], model.outputs),
+        input_tensors=x,
+        clone_function=lambda layer: layer,
+        call_function=call,
+    )
+
+
 def run_graph(model: Any, x: Tensor, call: Callable[..., Tensor]) -> Tensor:
     """Return the output of a model whose layers this function calls in their order.
 

@@ -76,7 +76,7 @@ def _list_scalings(functional: Any, constants: NDArray[np.float32], items: list[
     """
     import keras
 
-    from edgefl.models.graph import is_graph
+    from edgefl.models.graph import call_layers_again, is_graph
 
     x = keras.Input(functional.inputs[0].shape[1:], dtype=functional.inputs[0].dtype)
     adapted = (keras.layers.Normalization, keras.layers.BatchNormalization)
@@ -90,7 +90,7 @@ def _list_scalings(functional: Any, constants: NDArray[np.float32], items: list[
             inner = keras.Model(operation.inputs[0], operation.outputs)
             _list_scalings(inner, _compute(x, args[0], constants), items)
         elif isinstance(operation, adapted) and items and items[-1].high > MAX_UNIT_VALUE:
-            raise _FirstWeightsError  # the factor in front says more than statistics
+            raise _FirstWeightsError  # the factor before the layer decides
         elif isinstance(operation, keras.layers.BatchNormalization):
             items.append(
                 InputScaling(operation.name, _bound(operation.moving_mean, operation.moving_variance))
@@ -108,9 +108,7 @@ def _list_scalings(functional: Any, constants: NDArray[np.float32], items: list[
         items.append(InputScaling(operation.name, high))
         return output
 
-    keras.models.clone_model(
-        functional, input_tensors=x, clone_function=lambda layer: layer, call_function=call_operation
-    )
+    call_layers_again(functional, call_operation, x)
 
 
 def _compute(x: Any, output: Any, constants: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Collection
-from dataclasses import replace
 
 from edgefl.errors import WireError
 from edgefl.server.blobs import MAX_RETAINED_BYTES, BlobServer
@@ -59,7 +58,7 @@ class BlobPublisher:
                 self._emit(Publish(self._topics.format_blob(sha256, index), content, is_retained=True))
 
     def _publish_manifest(self, sha256: str) -> Manifest:
-        manifest = replace(self._blobs.make_manifest(sha256, self._session), ts=0.0)
+        manifest = self._blobs.make_manifest(sha256, self._session)
         self._emit(Publish(self._topics.format_manifest(sha256), manifest, is_retained=True))
         return manifest
 

@@ -3,7 +3,6 @@
 A chunk that several devices want is published once, because all of them listen.
 """
 
-import time
 from collections.abc import Iterable, Iterator
 
 from edgefl.wire.chunks import CHUNK_BYTES, count_chunks, slice_chunk, to_indices
@@ -98,7 +97,13 @@ class BlobServer:
         size = len(self._blobs[sha256])
         count = count_chunks(size, self._chunk_bytes)
         return Manifest(
-            sha256, size, count, self._chunk_bytes, time.time(), size <= self._retained_bytes, session
+            sha256=sha256,
+            size=size,
+            count=count,
+            chunk_bytes=self._chunk_bytes,
+            ts=0.0,
+            retained=size <= self._retained_bytes,
+            session=session,
         )
 
     def iterate_chunks(self, sha256: str) -> Iterator[bytes]:

@@ -2,7 +2,6 @@
 
 import hashlib
 import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -254,19 +253,19 @@ class RoundTasks:
             )
             if key not in self._shared:
                 task = Task(
-                    self._session,
-                    broadcast.round,
-                    broadcast.phase,
-                    self._plan,
-                    models,
-                    broadcast.scalars,
-                    config.seed,
-                    self._deadline_s,
-                    config.codec,
-                    self._max_staleness,
-                    config.budget_s,
-                    self.nonces[broadcast.round],
-                    time.time(),
+                    session=self._session,
+                    round=broadcast.round,
+                    phase=broadcast.phase,
+                    plan=self._plan,
+                    models=models,
+                    scalars=broadcast.scalars,
+                    seed=config.seed,
+                    deadline_s=self._deadline_s,
+                    codec=config.codec,
+                    max_staleness=self._max_staleness,
+                    budget_s=config.budget_s,
+                    nonce=self.nonces[broadcast.round],
+                    ts=0.0,  # The driver sets it
                     granted=granted,
                     started=self._started,
                     chunk_bytes=config.chunk_bytes,

@@ -2,7 +2,6 @@
 cohort.
 """
 
-import time
 from dataclasses import dataclass
 
 from edgefl.server.rounds import UpdateVerdict
@@ -29,7 +28,7 @@ class Upload:
 
 
 def make_receipt(begin: Begin, outcome: str, reason: str = "", missing: Ranges = ()) -> Receipt:
-    """Return the receipt that answers an update.
+    """Return the receipt that answers an update. The driver sets its time.
 
     Args:
         begin: the announcement of the update.
@@ -37,7 +36,15 @@ def make_receipt(begin: Begin, outcome: str, reason: str = "", missing: Ranges =
         reason: why the update waits or is rejected. It is cut to 1000 characters.
         missing: the ranges of chunks that the server lacks.
     """
-    return Receipt(begin.round, begin.sha256, outcome, missing, reason[:1000], begin.nonce, time.time())
+    return Receipt(
+        round=begin.round,
+        sha256=begin.sha256,
+        outcome=outcome,
+        missing=missing,
+        reason=reason[:1000],
+        nonce=begin.nonce,
+        ts=0.0,
+    )
 
 
 def _open_upload(begin: Begin, limit: int, now: float) -> Upload:

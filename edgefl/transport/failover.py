@@ -14,8 +14,8 @@ KEYS_REMEDY = (
     "host and port"
 )
 SILENT_REMEDY = (
-    f"{BROKER_REMEDY}, or let the broker allow retained messages and QoS 1 (with ?protocol=5 in the url it "
-    "tells what it refuses)"
+    f"{BROKER_REMEDY}, or let the broker allow retained messages and QoS 1. With ?protocol=5 in the url, the "
+    "error names what the broker refuses"
 )
 REFUSAL_REMEDIES = {
     "Bad user name or password": "check user and password in the url",

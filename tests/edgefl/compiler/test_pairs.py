@@ -70,7 +70,7 @@ def measure_case(case: Case, signatures: Sequence[SignatureSpec], interpreter: A
         measure_values(case, signatures, interpreter, compare.draw_values(case.network, BATCH, draw))
         for draw in (compare.BOTH_SIGNS, compare.ZEROS)
     )
-    # Where Keras has no gradient at 0, such as that of a square root, only the prediction counts
+    # Keras has no gradient of a square root at 0, so only the prediction is compared there
     return drawn | {f"{name} with zeros": value for name, value in zeros.items() if not np.isnan(value)}
 
 

@@ -135,19 +135,19 @@ def test_honest_aggregator_gets_masked_vectors_and_shares(fleet):
 
 @pytest.mark.parametrize("count", [6, 9, 10, 12])
 def test_client_with_a_shorter_key_list_sends_no_masked_vector(fleet, count):
-    """The victim gets the keys of three clients, so that it has a pairwise mask only with the helper.
+    """The victim gets the keys of three clients, so that it has a pairwise mask only with the witness.
 
-    The helper gets the keys of all. Its share for the victim is bound to that list. The victim cannot open
+    The witness gets the keys of all. Its share for the victim is bound to that list. The victim cannot open
     the share and complains.
     """
     ids = [f"pi-{i:02}" for i in range(count)]
-    victim, helper = ids[:2]
+    victim, witness = ids[:2]
     aggregator = LyingAggregator(fleet, ids)
     of_victim = aggregator.request_shares(victim, ids[:3])
-    of_helper = aggregator.request_shares(helper, ids)
-    inbox = {victim: of_victim[victim], helper: of_helper[victim]}
+    of_witness = aggregator.request_shares(witness, ids)
+    inbox = {victim: of_victim[victim], witness: of_witness[victim]}
     answer = aggregator.ask(victim, MASK_STEP, encode_inbox(inbox))
-    assert decode_complaint(answer) == (helper,)
+    assert decode_complaint(answer) == (witness,)
 
 
 @pytest.mark.parametrize("changed", ["fewer clients", "other keys of one client"])

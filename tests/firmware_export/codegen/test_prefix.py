@@ -59,7 +59,7 @@ int main(void)
     return 0;
 }
 """
-HELPERS = """
+QUANTIZE_AND_DEQUANTIZE = """
 #include <stdio.h>
 #include "model.h"
 int main(void)
@@ -155,7 +155,7 @@ def test_functions_of_the_header_quantize_like_the_interpreter(graphs, tmp_path)
     tensors = [graphs.T((1, 1), 0.5, 1), graphs.T((1, 1), 0.25, -3)]
     model = graphs.make_tflite(tensors, [graphs.Op("RELU", (0,), (1,))])
     sources = [tmp_path / "main.c", *write_sources(dict(generate_c(model).files), tmp_path)]
-    sources[0].write_text(HELPERS)
+    sources[0].write_text(QUANTIZE_AND_DEQUANTIZE)
     program = compile_program(sources, tmp_path / "program", "-std=c99", "-pedantic", "-Wconversion")
     steps = np.concatenate([np.arange(-300, 300, 0.5), np.random.default_rng(0).uniform(-200, 200, 1000)])
     values = np.append(steps * 0.5, [1e30, -1e30, np.inf, -np.inf]).astype(np.float32)
