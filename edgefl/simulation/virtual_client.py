@@ -122,6 +122,7 @@ class VirtualClient:
             self._next_task = task
             return self._announce(now, follows=False)
         self._upload = None
+        self._next_task = None
         self._announce_at = math.inf
         if self.done_nonce != task.nonce or not self._answer:
             self.training_task = task

@@ -6,6 +6,7 @@ understand those of the aggregator.
 """
 
 import base64
+import contextlib
 import hashlib
 import json
 import math
@@ -102,6 +103,10 @@ def deflated(blob, itemsize):
     return zlib.compress(planes + blob[whole:])
 
 
+class SupersededError(Exception):
+    """A later task arrived, so the blobs of this one may be deleted."""
+
+
 class ForeignDevice:
     """One device. `enrolment`: the fields of its file, or None. `verified_kinds`: the kinds of the
     verified messages.
@@ -119,6 +124,7 @@ class ForeignDevice:
         self.verified_kinds = []
         self.stored = {}
         self.blobs = {}
+        self.nonce = ""
         self.client = paho.Client(
             paho.CallbackAPIVersion.VERSION2, client_id=f"edgefl-{client_id}-{self.boot_id}"
         )
@@ -195,14 +201,26 @@ class ForeignDevice:
         return before + field + signature + after
 
     def fetch(self, sha256):
+        """Return a blob.
+
+        Raises:
+            SupersededError: another task arrived meanwhile, which `next` returns afterwards.
+        """
         if sha256 in self.blobs:
             return self.blobs[sha256]
         self.client.subscribe(f"{self.root}/blob/{sha256}/+", 1)
         manifest = None
         chunks = {}
         while manifest is None or len(chunks) < manifest["count"]:
-            topic, payload = self.next(lambda topic: f"/blob/{sha256}/" in topic)
-            if topic.endswith("/manifest"):
+            topic, payload = self.next(lambda topic: f"/blob/{sha256}/" in topic or topic.endswith("/task"))
+            if topic.endswith("/task"):
+                if json.loads(payload)["nonce"] != self.nonce:
+                    self.waiting.insert(0, (topic, payload))
+                    raise SupersededError
+            elif not payload:
+                manifest = None  # Deleted by the server, so another task follows
+                chunks = {}
+            elif topic.endswith("/manifest"):
                 manifest = json.loads(payload)
                 assert set(manifest) == set(TABLES["Manifest"])
                 if not manifest["retained"]:
@@ -287,7 +305,9 @@ class ForeignDevice:
             topic, payload = self.next(lambda topic: topic.endswith(("/state", "/task")))
             if topic.endswith("/task"):
                 task = self.read("Task", payload)
-                self.answer(task)
+                self.nonce = task["nonce"]
+                with contextlib.suppress(SupersededError):
+                    self.answer(task)
                 last_session = task["session"]
             elif payload:
                 state = self.read("State", payload)
