@@ -149,6 +149,15 @@ class Fleet:
         """
         self.processes["pi-1"].popen.send_signal(signal.SIGSTOP)
 
+    def _stop_pi1_without_pi0(self, aggregator):
+        """Stop pi-1 when the aggregator asks other devices in place of pi-0, whose connection is half-open.
+        pi-1 stays in the federation, because pi-0 notices its broken connection some seconds later.
+        """
+        with contextlib.suppress(AssertionError):
+            aggregator.wait_for("tasks are sent again to pi-0")
+            self._stop_pi1()
+            self._continue_pi1(self.processes["pi-0"], "the link to the broker is up again")
+
     def _continue_pi1(self, process, text):
         with contextlib.suppress(AssertionError):
             process.wait_for(text)
@@ -244,6 +253,9 @@ class Fleet:
                     ).start()
             case "half-open":
                 self.proxy.freeze()
+                threading.Thread(
+                    target=self._stop_pi1_without_pi0, args=(self.processes["aggregator"],), daemon=True
+                ).start()
             case "slow-link":
                 self.proxy.slow_down()
         return ""

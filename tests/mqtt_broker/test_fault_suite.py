@@ -71,9 +71,11 @@ def replay(fleet, toys, config):
     with Journal(fleet.federation.out) as journal:
         while state.round <= config["rounds"]:
             opened = journal.read_round(state.round, state.phase)
-            assert [begin.client_id for begin in journal.read_accepted(opened)] == list(opened.cohort)
+            accepted = [begin.client_id for begin in journal.read_accepted(opened)]
+            # The third device is asked only if one of the two is away for longer than the deadline
+            assert len(accepted) == len(opened.cohort) and set(accepted) <= set(CLIENTS)
             updates = []
-            for client_id in opened.cohort:
+            for client_id in accepted:
                 broadcast = algorithm.broadcast(state, client_id)
                 item = WorkItem(broadcast, states.get(client_id, ClientState()), client_id, config["codec"])
                 update, states[client_id] = runner.update(item)
@@ -169,12 +171,16 @@ def check_federation(fleet, toys, algorithm, codec, hazards):
     assert (found.round, found.phase) == (5, "done"), description
     for model, weights in state.models.items():
         assert are_equal(found.models[model], weights), description
-    for client_id, mixture in mixtures.items():
+    result = running_fleet.federation.result()
+    assert [row["id"] for row in result["clients"]] == list(CLIENTS), description
+    half_open = {hazard.victim for hazard in hazards if hazard.kind == "half-open"}
+    dropped = {row["id"] for row in result["dropped"]}
+    assert dropped <= half_open, description
+    # A dropped client may have trained in the round or not
+    for client_id, mixture in ((c, m) for c, m in mixtures.items() if c not in dropped):
         stored = decode_stored_mixture(
             (running_fleet.federation.directory / f"state-{client_id}" / "mixture.safetensors").read_bytes()
         ).mixture
         assert are_equal(stored.weights, mixture.weights), f"{client_id}; {description}"
-    result = running_fleet.federation.result()
-    assert ([row["id"] for row in result["clients"]], result["dropped"]) == (list(CLIENTS), []), description
     if all(hazard.victim == "aggregator" for hazard in hazards):
         assert all(played == drawn for played, drawn in cohorts), f"{cohorts}; {description}"
