@@ -96,7 +96,8 @@ class BoardNetwork(HostileNetwork):
     Args:
         algorithm: name of the algorithm.
         hostile: the answers of each hostile board to its tasks, in turn.
-        restart_every: number of messages after which the server restarts. 0: it does not restart.
+        restart_every: number of messages after which the server restarts the first time. Each later run
+            handles one more. 0: it does not restart.
         changes: other settings of the federation.
     """
 
@@ -120,8 +121,11 @@ class BoardNetwork(HostileNetwork):
             return
         self.carry_out(self.server.handle(event, self.now))
         self.handled += 1
-        if self.restart_every and self.handled % self.restart_every == 0 and not self.server.is_done:
+        if self.handled == self.restart_every and not self.server.is_done:
             self.start_server()
+            # A round needs about 23 messages, so a server that always restarts earlier makes no progress
+            self.handled = 0
+            self.restart_every += 1
 
     def carry_out(self, actions):
         for action in actions:
