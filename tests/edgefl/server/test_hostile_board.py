@@ -129,7 +129,7 @@ def test_hostile_boards_end_no_round_of_other_modes(changes, first, second):
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedmix", "aem", "clustered", "fedper"])
-@given(first=answers, second=answers, restart_every=st.integers(20, 45))
+@given(first=answers, second=answers, restart_every=st.integers(20, 35))
 @SLOW_OR_SMALL
 def test_hostile_boards_end_no_round_of_a_server_that_restarts(name, first, second, restart_every):
     network = BoardNetwork(name, [first, second], restart_every)
