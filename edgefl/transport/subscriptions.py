@@ -80,7 +80,8 @@ class Subscriptions:
             return
         deadline = time.monotonic() + timeout_s
         while (refusal := self._ask(url, new, deadline - time.monotonic(), timeout_s)) is not None:
-            if refusal.value in PERMANENT_REFUSALS or time.monotonic() + RETRY_S > deadline:
+            # The answer to another request needs time too
+            if refusal.value in PERMANENT_REFUSALS or time.monotonic() + 2 * RETRY_S > deadline:
                 for topic in new:
                     del self.filters[topic]
                 raise LinkError(

@@ -11,7 +11,7 @@ from edgefl.errors import LinkError
 from edgefl.transport.acknowledgements import Acknowledgements
 from edgefl.transport.failover import BrokerOrder, explain_refused
 from edgefl.transport.link import Connected, Link, Message
-from edgefl.transport.subscriptions import Subscriptions
+from edgefl.transport.subscriptions import RETRY_S, Subscriptions
 from edgefl.wire.url import parse_urls
 from mqtt_broker.broker.dev_broker import LOOPBACK_HOST, find_mosquitto
 from tests.support.broker import mosquitto
@@ -161,9 +161,10 @@ def test_temporary_refusal_is_retried_and_permanent_refusal_is_an_error():
     with pytest.raises(LinkError, match=r"mqtt://x refused the subscription a: .*access list"):
         subscriptions.add("mqtt://x", {"a": 1}, 10.0)
     assert (subscriptions.filters, len(requests)) == ({}, 1)
-    subscriptions, requests = make_subscriptions(Answer(FAILURE), Answer(FAILURE))
+    subscriptions, requests = make_subscriptions(Answer(FAILURE))
     with pytest.raises(LinkError, match="refused the subscription a"):
-        subscriptions.add("mqtt://x", {"a": 1}, 0.6)
+        subscriptions.add("mqtt://x", {"a": 1}, 1.5 * RETRY_S)  # too short for another answer
+    assert len(requests) == 1
     subscriptions, _ = make_subscriptions()
     with pytest.raises(LinkError, match="did not answer a subscription within"):
         subscriptions.add("mqtt://x", {"a": 1}, 0.1)
