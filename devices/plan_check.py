@@ -18,7 +18,9 @@ from typing import IO, Any
 
 from devices.boards import detect_machine
 from edgefl.algorithms import REGISTRY
+from edgefl.algorithms.measurement import MEASUREMENT_ALGORITHM
 from edgefl.errors import PlanError, StateError
+from edgefl.plan.normalization import check_normalization
 from edgefl.plan.runtime import RUNTIME_VERSION
 from edgefl.plan.spec import PREDICT_MIXTURE, PREDICT_SINGLE, PlanSpec
 from edgefl.storage.device_directory import DeviceFiles
@@ -51,16 +53,18 @@ def check_names(spec: PlanSpec, learner: str, allowed: AllowedCode) -> None:
         allowed: the names that the owner allows.
 
     Raises:
-        PlanError: the plan names other code, or its sizes are not positive or contradict each other.
+        PlanError: the plan names other code, its mean and std are not measured yet, or its sizes are not
+            positive or contradict each other.
     """
     sizes = (spec.num_classes, *spec.input_shape)
-    if not all(isinstance(size, int) and size > 0 for size in sizes):
+    if not spec.input_shape or not all(isinstance(size, int) and size > 0 for size in sizes):
         raise PlanError(
             f"the plan has num_classes and input_shape {sizes}, expected integers above 0; build the plan "
             "again"
         )
     _check_sizes(spec)
-    if spec.algorithm not in (*REGISTRY, *allowed.algorithms):
+    check_normalization(spec)
+    if spec.algorithm not in (*REGISTRY, MEASUREMENT_ALGORITHM, *allowed.algorithms):
         raise PlanError(
             f"the plan names the algorithm {str(spec.algorithm)[:100]!r}, expected a name of `edgefl "
             "algorithms`; if the algorithm is your own code on this device, start the device with "

@@ -520,7 +520,7 @@ class DeviceService:
             self._cache.put(blob)
         plan = decode_plan(blob)
         check_names(plan.spec, self._settings.learner, self._settings.allowed)
-        if self._settings.learner == "litert":
+        if self._settings.learner == "litert" and plan.spec.signatures:
             self._trials.check(sha256, self._cache.locate(sha256))
         return plan
 

@@ -13,6 +13,7 @@ from edgefl.client.local_training import fit_epochs
 from edgefl.client.runner import ClientRunner, WorkItem
 from edgefl.data.task_form import to_task_form
 from edgefl.errors import DataError
+from edgefl.learner.none import NoLearner
 from edgefl.plan.spec import Plan, read_task
 from edgefl.types import Broadcast, ClientState, Mixture, Scalars, Shard, Weights
 from edgefl.wire.masked import MASKED_CODEC
@@ -135,7 +136,7 @@ def open_runner(
         LOGGER.info(f"{samples.source.data}: {change}")
     if change := samples.describe_shape_change(shape):
         LOGGER.info(change)
-    made = LEARNERS[learner](plan, threads)
+    made = LEARNERS[learner](plan, threads) if plan.spec.signatures else NoLearner(plan)
     LOGGER.info(
         f"plan {plan.id[:8]}: {plan.spec.model}, {plan.spec.algorithm}; {len(shard.y_train)} samples; "
         f"learner {made.name}"

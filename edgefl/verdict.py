@@ -35,9 +35,15 @@ NORMAL_DEVIATION = 1.4826
 MAX_EXACT_SAMPLES = 1000
 MAX_TABLE_ROWS = 40
 SUGGESTED_ALGORITHMS = ("clustered", "pfl-mfe")
+"""Algorithms to try, in this order. None is suggested after a later one, so the advice has an end."""
 UNTRAINED_LAYER_ALGORITHMS = ("fedper", "fedrep", "lg-fedavg")
 """Algorithms whose federated model has untrained layers, because their trained copies stay on the devices."""
 CHANCE_MARGIN = 0.02
+SMOOTHED_ROUNDS = 5
+"""Number of rounds whose accuracies are averaged, to see whether the accuracy still rises."""
+MIN_RISE_POINTS = 1.0
+"""Smallest rise between two such averages that is worth further rounds, in percentage points."""
+QUANTILE = statistics.NormalDist().inv_cdf(1 - SIGNIFICANCE_LEVEL)
 
 Comparison = Literal["better", "as good", "worse", ""]
 """The shipped model compared with the local model. Empty if the counts to compare them are missing."""
@@ -85,7 +91,10 @@ class FederationVerdict:
             without such a device.
         kinds: number of devices that ship each of `MODEL_KINDS`.
         rows: the figures of the devices, sorted by id.
-        sentence: the conclusion in plain English. It suggests a remedy if the federation was not worth it.
+        sentence: the conclusion in plain English. It suggests a remedy if the federation was not worth it,
+            or if its accuracy still rose.
+        rise_points: how much the accuracy still rose, see `find_rise`. None if it did not, or if that is
+            unknown.
     """
 
     measure: str
@@ -100,6 +109,7 @@ class FederationVerdict:
     kinds: Mapping[str, int]
     rows: tuple[DeviceFigures, ...]
     sentence: str
+    rise_points: float | None = None
 
 
 def judge_federation(
@@ -109,6 +119,8 @@ def judge_federation(
     algorithm: str = "",
     num_classes: int = 0,
     select: bool = True,
+    rounds: int = 0,
+    accuracies: Sequence[float | None] = (),
 ) -> FederationVerdict:
     """Return the verdict on a federation.
 
@@ -120,6 +132,8 @@ def judge_federation(
         algorithm: the federation's algorithm, which the sentence does not suggest again.
         num_classes: number of classes, to recognise a federated model at chance level. 0 if it is unknown.
         select: whether each device chose its model, `[personalization] select`.
+        rounds: number of rounds in the configuration. 0 if it is unknown.
+        accuracies: median accuracy of each round. None or NaN for a round without.
     """
     named_rows = sorted(((str(row["id"]), row) for row in rows), key=lambda item: item[0])
     measure = measure or find_measure(row for _, row in named_rows)
@@ -150,6 +164,7 @@ def judge_federation(
         kinds={kind: sum(item.kind == kind for item in devices) for kind in MODEL_KINDS},
         rows=devices,
         sentence="",
+        rise_points=find_rise(accuracies),
     )
     tested = [_parse_count(row.get("n_test")) or 0 for _, row in named_rows]
     medians = {name: statistics.median(item) if item else None for name, item in values.items()}
@@ -161,9 +176,42 @@ def judge_federation(
         num_classes,
         int(len(tested) * statistics.median(tested)) if tested else 0,
         select,
+        rounds,
+        has_history=bool(_read_last_points(accuracies)),
+        counts=tuple(len(counts) * statistics.median(item) for item in zip(*counts, strict=True)),
     )
     sentence = " ".join(filter(None, (_describe_outcome(verdict), advice)))
     return FederationVerdict(**{**vars(verdict), "sentence": sentence})
+
+
+def find_rise(accuracies: Sequence[float | None]) -> float | None:
+    """Return how much the accuracy still rose at the end, in percentage points, or None if it did not.
+
+    The mean of the last five rounds is compared with the mean of the five rounds before. A rise counts from
+    `MIN_RISE_POINTS` on, if it is more than twice its standard error. The spread of a round comes from the
+    residuals of a straight line through the ten rounds, so a steady rise is no spread.
+
+    Args:
+        accuracies: median accuracy of each round, a share. None or NaN for a round without.
+
+    Returns:
+        The rise. None with fewer than ten rounds, or if one of the last ten has no accuracy.
+    """
+    last = _read_last_points(accuracies)
+    if not last:
+        return None
+    rise = statistics.fmean(last[SMOOTHED_ROUNDS:]) - statistics.fmean(last[:SMOOTHED_ROUNDS])
+    slope, start = statistics.linear_regression(range(len(last)), last)
+    residuals = (value - start - slope * number for number, value in enumerate(last))
+    variance = math.fsum(residual**2 for residual in residuals) / (len(last) - 2)
+    error = math.sqrt(2 / SMOOTHED_ROUNDS * variance)
+    return rise if rise >= max(MIN_RISE_POINTS, 2 * error) else None
+
+
+def _read_last_points(accuracies: Sequence[float | None]) -> list[float]:
+    """Return the accuracies of the last ten rounds in percent, or nothing if one of them is missing."""
+    last = [math.nan if value is None else 100 * value for value in accuracies[-2 * SMOOTHED_ROUNDS :]]
+    return last if len(last) == 2 * SMOOTHED_ROUNDS and all(map(math.isfinite, last)) else []
 
 
 def find_measure(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -562,8 +610,20 @@ def _suggest_remedy(
     num_classes: int,
     tested: int,
     select: bool,
+    rounds: int,
+    *,
+    has_history: bool,
+    counts: Sequence[float],
 ) -> str:
-    """Return the remedy that the medians over the devices suggest, or an empty string."""
+    """Return the remedy that the medians over the devices suggest, or an empty string.
+
+    Following it ends: each sentence leads to more rounds until the accuracy no longer rises, to a later
+    algorithm of `SUGGESTED_ALGORITHMS`, or to none.
+
+    Args:
+        has_history: whether the accuracies of the rounds are known.
+        counts: gained and lost samples of the typical device, times the number of devices. Empty without.
+    """
     local, federated, shipped = (medians[name] for name in ("local", "federated", "shipped"))
     if shipped is None or verdict.gain_points is None:
         return ""
@@ -574,6 +634,12 @@ def _suggest_remedy(
         )
     if algorithm == "local":
         return ""
+    if verdict.rise_points is not None:
+        setting = f"set rounds = {2 * rounds} in [federation]" if rounds else "train for more rounds"
+        return (
+            f"The accuracy still rose by {verdict.rise_points:.1f} points from five rounds to the last five: "
+            f"{setting}."
+        )
     compared = verdict.better + verdict.as_good + verdict.worse
     if (2 * verdict.better >= compared if compared else gain > 0) or verdict.overall == "better":
         return ""
@@ -584,7 +650,6 @@ def _suggest_remedy(
             f"The federated model is at chance ({format_percent(federated)} with {num_classes} classes): "
             "try a smaller learning_rate, or more rounds."
         )
-    others = " or ".join(f'"{name}"' for name in SUGGESTED_ALGORITHMS if name != algorithm)
     if verdict.worse > verdict.better and not select:
         return "Set select = true in [personalization], so that a device can keep its local model."
     if local == 1:
@@ -592,14 +657,49 @@ def _suggest_remedy(
             "Training alone makes no error on the test samples, so nothing can be better: check that the "
             "labels have several classes, or test on more samples."
         )
-    if 2 * verdict.kinds["local"] > verdict.devices:
-        return (
-            "Most devices ship their local model: their data differ a lot, or each device has enough. Try "
-            f"the algorithm {others}, or more rounds."
-        )
-    if local is not None and federated is not None and federated < local:
-        return (
-            f"The federated model is {100 * (local - federated):.1f} points below training alone: try more "
-            f"rounds, or the algorithm {others}."
-        )
-    return "Each device may have enough data of its own, or too few test samples to show a difference."
+    remedies = _list_remedies(algorithm, has_history)
+    gap = None if local is None or federated is None else local - federated
+    if remedies and (gap is None or _is_beyond_chance(gap, local or 0.0, federated or 0.0, tested)):
+        if 2 * verdict.kinds["local"] > verdict.devices:
+            return (
+                "Most devices ship their local model: their data differ a lot, or each device has enough. "
+                f"Try {remedies}."
+            )
+        if gap is not None:
+            return f"The federated model is {100 * gap:.1f} points below training alone: try {remedies}."
+    return _describe_sample_need(verdict.devices, tested, counts)
+
+
+def _list_remedies(algorithm: str, has_history: bool) -> str:
+    """Return the remedies for a federation whose accuracy does not rise, or an empty string."""
+    start = SUGGESTED_ALGORITHMS.index(algorithm) + 1 if algorithm in SUGGESTED_ALGORITHMS else 0
+    names = " or ".join(f'"{name}"' for name in SUGGESTED_ALGORITHMS[start:])
+    remedies = (f"the algorithm {names}" if names else "", "" if has_history else "more rounds")
+    return ", or ".join(filter(None, remedies))
+
+
+def _is_beyond_chance(gap: float, share: float, other: float, tested: int) -> bool:
+    """Return whether two shares of correct predictions differ by more than two standard errors.
+
+    Both models predict the same samples, so the error of their difference is smaller than this one.
+    """
+    error = math.sqrt((share * (1 - share) + other * (1 - other)) / tested) if tested else 0.0
+    return gap > 2 * error
+
+
+def _describe_sample_need(devices: int, tested: int, counts: Sequence[float]) -> str:
+    """Return the sentence about a difference that the test samples do not show.
+
+    In m times the samples, m (g - l) more samples are gained than lost. Their standard error in McNemar's
+    test is sqrt(m (g + l)). The difference is significant if it is `QUANTILE` times this error.
+    """
+    sentence = "Each device may have enough data of its own, or too few test samples to show a difference"
+    gained, lost = counts or (0.0, 0.0)
+    if gained <= lost or not tested:
+        return f"{sentence}."
+    # The error of a median is larger than the error of a mean, see `compare_typical_device`
+    factor = math.pi / 2 if devices > 2 else 1.0
+    needed = math.ceil(factor * tested * QUANTILE**2 * (gained + lost) / (gained - lost) ** 2)
+    if needed <= tested:
+        return f"{sentence}."
+    return f"{sentence}: this one would show with about {needed:,} test samples, here are {tested:,}."

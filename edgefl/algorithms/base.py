@@ -11,6 +11,7 @@ import numpy as np
 from edgefl.algorithms.names import GLOBAL
 from edgefl.types import Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights
 
+PHASE_MEASURE = "measure"
 PHASE_PRETRAIN = "pretrain"
 PHASE_CLUSTER = "cluster"
 PHASE_FEDERATE = "federate"

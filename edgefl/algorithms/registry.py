@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from edgefl.algorithms import papers
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.entry import Entry, as_mapping
+from edgefl.algorithms.measurement import ENTRY, MEASUREMENT_ALGORITHM
 from edgefl.config import FederationConfig, suggest_nearest
 from edgefl.config.schema import describe_type
 from edgefl.errors import ConfigError, PlanError
@@ -48,6 +49,8 @@ def find_entry(name: str) -> Entry:
     """
     if ":" in name:
         return _import_entry(*name.split(":", 1))
+    if name == MEASUREMENT_ALGORITHM:
+        return ENTRY
     if name not in REGISTRY:
         raise ConfigError(f"unknown algorithm {name!r}; {suggest_nearest(name, list(REGISTRY))}")
     return REGISTRY[name]

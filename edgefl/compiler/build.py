@@ -18,7 +18,13 @@ from edgefl.compiler.weight_draws import draw_weights
 from edgefl.config import FederationConfig, ModelConfig
 from edgefl.errors import PlanError
 from edgefl.models import build_model
-from edgefl.models.input_scaling import choose_samples
+from edgefl.models.input_scaling import choose_samples, find_scaling
+from edgefl.plan.normalization import (
+    NORMALIZATION_KEYS,
+    has_placeholders,
+    make_placeholders,
+    set_normalization,
+)
 from edgefl.plan.spec import (
     PREDICT_MIXTURE,
     PREDICT_SINGLE,
@@ -30,9 +36,6 @@ from edgefl.plan.spec import (
     read_task,
 )
 from edgefl.types import Array, Weights
-
-NORMALIZATION_KEYS = ("mean", "std")
-"""Keys of `[model]` that a plan lists with the options of the model."""
 
 
 def compile_plan(
@@ -56,7 +59,8 @@ def compile_plan(
         ConfigError: the model or one of its options does not exist.
         PlanError: a layer or an objective cannot be compiled.
     """
-    network = make_network(config)
+    unmeasured = _with_placeholders(config)
+    network = make_network(unmeasured)
     objectives = make_objectives(network)
     initial = network.read_weights()
     for objective in objectives:
@@ -71,7 +75,8 @@ def compile_plan(
     template, bindings, single, single_bindings = _build_templates(network, objectives)
     task = config.task.as_plan_entry()
     augmentation = config.augmentation.as_plan_entry()
-    samples = choose_samples(config.samples, network.input_scaling, config.model.input_shape).as_plan_entry()
+    scaling = network.input_scaling if unmeasured is config else None
+    samples = choose_samples(config.samples, scaling, config.model.input_shape).as_plan_entry()
     spec = PlanSpec(
         config.model.name,
         config.algorithm,
@@ -81,7 +86,7 @@ def compile_plan(
         weights,
         signatures,
         tuple(bindings),
-        _list_model_options(config.model),
+        _list_model_options(unmeasured.model),
         single_bindings,
         asdict(config.personalization),
         choose_plan_format(task, augmentation, samples),
@@ -93,9 +98,12 @@ def compile_plan(
         {name: initial[name] for name in network_names},
         num_draws,
         config.seed,
-        lambda seed: make_network(replace(config, seed=seed)),
+        lambda seed: make_network(replace(unmeasured, seed=seed)),
     )
-    return Plan(spec, program, template, single), initial, draws
+    plan = Plan(spec, program, template, single)
+    if has_placeholders(spec):  # an error after the devices have measured would be too late
+        set_normalization(plan, (0.0,), (1.0,))
+    return plan, initial, draws
 
 
 def _build_templates(
@@ -133,8 +141,19 @@ def make_network(config: FederationConfig) -> Network:
         PlanError: a layer of the model cannot be compiled.
     """
     keras.utils.set_random_seed(config.seed)
-    model: Any = build_model(config.model, config.task)
-    return Network(model, config.task, config.augmentation.is_on)
+    return Network(build_model(config.model, config.task), config.task, config.augmentation.is_on)
+
+
+def _with_placeholders(config: FederationConfig) -> FederationConfig:
+    """Return the configuration with placeholders as mean and std, if the devices measure them.
+
+    They do not for a model that scales its own input.
+    """
+    model = config.model
+    if model.mean or not model.normalize or find_scaling(config) is not None:
+        return config
+    mean, std = make_placeholders(model.input_shape[-1])
+    return replace(config, model=replace(model, mean=mean, std=std))
 
 
 def _list_model_options(model: ModelConfig) -> dict[str, Any]:

@@ -80,7 +80,8 @@ def _scale(x: Tensor, factor: NDArray[np.float64], offset: NDArray[np.float64]) 
     filters = tf.constant(factors.reshape(1, 1, channels, 1), tf.float32)
     image = tf.reshape(x, (x.shape[0], -1, 1, channels))
     scaled = tf.nn.depthwise_conv2d(image, filters, (1, 1, 1, 1), "VALID")
-    return tf.reshape(scaled + tf.constant(offsets, tf.float32), x.shape)
+    # The converter would move an addition behind the reshape, and then into the biases of dense layers
+    return tf.reshape(scaled - tf.constant(-offsets, tf.float32), x.shape)
 
 
 def call_layer(layer: Any, read: ReadVariable, x: Tensor, training: bool) -> LayerResult | None:

@@ -66,6 +66,8 @@ class ModelConfig:
         mean: mean of the samples, one value or one for each channel. With std, the model first computes
             (x - mean) / std. An empty list leaves the samples unchanged.
         std: standard deviation of the samples, as many values as in mean.
+        normalize: without mean and std, the devices measure both for each channel before round 1. This has
+            no effect on a model that scales its own input.
     """
 
     name: str = "lenet5"
@@ -74,6 +76,7 @@ class ModelConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
+    normalize: bool = False
 
     def __post_init__(self) -> None:
         if not self.input_shape or any(type(size) is not int or size < 1 for size in self.input_shape):
@@ -427,7 +430,9 @@ class FederationConfig:
         name: name of the federation, part of each MQTT topic: 1 to 64 of a-z, 0-9, -, _ and ., starting with
             a letter or digit.
         seed: random seed. The same seed gives the same bits.
-        rounds: number of training rounds.
+        rounds: number of training rounds, at most.
+        least_rounds: the rounds end after at least this many, when the devices' accuracy had no new maximum
+            for ten rounds. 0 plays all rounds. It needs evaluate.
         clients_per_round: number of online devices that train in a round. 0 means all.
         min_clients: number of devices that must be online before the first round opens.
         clients: ids of the devices that may take part. An empty list admits every device that the broker
@@ -466,6 +471,7 @@ class FederationConfig:
     name: str = "federation"
     seed: int = 1
     rounds: int = 10
+    least_rounds: int = 0
     clients_per_round: int = 0
     min_clients: int = 2
     clients: tuple[str, ...] = ()
@@ -505,6 +511,7 @@ class FederationConfig:
             )
         for key, low in (
             ("rounds", 1),
+            ("least_rounds", 0),
             ("clients_per_round", 0),
             ("min_clients", 1),
             ("upload_slots", 1),
@@ -512,6 +519,17 @@ class FederationConfig:
         ):
             if getattr(self, key) < low:
                 raise ConfigError(f"{key} is {getattr(self, key)}, expected at least {low}")
+        if self.least_rounds > self.rounds:
+            raise ConfigError(
+                f"least_rounds is {self.least_rounds}, expected at most rounds, {self.rounds}; rounds is the "
+                "largest number that may be played"
+            )
+        if self.least_rounds and (not self.reports_accuracy or self.task.kind == ANOMALY):
+            raise ConfigError(
+                f"least_rounds is {self.least_rounds}, but devices report no accuracy in the rounds, as with "
+                "evaluate = false, [privacy] or an anomaly task; leave least_rounds out, so that all rounds "
+                "are played"
+            )
         if not 1024 <= self.chunk_bytes <= 245760 or self.chunk_bytes % 1024:
             raise ConfigError(
                 f"chunk_bytes is {self.chunk_bytes}, expected a multiple of 1024 from 1024 to 245760"
@@ -552,6 +570,12 @@ class FederationConfig:
                 "[privacy] needs rounds with one random cohort; leave mode = 'async', late = 'keep' and "
                 "over_selection out"
             )
+        if private and self.model.normalize and not self.model.mean:
+            raise ConfigError(
+                "[model] has normalize = true with [privacy], expected mean and std: every device would send "
+                "the mean and variance of its samples without noise or a mask; write both into [model], or "
+                "set normalize = false"
+            )
 
     def _check_task(self) -> None:
         model = self.model
@@ -561,6 +585,11 @@ class FederationConfig:
                 "labels 0 and 1"
             )
         outputs = self.task.count_outputs(model.input_shape, model.num_classes)
+        if model.normalize and self.task.kind == ANOMALY:
+            raise ConfigError(
+                "[model] has normalize = true with an anomaly task, expected false: the model would read "
+                "normalized samples and restore the raw ones; set normalize = false"
+            )
         if model.num_classes != outputs:
             raise ConfigError(
                 f"num_classes is {model.num_classes}, expected {outputs} for kind = {self.task.kind!r} of "

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.config import ModelConfig, SamplesConfig, suggest_nearest
+from edgefl.config import AugmentationConfig, ModelConfig, SamplesConfig, suggest_nearest
 from edgefl.data.datasets.catalog import DATASETS, NPZ_PREFIX
 from edgefl.data.forms import (
     MIN_PICTURE_SIDE,
@@ -32,6 +32,9 @@ from edgefl.types import Array, Shard
 
 MIN_CNN1D_WINDOW = 16
 LENET_SHAPES = ((28, 28), (32, 32))
+COLOUR_CHANNELS = 3
+MIN_PHOTOGRAPH_SIDE = 24
+"""Shorter side in pixels from which a colour picture counts as a photograph."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,10 @@ class TrainingSettings:
 
 
 FEW_SAMPLES = 100
-"""Below this number of training samples a device, an autoencoder trains more and larger steps."""
+"""Below this number of training samples of a device, the steps are larger."""
+FEW_SAMPLES_RATE = 0.03
+USUAL_RATE = 0.01
+"""The default learning rate of most algorithms, which `FEW_SAMPLES_RATE` replaces."""
 
 
 @dataclass(frozen=True)
@@ -98,20 +104,40 @@ def choose_model(shape: tuple[int, ...], kind: str = CLASSIFICATION) -> str:
 
 
 def choose_settings(model: str, samples_per_device: float) -> TrainingSettings:
-    """Return settings for a model whose defaults learn little, from docs/results/anomalies.md.
+    """Return settings for a federation in which the defaults learn little.
+
+    Autoencoders get the settings of docs/results/anomalies.md. A device with few samples makes few steps in a
+    round. With three times the default rate, 20 rounds reach what 60 rounds reach without.
 
     Args:
         model: name of the model.
-        samples_per_device: mean number of training samples of a device.
+        samples_per_device: mean number of training samples of a device. 0 if it is unknown.
     """
+    is_few = 0 < samples_per_device < FEW_SAMPLES
     if model == "conv-autoencoder":
         return TrainingSettings({}, {"learning_rate": 0.1, "momentum": 0.9})
     if model != "autoencoder":
-        return TrainingSettings()
+        return TrainingSettings({}, {"learning_rate": FEW_SAMPLES_RATE} if is_few else {})
     steps: Mapping[str, Any] = {"learning_rate": 0.3}
-    if samples_per_device < FEW_SAMPLES:
+    if is_few:
         steps = {"epochs": 20, "learning_rate": 1.0}
     return TrainingSettings({"hidden": 64, "depth": 1}, {**steps, "momentum": 0.9}, learning_rate=0.01)
+
+
+def choose_augmentation(task: LearningTask) -> AugmentationConfig:
+    """Return how to change the pictures of a task during training.
+
+    Colour pictures are shifted by up to an eighth of their shorter side and mirrored. Samples of other kinds
+    stay unchanged.
+
+    Args:
+        task: the learning task.
+    """
+    rows, columns, channels = task.input_shape if len(task.input_shape) == 3 else (0, 0, 0)
+    side = min(rows, columns)
+    if channels != COLOUR_CHANNELS or side < MIN_PHOTOGRAPH_SIDE or not task.config.is_classification:
+        return AugmentationConfig()
+    return AugmentationConfig(crop=side // 8, flip=True)
 
 
 def find_task(

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.errors import PlanError
+from edgefl.plan.normalization import NORMALIZATION_KEYS, UNMEASURED, has_placeholders
 from edgefl.plan.spec import Plan, SignatureSpec, TensorSpec
 from edgefl.plan.tflite import Subgraph, read_model
 
@@ -39,7 +40,10 @@ def inspect_plan(plan: Plan) -> dict[str, Any]:
         "model": spec.model,
         "algorithm": spec.algorithm,
         "options": dict(spec.options),
-        "model_options": dict(spec.model_options),
+        "model_options": {
+            **spec.model_options,
+            **(dict.fromkeys(NORMALIZATION_KEYS, UNMEASURED) if has_placeholders(spec) else {}),
+        },
         "augmentation": dict(spec.augmentation),
         "samples": dict(spec.samples),
         "input_shape": list(spec.input_shape),

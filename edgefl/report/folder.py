@@ -281,6 +281,7 @@ def _collect_facts(config: JsonObject, summary: JsonObject) -> dict[str, Any]:
         "model": " ".join(
             str(part) for part in (model.get("name"), _format_pairs(model.get("options"))) if part
         ),
+        "normalization": _format_pairs(summary.get("normalization")),
         "data": " ".join(
             str(part) for part in (data.get("name"), _format_pairs(data.get("options"))) if part
         ),

@@ -229,7 +229,7 @@ class StageRunner:
         self._progress.update(f"{label}: loading data, and compiling the plan if it is new")
         shared, models = self._open_data(stage)
         if stage.weights_from:
-            _start_from(run, config, self._runs[stage.weights_from])
+            _start_from(run, config, shared, self._runs[stage.weights_from])
         start: ServerState | None = None
         states: ClientStates | None = None
         if stage.after:
@@ -254,7 +254,14 @@ class StageRunner:
             evaluate_every=stage.evaluate_every,
         )
         records = [] if stage.after else run.read_records()
-        summary = summarize_run(config, simulation, records, shared.client_partitions, shared.test_counts)
+        summary = summarize_run(
+            config,
+            simulation,
+            records,
+            shared.client_partitions,
+            shared.test_counts,
+            run.read_normalization(),
+        )
         began = process_time()
         if stage.measure_models:
             dataset = shared.shards.dataset
@@ -286,7 +293,9 @@ class StageRunner:
         return {**summary, **_describe_origin(run), "records": records}
 
 
-def _start_from(run: RunDirectory, config: FederationConfig, before: RunDirectory) -> None:
+def _start_from(
+    run: RunDirectory, config: FederationConfig, shared: PartitionedDataset, before: RunDirectory
+) -> None:
     """Replace the initial weights of a run by the trained weights of the same names and shapes.
 
     Raises:
@@ -295,7 +304,7 @@ def _start_from(run: RunDirectory, config: FederationConfig, before: RunDirector
     state = before.load_state()
     assert state is not None
     trained = state.models.get(GLOBAL, {})
-    _, initial = load_or_build_plan(run, config)
+    _, initial = load_or_build_plan(run, config, shared.shards)
     fitting = {
         name: value
         for name, value in trained.items()

@@ -26,6 +26,7 @@ from edgefl.data.sources import DataSource
 from edgefl.data.unit import check_unit, to_federation_classes
 from edgefl.errors import ConfigError, DataError, PlanError, StateError
 from edgefl.learner.litert import LiteRTLearner
+from edgefl.plan.normalization import NORMALIZATION_KEYS, has_placeholders, set_normalization
 from edgefl.plan.spec import Plan, PlanSpec, load_plan, read_num_classes, read_samples_config
 from edgefl.rng import derive_rng
 from edgefl.runs.directory import read_json
@@ -34,6 +35,7 @@ from edgefl.runs.states import load_committed_states
 from edgefl.server.divergence import explain_divergence
 from edgefl.server.server_algorithm import build_server_algorithm
 from edgefl.simulation.clients import make_work_items
+from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.storage.checkpoint import decode_server_state
 from edgefl.storage.run_directory import RunFiles
 from edgefl.types import Array, Labels, Mixture, Scalars, ServerState, Shard, Weights
@@ -87,6 +89,12 @@ def open_finished_run(path: Path) -> FinishedRun:
     if not files.plan.exists():
         raise StateError(f"{path} has no plan yet; finish the federation, with --resume for a simulation")
     plan = load_plan(files.plan)
+    if has_placeholders(plan.spec):  # an aggregator measured mean and std, and has them in its result
+        result = read_json(AggregatorFiles(path).result)
+        measured = result.get("normalization")
+        if not isinstance(measured, dict) or measured.keys() != set(NORMALIZATION_KEYS):
+            raise StateError(f"{AggregatorFiles(path).result} has no normalization; finish the federation")
+        plan = set_normalization(plan, measured["mean"], measured["std"])
     check_plan_options(plan.spec, "use the version that made this run")
     if plan.spec.algorithm != config.algorithm:
         raise PlanError(

@@ -35,13 +35,14 @@ from edgefl.simulation.clients import ClientResult, SimulatedFederation, drop_mi
 from edgefl.simulation.communication_cost import CommunicationCost
 from edgefl.simulation.engines.base import Engine, SerialEngine
 from edgefl.simulation.engines.processes import ProcessEngine
+from edgefl.simulation.measurement import normalize_plan
 from edgefl.simulation.simulate import ClientStates, KeepResult, Record, Simulation, simulate
 from edgefl.simulation.virtual_time import EngineTrainer, FleetFigures, simulate_fleet
 from edgefl.system.files import write_atomic
 from edgefl.system.progress import Progress
 from edgefl.system.signals import ignore_ctrl_c, terminate_children
 from edgefl.system.stderr import suppress_stderr
-from edgefl.types import ServerState, Weights
+from edgefl.types import ServerState, Shard, Weights
 from edgefl.wire.tensors import encode_weights
 
 LOGGER = logging.getLogger(__name__)
@@ -195,7 +196,9 @@ def run_in_subprocess(function: Callable[[FederationConfig], T], config: Federat
             ) from error
 
 
-def load_or_build_plan(run: RunDirectory, config: FederationConfig) -> tuple[Plan, Weights]:
+def load_or_build_plan(
+    run: RunDirectory, config: FederationConfig, shards: Mapping[str, Shard]
+) -> tuple[Plan, Weights]:
     """Return the run's plan and initial weights. Build and save them if the run has no plan yet.
 
     An existing plan keeps its options, even if the configuration has other options.
@@ -203,6 +206,7 @@ def load_or_build_plan(run: RunDirectory, config: FederationConfig) -> tuple[Pla
     Args:
         run: the directory of the run.
         config: the configuration of the federation.
+        shards: samples by client id, whose mean and std the plan gets with `normalize` of `[model]`.
 
     Raises:
         PlanError: the plan is damaged, a layer cannot be compiled, or another version of edgefl built the
@@ -217,7 +221,8 @@ def load_or_build_plan(run: RunDirectory, config: FederationConfig) -> tuple[Pla
         remedy = "continue with the version that started this run, or start again with another --out"
         check_plan_options(plan_and_weights[0].spec, f"{remedy} (this is {run.files.root})")
     if plan_and_weights is None:
-        plan_and_weights = build_plan_in_subprocess(with_simulated_clients(config))
+        plan, initial = build_plan_in_subprocess(with_simulated_clients(config))
+        plan_and_weights = normalize_plan(plan, shards, config.seed), initial
         if warning := describe_missing_int8(plan_and_weights[0].template):
             LOGGER.warning(warning)
         save_plan(plan_and_weights[0], run.files.plan)
@@ -269,7 +274,7 @@ def play_run(
         StateError: a file of the run is damaged or cannot be written.
         EdgeflError: any other error of `load_or_build_plan` or `simulate`.
     """
-    plan, initial = load_or_build_plan(run, config)
+    plan, initial = load_or_build_plan(run, config, partitioned.shards)
     dataset = partitioned.shards.dataset
     traffic = CommunicationCost(run.sent_models, config.codec, config.task_settings)
     if progress:
@@ -347,7 +352,7 @@ def play_fleet(
         StateError: a file of the run cannot be written.
         EdgeflError: any other error of `load_or_build_plan` or `simulate_fleet`.
     """
-    plan, initial = load_or_build_plan(run, config)
+    plan, initial = load_or_build_plan(run, config, partitioned.shards)
     dataset = partitioned.shards.dataset
     if progress:
         progress.begin(0)

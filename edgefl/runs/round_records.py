@@ -1,7 +1,7 @@
 """Reads rounds.jsonl, the records of the rounds of a simulation or an aggregator."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,27 +24,46 @@ def read_round_records(path: Path) -> tuple[Mapping[str, Any], ...]:
     Raises:
         StateError: a line is not a record.
     """
-    if not path.exists():
-        return ()
-    by_round: dict[int, Mapping[str, Any]] = {}
-    lines = path.read_text(errors="replace").split("\n")
-    for line_number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-            round = record["round"]
-            if isinstance(round, bool) or not isinstance(round, int):
-                raise TypeError(f"round is {round!r}")
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            if line_number == len(lines):  # the process ended while it wrote this line
-                continue
-            raise StateError(
-                f"{path} is damaged in line {line_number}: {error!r}; is this the folder of a federation?"
-            ) from error
-        if record.get("phase") != "personalize":
-            by_round[round] = record
+    by_round = dict(_iterate_records(path))
     return tuple(by_round[round] for round in sorted(by_round))
+
+
+def read_round_accuracies(path: Path) -> tuple[float, ...]:
+    """Return the median accuracy of each round in rounds.jsonl, NaN for a round without.
+
+    It holds one record at a time in memory, because an aggregator may have hundreds of clients.
+
+    Args:
+        path: the file.
+
+    Raises:
+        StateError: a line is not a record.
+    """
+    by_round = {round: read_median_accuracy(record) for round, record in _iterate_records(path)}
+    return tuple(by_round[round] for round in sorted(by_round))
+
+
+def _iterate_records(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield the number and the record of each round, in the order of the file."""
+    if not path.exists():
+        return
+    with open(path, errors="replace", newline="\n") as file:
+        for line_number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+                round = record["round"]
+                if isinstance(round, bool) or not isinstance(round, int):
+                    raise TypeError(f"round is {round!r}")
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
+                if not line.endswith("\n"):  # the process ended while it wrote this line
+                    return
+                raise StateError(
+                    f"{path} is damaged in line {line_number}: {error!r}; is this the folder of a federation?"
+                ) from error
+            if record.get("phase") != "personalize":
+                yield round, record
 
 
 def find_recorded_divergence(

@@ -24,6 +24,7 @@ from edgefl.runs.metrics import (
     estimate_local_accuracy,
     summarize_figure,
 )
+from edgefl.runs.round_records import read_median_accuracy
 from edgefl.simulation.clients import ClientResult
 from edgefl.simulation.simulate import Simulation
 from edgefl.simulation.virtual_time import FleetFigures
@@ -140,6 +141,7 @@ def summarize_run(
     records: Sequence[Mapping[str, Any]],
     client_partitions: Mapping[str, ClientPartition],
     test_counts: np.ndarray,
+    normalization: Mapping[str, Sequence[float]],
 ) -> dict[str, Any]:
     """Return the content of summary.json. Numbers that are not finite become None.
 
@@ -149,6 +151,7 @@ def summarize_run(
         records: the record of each round, see `RunDirectory.read_records`.
         client_partitions: client partitions by client id.
         test_counts: number of common test samples of each class, shape (classes,), int64.
+        normalization: mean and std of the model, or nothing without them.
 
     Raises:
         ModuleNotFoundError: `[privacy]` is on, and the extra `dp` is not installed.
@@ -183,6 +186,8 @@ def summarize_run(
             **summarize_spending(config, simulation.state.round - 1),
             "holds_against": "those who do not know the seed",
         }
+    if normalization:
+        summary["normalization"] = dict(normalization)
     explanations = [line for line in explain_clusters(simulation.state) if line]
     if explanations:
         summary["clustering"] = explanations
@@ -197,6 +202,8 @@ def summarize_run(
         algorithm=config.algorithm,
         num_classes=config.model.num_classes if config.task.is_classification else 0,
         select=config.personalization.select,
+        rounds=config.rounds,
+        accuracies=[read_median_accuracy(record) for record in records],
     )
     summary["verdict"] = as_dict(verdict)
     summary["diagnostics"] = {key: sum(values) / len(values) for key, values in means.items()}

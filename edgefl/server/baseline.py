@@ -12,7 +12,7 @@ from edgefl.plan.spec import PREDICT_SINGLE, PlanSpec
 from edgefl.types import Broadcast, ServerState, Update, Weights
 
 
-def count_local_epochs(config: FederationConfig, spec: PlanSpec) -> int:
+def count_local_epochs(config: FederationConfig, spec: PlanSpec, round: int) -> int:
     """Return the number of epochs that a client trains when it takes part in every round.
 
     A client trains its local model for these epochs plus the epochs of its personalization.
@@ -20,11 +20,14 @@ def count_local_epochs(config: FederationConfig, spec: PlanSpec) -> int:
     Args:
         config: the federation.
         spec: the plan's specification, which holds the option `epochs`.
+        round: number of the round that would follow. If the rounds ended early, it is below `rounds` of the
+            configuration. In the last round clients make their local models already, for all rounds.
 
     Returns:
         Rounds times epochs of a round.
     """
-    return config.rounds * int(spec.options.get("epochs", 1))
+    rounds = config.rounds if round >= config.rounds else round - 1
+    return rounds * int(spec.options.get("epochs", 1))
 
 
 def with_baseline(algorithm: Algorithm, config: FederationConfig, spec: PlanSpec) -> Algorithm:
@@ -62,7 +65,7 @@ def with_baseline(algorithm: Algorithm, config: FederationConfig, spec: PlanSpec
         return replace(
             sent,
             models={**sent.models, LOCAL_START: state.models[LOCAL_START]},
-            scalars={**sent.scalars, LOCAL_EPOCHS: float(count_local_epochs(config, spec))},
+            scalars={**sent.scalars, LOCAL_EPOCHS: float(count_local_epochs(config, spec, state.round))},
         )
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:

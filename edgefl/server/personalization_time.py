@@ -86,4 +86,4 @@ def count_personalization_epochs(config: FederationConfig, spec: PlanSpec, sampl
     counts = [value for key, value in options.items() if key.endswith("_epochs") and isinstance(value, int)]
     algorithm = sum(raise_epochs(count) for count in counts)
     tuned = raise_epochs(settings.epochs)
-    return TRAININGS_PER_MODEL * (count_local_epochs(config, spec) + 2 * tuned + algorithm)
+    return TRAININGS_PER_MODEL * (count_local_epochs(config, spec, config.rounds) + 2 * tuned + algorithm)

@@ -129,6 +129,10 @@ class RoundServer:
         introduce: returns a client's signing key and the authority's voucher for it, in masked rounds. None
             where clients are not enrolled.
         resume: the data that an earlier run stored. None for a new federation.
+        personalizes: whether clients make their models after the rounds. Without it the server is done after
+            the last round and emits no `Finish`, and a round takes in clients that come online meanwhile.
+        gathers_online: whether the first round waits for all clients that are online already. Without it, the
+            first `min_clients` of their statuses open the round.
 
     Attributes:
         is_done: whether the federation is complete.
@@ -149,6 +153,8 @@ class RoundServer:
         trust: Trust | None = None,
         introduce: Callable[[str], tuple[str, str]] | None = None,
         resume: Resume | None = None,
+        personalizes: bool = True,
+        gathers_online: bool = False,
     ) -> None:
         self._config = config
         self._spec = spec
@@ -163,6 +169,8 @@ class RoundServer:
         self._masked_sum = resume.masked_sum if resume else b""
         self._masked_sum_origin = resume.masked_sum_origin if resume else ""
         self._resume = resume
+        self._personalizes = personalizes
+        self._gathers_online = gathers_online
         self._following = resume.following if resume else None
         self._actions: list[Action] = []
         self._personalization_s = config.deadline_s
@@ -335,6 +343,9 @@ class RoundServer:
             self._log(f"continuing at round {state.round} of {config.rounds} (session {self._session[:8]})")
         while choose_phase(config, state) != PHASE_PERSONALIZE:
             state = yield from self._federate(state)
+        if not self._personalizes:
+            self._collector.blobs.keep_only(())
+            return
         state = replace(state, phase=PHASE_PERSONALIZE)
         # A client that sent an implausible update gets a model too
         self._collector.left_out_clients = frozenset()
@@ -361,7 +372,8 @@ class RoundServer:
                 state, self._collector.presence.list_available(self._collector.unavailable)
             )
 
-        _, accuracy = yield from self._play(state, draw_cohort, is_open_to_all=self._config.mode == "async")
+        is_open_to_all = self._config.mode == "async" or not self._personalizes
+        _, accuracy = yield from self._play(state, draw_cohort, is_open_to_all=is_open_to_all)
         self._aggregated = None
         self._actions.append(AggregateUpdates(state))
         while self._aggregated is None:
@@ -385,8 +397,8 @@ class RoundServer:
     def _gather(self) -> TimedGenerator:
         """Wait for enough clients to open a round. The first round needs `min_clients`."""
         if not self._has_gathered:
-            if self._was_resumed:
-                # Retained statuses of clients that were online before a restart arrive together
+            if self._was_resumed or self._gathers_online:
+                # Retained statuses of clients that were online before arrive together
                 until = self._now + RETAINED_WAIT_S
                 while self._now < until:
                     yield until

@@ -11,6 +11,7 @@ from edgefl.privacy.mechanism import with_privacy
 from edgefl.security.secagg.masked_aggregation import with_secure_aggregation
 from edgefl.server.baseline import with_baseline
 from edgefl.server.comparison import with_comparison
+from edgefl.server.convergence import with_convergence_check
 from edgefl.server.plausibility import with_plausibility_check
 from edgefl.server.staleness import with_late_scaling
 from edgefl.types import ServerState
@@ -33,12 +34,13 @@ def build_server_algorithm(
     1. `edgefl.client.compression` on the client rounds the update as the codec does.
     2. `with_late_scaling` turns an update that answers an earlier round into a smaller update of this round.
        Later layers see one round only.
-    3. `with_plausibility_check` checks the number of samples and measures the norm of the update. It is
+    3. `with_convergence_check` reads the accuracy of the update, and ends the rounds when it no longer rises.
+    4. `with_plausibility_check` checks the number of samples and measures the norm of the update. It is
        outside of the layers below, because it also checks the state that they make.
-    4. `with_secure_aggregation` turns the updates into one masked sum. Everything below sees only the sum.
-    5. `with_privacy` clips each update and adds noise to the sum. It is next to the algorithm, because
+    5. `with_secure_aggregation` turns the updates into one masked sum. Everything below sees only the sum.
+    6. `with_privacy` clips each update and adds noise to the sum. It is next to the algorithm, because
        processing a noisy sum costs no privacy.
-    6. The algorithm's own `aggregate` computes means or robust means and applies the server optimizer.
+    7. The algorithm's own `aggregate` computes means or robust means and applies the server optimizer.
 
     Layers that the configuration does not ask for are left out. Masks and noise exclude each other.
 
@@ -47,7 +49,7 @@ def build_server_algorithm(
         config: the federation.
         spec: the plan's specification, which names the trained weights.
         key: 32 bytes from which noise is drawn. Not read without `[privacy]`.
-        draw_cohort: returns the cohort of a server state's round. The simulator passes it, and layer 4 plays
+        draw_cohort: returns the cohort of a server state's round. The simulator passes it, and layer 5 plays
             the masking of all clients. Over MQTT the devices mask. The aggregator passes None and gets the
             means of a round as one update.
 
@@ -57,5 +59,6 @@ def build_server_algorithm(
     algorithm = with_privacy(algorithm, config, spec, key)
     if draw_cohort is not None:
         algorithm = with_secure_aggregation(algorithm, config, draw_cohort)
-    stacked = with_baseline(with_late_scaling(with_plausibility_check(algorithm, config)), config, spec)
+    checked = with_convergence_check(with_plausibility_check(algorithm, config), config)
+    stacked = with_baseline(with_late_scaling(checked), config, spec)
     return with_comparison(stacked, config, spec)

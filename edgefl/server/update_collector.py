@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Callable, Collection, Generator, Iterable
 
-from edgefl.algorithms import PHASE_PERSONALIZE
+from edgefl.algorithms import PHASE_MEASURE, PHASE_PERSONALIZE
 from edgefl.errors import WireError
 from edgefl.server import rounds
 from edgefl.server.blob_publisher import BlobPublisher
@@ -340,10 +340,14 @@ class UpdateCollector:
     def _on_begin(self, begin: Begin) -> None:
         client_id = begin.client_id
         if begin.session != self.state.session:
-            raise WireError(
+            reason = (
                 f"the update is of session {begin.session[:8]!r}, this is {self.state.session[:8]!r}; wait "
                 "for a task"
             )
+            # It says nothing about the client's update in this round, which may follow
+            self._emit(WriteLog(f"rejected from {client_id}: {reason}", client_id, logging.WARNING))
+            self._send_rejection(client_id, reason, begin.sha256)
+            return
         if self.round is None or self._tasks is None:
             self._send([(client_id, make_receipt(begin, "wait", "no round is open"))])
             return
@@ -469,7 +473,7 @@ class UpdateCollector:
 
 
 def _format_progress(phase: str, round: Round, begin: Begin) -> str:
-    name = phase if phase == PHASE_PERSONALIZE else f"round {round.number}"
+    name = phase if phase in (PHASE_MEASURE, PHASE_PERSONALIZE) else f"round {round.number}"
     late = f" late, for round {begin.round}" if begin.round < round.number else ""
     return (
         f"{name}: {begin.client_id} reported{late} ({rounds.count_updates(round)} of "

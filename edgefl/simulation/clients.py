@@ -21,6 +21,7 @@ from edgefl.client.runner import ClientRunner, WorkItem, prefix_errors
 from edgefl.client.selection import COMPARED_MODELS
 from edgefl.learner.base import Learner, evaluate
 from edgefl.learner.litert import LiteRTLearner
+from edgefl.plan.normalization import check_normalization
 from edgefl.plan.spec import Plan
 from edgefl.types import (
     Array,
@@ -52,6 +53,9 @@ class SimulatedFederation:
         test: common test samples, which represent all clients. Samples of shape (n, *input_shape), float32,
             and labels of shape (n,), int64. None measures no model on common samples.
         open_learner: makes the learner of each process.
+
+    Raises:
+        PlanError: mean and std of the plan are not measured yet.
     """
 
     plan: Plan
@@ -59,6 +63,9 @@ class SimulatedFederation:
     shards: Mapping[str, Shard]
     test: tuple[Array, Labels] | None = None
     open_learner: Callable[[Plan], Learner] = LiteRTLearner
+
+    def __post_init__(self) -> None:
+        check_normalization(self.plan.spec)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,9 @@ class AggregatorFiles(Directory):
         "journal.sqlite", "session, rounds, and the updates of the open round", "aggregator", is_secret=True
     )
     plan = StoredFile("plan/", "plan and initial weights", "aggregator, without --plan")
+    measurement = StoredFile(
+        "measurement/", "journal and state of the measurement, with normalize", "aggregator", is_secret=True
+    )
     note = StoredFile("run.json", "configuration, versions, machine", "aggregator", is_secret=True)
     server_state = StoredFile(
         "server_state.safetensors", "server state after the last round", "aggregator", is_secret=True

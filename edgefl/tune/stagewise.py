@@ -6,6 +6,7 @@ A completed stage is not searched again.
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from edgefl.rng import derive_rng
 from edgefl.runs.pipeline import resolve_samples
 from edgefl.simulation.engines.ray import RayEngine
 from edgefl.simulation.engines.ray_session import open_ray_session
+from edgefl.simulation.measurement import normalize_plan
 from edgefl.simulation.simulate import simulate
 from edgefl.tune.directory import TuneDirectory, TuneResult
 from edgefl.tune.plans import BuiltPlan, apply_options, open_plan_builder
@@ -89,7 +91,8 @@ def tune_federation(
                 report(f"stage {stage.number}, {stage.description}: {samples} trials")
                 if build is None:
                     stack.enter_context(open_ray_session(processes))
-                    build = stack.enter_context(open_plan_builder())
+                    builder = stack.enter_context(open_plan_builder())
+                    build = partial(_build_normalized, builder, shards)
                 done = _search_stage(stage, iid, directory, shards, build, samples, processes, asha, report)
                 directory.save_result(stage, done)
             elif done.given != directory.read_earlier_options(stage):
@@ -155,6 +158,11 @@ def _search_stage(
         best.score,
         [asdict(outcome) for outcome in outcomes],
     )
+
+
+def _build_normalized(build: BuildPlan, shards: ResidentShards, config: FederationConfig) -> BuiltPlan:
+    plan, initial = build(config)
+    return normalize_plan(plan, shards, config.seed), initial
 
 
 def _load_or_train_experts(

@@ -15,6 +15,7 @@ from edgefl.client.validation import read_personalization
 from edgefl.config import FederationConfig, ModelConfig
 from edgefl.errors import PlanError
 from edgefl.learner.augmentation import read_augmentation
+from edgefl.plan.normalization import has_placeholders, set_normalization
 from edgefl.plan.spec import INITIAL_FILE, Plan, PlanSpec, load_plan, read_samples_config, read_task
 from edgefl.server.initial_weights import decode_initial_weights
 from edgefl.types import Weights
@@ -133,6 +134,8 @@ def _list_model_changes(spec: PlanSpec, config: FederationConfig) -> list[tuple[
         "input_shape": tuple(spec.input_shape),
         "num_classes": spec.num_classes,
         **{key: tuple(spec.model_options.get(key, ())) for key in ("mean", "std")},
+        # A model that scales its own input needs no other normalization
+        "normalize": "mean" in spec.model_options or read_samples_config(spec).scale == 1,
     }
     planned_task = asdict(read_task(spec))
     task = asdict(read_task(replace(spec, task=config.task.as_plan_entry())))  # with derived values
@@ -167,6 +170,8 @@ def open_built_plan(directory: Path, config: FederationConfig) -> tuple[Plan, We
             configuration's, or a version of edgefl with other options built it.
     """
     plan = load_plan(directory)
+    if config.model.mean and has_placeholders(plan.spec):
+        plan = set_normalization(plan, config.model.mean, config.model.std)
     if plan.spec.algorithm != config.algorithm:
         raise PlanError(
             f"the plan in {directory} is for {plan.spec.algorithm}, the configuration says "

@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +14,7 @@ from edgefl.config import FederationConfig
 from edgefl.errors import StateError
 from edgefl.plan.spec import PlanSpec, read_num_classes
 from edgefl.privacy import accountant
+from edgefl.runs.round_records import read_round_accuracies
 from edgefl.server.events import DroppedClient
 from edgefl.server.rounds import Round
 from edgefl.server.spread import measure_loss, measure_spreads, summarize_accuracy
@@ -27,6 +29,8 @@ from edgefl.wire.messages import Begin, Summary
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import FederationTopics
 from edgefl.wire.verdict_message import make_verdict_message
+
+LOGGER = logging.getLogger("edgefl.aggregator")
 
 
 def summarize_round(
@@ -107,17 +111,33 @@ def make_client_rows(begins: Iterable[Begin]) -> list[dict[str, Any]]:
     ]
 
 
-def judge_clients(spec: PlanSpec, clients: Sequence[Mapping[str, Any]]) -> FederationVerdict:
+def judge_clients(
+    spec: PlanSpec, clients: Sequence[Mapping[str, Any]], rounds: int, out: Path
+) -> FederationVerdict:
     """Return the verdict on a federation from the rows of its clients.
 
     Args:
         spec: spec of the plan.
         clients: rows of `make_client_rows`.
+        rounds: number of rounds in the configuration.
+        out: directory of the aggregator, whose rounds.jsonl has the accuracies of the rounds.
     """
     # Without personalization settings in the plan, a device ships its mixture
     select = bool(spec.personalization.get("select", False))
     num_classes = read_num_classes(spec) or 0
-    return judge_federation(clients, algorithm=spec.algorithm, num_classes=num_classes, select=select)
+    try:
+        accuracies = read_round_accuracies(AggregatorFiles(out).rounds)
+    except StateError as error:
+        LOGGER.warning(f"nothing shows whether the accuracy still rose: {error}")
+        accuracies = ()
+    return judge_federation(
+        clients,
+        algorithm=spec.algorithm,
+        num_classes=num_classes,
+        select=select,
+        rounds=rounds,
+        accuracies=accuracies,
+    )
 
 
 def publish_verdict(
@@ -152,6 +172,7 @@ def make_result(
     losses: Sequence[float | None],
     seconds: float,
     verdict: FederationVerdict,
+    normalization: Mapping[str, Sequence[float]],
 ) -> dict[str, Any]:
     """Return the content of `result.json`.
 
@@ -165,6 +186,7 @@ def make_result(
         losses: median training loss of each round. None for a round without a loss.
         seconds: duration of the federation in seconds.
         verdict: verdict on the federation.
+        normalization: mean and std of the model, or nothing without them.
     """
     private = {"privacy": accountant.summarize_spending(config, len(losses))} if config.privacy.is_on else {}
     return {
@@ -180,6 +202,7 @@ def make_result(
         "clients": clients,
         "dropped": [{"round": d.round, "id": d.client_id, "reason": d.reason} for d in dropped],
         "left_out": [{"round": number, "id": client_id} for client_id, number in left_out.items()],
+        **({"normalization": dict(normalization)} if normalization else {}),
         **private,
     }
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import secrets
 import time
+from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -123,13 +124,15 @@ def read_last_start(link: Link, topics: FederationTopics) -> int:
     return 0
 
 
-def check_single_aggregator(link: Link, topics: FederationTopics, session: str, take_over: bool) -> None:
+def check_single_aggregator(
+    link: Link, topics: FederationTopics, sessions: Collection[str], take_over: bool
+) -> None:
     """Check that no other aggregator leads this federation on the broker.
 
     Args:
         link: connection to the broker.
         topics: topics of the federation.
-        session: session of this aggregator.
+        sessions: sessions of this aggregator.
         take_over: accept a retained state of another aggregator.
 
     Raises:
@@ -141,7 +144,7 @@ def check_single_aggregator(link: Link, topics: FederationTopics, session: str, 
     if not isinstance(message, Message) or not message.payload or take_over:
         return
     state = decode_json(State, message.payload)
-    if state.phase not in (STOPPED_PHASE, PHASE_DONE) and state.session != session:
+    if state.phase not in (STOPPED_PHASE, PHASE_DONE) and state.session not in sessions:
         round_text = f", round {state.round}" if 0 < state.round <= state.rounds else ""
         raise LinkError(
             f"the federation {topics.federation!r} has an aggregator on this broker (phase {state.phase}"

@@ -17,7 +17,13 @@ from typing import Any
 from edgefl.algorithms import make_algorithm
 from edgefl.algorithms.cohort import choose_task_clients
 from edgefl.config import FederationConfig
-from edgefl.errors import LinkError
+from edgefl.errors import ConfigError, LinkError, StateError
+from edgefl.plan.normalization import (
+    format_normalization,
+    has_placeholders,
+    read_normalization,
+    set_normalization,
+)
 from edgefl.plan.spec import Plan, encode_plan
 from edgefl.privacy import accountant
 from edgefl.privacy.mechanism import check_privacy, count_expected_cohort, draw_cohort
@@ -44,6 +50,7 @@ from edgefl.wire.url import hide_password
 from mqtt_broker.aggregator.cluster_telemetry import ClusterTelemetry
 from mqtt_broker.aggregator.driver import Driver, Hooks
 from mqtt_broker.aggregator.journal import Journal
+from mqtt_broker.aggregator.measurement import measure_samples
 from mqtt_broker.aggregator.messages import OtherAggregatorError
 from mqtt_broker.aggregator.noise_key import load_noise_key
 from mqtt_broker.aggregator.pauses import read_paused_clients
@@ -136,14 +143,19 @@ class Aggregator:
         with Journal(self._out) as journal:
             started, resumed = resume_or_start(journal, self._config, self._plan.id, self._out, fresh)
             session = started.session
-            if not started.is_done:
-                self._config = replace(self._config, chunk_bytes=self._choose_chunk_bytes(broker))
-            storage = Storage(self._out, journal)
             run = journal.begin_run(
                 max(time.time_ns() // 10**6, self._read_last_start(broker) + 1 if take_over else 0)
             )
+            sessions = [session]
+            if not started.is_done:
+                if has_placeholders(self._plan.spec):
+                    has_rounds = journal.read_last_number() > 0
+                    sessions.append(self._normalize_plan(broker, session, run, take_over, has_rounds))
+                    run = journal.begin_run(run)  # a later start, because devices order tasks by it
+                self._config = replace(self._config, chunk_bytes=self._choose_chunk_bytes(broker))
+            storage = Storage(self._out, journal)
             server, aggregate = self._make_server(
-                journal, storage, session, run, resumed and not started.is_done
+                journal, storage, session, run, resumed and not started.is_done, len(sessions) > 1
             )
             stopped = self._trust.encode(replace(server.make_stopped_state(), ts=time.time()))
             # The client id is not the session, which every device reads. A second connection with the same
@@ -151,7 +163,7 @@ class Aggregator:
             name = f"edgefl-aggregator-{secrets.token_hex(8)}"
             link = self._open_link(broker, name, Message(self._topics.state, stopped, retained=True))
             try:
-                check_single_aggregator(link, self._topics, session, take_over)
+                check_single_aggregator(link, self._topics, sessions, take_over)
                 if started.is_done:
                     done = self._trust.encode(replace(server.make_done_state(), ts=time.time()))
                     return self._announce_again(link, session, done)
@@ -160,6 +172,39 @@ class Aggregator:
                 return self._lead(link, server, aggregate, journal, storage, session, started.started)
             finally:
                 link.close()
+
+    def _normalize_plan(self, broker: str, session: str, run: int, take_over: bool, has_rounds: bool) -> str:
+        """Set mean and std of the plan to the values that the devices measure.
+
+        Returns:
+            The session in which they were measured.
+        """
+        if self._config.privacy.is_on or self._config.privacy.secure_aggregation:
+            raise ConfigError(
+                "mean and std of this plan are not set, and [privacy] is on, which no measurement of them "
+                "satisfies; write both into [model]"
+            )
+        directory = AggregatorFiles(self._out).measurement
+        if has_rounds and not directory.exists():
+            raise StateError(
+                f"{directory} is missing, which has the mean and std of this federation; restore it from a "
+                "backup, or start again with --fresh"
+            )
+        measuring, (mean, std) = measure_samples(
+            self._config,
+            self._plan,
+            self._out,
+            self._trust,
+            lambda name, will: self._open_link(broker, name, will),
+            self._show_progress,
+            federation=session,
+            start=run,
+            take_over=take_over,
+        )
+        self._plan = set_normalization(self._plan, mean, std)
+        measured = format_normalization(read_normalization(self._plan.spec))
+        LOGGER.info(f"measured over the devices, by channel: {measured}; the model normalizes its input")
+        return measuring
 
     def _open_link(self, broker: str, name: str, will: Message | None = None) -> Link:
         context = make_tls_context(self._aggregator_enrolment) if self._aggregator_enrolment else None
@@ -189,7 +234,7 @@ class Aggregator:
             link.close()
 
     def _make_server(
-        self, journal: Journal, storage: Storage, session: str, run: int, resumed: bool
+        self, journal: Journal, storage: Storage, session: str, run: int, resumed: bool, gathers_online: bool
     ) -> tuple[RoundServer, Callable[[Link, ServerState], ServerState]]:
         """Return the round server, and a function that aggregates the stored updates of a round."""
         config, spec = self._config, self._plan.spec
@@ -231,6 +276,7 @@ class Aggregator:
             trust=self._trust,
             introduce=self._enrolments.find_introduction if self._enrolments else None,
             resume=storage.resume(config, spec, algorithm, initial) if resumed else None,
+            gathers_online=gathers_online,
         )
         return server, aggregate
 
@@ -314,7 +360,7 @@ class Aggregator:
         # The result needs only the journal. Removing the updates first frees disk space for it
         storage.remove_updates()
         rows = make_client_rows(journal.read_accepted(action.opened))
-        verdict = judge_clients(self._plan.spec, rows)
+        verdict = judge_clients(self._plan.spec, rows, self._config.rounds, self._out)
         result = make_result(
             self._config,
             self._plan.id,
@@ -325,6 +371,7 @@ class Aggregator:
             journal.read_losses(action.opened.phase),
             time.time() - started,
             verdict,
+            read_normalization(self._plan.spec),
         )
         save_result(result, self._out)
         save_state(action.state, self._out)
@@ -338,7 +385,7 @@ class Aggregator:
         Devices may have been offline, or an earlier process was killed before it published this.
         """
         result = load_result(self._out)
-        verdict = judge_clients(self._plan.spec, result["clients"])
+        verdict = judge_clients(self._plan.spec, result["clients"], self._config.rounds, self._out)
         publish_verdict(link, self._topics, session, self._config, verdict)
         link.publish(self._topics.state, done, retain=True)
         path = AggregatorFiles(self._out).result

@@ -2,12 +2,14 @@
 
 import json
 import math
+import re
 from itertools import product
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgefl.algorithms import REGISTRY
 from edgefl.verdict import (
     DEVICE_FIGURES,
     MODEL_KINDS,
@@ -15,6 +17,7 @@ from edgefl.verdict import (
     compare_typical_device,
     compare_with_local,
     describe_device_verdict,
+    find_rise,
     find_significance_level,
     from_dict,
     judge_federation,
@@ -140,7 +143,7 @@ def test_verdict_on_a_federation_by_hand():
     assert verdict.sentence == (
         "The federation was worth it for 1 of 4 devices: its model is better than training alone (as good "
         "for 2, worse for 1). On average accuracy rises by 2.5 points. The federated model is 20.0 points "
-        'below training alone: try more rounds, or the algorithm "clustered" or "pfl-mfe".'
+        'below training alone: try the algorithm "clustered" or "pfl-mfe", or more rounds.'
     )
     assert render_verdict_table(verdict).splitlines() == [
         "device  local  federated  shipped   int8  model       against local",
@@ -191,7 +194,76 @@ def test_verdict_uses_the_chosen_measure():
     assert device.shipped == 0.9
 
 
+FLAT = [0.9, 0.91] * 10
+RISING = [0.5 + 0.01 * number for number in range(20)]
+BELOW_ROWS = [make_row(f"d-{i}", 0.9, 0.6, 0.9, 0.9, 0.0, 0.0, 0.0) for i in range(10)]
 EQUAL_ROWS = [make_row(f"d-{i}", 0.9, 0.6, 0.9, 0.9, 0.0, 0.0, 0.0) for i in range(3)]
+CLOSE_ROWS = [make_row(f"d-{i}", 0.8, 0.79, 0.8, 0.8, 0.0, 2.0, 1.0) for i in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "rise"),
+    [
+        ((), None),
+        (RISING[:9], None),  # nine rounds are too few
+        (RISING[:10], 5.0),  # .07 - .02 above .5, on a straight line
+        (RISING, 5.0),
+        ([*RISING[:9], None], None),
+        ([*RISING[:9], math.nan], None),
+        (FLAT, None),
+        (RISING[::-1], None),
+        ([0.5] * 5 + [0.509] * 5, None),  # below a point
+        ([0.5] * 5 + [0.51] * 5, 1.0),
+        # A line of slope 6 / 11 leaves a sum of squares of 90 - 82.5 (6 / 11)^2 = 65.5, so the error is
+        # sqrt(2 / 5 x 65.5 / 8) = 1.81, and a rise of 2 points is less than twice this
+        ([0.5] * 9 + [0.6], None),
+        # A slope of 20 / 33 leaves 49.6 - 82.5 (20 / 33)^2 = 19.3, so the error is .98
+        ([0.5, 0.52, 0.5, 0.52, 0.5, 0.54, 0.56, 0.54, 0.56, 0.54], 4.0),
+    ],
+)
+def test_rise_of_the_last_rounds_by_hand(accuracies, rise):
+    found = find_rise(accuracies)
+    assert found == (None if rise is None else pytest.approx(rise))
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "ends"),
+    [
+        (BELOW_ROWS, {"accuracies": RISING, "rounds": 20}, "last five: set rounds = 40 in [federation]."),
+        (BELOW_ROWS, {"accuracies": RISING}, "to the last five: train for more rounds."),
+        (BELOW_ROWS, {"accuracies": FLAT}, 'enough. Try the algorithm "clustered" or "pfl-mfe".'),
+        (BELOW_ROWS, {"accuracies": FLAT, "algorithm": "clustered"}, 'enough. Try the algorithm "pfl-mfe".'),
+        (BELOW_ROWS, {"accuracies": FLAT, "algorithm": "pfl-mfe"}, "to show a difference."),
+        # 1 point is less than two standard errors of 4.5 points. All devices together gained 8 and lost 4 of
+        # 160 samples: 160 x pi / 2 x 1.6449^2 x 12 / 4^2 = 510.0, and 80 x 1.6449^2 x 6 / 2^2 = 324.7
+        (CLOSE_ROWS[:4], {"accuracies": FLAT}, "show with about 510 test samples, here are 160."),
+        (CLOSE_ROWS[:2], {"accuracies": FLAT}, "show with about 325 test samples, here are 80."),
+    ],
+)
+def test_advice_depends_on_the_last_rounds(rows, options, ends):
+    assert judge_federation(rows, **options).sentence.endswith(ends)
+
+
+@pytest.mark.parametrize("rows", [BELOW_ROWS, CLOSE_ROWS, FOUR_ROWS, EQUAL_ROWS])
+@pytest.mark.parametrize("algorithm", sorted(REGISTRY))
+def test_following_the_advice_ends(rows, algorithm):
+    """The accuracy rises until there are 80 rounds, and the devices' figures stay the same."""
+    tried = []
+    rounds = 20
+    while True:
+        accuracies = RISING if rounds < 80 else FLAT
+        sentence = judge_federation(
+            rows, algorithm=algorithm, rounds=rounds, accuracies=accuracies, num_classes=10
+        ).sentence
+        if match := re.search(r"set rounds = (\d+)", sentence):
+            rounds = int(match[1])
+        elif match := re.search(r'the algorithm "([\w-]+)"', sentence):
+            algorithm = match[1]
+        else:
+            break
+        assert (algorithm, rounds) not in tried
+        tried.append((algorithm, rounds))
+    assert rounds == (20 if algorithm == "local" else 80)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +277,7 @@ EQUAL_ROWS = [make_row(f"d-{i}", 0.9, 0.6, 0.9, 0.9, 0.0, 0.0, 0.0) for i in ran
             "The federation was worth it for none of 3 devices: no model is better than training alone "
             "beyond chance (as good for 3, worse for none). On average accuracy stays the same. ",
             "Most devices ship their local model: their data differ a lot, or each device has enough. Try "
-            'the algorithm "clustered", or more rounds.',
+            "more rounds.",
         ),
         (
             [make_row("a", 0.6, 0.12, 0.6, 0.6, 0.0, 0.0, 0.0)],
@@ -237,8 +309,8 @@ EQUAL_ROWS = [make_row(f"d-{i}", 0.9, 0.6, 0.9, 0.9, 0.0, 0.0, 0.0) for i in ran
             ],
             {},
             "The federation was worth it for none of 2 devices: ",
-            "The federated model is 20.0 points below training alone: try more rounds, or the algorithm "
-            '"clustered" or "pfl-mfe".',
+            'The federated model is 20.0 points below training alone: try the algorithm "clustered" or '
+            '"pfl-mfe", or more rounds.',
         ),
         (
             [make_row("a", 0.5, 0.7, 0.75, 0.7, 3.0, 10.0, 0.0)],

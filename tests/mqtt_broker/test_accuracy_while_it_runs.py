@@ -36,7 +36,7 @@ def simulate_federation(federation, toys, shards, **changes):
         federation.plan,
         toys.weights(),
         shards,
-        FederationConfig(**SETTINGS, **changes),
+        FederationConfig(**SETTINGS | changes),
         learner=SoftmaxLearner(federation.plan.spec),
         progress=lambda state, record: records.append(record),
     )
@@ -151,3 +151,27 @@ def test_accuracy_is_published_only_when_evaluation_is_on(kind, federate, mosqui
     assert {each["settings"].get("evaluate") for each in tasks} == {1.0 if kind == "on" else None}
     assert bool(list_accuracies(messages, 3)) == (kind == "on")
     assert ("p10" in aggregator.err.partition("personalize")[0]) == (kind == "on")
+
+
+def test_rounds_end_without_a_rise_in_mqtt_and_simulator(federate, mosquitto_url, toys):
+    """The aggregator is killed meanwhile, so its decision does not depend on what it had in memory."""
+    changes = {"rounds": 60, "least_rounds": 15}
+    federation = federate(mosquitto_url, **SETTINGS | changes, evaluate=True)
+    shards = {f"pi-{i}": toys.shard(i, 20 + 10 * i) for i in range(3)}
+    aggregator = federation.aggregator()
+    devices = [federation.device(client_id, shard) for client_id, shard in shards.items()]
+    aggregator.wait_for("round 12/60")
+    aggregator.popen.kill()
+    aggregator.popen.wait()
+    aggregator = federation.aggregator()
+    assert aggregator.end() == 0, aggregator.err
+    assert [device.end() for device in devices] == [0, 0, 0], [device.err for device in devices]
+    records, end = simulate_federation(federation, toys, shards, **changes)
+    assert 15 <= len(records) < 60
+    assert f"round {len(records)}: the accuracy had no new maximum for 10 rounds" in aggregator.err
+    state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
+    assert (state.round, state.phase, state.scalars) == (end.round, "done", end.scalars)
+    for name, array in end.models["global"].items():
+        assert state.models["global"][name].tobytes() == array.tobytes()
+    assert len(federation.result()["losses"]) == len(records)
+    assert federation.result()["verdict"]["rise_points"] is None

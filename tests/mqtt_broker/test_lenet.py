@@ -9,10 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgefl.algorithms.measurement import MEAN, MOMENTS, VARIANCE, make_measurement_plan
 from edgefl.config import load_config
 from edgefl.data.npz import load_shard
+from edgefl.plan.normalization import has_placeholders, set_normalization
 from edgefl.plan.spec import PREDICT_MIXTURE, decode_plan, load_plan
 from edgefl.server.comparison import rank_models
+from edgefl.simulation.measurement import normalize_plan
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import decode_server_state, decode_stored_mixture
 from edgefl.wire import messages
@@ -61,7 +64,7 @@ rotate = 10
 NORMALIZATION = "mean = [0.3]\nstd = [0.4]"
 MIXTURES = {
     "mixture": {"select": "false", "model": "", "algorithm": MFE},
-    "selected": {"select": "true", "model": "", "algorithm": MFE},
+    "selected": {"select": "true", "model": "normalize = true", "algorithm": MFE},
     "augmented": {
         "select": "true",
         "model": NORMALIZATION,
@@ -160,9 +163,7 @@ def finished_run(plan, variant, tmp_path_factory, request):
             )
         )
     try:
-        while not all(
-            any(f"/device/{each}/up/" in message.topic for message in listener.messages) for each in IDS
-        ):
+        while not all(is_training(listener.messages, each) for each in IDS):
             listener.wait_for_topic("begin")
         maps = [Path(f"/proc/{process.popen.pid}/maps").read_text() for process in processes]
         # the broker also retains messages of the federations of other tests
@@ -181,6 +182,17 @@ def finished_run(plan, variant, tmp_path_factory, request):
         listener.link.close()
 
 
+def is_training(received, client_id):
+    """Return whether a device has answered a round. Mean and std are measured before the rounds."""
+    begins = (
+        decode_json(messages.Begin, each.payload)
+        for each in received
+        if each.topic.startswith(f"{FEDERATION_TOPICS}device/{client_id}/up/")
+        and each.topic.endswith("/begin")
+    )
+    return any("loss" in begin.metrics for begin in begins)
+
+
 def make_digits_shard(part):
     from edgefl.data import load_dataset
     from edgefl.types import Shard
@@ -196,7 +208,7 @@ def test_mqtt_and_simulator_give_the_same_bits(finished_run, plan):
     config = load_config(directory / "federation.toml")
     made, initial = open_built_plan(plan, config)
     shards = {client_id: load_shard(directory / f"{client_id}.npz", num_classes=10) for client_id in IDS}
-    end = simulate(made, initial, shards, config)
+    end = simulate(normalize_plan(made, shards, config.seed), initial, shards, config)
     state = decode_server_state((directory / "out" / "server_state.safetensors").read_bytes())
     assert set(state.models) == set(end.state.models)
     for model, weights in end.state.models.items():
@@ -252,9 +264,17 @@ def test_every_published_message_and_tensor_is_public(finished_run, plan):
     """JSON messages decode strictly, so they have no undocumented field. Binary messages are blobs or
     updates.
     """
-    _, published, *_ = finished_run
-    spec = load_plan(plan).spec
+    directory, published, *_ = finished_run
+    built = load_plan(plan)
+    spec = built.spec
     names = {f"global/{weight.name}" for weight in spec.weights}
+    moments = {}  # mean and variance of each channel, in place of the weights
+    if has_placeholders(spec):
+        measured = json.loads((directory / "out" / "result.json").read_text())["normalization"]
+        spec = set_normalization(built, measured["mean"], measured["std"]).spec
+        measurement = make_measurement_plan(built).spec
+        moments = {MOMENTS: measurement.weights}
+        assert {weight.name: weight.shape for weight in measurement.weights} == {MEAN: (1,), VARIANCE: (1,)}
     kinds = set()
     for message in published:
         address = parse_topic(message.topic)
@@ -277,15 +297,21 @@ def test_every_published_message_and_tensor_is_public(finished_run, plan):
     }
     updates = join_chunks(published, "chunk")
     blobs = join_chunks(published, "blob")
-    assert len(updates) == 2 * len(IDS) + 1  # two rounds, and one empty answer that all devices share
+    # Two rounds and the measurement, and one empty answer that all devices share
+    assert len(updates) == (2 + len(moments)) * len(IDS) + 1
     for blob in updates.values():
+        if f"{MOMENTS}/{MEAN}" in read_header(blob, "")[0]:
+            decode_models(blob, moments, "")
+            continue
         assert set(read_header(blob, "")[0]) in (names, set())
         decode_models(blob, {"global": spec.weights}, "")
     for blob in blobs.values():
         if not blob[16:].strip(b"\0"):
             continue  # Random bytes and zeros, with which the aggregator measures the broker's limit
         if "spec" in read_header(blob, "")[0]:
-            assert decode_plan(blob).spec == spec
+            assert decode_plan(blob).spec in ((spec, measurement) if moments else (spec,))
+        elif MEAN in read_header(blob, "")[0]:
+            decode_weights(blob, moments[MOMENTS], "")
         else:
             assert set(decode_weights(blob, spec.weights, "")) == {weight.name for weight in spec.weights}
 

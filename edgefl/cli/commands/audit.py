@@ -86,16 +86,20 @@ def labels(
     """
     from edgefl.learner.litert import LiteRTLearner
     from edgefl.runs.pipeline import build_plan_in_subprocess, open_dataset_with_progress
+    from edgefl.simulation.measurement import normalize_plan
 
     if out is not None:
         parse_image_format(out)
     config = DEFAULT_AUDIT_CONFIG if config_file is None else load_config(config_file)
-    config = replace(config, seed=config.seed if seed is None else seed, rounds=rounds or config.rounds)
+    config = replace(
+        config, seed=config.seed if seed is None else seed, rounds=rounds or config.rounds, least_rounds=0
+    )
     with Progress() as progress, open_dataset_with_progress(config, progress) as shared:
         progress.update(
             f"compiling {config.model.name} for {config.algorithm}; TensorFlow takes some seconds"
         )
         plan, initial = build_plan_in_subprocess(config)
+        plan = normalize_plan(plan, shared.shards, config.seed)
         setting = Setting(plan, initial, shared.shards, config, LiteRTLearner(plan))
         baseline = guess(setting)
         findings = audit_labels(setting, noises, accuracy=rounds != 0, show_scenario=progress.update)

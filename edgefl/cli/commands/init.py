@@ -2,9 +2,11 @@
 
 import json
 import shlex
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from textwrap import indent
+from typing import Any
 
 import click
 
@@ -25,8 +27,11 @@ from edgefl.data.sources.options import parse_picture_size, split_column_names
 from edgefl.errors import ConfigError
 from edgefl.init.questions import Questions, as_count, as_name, choose_config_path, to_federation_name
 from edgefl.init.task import (
+    USUAL_RATE,
     LearningTask,
+    TrainingSettings,
     check_task,
+    choose_augmentation,
     choose_model,
     choose_settings,
     find_task,
@@ -240,17 +245,26 @@ def init(
         partition = PartitionConfig("iid")
         partition_keys = {"name"}
     settings = choose_settings(table.name, task.samples / max(1, len(task.device_data)))
-    table = replace(table, options=settings.model_options)
+    # An anomaly task compares raw samples, so its model gets them as they are
+    normalize = task.config.is_classification or task.config.kind == REGRESSION
+    table = replace(table, options=settings.model_options, normalize=normalize)
     personalization = PersonalizationConfig()
     if settings.learning_rate is not None:
         personalization = PersonalizationConfig(learning_rate=settings.learning_rate)
+    augmentation = choose_augmentation(task)
+    if augmentation.is_on:
+        click.echo(
+            "    colour pictures: training shifts and mirrors them; if a mirrored picture belongs to another "
+            "class, remove flip from [augmentation]",
+            err=True,
+        )
     samples = _choose_samples(task.samples_config, table, task.config)
     config = FederationConfig(
         name=federation_name,
         rounds=rounds,
         min_clients=count,
         algorithm=chosen_algorithm,
-        options=settings.algorithm_options if chosen_algorithm == recommended else {},
+        options=_choose_options(settings, chosen_algorithm, recommended, task.config),
         broker=broker,
         model=table,
         data=DataConfig(task.dataset or "digits"),
@@ -258,6 +272,7 @@ def init(
         personalization=personalization,
         task=task.config,
         samples=samples,
+        augmentation=augmentation,
     )
     for warning in check_config(config):
         click.echo(f"warning: {warning}", err=True)
@@ -270,12 +285,16 @@ def init(
         "partition": partition_keys,
     }
     chosen["samples"] = {key for key, value in samples.as_plan_entry().items() if value}
+    if augmentation.is_on:
+        chosen["augmentation"] = {"crop", "flip"}
     if settings.learning_rate is not None:
         chosen["personalization"] = {"learning_rate"}
     if task.config.is_classification:
         chosen["model"] = {"name", "input_shape", "num_classes"}
     else:
         chosen["task"] = {"kind", "outputs"} if task.config.kind == REGRESSION else {"kind"}
+    if normalize:
+        chosen["model"] |= {"normalize"}
     write_atomic(
         path,
         render_commented_toml(config, chosen, {"algorithm": find_entry(config.algorithm).options}).encode(),
@@ -319,6 +338,21 @@ def init(
                 else "the federation"
             )
         click.echo(f"or simulate {simulated} on this machine:\n  edgefl simulate {shlex.quote(str(path))}")
+
+
+def _choose_options(
+    settings: TrainingSettings, algorithm: str, recommended: str, task: TaskConfig
+) -> Mapping[str, Any]:
+    """Return the options of the algorithm that suit the model and the number of samples.
+
+    A rate for few samples replaces only the usual default. FedMix, for example, has another one.
+    """
+    from edgefl.algorithms.registry import find_entry
+
+    if not task.is_classification:
+        return settings.algorithm_options if algorithm == recommended else {}
+    default = getattr(find_entry(algorithm).options(), "learning_rate", None)
+    return settings.algorithm_options if default == USUAL_RATE else {}
 
 
 def _choose_samples(samples: SamplesConfig, model: ModelConfig, task: TaskConfig) -> SamplesConfig:

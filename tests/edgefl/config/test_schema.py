@@ -156,6 +156,23 @@ def test_accuracy_is_reported_unless_disabled_or_updates_are_private(text: str, 
     assert config.task_settings == ({"evaluate": 1.0} if reported else {})
 
 
+@pytest.mark.parametrize(
+    "privacy", ["secure_aggregation = true", "clip = 1.0\nnoise_multiplier = 1.0\npopulation = 9"]
+)
+def test_private_federations_fix_mean_and_std(privacy: str) -> None:
+    """Devices send mean and variance without noise or a mask."""
+    text = f"[privacy]\n{privacy}\n[model]\nnormalize = true\n"
+    with pytest.raises(ConfigError, match=r"normalize = true with \[privacy\], expected mean and std"):
+        parse_config(text)
+    assert parse_config(text + "mean = [0.5]\nstd = [0.25]\n").model.mean == (0.5,)
+
+
+def test_anomaly_tasks_are_not_normalized() -> None:
+    text = "[task]\nkind = 'anomaly'\n[model]\nname = 'autoencoder'\ninput_shape = [4]\nnormalize = true\n"
+    with pytest.raises(ConfigError, match="normalize = true with an anomaly task, expected false"):
+        parse_config(text)
+
+
 def test_load_config_errors_name_the_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*none\.toml"):
         load_config(tmp_path / "none.toml")

@@ -115,6 +115,6 @@ def test_chosen_values_are_not_commented_out() -> None:
         {"algorithm": Options},
     )
     assert parse_config(text) == config
-    assert "# number of training rounds.\nrounds = 3\n" in text
+    assert "# number of training rounds, at most.\nrounds = 3\n" in text
     assert "# how many passes\nepochs = 2\n# withhold = " in text
     assert max(map(len, text.splitlines())) <= 102

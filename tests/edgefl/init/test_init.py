@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from edgefl.cli import main as cli
 from edgefl.cli.commands.init import init
-from edgefl.config import load_config
+from edgefl.config import AugmentationConfig, load_config
 from edgefl.data import load_data, make_shards
 from edgefl.data.task_form import TaskShards
 from edgefl.init.questions import to_federation_name
@@ -28,9 +28,9 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def save_samples(path: Path, shape: tuple[int, ...], classes: int = 3) -> None:
-    x = np.random.default_rng(0).random((30, *shape), np.float32)
-    np.savez(path, x=x, y=np.arange(30) % classes)
+def save_samples(path: Path, shape: tuple[int, ...], classes: int = 3, count: int = 30) -> None:
+    x = np.random.default_rng(0).random((count, *shape), np.float32)
+    np.savez(path, x=x, y=np.arange(count) % classes)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,65 @@ def test_yes_option_uses_the_defaults(working_directory: Path, capsys: pytest.Ca
     out = capsys.readouterr().out
     assert "edgefl aggregator start --config kitchen/federation.toml\n" in out
     assert out.count("edgefl device start") == 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "crop"),
+    [
+        ((32, 32, 3), (), 4),
+        ((96, 64, 3), (), 8),  # an eighth of the shorter side
+        ((28, 28, 1), (), 0),  # grey
+        ((16, 16, 3), (), 0),  # a small picture
+        ((32, 32, 3), ("--task", "anomaly"), 0),
+        ((128, 3), (), 0),  # a window
+    ],
+)
+def test_colour_pictures_are_augmented(
+    shape: tuple[int, ...],
+    options: tuple[str, ...],
+    crop: int,
+    working_directory: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = ",".join(map(str, shape))
+    classes = () if options else ("--num-classes", "4")
+    assert cli.run_command(["init", "--yes", "--input-shape", text, *classes, *options]) == 0
+    config = load_config(working_directory / "federation.toml")
+    assert config.augmentation == AugmentationConfig(crop, bool(crop))
+    assert ("remove flip from [augmentation]" in capsys.readouterr().err) == bool(crop)
+
+
+@pytest.mark.parametrize(
+    ("options", "normalize"),
+    [
+        (("--num-classes", "4"), True),
+        (("--task", "regression"), True),
+        (("--task", "anomaly"), False),
+    ],
+)
+def test_devices_measure_mean_and_std_except_for_anomalies(
+    options: tuple[str, ...], normalize: bool, working_directory: Path
+) -> None:
+    assert cli.run_command(["init", "--yes", "--input-shape", "64,3", *options]) == 0
+    assert load_config(working_directory / "federation.toml").model.normalize is normalize
+
+
+@pytest.mark.parametrize(
+    ("count", "algorithm", "options"),
+    [
+        (60, "fedavg", {"learning_rate": 0.03}),
+        (60, "clustered", {"learning_rate": 0.03}),
+        (60, "fedmix", {}),  # its default is no usual one
+        (150, "fedavg", {}),
+    ],
+)
+def test_few_samples_get_larger_steps(
+    count: int, algorithm: str, options: dict[str, float], working_directory: Path
+) -> None:
+    save_samples(working_directory / "pi-1.npz", (8, 2), 3, count)
+    command = ["init", "--yes", "--data", "pi-1.npz", "--algorithm", algorithm]
+    assert cli.run_command(command) == 0
+    assert load_config(working_directory / "federation.toml").options == options
 
 
 def test_options_answer_the_questions(working_directory: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,7 +66,7 @@ def summarize(truths: list[int], diagnostics: list[dict[str, float]]) -> dict[st
     empty = np.zeros(0, np.int64)
     partitions = {f"client-{i}": ClientPartition(empty, empty, truth=truth) for i, truth in enumerate(truths)}
     simulation = Simulation(ServerState(1, "done", {}), results)
-    return summarize_run(FederationConfig(), simulation, [], partitions, np.ones(1))
+    return summarize_run(FederationConfig(), simulation, [], partitions, np.ones(1), {})
 
 
 def compute_rand_index(truths: list[int], clusters: list[int]) -> float:

@@ -90,6 +90,16 @@ def test_differing_model_and_task_are_named():
     assert list_differing_options(same, config) == []
 
 
+def test_plan_without_the_normalization_of_the_configuration_is_named():
+    config = FederationConfig(model=ModelConfig(normalize=True))
+    spec = make_spec(asdict(PersonalizationConfig()))
+    (line,) = list_differing_options(spec, config)
+    assert line.startswith("the plan has [model] normalize = False, the configuration True")
+    measured = replace(spec, model_options={"mean": [0.5], "std": [1.0]})
+    scaling = replace(spec, samples=SamplesConfig(scale=1, max_value=255).as_plan_entry())
+    assert list_differing_options(measured, config) == list_differing_options(scaling, config) == []
+
+
 def test_differing_augmentation_is_named():
     config = FederationConfig(augmentation=AugmentationConfig(crop=4, flip=True))
     spec = make_spec(asdict(PersonalizationConfig()))
