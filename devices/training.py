@@ -76,7 +76,14 @@ def make_work_item(
         scalars = {name: value for name, value in scalars.items() if name != COMPARE_SCALAR}
     broadcast = Broadcast(task.round, task.phase, models, scalars)
     evaluate = task.settings.get("evaluate", 0.0) > 0 and task.codec != MASKED_CODEC
-    return WorkItem(broadcast, state, client_id, task.codec, epochs, evaluate)
+    return WorkItem(
+        broadcast=broadcast,
+        state=state,
+        client_id=client_id,
+        codec=task.codec,
+        epochs=epochs,
+        evaluate=evaluate,
+    )
 
 
 def measure_gate(runner: ClientRunner, mixture: Mixture, client_id: str) -> dict[str, float]:

@@ -162,12 +162,12 @@ def make_measurement(learner: Learner | None, options: MeasurementOptions) -> Al
         )
 
     return Algorithm(
-        MEASUREMENT_ALGORITHM,
-        init,
-        broadcast,
-        local_update,
-        aggregate,
-        personalize,
+        name=MEASUREMENT_ALGORITHM,
+        init=init,
+        broadcast=broadcast,
+        local_update=local_update,
+        aggregate=aggregate,
+        personalize=personalize,
         current=lambda broadcast, state, shard: None,
         trained=TrainedModels((MOMENTS,)),
     )

@@ -78,21 +78,21 @@ def compile_plan(
     scaling = network.input_scaling if unmeasured is config else None
     samples = choose_samples(config.samples, scaling, config.model.input_shape).as_plan_entry()
     spec = PlanSpec(
-        config.model.name,
-        config.algorithm,
-        dict(options),
-        tuple(config.model.input_shape),
-        config.model.num_classes,
-        weights,
-        signatures,
-        tuple(bindings),
-        _list_model_options(unmeasured.model),
-        single_bindings,
-        asdict(config.personalization),
-        choose_plan_format(task, augmentation, samples),
-        task,
-        augmentation,
-        samples,
+        model=config.model.name,
+        algorithm=config.algorithm,
+        options=dict(options),
+        input_shape=tuple(config.model.input_shape),
+        num_classes=config.model.num_classes,
+        weights=weights,
+        signatures=signatures,
+        bindings=tuple(bindings),
+        model_options=_list_model_options(unmeasured.model),
+        single_bindings=single_bindings,
+        personalization=asdict(config.personalization),
+        format=choose_plan_format(task, augmentation, samples),
+        task=task,
+        augmentation=augmentation,
+        samples=samples,
     )
     draws = draw_weights(
         {name: initial[name] for name in network_names},
@@ -174,7 +174,14 @@ def rebuild_network(spec: PlanSpec) -> Network:
     task = read_task(spec)
     options = dict(spec.model_options)
     mean, std = (tuple(options.pop(key, ())) for key in NORMALIZATION_KEYS)
-    config = ModelConfig(spec.model, spec.input_shape, spec.num_classes, options, mean, std)
+    config = ModelConfig(
+        name=spec.model,
+        input_shape=spec.input_shape,
+        num_classes=spec.num_classes,
+        options=options,
+        mean=mean,
+        std=std,
+    )
     network = Network(build_model(config, task), task, bool(spec.augmentation))
     if network.specs != spec.weights[: len(network.specs)]:
         raise PlanError(

@@ -349,7 +349,15 @@ def _make_task(
     if device_data and config.is_classification:
         option = "list all names in classes.txt beside the data" if are_named else "give --num-classes"
         description += f"; {option} if others have more"
-    return LearningTask(shape, num_classes, dataset, device_data, samples, description, config=config)
+    return LearningTask(
+        input_shape=shape,
+        num_classes=num_classes,
+        dataset=dataset,
+        device_data=device_data,
+        samples=samples,
+        description=description,
+        config=config,
+    )
 
 
 def check_task(task: LearningTask, model: str) -> ModelConfig:

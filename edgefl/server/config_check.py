@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.algorithms import make_algorithm, resolve_algorithm_options
+from edgefl.algorithms.measurement import MEASUREMENT_ALGORITHM
 from edgefl.algorithms.options import count_expected_clients
 from edgefl.algorithms.registry import check_algorithm_task
 from edgefl.algorithms.robust import count_krum_updates
@@ -73,6 +74,11 @@ def check_config(config: FederationConfig, clients: int | None = None) -> tuple[
     Raises:
         ConfigError: the federation cannot work.
     """
+    if config.algorithm == MEASUREMENT_ALGORITHM:
+        raise ConfigError(
+            f"the algorithm is {config.algorithm!r}, which trains nothing; choose another name of `edgefl "
+            "algorithms`, and set normalize = true in [model] to measure mean and std"
+        )
     check_algorithm_task(config)
     options = resolve_algorithm_options(config)
     algorithm = make_algorithm(config.algorithm, None, options)

@@ -100,7 +100,9 @@ def labels(
         )
         plan, initial = build_plan_in_subprocess(config)
         plan = normalize_plan(plan, shared.shards, config.seed)
-        setting = Setting(plan, initial, shared.shards, config, LiteRTLearner(plan))
+        setting = Setting(
+            plan=plan, initial=initial, shards=shared.shards, config=config, learner=LiteRTLearner(plan)
+        )
         baseline = guess(setting)
         findings = audit_labels(setting, noises, accuracy=rounds != 0, show_scenario=progress.update)
     if out is not None:

@@ -140,3 +140,8 @@ def test_doubtful_configuration_gets_one_warning(config, clients, message):
 )
 def test_values_just_within_each_bound_pass(config, clients):
     assert check_config(config, clients) == ()
+
+
+def test_the_measurement_is_no_algorithm_of_a_federation():
+    with pytest.raises(ConfigError, match=r"'measurement', which trains nothing; .* normalize = true"):
+        check_config(FederationConfig(algorithm="measurement"))
