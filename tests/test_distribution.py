@@ -70,6 +70,7 @@ def compute_digests(wheel: Path) -> dict[str, str]:
         return {name: hashlib.sha256(archive.read(name)).hexdigest() for name in archive.namelist()}
 
 
+@pytest.mark.slow
 def test_twine_accepts_sdist_and_wheel(built: Distributions, tmp_path: Path) -> None:
     output = run(sys.executable, "-m", "twine", "check", "--strict", built.sdist, built.wheel, cwd=tmp_path)
     assert output.count("PASSED") == 2

@@ -122,7 +122,9 @@ def test_written_flower_app_contains_its_configuration(tmp_path):
     assert (app / "app" / "client.py").read_text() == "client"
 
 
-@pytest.mark.parametrize(("algorithm", "mu"), [("fedavg", 0.0), ("fedprox", 0.5)])
+@pytest.mark.parametrize(
+    ("algorithm", "mu"), [pytest.param("fedavg", 0.0, marks=pytest.mark.slow), ("fedprox", 0.5)]
+)
 def test_flower_client_trains_the_same_weights_as_edgefl(tmp_path, algorithm, mu):
     pytest.importorskip("tensorflow", reason="the aggregator extra is not installed")
     config = replace(make_benchmark_config(algorithm, 1), options={"mu": mu} if mu else {})

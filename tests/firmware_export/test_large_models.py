@@ -125,6 +125,7 @@ def test_every_runtime_gives_the_same_outputs_for_a_large_export(
     np.testing.assert_array_equal(rows["tflite-micro"], rows["reference"])
 
 
+@pytest.mark.slow
 def test_c_and_tflite_micro_give_the_same_bytes_in_the_certificate(state, tmp_path) -> None:
     pytest.importorskip("tflite_micro")
     done = run_edgefl(

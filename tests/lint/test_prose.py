@@ -77,6 +77,7 @@ def test_check_command_lists_problems_and_fails(tmp_path: Path) -> None:
     assert CliRunner().invoke(main, ["check", str(page)]).exit_code == 0
 
 
+@pytest.mark.slow
 def test_sample_command_is_reproducible_by_seed() -> None:
     first, second, other = (
         CliRunner().invoke(main, ["sample", "--seed", seed]).output for seed in ("1", "1", "2")

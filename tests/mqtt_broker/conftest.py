@@ -52,7 +52,7 @@ def amqtt_url():
     process.close()
 
 
-@pytest.fixture(params=["mosquitto", "amqtt"])
+@pytest.fixture(params=["mosquitto", pytest.param("amqtt", marks=pytest.mark.slow)])
 def any_url(request):
     return request.getfixturevalue(f"{request.param}_url")
 
@@ -102,7 +102,9 @@ def masked_puppet(puppet, listen):
     return make
 
 
-@pytest.fixture(scope="module", params=[4, 5], ids=["mqtt-3.1.1", "mqtt-5"])
+@pytest.fixture(
+    scope="module", params=[4, pytest.param(5, marks=pytest.mark.slow)], ids=["mqtt-3.1.1", "mqtt-5"]
+)
 def secured(request, tmp_path_factory):
     made = load_module("secured").SecuredBroker(tmp_path_factory.mktemp("broker") / "keys", request.param)
     yield made

@@ -138,7 +138,11 @@ def test_aggregator_killed_before_verdict_publishes_it_after_restart(fleet, toys
 
 
 @pytest.mark.parametrize(
-    "position", ["aggregator/journal.py:remove_tensors#1", "aggregator/results.py:make_client_rows#1"]
+    "position",
+    [
+        pytest.param("aggregator/journal.py:remove_tensors#1", marks=pytest.mark.slow),
+        "aggregator/results.py:make_client_rows#1",
+    ],
 )
 def test_aggregator_killed_while_finishing_still_writes_the_result(position, fleet, toys):
     check_federation(fleet, toys, "pfl-mfe", "fp32", [Hazard("aggregator", "killed", position)])

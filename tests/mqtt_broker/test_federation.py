@@ -96,7 +96,9 @@ def test_simulation_of_a_configuration_of_init_gives_the_bits_of_its_devices(
         assert row["accuracy_mixture"] == end.metrics[row["id"]]["accuracy_mixture"]
 
 
-@pytest.mark.parametrize("codec", ["fp16", "int8", "top-10", "int8+deflate"])
+@pytest.mark.parametrize(
+    "codec", ["fp16", pytest.param("int8", marks=pytest.mark.slow), "top-10", "int8+deflate"]
+)
 def test_compressed_updates_match_the_simulator(codec, federate, mosquitto_url, toys):
     settings = {"rounds": 3, "min_clients": 2, "seed": 5, "codec": codec}
     federation = federate(mosquitto_url, **settings)

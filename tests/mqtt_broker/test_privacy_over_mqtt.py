@@ -25,7 +25,9 @@ CONFIG = FederationConfig(
 )
 
 
-@pytest.mark.parametrize("kill_after", [None, 12], ids=["undisturbed", "killed"])
+@pytest.mark.parametrize(
+    "kill_after", [pytest.param(None, marks=pytest.mark.slow), 12], ids=["undisturbed", "killed"]
+)
 def test_private_federation_matches_the_simulator_with_the_aggregators_key(
     kill_after, federate, mosquitto_url, toys, listen
 ):

@@ -39,7 +39,7 @@ def test_all_project_files_use_the_same_protocol_version():
     assert not other_versions
 
 
-@pytest.mark.parametrize("named", [True, False], ids=["named", "found"])
+@pytest.mark.parametrize("named", [pytest.param(True, marks=pytest.mark.slow), False], ids=["named", "found"])
 def test_device_that_starts_before_aggregator_warns_of_nothing(own_broker, federate, toys, listen, named):
     federation = federate(f"mqtt://127.0.0.1:{own_broker.port}", rounds=1, min_clients=1)
     listener = listen(federation, "edgefl/#")

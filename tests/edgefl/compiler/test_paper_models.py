@@ -37,7 +37,10 @@ MODELS: dict[str, ModelConfig] = {
 }
 
 
-SLOW = {name: pytest.param(name, marks=pytest.mark.slow) for name in ("mobilenetv2", "resnet20", "vgg16")}
+SLOW = {
+    name: pytest.param(name, marks=pytest.mark.slow)
+    for name in ("mobilenetv2", "resnet20", "vgg16", "gate-cnn")
+}
 
 
 @pytest.fixture(scope="module", params=[SLOW.get(name, name) for name in MODELS])

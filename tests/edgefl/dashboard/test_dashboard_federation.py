@@ -106,6 +106,7 @@ def make_permuted_shards(toys):
     return shards
 
 
+@pytest.mark.slow
 def test_page_shows_a_cluster_that_splits(broker, make_federation, toys, start_dashboard, visitor):
     """With this seed, all clients of AEM start with the same expert, and exploring clients find the other."""
     options = {"num_experts": 2, "local_epochs": 3, "gate_epochs": 3, "learning_rate": 0.05}

@@ -249,6 +249,7 @@ def test_mlflow_reads_the_logged_scalars_and_resumes_a_run(tmp_path):
     assert first.data.params == {"algorithm": "fedavg"}
 
 
+@pytest.mark.slow
 def test_mlflow_shows_a_rewritten_verdict_once(tmp_path):
     pytest.importorskip("mlflow")
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"

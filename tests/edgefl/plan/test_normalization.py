@@ -98,8 +98,17 @@ def test_program_and_templates_normalize(unmeasured):
         np.testing.assert_allclose(exported, expected[:1], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "aem", "pfl-mf", "fedmix"])
-@pytest.mark.parametrize(("name", "shape"), [("softmax", (12,)), ("mlp", (12,)), ("cnn1d", (32, 3))])
+SLOW_PLANS = {(algorithm, "cnn1d") for algorithm in ("aem", "pfl-mf")} | {("fedmix", "mlp"), ("aem", "mlp")}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name", "shape"),
+    [
+        pytest.param(algorithm, name, shape, marks=[pytest.mark.slow] * ((algorithm, name) in SLOW_PLANS))
+        for algorithm in ("fedavg", "aem", "pfl-mf", "fedmix")
+        for name, shape in (("softmax", (12,)), ("mlp", (12,)), ("cnn1d", (32, 3)))
+    ],
+)
 def test_plans_of_vectors_and_windows_are_compiled_with_placeholders(algorithm, name, shape):
     """The converter must merge no bias of a dense layer into the constants of the normalization."""
     config = make_config(algorithm, name=name, input_shape=shape, normalize=True)

@@ -262,6 +262,7 @@ def test_the_engine_times_only_the_clients(tmp_path):
     assert [0.05 <= seconds[name][4] < 0.15 for name in ("a", "b")] == [True, True]
 
 
+@pytest.mark.slow
 def test_pooled_stage_has_one_client_with_all_samples(calls, tmp_path):
     config = replace(CONFIG, algorithm="local", personalization=MIXTURE_ONLY)
     result = play_stage(tmp_path, ExperimentStage("pooled", config, pooled=True))

@@ -26,7 +26,7 @@ def build_linear_plan():
 
 
 @pytest.mark.parametrize("algorithm", CASES)
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_evaluation_does_not_change_results(algorithm, processes, shards, build_linear_plan):
     options = CASES[algorithm]
     plan, initial = build_linear_plan(algorithm, options)

@@ -33,7 +33,7 @@ class Answer:
 
 
 @needs_mosquitto
-@pytest.mark.parametrize("protocol", ["", "?protocol=5"])
+@pytest.mark.parametrize("protocol", ["", pytest.param("?protocol=5", marks=pytest.mark.slow)])
 def test_link_fails_over_with_subscriptions_and_unsent_messages(protocol, until):
     """Three independent brokers: the first is down at the start, and the second goes down later."""
     ports = [choose_port() for _ in range(3)]

@@ -24,7 +24,9 @@ def port():
         yield chosen
 
 
-@pytest.fixture(params=["", "?protocol=5"], ids=["mqtt-3.1.1", "mqtt-5"])
+@pytest.fixture(
+    params=["", pytest.param("?protocol=5", marks=pytest.mark.slow)], ids=["mqtt-3.1.1", "mqtt-5"]
+)
 def protocol(request):
     return request.param
 

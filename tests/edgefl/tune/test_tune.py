@@ -135,6 +135,7 @@ def config_and_shards():
     )
 
 
+@pytest.mark.slow
 def test_shared_plan_trains_like_a_separately_built_plan(build_fitting_plan, config_and_shards):
     """The structure omits only the options that are inputs of the compiled functions."""
     config, shards = config_and_shards

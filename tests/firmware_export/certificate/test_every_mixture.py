@@ -18,7 +18,7 @@ from firmware_export.quantize.dense_weights import with_few_values
 
 pytest.importorskip("tflite_micro")
 SAMPLES = int(os.environ.get("EDGEFL_PARITY_SAMPLES", "0"))
-FEW = [("pfl-mfe", "uci-har", 8), ("pfl-mfe", "uci-har", 3)]
+FEW = [("pfl-mfe", "uci-har", 3), pytest.param("pfl-mfe", "uci-har", 8, marks=pytest.mark.slow)]
 CASES = [(kind, data, 8) for data in DATA for kind in KINDS] + [
     ("pfl-mfe", data, bits) for data in DATA for bits in (3, 4)
 ]

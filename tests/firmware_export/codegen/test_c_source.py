@@ -175,7 +175,7 @@ def test_expert_below_the_gate_threshold_is_skipped(mixture_of, compiled, tmp_pa
 
 
 @pytest.mark.parametrize("core", CORES)
-@pytest.mark.parametrize("level", ["-O0", "-O2"])
+@pytest.mark.parametrize("level", [pytest.param("-O0", marks=pytest.mark.slow), "-O2"])
 def test_c_compiled_for_a_core_needs_no_library(mixture_of, compiled, tmp_path, core, level) -> None:
     target = TARGETS[core]
     if reason := explain_not_runnable(target):

@@ -18,6 +18,10 @@ from firmware_export.tflite.quantized_model import read_quantized_model
 
 CLANG = "clang-14"
 CORES = tuple(name for name, target in TARGETS.items() if not target.is_host)
+MARKED_CORES = [
+    pytest.param(core, marks=[pytest.mark.slow] * (core not in ("cortex-m0", "cortex-m4", "rv32imc")))
+    for core in CORES
+]
 LEVELS = ("-O0", "-O1", "-O2", "-O3", "-Os")
 
 
@@ -30,7 +34,7 @@ def model(graphs: Any, random_models: Any) -> bytes:
     return made
 
 
-@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("core", MARKED_CORES)
 def test_every_kernel_compiles_at_every_level(core: str, model: bytes, compiled: Any, tmp_path: Path) -> None:
     source = compiled.write_files(generate_c(model), tmp_path)[0]
     warnings = [option for option in COMPILER_OPTIONS if option not in ("-O2", "-Werror")]
@@ -53,7 +57,7 @@ def test_every_kernel_compiles_at_every_level(core: str, model: bytes, compiled:
         assert done.stderr == "", f"{core} {level}"
 
 
-@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("core", MARKED_CORES)
 def test_clang_firmware_in_qemu_gives_tflite_micro_bytes(
     core: str, model: bytes, compiled: Any, tmp_path: Path
 ) -> None:

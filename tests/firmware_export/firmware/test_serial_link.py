@@ -196,7 +196,14 @@ def check_board(port: str, compute_outputs: Callable[[object], object], expected
     assert (info.input_bytes, info.output_bytes) == (3, 2)
 
 
-@pytest.mark.parametrize("name", [name for name in TARGETS if name != "host"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name not in ("cortex-m0", "cortex-m4", "rv32imc")))
+        for name in TARGETS
+        if name != "host"
+    ],
+)
 def test_selftest_answers_on_every_core(name: str, tmp_path: Path, hand) -> None:
     reason = explain_not_runnable(TARGETS[name]) or ("" if shutil.which("cmake") else "CMake is missing")
     if reason:

@@ -25,9 +25,12 @@ MODELS = {
     "gate-cnn": ModelConfig("gate-cnn", (16, 16, 3), 7),
     "gate-pixels": ModelConfig("gate-pixels", (8, 8, 1), 3),
 }
+SLOW = ("mobilenetv2", "vgg16")
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in MODELS]
+)
 def test_paper_models_are_quantized_to_int8(name: str, compiled, tmp_path) -> None:
     import keras
 

@@ -248,7 +248,7 @@ def wait_for_task(client, seconds):
     return client.next("task") if client.inbox["task"] else None
 
 
-@pytest.mark.parametrize("samples", [10**9, 100])
+@pytest.mark.parametrize("samples", [10**9, pytest.param(100, marks=pytest.mark.slow)])
 def test_one_absurd_update_does_not_ruin_the_model(federate, own_broker, puppet, toys, samples):
     """A device can train on the model at the end: it ends without an error, and its own training has
     improved the model.

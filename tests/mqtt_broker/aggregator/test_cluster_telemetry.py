@@ -115,7 +115,11 @@ def test_largest_message_fits_and_more_clients_omit_the_matrix():
 
 @pytest.mark.parametrize(
     ("algorithm", "options"),
-    [("clustered", {"cut": "auto"}), ("fedap", {"pretrain_rounds": 1}), ("ifca", {})],
+    [
+        ("clustered", {"cut": "auto"}),
+        ("fedap", {"pretrain_rounds": 1}),
+        pytest.param("ifca", {}, marks=pytest.mark.slow),
+    ],
 )
 def test_federation_publishes_its_clusters(algorithm, options, mosquitto_url, federate, toys, listen):
     federation = federate(mosquitto_url, algorithm=algorithm, options=options, rounds=4, min_clients=3)

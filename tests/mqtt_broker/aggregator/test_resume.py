@@ -27,7 +27,7 @@ def make_stored_update(begin):
     return StoreUpdate(begin, b"0123456789", {}, "fp32", {})
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 def test_killed_and_restarted_aggregator_gives_the_same_bits(seed, federate, mosquitto_url, toys):
     federation = federate(mosquitto_url, rounds=4, min_clients=3, clients_per_round=2, seed=5, quorum=1.0)
     shards = {f"pi-{i}": toys.shard(i, 20 + 10 * i) for i in range(3)}

@@ -326,6 +326,7 @@ def test_client_port_requires_a_certificate(enrolled_cluster):
         link.close(1.0)
 
 
+@pytest.mark.slow
 def test_foreign_server_cannot_join_the_cluster(enrolled_cluster, tmp_path):
     """One server has no keys, and one has the certificate of a board. The route port refuses both, and
     they receive nothing.

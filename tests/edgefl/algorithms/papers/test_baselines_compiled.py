@@ -23,7 +23,7 @@ NAMES = {
 OPTIONS = {"epochs": 1, "learning_rate": 0.1, "batch_size": 8}
 
 
-FAST = ("apfl", "ditto", "fedala", "fedrod")  # each with an objective of its own
+FAST = ("apfl", "ditto", "fedala")  # each with an objective of its own
 
 
 @pytest.fixture(

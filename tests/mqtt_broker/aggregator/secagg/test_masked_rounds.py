@@ -71,7 +71,9 @@ def test_masked_federation_matches_the_simulator_and_reveals_no_update(
     assert not (federation.out / "masked.sum").exists()
 
 
-@pytest.mark.parametrize("vanishes_before", ["mask", pytest.param("agree", marks=pytest.mark.slow), "unmask"])
+@pytest.mark.parametrize(
+    "vanishes_before", [*(pytest.param(step, marks=pytest.mark.slow) for step in ("mask", "agree")), "unmask"]
+)
 def test_client_that_vanishes_after_sharing_keys_is_recovered(
     vanishes_before, federate, mosquitto_url, toys, masked_puppet, masked
 ):
