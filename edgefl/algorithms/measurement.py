@@ -18,6 +18,7 @@ from edgefl.algorithms.entry import Entry
 from edgefl.errors import ConfigError, DataError
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import Plan, TensorSpec
+from edgefl.rng import derive_rng
 from edgefl.types import Array, Broadcast, ClientState, Mixture, ServerState, Shard, Update, Weights
 
 LOGGER = logging.getLogger(__name__)
@@ -43,6 +44,29 @@ class MeasurementOptions:
     """The algorithm has no options."""
 
 
+def prepare_measurement(plan: Plan, seed: int) -> tuple[Plan, Algorithm, ServerState]:
+    """Return the plan, the algorithm and the first server state of the measurement before a federation.
+
+    Args:
+        plan: the plan of the federation, whose normalization is not set yet.
+        seed: the seed of the federation.
+    """
+    measured = make_measurement_plan(plan)
+    zeros = {spec.name: np.zeros(spec.shape, np.float32) for spec in measured.spec.weights}
+    algorithm = make_measurement(None, MeasurementOptions())
+    return measured, algorithm, algorithm.init(zeros, derive_rng(seed, 0, "init"))
+
+
+def read_moments(state: ServerState) -> tuple[list[float], list[float]]:
+    """Return mean and standard deviation of each channel.
+
+    Args:
+        state: the server state after the measurement.
+    """
+    moments = state.models[MOMENTS]
+    return moments[MEAN].tolist(), moments[STD].tolist()
+
+
 def make_measurement_plan(plan: Plan) -> Plan:
     """Return the plan of the measurement before a federation. It has no program, because nothing is trained.
 
@@ -64,11 +88,6 @@ def make_measurement_plan(plan: Plan) -> Plan:
         augmentation={},
     )
     return Plan(spec, b"", b"")
-
-
-def make_zero_moments(plan: Plan) -> Weights:
-    """Return the initial weights of the plan of a measurement."""
-    return {spec.name: np.zeros(spec.shape, np.float32) for spec in plan.spec.weights}
 
 
 def measure_moments(x: Array) -> Weights:

@@ -134,15 +134,15 @@ def _read_simulation(files: RunFiles) -> Folder:
             f"the run is not finished: there is no {files.summary.name} yet; continue it with --resume"
         )
     return Folder(
-        files.root,
-        SIMULATION_FOLDER,
-        facts,
-        config,
-        records,
-        clients,
-        summary,
-        _read_optional(files.clusters),
-        _read_optional(files.layers),
+        path=files.root,
+        kind=SIMULATION_FOLDER,
+        facts=facts,
+        config=config,
+        records=records,
+        clients=clients,
+        summary=summary,
+        clusters=_read_optional(files.clusters),
+        layers=_read_optional(files.layers),
     )
 
 
@@ -170,14 +170,14 @@ def _read_aggregator(files: AggregatorFiles) -> Folder:
         round_losses = losses if isinstance(losses, list) else []
         records = tuple({"round": i + 1, "phase": "", "loss": loss} for i, loss in enumerate(round_losses))
     return Folder(
-        files.root,
-        AGGREGATOR_FOLDER,
-        facts,
-        config,
-        records,
-        _read_clients(result, files.result),
-        result,
-        _read_optional(files.clusters),
+        path=files.root,
+        kind=AGGREGATOR_FOLDER,
+        facts=facts,
+        config=config,
+        records=records,
+        clients=_read_clients(result, files.result),
+        summary=result,
+        clusters=_read_optional(files.clusters),
     )
 
 
@@ -205,14 +205,14 @@ def _read_demo(files: DemoFiles) -> Folder:
     more = {row["id"]: row for row in (inner.clients if inner else ())}
     clients = tuple({**more.get(row["id"], {}), **row} for row in rows)
     return Folder(
-        files.root,
-        DEMO_FOLDER,
-        facts,
-        config,
-        inner.records if inner else (),
-        clients,
-        summary,
-        inner.clusters if inner else None,
+        path=files.root,
+        kind=DEMO_FOLDER,
+        facts=facts,
+        config=config,
+        records=inner.records if inner else (),
+        clients=clients,
+        summary=summary,
+        clusters=inner.clusters if inner else None,
     )
 
 

@@ -127,7 +127,13 @@ def open_finished_run(path: Path) -> FinishedRun:
         raise StateError(f"{files.rounds} has no rounds; check that this is the right directory")
     if divergence := find_recorded_divergence(records, config, plan.spec):
         raise StateError(f"{path}: {explain_divergence(divergence)}")
-    return FinishedRun(files, config, plan, state, _count_samples(files.rounds, records))
+    return FinishedRun(
+        files=files,
+        config=config,
+        plan=plan,
+        state=state,
+        sample_counts=_count_samples(files.rounds, records),
+    )
 
 
 def _count_samples(path: Path, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -238,7 +244,13 @@ def predict_for_new_client(run: FinishedRun, gates: Sequence[ParticipantGate], x
     signature = find_training_signature(run.plan.spec)
     if signature is not None and len(x) >= MIN_STATISTICS_SAMPLES:
         labels = np.zeros(len(x), np.int64)  # they do not affect the statistics
-        shard = Shard(x, labels, x[:0], labels[:0], run.plan.spec.num_classes)
+        shard = Shard(
+            x_train=x,
+            y_train=labels,
+            x_test=x[:0],
+            y_test=labels[:0],
+            num_classes=run.plan.spec.num_classes,
+        )
         draws = derive_rng(run.config.seed, run.state.round, "statistics")
         renew = make_renewer(learner, signature, shard, draws, MAX_STATISTICS_SAMPLES)
         experts = {index: renew(weights) for index, weights in experts.items()}

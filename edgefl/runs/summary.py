@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from edgefl.algorithms import read_assignments
 from edgefl.algorithms.clustering.cluster_models import explain_clusters
 from edgefl.algorithms.names import EXPERT_PREFIX
 from edgefl.config import FederationConfig
-from edgefl.data.partitions.client_partition import ClientPartition
 from edgefl.errors import StateError
 from edgefl.privacy.accountant import summarize_spending
 from edgefl.runs.directory import read_json
@@ -32,6 +31,9 @@ from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.storage.run_directory import RunFiles
 from edgefl.system.files import to_json_value
 from edgefl.verdict import as_dict, judge_federation
+
+if TYPE_CHECKING:
+    from edgefl.runs.pipeline import PartitionedDataset
 
 FIGURE_DESCRIPTIONS = {
     "accuracy": "own held-out samples",
@@ -139,8 +141,7 @@ def summarize_run(
     config: FederationConfig,
     simulation: Simulation,
     records: Sequence[Mapping[str, Any]],
-    client_partitions: Mapping[str, ClientPartition],
-    test_counts: np.ndarray,
+    partitioned: "PartitionedDataset",
     normalization: Mapping[str, Sequence[float]],
 ) -> dict[str, Any]:
     """Return the content of summary.json. Numbers that are not finite become None.
@@ -149,8 +150,7 @@ def summarize_run(
         config: the configuration of the federation.
         simulation: the result of the federation.
         records: the record of each round, see `RunDirectory.read_records`.
-        client_partitions: client partitions by client id.
-        test_counts: number of common test samples of each class, shape (classes,), int64.
+        partitioned: the data set of the federation.
         normalization: mean and std of the model, or nothing without them.
 
     Raises:
@@ -158,11 +158,13 @@ def summarize_run(
     """
     clusters = find_clusters(simulation)
     experts = find_dominant_experts(simulation)
+    test_counts = partitioned.test_counts
     rows = []
     for client_id, result in simulation.results.items():
         row = make_client_row(client_id, result, test_counts)
-        if client_partitions[client_id].truth >= 0:
-            row["truth"] = client_partitions[client_id].truth
+        truth = partitioned.client_partitions[client_id].truth
+        if truth >= 0:
+            row["truth"] = truth
         if client_id in clusters:
             row["cluster"] = clusters[client_id]
         if client_id in experts:

@@ -305,15 +305,15 @@ class RoundServer:
         config = self._config
         kind = read_task(self._spec).kind
         return State(
-            config.name,
-            self._session,
-            phase,
-            number,
-            config.rounds,
-            cohort_size,
-            self._choose_deadline_s(phase, number),
-            self._plan,
-            0.0,
+            federation=config.name,
+            session=self._session,
+            phase=phase,
+            round=number,
+            rounds=config.rounds,
+            cohort_size=cohort_size,
+            deadline_s=self._choose_deadline_s(phase, number),
+            plan=self._plan,
+            ts=0.0,
             started=self._started,
             settings={
                 "min_clients": float(config.min_clients),

@@ -13,20 +13,10 @@ from functools import partial
 from pathlib import Path
 
 from edgefl.algorithms.base import Algorithm
-from edgefl.algorithms.measurement import (
-    MEAN,
-    MEASUREMENT_ALGORITHM,
-    MOMENTS,
-    STD,
-    MeasurementOptions,
-    make_measurement,
-    make_measurement_plan,
-    make_zero_moments,
-)
+from edgefl.algorithms.measurement import MEASUREMENT_ALGORITHM, prepare_measurement, read_moments
 from edgefl.config import MIXTURE_ONLY, AugmentationConfig, FederationConfig
 from edgefl.errors import StateError
 from edgefl.plan.spec import Plan, encode_plan
-from edgefl.rng import derive_rng
 from edgefl.security.trust import Trust
 from edgefl.server.events import CloseRound
 from edgefl.server.faulty_updates import aggregate_usable
@@ -104,9 +94,7 @@ def measure_samples(
         EdgeflError: as in `Aggregator.run`.
     """
     config = make_measurement_config(config)
-    measured = make_measurement_plan(plan)
-    algorithm = make_measurement(None, MeasurementOptions())
-    initial = algorithm.init(make_zero_moments(measured), derive_rng(config.seed, 0, "init"))
+    measured, algorithm, initial = prepare_measurement(plan, config.seed)
     directory = AggregatorFiles(out).measurement
     with Journal(directory) as journal:
         existing = journal.read_start()
@@ -160,8 +148,7 @@ def measure_samples(
         state = load_state(directory)
     if state is None:
         raise StateError(f"{directory} has no measured values; start again with --fresh")
-    moments = state.models[MOMENTS]
-    return started.session, (moments[MEAN].tolist(), moments[STD].tolist())
+    return started.session, read_moments(state)
 
 
 def _aggregate(algorithm: Algorithm, storage: Storage, state: ServerState) -> ServerState:

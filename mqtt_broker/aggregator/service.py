@@ -155,7 +155,12 @@ class Aggregator:
                 self._config = replace(self._config, chunk_bytes=self._choose_chunk_bytes(broker))
             storage = Storage(self._out, journal)
             server, aggregate = self._make_server(
-                journal, storage, session, run, resumed and not started.is_done, len(sessions) > 1
+                journal,
+                storage,
+                session,
+                run,
+                resumed and not started.is_done,
+                gathers_online=len(sessions) > 1,
             )
             stopped = self._trust.encode(replace(server.make_stopped_state(), ts=time.time()))
             # The client id is not the session, which every device reads. A second connection with the same
@@ -234,7 +239,14 @@ class Aggregator:
             link.close()
 
     def _make_server(
-        self, journal: Journal, storage: Storage, session: str, run: int, resumed: bool, gathers_online: bool
+        self,
+        journal: Journal,
+        storage: Storage,
+        session: str,
+        run: int,
+        resumed: bool,
+        *,
+        gathers_online: bool,
     ) -> tuple[RoundServer, Callable[[Link, ServerState], ServerState]]:
         """Return the round server, and a function that aggregates the stored updates of a round."""
         config, spec = self._config, self._plan.spec

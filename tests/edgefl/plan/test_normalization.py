@@ -1,6 +1,7 @@
 """Mean and std are set into a compiled plan, with the bits that the compiler would compute."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,9 +31,9 @@ MEAN = (0.5, -0.25)
 STD = (0.5, 0.125)
 
 
-def make_config(algorithm: str = "pfl-mfe", **model: object) -> FederationConfig:
-    options = {"name": "softmax", "input_shape": (3, 2), "num_classes": 3, **model}
-    return FederationConfig(algorithm=algorithm, model=ModelConfig(**options))  # type: ignore[arg-type]
+def make_config(algorithm: str = "pfl-mfe", **model: Any) -> FederationConfig:
+    small = ModelConfig("softmax", input_shape=(3, 2), num_classes=3)
+    return FederationConfig(algorithm=algorithm, model=replace(small, **model))
 
 
 @pytest.fixture(scope="module")

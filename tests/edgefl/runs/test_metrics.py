@@ -1,11 +1,15 @@
 """Evaluation over clients and classes, against values computed by hand."""
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from edgefl.config import FederationConfig
+from edgefl.data.dataset import Dataset
+from edgefl.data.mapped_shards import map_dataset
 from edgefl.data.partitions.client_partition import ClientPartition
 from edgefl.runs.metrics import (
     compute_cdf,
@@ -13,6 +17,7 @@ from edgefl.runs.metrics import (
     estimate_local_accuracy,
     summarize_figure,
 )
+from edgefl.runs.pipeline import PartitionedDataset
 from edgefl.runs.summary import summarize_run
 from edgefl.simulation.clients import ClientResult, measure_macro_precision
 from edgefl.simulation.simulate import Simulation
@@ -66,7 +71,10 @@ def summarize(truths: list[int], diagnostics: list[dict[str, float]]) -> dict[st
     empty = np.zeros(0, np.int64)
     partitions = {f"client-{i}": ClientPartition(empty, empty, truth=truth) for i, truth in enumerate(truths)}
     simulation = Simulation(ServerState(1, "done", {}), results)
-    return summarize_run(FederationConfig(), simulation, [], partitions, np.ones(1), {})
+    dataset = Dataset(x_train=empty, y_train=empty, x_test=empty, y_test=np.zeros(1, np.int64), num_classes=1)
+    with tempfile.TemporaryDirectory() as directory:
+        partitioned = PartitionedDataset(map_dataset(dataset, partitions, Path(directory)), partitions)
+        return summarize_run(FederationConfig(), simulation, [], partitioned, {})
 
 
 def compute_rand_index(truths: list[int], clusters: list[int]) -> float:
