@@ -133,7 +133,7 @@ def draw_shards() -> dict[str, Shard]:
 @pytest.mark.parametrize(
     "name",
     [
-        name if name in ("aem", "fedavg", "fedrep") else pytest.param(name, marks=pytest.mark.slow)
+        name if name in ("aem", "fedavg") else pytest.param(name, marks=pytest.mark.slow)
         for name, entry in sorted(REGISTRY.items())
         if not entry.needs_classes
     ],

@@ -339,6 +339,7 @@ def test_text_from_devices_is_not_interpreted_as_html(shown):
     assert page.evaluate("window.hit") is None and page.locator("img, main script").count() == 0
 
 
+@pytest.mark.slow
 def test_page_reports_lost_connections_and_reconnects(make_snapshot, visitor):
     snapshot = shift_to_now(make_snapshot(4))
 

@@ -57,6 +57,7 @@ def play_stage(out, stage):
         return stages.play(stage, "a test")
 
 
+@pytest.mark.slow
 def test_late_clients_are_personalized_once_and_take_part_in_no_round(calls, tmp_path):
     result = play_stage(tmp_path, ExperimentStage("late", CONFIG, num_late=1))
     *early, late = sorted(row["id"] for row in result["clients"])

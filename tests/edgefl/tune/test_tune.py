@@ -169,6 +169,7 @@ def test_shared_plan_trains_like_a_separately_built_plan(build_fitting_plan, con
     assert ends[0].metrics == ends[1].metrics
 
 
+@pytest.mark.slow
 def test_trial_reports_the_scores_of_the_simulation(build_fitting_plan, config_and_shards):
     config, shards = config_and_shards
     for stage in TUNE_STAGES:
