@@ -83,6 +83,11 @@ def check_layer_attributes(model: Any, names: Mapping[int, str]) -> None:
     """
     for layer in flatten_layers(model.layers):
         for part in list_sublayers(layer):
+            if isinstance(part, keras.layers.Dropout) and part.rate >= 1:
+                raise PlanError(
+                    f"{describe_layer(layer)} drops all values (its rate is {part.rate:g}), so no layer "
+                    "before it can learn; expected a rate below 1"
+                )
             if isinstance(part, keras.layers.Embedding):
                 raise PlanError(
                     f"{describe_layer(layer)} looks up whole numbers in a table, which cannot be trained "

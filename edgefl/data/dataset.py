@@ -43,6 +43,7 @@ class Dataset:
         has_labels: whether the samples were labelled. Without labels, all of them are 0.
         scale: what divides the samples, see `edgefl.tasks.samples.SamplesConfig`.
         class_names: names of the classes, empty if they have numbers only.
+        channels: names of the channels in their order, empty if they have numbers only.
     """
 
     x_train: Array
@@ -60,6 +61,7 @@ class Dataset:
     has_labels: bool = True
     scale: float = 0.0
     class_names: tuple[str, ...] = ()
+    channels: tuple[str, ...] = ()
 
     @property
     def has_classes(self) -> bool:

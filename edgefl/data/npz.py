@@ -216,7 +216,9 @@ def make_samples(
         raise DataError(f"{where}: {error}") from error
 
 
-def save_shard(path: Path, shard: Shard, classes: tuple[str, ...] = ()) -> None:
+def save_shard(
+    path: Path, shard: Shard, classes: tuple[str, ...] = (), channels: tuple[str, ...] = ()
+) -> None:
     """Write a shard to a file that `load_shard` reads back bit for bit.
 
     The file states that its samples are divided already. Only the owner can read the file.
@@ -225,20 +227,28 @@ def save_shard(path: Path, shard: Shard, classes: tuple[str, ...] = ()) -> None:
         path: file to write. Missing parent directories are created.
         shard: the shard.
         classes: names of the classes, empty if they have numbers.
+        channels: names of the channels in their order, empty if they have numbers.
 
     Raises:
         OSError: the file cannot be written.
     """
-    write_atomic(path, encode_shard(shard, classes=classes), SECRET_MODE)
+    write_atomic(path, encode_shard(shard, classes=classes, channels=channels), SECRET_MODE)
 
 
-def encode_shard(shard: Shard, *, with_labels: bool = True, classes: tuple[str, ...] = ()) -> bytes:
+def encode_shard(
+    shard: Shard,
+    *,
+    with_labels: bool = True,
+    classes: tuple[str, ...] = (),
+    channels: tuple[str, ...] = (),
+) -> bytes:
     """Return the content of the file that `save_shard` writes.
 
     Args:
         shard: the shard.
         with_labels: write the labels. Without them, the file contains samples without labels.
         classes: names of the classes, empty if they have numbers.
+        channels: names of the channels in their order, empty if they have numbers.
     """
     buffer = io.BytesIO()
     arrays: dict[str, Any] = {
@@ -254,6 +264,8 @@ def encode_shard(shard: Shard, *, with_labels: bool = True, classes: tuple[str, 
         arrays["num_classes"] = np.int64(shard.num_classes)
     if classes and with_labels:
         arrays["class_names"] = np.array(classes)
+    if channels:
+        arrays["channel_names"] = np.array(channels)
     if shard.group_train is not None:
         arrays["group"] = shard.group_train
     np.savez_compressed(buffer, **arrays)
@@ -352,6 +364,11 @@ def order_channels(
         note = f"channels {', '.join(chosen)}; left out: {', '.join(others)} (not requested)"
         ordered["notes"] = np.array([*map(str, arrays.get("notes", ())), note])
     return ordered
+
+
+def list_channels(arrays: Mapping[str, NDArray[Any]]) -> tuple[str, ...]:
+    """Return the names of the channels of arrays as `order_channels` returns them, empty without names."""
+    return tuple(map(str, arrays.get("channels", ())))
 
 
 def read_sample_array(arrays: Mapping[str, NDArray[Any]], part: str) -> Array:

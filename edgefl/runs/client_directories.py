@@ -66,7 +66,7 @@ def save_client_samples(
     """
     note = {"data": state.shard.name, "id": client_id, "federation": config.name, "seed": config.seed}
     with write_errors(state.root, remedy):
-        save_shard(state.shard, shard, config.samples.classes)
+        save_shard(state.shard, shard, config.samples.classes, config.samples.channels)
     write_state(state.note, encode_note(note), SECRET_MODE, remedy)
 
 

@@ -215,7 +215,12 @@ def split_into_files(
         shards = make_shards(dataset, PartitionConfig(partition, clients, options), seed)
         progress.update_live(f"writing {clients} files")
         for path, shard in zip(paths, shards.values(), strict=True):
-            content = encode_shard(shard, with_labels=shard.has_labels, classes=dataset.class_names)
+            content = encode_shard(
+                shard,
+                with_labels=shard.has_labels,
+                classes=dataset.class_names,
+                channels=dataset.channels,
+            )
             write_state(path, content, SECRET_MODE, SAMPLES_REMEDY)
     rows = [
         {

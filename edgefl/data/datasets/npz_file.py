@@ -21,6 +21,7 @@ from edgefl.data.npz import (
     check_lengths,
     choose_training_rows,
     find_num_classes,
+    list_channels,
     order_channels,
     read_group_array,
     read_label_array,
@@ -109,6 +110,7 @@ def load(
                 target_test=None if target is None else target[test],
                 has_labels=has_labels,
                 class_names=list_class_names(arrays),
+                channels=list_channels(arrays),
             )
         x_test = read_sample_array(arrays, "_test")
         y_test = read_label_array(arrays, "_test")
@@ -131,6 +133,7 @@ def load(
             target_test=target_test,
             has_labels=has_labels,
             class_names=list_class_names(arrays),
+            channels=list_channels(arrays),
         )
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
@@ -171,6 +174,11 @@ def _join_datasets(parts: Sequence[Dataset], paths: Sequence[str]) -> Dataset:
                 f"{path} has the classes {', '.join(part.class_names) or 'of numbers'}, {paths[0]} "
                 f"{', '.join(parts[0].class_names) or 'of numbers'}; expected the same names in each file"
             )
+        if part.channels != parts[0].channels:
+            raise DataError(
+                f"{path} has the channels {', '.join(part.channels) or 'of numbers'}, {paths[0]} "
+                f"{', '.join(parts[0].channels) or 'of numbers'}; expected the same names in each file"
+            )
     joined = [
         np.concatenate([getattr(part, name) for part in parts])
         for name in ("x_train", "y_train", "x_test", "y_test")
@@ -193,6 +201,7 @@ def _join_datasets(parts: Sequence[Dataset], paths: Sequence[str]) -> Dataset:
         target_test=_join_targets([part.target_test for part in parts], paths),
         has_labels=all(part.has_labels for part in parts),
         class_names=parts[0].class_names,
+        channels=parts[0].channels,
     )
 
 

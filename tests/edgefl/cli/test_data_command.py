@@ -181,6 +181,20 @@ def test_split_writes_digits_to_client_files(work_dir: Path, capsys: pytest.Capt
     assert Path("dealt/pi-2.npz").read_bytes() == before
 
 
+@pytest.mark.parametrize("with_test", [False, True])
+def test_split_preserves_the_names_of_channels(work_dir: Path, with_test: bool) -> None:
+    x = np.random.default_rng(1).normal(size=(40, 8, 2)).astype(np.float32)
+    arrays = {"x": x, "y": np.arange(40) % 2, "channel_names": np.array(["left", "down"])}
+    tests = {"x_test": x, "y_test": arrays["y"]} if with_test else {}
+    np.savez("both.npz", **arrays, **tests)
+    assert cli.run_command(["data", "split", "npz:both.npz", "--clients", "2", "-o", "."]) == 0
+    for name in ("pi-1.npz", "pi-2.npz"):
+        with np.load(name) as file:
+            assert file["channel_names"].tolist() == ["down", "left"]
+            samples = {row.tobytes() for row in x[..., ::-1]}
+            assert {row.tobytes() for row in file["x"]} <= samples
+
+
 def test_old_name_of_split_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run_command(["data", "deal", "digits", "--clients", "2"]) == 2
     assert "`edgefl data deal` is now `edgefl data split`" in capsys.readouterr().err

@@ -155,6 +155,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "int8": (lambda: quantize(build((6,), L.Dense(4, name="h"))), r"layer h \(Dense\) is quantized"),
     "lora": (lambda: add_lora(build((6,), L.Dense(4, name="h"))), r"layer h \(Dense\) has LoRA weights"),
     "noise": (lambda: build((6,), L.GaussianNoise(0.1, name="n")), r"layer n \(GaussianNoise\) draws random"),
+    "dropout of all values": (
+        lambda: build((6,), L.Dense(4), L.Dropout(1.0, name="all")),
+        r"layer all \(Dropout\) drops all values \(its rate is 1\).* expected a rate below 1",
+    ),
     "dropout inside of a layer": (
         lambda: build((4, 3), L.TimeDistributed(L.Dropout(0.5), name="steps")),
         r"layer steps \(TimeDistributed\) draws random numbers",

@@ -312,8 +312,19 @@ def test_channels_of_a_file_have_the_order_of_their_names_or_of_the_federation(t
     np.testing.assert_array_equal(loaded.shard.x_train, x[..., [1, 0]])
     assert loaded.changes == ("channels a9, a10; left out: a1 (not requested)",)
     np.testing.assert_array_equal(load_npz(str(path), samples=federation).x_train, x[..., [1, 0]])
+    dataset = load_npz(str(path), samples=federation)
+    assert dataset.channels == federation.channels
     with pytest.raises(DataError, match="no channel 'a2' among a10, a9, a1, the federation has a1, a2"):
         read_source(source, SamplesConfig(channels=("a1", "a2")))
+
+
+def test_files_of_other_channels_are_not_joined(tmp_path) -> None:
+    arrays = {"x": np.zeros((4, 2, 2), np.float32), "y": [0, 1, 0, 1]}
+    paths = [
+        str(write(tmp_path / f"{name}.npz", **arrays, channel_names=np.array([name, "z"]))) for name in "ab"
+    ]
+    with pytest.raises(DataError, match=r"b\.npz has the channels b, z, .*a\.npz a, z; expected the same"):
+        load_npz(",".join(paths))
 
 
 @pytest.mark.parametrize("names", [["a", "b"], ["a", "b", "b"]])
