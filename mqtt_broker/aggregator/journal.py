@@ -345,15 +345,20 @@ class Journal:
             begin: announcement of the update.
 
         Raises:
-            StateError: the tensors are not stored, or the file cannot be read.
+            StateError: the tensors are not stored or have changed, or the file cannot be read.
         """
         with self._translate_errors():
-            (content,) = self._database.execute(
+            row = self._database.execute(
                 "select content from tensors where number = ? and phase = ? and client_id = ? and "
                 "answers = ?",
                 (opened.number, opened.phase, begin.client_id, begin.round),
             ).fetchone()
-        tensors: bytes = content
+            if row is None or hashlib.sha256(row[0]).hexdigest() != begin.sha256:
+                raise StateError(
+                    f"{self._path} is damaged: it has other tensors than {begin.client_id} sent in round "
+                    f"{begin.round}; check the disk and start again, the device sends them again"
+                )
+            tensors: bytes = row[0]
         return tensors
 
     def remove_tensors(self) -> None:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from edgefl.algorithms import PHASE_PERSONALIZE, make_algorithm
 from edgefl.config import FederationConfig
-from edgefl.errors import StateError, WireError
+from edgefl.errors import StateError
 from edgefl.plan.spec import TensorSpec
 from edgefl.server.events import (
     CloseRound,
@@ -289,8 +289,18 @@ def test_first_updates_stay_decoded_and_others_are_read_singly(tmp_path, monkeyp
         edit_journal(tmp_path, "update tensors set content = zeroblob(10)")
         found = storage.read_updates(storage.list_clients())
         assert [float(next(found).deltas["global"]["w"][0]) for _ in range(2)] == [0.0, 1.0]
-        with pytest.raises(WireError):
+        with pytest.raises(StateError, match="is damaged"):
             next(found)
+
+
+@pytest.mark.parametrize("statement", ["update tensors set content = zeroblob(8)", "delete from tensors"])
+def test_tensors_that_change_on_the_disk_are_no_fault_of_the_client(statement, tmp_path, monkeypatch):
+    monkeypatch.setattr(storage_module, "DECODED_BYTES", 0)
+    with open_storage(tmp_path) as storage:
+        commit(storage, open_round(storage, 1), make_update("pi-1", 1))
+        edit_journal(tmp_path, statement)
+        with pytest.raises(StateError, match=r"journal.* is damaged.* than pi-1 sent in round 1.*again"):
+            list_values(storage)
 
 
 def test_aggregation_holds_one_update_in_memory(tmp_path, monkeypatch):
