@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from devices.boards import detect_machine
 from edgefl.algorithms import REGISTRY
-from edgefl.algorithms.measurement import MEASUREMENT_ALGORITHM
+from edgefl.algorithms.registry import EARLY_ALGORITHMS
 from edgefl.errors import PlanError, StateError
 from edgefl.plan.normalization import check_normalization
 from edgefl.plan.runtime import RUNTIME_VERSION
@@ -64,7 +64,7 @@ def check_names(spec: PlanSpec, learner: str, allowed: AllowedCode) -> None:
         )
     _check_sizes(spec)
     check_normalization(spec)
-    if spec.algorithm not in (*REGISTRY, MEASUREMENT_ALGORITHM, *allowed.algorithms):
+    if spec.algorithm not in (*REGISTRY, *EARLY_ALGORITHMS, *allowed.algorithms):
         raise PlanError(
             f"the plan names the algorithm {str(spec.algorithm)[:100]!r}, expected a name of `edgefl "
             "algorithms`; if the algorithm is your own code on this device, start the device with "

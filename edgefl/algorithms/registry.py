@@ -9,10 +9,9 @@ import pkgutil
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from edgefl.algorithms import papers
+from edgefl.algorithms import measurement, papers, range_test
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.entry import Entry, as_mapping
-from edgefl.algorithms.measurement import ENTRY, MEASUREMENT_ALGORITHM
 from edgefl.config import FederationConfig, suggest_nearest
 from edgefl.config.schema import describe_type
 from edgefl.errors import ConfigError, PlanError
@@ -35,6 +34,11 @@ def _load_entries() -> Iterator[tuple[str, Entry]]:
 
 
 REGISTRY: Mapping[str, Entry] = dict(sorted(_load_entries()))
+EARLY_ALGORITHMS: Mapping[str, Entry] = {
+    measurement.MEASUREMENT_ALGORITHM: measurement.ENTRY,
+    range_test.RANGE_TEST_ALGORITHM: range_test.ENTRY,
+}
+"""Algorithms that run before round 1. No configuration can choose them."""
 
 
 def find_entry(name: str) -> Entry:
@@ -49,8 +53,8 @@ def find_entry(name: str) -> Entry:
     """
     if ":" in name:
         return _import_entry(*name.split(":", 1))
-    if name == MEASUREMENT_ALGORITHM:
-        return ENTRY
+    if name in EARLY_ALGORITHMS:
+        return EARLY_ALGORITHMS[name]
     if name not in REGISTRY:
         raise ConfigError(f"unknown algorithm {name!r}; {suggest_nearest(name, list(REGISTRY))}")
     return REGISTRY[name]

@@ -433,6 +433,8 @@ class FederationConfig:
         rounds: number of training rounds, at most.
         least_rounds: the rounds end after at least this many, when the devices' accuracy had no new maximum
             for ten rounds. 0 plays all rounds. It needs evaluate.
+        range_test: a few devices try learning rates before round 1, from a tenth to ten times the one of the
+            algorithm, and the federation uses the rate that most of them learn best with.
         clients_per_round: number of online devices that train in a round. 0 means all.
         min_clients: number of devices that must be online before the first round opens.
         clients: ids of the devices that may take part. An empty list admits every device that the broker
@@ -472,6 +474,7 @@ class FederationConfig:
     seed: int = 1
     rounds: int = 10
     least_rounds: int = 0
+    range_test: bool = False
     clients_per_round: int = 0
     min_clients: int = 2
     clients: tuple[str, ...] = ()
@@ -569,6 +572,16 @@ class FederationConfig:
             raise ConfigError(
                 "[privacy] needs rounds with one random cohort; leave mode = 'async', late = 'keep' and "
                 "over_selection out"
+            )
+        if self.range_test and "learning_rate" in self.options:
+            raise ConfigError(
+                f"range_test = true with learning_rate = {self.options['learning_rate']} in [algorithm], "
+                "expected only one of them; remove learning_rate, or set range_test = false"
+            )
+        if private and self.range_test:
+            raise ConfigError(
+                "range_test = true with [privacy], expected false: devices would send losses of their "
+                "samples without noise or a mask; set learning_rate in [algorithm], or leave range_test out"
             )
         if private and self.model.normalize and not self.model.mean:
             raise ConfigError(

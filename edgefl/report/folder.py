@@ -282,6 +282,7 @@ def _collect_facts(config: JsonObject, summary: JsonObject) -> dict[str, Any]:
             str(part) for part in (model.get("name"), _format_pairs(model.get("options"))) if part
         ),
         "normalization": _format_pairs(summary.get("normalization")),
+        "learning rate": summary.get("learning_rate"),
         "data": " ".join(
             str(part) for part in (data.get("name"), _format_pairs(data.get("options"))) if part
         ),

@@ -5,14 +5,14 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError, PlanError, StateError
-from edgefl.plan.normalization import read_normalization
+from edgefl.plan.found_values import list_found_values
 from edgefl.plan.spec import INITIAL_FILE, Plan, load_plan
 from edgefl.runs.round_records import read_round_records
 from edgefl.runs.states import FileStates
@@ -165,15 +165,18 @@ class RunDirectory:
             raise PlanError(f"{self.files.plan}: {error}") from error
         return plan, decode_initial_weights(initial.read_bytes(), plan.spec, str(initial))
 
-    def read_normalization(self) -> Mapping[str, Sequence[float]]:
-        """Return mean and std of the run's plan, or nothing without them or before the plan is built.
+    def read_found_values(self) -> dict[str, Any]:
+        """Return what was measured before round 1, see `list_found_values`, or nothing without a plan.
 
         Raises:
             PlanError: as in `read_plan`.
             WireError: as in `read_plan`.
         """
         plan_and_weights = self.read_plan()
-        return read_normalization(plan_and_weights[0].spec) if plan_and_weights else {}
+        if plan_and_weights is None:
+            return {}
+        config = self.read_note()["config"]
+        return list_found_values(plan_and_weights[0].spec, bool(config and config.get("range_test")))
 
     def read_records(self) -> tuple[Mapping[str, Any], ...]:
         """Return the record of each round, see `read_round_records`."""

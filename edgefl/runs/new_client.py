@@ -16,6 +16,7 @@ from edgefl.algorithms import PHASE_DONE, PHASE_PERSONALIZE, make_algorithm
 from edgefl.algorithms.mixtures.marginal_gate import ParticipantGate, predict_without_labels
 from edgefl.algorithms.mixtures.responsibility import Real
 from edgefl.algorithms.names import select_experts
+from edgefl.algorithms.range_test import has_range_test, with_learning_rate
 from edgefl.algorithms.registry import REGISTRY, check_plan_options, find_entry, make_options
 from edgefl.client.batch_norm import MAX_STATISTICS_SAMPLES, find_training_signature, make_renewer
 from edgefl.client.runner import ClientRunner
@@ -95,6 +96,13 @@ def open_finished_run(path: Path) -> FinishedRun:
         if not isinstance(measured, dict) or measured.keys() != set(NORMALIZATION_KEYS):
             raise StateError(f"{AggregatorFiles(path).result} has no normalization; finish the federation")
         plan = set_normalization(plan, measured["mean"], measured["std"])
+    result_path = AggregatorFiles(path).result
+    # The plan of a simulation has the rate already
+    if config.range_test and has_range_test(plan.spec) and result_path.exists():
+        rate = read_json(result_path).get("learning_rate")
+        if not isinstance(rate, float):
+            raise StateError(f"{result_path} has no learning_rate; finish the federation")
+        plan = with_learning_rate(plan, rate)
     check_plan_options(plan.spec, "use the version that made this run")
     if plan.spec.algorithm != config.algorithm:
         raise PlanError(

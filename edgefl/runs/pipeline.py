@@ -35,7 +35,7 @@ from edgefl.simulation.clients import ClientResult, SimulatedFederation, drop_mi
 from edgefl.simulation.communication_cost import CommunicationCost
 from edgefl.simulation.engines.base import Engine, SerialEngine
 from edgefl.simulation.engines.processes import ProcessEngine
-from edgefl.simulation.measurement import normalize_plan
+from edgefl.simulation.measurement import find_learning_rate, normalize_plan
 from edgefl.simulation.simulate import ClientStates, KeepResult, Record, Simulation, simulate
 from edgefl.simulation.virtual_time import EngineTrainer, FleetFigures, simulate_fleet
 from edgefl.system.files import write_atomic
@@ -206,7 +206,8 @@ def load_or_build_plan(
     Args:
         run: the directory of the run.
         config: the configuration of the federation.
-        shards: samples by client id, whose mean and std the plan gets with `normalize` of `[model]`.
+        shards: samples by client id. The plan gets their mean and std with `normalize` of `[model]`, and a
+            learning rate that suits them with `range_test`.
 
     Raises:
         PlanError: the plan is damaged, a layer cannot be compiled, or another version of edgefl built the
@@ -222,7 +223,10 @@ def load_or_build_plan(
         check_plan_options(plan_and_weights[0].spec, f"{remedy} (this is {run.files.root})")
     if plan_and_weights is None:
         plan, initial = build_plan_in_subprocess(with_simulated_clients(config))
-        plan_and_weights = normalize_plan(plan, shards, config.seed), initial
+        plan = normalize_plan(plan, shards, config.seed)
+        if config.range_test:
+            plan = find_learning_rate(plan, initial, shards, config.seed)
+        plan_and_weights = plan, initial
         if warning := describe_missing_int8(plan_and_weights[0].template):
             LOGGER.warning(warning)
         save_plan(plan_and_weights[0], run.files.plan)

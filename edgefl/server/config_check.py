@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.algorithms import make_algorithm, resolve_algorithm_options
-from edgefl.algorithms.measurement import MEASUREMENT_ALGORITHM
 from edgefl.algorithms.options import count_expected_clients
-from edgefl.algorithms.registry import check_algorithm_task
+from edgefl.algorithms.registry import EARLY_ALGORITHMS, check_algorithm_task
 from edgefl.algorithms.robust import count_krum_updates
 from edgefl.algorithms.server_optimizer import DEFAULT_RATES, MAX_WEIGHT_RATE
 from edgefl.config import FederationConfig
@@ -74,10 +73,11 @@ def check_config(config: FederationConfig, clients: int | None = None) -> tuple[
     Raises:
         ConfigError: the federation cannot work.
     """
-    if config.algorithm == MEASUREMENT_ALGORITHM:
+    if config.algorithm in EARLY_ALGORITHMS:
         raise ConfigError(
-            f"the algorithm is {config.algorithm!r}, which trains nothing; choose another name of `edgefl "
-            "algorithms`, and set normalize = true in [model] to measure mean and std"
+            f"the algorithm is {config.algorithm!r}, which runs before round 1 and makes no model; choose "
+            "another name of `edgefl algorithms`, and set normalize = true in [model] to measure mean and "
+            "std, or range_test = true in [federation] to find learning_rate"
         )
     check_algorithm_task(config)
     options = resolve_algorithm_options(config)

@@ -1,14 +1,23 @@
-"""Measures mean and standard deviation of simulated clients before a federation, as the aggregator does."""
+"""Measures the clients of a simulation before a federation, as the aggregator does."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.measurement import prepare_measurement, read_moments
+from edgefl.algorithms.range_test import (
+    draw_test_clients,
+    has_range_test,
+    prepare_range_test,
+    with_found_rate,
+)
+from edgefl.learner.base import Learner
+from edgefl.learner.litert import LiteRTLearner
 from edgefl.learner.none import NoLearner
 from edgefl.plan.normalization import has_placeholders, set_normalization
 from edgefl.plan.spec import Plan
 from edgefl.simulation.clients import SimulatedFederation, make_work_items, train_client
 from edgefl.simulation.engines.base import SerialEngine
-from edgefl.types import Shard
+from edgefl.types import ServerState, Shard, Weights
 
 
 def normalize_plan(plan: Plan, shards: Mapping[str, Shard], seed: int) -> Plan:
@@ -21,8 +30,37 @@ def normalize_plan(plan: Plan, shards: Mapping[str, Shard], seed: int) -> Plan:
     """
     if not has_placeholders(plan.spec):
         return plan
-    measured, algorithm, state = prepare_measurement(plan, seed)
-    with SerialEngine(SimulatedFederation(measured, seed, shards, open_learner=NoLearner)) as engine:
-        items = make_work_items(algorithm, state, sorted(shards), {}, "fp32")
-        state = algorithm.aggregate(state, [update for update, _ in engine.run(train_client, items)])
+    state = _play_round(*prepare_measurement(plan, seed), shards, seed, NoLearner)
     return set_normalization(plan, *read_moments(state))
+
+
+def find_learning_rate(plan: Plan, initial: Weights, shards: Mapping[str, Shard], seed: int) -> Plan:
+    """Return the plan with the learning rate that a range test over some clients finds.
+
+    It is unchanged if the rate of its algorithm cannot be found, see `has_range_test`.
+
+    Args:
+        plan: the plan of the federation, with mean and std if its model normalizes its input.
+        initial: the initial weights of the federation.
+        shards: samples by client id.
+        seed: the seed of the federation.
+    """
+    if not has_range_test(plan.spec):
+        return plan
+    tested = {client_id: shards[client_id] for client_id in draw_test_clients(shards, seed)}
+    state = _play_round(*prepare_range_test(plan, initial, seed), tested, seed, LiteRTLearner)
+    return with_found_rate(plan, state)
+
+
+def _play_round(
+    plan: Plan,
+    algorithm: Algorithm,
+    state: ServerState,
+    shards: Mapping[str, Shard],
+    seed: int,
+    open_learner: Callable[[Plan], Learner],
+) -> ServerState:
+    """Return the server state after one round of all clients."""
+    with SerialEngine(SimulatedFederation(plan, seed, shards, open_learner=open_learner)) as engine:
+        items = make_work_items(algorithm, state, sorted(shards), {}, "fp32")
+        return algorithm.aggregate(state, [update for update, _ in engine.run(train_client, items)])

@@ -19,6 +19,9 @@ class AggregatorFiles(Directory):
     measurement = StoredFile(
         "measurement/", "journal and state of the measurement, with normalize", "aggregator", is_secret=True
     )
+    range_test = StoredFile(
+        "range-test/", "journal and state of the range test, with range_test", "aggregator", is_secret=True
+    )
     note = StoredFile("run.json", "configuration, versions, machine", "aggregator", is_secret=True)
     server_state = StoredFile(
         "server_state.safetensors", "server state after the last round", "aggregator", is_secret=True

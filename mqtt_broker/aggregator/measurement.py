@@ -1,27 +1,25 @@
-"""Measures the mean and std of all devices' samples before round 1, as a session of its own.
+"""Measures the devices' samples before round 1, each measurement as a session of its own.
 
-The session has a plan, a journal and a state like a federation, so a restart continues it. Its directory is
-`measurement/` in the directory of the aggregator.
+There are two measurements: mean and std of each channel, and the losses of learning rates. A session has a
+plan, a journal and a state like a federation, so a restart continues it.
 """
 
 import logging
 import secrets
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from edgefl.algorithms.base import Algorithm
-from edgefl.algorithms.measurement import MEASUREMENT_ALGORITHM, prepare_measurement, read_moments
 from edgefl.config import MIXTURE_ONLY, AugmentationConfig, FederationConfig
 from edgefl.errors import StateError
-from edgefl.plan.spec import Plan, encode_plan
+from edgefl.plan.spec import Plan, PlanSpec, encode_plan
 from edgefl.security.trust import Trust
 from edgefl.server.events import CloseRound
 from edgefl.server.faulty_updates import aggregate_usable
 from edgefl.server.round_server import RoundServer
-from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.transport.link import Link, Message
 from edgefl.types import ServerState
 from edgefl.wire.topics import FederationTopics
@@ -34,14 +32,35 @@ from mqtt_broker.aggregator.resume import check_single_aggregator, resume_or_sta
 from mqtt_broker.aggregator.storage import Storage
 
 LOGGER = logging.getLogger("edgefl.aggregator")
-Moments = tuple[list[float], list[float]]
 
 
-def make_measurement_config(config: FederationConfig) -> FederationConfig:
-    """Return the configuration of the measurement before a federation.
+@dataclass(frozen=True)
+class Measurement:
+    """What is measured before a federation.
+
+    Attributes:
+        subject: what it measures, for a warning about clients that are missing.
+        plan: the plan of the measurement.
+        algorithm: its algorithm.
+        initial: its first server state.
+        directory: the directory of its session.
+        choose_clients: returns the clients that take part, among those that are online.
+    """
+
+    subject: str
+    plan: Plan
+    algorithm: Algorithm
+    initial: ServerState
+    directory: Path
+    choose_clients: Callable[[Iterable[str]], tuple[str, ...]]
+
+
+def make_measurement_config(config: FederationConfig, spec: PlanSpec) -> FederationConfig:
+    """Return the configuration of a measurement before a federation.
 
     Args:
         config: the configuration of the federation.
+        spec: the spec of the plan of the measurement.
     """
     return replace(
         config,
@@ -55,47 +74,50 @@ def make_measurement_config(config: FederationConfig) -> FederationConfig:
         late="drop",
         budget_s=0.0,
         evaluate=False,
-        algorithm=MEASUREMENT_ALGORITHM,
-        options={},
+        range_test=False,
+        algorithm=spec.algorithm,
+        options=spec.options,
         personalization=MIXTURE_ONLY,
         augmentation=AugmentationConfig(),
     )
 
 
-def measure_samples(
+def run_measurement(
     config: FederationConfig,
-    plan: Plan,
+    measurement: Measurement,
     out: Path,
     trust: Trust,
     open_link: Callable[[str, Message | None], Link],
     show_progress: Callable[[str, int, int], None],
     *,
     federation: str,
+    earlier: Iterable[str],
     start: int,
     take_over: bool,
-) -> tuple[str, Moments]:
-    """Return the session of the measurement, and mean and std of each channel. Measure them if needed.
+) -> tuple[str, ServerState]:
+    """Return the session of a measurement, and the server state after it. Run it unless it is complete.
 
     A measurement belongs to one session of the federation. Another session, as after `--fresh`, measures
     again.
 
     Args:
         config: the configuration of the federation.
-        plan: the plan of the federation, whose normalization is not set yet.
+        measurement: what is measured.
         out: the directory of the aggregator.
         trust: signs messages and checks signatures.
         open_link: opens a connection with a client id and a last will.
         show_progress: see `Hooks`.
         federation: the session of the federation.
+        earlier: sessions of earlier measurements of this federation.
         start: start of this run of the aggregator, see `Journal.begin_run`.
         take_over: lead the federation even if another aggregator for it appears to be running.
 
     Raises:
         EdgeflError: as in `Aggregator.run`.
     """
-    config = make_measurement_config(config)
-    measured, algorithm, initial = prepare_measurement(plan, config.seed)
-    directory = AggregatorFiles(out).measurement
+    measured, algorithm, initial = measurement.plan, measurement.algorithm, measurement.initial
+    config = make_measurement_config(config, measured.spec)
+    directory = measurement.directory
     with Journal(directory) as journal:
         existing = journal.read_start()
         settings = f"{measured.id} in session {federation}"
@@ -111,7 +133,7 @@ def measure_samples(
                 initial,
                 session=started.session,
                 started=start,
-                draw_cohort=lambda state, available: tuple(sorted(available)),
+                draw_cohort=lambda state, available: measurement.choose_clients(available),
                 new_nonce=lambda: secrets.token_hex(8),
                 trust=trust,
                 resume=storage.resume(config, measured.spec, algorithm, initial) if resumed else None,
@@ -125,14 +147,14 @@ def measure_samples(
             )
             hooks = Hooks(
                 aggregate=partial(_aggregate, algorithm, storage),
-                close=_log_close,
+                close=partial(_log_close, measurement.subject),
                 finish=lambda action: None,
                 show_progress=show_progress,
                 read_paused=lambda: read_paused_clients(out),
             )
             driver = Driver(server, link, topics, started.session, trust, storage, hooks)
             try:
-                check_single_aggregator(link, topics, (started.session, federation), take_over)
+                check_single_aggregator(link, topics, (started.session, federation, *earlier), take_over)
                 try:
                     driver.run()
                 except OtherAggregatorError:  # The federation goes on, so it must not be reported as stopped
@@ -148,15 +170,15 @@ def measure_samples(
         state = load_state(directory)
     if state is None:
         raise StateError(f"{directory} has no measured values; start again with --fresh")
-    return started.session, read_moments(state)
+    return started.session, state
 
 
 def _aggregate(algorithm: Algorithm, storage: Storage, state: ServerState) -> ServerState:
     return aggregate_usable(algorithm, state, storage.list_clients(), storage.read_updates)
 
 
-def _log_close(action: CloseRound, sent: int) -> None:
-    """Log which clients are missing from the measurement."""
+def _log_close(subject: str, action: CloseRound, sent: int) -> None:
+    """Log which clients are missing from a measurement."""
     if action.dropped:
         missing = ", ".join(dropped.client_id for dropped in action.dropped)
-        LOGGER.warning(f"mean and std are measured without {missing}")
+        LOGGER.warning(f"{subject} without {missing}")

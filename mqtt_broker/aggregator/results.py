@@ -172,7 +172,7 @@ def make_result(
     losses: Sequence[float | None],
     seconds: float,
     verdict: FederationVerdict,
-    normalization: Mapping[str, Sequence[float]],
+    found: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the content of `result.json`.
 
@@ -186,7 +186,7 @@ def make_result(
         losses: median training loss of each round. None for a round without a loss.
         seconds: duration of the federation in seconds.
         verdict: verdict on the federation.
-        normalization: mean and std of the model, or nothing without them.
+        found: what was measured before round 1, see `edgefl.plan.found_values.list_found_values`.
     """
     private = {"privacy": accountant.summarize_spending(config, len(losses))} if config.privacy.is_on else {}
     return {
@@ -202,7 +202,7 @@ def make_result(
         "clients": clients,
         "dropped": [{"round": d.round, "id": d.client_id, "reason": d.reason} for d in dropped],
         "left_out": [{"round": number, "id": client_id} for client_id, number in left_out.items()],
-        **({"normalization": dict(normalization)} if normalization else {}),
+        **found,
         **private,
     }
 

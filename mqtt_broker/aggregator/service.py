@@ -7,7 +7,7 @@ the last aggregated round, and the open round with its accepted updates from the
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -16,8 +16,17 @@ from typing import Any
 
 from edgefl.algorithms import make_algorithm
 from edgefl.algorithms.cohort import choose_task_clients
+from edgefl.algorithms.measurement import prepare_measurement, read_moments
+from edgefl.algorithms.range_test import (
+    RANGE_TEST_ALGORITHM,
+    draw_test_clients,
+    has_range_test,
+    prepare_range_test,
+    with_found_rate,
+)
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError, LinkError, StateError
+from edgefl.plan.found_values import list_found_values
 from edgefl.plan.normalization import (
     format_normalization,
     has_placeholders,
@@ -50,7 +59,7 @@ from edgefl.wire.url import hide_password
 from mqtt_broker.aggregator.cluster_telemetry import ClusterTelemetry
 from mqtt_broker.aggregator.driver import Driver, Hooks
 from mqtt_broker.aggregator.journal import Journal
-from mqtt_broker.aggregator.measurement import measure_samples
+from mqtt_broker.aggregator.measurement import Measurement, run_measurement
 from mqtt_broker.aggregator.messages import OtherAggregatorError
 from mqtt_broker.aggregator.noise_key import load_noise_key
 from mqtt_broker.aggregator.pauses import read_paused_clients
@@ -148,9 +157,26 @@ class Aggregator:
             )
             sessions = [session]
             if not started.is_done:
-                if has_placeholders(self._plan.spec):
-                    has_rounds = journal.read_last_number() > 0
-                    sessions.append(self._normalize_plan(broker, session, run, take_over, has_rounds))
+                for measurement in self._list_measurements():
+                    if journal.read_last_number() and not measurement.directory.exists():
+                        raise StateError(
+                            f"{measurement.directory} is missing, which has what the devices measured before "
+                            "round 1; restore it from a backup, or start again with --fresh"
+                        )
+                    measuring, state = run_measurement(
+                        self._config,
+                        measurement,
+                        self._out,
+                        self._trust,
+                        lambda name, will: self._open_link(broker, name, will),
+                        self._show_progress,
+                        federation=session,
+                        earlier=sessions,
+                        start=run,
+                        take_over=take_over,
+                    )
+                    self._use_measured(measurement, state)
+                    sessions.append(measuring)
                     run = journal.begin_run(run)  # a later start, because devices order tasks by it
                 self._config = replace(self._config, chunk_bytes=self._choose_chunk_bytes(broker))
             storage = Storage(self._out, journal)
@@ -178,38 +204,53 @@ class Aggregator:
             finally:
                 link.close()
 
-    def _normalize_plan(self, broker: str, session: str, run: int, take_over: bool, has_rounds: bool) -> str:
-        """Set mean and std of the plan to the values that the devices measure.
-
-        Returns:
-            The session in which they were measured.
-        """
-        if self._config.privacy.is_on or self._config.privacy.secure_aggregation:
-            raise ConfigError(
-                "mean and std of this plan are not set, and [privacy] is on, which no measurement of them "
-                "satisfies; write both into [model]"
+    def _list_measurements(self) -> Iterator[Measurement]:
+        """Yield what to measure before round 1. The plan must have the values of one before the next."""
+        files = AggregatorFiles(self._out)
+        seed = self._config.seed
+        if has_placeholders(self._plan.spec):
+            if self._config.privacy.is_on or self._config.privacy.secure_aggregation:
+                raise ConfigError(
+                    "mean and std of this plan are not set, and [privacy] is on, which no measurement of "
+                    "them satisfies; write both into [model]"
+                )
+            plan, algorithm, initial = prepare_measurement(self._plan, seed)
+            yield Measurement(
+                subject="mean and std are measured",
+                plan=plan,
+                algorithm=algorithm,
+                initial=initial,
+                directory=files.measurement,
+                choose_clients=lambda clients: tuple(sorted(clients)),
             )
-        directory = AggregatorFiles(self._out).measurement
-        if has_rounds and not directory.exists():
-            raise StateError(
-                f"{directory} is missing, which has the mean and std of this federation; restore it from a "
-                "backup, or start again with --fresh"
+        if not self._config.range_test:
+            return
+        if not has_range_test(self._plan.spec):
+            LOGGER.warning(
+                f"range_test has no effect on {self._plan.spec.algorithm}, which uses its own rate"
             )
-        measuring, (mean, std) = measure_samples(
-            self._config,
-            self._plan,
-            self._out,
-            self._trust,
-            lambda name, will: self._open_link(broker, name, will),
-            self._show_progress,
-            federation=session,
-            start=run,
-            take_over=take_over,
+            return
+        plan, algorithm, initial = prepare_range_test(self._plan, self._initial, seed)
+        yield Measurement(
+            subject="learning rates are tried",
+            plan=plan,
+            algorithm=algorithm,
+            initial=initial,
+            directory=files.range_test,
+            choose_clients=lambda clients: draw_test_clients(clients, seed),
         )
-        self._plan = set_normalization(self._plan, mean, std)
+
+    def _use_measured(self, measurement: Measurement, state: ServerState) -> None:
+        """Set what a measurement found in the plan."""
+        if measurement.plan.spec.algorithm == RANGE_TEST_ALGORITHM:
+            before = self._plan.spec.options["learning_rate"]
+            self._plan = with_found_rate(self._plan, state)
+            found = self._plan.spec.options["learning_rate"]
+            LOGGER.info(f"range test over the devices: learning_rate = {found:g}, the default is {before:g}")
+            return
+        self._plan = set_normalization(self._plan, *read_moments(state))
         measured = format_normalization(read_normalization(self._plan.spec))
         LOGGER.info(f"measured over the devices, by channel: {measured}; the model normalizes its input")
-        return measuring
 
     def _open_link(self, broker: str, name: str, will: Message | None = None) -> Link:
         context = make_tls_context(self._aggregator_enrolment) if self._aggregator_enrolment else None
@@ -383,7 +424,7 @@ class Aggregator:
             journal.read_losses(action.opened.phase),
             time.time() - started,
             verdict,
-            read_normalization(self._plan.spec),
+            list_found_values(self._plan.spec, self._config.range_test),
         )
         save_result(result, self._out)
         save_state(action.state, self._out)

@@ -142,6 +142,7 @@ def test_values_just_within_each_bound_pass(config, clients):
     assert check_config(config, clients) == ()
 
 
-def test_the_measurement_is_no_algorithm_of_a_federation():
-    with pytest.raises(ConfigError, match=r"'measurement', which trains nothing; .* normalize = true"):
-        check_config(FederationConfig(algorithm="measurement"))
+@pytest.mark.parametrize("name", ["measurement", "range-test"])
+def test_measurements_are_no_algorithm_of_a_federation(name):
+    with pytest.raises(ConfigError, match=rf"'{name}', which runs before round 1.* range_test = true"):
+        check_config(FederationConfig(algorithm=name))

@@ -1,0 +1,279 @@
+"""Finds the learning rate of a federation, before the first round.
+
+It is an algorithm of one round, so simulator, aggregator and devices run it as any other. A few clients
+train from the initial weights for the epochs of one round, once with each rate that they try. They report the
+loss of the last epoch for each rate, which is a vote for one rate. The result is the lower median of the
+votes, so fewer than half of the clients cannot move it beyond the votes of the others. `docs/threat-model.md`
+lists what a client sends.
+
+A rate that trains one client well may still be too large for the mean of all clients, as with a large
+momentum. The first rounds are the check of that: see `edgefl.server.divergence`.
+
+Source: Smith, Cyclical Learning Rates for Training Neural Networks, WACV 2017, section 3.3.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from edgefl.algorithms.base import PHASE_DONE, PHASE_MEASURE, Algorithm, TrainedModels
+from edgefl.algorithms.entry import Entry
+from edgefl.algorithms.names import RECEIVED_PREFIX, with_prefix
+from edgefl.errors import ConfigError, DataError, DivergedError
+from edgefl.learner.base import Learner
+from edgefl.plan.spec import Plan, PlanSpec, SignatureSpec, TensorSpec
+from edgefl.rng import derive_rng
+from edgefl.types import Array, Broadcast, ClientState, Mixture, ServerState, Shard, Update, Weights
+
+RANGE_TEST_ALGORITHM = "range-test"
+"""Name of the algorithm. No configuration can choose it."""
+TRAIN = "train"
+"""The signature that trains the model that the clients share."""
+RATE = "learning_rate"
+START = "start"
+"""The name of the model from which each client trains."""
+LOSSES = "losses"
+"""The name of the model, and of its only tensor, that stands for the losses of a client."""
+FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
+"""The rates to try, as multiples of the algorithm's rate."""
+DEFAULT = FACTORS.index(1.0)
+CLEAR_SHARE = 0.95
+"""A loss of less than this share of another one is clearly lower."""
+UNTRIED = 1e9
+"""Stands for the loss of a rate that diverged, or that a client did not try."""
+MAX_CLIENTS = 9
+CHOSEN = "chosen"
+"""The server's index of the found rate among `FACTORS`."""
+
+
+@dataclass(frozen=True)
+class RangeTestOptions:
+    """Options of the range test. They have the values of the federation's algorithm.
+
+    Attributes:
+        epochs: passes over the client's samples with each rate.
+        learning_rate: the step size that `FACTORS` multiply.
+        momentum: momentum of SGD.
+        weight_decay: decoupled weight decay of SGD.
+    """
+
+    epochs: int = 5
+    learning_rate: float = 0.01
+    momentum: float = 0.5
+    weight_decay: float = 0.0
+
+
+def has_range_test(spec: PlanSpec) -> bool:
+    """Return whether the rate of a plan can be found.
+
+    The clients of its algorithm must train one model by the signature `train`, and `learning_rate` must be an
+    option and a hyperparameter of it.
+
+    Args:
+        spec: the spec of the plan of a federation.
+    """
+    signature = next((item for item in spec.signatures if item.name == TRAIN), None)
+    return signature is not None and RATE in signature.hyper and RATE in spec.options
+
+
+def list_rates(spec: PlanSpec) -> tuple[float, ...]:
+    """Return the rates to try, in ascending order.
+
+    Args:
+        spec: the spec of the plan of the federation, or of the range test.
+    """
+    return tuple(float(f"{spec.options[RATE] * factor:.6g}") for factor in FACTORS)
+
+
+def prepare_range_test(plan: Plan, initial: Weights, seed: int) -> tuple[Plan, Algorithm, ServerState]:
+    """Return the plan, the algorithm and the first server state of the range test before a federation.
+
+    Args:
+        plan: the plan of the federation, with mean and std if its model normalizes its input.
+        initial: the initial weights of the federation.
+        seed: the seed of the federation.
+    """
+    spec = plan.spec
+    tested = replace(
+        plan,
+        spec=replace(
+            spec,
+            algorithm=RANGE_TEST_ALGORITHM,
+            options={
+                field.name: spec.options[field.name]
+                for field in fields(RangeTestOptions)
+                if field.name in spec.options
+            },
+            weights=(*spec.weights, TensorSpec(LOSSES, (len(FACTORS),))),
+        ),
+    )
+    names = list_start_weights(spec.find_signature(TRAIN))
+    algorithm = make_range_test(None, RangeTestOptions())
+    start = {name: initial[name] for name in names}
+    return tested, algorithm, algorithm.init(start, derive_rng(seed, 0, "init"))
+
+
+def list_start_weights(signature: SignatureSpec) -> tuple[str, ...]:
+    """Return the names of the weights of the model that a signature trains.
+
+    Args:
+        signature: the signature. Received weights of a penalty are not among the weights of its model.
+    """
+    tensors = (*signature.trained, *signature.frozen)
+    return tuple(tensor.name for tensor in tensors if not tensor.name.startswith(RECEIVED_PREFIX))
+
+
+def draw_test_clients(clients: Iterable[str], seed: int) -> tuple[str, ...]:
+    """Return the clients that take part in the range test, sorted.
+
+    Args:
+        clients: all clients.
+        seed: the seed of the federation.
+    """
+    rng = derive_rng(seed, 0, RANGE_TEST_ALGORITHM)
+    return tuple(sorted(rng.permutation(sorted(clients))[:MAX_CLIENTS].tolist()))
+
+
+def with_found_rate(plan: Plan, state: ServerState) -> Plan:
+    """Return the plan of the federation with the rate that the range test found.
+
+    Args:
+        plan: the plan of the federation.
+        state: the server state after the range test.
+    """
+    return with_learning_rate(plan, list_rates(plan.spec)[int(state.scalars[CHOSEN])])
+
+
+def with_learning_rate(plan: Plan, rate: float) -> Plan:
+    """Return the plan with another rate of its algorithm.
+
+    Args:
+        plan: the plan of the federation.
+        rate: the rate.
+    """
+    return replace(plan, spec=replace(plan.spec, options={**plan.spec.options, RATE: rate}))
+
+
+def try_rates(train: Callable[[int], float]) -> Array:
+    """Return the losses of the rates that are worth a trial.
+
+    Larger rates are tried as long as each has a clearly lower loss than the one before. If not even the first
+    of them has, smaller rates are tried in the same way.
+
+    Args:
+        train: returns the loss after training with the rate of an index of `FACTORS`.
+
+    Returns:
+        Losses of shape (len(FACTORS),), float32, with `UNTRIED` for the other rates.
+    """
+    losses = np.full(len(FACTORS), UNTRIED, np.float32)
+    losses[DEFAULT] = train(DEFAULT)
+    for step in (1, -1):
+        index = DEFAULT + step
+        while 0 <= index < len(FACTORS):
+            losses[index] = train(index)
+            if losses[index] >= CLEAR_SHARE * losses[index - step]:
+                break
+            index += step
+        if losses[DEFAULT + step] < CLEAR_SHARE * losses[DEFAULT]:
+            break
+    return losses
+
+
+def choose_rate(losses: Array) -> int:
+    """Return the index of the rate that a client votes for.
+
+    It is the algorithm's rate, unless another one has a clearly lower loss. Among the rates whose loss is not
+    clearly above the lowest, the smallest is chosen.
+
+    Args:
+        losses: losses of shape (len(FACTORS),), with `UNTRIED` for rates that were not tried.
+    """
+    lowest = float(np.min(losses))
+    if lowest >= CLEAR_SHARE * losses[DEFAULT]:
+        return DEFAULT
+    return int(np.flatnonzero(losses <= lowest / CLEAR_SHARE)[0])
+
+
+def make_range_test(learner: Learner | None, options: RangeTestOptions) -> Algorithm:
+    """Return the algorithm.
+
+    Args:
+        learner: runs the plan. The aggregator passes None.
+        options: the options of the federation's algorithm.
+    """
+
+    def init(initial: Weights, rng: np.random.Generator) -> ServerState:
+        zeros = np.zeros(len(FACTORS), np.float32)
+        return ServerState(1, PHASE_MEASURE, {START: initial, LOSSES: {LOSSES: zeros}})
+
+    def broadcast(state: ServerState, client_id: str) -> Broadcast:
+        return Broadcast(state.round, state.phase, state.models)
+
+    def local_update(
+        broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
+    ) -> tuple[Update, ClientState]:
+        assert learner is not None
+        start = broadcast.models[START]
+        signature = learner.spec.find_signature(TRAIN)
+        hyper = {name: getattr(options, name) for name in signature.hyper if hasattr(options, name)}
+        rates = list_rates(learner.spec)
+        draws = int(rng.integers(2**63))
+
+        def train(index: int) -> float:
+            try:
+                _, loss = learner.fit(
+                    TRAIN,
+                    {**start, **with_prefix(RECEIVED_PREFIX, start)},
+                    {"x": shard.x_train},
+                    shard.y_train,
+                    epochs=options.epochs,
+                    rng=np.random.default_rng(draws),  # the same batches with each rate
+                    hyper={**hyper, RATE: rates[index]},
+                )
+            except DivergedError:
+                return UNTRIED
+            return min(loss, UNTRIED)
+
+        losses = try_rates(train)
+        sent = {LOSSES: losses - broadcast.models[LOSSES][LOSSES]}
+        return Update(client_id, broadcast.round, len(shard.y_train), {LOSSES: sent}), state
+
+    def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
+        votes = sorted(choose_rate(update.deltas[LOSSES][LOSSES]) for update in updates)
+        if not votes:
+            raise DataError(
+                "no client tried a learning rate; set learning_rate in [algorithm] of federation.toml, and "
+                "range_test = false"
+            )
+        chosen = votes[(len(votes) - 1) // 2]
+        return replace(
+            state, round=state.round + 1, phase=PHASE_DONE, models={}, scalars={CHOSEN: float(chosen)}
+        )
+
+    def personalize(
+        broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
+    ) -> tuple[Mixture, ClientState]:
+        raise ConfigError(
+            f"the algorithm {RANGE_TEST_ALGORITHM!r} makes no personal model; choose another algorithm"
+        )
+
+    return Algorithm(
+        name=RANGE_TEST_ALGORITHM,
+        init=init,
+        broadcast=broadcast,
+        local_update=local_update,
+        aggregate=aggregate,
+        personalize=personalize,
+        current=lambda broadcast, state, shard: None,
+        trained=TrainedModels((LOSSES,)),
+    )
+
+
+ENTRY = Entry(
+    RangeTestOptions,
+    make_range_test,
+    lambda network, options: (),
+    "Smith, Cyclical Learning Rates for Training Neural Networks, WACV 2017",
+)
