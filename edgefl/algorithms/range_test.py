@@ -20,6 +20,7 @@ import numpy as np
 from edgefl.algorithms.base import PHASE_DONE, PHASE_MEASURE, Algorithm, TrainedModels
 from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import RECEIVED_PREFIX, with_prefix
+from edgefl.algorithms.options import extend_epochs
 from edgefl.errors import ConfigError, DataError, DivergedError
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import Plan, PlanSpec, SignatureSpec, TensorSpec
@@ -42,6 +43,8 @@ CLEAR_SHARE = 0.95
 """A loss of less than this share of another one is clearly lower."""
 UNTRIED = 1e9
 """Stands for the loss of a rate that diverged, or that a client did not try."""
+MIN_STEPS = 30
+"""Minimum number of steps with each rate. After fewer, the losses are still near the one of the start."""
 MAX_CLIENTS = 9
 CHOSEN = "chosen"
 """The server's index of the found rate among `FACTORS`."""
@@ -52,7 +55,7 @@ class RangeTestOptions:
     """Options of the range test. They have the values of the federation's algorithm.
 
     Attributes:
-        epochs: passes over the client's samples with each rate.
+        epochs: passes over the client's samples with each rate, more if they are few.
         learning_rate: the step size that `FACTORS` multiply.
         momentum: momentum of SGD.
         weight_decay: decoupled weight decay of SGD.
@@ -159,7 +162,7 @@ def try_rates(train: Callable[[int], float]) -> Array:
     """Return the losses of the rates that are worth a trial.
 
     Larger rates are tried as long as each has a clearly lower loss than the one before. If not even the first
-    of them has, smaller rates are tried in the same way.
+    of them has, or the algorithm's rate diverges, smaller rates are tried in the same way.
 
     Args:
         train: returns the loss after training with the rate of an index of `FACTORS`.
@@ -169,7 +172,7 @@ def try_rates(train: Callable[[int], float]) -> Array:
     """
     losses = np.full(len(FACTORS), UNTRIED, np.float32)
     losses[DEFAULT] = train(DEFAULT)
-    for step in (1, -1):
+    for step in (1, -1) if losses[DEFAULT] < UNTRIED else (-1,):
         index = DEFAULT + step
         while 0 <= index < len(FACTORS):
             losses[index] = train(index)
@@ -188,12 +191,14 @@ def choose_rate(losses: Array) -> int:
     clearly above the lowest, the smallest is chosen.
 
     Args:
-        losses: losses of shape (len(FACTORS),), with `UNTRIED` for rates that were not tried.
+        losses: losses of shape (len(FACTORS),), with `UNTRIED` for rates that were not tried. They come from
+            the network, so any value is accepted.
     """
-    lowest = float(np.min(losses))
-    if lowest >= CLEAR_SHARE * losses[DEFAULT]:
+    figures = np.clip(np.nan_to_num(losses, nan=UNTRIED), 0.0, UNTRIED).astype(np.float64)
+    lowest = float(figures.min())
+    if lowest >= CLEAR_SHARE * figures[DEFAULT]:
         return DEFAULT
-    return int(np.flatnonzero(losses <= lowest / CLEAR_SHARE)[0])
+    return int(np.flatnonzero(figures <= lowest / CLEAR_SHARE)[0])
 
 
 def make_range_test(learner: Learner | None, options: RangeTestOptions) -> Algorithm:
@@ -219,6 +224,7 @@ def make_range_test(learner: Learner | None, options: RangeTestOptions) -> Algor
         signature = learner.spec.find_signature(TRAIN)
         hyper = {name: getattr(options, name) for name in signature.hyper if hasattr(options, name)}
         rates = list_rates(learner.spec)
+        epochs = extend_epochs(options.epochs, MIN_STEPS, len(shard.y_train), signature.batch_size)
         draws = int(rng.integers(2**63))
 
         def train(index: int) -> float:
@@ -228,7 +234,7 @@ def make_range_test(learner: Learner | None, options: RangeTestOptions) -> Algor
                     {**start, **with_prefix(RECEIVED_PREFIX, start)},
                     {"x": shard.x_train},
                     shard.y_train,
-                    epochs=options.epochs,
+                    epochs=epochs,
                     rng=np.random.default_rng(draws),  # the same batches with each rate
                     hyper={**hyper, RATE: rates[index]},
                 )

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from edgefl.algorithms.measurement import MEAN, MOMENTS, VARIANCE, make_measurement_plan
+from edgefl.algorithms.range_test import FACTORS, LOSSES, prepare_range_test, with_learning_rate
 from edgefl.config import load_config
 from edgefl.data.npz import load_shard
 from edgefl.plan.normalization import has_placeholders, set_normalization
-from edgefl.plan.spec import PREDICT_MIXTURE, decode_plan, load_plan
+from edgefl.plan.spec import PREDICT_MIXTURE, TensorSpec, decode_plan, load_plan
 from edgefl.server.comparison import rank_models
-from edgefl.simulation.measurement import normalize_plan
+from edgefl.simulation.measurement import find_learning_rate, normalize_plan
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import decode_server_state, decode_stored_mixture
 from edgefl.wire import messages
@@ -104,6 +105,7 @@ TOML = """[federation]
 name = "lenet"
 rounds = 2
 min_clients = 2
+range_test = {select}
 
 [model]
 name = "lenet5"
@@ -208,7 +210,12 @@ def test_mqtt_and_simulator_give_the_same_bits(finished_run, plan):
     config = load_config(directory / "federation.toml")
     made, initial = open_built_plan(plan, config)
     shards = {client_id: load_shard(directory / f"{client_id}.npz", num_classes=10) for client_id in IDS}
-    end = simulate(normalize_plan(made, shards, config.seed), initial, shards, config)
+    made = normalize_plan(made, shards, config.seed)
+    if config.range_test:
+        made = find_learning_rate(made, initial, shards, config.seed)
+        result = json.loads((directory / "out" / "result.json").read_text())
+        assert result["learning_rate"] == made.spec.options["learning_rate"] == 0.03
+    end = simulate(made, initial, shards, config)
     state = decode_server_state((directory / "out" / "server_state.safetensors").read_bytes())
     assert set(state.models) == set(end.state.models)
     for model, weights in end.state.models.items():
@@ -269,10 +276,18 @@ def test_every_published_message_and_tensor_is_public(finished_run, plan):
     spec = built.spec
     names = {f"global/{weight.name}" for weight in spec.weights}
     moments = {}  # mean and variance of each channel, in place of the weights
+    losses = {}  # the losses of the range test
+    sent_specs = ()
     if has_placeholders(spec):
         measured = json.loads((directory / "out" / "result.json").read_text())["normalization"]
-        spec = set_normalization(built, measured["mean"], measured["std"]).spec
+        normalized = set_normalization(built, measured["mean"], measured["std"])
         measurement = make_measurement_plan(built).spec
+        _, initial = open_built_plan(plan, load_config(directory / "federation.toml"))
+        tested = prepare_range_test(normalized, initial, 1)[0].spec
+        losses = {LOSSES: tested.weights[-1:]}
+        assert tested.weights == (*spec.weights, TensorSpec(LOSSES, (len(FACTORS),)))
+        spec = with_learning_rate(normalized, 0.03).spec
+        sent_specs = (measurement, tested)
         moments = {MOMENTS: measurement.weights}
         assert {weight.name: weight.shape for weight in measurement.weights} == {MEAN: (1,), VARIANCE: (1,)}
     kinds = set()
@@ -297,11 +312,15 @@ def test_every_published_message_and_tensor_is_public(finished_run, plan):
     }
     updates = join_chunks(published, "chunk")
     blobs = join_chunks(published, "blob")
-    # Two rounds and the measurement, and one empty answer that all devices share
-    assert len(updates) == (2 + len(moments)) * len(IDS) + 1
+    # Two rounds and the measurements, and one empty answer that all devices share
+    assert len(updates) == (2 + len(sent_specs)) * len(IDS) + 1
     for blob in updates.values():
         if f"{MOMENTS}/{MEAN}" in read_header(blob, "")[0]:
             decode_models(blob, moments, "")
+            continue
+        if f"{LOSSES}/{LOSSES}" in read_header(blob, "")[0]:
+            assert set(read_header(blob, "")[0]) == {f"{LOSSES}/{LOSSES}"}
+            decode_models(blob, losses, "")
             continue
         assert set(read_header(blob, "")[0]) in (names, set())
         decode_models(blob, {"global": spec.weights}, "")
@@ -309,9 +328,11 @@ def test_every_published_message_and_tensor_is_public(finished_run, plan):
         if not blob[16:].strip(b"\0"):
             continue  # Random bytes and zeros, with which the aggregator measures the broker's limit
         if "spec" in read_header(blob, "")[0]:
-            assert decode_plan(blob).spec in ((spec, measurement) if moments else (spec,))
+            assert decode_plan(blob).spec in (spec, *sent_specs)
         elif MEAN in read_header(blob, "")[0]:
             decode_weights(blob, moments[MOMENTS], "")
+        elif LOSSES in read_header(blob, "")[0]:
+            assert not decode_weights(blob, tested.weights[-1:], "")[LOSSES].any()
         else:
             assert set(decode_weights(blob, spec.weights, "")) == {weight.name for weight in spec.weights}
 
