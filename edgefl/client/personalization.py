@@ -10,6 +10,7 @@ them. Its last models are then compared, and no earlier ones.
 """
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -43,7 +44,30 @@ RngFactory = Callable[[str], np.random.Generator]
 T = TypeVar("T")
 ORDER_WITHOUT_SELECTION = (MIXTURE_MODEL, FEDERATED_MODEL, LOCAL_MODEL, FINE_TUNED_MODEL)
 """The order without selection: a client ships the first of these models that could be made."""
+SHORT_SHARE = 0.1
+"""A local model whose loss is above this share of ln C is short of training."""
+LARGER_STEPS = (3.0, 9.0)
+"""Factors of the learning rate for a local model that is short of training."""
+MIN_FALL = 0.9
+"""A larger step is used if it brings the loss below this share of the loss without it."""
 LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model that was trained on a client's samples alone.
+
+    Attributes:
+        weights: its weights by name.
+        loss: mean loss of the last epoch.
+    """
+
+    weights: Weights
+    loss: float
+
+
+TrainModel = Callable[[Learner, Weights, Shard, int, float, Callable[[], np.random.Generator]], TrainedModel]
+"""Trains one model, as `train_single` does."""
 
 
 @dataclass(frozen=True)
@@ -253,11 +277,11 @@ def make_candidates(
             failures[name] = str(error)
             return None
 
-    def train_candidate(name: str, start: Weights, epochs: int) -> None:
+    def train_candidate(name: str, start: Weights, epochs: int, train: TrainModel) -> None:
         rate = settings.learning_rate
-        weights = try_make(name, lambda: train_single(learner, start, shard, epochs, rate, make_rng(name)))
-        if weights is not None:
-            models[name] = Peer(PREDICT_SINGLE, weights)
+        trained = try_make(name, lambda: train(learner, start, shard, epochs, rate, lambda: make_rng(name)))
+        if trained is not None:
+            models[name] = Peer(PREDICT_SINGLE, trained.weights)
 
     mixture, after = try_make(
         MIXTURE_MODEL, lambda: algorithm.personalize(broadcast, state, shard, make_rng(""))
@@ -266,9 +290,8 @@ def make_candidates(
         state,
     )
     if LOCAL_START in broadcast.models:
-        train_candidate(
-            LOCAL_MODEL, broadcast.models[LOCAL_START], int(broadcast.scalars[LOCAL_EPOCHS]) + local_epochs
-        )
+        all_epochs = int(broadcast.scalars[LOCAL_EPOCHS]) + local_epochs
+        train_candidate(LOCAL_MODEL, broadcast.models[LOCAL_START], all_epochs, train_to_end)
     federated = mixture.peers.get(FEDERATED_MODEL)
     untrained: Peer | None = None
     if MIXTURE_MODEL in failures:
@@ -283,7 +306,7 @@ def make_candidates(
         peer for peer in (federated, *mixture.peers.values()) if peer and peer.signature == PREDICT_SINGLE
     ]
     if settings.select and shared:
-        train_candidate(FINE_TUNED_MODEL, shared[0].weights, local_epochs)
+        train_candidate(FINE_TUNED_MODEL, shared[0].weights, local_epochs, train_single)
     if MIXTURE_MODEL not in failures:
         models[MIXTURE_MODEL] = Peer(PREDICT_MIXTURE, mixture.weights)
     if not models and untrained is not None:
@@ -294,14 +317,57 @@ def make_candidates(
     return Candidates(models, mixture, after, failures)
 
 
+def train_to_end(
+    learner: Learner,
+    start: Weights,
+    shard: Shard,
+    epochs: int,
+    learning_rate: float,
+    make_rng: Callable[[], np.random.Generator],
+) -> TrainedModel:
+    """Return one model as `train_single` does, with larger steps if it is short of training after all epochs.
+
+    A classifier is short of training if its loss is above a tenth of the loss of a model that guesses. It is
+    then trained again with three times the rate, and with nine times if it is still short. The model with the
+    smaller rate stays unless the loss falls by a tenth: with augmentation, a loss stays high at any rate.
+
+    Args:
+        learner: runs the plan.
+        start: the weights before the training.
+        shard: the client's samples.
+        epochs: number of epochs.
+        learning_rate: step size of the first training.
+        make_rng: makes the generator of each training. All of them draw the same batches and noise.
+
+    Raises:
+        DataError: the samples do not fit the plan.
+        DivergedError: the loss of the first training is not a finite number.
+    """
+    model = train_single(learner, start, shard, epochs, learning_rate, make_rng)
+    if not read_task(learner.spec).is_classification:
+        return model
+    enough = SHORT_SHARE * math.log(max(shard.num_classes, 2))
+    for factor in LARGER_STEPS:
+        if model.loss <= enough:
+            break
+        try:
+            faster = train_single(learner, start, shard, epochs, factor * learning_rate, make_rng)
+        except DivergedError:
+            break
+        if faster.loss > MIN_FALL * model.loss:
+            break
+        model = faster
+    return model
+
+
 def train_single(
     learner: Learner,
     start: Weights,
     shard: Shard,
     epochs: int,
     learning_rate: float,
-    rng: np.random.Generator,
-) -> Weights:
+    make_rng: Callable[[], np.random.Generator],
+) -> TrainedModel:
     """Return one model, trained from these weights on the training samples of a shard.
 
     Args:
@@ -310,13 +376,14 @@ def train_single(
         shard: the client's samples.
         epochs: number of epochs.
         learning_rate: step size.
-        rng: draws the batches and the noise.
+        make_rng: makes the generator that draws the batches and the noise.
 
     Raises:
         DataError: the samples do not fit the plan.
         DivergedError: the loss is not a finite number.
     """
-    trained, _ = learner.fit(
+    rng = make_rng()
+    trained, loss = learner.fit(
         TRAIN_SINGLE,
         start,
         {"x": shard.x_train},
@@ -325,6 +392,7 @@ def train_single(
         rng=rng,
         hyper={"learning_rate": learning_rate},
     )
-    return reestimate_statistics(
-        learner, TRAIN_SINGLE, {**start, **trained}, shard.x_train, shard.y_train, rng
+    weights = {**start, **trained}
+    return TrainedModel(
+        reestimate_statistics(learner, TRAIN_SINGLE, weights, shard.x_train, shard.y_train, rng), loss
     )

@@ -53,10 +53,9 @@ class TrainingSettings:
 
 
 FEW_SAMPLES = 100
-"""Below this number of training samples of a device, the steps are larger."""
-FEW_SAMPLES_RATE = 0.03
+"""Below this number of training samples of a device, an autoencoder takes larger steps."""
 USUAL_RATE = 0.01
-"""The default learning rate of most algorithms, which `FEW_SAMPLES_RATE` replaces."""
+"""The default learning rate of most algorithms, from which a range test starts."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ def choose_settings(model: str, samples_per_device: float) -> TrainingSettings:
     """Return settings for a federation in which the defaults learn little.
 
     Autoencoders get the settings of docs/results/anomalies.md. A device with few samples makes few steps in a
-    round. With three times the default rate, 20 rounds reach what 60 rounds reach without.
+    round, so its steps are larger.
 
     Args:
         model: name of the model.
@@ -117,7 +116,7 @@ def choose_settings(model: str, samples_per_device: float) -> TrainingSettings:
     if model == "conv-autoencoder":
         return TrainingSettings({}, {"learning_rate": 0.1, "momentum": 0.9})
     if model != "autoencoder":
-        return TrainingSettings({}, {"learning_rate": FEW_SAMPLES_RATE} if is_few else {})
+        return TrainingSettings()
     steps: Mapping[str, Any] = {"learning_rate": 0.3}
     if is_few:
         steps = {"epochs": 20, "learning_rate": 1.0}

@@ -34,7 +34,13 @@ def normalize_plan(plan: Plan, shards: Mapping[str, Shard], seed: int) -> Plan:
     return set_normalization(plan, *read_moments(state))
 
 
-def find_learning_rate(plan: Plan, initial: Weights, shards: Mapping[str, Shard], seed: int) -> Plan:
+def find_learning_rate(
+    plan: Plan,
+    initial: Weights,
+    shards: Mapping[str, Shard],
+    seed: int,
+    open_learner: Callable[[Plan], Learner] = LiteRTLearner,
+) -> Plan:
     """Return the plan with the learning rate that a range test over some clients finds.
 
     It is unchanged if the rate of its algorithm cannot be found, see `has_range_test`.
@@ -44,11 +50,12 @@ def find_learning_rate(plan: Plan, initial: Weights, shards: Mapping[str, Shard]
         initial: the initial weights of the federation.
         shards: samples by client id.
         seed: the seed of the federation.
+        open_learner: makes the learner.
     """
     if not has_range_test(plan.spec):
         return plan
     tested = {client_id: shards[client_id] for client_id in draw_test_clients(shards, seed)}
-    state = _play_round(*prepare_range_test(plan, initial, seed), tested, seed, LiteRTLearner)
+    state = _play_round(*prepare_range_test(plan, initial, seed), tested, seed, open_learner)
     return with_found_rate(plan, state)
 
 

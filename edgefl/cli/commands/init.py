@@ -259,12 +259,17 @@ def init(
             err=True,
         )
     samples = _choose_samples(task.samples_config, table, task.config)
+    options = _choose_options(settings, chosen_algorithm, recommended, task.config)
+    # Some algorithms, such as FedMix, have a rate of their own
+    default_rate = find_entry(chosen_algorithm).defaults.get("learning_rate")
+    range_test = normalize and "learning_rate" not in options and default_rate == USUAL_RATE
     config = FederationConfig(
         name=federation_name,
         rounds=rounds,
+        range_test=range_test,
         min_clients=count,
         algorithm=chosen_algorithm,
-        options=_choose_options(settings, chosen_algorithm, recommended, task.config),
+        options=options,
         broker=broker,
         model=table,
         data=DataConfig(task.dataset or "digits"),
@@ -295,6 +300,8 @@ def init(
         chosen["task"] = {"kind", "outputs"} if task.config.kind == REGRESSION else {"kind"}
     if normalize:
         chosen["model"] |= {"normalize"}
+    if range_test:
+        chosen["federation"] |= {"range_test"}
     write_atomic(
         path,
         render_commented_toml(config, chosen, {"algorithm": find_entry(config.algorithm).options}).encode(),
@@ -343,16 +350,8 @@ def init(
 def _choose_options(
     settings: TrainingSettings, algorithm: str, recommended: str, task: TaskConfig
 ) -> Mapping[str, Any]:
-    """Return the options of the algorithm that suit the model and the number of samples.
-
-    A rate for few samples replaces only the usual default. FedMix, for example, has another one.
-    """
-    from edgefl.algorithms.registry import find_entry
-
-    if not task.is_classification:
-        return settings.algorithm_options if algorithm == recommended else {}
-    default = getattr(find_entry(algorithm).options(), "learning_rate", None)
-    return settings.algorithm_options if default == USUAL_RATE else {}
+    """Return the options of the algorithm that suit the model and the number of samples."""
+    return settings.algorithm_options if task.is_classification or algorithm == recommended else {}
 
 
 def _choose_samples(samples: SamplesConfig, model: ModelConfig, task: TaskConfig) -> SamplesConfig:

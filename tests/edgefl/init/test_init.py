@@ -112,21 +112,22 @@ def test_devices_measure_mean_and_std_except_for_anomalies(
 
 
 @pytest.mark.parametrize(
-    ("count", "algorithm", "options"),
+    ("options", "range_test"),
     [
-        (60, "fedavg", {"learning_rate": 0.03}),
-        (60, "clustered", {"learning_rate": 0.03}),
-        (60, "fedmix", {}),  # its default is no usual one
-        (150, "fedavg", {}),
+        (("--num-classes", "4"), True),
+        (("--num-classes", "4", "--algorithm", "clustered"), True),
+        (("--num-classes", "4", "--algorithm", "fedmix"), False),  # it has a rate of its own
+        (("--task", "regression", "--model", "autoencoder"), False),  # so has the recipe of this model
+        (("--task", "anomaly"), False),
     ],
 )
-def test_few_samples_get_larger_steps(
-    count: int, algorithm: str, options: dict[str, float], working_directory: Path
+def test_devices_find_the_learning_rate_unless_it_is_set(
+    options: tuple[str, ...], range_test: bool, working_directory: Path
 ) -> None:
-    save_samples(working_directory / "pi-1.npz", (8, 2), 3, count)
-    command = ["init", "--yes", "--data", "pi-1.npz", "--algorithm", algorithm]
-    assert cli.run_command(command) == 0
-    assert load_config(working_directory / "federation.toml").options == options
+    assert cli.run_command(["init", "--yes", "--input-shape", "64,3", *options]) == 0
+    config = load_config(working_directory / "federation.toml")
+    assert config.range_test is range_test
+    assert not (range_test and "learning_rate" in config.options)
 
 
 def test_options_answer_the_questions(working_directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
