@@ -192,4 +192,4 @@ def make_measurement(learner: Learner | None, options: MeasurementOptions) -> Al
     )
 
 
-ENTRY = Entry(MeasurementOptions, make_measurement, lambda network, options: (), "edgefl")
+MEASUREMENT_ENTRY = Entry(MeasurementOptions, make_measurement, lambda network, options: (), "edgefl")

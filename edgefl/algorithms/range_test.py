@@ -43,7 +43,7 @@ CLEAR_SHARE = 0.95
 """A loss of less than this share of another one is clearly lower."""
 UNTRIED = 1e9
 """Stands for the loss of a rate that diverged, or that a client did not try."""
-MIN_STEPS = 30
+MIN_TEST_STEPS = 30
 """Minimum number of steps with each rate. After fewer, the losses are still near the one of the start."""
 MAX_CLIENTS = 9
 CHOSEN = "chosen"
@@ -138,7 +138,7 @@ def draw_test_clients(clients: Iterable[str], seed: int) -> tuple[str, ...]:
     return tuple(sorted(rng.permutation(sorted(clients))[:MAX_CLIENTS].tolist()))
 
 
-def with_found_rate(plan: Plan, state: ServerState) -> Plan:
+def with_chosen_rate(plan: Plan, state: ServerState) -> Plan:
     """Return the plan of the federation with the rate that the range test found.
 
     Args:
@@ -224,7 +224,7 @@ def make_range_test(learner: Learner | None, options: RangeTestOptions) -> Algor
         signature = learner.spec.find_signature(TRAIN)
         hyper = {name: getattr(options, name) for name in signature.hyper if hasattr(options, name)}
         rates = list_rates(learner.spec)
-        epochs = extend_epochs(options.epochs, MIN_STEPS, len(shard.y_train), signature.batch_size)
+        epochs = extend_epochs(options.epochs, MIN_TEST_STEPS, len(shard.y_train), signature.batch_size)
         draws = int(rng.integers(2**63))
 
         def train(index: int) -> float:
@@ -277,7 +277,7 @@ def make_range_test(learner: Learner | None, options: RangeTestOptions) -> Algor
     )
 
 
-ENTRY = Entry(
+RANGE_TEST_ENTRY = Entry(
     RangeTestOptions,
     make_range_test,
     lambda network, options: (),

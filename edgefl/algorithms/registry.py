@@ -35,8 +35,8 @@ def _load_entries() -> Iterator[tuple[str, Entry]]:
 
 REGISTRY: Mapping[str, Entry] = dict(sorted(_load_entries()))
 EARLY_ALGORITHMS: Mapping[str, Entry] = {
-    measurement.MEASUREMENT_ALGORITHM: measurement.ENTRY,
-    range_test.RANGE_TEST_ALGORITHM: range_test.ENTRY,
+    measurement.MEASUREMENT_ALGORITHM: measurement.MEASUREMENT_ENTRY,
+    range_test.RANGE_TEST_ALGORITHM: range_test.RANGE_TEST_ENTRY,
 }
 """Algorithms that run before round 1. No configuration can choose them."""
 

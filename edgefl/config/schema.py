@@ -434,7 +434,7 @@ class FederationConfig:
         least_rounds: the rounds end after at least this many, when the devices' accuracy had no new maximum
             for ten rounds. 0 plays all rounds. It needs evaluate.
         range_test: a few devices try learning rates before round 1, from a tenth to ten times the one of the
-            algorithm, and the federation uses the rate that most of them learn best with.
+            algorithm. The federation uses the median of their votes.
         clients_per_round: number of online devices that train in a round. 0 means all.
         min_clients: number of devices that must be online before the first round opens.
         clients: ids of the devices that may take part. An empty list admits every device that the broker

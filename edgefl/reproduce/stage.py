@@ -254,7 +254,7 @@ class StageRunner:
             evaluate_every=stage.evaluate_every,
         )
         records = [] if stage.after else run.read_records()
-        summary = summarize_run(config, simulation, records, shared, run.read_found_values())
+        summary = summarize_run(config, simulation, records, shared, run.read_measured_values())
         began = process_time()
         if stage.measure_models:
             dataset = shared.shards.dataset

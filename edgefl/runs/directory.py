@@ -12,7 +12,7 @@ from typing import Any
 
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError, PlanError, StateError
-from edgefl.plan.found_values import list_found_values
+from edgefl.plan.measured_values import list_measured_values
 from edgefl.plan.spec import INITIAL_FILE, Plan, load_plan
 from edgefl.runs.round_records import read_round_records
 from edgefl.runs.states import FileStates
@@ -165,8 +165,10 @@ class RunDirectory:
             raise PlanError(f"{self.files.plan}: {error}") from error
         return plan, decode_initial_weights(initial.read_bytes(), plan.spec, str(initial))
 
-    def read_found_values(self) -> dict[str, Any]:
-        """Return what was measured before round 1, see `list_found_values`, or nothing without a plan.
+    def read_measured_values(self) -> dict[str, Any]:
+        """Return the values that were measured before round 1, see `list_measured_values`.
+
+        They are empty without a plan.
 
         Raises:
             PlanError: as in `read_plan`.
@@ -176,7 +178,7 @@ class RunDirectory:
         if plan_and_weights is None:
             return {}
         config = self.read_note()["config"]
-        return list_found_values(plan_and_weights[0].spec, bool(config and config.get("range_test")))
+        return list_measured_values(plan_and_weights[0].spec, bool(config and config.get("range_test")))
 
     def read_records(self) -> tuple[Mapping[str, Any], ...]:
         """Return the record of each round, see `read_round_records`."""

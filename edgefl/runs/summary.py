@@ -142,7 +142,7 @@ def summarize_run(
     simulation: Simulation,
     records: Sequence[Mapping[str, Any]],
     partitioned: "PartitionedDataset",
-    found: Mapping[str, Any],
+    measured: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the content of summary.json. Numbers that are not finite become None.
 
@@ -151,7 +151,7 @@ def summarize_run(
         simulation: the result of the federation.
         records: the record of each round, see `RunDirectory.read_records`.
         partitioned: the data set of the federation.
-        found: what was measured before round 1, see `edgefl.plan.found_values.list_found_values`.
+        measured: what was measured before round 1, see `edgefl.plan.measured_values.list_measured_values`.
 
     Raises:
         ModuleNotFoundError: `[privacy]` is on, and the extra `dp` is not installed.
@@ -188,7 +188,7 @@ def summarize_run(
             **summarize_spending(config, simulation.state.round - 1),
             "holds_against": "those who do not know the seed",
         }
-    summary |= found
+    summary |= measured
     explanations = [line for line in explain_clusters(simulation.state) if line]
     if explanations:
         summary["clustering"] = explanations

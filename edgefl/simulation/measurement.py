@@ -8,7 +8,7 @@ from edgefl.algorithms.range_test import (
     draw_test_clients,
     has_range_test,
     prepare_range_test,
-    with_found_rate,
+    with_chosen_rate,
 )
 from edgefl.learner.base import Learner
 from edgefl.learner.litert import LiteRTLearner
@@ -56,7 +56,7 @@ def find_learning_rate(
         return plan
     tested = {client_id: shards[client_id] for client_id in draw_test_clients(shards, seed)}
     state = _play_round(*prepare_range_test(plan, initial, seed), tested, seed, open_learner)
-    return with_found_rate(plan, state)
+    return with_chosen_rate(plan, state)
 
 
 def _play_round(

@@ -172,7 +172,7 @@ def make_result(
     losses: Sequence[float | None],
     seconds: float,
     verdict: FederationVerdict,
-    found: Mapping[str, Any],
+    measured: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the content of `result.json`.
 
@@ -186,7 +186,7 @@ def make_result(
         losses: median training loss of each round. None for a round without a loss.
         seconds: duration of the federation in seconds.
         verdict: verdict on the federation.
-        found: what was measured before round 1, see `edgefl.plan.found_values.list_found_values`.
+        measured: what was measured before round 1, see `edgefl.plan.measured_values.list_measured_values`.
     """
     private = {"privacy": accountant.summarize_spending(config, len(losses))} if config.privacy.is_on else {}
     return {
@@ -202,7 +202,7 @@ def make_result(
         "clients": clients,
         "dropped": [{"round": d.round, "id": d.client_id, "reason": d.reason} for d in dropped],
         "left_out": [{"round": number, "id": client_id} for client_id, number in left_out.items()],
-        **found,
+        **measured,
         **private,
     }
 

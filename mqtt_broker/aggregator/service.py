@@ -22,11 +22,11 @@ from edgefl.algorithms.range_test import (
     draw_test_clients,
     has_range_test,
     prepare_range_test,
-    with_found_rate,
+    with_chosen_rate,
 )
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError, LinkError, StateError
-from edgefl.plan.found_values import list_found_values
+from edgefl.plan.measured_values import list_measured_values
 from edgefl.plan.normalization import (
     format_normalization,
     has_placeholders,
@@ -244,9 +244,9 @@ class Aggregator:
         """Set what a measurement found in the plan."""
         if measurement.plan.spec.algorithm == RANGE_TEST_ALGORITHM:
             before = self._plan.spec.options["learning_rate"]
-            self._plan = with_found_rate(self._plan, state)
-            found = self._plan.spec.options["learning_rate"]
-            LOGGER.info(f"range test over the devices: learning_rate = {found:g}, the default is {before:g}")
+            self._plan = with_chosen_rate(self._plan, state)
+            rate = self._plan.spec.options["learning_rate"]
+            LOGGER.info(f"range test over the devices: learning_rate = {rate:g}, the default is {before:g}")
             return
         self._plan = set_normalization(self._plan, *read_moments(state))
         measured = format_normalization(read_normalization(self._plan.spec))
@@ -424,7 +424,7 @@ class Aggregator:
             journal.read_losses(action.opened.phase),
             time.time() - started,
             verdict,
-            list_found_values(self._plan.spec, self._config.range_test),
+            list_measured_values(self._plan.spec, self._config.range_test),
         )
         save_result(result, self._out)
         save_state(action.state, self._out)

@@ -206,7 +206,7 @@ def simulate(
             if layers_over:
                 _save_layers(run, config, shared, layers_over)
             records = run.read_records()
-            summary = summarize_run(config, simulation, records, shared, run.read_found_values())
+            summary = summarize_run(config, simulation, records, shared, run.read_measured_values())
             if fleet:
                 summary["fleet"] = summarize_fleet(fleet, records)
             log(len(records), extract_figure_scalars(summary["figures"]))

@@ -21,7 +21,7 @@ from edgefl.algorithms.range_test import (
     make_range_test,
     prepare_range_test,
     try_rates,
-    with_found_rate,
+    with_chosen_rate,
 )
 from edgefl.errors import DataError
 from edgefl.plan.spec import Plan
@@ -143,8 +143,8 @@ def test_client_finds_that_a_linear_model_learns_faster_with_ten_times_the_rate(
     np.testing.assert_array_equal(report().deltas[LOSSES][LOSSES], losses)
     assert all(np.array_equal(initial[name], before[name]) for name in initial)
     after = algorithm.aggregate(state, [update])
-    assert with_found_rate(plan, after).spec.options["learning_rate"] == 0.2
-    assert with_found_rate(plan, after).spec.options["momentum"] == 0.9
+    assert with_chosen_rate(plan, after).spec.options["learning_rate"] == 0.2
+    assert with_chosen_rate(plan, after).spec.options["momentum"] == 0.9
 
 
 def test_rate_that_diverges_counts_as_the_highest_loss():
@@ -156,7 +156,7 @@ def test_rate_that_diverges_counts_as_the_highest_loss():
         algorithm.broadcast(state, "pi-1"), ClientState(), make_shard(), "pi-1", np.random.default_rng(3)
     )
     assert (update.deltas[LOSSES][LOSSES] == UNTRIED).all()
-    assert with_found_rate(plan, algorithm.aggregate(state, [update])).spec.options["learning_rate"] == 0.02
+    assert with_chosen_rate(plan, algorithm.aggregate(state, [update])).spec.options["learning_rate"] == 0.02
 
 
 def test_an_algorithm_that_trains_mixtures_has_no_range_test():

@@ -6,7 +6,7 @@ from edgefl.plan.normalization import read_normalization
 from edgefl.plan.spec import PlanSpec
 
 
-def list_found_values(spec: PlanSpec, range_test: bool) -> dict[str, Any]:
+def list_measured_values(spec: PlanSpec, range_test: bool) -> dict[str, Any]:
     """Return the values of a plan that were measured, or that stand for measured ones.
 
     Args:
