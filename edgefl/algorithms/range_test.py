@@ -6,8 +6,8 @@ loss of the last epoch for each rate, which is a vote for one rate. The result i
 votes, so fewer than half of the clients cannot move it beyond the votes of the others. `docs/threat-model.md`
 lists what a client sends.
 
-A rate that trains one client well may still be too large for the mean of all clients, as with a large
-momentum. The first rounds are the check of that: see `edgefl.server.divergence`.
+A rate that trains one client well may still be too large for the mean of all clients. If the federation
+diverges, it starts again with the algorithm's own rate.
 
 Source: Smith, Cyclical Learning Rates for Training Neural Networks, WACV 2017, section 3.3.
 """
@@ -148,6 +148,17 @@ def with_chosen_rate(plan: Plan, state: ServerState) -> Plan:
     return with_learning_rate(plan, list_rates(plan.spec)[int(state.scalars[CHOSEN])])
 
 
+def keep_rate(state: ServerState) -> ServerState:
+    """Return the server state after a range test that found the algorithm's own rate.
+
+    Args:
+        state: the first server state of the range test.
+    """
+    return replace(
+        state, round=state.round + 1, phase=PHASE_DONE, models={}, scalars={CHOSEN: float(DEFAULT)}
+    )
+
+
 def with_learning_rate(plan: Plan, rate: float) -> Plan:
     """Return the plan with another rate of its algorithm.
 
@@ -156,6 +167,21 @@ def with_learning_rate(plan: Plan, rate: float) -> Plan:
         rate: the rate.
     """
     return replace(plan, spec=replace(plan.spec, options={**plan.spec.options, RATE: rate}))
+
+
+def describe_lowered_rate(error: DivergedError, spec: PlanSpec, configured: PlanSpec) -> str:
+    """Return a warning that a federation starts again with the algorithm's own rate.
+
+    Args:
+        error: how the training diverged.
+        spec: the spec of the plan with the rate that the range test chose.
+        configured: the spec with the algorithm's own rate.
+    """
+    reason = str(error).partition(";")[0]
+    return (
+        f"{reason}; the range test chose learning_rate = {spec.options[RATE]:g}, and the federation starts "
+        f"again with {configured.options[RATE]:g}"
+    )
 
 
 def try_rates(train: Callable[[int], float]) -> Array:
@@ -254,9 +280,7 @@ def make_range_test(learner: Learner | None, options: RangeTestOptions) -> Algor
                 "range_test = false"
             )
         chosen = votes[(len(votes) - 1) // 2]
-        return replace(
-            state, round=state.round + 1, phase=PHASE_DONE, models={}, scalars={CHOSEN: float(chosen)}
-        )
+        return replace(keep_rate(state), scalars={CHOSEN: float(chosen)})
 
     def personalize(
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator

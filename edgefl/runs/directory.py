@@ -247,6 +247,18 @@ class RunDirectory:
             self._saved = time.monotonic()
         self.states.set_round(state.round)
 
+    def forget_rounds(self) -> None:
+        """Remove the state and the records of all rounds, so that the run starts again with round 1."""
+        for path in (
+            self.files.server_state,
+            self.files.rounds,
+            self.files.clusters,
+            self.files.client_models(round=self._last),
+        ):
+            path.unlink(missing_ok=True)
+        self.state, self.sent_models, self._last = None, {}, 0
+        self.states = FileStates(self.files, 0)
+
     def count_free_bytes(self) -> int:
         """Return the number of free bytes on the disk of the run."""
         return shutil.disk_usage(self.files.root).free

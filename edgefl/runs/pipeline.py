@@ -16,12 +16,13 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.algorithms.registry import check_plan_options
+from edgefl.algorithms.range_test import RATE, describe_lowered_rate, with_learning_rate
+from edgefl.algorithms.registry import check_plan_options, resolve_algorithm_options
 from edgefl.config import FederationConfig, SamplesConfig, with_simulated_clients
 from edgefl.data.dataset import as_float
 from edgefl.data.mapped_shards import MappedShards, map_dataset
 from edgefl.data.partitions.client_partition import ClientPartition
-from edgefl.errors import EdgeflError
+from edgefl.errors import DivergedError, EdgeflError
 from edgefl.loggers.scalars import Write, extract_round_scalars
 from edgefl.models import list_models
 from edgefl.models.input_scaling import InputScaling, choose_samples, describe_scaling, find_scaling
@@ -234,6 +235,25 @@ def load_or_build_plan(
     return plan_and_weights
 
 
+def _lower_rate(run: RunDirectory, plan: Plan, config: FederationConfig, error: DivergedError) -> Plan:
+    """Return the plan with the algorithm's own rate, with which the run starts again after a divergence.
+
+    Args:
+        run: the directory of the run. Its rounds are removed.
+        plan: the plan of the run.
+        config: the configuration of the federation.
+        error: how the training diverged. It is raised again unless a range test chose a larger rate.
+    """
+    rate = resolve_algorithm_options(config).get(RATE, 0.0)
+    if not config.range_test or plan.spec.options.get(RATE, 0.0) <= rate:
+        raise error
+    configured = with_learning_rate(plan, rate)
+    LOGGER.warning(describe_lowered_rate(error, plan.spec, configured.spec))
+    run.forget_rounds()
+    save_plan(configured, run.files.plan)
+    return configured
+
+
 def play_run(
     run: RunDirectory,
     config: FederationConfig,
@@ -276,51 +296,60 @@ def play_run(
     Raises:
         PlanError: as in `load_or_build_plan`.
         StateError: a file of the run is damaged or cannot be written.
+        DivergedError: training diverged. If a range test chose a larger rate than the algorithm's own, the
+            run starts again with this one instead.
         EdgeflError: any other error of `load_or_build_plan` or `simulate`.
     """
     plan, initial = load_or_build_plan(run, config, partitioned.shards)
     dataset = partitioned.shards.dataset
-    traffic = CommunicationCost(run.sent_models, config.codec, config.task_settings)
-    if progress:
-        progress.begin(run.state.round - 1 if run.state else 0)
 
-    def save(state: ServerState, record: Record) -> None:
-        run.save_round(state, record, traffic.sent_models, last=state.round > config.rounds)
-        if log:
-            log(record.round, extract_round_scalars(asdict(record)))
+    def play(plan: Plan) -> Simulation:
+        traffic = CommunicationCost(run.sent_models, config.codec, config.task_settings)
         if progress:
-            progress(state, record)
+            progress.begin(run.state.round - 1 if run.state else 0)
 
-    done = 0
+        def save(state: ServerState, record: Record) -> None:
+            run.save_round(state, record, traffic.sent_models, last=state.round > config.rounds)
+            if log:
+                log(record.round, extract_round_scalars(asdict(record)))
+            if progress:
+                progress(state, record)
 
-    def count(client_id: str, result: ClientResult) -> ClientResult:
-        nonlocal done
-        done += 1
-        if progress:
-            progress.report_client(done, len(partitioned.shards))
-        return keep_result(client_id, result)
+        done = 0
 
-    records = () if start else run.read_records()
-    if divergence := find_recorded_divergence(records, config, plan.spec):
-        raise FederationDivergedError(divergence)
-    test = (as_float(dataset.x_test), dataset.y_test) if measure_test else None
-    return simulate(
-        plan,
-        initial,
-        partitioned.shards,
-        config,
-        processes=processes,
-        open_engine=open_engine,
-        test=test,
-        start=start or run.state,
-        states=run.states if states is None else states,
-        traffic=traffic,
-        progress=save,
-        keep_result=count,
-        evaluate_every=evaluate_every,
-        losses=[record["loss"] for record in records],
-        without_rounds=without_rounds,
-    )
+        def count(client_id: str, result: ClientResult) -> ClientResult:
+            nonlocal done
+            done += 1
+            if progress:
+                progress.report_client(done, len(partitioned.shards))
+            return keep_result(client_id, result)
+
+        records = () if start else run.read_records()
+        if divergence := find_recorded_divergence(records, config, plan.spec):
+            raise FederationDivergedError(divergence)
+        test = (as_float(dataset.x_test), dataset.y_test) if measure_test else None
+        return simulate(
+            plan,
+            initial,
+            partitioned.shards,
+            config,
+            processes=processes,
+            open_engine=open_engine,
+            test=test,
+            start=start or run.state,
+            states=run.states if states is None else states,
+            traffic=traffic,
+            progress=save,
+            keep_result=count,
+            evaluate_every=evaluate_every,
+            losses=[record["loss"] for record in records],
+            without_rounds=without_rounds,
+        )
+
+    try:
+        return play(plan)
+    except DivergedError as error:
+        return play(_lower_rate(run, plan, config, error))
 
 
 def play_fleet(
@@ -358,46 +387,53 @@ def play_fleet(
     """
     plan, initial = load_or_build_plan(run, config, partitioned.shards)
     dataset = partitioned.shards.dataset
-    if progress:
-        progress.begin(0)
-    results: dict[str, ClientResult] = {}
 
-    def save(state: ServerState, record: Record) -> None:
-        run.save_round(state, record, {}, last=state.round > config.rounds)
-        if log:
-            log(record.round, extract_round_scalars(asdict(record)))
+    def play(plan: Plan) -> tuple[Simulation, FleetFigures]:
         if progress:
-            progress(state, record)
+            progress.begin(0)
+        results: dict[str, ClientResult] = {}
 
-    def count(client_id: str, result: ClientResult) -> ClientResult:
-        results[client_id] = keep_result(client_id, result)
-        if progress:
-            progress.report_client(len(results), len(partitioned.shards))
-        return results[client_id]
+        def save(state: ServerState, record: Record) -> None:
+            run.save_round(state, record, {}, last=state.round > config.rounds)
+            if log:
+                log(record.round, extract_round_scalars(asdict(record)))
+            if progress:
+                progress(state, record)
 
-    test = as_float(dataset.x_test), dataset.y_test
-    federation = SimulatedFederation(plan, config.seed, partitioned.shards, test)
-    counts = {
-        client_id: len(partitioned.shards[client_id].y_train) for client_id in sorted(partitioned.shards)
-    }
-    with (open_engine or partial(_open_local_engine, processes))(federation) as engine:
-        trainer = EngineTrainer(plan, engine, counts, count)
-        state, figures = simulate_fleet(
-            plan,
-            initial,
-            config,
-            counts,
-            trainer,
-            log=lambda hours, line: LOGGER.info("%.2f h: %s", hours, line),
-            progress=save,
-        )
-    records = run.read_records()
-    losses = [record["loss"] for record in records]
-    accuracy = read_median_accuracy(records[-1]) if records else math.nan
-    if warning := explain_no_progress(losses, read_num_classes(plan.spec) or 0, accuracy):
-        LOGGER.warning(warning)
-    sorted_results = {client_id: results[client_id] for client_id in sorted(results)}
-    return Simulation(state, sorted_results), figures
+        def count(client_id: str, result: ClientResult) -> ClientResult:
+            results[client_id] = keep_result(client_id, result)
+            if progress:
+                progress.report_client(len(results), len(partitioned.shards))
+            return results[client_id]
+
+        test = as_float(dataset.x_test), dataset.y_test
+        federation = SimulatedFederation(plan, config.seed, partitioned.shards, test)
+        counts = {
+            client_id: len(partitioned.shards[client_id].y_train) for client_id in sorted(partitioned.shards)
+        }
+        with (open_engine or partial(_open_local_engine, processes))(federation) as engine:
+            trainer = EngineTrainer(plan, engine, counts, count)
+            state, figures = simulate_fleet(
+                plan,
+                initial,
+                config,
+                counts,
+                trainer,
+                log=lambda hours, line: LOGGER.info("%.2f h: %s", hours, line),
+                progress=save,
+            )
+        records = run.read_records()
+        losses = [record["loss"] for record in records]
+        accuracy = read_median_accuracy(records[-1]) if records else math.nan
+        if warning := explain_no_progress(losses, read_num_classes(plan.spec) or 0, accuracy):
+            LOGGER.warning(warning)
+        sorted_results = {client_id: results[client_id] for client_id in sorted(results)}
+        return Simulation(state, sorted_results), figures
+
+    try:
+        return play(plan)
+    except DivergedError as error:
+        return play(_lower_rate(run, plan, config, error))
 
 
 def _open_local_engine(processes: int, federation: SimulatedFederation) -> Engine:

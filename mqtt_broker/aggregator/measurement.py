@@ -24,10 +24,10 @@ from edgefl.transport.link import Link, Message
 from edgefl.types import ServerState
 from edgefl.wire.topics import FederationTopics
 from mqtt_broker.aggregator.driver import Driver, Hooks
-from mqtt_broker.aggregator.journal import Journal
+from mqtt_broker.aggregator.journal import FederationStart, Journal
 from mqtt_broker.aggregator.messages import OtherAggregatorError
 from mqtt_broker.aggregator.pauses import read_paused_clients
-from mqtt_broker.aggregator.results import load_state
+from mqtt_broker.aggregator.results import load_state, save_state
 from mqtt_broker.aggregator.resume import check_single_aggregator, resume_or_start
 from mqtt_broker.aggregator.storage import Storage
 
@@ -119,10 +119,7 @@ def run_measurement(
     config = make_measurement_config(config, measured.spec)
     directory = measurement.directory
     with Journal(directory) as journal:
-        existing = journal.read_start()
-        settings = f"{measured.id} in session {federation}"
-        is_other = existing is not None and journal.parse_settings(existing).get("plan") != settings
-        started, resumed = resume_or_start(journal, config, settings, directory, is_other)
+        started, resumed = _resume_or_start(journal, config, measurement, federation)
         if not started.is_done:
             storage = Storage(directory, journal)
             server = RoundServer(
@@ -171,6 +168,38 @@ def run_measurement(
     if state is None:
         raise StateError(f"{directory} has no measured values; start again with --fresh")
     return started.session, state
+
+
+def replace_measurement(
+    config: FederationConfig, measurement: Measurement, state: ServerState, federation: str
+) -> tuple[str, ServerState]:
+    """Store a server state in place of a measurement, and return the session and the state.
+
+    Args:
+        config: the configuration of the federation.
+        measurement: what is not measured.
+        state: the server state after it.
+        federation: the session of the federation.
+
+    Raises:
+        StateError: the directory cannot be written.
+    """
+    config = make_measurement_config(config, measurement.plan.spec)
+    with Journal(measurement.directory) as journal:
+        started, _ = _resume_or_start(journal, config, measurement, federation)
+        save_state(state, measurement.directory)
+        journal.finish()
+    return started.session, state
+
+
+def _resume_or_start(
+    journal: Journal, config: FederationConfig, measurement: Measurement, federation: str
+) -> tuple[FederationStart, bool]:
+    """Return the start of a measurement for a session of the federation, and whether it is resumed."""
+    existing = journal.read_start()
+    settings = f"{measurement.plan.id} in session {federation}"
+    is_other = existing is not None and journal.parse_settings(existing).get("plan") != settings
+    return resume_or_start(journal, config, settings, measurement.directory, is_other)
 
 
 def _aggregate(algorithm: Algorithm, storage: Storage, state: ServerState) -> ServerState:

@@ -19,8 +19,11 @@ from edgefl.algorithms.cohort import choose_task_clients
 from edgefl.algorithms.measurement import prepare_measurement, read_moments
 from edgefl.algorithms.range_test import (
     RANGE_TEST_ALGORITHM,
+    RATE,
+    describe_lowered_rate,
     draw_test_clients,
     has_range_test,
+    keep_rate,
     prepare_range_test,
     with_chosen_rate,
 )
@@ -58,8 +61,8 @@ from edgefl.wire.topics import FederationTopics
 from edgefl.wire.url import hide_password
 from mqtt_broker.aggregator.cluster_telemetry import ClusterTelemetry
 from mqtt_broker.aggregator.driver import Driver, Hooks
-from mqtt_broker.aggregator.journal import Journal
-from mqtt_broker.aggregator.measurement import Measurement, run_measurement
+from mqtt_broker.aggregator.journal import FederationStart, Journal
+from mqtt_broker.aggregator.measurement import Measurement, replace_measurement, run_measurement
 from mqtt_broker.aggregator.messages import OtherAggregatorError
 from mqtt_broker.aggregator.noise_key import load_noise_key
 from mqtt_broker.aggregator.pauses import read_paused_clients
@@ -127,7 +130,8 @@ class Aggregator:
         check_privacy(algorithm, config)
         check_secagg_config(algorithm, config)
         self._config = accountant.limit_to_budget(config)
-        self._plan = plan
+        self._plan = self._configured_plan = plan
+        self._keeps_rate = False
         self._topics = FederationTopics(config.name)
 
     def run(self, broker: str, *, take_over: bool = False, fresh: bool = False) -> dict[str, Any]:
@@ -151,58 +155,81 @@ class Aggregator:
         """
         with Journal(self._out) as journal:
             started, resumed = resume_or_start(journal, self._config, self._plan.id, self._out, fresh)
-            session = started.session
-            run = journal.begin_run(
-                max(time.time_ns() // 10**6, self._read_last_start(broker) + 1 if take_over else 0)
-            )
-            sessions = [session]
-            if not started.is_done:
-                for measurement in self._list_measurements():
-                    if journal.read_last_number() and not measurement.directory.exists():
-                        raise StateError(
-                            f"{measurement.directory} is missing, which has what the devices measured before "
-                            "round 1; restore it from a backup, or start again with --fresh"
-                        )
-                    measuring, state = run_measurement(
-                        self._config,
-                        measurement,
-                        self._out,
-                        self._trust,
-                        lambda name, will: self._open_link(broker, name, will),
-                        self._show_progress,
-                        federation=session,
-                        earlier=sessions,
-                        start=run,
-                        take_over=take_over,
-                    )
-                    self._use_measured(measurement, state)
-                    sessions.append(measuring)
-                    run = journal.begin_run(run)  # a later start, because devices order tasks by it
-                self._config = replace(self._config, chunk_bytes=self._choose_chunk_bytes(broker))
-            storage = Storage(self._out, journal)
-            server, aggregate = self._make_server(
-                journal,
-                storage,
-                session,
-                run,
-                resumed and not started.is_done,
-                gathers_online=len(sessions) > 1,
-            )
-            stopped = self._trust.encode(replace(server.make_stopped_state(), ts=time.time()))
-            # The client id is not the session, which every device reads. A second connection with the same
-            # client id would disconnect the aggregator
-            name = f"edgefl-aggregator-{secrets.token_hex(8)}"
-            link = self._open_link(broker, name, Message(self._topics.state, stopped, retained=True))
             try:
-                check_single_aggregator(link, self._topics, sessions, take_over)
-                if started.is_done:
-                    done = self._trust.encode(replace(server.make_done_state(), ts=time.time()))
-                    return self._announce_again(link, session, done)
-                # The broker may retain the verdict of an earlier federation
-                link.publish(self._topics.verdict, b"", retain=True)
-                return self._lead(link, server, aggregate, journal, storage, session, started.started)
-            finally:
-                link.close()
+                return self._run_session(broker, journal, started, resumed, take_over)
+            except FederationDivergedError as error:
+                if not self._can_lower_rate():
+                    raise
+                LOGGER.warning(describe_lowered_rate(error, self._plan.spec, self._configured_plan.spec))
+            self._keeps_rate, self._plan = True, self._configured_plan
+            started, resumed = resume_or_start(journal, self._config, self._plan.id, self._out, fresh=True)
+            return self._run_session(broker, journal, started, resumed, take_over)
+
+    def _can_lower_rate(self) -> bool:
+        """Return whether a range test found a larger rate than the configuration has."""
+        rate, configured = (plan.spec.options.get(RATE, 0.0) for plan in (self._plan, self._configured_plan))
+        return bool(rate > configured)
+
+    def _run_session(
+        self, broker: str, journal: Journal, started: FederationStart, resumed: bool, take_over: bool
+    ) -> dict[str, Any]:
+        """Lead one session of the federation to its end and return the result."""
+        session = started.session
+        run = journal.begin_run(
+            max(time.time_ns() // 10**6, self._read_last_start(broker) + 1 if take_over else 0)
+        )
+        sessions = [session]
+        if not started.is_done:
+            for measurement in self._list_measurements():
+                if journal.read_last_number() and not measurement.directory.exists():
+                    raise StateError(
+                        f"{measurement.directory} is missing, which has what the devices measured before "
+                        "round 1; restore it from a backup, or start again with --fresh"
+                    )
+                is_range_test = measurement.plan.spec.algorithm == RANGE_TEST_ALGORITHM
+                if self._keeps_rate and is_range_test:
+                    replace_measurement(self._config, measurement, keep_rate(measurement.initial), session)
+                    break
+                measuring, state = run_measurement(
+                    self._config,
+                    measurement,
+                    self._out,
+                    self._trust,
+                    lambda name, will: self._open_link(broker, name, will),
+                    self._show_progress,
+                    federation=session,
+                    earlier=sessions,
+                    start=run,
+                    take_over=take_over,
+                )
+                self._use_measured(measurement, state)
+                sessions.append(measuring)
+                run = journal.begin_run(run)  # a later start, because devices order tasks by it
+            self._config = replace(self._config, chunk_bytes=self._choose_chunk_bytes(broker))
+        storage = Storage(self._out, journal)
+        server, aggregate = self._make_server(
+            journal,
+            storage,
+            session,
+            run,
+            resumed and not started.is_done,
+            gathers_online=len(sessions) > 1,
+        )
+        stopped = self._trust.encode(replace(server.make_stopped_state(), ts=time.time()))
+        # The client id is not the session, which every device reads. A second connection with the same
+        # client id would disconnect the aggregator
+        name = f"edgefl-aggregator-{secrets.token_hex(8)}"
+        link = self._open_link(broker, name, Message(self._topics.state, stopped, retained=True))
+        try:
+            check_single_aggregator(link, self._topics, sessions, take_over)
+            if started.is_done:
+                done = self._trust.encode(replace(server.make_done_state(), ts=time.time()))
+                return self._announce_again(link, session, done)
+            # The broker may retain the verdict of an earlier federation
+            link.publish(self._topics.verdict, b"", retain=True)
+            return self._lead(link, server, aggregate, journal, storage, session, started.started)
+        finally:
+            link.close()
 
     def _list_measurements(self) -> Iterator[Measurement]:
         """Yield what to measure before round 1. The plan must have the values of one before the next."""
@@ -243,9 +270,9 @@ class Aggregator:
     def _use_measured(self, measurement: Measurement, state: ServerState) -> None:
         """Set what a measurement found in the plan."""
         if measurement.plan.spec.algorithm == RANGE_TEST_ALGORITHM:
-            before = self._plan.spec.options["learning_rate"]
+            before = self._plan.spec.options[RATE]
             self._plan = with_chosen_rate(self._plan, state)
-            rate = self._plan.spec.options["learning_rate"]
+            rate = self._plan.spec.options[RATE]
             LOGGER.info(f"range test over the devices: learning_rate = {rate:g}, the default is {before:g}")
             return
         self._plan = set_normalization(self._plan, *read_moments(state))
@@ -365,7 +392,8 @@ class Aggregator:
             is_superseded = True
             raise
         except FederationDivergedError as error:
-            settings = encode_divergence(self._redact_divergence(error.divergence))
+            if not self._can_lower_rate():  # else the devices wait for the next session
+                settings = encode_divergence(self._redact_divergence(error.divergence))
             raise
         finally:
             if not (ended or is_superseded):

@@ -6,9 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from edgefl.algorithms.range_test import CHOSEN, FACTORS
 from edgefl.errors import EdgeflError
 from edgefl.server.divergence import FederationDivergedError
 from edgefl.simulation.simulate import simulate
+from mqtt_broker.aggregator.results import load_state, save_state
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 HIGH_RATE = {"learning_rate": 100.0}
@@ -68,6 +70,29 @@ def test_high_loss_ends_the_federation_with_the_reason(federate, mosquitto_url, 
     devices = [federation.device(f"pi-{i}", toys.shard(i)) for i in range(2)]
     assert aggregator.end() == 0, aggregator.err
     assert [device.end() for device in devices] == [0, 0]
+
+
+def test_rate_of_a_range_test_is_taken_back_if_the_federation_diverges(federate, mosquitto_url, toys):
+    """The stored outcome of the test is replaced, because no device votes for such a rate by itself."""
+    settings = {"options": {"learning_rate": 1.0, "epochs": 2}, "range_test": True, "rounds": 6}
+    federation = federate(mosquitto_url, algorithm="fedavg", **settings)
+    aggregator = federation.aggregator()
+    devices = [federation.device(f"pi-{i}", make_unlearnable_shard(toys, i)) for i in range(2)]
+    aggregator.wait_for("range test over the devices")
+    aggregator.popen.kill()
+    aggregator.popen.wait()
+    tested = federation.out / "range-test"
+    state = load_state(tested)
+    save_state(replace(state, scalars={CHOSEN: float(FACTORS.index(10.0))}), tested)
+    again = federation.aggregator()
+    assert again.end() == 0, again.err
+    assert [device.end() for device in devices] == [0, 0], [device.err for device in devices]
+    assert "range test over the devices: learning_rate = 10, the default is 1" in again.err
+    assert "training diverged in round 4" in again.err
+    assert "the range test chose learning_rate = 10, and the federation starts again with 1" in again.err
+    result = federation.result()
+    assert result["learning_rate"] == 1.0
+    assert len(result["losses"]) == 6 and max(result["losses"]) < 20
 
 
 def find_divergence_round(federation, toys, shards):

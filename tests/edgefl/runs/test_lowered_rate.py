@@ -1,0 +1,41 @@
+"""A simulation that diverges with the rate of its range test starts again with the algorithm's own rate."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from edgefl.algorithms.range_test import with_learning_rate
+from edgefl.cli.main import run_command as edgefl
+from edgefl.plan.spec import load_plan, save_plan
+
+
+def raise_rate(out, rate):
+    """Change the plan of a run as a range test does that chose this rate."""
+    plan = Path(out) / "plan"
+    save_plan(with_learning_rate(load_plan(plan), rate), plan)
+
+
+def read_outcome(out):
+    rounds = [json.loads(line) for line in (Path(out) / "rounds.jsonl").read_text().splitlines()]
+    return [record["loss"] for record in rounds], (Path(out) / "server_state.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("rate", [1e4, 1e38])  # the loss grows, or it is no number in round 1
+def test_rate_is_taken_back_and_the_results_are_those_of_the_lower_rate(rate, prepare, capfd):
+    settings = {"algorithm": "fedavg", "rounds": 5, "federation": "range_test = true"}
+    config, expected = prepare("expected", **settings)
+    _, raised = prepare("raised", **settings)
+    raise_rate(raised, rate)
+    assert edgefl(["simulate", config, "--out", expected, "--resume"]) == 0
+    assert "starts again" not in capfd.readouterr().err
+    assert edgefl(["simulate", config, "--out", raised, "--resume"]) == 0
+    assert f"the range test chose learning_rate = {rate:g}" in capfd.readouterr().err
+    assert read_outcome(raised) == read_outcome(expected)
+    assert json.loads((Path(raised) / "summary.json").read_text())["learning_rate"] == 0.01
+
+
+def test_rate_that_the_owner_set_ends_the_run(prepare, capfd):
+    config, out = prepare(algorithm="fedavg", rounds=5, learning_rate=1e38)
+    assert edgefl(["simulate", config, "--out", out, "--resume"]) == 1
+    assert "the loss is nan" in capfd.readouterr().err
