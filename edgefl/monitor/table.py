@@ -202,7 +202,7 @@ def format_head(tree: Snapshot, width: int, limit: int = 0) -> list[str]:
     """Return the summary lines of a federation.
 
     They show the progress, the verdict, the number of devices by state, the figures of the last round, the
-    communication cost, and the clusters.
+    communication cost, the clusters, and what was measured before round 1.
 
     Args:
         tree: the snapshot.
@@ -214,6 +214,7 @@ def format_head(tree: Snapshot, width: int, limit: int = 0) -> list[str]:
         _describe_figures(tree, width),
         _describe_traffic(tree, width),
         _describe_clusters(tree),
+        f"recipe: {tree['recipe']}" if tree["recipe"] else "",
     ]
     reasons = [text_format.escape_unprintable(tree["stopped_because"]), _explain_missing_figures(tree)]
     reason = [line for text in reasons for line in textwrap.wrap(text, width)]

@@ -12,6 +12,7 @@ from typing import Any
 from edgefl.errors import WireError
 from edgefl.monitor.device_activity import Activity, classify_activity, find_typical_seconds
 from edgefl.monitor.device_view import DeviceView, clamp_timestamp
+from edgefl.plan.measured_values import describe_measured_values
 from edgefl.server.divergence import explain_divergence, read_divergence
 from edgefl.system.files import to_json_value
 from edgefl.verdict import DEFAULT_MEASURE, MEASURES, DeviceFigures, as_dict, name_measure, read_round_metric
@@ -240,7 +241,8 @@ def snapshot(view: FederationView, now_s: float) -> dict[str, Any]:
     `measure` names what the accuracies are: accuracy, R2 or AUC. At the top level it is the latest one, for
     figures over devices. In the entry of a device, `slow` marks a device that takes much longer than the
     others. `trace` holds the figures that `trace_of` names. The entry of an unchanged device is the same dict
-    as in the previous snapshot, so callers must not modify it.
+    as in the previous snapshot, so callers must not modify it. `recipe` is a text with the learning rate that
+    was found, and with mean and std of the model.
 
     Args:
         view: the view.
@@ -265,6 +267,7 @@ def snapshot(view: FederationView, now_s: float) -> dict[str, Any]:
         "round_started_ts": view.round_started,
         "ts": now_s,
         "broken": view.broken,
+        "recipe": describe_measured_values(state.settings) if state else "",
         "stopped_because": explain_divergence(divergence) if divergence else "",
         "differential_privacy": bool(state and state.settings.get("differential_privacy", 0.0) > 0),
         "verdict": as_dict(read_verdict(view.verdict)) if view.verdict and state else None,

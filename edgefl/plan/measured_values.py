@@ -1,9 +1,14 @@
-"""What the devices measured before round 1, as `result.json` and `summary.json` have it."""
+"""What the devices measured before round 1, as `result.json`, `summary.json` and watchers have it."""
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
-from edgefl.plan.normalization import read_normalization
+from edgefl.plan.normalization import NORMALIZATION_KEYS, read_normalization
 from edgefl.plan.spec import PlanSpec
+
+MAX_CHANNELS = 16
+"""Watchers see mean and std of this many channels."""
 
 
 def list_measured_values(spec: PlanSpec, range_test: bool) -> dict[str, Any]:
@@ -22,3 +27,44 @@ def list_measured_values(spec: PlanSpec, range_test: bool) -> dict[str, Any]:
     if range_test and "learning_rate" in spec.options:
         values["learning_rate"] = spec.options["learning_rate"]
     return values
+
+
+def encode_measured_values(spec: PlanSpec, range_test: bool) -> dict[str, float]:
+    """Return the values as numbers for the `settings` of a `State`.
+
+    Args:
+        spec: as in `list_measured_values`.
+        range_test: as in `list_measured_values`.
+
+    Returns:
+        `learning_rate`, and `mean_0`, `std_0` and so on for up to `MAX_CHANNELS` channels.
+    """
+    values = list_measured_values(spec, range_test)
+    channels = {
+        f"{name}_{index}": value
+        for name, numbers in values.get("normalization", {}).items()
+        for index, value in enumerate(numbers[:MAX_CHANNELS])
+    }
+    return channels | ({"learning_rate": values["learning_rate"]} if "learning_rate" in values else {})
+
+
+def describe_measured_values(settings: Mapping[str, float]) -> str:
+    """Return the values in the `settings` of a `State` as text, empty if there are none.
+
+    Args:
+        settings: numbers as `encode_measured_values` makes them, among others. They come from the network, so
+            any value is accepted.
+    """
+
+    def list_numbers(name: str) -> list[float]:
+        numbers = (settings.get(f"{name}_{index}", math.nan) for index in range(MAX_CHANNELS))
+        return [number for number in numbers if math.isfinite(number)]
+
+    rate = settings.get("learning_rate", math.nan)
+    parts = [f"learning_rate {rate:.4g}"] if math.isfinite(rate) else []
+    parts += [
+        f"{name} {' '.join(f'{number:.4g}' for number in numbers)}"
+        for name in NORMALIZATION_KEYS
+        if (numbers := list_numbers(name))
+    ]
+    return ", ".join(parts)

@@ -19,6 +19,7 @@ from edgefl.algorithms.cohort import count_required_updates
 from edgefl.algorithms.mixtures.gate_utilization import count_local_experts
 from edgefl.config import FederationConfig
 from edgefl.errors import EdgeflError, RoundError
+from edgefl.plan.measured_values import encode_measured_values
 from edgefl.plan.spec import PlanSpec, read_num_classes, read_task
 from edgefl.privacy import accountant
 from edgefl.privacy.mechanism import count_expected_cohort
@@ -320,6 +321,7 @@ class RoundServer:
                 "own_experts": float(count_local_experts(self._spec)),
                 **({"differential_privacy": 1.0} if config.privacy.is_on else {}),
                 **({"task": float(TASK_KINDS.index(kind))} if kind != CLASSIFICATION else {}),
+                **encode_measured_values(self._spec, config.range_test),
             },
         )
 

@@ -71,6 +71,7 @@ def make_snapshot(*devices, **more):
         "broken": 0,
         "stopped_because": "",
         "differential_privacy": False,
+        "recipe": "",
         "verdict": None,
         "needed": None,
         "experts": [],
@@ -186,6 +187,11 @@ def test_verdict_is_shown_above_the_devices():
     assert once[2] == "pi-0    50.0%          -    75.0%     -  mixture  -"
     assert once[:8][-1].startswith("On average accuracy rises")
     assert not any("rises" in line for line in format_snapshot(make_snapshot(phase="done"), 80))
+
+
+def test_head_shows_what_was_measured_before_round_1():
+    assert "recipe: learning_rate 0.03" in format_head(make_snapshot(recipe="learning_rate 0.03"), 80)
+    assert not any("recipe" in line for line in format_head(make_snapshot(), 80))
 
 
 def test_head_explains_missing_figures():

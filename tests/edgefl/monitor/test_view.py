@@ -165,6 +165,12 @@ def test_snapshot_describes_an_open_round():
     )
 
 
+def test_snapshot_has_what_was_measured_before_round_1():
+    measured = {"learning_rate": 0.03, "mean_0": 0.5, "std_0": 2.0}
+    assert take_snapshot(state("federate", 1, **measured))["recipe"] == "learning_rate 0.03, mean 0.5, std 2"
+    assert take_snapshot(state("federate", 1))["recipe"] == take_snapshot(status())["recipe"] == ""
+
+
 def test_snapshot_shows_whether_differential_privacy_is_on():
     assert take_snapshot(state("done", 21, differential_privacy=1.0))["differential_privacy"] is True
     assert take_snapshot(state("done", 21))["differential_privacy"] is False
