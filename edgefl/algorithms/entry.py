@@ -52,6 +52,8 @@ class Entry:
         list_gates: returns the gates of the participants, with which a client without labels predicts. Its
             arguments are the options, the last server state, the client states of the participants, and the
             number of training samples of each participant. None if the algorithm has no such gates.
+        trains_one_model: whether each client trains one model by the signature `train`, with the option
+            `learning_rate` as step size. A range test can then find the rate.
     """
 
     options: type[Any]
@@ -67,6 +69,7 @@ class Entry:
         ]
         | None
     ) = None
+    trains_one_model: bool = True
 
     def __post_init__(self) -> None:
         as_mapping(self.options())  # fails early if this is not a dataclass or a field has no default

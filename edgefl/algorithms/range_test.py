@@ -23,6 +23,7 @@ from edgefl.algorithms.names import RECEIVED_PREFIX, with_prefix
 from edgefl.algorithms.options import extend_epochs
 from edgefl.errors import ConfigError, DataError, DivergedError
 from edgefl.learner.base import Learner
+from edgefl.plan.measured_values import with_learning_rate
 from edgefl.plan.spec import Plan, PlanSpec, SignatureSpec, TensorSpec
 from edgefl.rng import derive_rng
 from edgefl.types import Array, Broadcast, ClientState, Mixture, ServerState, Shard, Update, Weights
@@ -43,6 +44,8 @@ CLEAR_SHARE = 0.95
 """A loss of less than this share of another one is clearly lower."""
 UNTRIED = 1e9
 """Stands for the loss of a rate that diverged, or that a client did not try."""
+MAX_TRIALS = 4
+"""Maximum number of rates that a client tries, see `try_rates`."""
 MIN_TEST_STEPS = 30
 """Minimum number of steps with each rate. After fewer, the losses are still near the one of the start."""
 MAX_CLIENTS = 9
@@ -65,19 +68,6 @@ class RangeTestOptions:
     learning_rate: float = 0.01
     momentum: float = 0.5
     weight_decay: float = 0.0
-
-
-def has_range_test(spec: PlanSpec) -> bool:
-    """Return whether the rate of a plan can be found.
-
-    The clients of its algorithm must train one model by the signature `train`, and `learning_rate` must be an
-    option and a hyperparameter of it.
-
-    Args:
-        spec: the spec of the plan of a federation.
-    """
-    signature = next((item for item in spec.signatures if item.name == TRAIN), None)
-    return signature is not None and RATE in signature.hyper and RATE in spec.options
 
 
 def list_rates(spec: PlanSpec) -> tuple[float, ...]:
@@ -157,16 +147,6 @@ def keep_rate(state: ServerState) -> ServerState:
     return replace(
         state, round=state.round + 1, phase=PHASE_DONE, models={}, scalars={CHOSEN: float(DEFAULT)}
     )
-
-
-def with_learning_rate(plan: Plan, rate: float) -> Plan:
-    """Return the plan with another rate of its algorithm.
-
-    Args:
-        plan: the plan of the federation.
-        rate: the rate.
-    """
-    return replace(plan, spec=replace(plan.spec, options={**plan.spec.options, RATE: rate}))
 
 
 def describe_lowered_rate(error: DivergedError, spec: PlanSpec, configured: PlanSpec) -> str:

@@ -75,6 +75,21 @@ def _import_entry(module: str, name: str) -> Entry:
     return record
 
 
+def has_range_test(spec: PlanSpec) -> bool:
+    """Return whether a range test can find the learning rate of a plan.
+
+    Args:
+        spec: the spec of the plan of a federation.
+    """
+    signature = next((item for item in spec.signatures if item.name == range_test.TRAIN), None)
+    return (
+        find_entry(spec.algorithm).trains_one_model
+        and range_test.RATE in spec.options
+        and signature is not None
+        and range_test.RATE in signature.hyper
+    )
+
+
 def make_options(name: str, options: Mapping[str, Any]) -> Any:
     """Return the algorithm's options dataclass with these options, and defaults for all others.
 

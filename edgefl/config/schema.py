@@ -578,6 +578,11 @@ class FederationConfig:
                 f"range_test = true with learning_rate = {self.options['learning_rate']} in [algorithm], "
                 "expected only one of them; remove learning_rate, or set range_test = false"
             )
+        if self.range_test and self.budget_s:
+            raise ConfigError(
+                f"range_test = true with budget_s = {self.budget_s:g}, expected one of them: the test trains "
+                "all epochs of a round with each rate; set learning_rate in [algorithm], or remove budget_s"
+            )
         if private and self.range_test:
             raise ConfigError(
                 "range_test = true with [privacy], expected false: devices would send losses of their "

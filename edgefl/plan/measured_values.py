@@ -2,10 +2,17 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from edgefl.plan.normalization import NORMALIZATION_KEYS, read_normalization
-from edgefl.plan.spec import PlanSpec
+from edgefl.errors import StateError
+from edgefl.plan.normalization import (
+    NORMALIZATION_KEYS,
+    has_placeholders,
+    read_normalization,
+    set_normalization,
+)
+from edgefl.plan.spec import Plan, PlanSpec
 
 MAX_CHANNELS = 16
 """Watchers see mean and std of this many channels."""
@@ -22,11 +29,47 @@ def list_measured_values(spec: PlanSpec, range_test: bool) -> dict[str, Any]:
         `normalization` with mean and std, if the model has them, and `learning_rate`, if it was found.
     """
     values: dict[str, Any] = {}
+    if has_placeholders(spec):
+        return values
     if normalization := read_normalization(spec):
         values["normalization"] = normalization
     if range_test and "learning_rate" in spec.options:
         values["learning_rate"] = spec.options["learning_rate"]
     return values
+
+
+def with_learning_rate(plan: Plan, rate: float) -> Plan:
+    """Return the plan with another rate of its algorithm.
+
+    Args:
+        plan: the plan of the federation.
+        rate: the rate.
+    """
+    return replace(plan, spec=replace(plan.spec, options={**plan.spec.options, "learning_rate": rate}))
+
+
+def restore_measured_values(plan: Plan, result: Mapping[str, Any], range_test: bool) -> Plan:
+    """Return the plan with the values of a finished federation.
+
+    Args:
+        plan: the plan that the aggregator started with.
+        result: the content of its `result.json`.
+        range_test: as in `list_measured_values`.
+
+    Raises:
+        StateError: the result lacks a value.
+    """
+    if has_placeholders(plan.spec):
+        measured = result.get("normalization")
+        if not isinstance(measured, dict) or measured.keys() != set(NORMALIZATION_KEYS):
+            raise StateError("result.json has no normalization; finish the federation")
+        plan = set_normalization(plan, measured["mean"], measured["std"])
+    if range_test and "learning_rate" in plan.spec.options:
+        rate = result.get("learning_rate")
+        if not isinstance(rate, float):
+            raise StateError("result.json has no learning_rate; finish the federation")
+        plan = with_learning_rate(plan, rate)
+    return plan
 
 
 def encode_measured_values(spec: PlanSpec, range_test: bool) -> dict[str, float]:

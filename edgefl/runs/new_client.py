@@ -16,7 +16,6 @@ from edgefl.algorithms import PHASE_DONE, PHASE_PERSONALIZE, make_algorithm
 from edgefl.algorithms.mixtures.marginal_gate import ParticipantGate, predict_without_labels
 from edgefl.algorithms.mixtures.responsibility import Real
 from edgefl.algorithms.names import select_experts
-from edgefl.algorithms.range_test import has_range_test, with_learning_rate
 from edgefl.algorithms.registry import REGISTRY, check_plan_options, find_entry, make_options
 from edgefl.client.batch_norm import MAX_STATISTICS_SAMPLES, find_training_signature, make_renewer
 from edgefl.client.runner import ClientRunner
@@ -27,7 +26,8 @@ from edgefl.data.sources import DataSource
 from edgefl.data.unit import check_unit, to_federation_classes
 from edgefl.errors import ConfigError, DataError, PlanError, StateError
 from edgefl.learner.litert import LiteRTLearner
-from edgefl.plan.normalization import NORMALIZATION_KEYS, has_placeholders, set_normalization
+from edgefl.plan.measured_values import restore_measured_values
+from edgefl.plan.normalization import has_placeholders
 from edgefl.plan.spec import Plan, PlanSpec, load_plan, read_num_classes, read_samples_config
 from edgefl.rng import derive_rng
 from edgefl.runs.directory import read_json
@@ -90,19 +90,9 @@ def open_finished_run(path: Path) -> FinishedRun:
     if not files.plan.exists():
         raise StateError(f"{path} has no plan yet; finish the federation, with --resume for a simulation")
     plan = load_plan(files.plan)
-    if has_placeholders(plan.spec):  # an aggregator measured mean and std, and has them in its result
-        result = read_json(AggregatorFiles(path).result)
-        measured = result.get("normalization")
-        if not isinstance(measured, dict) or measured.keys() != set(NORMALIZATION_KEYS):
-            raise StateError(f"{AggregatorFiles(path).result} has no normalization; finish the federation")
-        plan = set_normalization(plan, measured["mean"], measured["std"])
-    result_path = AggregatorFiles(path).result
-    # The plan of a simulation has the rate already
-    if config.range_test and has_range_test(plan.spec) and result_path.exists():
-        rate = read_json(result_path).get("learning_rate")
-        if not isinstance(rate, float):
-            raise StateError(f"{result_path} has no learning_rate; finish the federation")
-        plan = with_learning_rate(plan, rate)
+    result = AggregatorFiles(path).result
+    if result.exists() or has_placeholders(plan.spec):  # the plan of a simulation has the values already
+        plan = restore_measured_values(plan, read_json(result), config.range_test)
     check_plan_options(plan.spec, "use the version that made this run")
     if plan.spec.algorithm != config.algorithm:
         raise PlanError(

@@ -16,17 +16,18 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.algorithms.range_test import RATE, describe_lowered_rate, with_learning_rate
+from edgefl.algorithms.range_test import RATE, describe_lowered_rate
 from edgefl.algorithms.registry import check_plan_options, resolve_algorithm_options
 from edgefl.config import FederationConfig, SamplesConfig, with_simulated_clients
 from edgefl.data.dataset import as_float
 from edgefl.data.mapped_shards import MappedShards, map_dataset
 from edgefl.data.partitions.client_partition import ClientPartition
-from edgefl.errors import DivergedError, EdgeflError
+from edgefl.errors import EdgeflError
 from edgefl.loggers.scalars import Write, extract_round_scalars
 from edgefl.models import list_models
 from edgefl.models.input_scaling import InputScaling, choose_samples, describe_scaling, find_scaling
 from edgefl.plan.int8 import describe_missing_int8
+from edgefl.plan.measured_values import with_learning_rate
 from edgefl.plan.spec import INITIAL_FILE, Plan, read_num_classes, save_plan
 from edgefl.runs.directory import RunDirectory
 from edgefl.runs.progress import RoundProgress
@@ -207,8 +208,8 @@ def load_or_build_plan(
     Args:
         run: the directory of the run.
         config: the configuration of the federation.
-        shards: samples by client id. The plan gets their mean and std with `normalize` of `[model]`, and a
-            learning rate that suits them with `range_test`.
+        shards: samples of the clients of the rounds by client id. The plan gets their mean and std with
+            `normalize` of `[model]`, and a learning rate that suits them with `range_test`.
 
     Raises:
         PlanError: the plan is damaged, a layer cannot be compiled, or another version of edgefl built the
@@ -235,17 +236,21 @@ def load_or_build_plan(
     return plan_and_weights
 
 
-def _lower_rate(run: RunDirectory, plan: Plan, config: FederationConfig, error: DivergedError) -> Plan:
+def _lower_rate(
+    run: RunDirectory, plan: Plan, config: FederationConfig, error: FederationDivergedError
+) -> Plan:
     """Return the plan with the algorithm's own rate, with which the run starts again after a divergence.
 
     Args:
         run: the directory of the run. Its rounds are removed.
         plan: the plan of the run.
         config: the configuration of the federation.
-        error: how the training diverged. It is raised again unless a range test chose a larger rate.
+        error: how the training diverged. It is raised again unless a range test chose a larger rate, and if
+            the run has a result already, to which rounds were added.
     """
     rate = resolve_algorithm_options(config).get(RATE, 0.0)
-    if not config.range_test or plan.spec.options.get(RATE, 0.0) <= rate:
+    has_larger_rate = config.range_test and plan.spec.options.get(RATE, 0.0) > rate
+    if not has_larger_rate or run.files.summary.exists():
         raise error
     configured = with_learning_rate(plan, rate)
     LOGGER.warning(describe_lowered_rate(error, plan.spec, configured.spec))
@@ -296,11 +301,13 @@ def play_run(
     Raises:
         PlanError: as in `load_or_build_plan`.
         StateError: a file of the run is damaged or cannot be written.
-        DivergedError: training diverged. If a range test chose a larger rate than the algorithm's own, the
-            run starts again with this one instead.
+        FederationDivergedError: training diverged. If a range test chose a larger rate than the algorithm's
+            own, the run starts again with this one instead.
         EdgeflError: any other error of `load_or_build_plan` or `simulate`.
     """
-    plan, initial = load_or_build_plan(run, config, partitioned.shards)
+    shards = partitioned.shards
+    trained = {name: shards[name] for name in shards if name not in without_rounds}
+    plan, initial = load_or_build_plan(run, config, trained if without_rounds else shards)
     dataset = partitioned.shards.dataset
 
     def play(plan: Plan) -> Simulation:
@@ -348,7 +355,7 @@ def play_run(
 
     try:
         return play(plan)
-    except DivergedError as error:
+    except FederationDivergedError as error:
         return play(_lower_rate(run, plan, config, error))
 
 
@@ -432,7 +439,7 @@ def play_fleet(
 
     try:
         return play(plan)
-    except DivergedError as error:
+    except FederationDivergedError as error:
         return play(_lower_rate(run, plan, config, error))
 
 

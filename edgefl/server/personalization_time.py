@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from edgefl.algorithms.options import extend_epochs
+from edgefl.client.personalization import LARGER_STEPS
 from edgefl.client.validation import read_personalization
 from edgefl.config import FederationConfig
 from edgefl.plan.spec import PlanSpec
@@ -69,8 +70,9 @@ def _estimate_client_s(config: FederationConfig, spec: PlanSpec, times: Sequence
 def count_personalization_epochs(config: FederationConfig, spec: PlanSpec, samples: int) -> int:
     """Return the maximum number of passes over its samples that a personalization takes.
 
-    It trains the local model, fine-tunes two models, and trains for the algorithm's options whose name ends
-    with `_epochs`. All of this happens twice, see `TRAININGS_PER_MODEL`.
+    It trains the local model, perhaps several times (`train_to_end`), fine-tunes two models, and trains for
+    the algorithm's options whose name ends with `_epochs`. All of this happens twice, see
+    `TRAININGS_PER_MODEL`.
 
     Args:
         config: the federation.
@@ -86,4 +88,7 @@ def count_personalization_epochs(config: FederationConfig, spec: PlanSpec, sampl
     counts = [value for key, value in options.items() if key.endswith("_epochs") and isinstance(value, int)]
     algorithm = sum(raise_epochs(count) for count in counts)
     tuned = raise_epochs(settings.epochs)
-    return TRAININGS_PER_MODEL * (count_local_epochs(config, spec, config.rounds) + 2 * tuned + algorithm)
+    local = count_local_epochs(config, spec, config.rounds) + tuned
+    if spec.is_classification:
+        local *= 1 + len(LARGER_STEPS)
+    return TRAININGS_PER_MODEL * (local + tuned + algorithm)

@@ -132,6 +132,7 @@ class RoundServer:
         resume: the data that an earlier run stored. None for a new federation.
         personalizes: whether clients make their models after the rounds. Without it the server is done after
             the last round and emits no `Finish`, and a round takes in clients that come online meanwhile.
+        admits_arrivals: whether clients that come online while a round is open take part in it.
         gathers_online: whether the first round waits for all clients that are online already. Without it, the
             first `min_clients` of their statuses open the round.
 
@@ -155,6 +156,7 @@ class RoundServer:
         introduce: Callable[[str], tuple[str, str]] | None = None,
         resume: Resume | None = None,
         personalizes: bool = True,
+        admits_arrivals: bool = False,
         gathers_online: bool = False,
     ) -> None:
         self._config = config
@@ -171,6 +173,7 @@ class RoundServer:
         self._masked_sum_origin = resume.masked_sum_origin if resume else ""
         self._resume = resume
         self._personalizes = personalizes
+        self._admits_arrivals = admits_arrivals
         self._gathers_online = gathers_online
         self._following = resume.following if resume else None
         self._actions: list[Action] = []
@@ -374,7 +377,7 @@ class RoundServer:
                 state, self._collector.presence.list_available(self._collector.unavailable)
             )
 
-        is_open_to_all = self._config.mode == "async" or not self._personalizes
+        is_open_to_all = self._config.mode == "async" or self._admits_arrivals
         _, accuracy = yield from self._play(state, draw_cohort, is_open_to_all=is_open_to_all)
         self._aggregated = None
         self._actions.append(AggregateUpdates(state))

@@ -6,10 +6,10 @@ from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.measurement import prepare_measurement, read_moments
 from edgefl.algorithms.range_test import (
     draw_test_clients,
-    has_range_test,
     prepare_range_test,
     with_chosen_rate,
 )
+from edgefl.algorithms.registry import has_range_test
 from edgefl.learner.base import Learner
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.learner.none import NoLearner

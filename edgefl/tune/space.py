@@ -103,7 +103,7 @@ def with_options(config: FederationConfig, options: TrialOptions) -> FederationC
             algorithm[table] = {**algorithm.get(table, {}), key: value}
         else:
             algorithm[key] = value
-    return replace(config, options=algorithm, model=replace(config.model, options=model))
+    return replace(config, range_test=False, options=algorithm, model=replace(config.model, options=model))
 
 
 def make_cluster_space(config: FederationConfig) -> SearchSpace:

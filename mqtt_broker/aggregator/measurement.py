@@ -15,7 +15,7 @@ from pathlib import Path
 from edgefl.algorithms.base import Algorithm
 from edgefl.config import MIXTURE_ONLY, AugmentationConfig, FederationConfig
 from edgefl.errors import StateError
-from edgefl.plan.spec import Plan, PlanSpec, encode_plan
+from edgefl.plan.spec import Plan, encode_plan
 from edgefl.security.trust import Trust
 from edgefl.server.events import CloseRound
 from edgefl.server.faulty_updates import aggregate_usable
@@ -44,7 +44,9 @@ class Measurement:
         algorithm: its algorithm.
         initial: its first server state.
         directory: the directory of its session.
-        choose_clients: returns the clients that take part, among those that are online.
+        choose_clients: returns the clients that count, among those that are online or that reported.
+        admits_arrivals: whether clients that come online meanwhile take part.
+        deadline_s: seconds after which it closes if it has its quorum.
     """
 
     subject: str
@@ -53,14 +55,16 @@ class Measurement:
     initial: ServerState
     directory: Path
     choose_clients: Callable[[Iterable[str]], tuple[str, ...]]
+    admits_arrivals: bool
+    deadline_s: float
 
 
-def make_measurement_config(config: FederationConfig, spec: PlanSpec) -> FederationConfig:
+def make_measurement_config(config: FederationConfig, measurement: Measurement) -> FederationConfig:
     """Return the configuration of a measurement before a federation.
 
     Args:
         config: the configuration of the federation.
-        spec: the spec of the plan of the measurement.
+        measurement: what is measured.
     """
     return replace(
         config,
@@ -75,8 +79,9 @@ def make_measurement_config(config: FederationConfig, spec: PlanSpec) -> Federat
         budget_s=0.0,
         evaluate=False,
         range_test=False,
-        algorithm=spec.algorithm,
-        options=spec.options,
+        deadline_s=measurement.deadline_s,
+        algorithm=measurement.plan.spec.algorithm,
+        options=measurement.plan.spec.options,
         personalization=MIXTURE_ONLY,
         augmentation=AugmentationConfig(),
     )
@@ -116,7 +121,7 @@ def run_measurement(
         EdgeflError: as in `Aggregator.run`.
     """
     measured, algorithm, initial = measurement.plan, measurement.algorithm, measurement.initial
-    config = make_measurement_config(config, measured.spec)
+    config = make_measurement_config(config, measurement)
     directory = measurement.directory
     with Journal(directory) as journal:
         started, resumed = _resume_or_start(journal, config, measurement, federation)
@@ -135,6 +140,7 @@ def run_measurement(
                 trust=trust,
                 resume=storage.resume(config, measured.spec, algorithm, initial) if resumed else None,
                 personalizes=False,
+                admits_arrivals=measurement.admits_arrivals,
                 gathers_online=True,
             )
             topics = FederationTopics(config.name)
@@ -143,7 +149,7 @@ def run_measurement(
                 f"edgefl-aggregator-{secrets.token_hex(8)}", Message(topics.state, stopped, retained=True)
             )
             hooks = Hooks(
-                aggregate=partial(_aggregate, algorithm, storage),
+                aggregate=partial(_aggregate, measurement, storage),
                 close=partial(_log_close, measurement.subject),
                 finish=lambda action: None,
                 show_progress=show_progress,
@@ -184,7 +190,7 @@ def replace_measurement(
     Raises:
         StateError: the directory cannot be written.
     """
-    config = make_measurement_config(config, measurement.plan.spec)
+    config = make_measurement_config(config, measurement)
     with Journal(measurement.directory) as journal:
         started, _ = _resume_or_start(journal, config, measurement, federation)
         save_state(state, measurement.directory)
@@ -202,8 +208,10 @@ def _resume_or_start(
     return resume_or_start(journal, config, settings, measurement.directory, is_other)
 
 
-def _aggregate(algorithm: Algorithm, storage: Storage, state: ServerState) -> ServerState:
-    return aggregate_usable(algorithm, state, storage.list_clients(), storage.read_updates)
+def _aggregate(measurement: Measurement, storage: Storage, state: ServerState) -> ServerState:
+    """Return the state after the measurement. If others had to be asked, more clients may have reported."""
+    clients = measurement.choose_clients(storage.list_clients())
+    return aggregate_usable(measurement.algorithm, state, clients, storage.read_updates)
 
 
 def _log_close(subject: str, action: CloseRound, sent: int) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.algorithms import resolve_algorithm_options
+from edgefl.algorithms.range_test import RATE
 from edgefl.algorithms.registry import check_plan_options, find_entry
 from edgefl.client.validation import read_personalization
 from edgefl.config import FederationConfig, ModelConfig
@@ -74,7 +75,7 @@ def list_differing_options(spec: PlanSpec, config: FederationConfig) -> list[str
         for key, value in resolve_algorithm_options(config).items()
         if key in spec.options
         and spec.options[key] != value
-        and (key in config.options or value != defaults[key])
+        and (key in config.options or value != defaults[key] or (key == RATE and config.range_test))
     ]
     planned = asdict(read_personalization(spec))
     settings = [

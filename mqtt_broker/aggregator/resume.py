@@ -4,9 +4,10 @@ import contextlib
 import json
 import secrets
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from edgefl.algorithms import PHASE_DONE
@@ -54,7 +55,12 @@ def select_fixed_settings(config: FederationConfig, plan: str) -> dict[str, Any]
 
 
 def resume_or_start(
-    journal: Journal, config: FederationConfig, plan: str, out: Path, fresh: bool
+    journal: Journal,
+    config: FederationConfig,
+    plan: str,
+    out: Path,
+    fresh: bool,
+    notes: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[FederationStart, bool]:
     """Return the start of the federation and whether the federation is resumed.
 
@@ -66,6 +72,7 @@ def resume_or_start(
         plan: id of the plan.
         out: directory of the aggregator. A new start removes the files of an earlier federation.
         fresh: start a new federation even if the directory contains one.
+        notes: stored with the settings of a new start. They may be missing when it is resumed.
 
     Raises:
         ConfigError: the directory contains a federation with other settings.
@@ -88,7 +95,7 @@ def resume_or_start(
         _check_no_remains(files)
     for path in (files.server_state, files.result, files.rounds, files.clusters, files.note):
         remove_state(path, "choose another --out")
-    started = FederationStart(secrets.token_hex(8), json.dumps(settings), time.time())
+    started = FederationStart(secrets.token_hex(8), json.dumps({**settings, **notes}), time.time())
     write_run_note(config, out)
     journal.start(started)
     return started, False

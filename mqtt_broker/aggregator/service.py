@@ -18,18 +18,19 @@ from edgefl.algorithms import make_algorithm
 from edgefl.algorithms.cohort import choose_task_clients
 from edgefl.algorithms.measurement import prepare_measurement, read_moments
 from edgefl.algorithms.range_test import (
+    MAX_TRIALS,
     RANGE_TEST_ALGORITHM,
     RATE,
     describe_lowered_rate,
     draw_test_clients,
-    has_range_test,
     keep_rate,
     prepare_range_test,
     with_chosen_rate,
 )
+from edgefl.algorithms.registry import has_range_test
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError, LinkError, StateError
-from edgefl.plan.measured_values import list_measured_values
+from edgefl.plan.measured_values import list_measured_values, restore_measured_values
 from edgefl.plan.normalization import (
     format_normalization,
     has_placeholders,
@@ -82,6 +83,8 @@ from mqtt_broker.aggregator.run_log import append_round
 from mqtt_broker.aggregator.storage import Storage
 
 LOGGER = logging.getLogger("edgefl.aggregator")
+KEEPS_RATE = "keeps_rate"
+"""Notes in the journal that this session has the algorithm's own rate, because another one diverged."""
 
 
 class Aggregator:
@@ -155,6 +158,7 @@ class Aggregator:
         """
         with Journal(self._out) as journal:
             started, resumed = resume_or_start(journal, self._config, self._plan.id, self._out, fresh)
+            self._keeps_rate = bool(journal.parse_settings(started).get(KEEPS_RATE))
             try:
                 return self._run_session(broker, journal, started, resumed, take_over)
             except FederationDivergedError as error:
@@ -162,7 +166,9 @@ class Aggregator:
                     raise
                 LOGGER.warning(describe_lowered_rate(error, self._plan.spec, self._configured_plan.spec))
             self._keeps_rate, self._plan = True, self._configured_plan
-            started, resumed = resume_or_start(journal, self._config, self._plan.id, self._out, fresh=True)
+            started, resumed = resume_or_start(
+                journal, self._config, self._plan.id, self._out, fresh=True, notes={KEEPS_RATE: True}
+            )
             return self._run_session(broker, journal, started, resumed, take_over)
 
     def _can_lower_rate(self) -> bool:
@@ -206,6 +212,9 @@ class Aggregator:
                 sessions.append(measuring)
                 run = journal.begin_run(run)  # a later start, because devices order tasks by it
             self._config = replace(self._config, chunk_bytes=self._choose_chunk_bytes(broker))
+        else:
+            result = load_result(self._out)
+            self._plan = restore_measured_values(self._plan, result, self._config.range_test)
         storage = Storage(self._out, journal)
         server, aggregate = self._make_server(
             journal,
@@ -213,7 +222,7 @@ class Aggregator:
             session,
             run,
             resumed and not started.is_done,
-            gathers_online=len(sessions) > 1,
+            gathers_online=len(sessions) > 1 or self._keeps_rate,
         )
         stopped = self._trust.encode(replace(server.make_stopped_state(), ts=time.time()))
         # The client id is not the session, which every device reads. A second connection with the same
@@ -249,6 +258,8 @@ class Aggregator:
                 initial=initial,
                 directory=files.measurement,
                 choose_clients=lambda clients: tuple(sorted(clients)),
+                admits_arrivals=True,
+                deadline_s=self._config.deadline_s,
             )
         if not self._config.range_test:
             return
@@ -265,6 +276,8 @@ class Aggregator:
             initial=initial,
             directory=files.range_test,
             choose_clients=lambda clients: draw_test_clients(clients, seed),
+            admits_arrivals=False,
+            deadline_s=MAX_TRIALS * self._config.deadline_s,
         )
 
     def _use_measured(self, measurement: Measurement, state: ServerState) -> None:

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from edgefl.algorithms.measurement import MEAN, MOMENTS, VARIANCE, make_measurement_plan
-from edgefl.algorithms.range_test import FACTORS, LOSSES, prepare_range_test, with_learning_rate
+from edgefl.algorithms.range_test import FACTORS, LOSSES, prepare_range_test
 from edgefl.config import load_config
 from edgefl.data.npz import load_shard
+from edgefl.plan.measured_values import with_learning_rate
 from edgefl.plan.normalization import has_placeholders, set_normalization
 from edgefl.plan.spec import PREDICT_MIXTURE, TensorSpec, decode_plan, load_plan
 from edgefl.server.comparison import rank_models

@@ -250,5 +250,6 @@ ENTRIES = {
         models="num_experts",
         resolve=resolve_fedem_options,
         needs_classes="its mixture is of probabilities of classes",
+        trains_one_model=False,
     )
 }

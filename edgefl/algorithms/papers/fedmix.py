@@ -825,5 +825,6 @@ ENTRIES = {
         resolve=resolve_fedmix_options,
         needs_classes="its responsibilities q(z|y) are a table over classes",
         list_gates=list_gates,
+        trains_one_model=False,
     )
 }

@@ -290,5 +290,6 @@ ENTRIES = {
         models="num_experts",
         resolve=resolve_permutation_options,
         needs_classes="its clients differ in the order of their classes",
+        trains_one_model=False,
     )
 }

@@ -236,5 +236,6 @@ ENTRIES = {
         build_fedrod_objectives,
         "Chen and Chao, arXiv:2107.00778",
         needs_classes="its balanced softmax weighs each class by the client's number of samples of it",
+        trains_one_model=False,
     )
 }

@@ -86,7 +86,7 @@ def labels(
     """
     from edgefl.learner.litert import LiteRTLearner
     from edgefl.runs.pipeline import build_plan_in_subprocess, open_dataset_with_progress
-    from edgefl.simulation.measurement import normalize_plan
+    from edgefl.simulation.measurement import find_learning_rate, normalize_plan
 
     if out is not None:
         parse_image_format(out)
@@ -100,6 +100,8 @@ def labels(
         )
         plan, initial = build_plan_in_subprocess(config)
         plan = normalize_plan(plan, shared.shards, config.seed)
+        if config.range_test:
+            plan = find_learning_rate(plan, initial, shared.shards, config.seed)
         setting = Setting(
             plan=plan, initial=initial, shards=shared.shards, config=config, learner=LiteRTLearner(plan)
         )

@@ -261,8 +261,9 @@ def init(
     samples = _choose_samples(task.samples_config, table, task.config)
     options = _choose_options(settings, chosen_algorithm, recommended, task.config)
     # Some algorithms, such as FedMix, have a rate of their own
-    default_rate = find_entry(chosen_algorithm).defaults.get("learning_rate")
-    range_test = normalize and "learning_rate" not in options and default_rate == USUAL_RATE
+    entry = find_entry(chosen_algorithm)
+    has_usual_rate = entry.trains_one_model and entry.defaults.get("learning_rate") == USUAL_RATE
+    range_test = normalize and "learning_rate" not in options and has_usual_rate
     config = FederationConfig(
         name=federation_name,
         rounds=rounds,

@@ -14,8 +14,8 @@ from tests.support.numpy_learner.softmax import softmax_spec
 
 # 160 samples in batches of 16 are 10 steps an epoch: 200 steps are 20 epochs, more than the 10 of `epochs`
 SAMPLES = 160
-# twice: 100 rounds x 2 epochs, 20 for the local model, 20 for the fine-tuning, 20 for the gate
-EPOCHS = 2 * (200 + 20 + 20 + 20)
+# twice: three times 100 rounds x 2 epochs and 20 for the local model, 20 for the fine-tuning, 20 for the gate
+EPOCHS = 2 * (3 * (200 + 20) + 20 + 20)
 SETTINGS = FederationConfig(algorithm="pfl-mfe", rounds=100, deadline_s=600.0)
 SPEC = softmax_spec(
     "pfl-mfe",
@@ -36,15 +36,15 @@ def make_time(seconds, *, client="a", epochs=2.0, samples=SAMPLES):
 
 
 def test_personalization_epochs_match_hand_calculation():
-    assert count_personalization_epochs(SETTINGS, SPEC, SAMPLES) == EPOCHS == 520
+    assert count_personalization_epochs(SETTINGS, SPEC, SAMPLES) == EPOCHS == 1400
     # 16,000 samples are 1,000 steps an epoch, so that the 10 epochs stay
-    assert count_personalization_epochs(SETTINGS, SPEC, 16_000) == 2 * (200 + 10 + 10 + 10)
+    assert count_personalization_epochs(SETTINGS, SPEC, 16_000) == 2 * (3 * (200 + 10) + 10 + 10)
 
 
 def test_deadline_follows_from_the_round_times():
     """Without round times, a dead device delays a federation of 100 rounds of 600 s by 60,000 s."""
-    # a round of two epochs takes 5 s: 2.5 s an epoch, 520 epochs, twice for safety
-    assert compute_deadline(make_time(5.0)) == 2 * 520 * 2.5 == 2600.0
+    # a round of two epochs takes 5 s: 2.5 s an epoch, 1400 epochs, twice for safety
+    assert compute_deadline(make_time(5.0)) == 2 * 1400 * 2.5 == 7000.0
 
 
 def test_deadline_uses_the_median_of_the_slowest_client():
@@ -54,11 +54,11 @@ def test_deadline_uses_the_median_of_the_slowest_client():
         make_time(6.0, client="a"),
         make_time(8.0, client="b"),
     ]
-    assert compute_deadline(*times) == 2 * 520 * 4.0
+    assert compute_deadline(*times) == 2 * 1400 * 4.0
 
 
 def test_deadline_uses_time_per_trained_epoch():
-    assert compute_deadline(make_time(5.0, epochs=1.0)) == 2 * 520 * 5.0
+    assert compute_deadline(make_time(5.0, epochs=1.0)) == 2 * 1400 * 5.0
 
 
 def test_deadline_is_bounded():

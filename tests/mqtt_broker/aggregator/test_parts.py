@@ -258,13 +258,13 @@ def test_round_summary_is_correct_and_result_is_strict_json(tmp_path):
         [2.5, math.nan],
         1.234,
         judge_federation(rows),
-        {"mean": [0.5], "std": [2.0]},
+        {"normalization": {"mean": [0.5], "std": [2.0]}, "learning_rate": 0.03},
     )
     path = save_result(result, tmp_path / "out")
     parsed = json.loads(path.read_text(), parse_constant=lambda _: pytest.fail("NaN is no JSON"))
     assert parsed["clients"] == [{"id": "a", "accuracy_mixture": None, "n_train": 4.0}]
     assert (parsed["losses"], parsed["seconds"]) == ([2.5, None], 1.23)
-    assert parsed["normalization"] == {"mean": [0.5], "std": [2.0]}
+    assert parsed["normalization"] == {"mean": [0.5], "std": [2.0]} and parsed["learning_rate"] == 0.03
     assert parsed["left_out"] == [{"round": 2, "id": "b"}]
     assert (parsed["verdict"]["devices"], parsed["verdict"]["means"]["shipped"]) == (1, None)
 
