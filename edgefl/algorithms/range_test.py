@@ -12,6 +12,7 @@ diverges, it starts again with the algorithm's own rate.
 Source: Smith, Cyclical Learning Rates for Training Neural Networks, WACV 2017, section 3.3.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 
@@ -42,6 +43,8 @@ FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
 DEFAULT = FACTORS.index(1.0)
 CLEAR_SHARE = 0.95
 """A loss of less than this share of another one is clearly lower."""
+ENOUGH_SHARE = 0.5
+"""A model whose loss is below this share of ln C after one round needs no ten times larger rate."""
 UNTRIED = 1e9
 """Stands for the loss of a rate that diverged, or that a client did not try."""
 MAX_TRIALS = 4
@@ -164,14 +167,16 @@ def describe_lowered_rate(error: DivergedError, spec: PlanSpec, configured: Plan
     )
 
 
-def try_rates(train: Callable[[int], float]) -> Array:
+def try_rates(train: Callable[[int], float], enough: float = 0.0) -> Array:
     """Return the losses of the rates that are worth a trial.
 
-    Larger rates are tried as long as each has a clearly lower loss than the one before. If not even the first
-    of them has, or the algorithm's rate diverges, smaller rates are tried in the same way.
+    Larger rates are tried as long as each has a clearly lower loss than the one before, and the loss is not
+    low enough. If not even the first of them has, or the algorithm's rate diverges, smaller rates are tried
+    in the same way.
 
     Args:
         train: returns the loss after training with the rate of an index of `FACTORS`.
+        enough: a loss that no further rate has to lower.
 
     Returns:
         Losses of shape (len(FACTORS),), float32, with `UNTRIED` for the other rates.
@@ -182,7 +187,7 @@ def try_rates(train: Callable[[int], float]) -> Array:
         index = DEFAULT + step
         while 0 <= index < len(FACTORS):
             losses[index] = train(index)
-            if losses[index] >= CLEAR_SHARE * losses[index - step]:
+            if losses[index] >= CLEAR_SHARE * losses[index - step] or losses[index] <= enough:
                 break
             index += step
         if losses[DEFAULT + step] < CLEAR_SHARE * losses[DEFAULT]:
@@ -248,7 +253,8 @@ def make_range_test(learner: Learner | None, options: RangeTestOptions) -> Algor
                 return UNTRIED
             return min(loss, UNTRIED)
 
-        losses = try_rates(train)
+        is_classification = learner.spec.is_classification
+        losses = try_rates(train, ENOUGH_SHARE * math.log(shard.num_classes) if is_classification else 0.0)
         sent = {LOSSES: losses - broadcast.models[LOSSES][LOSSES]}
         return Update(client_id, broadcast.round, len(shard.y_train), {LOSSES: sent}), state
 

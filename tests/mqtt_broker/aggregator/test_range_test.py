@@ -42,7 +42,7 @@ def test_killed_aggregator_finds_the_rate_of_the_simulator(seed, federate_untest
     assert (len(result["losses"]), result["dropped"]) == (2, [])
 
 
-@pytest.mark.parametrize("favourite", [0, 4])
+@pytest.mark.parametrize("favourite", [0, pytest.param(4, marks=pytest.mark.slow)])
 def test_hostile_board_of_four_does_not_move_the_rate(
     favourite, federate_untested, mosquitto_url, toys, puppet
 ):
