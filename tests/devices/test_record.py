@@ -5,12 +5,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
 
 from edgefl.data.npz import load_shard
-from edgefl.transport.link import Link
+from edgefl.transport.link import Link, Message
 from mqtt_broker.broker.dev_broker import LOOPBACK_HOST
 from tests.support.broker import mosquitto
 from tests.support.ports import choose_port
@@ -265,6 +266,21 @@ def test_restarted_recorder_rejects_readings_with_other_channels(record, sensor,
         assert file["x"].tolist() == [[[0, 0], [1, -1]], [[7, 8], [9, 10]]]
 
 
+def wait_for_subscriptions(url, count):
+    """Wait until the broker has this many subscriptions, including the one to their number."""
+    topic = "$SYS/broker/subscriptions/count"
+    link = Link(url, "watcher")
+    link.subscribe(topic)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        event = link.get(deadline - time.monotonic())
+        if isinstance(event, Message) and int(event.payload) >= count:
+            break
+    else:
+        pytest.fail(f"there are no {count} subscriptions")
+    link.close()
+
+
 def test_no_window_spans_a_broker_outage(start, tmp_path):
     port = choose_port()
     url = f"mqtt://{LOOPBACK_HOST}:{port}"
@@ -299,8 +315,9 @@ def test_no_window_spans_a_broker_outage(start, tmp_path):
         process.wait_for("listening on")
         publish_numbers(0, 1, 2)
         process.wait_for("1 new")
-    with mosquitto(port):
+    with mosquitto(port, "sys_interval 1"):
         process.wait_for("the link to the broker is up again")
+        wait_for_subscriptions(url, 2)  # its own, and the one that the recorder renews after this line
         publish_numbers(3, 4)
         assert process.end() == 0
     with np.load(tmp_path / "r.npz") as file:
