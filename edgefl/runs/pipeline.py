@@ -22,7 +22,7 @@ from edgefl.config import FederationConfig, SamplesConfig, with_simulated_client
 from edgefl.data.dataset import as_float
 from edgefl.data.mapped_shards import MappedShards, map_dataset
 from edgefl.data.partitions.client_partition import ClientPartition
-from edgefl.errors import EdgeflError
+from edgefl.errors import DataError, EdgeflError
 from edgefl.loggers.scalars import Write, extract_round_scalars
 from edgefl.models import list_models
 from edgefl.models.input_scaling import InputScaling, choose_samples, describe_scaling, find_scaling
@@ -113,7 +113,8 @@ def open_partitioned_dataset(
         report: receives a sentence about a model that scales its own input.
 
     Raises:
-        DataError: the data set cannot be read or partitioned, or the disk is full.
+        DataError: the data set cannot be read or partitioned, its samples do not fit the model, or the disk
+            is full.
         ConfigError: the partition or an option is unknown, or an option has the wrong type.
     """
     from edgefl.data import load_data
@@ -126,6 +127,12 @@ def open_partitioned_dataset(
         input_shape=config.model.input_shape,
         samples=resolve_samples(config, report),
     )
+    shape = dataset.x_train.shape[1:]
+    if shape != config.model.input_shape:
+        raise DataError(
+            f"[data] {config.data.name} has samples of shape {list(shape)}, expected input_shape of [model], "
+            f'{list(config.model.input_shape)}; name your own samples, such as name = "npz:pi-1.npz,pi-2.npz"'
+        )
     client_partitions = make_client_partitions(dataset, config.partition, config.seed)
     if pooled:
         client_partitions = pool_clients(client_partitions)

@@ -51,6 +51,18 @@ def test_resume_with_another_configuration_is_refused(run_failing, prepare):
     )
 
 
+def test_data_set_of_another_shape_is_refused_before_the_model_is_compiled(run_failing, prepare, tmp_path):
+    """`edgefl init` writes no data set for devices with CSV files, so the default one does not fit."""
+    config, _ = prepare()
+    edit(config, "input_shape = [28, 28, 1]", "input_shape = [64, 3]")
+    out = tmp_path / "new"
+    message = run_failing("simulate", config, "--out", str(out))
+    assert message.startswith(
+        "[data] digits has samples of shape [28, 28, 1], expected input_shape of [model], [64, 3]"
+    )
+    assert "npz:pi-1.npz" in message and not (out / "plan").exists()
+
+
 def test_output_directory_in_use_is_refused(run_failing, prepare, tmp_path):
     config, out = prepare()
     assert "continue the run with --resume" in run_failing("simulate", config, "--out", out)
