@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from edgefl.cli.main import run_command as edgefl
 from edgefl.plan.measured_values import with_learning_rate
 from edgefl.plan.spec import load_plan, save_plan
@@ -41,6 +43,7 @@ def test_finished_run_is_not_removed_when_further_rounds_diverge(prepare, capfd)
     assert len((Path(out) / "rounds.jsonl").read_text().splitlines()) == 4
 
 
+@pytest.mark.slow
 def test_rate_that_the_owner_set_ends_the_run(prepare, capfd):
     config, out = prepare(algorithm="fedavg", rounds=5, learning_rate=1e38)
     assert edgefl(["simulate", config, "--out", out, "--resume"]) == 1

@@ -65,6 +65,7 @@ def test_hostile_board_of_four_does_not_move_the_rate_beyond_the_honest_votes(
     assert min(votes) <= rate <= max(votes)
 
 
+@pytest.mark.slow
 def test_range_test_without_effect_is_named(federate, mosquitto_url, toys):
     federation = federate(mosquitto_url, algorithm="fedmix", range_test=True, rounds=1)
     aggregator = federation.aggregator()
