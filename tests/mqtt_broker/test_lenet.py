@@ -65,15 +65,21 @@ rotate = 10
 """
 NORMALIZATION = "mean = [0.3]\nstd = [0.4]"
 MIXTURES = {
-    "mixture": {"select": "false", "model": "", "algorithm": MFE},
-    "selected": {"select": "true", "model": "normalize = true", "algorithm": MFE},
+    "mixture": {"select": "false", "range_test": "false", "model": "", "algorithm": MFE},
+    "selected": {"select": "true", "range_test": "true", "model": "normalize = true", "algorithm": MFE},
     "augmented": {
         "select": "true",
+        "range_test": "false",
         "model": NORMALIZATION,
         "algorithm": MFE + SGD_IN_TURNS + AUGMENTATION,
     },
 }
-SCHEDULED = {"select": "false", "model": NORMALIZATION, "algorithm": LOCAL + AUGMENTATION}
+SCHEDULED = {
+    "select": "false",
+    "range_test": "false",
+    "model": NORMALIZATION,
+    "algorithm": LOCAL + AUGMENTATION,
+}
 VARIANTS = {**MIXTURES, "scheduled": SCHEDULED}
 SLOW = {name: pytest.param(name, marks=pytest.mark.slow) for name in ("augmented", "mixture", "scheduled")}
 of_mixtures = pytest.mark.parametrize(
@@ -106,7 +112,7 @@ TOML = """[federation]
 name = "lenet"
 rounds = 2
 min_clients = 2
-range_test = {select}
+range_test = {range_test}
 
 [model]
 name = "lenet5"
@@ -280,14 +286,15 @@ def test_every_published_message_and_tensor_is_public(finished_run, plan):
     losses = {}  # the losses of the range test
     sent_specs = ()
     if has_placeholders(spec):
-        measured = json.loads((directory / "out" / "result.json").read_text())["normalization"]
+        result = json.loads((directory / "out" / "result.json").read_text())
+        measured = result["normalization"]
         normalized = set_normalization(built, measured["mean"], measured["std"])
         measurement = make_measurement_plan(built).spec
         _, initial = open_built_plan(plan, load_config(directory / "federation.toml"))
         tested = prepare_range_test(normalized, initial, 1)[0].spec
         losses = {LOSSES: tested.weights[-1:]}
         assert tested.weights == (*spec.weights, TensorSpec(LOSSES, (len(FACTORS),)))
-        spec = with_learning_rate(normalized, 0.03).spec
+        spec = with_learning_rate(normalized, result["learning_rate"]).spec
         sent_specs = (measurement, tested)
         moments = {MOMENTS: measurement.weights}
         assert {weight.name: weight.shape for weight in measurement.weights} == {MEAN: (1,), VARIANCE: (1,)}
