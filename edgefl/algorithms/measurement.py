@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.algorithms.base import PHASE_DONE, PHASE_MEASURE, Algorithm, TrainedModels
+from edgefl.algorithms.base import PHASE_DONE, PHASE_MEASURE, Algorithm
+from edgefl.algorithms.early import make_early_algorithm
 from edgefl.algorithms.entry import Entry
-from edgefl.errors import ConfigError, DataError
+from edgefl.errors import DataError
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import Plan, TensorSpec
 from edgefl.rng import derive_rng
-from edgefl.types import Array, Broadcast, ClientState, Mixture, ServerState, Shard, Update, Weights
+from edgefl.types import Array, Broadcast, ClientState, ServerState, Shard, Update, Weights
 
 LOGGER = logging.getLogger(__name__)
 
@@ -156,15 +157,18 @@ def make_measurement(learner: Learner | None, options: MeasurementOptions) -> Al
     def init(initial: Weights, rng: np.random.Generator) -> ServerState:
         return ServerState(1, PHASE_MEASURE, {MOMENTS: initial})
 
-    def broadcast(state: ServerState, client_id: str) -> Broadcast:
-        return Broadcast(state.round, state.phase, state.models)
-
     def local_update(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
     ) -> tuple[Update, ClientState]:
         moments = measure_moments(shard.x_train)
         deltas = {name: value - broadcast.models[MOMENTS][name] for name, value in moments.items()}
-        return Update(client_id, broadcast.round, len(shard.x_train), {MOMENTS: deltas}), state
+        update = Update(
+            client_id=client_id,
+            round=broadcast.round,
+            num_samples=len(shard.x_train),
+            deltas={MOMENTS: deltas},
+        )
+        return update, state
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
         moments = [update.deltas[MOMENTS] for update in updates]
@@ -173,23 +177,7 @@ def make_measurement(learner: Learner | None, options: MeasurementOptions) -> Al
         measured = combine_moments(moments)
         return replace(state, round=state.round + 1, phase=PHASE_DONE, models={MOMENTS: measured})
 
-    def personalize(
-        broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
-    ) -> tuple[Mixture, ClientState]:
-        raise ConfigError(
-            f"the algorithm {MEASUREMENT_ALGORITHM!r} makes no personal model; choose another algorithm"
-        )
-
-    return Algorithm(
-        name=MEASUREMENT_ALGORITHM,
-        init=init,
-        broadcast=broadcast,
-        local_update=local_update,
-        aggregate=aggregate,
-        personalize=personalize,
-        current=lambda broadcast, state, shard: None,
-        trained=TrainedModels((MOMENTS,)),
-    )
+    return make_early_algorithm(MEASUREMENT_ALGORITHM, MOMENTS, init, local_update, aggregate)
 
 
 MEASUREMENT_ENTRY = Entry(MeasurementOptions, make_measurement, lambda network, options: (), "edgefl")

@@ -18,16 +18,17 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from edgefl.algorithms.base import PHASE_DONE, PHASE_MEASURE, Algorithm, TrainedModels
+from edgefl.algorithms.base import PHASE_DONE, PHASE_MEASURE, Algorithm
+from edgefl.algorithms.early import make_early_algorithm
 from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import RECEIVED_PREFIX, with_prefix
 from edgefl.algorithms.options import extend_epochs
-from edgefl.errors import ConfigError, DataError, DivergedError
+from edgefl.errors import DataError, DivergedError
 from edgefl.learner.base import Learner
 from edgefl.plan.measured_values import with_learning_rate
 from edgefl.plan.spec import Plan, PlanSpec, SignatureSpec, TensorSpec
 from edgefl.rng import derive_rng
-from edgefl.types import Array, Broadcast, ClientState, Mixture, ServerState, Shard, Update, Weights
+from edgefl.types import Array, Broadcast, ClientState, ServerState, Shard, Update, Weights
 
 RANGE_TEST_ALGORITHM = "range-test"
 """Name of the algorithm. No configuration can choose it."""
@@ -224,9 +225,6 @@ def make_range_test(learner: Learner | None, options: RangeTestOptions) -> Algor
         zeros = np.zeros(len(FACTORS), np.float32)
         return ServerState(1, PHASE_MEASURE, {START: initial, LOSSES: {LOSSES: zeros}})
 
-    def broadcast(state: ServerState, client_id: str) -> Broadcast:
-        return Broadcast(state.round, state.phase, state.models)
-
     def local_update(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
     ) -> tuple[Update, ClientState]:
@@ -256,7 +254,13 @@ def make_range_test(learner: Learner | None, options: RangeTestOptions) -> Algor
         is_classification = learner.spec.is_classification
         losses = try_rates(train, ENOUGH_SHARE * math.log(shard.num_classes) if is_classification else 0.0)
         sent = {LOSSES: losses - broadcast.models[LOSSES][LOSSES]}
-        return Update(client_id, broadcast.round, len(shard.y_train), {LOSSES: sent}), state
+        update = Update(
+            client_id=client_id,
+            round=broadcast.round,
+            num_samples=len(shard.y_train),
+            deltas={LOSSES: sent},
+        )
+        return update, state
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
         votes = sorted(choose_rate(update.deltas[LOSSES][LOSSES]) for update in updates)
@@ -268,23 +272,7 @@ def make_range_test(learner: Learner | None, options: RangeTestOptions) -> Algor
         chosen = votes[(len(votes) - 1) // 2]
         return replace(keep_rate(state), scalars={CHOSEN: float(chosen)})
 
-    def personalize(
-        broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
-    ) -> tuple[Mixture, ClientState]:
-        raise ConfigError(
-            f"the algorithm {RANGE_TEST_ALGORITHM!r} makes no personal model; choose another algorithm"
-        )
-
-    return Algorithm(
-        name=RANGE_TEST_ALGORITHM,
-        init=init,
-        broadcast=broadcast,
-        local_update=local_update,
-        aggregate=aggregate,
-        personalize=personalize,
-        current=lambda broadcast, state, shard: None,
-        trained=TrainedModels((LOSSES,)),
-    )
+    return make_early_algorithm(RANGE_TEST_ALGORITHM, LOSSES, init, local_update, aggregate)
 
 
 RANGE_TEST_ENTRY = Entry(

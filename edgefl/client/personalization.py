@@ -35,7 +35,7 @@ from edgefl.client.validation import ValidationSplit
 from edgefl.config import PersonalizationConfig
 from edgefl.errors import DivergedError
 from edgefl.learner.base import Learner
-from edgefl.plan.spec import PREDICT_MIXTURE, PREDICT_SINGLE, TRAIN_SINGLE, read_task
+from edgefl.plan.spec import PREDICT_MIXTURE, PREDICT_SINGLE, TRAIN_SINGLE, PlanSpec, read_task
 from edgefl.tasks.config import ANOMALY
 from edgefl.types import Broadcast, ClientState, Mixture, Peer, Scalars, Shard, Weights
 
@@ -64,10 +64,6 @@ class TrainedModel:
 
     weights: Weights
     loss: float
-
-
-TrainModel = Callable[[Learner, Weights, Shard, int, float, Callable[[], np.random.Generator]], TrainedModel]
-"""Trains one model, as `train_single` does."""
 
 
 @dataclass(frozen=True)
@@ -277,9 +273,11 @@ def make_candidates(
             failures[name] = str(error)
             return None
 
-    def train_candidate(name: str, start: Weights, epochs: int, train: TrainModel) -> None:
-        rate = settings.learning_rate
-        trained = try_make(name, lambda: train(learner, start, shard, epochs, rate, lambda: make_rng(name)))
+    def train_candidate(name: str, start: Weights, epochs: int, enough: float = math.inf) -> None:
+        def train(rate: float) -> TrainedModel:
+            return train_single(learner, start, shard, epochs, rate, make_rng(name))
+
+        trained = try_make(name, lambda: train_to_end(train, settings.learning_rate, enough))
         if trained is not None:
             models[name] = Peer(PREDICT_SINGLE, trained.weights)
 
@@ -291,7 +289,9 @@ def make_candidates(
     )
     if LOCAL_START in broadcast.models:
         all_epochs = int(broadcast.scalars[LOCAL_EPOCHS]) + local_epochs
-        train_candidate(LOCAL_MODEL, broadcast.models[LOCAL_START], all_epochs, train_to_end)
+        train_candidate(
+            LOCAL_MODEL, broadcast.models[LOCAL_START], all_epochs, find_final_loss(learner.spec, shard)
+        )
     federated = mixture.peers.get(FEDERATED_MODEL)
     untrained: Peer | None = None
     if MIXTURE_MODEL in failures:
@@ -306,7 +306,7 @@ def make_candidates(
         peer for peer in (federated, *mixture.peers.values()) if peer and peer.signature == PREDICT_SINGLE
     ]
     if settings.select and shared:
-        train_candidate(FINE_TUNED_MODEL, shared[0].weights, local_epochs, train_single)
+        train_candidate(FINE_TUNED_MODEL, shared[0].weights, local_epochs)
     if MIXTURE_MODEL not in failures:
         models[MIXTURE_MODEL] = Peer(PREDICT_MIXTURE, mixture.weights)
     if not models and untrained is not None:
@@ -317,41 +317,39 @@ def make_candidates(
     return Candidates(models, mixture, after, failures)
 
 
-def train_to_end(
-    learner: Learner,
-    start: Weights,
-    shard: Shard,
-    epochs: int,
-    learning_rate: float,
-    make_rng: Callable[[], np.random.Generator],
-) -> TrainedModel:
-    """Return one model as `train_single` does, with larger steps if it is short of training after all epochs.
-
-    A classifier is short of training if its loss is above a tenth of the loss of a model that guesses. It is
-    then trained again with three times the rate, and with nine times if it is still short. The model with the
-    smaller rate stays unless the loss falls by a tenth: with augmentation, a loss stays high at any rate.
+def find_final_loss(spec: PlanSpec, shard: Shard) -> float:
+    """Return the loss above which a local model is short of training, infinity if it is unknown.
 
     Args:
-        learner: runs the plan.
-        start: the weights before the training.
+        spec: the spec of the plan.
         shard: the client's samples.
-        epochs: number of epochs.
+    """
+    is_classification = read_task(spec).is_classification
+    return SHORT_SHARE * math.log(max(shard.num_classes, 2)) if is_classification else math.inf
+
+
+def train_to_end(train: Callable[[float], TrainedModel], learning_rate: float, enough: float) -> TrainedModel:
+    """Return a trained model, with larger steps if it is short of training after all epochs.
+
+    It is then trained again with three times the rate, and with nine times if it is still short. The model
+    with the smaller rate stays unless the loss falls by a tenth: with augmentation, a loss stays high at any
+    rate.
+
+    Args:
+        train: trains the model with a learning rate. Each call starts again, with the same draws.
         learning_rate: step size of the first training.
-        make_rng: makes the generator of each training. All of them draw the same batches and noise.
+        enough: loss above which the model is short of training.
 
     Raises:
         DataError: the samples do not fit the plan.
         DivergedError: the loss of the first training is not a finite number.
     """
-    model = train_single(learner, start, shard, epochs, learning_rate, make_rng)
-    if not read_task(learner.spec).is_classification:
-        return model
-    enough = SHORT_SHARE * math.log(max(shard.num_classes, 2))
+    model = train(learning_rate)
     for factor in LARGER_STEPS:
         if model.loss <= enough:
             break
         try:
-            faster = train_single(learner, start, shard, epochs, factor * learning_rate, make_rng)
+            faster = train(factor * learning_rate)
         except DivergedError:
             break
         if faster.loss > MIN_FALL * model.loss:
@@ -366,7 +364,7 @@ def train_single(
     shard: Shard,
     epochs: int,
     learning_rate: float,
-    make_rng: Callable[[], np.random.Generator],
+    rng: np.random.Generator,
 ) -> TrainedModel:
     """Return one model, trained from these weights on the training samples of a shard.
 
@@ -376,13 +374,12 @@ def train_single(
         shard: the client's samples.
         epochs: number of epochs.
         learning_rate: step size.
-        make_rng: makes the generator that draws the batches and the noise.
+        rng: draws the batches and the noise.
 
     Raises:
         DataError: the samples do not fit the plan.
         DivergedError: the loss is not a finite number.
     """
-    rng = make_rng()
     trained, loss = learner.fit(
         TRAIN_SINGLE,
         start,

@@ -189,8 +189,8 @@ class Aggregator:
             for measurement in self._list_measurements():
                 if journal.read_last_number() and not measurement.directory.exists():
                     raise StateError(
-                        f"{measurement.directory} is missing, which has what the devices measured before "
-                        "round 1; restore it from a backup, or start again with --fresh"
+                        f"{measurement.directory} is missing, which has the values that the devices measured "
+                        "before round 1; restore it from a backup, or start again with --fresh"
                     )
                 is_range_test = measurement.plan.spec.algorithm == RANGE_TEST_ALGORITHM
                 if self._keeps_rate and is_range_test:

@@ -164,9 +164,14 @@ def fedem(learner: Learner | None, options: FedEmOptions) -> Algorithm:
             deltas[name_expert(k)] = subtract({**model, **trained}, model)
             total += loss
         pi = q.mean(axis=0).astype(np.float32)
-        return Update(client_id, broadcast.round, len(shard.y_train), deltas, {"loss": total}), ClientState(
-            {PI_NAME: pi}
+        update = Update(
+            client_id=client_id,
+            round=broadcast.round,
+            num_samples=len(shard.y_train),
+            deltas=deltas,
+            metrics={"loss": total},
         )
+        return update, ClientState({PI_NAME: pi})
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
         means = average_by_group(
@@ -199,12 +204,12 @@ def fedem(learner: Learner | None, options: FedEmOptions) -> Algorithm:
         return Peer(PREDICT_MIXTURE, assemble_constant_mixture(models, read_pi(state), models[0]))
 
     return Algorithm(
-        "fedem",
-        init,
-        broadcast,
-        local_update,
-        aggregate,
-        personalize,
+        name="fedem",
+        init=init,
+        broadcast=broadcast,
+        local_update=local_update,
+        aggregate=aggregate,
+        personalize=personalize,
         current=current,
         by_sums=True,
         trained=TrainedModels(name_experts(count)),

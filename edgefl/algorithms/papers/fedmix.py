@@ -308,9 +308,14 @@ def fedmix(learner: Learner | None, options: FedMixOptions) -> Algorithm:
                 broadcast.models[GATE_MODEL],
             )
         metrics = {"loss": loss, **encode_responsibility(after)}
-        return Update(client_id, broadcast.round, len(shard.y_train), deltas, metrics), replace(
-            state, arrays={**state.arrays, **private_trained}
+        update = Update(
+            client_id=client_id,
+            round=broadcast.round,
+            num_samples=len(shard.y_train),
+            deltas=deltas,
+            metrics=metrics,
         )
+        return update, replace(state, arrays={**state.arrays, **private_trained})
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
         means, state = average_experts(state, updates, num_experts, threshold)
@@ -401,12 +406,12 @@ def fedmix(learner: Learner | None, options: FedMixOptions) -> Algorithm:
 
     shared = (PHI_MODEL, GATE_MODEL) if options.gate == FEDERATED_MODEL else (PHI_MODEL,)
     return Algorithm(
-        "fedmix",
-        init,
-        broadcast,
-        local_update,
-        aggregate,
-        personalize,
+        name="fedmix",
+        init=init,
+        broadcast=broadcast,
+        local_update=local_update,
+        aggregate=aggregate,
+        personalize=personalize,
         current=current,
         trained=TrainedModels(shared, name_experts(num_experts), 1, num_experts),
     )
@@ -686,27 +691,27 @@ def _build_training(network: "Network", options: FedMixOptions, count: int) -> "
     side = () if by_label else (TensorSpec(CONDITION, (batch, conditions)),)
     federated = gate if options.gate == "federated" else ()
     return of.Objective(
-        name_train_signature(count, num_experts),
-        "train",
-        batch,
-        (of.make_input_spec(network, batch), *side),
-        (
+        name=name_train_signature(count, num_experts),
+        kind="train",
+        batch_size=batch,
+        data=(of.make_input_spec(network, batch), *side),
+        trained=(
             *(spec for prefix in prefixes for spec in prefix_specs(prefix, moving)),
             *(() if direct else (phi,)),
             *gate,
             *output_bias,
         ),
-        (
+        frozen=(
             *(spec for prefix in prefixes for spec in prefix_specs(prefix, fixed)),
             *((phi,) if direct else ()),
             TensorSpec(CONDITION_SHARE, (1, conditions)),
             *chosen,
         ),
-        tuple(spec for prefix in prefixes for spec in prefix_specs(prefix, network.list_noise(batch))),
-        tuple(f"{prefix}/{name}" for prefix in prefixes for name in network.statistics),
-        {spec.name: np.zeros(spec.shape, np.float32) for spec in (phi, *federated)},
-        sgd(options.learning_rate),
-        compute_loss,
+        noise=tuple(spec for prefix in prefixes for spec in prefix_specs(prefix, network.list_noise(batch))),
+        assigned=tuple(f"{prefix}/{name}" for prefix in prefixes for name in network.statistics),
+        initial={spec.name: np.zeros(spec.shape, np.float32) for spec in (phi, *federated)},
+        optimizer=sgd(options.learning_rate),
+        loss_per_sample=compute_loss,
     )
 
 
@@ -764,11 +769,11 @@ def _build_gate_training(network: "Network", options: FedMixOptions) -> "Objecti
 
     gate = make_gate_specs(width, options.num_experts)
     return of.Objective(
-        TRAIN_GATE,
-        "train",
-        batch,
-        data,
-        gate,
+        name=TRAIN_GATE,
+        kind="train",
+        batch_size=batch,
+        data=data,
+        trained=gate,
         optimizer=sgd(options.learning_rate),
         loss_per_sample=compute_loss,
     )

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from edgefl.client.personalization import train_single, train_to_end
+from edgefl.client.personalization import find_final_loss, train_single, train_to_end
 from edgefl.errors import DivergedError
 from edgefl.types import Shard
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
@@ -43,10 +43,16 @@ class Recorder(SoftmaxLearner):
         return super().fit(*arguments, hyper=hyper, **more)
 
 
-def train(rate, *, function=train_to_end, shard=None, largest_rate=math.inf):
+def train(rate, *, shard=None, largest_rate=math.inf, enough=None):
+    """Return the model and the rates of all trainings. `enough` replaces the final loss of the shard."""
     learner = Recorder(largest_rate)
-    model = function(learner, make_start(), shard or make_shard(), 5, rate, lambda: np.random.default_rng(2))
-    return model, learner.rates
+    samples = shard or make_shard()
+
+    def train_once(used_rate):
+        return train_single(learner, make_start(), samples, 5, used_rate, np.random.default_rng(2))
+
+    final = find_final_loss(SPEC, samples) if enough is None else enough
+    return train_to_end(train_once, rate, final), learner.rates
 
 
 def test_model_that_is_trained_stays():
@@ -56,11 +62,11 @@ def test_model_that_is_trained_stays():
 
 def test_model_that_is_short_of_training_takes_larger_steps():
     """The losses with the three rates are .51, .44 and .26. A tenth of the loss of guessing is .11."""
-    short, _ = train(0.01, function=train_single)
+    short, _ = train(0.01, enough=math.inf)
     assert short.loss > 0.1 * math.log(3)
     model, rates = train(0.01)
     assert rates == [0.01, 0.03, 0.09]
-    expected, _ = train(0.09, function=train_single)
+    expected, _ = train(0.09, enough=math.inf)
     assert model.loss == expected.loss < 0.6 * short.loss
     assert all(np.array_equal(model.weights[name], expected.weights[name]) for name in model.weights)
 
@@ -68,13 +74,13 @@ def test_model_that_is_short_of_training_takes_larger_steps():
 def test_labels_that_no_rate_can_learn_keep_the_first_model():
     shard = make_shard(shuffled=True)
     model, rates = train(0.3, shard=shard)
-    expected, _ = train(0.3, function=train_single, shard=shard)
+    expected, _ = train(0.3, enough=math.inf, shard=shard)
     assert rates == [0.3, 0.9] and model.loss == expected.loss > 0.1 * math.log(3)
 
 
 def test_larger_steps_that_diverge_keep_the_first_model():
     model, rates = train(0.01, largest_rate=0.02)
-    expected, _ = train(0.01, function=train_single)
+    expected, _ = train(0.01, enough=math.inf)
     assert rates == [0.01, 0.03] and model.loss == expected.loss
     with pytest.raises(DivergedError):
         train(0.03, largest_rate=0.02)
