@@ -96,19 +96,24 @@ def test_round_log_contains_accuracy_and_spread_over_clients(phase: str, expecte
     assert describe_round(summary, closed, phase, 2).endswith(f"{phase}: 3 updates, {expected}, 1.00 s")  # type: ignore[arg-type]
 
 
-def test_simulation_logs_its_data_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The log comes before the data is checked. This data has no groups, so that the simulation ends
+@pytest.mark.parametrize(
+    ("data", "logs_the_source", "expected"),
+    [
+        ("", True, "samples of shape [28, 28, 1], expected input_shape of [model], [4]"),
+        ('[data]\nname = "npz:{folder}/own.npz"\n', False, "has no groups"),
+    ],
+    ids=["without-data", "own-file"],
+)
+def test_simulation_logs_its_data_source(
+    data: str, logs_the_source: bool, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The log comes before the data is checked. The simulation refuses either data set, so that it ends
     there.
     """
     np.savez(tmp_path / "own.npz", x=np.zeros((60, 4), np.float32), y=np.arange(60) % 2)
-    for more, expected in (("", True), (f'[data]\nname = "npz:{tmp_path}/own.npz"\n', False)):
-        (tmp_path / "f.toml").write_text(f'{CONFIG}[partition]\nname = "group"\n{more}')
-        assert (
-            cli.run_command(
-                ["simulate", str(tmp_path / "f.toml"), "--out", str(tmp_path / f"run-{expected}")]
-            )
-            == 1
-        )
-        errors = capsys.readouterr().err
-        assert "has no groups" in errors
-        assert ("no [data]" in errors and "using digits" in errors) == expected
+    file = tmp_path / "f.toml"
+    file.write_text(f'{CONFIG}[partition]\nname = "group"\n{data.format(folder=tmp_path)}')
+    assert cli.run_command(["simulate", str(file), "--out", str(tmp_path / "run")]) == 1
+    errors = capsys.readouterr().err
+    assert expected in errors
+    assert (f"no [data] in {file}: using digits" in errors) == logs_the_source
