@@ -123,13 +123,19 @@ def _classify_without_result(device: DeviceView, state: State) -> Activity:
 def _classify_work(device: DeviceView, state: State, typical_s: float | None, now: float) -> Activity:
     if device.answer == REJECTED:
         return Activity("rejected", f"rejected: {device.reason}")
+    assert device.task is not None
+    # A device that misses a round gets a new task, so the wait counts from the first unanswered one.
+    waited = now - device.waiting_since
+    is_overdue = waited > state.deadline_s
+    if device.answer == SENT and is_overdue:
+        return Activity(
+            "silent", f"silent: its update of round {device.task[1]} is missing for {waited:.0f} s"
+        )
     if device.answer:
         return Activity("sent")
-    assert device.task is not None
     took = now - device.task_at
     earlier = device.task[1] < state.round
-    # A device that misses a round gets a new task, so the wait counts from the first unanswered one.
-    if (waited := now - device.waiting_since) > state.deadline_s:
+    if is_overdue:
         return Activity("silent", f"silent: no answer to round {device.task[1]} for {waited:.0f} s")
     if earlier:
         return Activity(

@@ -90,6 +90,17 @@ class UpdateVerdict:
     reason: str = ""
 
 
+def count_needed_updates(quorum: float, size: int) -> int:
+    """Return the number of updates without which a round cannot close.
+
+    Args:
+        quorum: share of the clients that must report, from 0 to 1.
+        size: number of clients.
+    """
+    # In binary .1 x 30 is slightly above 3 and must not ask for a fourth client
+    return max(1, math.ceil(quorum * size - 1e-9))
+
+
 def open_round(
     number: int,
     cohort: Iterable[str],
@@ -125,9 +136,8 @@ def open_round(
     ids = tuple(sorted(set(cohort)))
     if not ids:
         raise RoundError(f"round {number} has no clients, expected at least one; start a device")
-    # In binary .1 x 30 is slightly above 3 and must not ask for a fourth client
     enough = min(enough, len(ids))
-    needed = max(1, math.ceil(quorum * (enough or len(ids)) - 1e-9))
+    needed = count_needed_updates(quorum, enough or len(ids))
     return Round(
         number,
         ids,

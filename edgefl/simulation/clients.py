@@ -19,6 +19,7 @@ from edgefl.client.local_training import derive_client_rng
 from edgefl.client.measures import measure_test_samples
 from edgefl.client.runner import ClientRunner, WorkItem, prefix_errors
 from edgefl.client.selection import COMPARED_MODELS
+from edgefl.errors import DivergedError
 from edgefl.learner.base import Learner, evaluate
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.normalization import check_normalization
@@ -137,6 +138,19 @@ class OpenFederation:
         return accuracies
 
 
+@dataclass(frozen=True)
+class DivergedClient:
+    """A client that has no update, because its loss is not finite.
+
+    Attributes:
+        client_id: the client.
+        reason: names client, round and remedy.
+    """
+
+    client_id: str
+    reason: str
+
+
 ClientFunction = Callable[[OpenFederation, WorkItem], T]
 """A function that an engine runs for a work item, such as `train_client` or `personalize_client`."""
 
@@ -229,6 +243,24 @@ def personalize_client(federation: OpenFederation, item: WorkItem) -> tuple[Clie
         gates=measure_gate_by_class(runner.learner, mixture.weights, shard.x_test, shard.y_test),
     )
     return result, state
+
+
+def train_unless_diverged(
+    federation: OpenFederation, item: WorkItem
+) -> tuple[Update, ClientState] | DivergedClient:
+    """Do the same as `train_client`, and return a `DivergedClient` if the loss is not finite.
+
+    Args:
+        federation: the open federation.
+        item: the work of the client.
+
+    Raises:
+        DataError: the client cannot be trained. The error names client and round.
+    """
+    try:
+        return train_client(federation, item)
+    except DivergedError as error:
+        return DivergedClient(item.client_id, str(error))
 
 
 def evaluate_client(federation: OpenFederation, item: WorkItem) -> Scalars:

@@ -23,17 +23,24 @@ from edgefl.privacy.mechanism import draw_cohort
 from edgefl.privacy.noise import derive_noise_key
 from edgefl.rng import derive_rng
 from edgefl.security.secagg.masked_aggregation import count_secagg_bytes
-from edgefl.server.divergence import FederationDivergedError, explain_no_progress, find_divergence
+from edgefl.server.divergence import (
+    Divergence,
+    FederationDivergedError,
+    explain_no_progress,
+    find_divergence,
+)
 from edgefl.server.plausibility import list_left_out_clients
 from edgefl.server.reported_figures import limit_figures
+from edgefl.server.rounds import count_needed_updates
 from edgefl.server.server_algorithm import build_server_algorithm
 from edgefl.server.spread import measure_loss, summarize_accuracy
 from edgefl.simulation.clients import (
     ClientResult,
+    DivergedClient,
     SimulatedFederation,
     make_work_items,
     personalize_client,
-    train_client,
+    train_unless_diverged,
 )
 from edgefl.simulation.communication_cost import CommunicationCost
 from edgefl.simulation.diagnostics import RoundDiagnostics, evaluate_clients, evaluate_models
@@ -136,6 +143,8 @@ def simulate(
 ) -> Simulation:
     """Run the rounds of a federation, and personalize all clients.
 
+    A client whose loss is not finite is missing from the round, as over MQTT.
+
     The results depend neither on `processes` nor on `open_engine`. `over_selection`, `late` and `budget_s`
     of the configuration have no effect, because no simulated client is slower than another.
 
@@ -171,7 +180,8 @@ def simulate(
             is passed for several processes. Also if `[privacy]` does not fit the algorithm or the clients.
         ModuleNotFoundError: `max_epsilon` is set, and the extra `dp` is not installed.
         DataError: a client cannot train. The error names client and round.
-        DivergedError: the loss of a client is not finite. The error names client and round.
+        DivergedError: a client has no model to personalize or to evaluate with a finite loss. The error names
+            the client.
         EdgeflError: a process that runs clients was killed, or Ray cannot be reached.
     """
     _check(config, len(shards), processes, learner)
@@ -274,6 +284,14 @@ def _open_engine(
     return SerialEngine(federation, learner) if processes == 1 else ProcessEngine(federation, processes)
 
 
+def _check_diverged(diverged: Sequence[DivergedClient], number: int, size: int, quorum: float) -> None:
+    """Warn about diverged clients, and raise FederationDivergedError if the round misses its quorum."""
+    for client in diverged:
+        LOGGER.warning(f"the round goes on without {client.client_id}; {client.reason}")
+    if size - len(diverged) < count_needed_updates(quorum, size):
+        raise FederationDivergedError(Divergence(number, clients=len(diverged), cohort=size))
+
+
 def _play_round(
     engine: Engine,
     algorithm: Algorithm,
@@ -291,6 +309,7 @@ def _play_round(
     bytes_up, bytes_down = count_secagg_bytes(config, algorithm, state, cohort)
     start = time.perf_counter()
     figures: dict[str, dict[str, float]] = {}
+    diverged: list[DivergedClient] = []
 
     def make_items() -> Iterator[WorkItem]:
         nonlocal bytes_down
@@ -302,13 +321,18 @@ def _play_round(
 
     def iterate_updates() -> Iterator[Update]:
         nonlocal bytes_up
-        for trained, client_state in engine.run(train_client, make_items()):
+        for answer in engine.run(train_unless_diverged, make_items()):
+            if isinstance(answer, DivergedClient):
+                diverged.append(answer)
+                continue
+            trained, client_state = answer
             states[trained.client_id] = client_state
             update = replace(trained, metrics=limit_figures(trained.metrics, config.max_samples))
             bytes_up += traffic.count_bytes_up(update)
             diagnostics.add(update)
             figures[update.client_id] = {**update.metrics, "num_samples": float(update.num_samples)}
             yield update
+        _check_diverged(diverged, state.round, len(cohort), config.quorum)
 
     after = algorithm.aggregate(state, iterate_updates())
     traffic.close_round(after.models)

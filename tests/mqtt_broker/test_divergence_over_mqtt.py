@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from edgefl.algorithms.range_test import CHOSEN, FACTORS
-from edgefl.errors import EdgeflError
 from edgefl.server.divergence import FederationDivergedError
 from edgefl.simulation.simulate import simulate
+from edgefl.storage.checkpoint import encode_server_state
 from mqtt_broker.aggregator.results import load_state, save_state
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
@@ -141,26 +141,36 @@ def test_clients_without_finite_loss_end_the_federation_before_the_deadline(fede
         assert device.err.splitlines()[-1] == last
 
 
-def test_one_client_without_finite_loss_does_not_stop_the_federation(federate, mosquitto_url, toys):
+def test_one_client_without_finite_loss_does_not_stop_the_federation(federate, mosquitto_url, toys, caplog):
+    """The simulator leaves the client out too, and has the same bits."""
     federation = federate(mosquitto_url, rounds=3, min_clients=3, options={"learning_rate": 0.1})
+    shards = {f"pi-{i}": toys.shard(i) for i in range(2)} | {"pi-2": make_overflowing_shard(toys, 2)}
     aggregator = federation.aggregator()
-    devices = [federation.device(f"pi-{i}", toys.shard(i)) for i in range(2)]
-    failing = federation.device("pi-2", make_overflowing_shard(toys, 2))
+    *devices, failing = (federation.device(client_id, shard) for client_id, shard in shards.items())
     assert aggregator.end() == 0, aggregator.err
     assert [device.end() for device in devices] == [0, 0]
     assert failing.end() == 1
     assert {row["id"] for row in federation.result()["clients"]} == {"pi-0", "pi-1"}
 
+    simulated = run_simulator(federation.plan, toys, shards)
+    assert encode_server_state(simulated.state) == encode_server_state(load_state(federation.out))
+    warnings = [record.message for record in caplog.records]
+    assert [line.partition("; ")[0] for line in warnings] == ["the round goes on without pi-2"] * 3
+    assert "pi-2, round 1: train: the loss is" in warnings[0] and "lower the learning rate" in warnings[0]
 
-def test_simulator_names_the_client_without_finite_loss(toys):
-    plan = toys.plan(**HIGH_RATE)
+
+def run_simulator(plan, toys, shards):
     from edgefl.config import FederationConfig
 
-    with pytest.raises(EdgeflError, match=r"pi-0, round 1: train: the loss is .*lower the learning rate"):
-        simulate(
-            plan,
-            toys.weights(),
-            {"pi-0": make_overflowing_shard(toys, 0)},
-            FederationConfig(rounds=3),
-            learner=SoftmaxLearner(plan.spec),
-        )
+    return simulate(
+        plan, toys.weights(), shards, FederationConfig(rounds=3), learner=SoftmaxLearner(plan.spec)
+    )
+
+
+def test_simulator_stops_if_a_round_misses_its_quorum(toys, caplog):
+    shards = {"pi-0": toys.shard(0)} | {f"pi-{i}": make_overflowing_shard(toys, i) for i in (1, 2)}
+    with pytest.raises(FederationDivergedError, match=r"in round 1: 2 of 3 clients .*lower learning_rate"):
+        run_simulator(toys.plan(learning_rate=0.1), toys, shards)
+    assert [record.message.split()[5:9] for record in caplog.records] == [
+        [f"pi-{i};", f"pi-{i},", "round", "1:"] for i in (1, 2)
+    ]

@@ -94,7 +94,8 @@ function health(answers) {
       : broker.url ? `live from ${broker.url}` : "Connecting…";
   setText($("link"), text);
   $("link").dataset.health = !answers || broker.connected === false ? "bad" : "good";
-  setText($("footer"), state.session ? `Session ${state.session}.` : "");
+  const recipe = state.recipe ? ` Recipe: ${state.recipe}.` : "";
+  setText($("footer"), state.session ? `Session ${state.session}.${recipe}` : "");
 }
 
 document.addEventListener("visibilitychange", () => !document.hidden && plan());

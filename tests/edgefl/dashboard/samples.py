@@ -104,6 +104,7 @@ def make_snapshot(devices=8, rounds=12, groups=3, seed=1):
         "round_started_ts": NOW - 21.0,
         "ts": NOW,
         "broken": 0,
+        "recipe": "learning_rate 0.03, mean 0.286, std 0.353",
         "history": history,
         "devices": device_records,
         "clusters": {

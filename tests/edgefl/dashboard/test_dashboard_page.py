@@ -68,6 +68,8 @@ def test_page_shows_the_measurements(shown):
     assert page.text_content("#round-phase") == "federate, cohort of 8"
     assert 20 <= int(page.text_content("#deadline").removesuffix(" s")) <= 39
     assert "live from mqtt://192.168.1.10:1883" in page.text_content("#link")
+    expected = "Session 5f0c. Recipe: learning_rate 0.03, mean 0.286, std 0.353."
+    assert page.text_content("#footer") == expected
     assert page.locator("#counts li[data-state=sent] strong").text_content() == "2"
     assert page.locator("#legend-gates .swatch").all_text_contents() == ["expert 0", "expert 1", "local"]
     assert page.locator("#cards li dd", has_text="local").count() > 0, "a card names the expert most used"

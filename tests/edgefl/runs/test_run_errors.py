@@ -92,9 +92,12 @@ def test_partition_with_too_few_samples_or_clients_is_refused(run_failing, prepa
     assert not (tmp_path / "new").exists()
 
 
-def test_nonfinite_loss_names_client_and_round(run_failing, prepare):
+def test_nonfinite_loss_of_all_clients_names_them_and_the_round(run_failing, prepare, caplog):
     config, out = prepare(rounds=5, learning_rate=1e38)
-    assert re.search(r"client-00\d, round \d+: ", run_failing("simulate", config, "--out", out, "--resume"))
+    message = run_failing("simulate", config, "--out", out, "--resume")
+    assert re.search(r"in round \d: 3 of 3 clients have a loss that is no finite number; lower lear", message)
+    named = re.findall(r"client-00\d, round \d: train.*: the loss is nan", "\n".join(caplog.messages))
+    assert len(named) == 3
 
 
 SUMMARY_END = (

@@ -42,6 +42,28 @@ def test_killed_aggregator_finds_the_rate_of_the_simulator(seed, federate_untest
     assert (len(result["losses"]), result["dropped"]) == (2, [])
 
 
+@pytest.mark.slow
+def test_device_that_comes_after_the_test_trains_with_the_rate_of_the_others(
+    federate_untested, mosquitto_url, toys
+):
+    federation = federate_untested(mosquitto_url, rounds=2)
+    shards = {f"pi-{i}": toys.shard(i, 20 + 10 * i) for i in range(3)}
+    early = {client_id: shards[client_id] for client_id in ("pi-0", "pi-1")}
+    aggregator = federation.aggregator()
+    devices = [federation.device(client_id, shard) for client_id, shard in early.items()]
+    aggregator.wait_for("range test over the devices")
+    aggregator.popen.kill()
+    aggregator.popen.wait()
+    devices.append(federation.device("pi-2", shards["pi-2"]))
+    again = federation.aggregator()
+    again.wait_for("pi-2 is online")
+    assert again.end() == 0, again.err
+    assert [device.end() for device in devices] == [0] * 3, [device.err for device in devices]
+    result = federation.result()
+    assert result["learning_rate"] == find_rate(federation, early)
+    assert [row["id"] for row in result["clients"]] == ["pi-0", "pi-1", "pi-2"]
+
+
 @pytest.mark.parametrize("favourite", [0, pytest.param(4, marks=pytest.mark.slow)])
 def test_hostile_board_of_four_does_not_move_the_rate_beyond_the_honest_votes(
     favourite, federate_untested, mosquitto_url, toys, puppet
