@@ -71,16 +71,20 @@ def random_models():
 
 
 @pytest.fixture(scope="session")
-def mixture_of():
+def mixture_of(tmp_path_factory):
     """A function that returns the `mixtures.Made` of a kind and a data set.
 
     Kinds are in `mixtures.KINDS`, data sets in `mixtures.DATA`.
     """
     pytest.importorskip("tensorflow")
 
+    directory = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # its parent is the directory of all processes
+        directory = directory.parent
+
     def make(kind, data):
         try:
-            return mixtures.make(kind, data)
+            return mixtures.share(kind, data, directory)
         except DataError as error:
             pytest.skip(str(error))
 

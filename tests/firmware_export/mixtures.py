@@ -1,10 +1,11 @@
 """Real mixtures of every kind on every data set.
 
 A short federation of two clients trains each mixture. The first client's mixture and its int8 model are
-used. The fixture `mixture_of(kind, data)` of conftest.py makes each mixture once per test session. It skips
-the test if the data are missing.
+used. The fixture `mixture_of(kind, data)` of conftest.py makes each mixture once per test run, for all
+processes that run the tests. It skips the test if the data are missing.
 """
 
+import pickle
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from edgefl.data.dataset import Dataset
 from edgefl.plan.spec import Plan
 from edgefl.simulation.simulate import simulate
 from edgefl.types import Mixture, Shard
+from tests.support.plans import read_or_make
 
 DATA = ("fashion-mnist", "cifar10", "uci-har")
 MODELS: Mapping[str, ModelConfig] = {
@@ -120,6 +122,13 @@ def federate(kind: str, data: str) -> tuple[Plan, Mixture, Shard]:
 
 
 @cache
+def share(kind: str, data: str, directory: Path) -> Made:
+    """Return the mixture with its int8 model, made by one of the processes that share a directory."""
+    content = read_or_make(directory / f"{kind}-{data}.pickle", lambda: pickle.dumps(make(kind, data)))
+    made: Made = pickle.loads(content)  # noqa: S301 - a process of this run has written it
+    return made
+
+
 def make(kind: str, data: str) -> Made:
     """Return the mixture with its int8 model."""
     from firmware_export.quantize.quantize import export_mixture

@@ -28,6 +28,22 @@ def compute_code_digest() -> str:
     return total.hexdigest()
 
 
+def read_or_make(path: Path, make: Callable[[], bytes]) -> bytes:
+    """Return the content of a file, which one of several processes makes.
+
+    Args:
+        path: the file, in an existing directory.
+        make: makes the content, and is called only if there is no such file.
+    """
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            unfinished = path.with_suffix(".writing")
+            unfinished.write_bytes(make())
+            os.replace(unfinished, path)
+    return path.read_bytes()
+
+
 def compute_key(config: FederationConfig) -> str:
     """Return the name of the plan of a configuration, which depends on the content of a model file too."""
     total = hashlib.sha256(compute_code_digest().encode())

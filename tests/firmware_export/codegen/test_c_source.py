@@ -176,30 +176,28 @@ def test_expert_below_the_gate_threshold_is_skipped(mixture_of, compiled, tmp_pa
 
 @pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize("level", [pytest.param("-O0", marks=pytest.mark.slow), "-O2"])
-def test_c_compiled_for_a_core_needs_no_library(mixture_of, compiled, tmp_path, core, level) -> None:
+@pytest.mark.parametrize("data", ["uci-har", pytest.param("fashion-mnist", marks=pytest.mark.slow)])
+def test_c_compiled_for_a_core_needs_no_library(mixture_of, compiled, tmp_path, data, core, level) -> None:
     target = TARGETS[core]
     if reason := explain_not_runnable(target):
         pytest.skip(reason)
-    for data in ("uci-har", "fashion-mnist"):
-        files = compiled.write_files(generate_c(mixture_of("aem", data).model), tmp_path / data)
-        command = [target.architecture.gcc, *target.flags, "-ffreestanding", level, *compiled.STRICT]
-        for file in files:
-            ran = subprocess.run(
-                [*command, "-c", file, "-o", file.with_suffix(".o")], capture_output=True, text=True
-            )
-            assert ran.returncode == 0, ran.stderr
-        names = subprocess.run(
-            [f"{target.architecture.tool_prefix}nm", "-u", files[0].with_suffix(".o")],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.split()
-        foreign = {
-            name
-            for name in names
-            if name != "U" and not name.startswith(("model_", "__aeabi_", "__gnu_thumb1_"))
-        }
-        assert not foreign and not any("mem" in name for name in names)
+    files = compiled.write_files(generate_c(mixture_of("aem", data).model), tmp_path)
+    command = [target.architecture.gcc, *target.flags, "-ffreestanding", level, *compiled.STRICT]
+    for file in files:
+        ran = subprocess.run(
+            [*command, "-c", file, "-o", file.with_suffix(".o")], capture_output=True, text=True
+        )
+        assert ran.returncode == 0, ran.stderr
+    names = subprocess.run(
+        [f"{target.architecture.tool_prefix}nm", "-u", files[0].with_suffix(".o")],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    foreign = {
+        name for name in names if name != "U" and not name.startswith(("model_", "__aeabi_", "__gnu_thumb1_"))
+    }
+    assert not foreign and not any("mem" in name for name in names)
 
 
 @pytest.mark.parametrize(
