@@ -171,6 +171,6 @@ def test_simulator_stops_if_a_round_misses_its_quorum(toys, caplog):
     shards = {"pi-0": toys.shard(0)} | {f"pi-{i}": make_overflowing_shard(toys, i) for i in (1, 2)}
     with pytest.raises(FederationDivergedError, match=r"in round 1: 2 of 3 clients .*lower learning_rate"):
         run_simulator(toys.plan(learning_rate=0.1), toys, shards)
-    assert [record.message.split()[5:9] for record in caplog.records] == [
-        [f"pi-{i};", f"pi-{i},", "round", "1:"] for i in (1, 2)
-    ]
+    warnings = [record.message for record in caplog.records]
+    assert len(warnings) == 2
+    assert all(f"pi-{i}, round 1: train: the loss is" in warnings[i - 1] for i in (1, 2))
