@@ -117,7 +117,9 @@ class Detector:
                         f"pass {name}"
                     )
             self._topic = FederationTopics(federation).format_device(check_client_id(client_id), "anomaly")
-        self._tracker = AlarmTracker(client_id, self._scorer.threshold, settings.interval_s)
+        self._tracker = AlarmTracker(
+            client_id=client_id, threshold=self._scorer.threshold, interval_s=settings.interval_s
+        )
         self._link: Link | None = None
         self._malformed = self._published = 0
         self._message = b""
@@ -188,7 +190,7 @@ class Detector:
         if not has_labels:
             return {}
         labels = np.concatenate([arrays[f"y{part}"] for part in parts])
-        is_anomaly = find_anomalies(labels, TaskConfig(ANOMALY, anomalies=self._scorer.task.anomalies))
+        is_anomaly = find_anomalies(labels, TaskConfig(kind=ANOMALY, anomalies=self._scorer.task.anomalies))
         return measure_alarms(scores > self._scorer.threshold, is_anomaly)
 
     def _listen(self, readings: Link, topics: SensorTopics) -> None:

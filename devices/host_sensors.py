@@ -51,7 +51,7 @@ def read_power_supplies(root: Path = ROOT) -> tuple[PowerSupply, ...]:
     folders = sorted((root / "sys/class/power_supply").glob("*"))
     rows = [[read_text(folder / key) for key in ("type", "online", "status", "scope")] for folder in folders]
     return tuple(
-        PowerSupply(kind, online not in ("", "0"), status, scope)
+        PowerSupply(kind=kind, online=online not in ("", "0"), status=status, scope=scope)
         for kind, online, status, scope in rows
         if kind
     )

@@ -99,8 +99,19 @@ def join_federation(
         probe.close()
     order = make_order(federation)
     now = time.time()
-    status = Status(settings.client_id, boot_id, False, now, samples, __version__, now, paused)
-    will = Message(topics.format_device(settings.client_id, "status"), encode_json(status), retained=True)
+    status = Status(
+        client_id=settings.client_id,
+        boot_id=boot_id,
+        online=False,
+        born=now,
+        num_samples=samples,
+        version=__version__,
+        ts=now,
+        paused=paused,
+    )
+    will = Message(
+        topic=topics.format_device(settings.client_id, "status"), payload=encode_json(status), retained=True
+    )
     link = Link(
         settings.broker,
         name,
@@ -111,6 +122,8 @@ def join_federation(
     )
     aggregator = enrolment.aggregator_key if enrolment else ""
     trust = Trust(
-        federation, enrolment.signing_key if enrolment else "", (lambda _: aggregator) if enrolment else None
+        federation=federation,
+        key=enrolment.signing_key if enrolment else "",
+        find_key=(lambda _: aggregator) if enrolment else None,
     )
     return Session(link, topics, status, trust, order)

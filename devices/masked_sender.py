@@ -181,7 +181,10 @@ class MaskedSender:
             self._client_id, context, session.trust, self._authority, self._sharing.least_clients
         )
         return MaskedAttempt(
-            task, progress, participant, partial(encode_deltas, deltas, progress.num_samples, shapes)
+            task=task,
+            progress=progress,
+            participant=participant,
+            make_vector=partial(encode_deltas, deltas, progress.num_samples, shapes),
         )
 
     def _wait_for_step(self, session: Session, task: Task) -> Task:

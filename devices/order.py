@@ -229,7 +229,7 @@ class TaskOrder:
             return newest
         self.pause_reason = ""
         masked = newest is not None and newest.masked and newest.session == message.session
-        return NewestRound(message.session, message.started, 0, masked)
+        return NewestRound(session=message.session, started=message.started, round=0, masked=masked)
 
     def _explain_forbidden(self, message: Task | State, newest: NewestRound) -> str:
         if not isinstance(message, Task):

@@ -369,7 +369,7 @@ class WindowCutter:
         channels = tuple(reading)
         if sensor is None or sensor.channels != channels:
             self.replaced += _make_room(self._sensors)
-            sensor = Sensor(channels, deque(maxlen=self.window), self._recordings)
+            sensor = Sensor(channels=channels, rows=deque(maxlen=self.window), recording=self._recordings)
             self._recordings += 1
         self._sensors[topic] = sensor
         sensor.rows.append((np.array(list(reading.values()), np.float32), label))

@@ -35,7 +35,17 @@ def make_telemetry(client_id: str, round: int, metrics: Mapping[str, float]) -> 
     valid = {key: float(value) for key, value in metrics.items() if METRIC_NAME_PATTERN.fullmatch(key)}
     values = dict(list(valid.items())[:MAX_METRICS])
     seconds = float(metrics.get("seconds", math.nan))
-    return Metrics(client_id, round, values, *read_rss_mb(), read_temperature_c(), seconds, time.time())
+    rss_mb, peak_rss_mb = read_rss_mb()
+    return Metrics(
+        client_id=client_id,
+        round=round,
+        values=values,
+        rss_mb=rss_mb,
+        peak_rss_mb=peak_rss_mb,
+        temperature_c=read_temperature_c(),
+        seconds=seconds,
+        ts=time.time(),
+    )
 
 
 def publish_telemetry(session: Session, client_id: str, round: int, metrics: Mapping[str, float]) -> None:

@@ -74,7 +74,7 @@ def make_work_item(
     scalars = task.scalars
     if task.codec == MASKED_CODEC:
         scalars = {name: value for name, value in scalars.items() if name != COMPARE_SCALAR}
-    broadcast = Broadcast(task.round, task.phase, models, scalars)
+    broadcast = Broadcast(round=task.round, phase=task.phase, models=models, scalars=scalars)
     evaluate = task.settings.get("evaluate", 0.0) > 0 and task.codec != MASKED_CODEC
     return WorkItem(
         broadcast=broadcast,

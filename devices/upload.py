@@ -43,18 +43,18 @@ def send_update(
         LinkError: the link failed.
     """
     begin = Begin(
-        client_id,
-        task.session,
-        task.round,
-        task.plan,
-        hashlib.sha256(blob).hexdigest(),
-        len(blob),
-        count_chunks(len(blob), task.chunk_bytes),
-        task.chunk_bytes,
-        num_samples,
-        metrics,
-        task.nonce,
-        time.time(),
+        client_id=client_id,
+        session=task.session,
+        round=task.round,
+        plan=task.plan,
+        sha256=hashlib.sha256(blob).hexdigest(),
+        size=len(blob),
+        count=count_chunks(len(blob), task.chunk_bytes),
+        chunk_bytes=task.chunk_bytes,
+        num_samples=num_samples,
+        metrics=metrics,
+        nonce=task.nonce,
+        ts=time.time(),
     )
     return upload_update(session, task, begin, blob)
 

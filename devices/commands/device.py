@@ -211,20 +211,20 @@ def start(
     if enrolment:
         sharing = sharing.combine(SharingRules(enrolment.masked_only, enrolment.least_clients))
     settings = DeviceSettings(
-        broker,
-        client_id,
-        source,
-        state,
-        federation,
-        learner,
-        threads,
-        keepalive,
-        wait_s,
-        export,
-        enrolment,
-        conditions,
-        AllowedCode(algorithms, models),
-        sharing,
+        broker=broker,
+        client_id=client_id,
+        data=source,
+        state=state,
+        federation=federation,
+        learner=learner,
+        threads=threads,
+        keepalive_s=keepalive,
+        wait_s=wait_s,
+        export=export,
+        enrolment=enrolment,
+        conditions=conditions,
+        allowed=AllowedCode(algorithms, models),
+        sharing=sharing,
     )
     log = LogOptions(log_level, log_format)
     with Progress(log=log, log_fields={"client_id": client_id}), raise_on_signal():

@@ -127,18 +127,18 @@ def record(
     if out.suffix != ".npz":
         raise ConfigError(f"-o is {out}, expected a name that ends in .npz; change it")
     settings = RecordSettings(
-        broker,
-        SensorTopics(topic, label_topic or target_topic),
-        window,
-        step or window,
-        capacity,
-        out,
-        label,
-        tuple(name.strip() for name in channels.split(",") if name.strip()),
-        read_class_list(classes) if classes else (),
-        save_s,
-        count,
-        NO_LABELS if unlabelled else TARGET_LABELS if target_topic else CLASS_LABELS,
+        broker=broker,
+        topics=SensorTopics(topic, label_topic or target_topic),
+        window=window,
+        step=step or window,
+        capacity=capacity,
+        out=out,
+        label=label,
+        channels=tuple(name.strip() for name in channels.split(",") if name.strip()),
+        classes=read_class_list(classes) if classes else (),
+        save_s=save_s,
+        count=count,
+        labels=NO_LABELS if unlabelled else TARGET_LABELS if target_topic else CLASS_LABELS,
     )
     with Progress(log=LogOptions(log_level, log_format)), raise_on_signal():
         counts = Recorder(settings).run()

@@ -83,7 +83,7 @@ class TrainedModels:
         return " and ".join(filter(None, parts)) or "no model"
 
 
-NO_MODELS = TrainedModels(())
+NO_MODELS = TrainedModels(required=())
 """An update without deltas."""
 
 

@@ -29,7 +29,7 @@ def make_early_algorithm(
     """
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
-        return Broadcast(state.round, state.phase, state.models)
+        return Broadcast(round=state.round, phase=state.phase, models=state.models)
 
     def personalize(
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
@@ -44,5 +44,5 @@ def make_early_algorithm(
         aggregate=aggregate,
         personalize=personalize,
         current=lambda broadcast, state, shard: None,
-        trained=TrainedModels((answer,)),
+        trained=TrainedModels(required=(answer,)),
     )

@@ -88,7 +88,7 @@ def make_measurement_plan(plan: Plan) -> Plan:
         personalization={},
         augmentation={},
     )
-    return Plan(spec, b"", b"")
+    return Plan(spec=spec, program=b"", template=b"")
 
 
 def measure_moments(x: Array) -> Weights:
@@ -155,7 +155,7 @@ def make_measurement(learner: Learner | None, options: MeasurementOptions) -> Al
     """
 
     def init(initial: Weights, rng: np.random.Generator) -> ServerState:
-        return ServerState(1, PHASE_MEASURE, {MOMENTS: initial})
+        return ServerState(round=1, phase=PHASE_MEASURE, models={MOMENTS: initial})
 
     def local_update(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
@@ -180,4 +180,9 @@ def make_measurement(learner: Learner | None, options: MeasurementOptions) -> Al
     return make_early_algorithm(MEASUREMENT_ALGORITHM, MOMENTS, init, local_update, aggregate)
 
 
-MEASUREMENT_ENTRY = Entry(MeasurementOptions, make_measurement, lambda network, options: (), "edgefl")
+MEASUREMENT_ENTRY = Entry(
+    options=MeasurementOptions,
+    factory=make_measurement,
+    objectives=lambda network, options: (),
+    source="edgefl",
+)

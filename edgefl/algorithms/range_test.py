@@ -223,7 +223,7 @@ def make_range_test(learner: Learner | None, options: RangeTestOptions) -> Algor
 
     def init(initial: Weights, rng: np.random.Generator) -> ServerState:
         zeros = np.zeros(len(FACTORS), np.float32)
-        return ServerState(1, PHASE_MEASURE, {START: initial, LOSSES: {LOSSES: zeros}})
+        return ServerState(round=1, phase=PHASE_MEASURE, models={START: initial, LOSSES: {LOSSES: zeros}})
 
     def local_update(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
@@ -276,8 +276,8 @@ def make_range_test(learner: Learner | None, options: RangeTestOptions) -> Algor
 
 
 RANGE_TEST_ENTRY = Entry(
-    RangeTestOptions,
-    make_range_test,
-    lambda network, options: (),
-    "Smith, Cyclical Learning Rates for Training Neural Networks, WACV 2017",
+    options=RangeTestOptions,
+    factory=make_range_test,
+    objectives=lambda network, options: (),
+    source="Smith, Cyclical Learning Rates for Training Neural Networks, WACV 2017",
 )

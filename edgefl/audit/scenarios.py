@@ -224,7 +224,7 @@ def find_read_layer(setting: Setting) -> OutputLayer:
         for name, array in weights.items()
         if name.endswith("/bias") and array.shape == (features,) and name != bias
     ]
-    return OutputLayer(kernel, bias, before[-1] if before else "", weights[kernel])
+    return OutputLayer(kernel=kernel, bias=bias, hidden=before[-1] if before else "", sent=weights[kernel])
 
 
 def list_defences(setting: Setting, noises: tuple[float, ...]) -> list[Scenario]:

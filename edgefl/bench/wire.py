@@ -42,9 +42,9 @@ def run_wire_bench(
         clients_per_round=BENCH_COHORT_SIZE,
         algorithm="fedavg",
         options={"epochs": 2, "learning_rate": 0.01, "momentum": 0.5, "batch_size": 10},
-        model=ModelConfig("lenet5", (28, 28, 1), 10),
-        data=DataConfig(data, num_train=BENCH_TRAIN_SAMPLES if data == "fashion-mnist" else 0),
-        partition=PartitionConfig("dirichlet", BENCH_CLIENTS, {"alpha": 0.5}),
+        model=ModelConfig(name="lenet5", input_shape=(28, 28, 1), num_classes=10),
+        data=DataConfig(name=data, num_train=BENCH_TRAIN_SAMPLES if data == "fashion-mnist" else 0),
+        partition=PartitionConfig(name="dirichlet", num_clients=BENCH_CLIENTS, options={"alpha": 0.5}),
         personalization=MIXTURE_ONLY,
     )
     rows = []
@@ -55,7 +55,7 @@ def run_wire_bench(
                 config = replace(base, seed=seed, codec=codec)
                 results.append(
                     stages.play(
-                        ExperimentStage(f"wire-{codec}", config, measure_test=True),
+                        ExperimentStage(name=f"wire-{codec}", config=config, measure_test=True),
                         f"{codec}, seed {seed} of {seeds}",
                     )
                 )

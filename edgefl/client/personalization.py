@@ -159,7 +159,10 @@ def choose_personal_model(
         metrics["test_lost"] = float((rated[chosen][0] < rated[LOCAL_MODEL][0]).sum())
     validation = {f"validation/{name}": mean for name, mean in average_scores(scores).items()}
     mixture = Mixture(
-        shipped.weights, peers, {**candidates.mixture.diagnostics, **validation}, signature=shipped.signature
+        weights=shipped.weights,
+        peers=peers,
+        diagnostics={**candidates.mixture.diagnostics, **validation},
+        signature=shipped.signature,
     )
     return mixture, candidates.state, metrics
 
@@ -284,7 +287,7 @@ def make_candidates(
     mixture, after = try_make(
         MIXTURE_MODEL, lambda: algorithm.personalize(broadcast, state, shard, make_rng(""))
     ) or (
-        Mixture({}),
+        Mixture(weights={}),
         state,
     )
     if LOCAL_START in broadcast.models:
@@ -314,7 +317,7 @@ def make_candidates(
         failures[MIXTURE_MODEL] += "; the client uses the mixture of the last round instead"
     if not models:
         raise DivergedError(failures[MIXTURE_MODEL])
-    return Candidates(models, mixture, after, failures)
+    return Candidates(models=models, mixture=mixture, state=after, failures=failures)
 
 
 def find_final_loss(spec: PlanSpec, shard: Shard) -> float:

@@ -66,7 +66,7 @@ def hold_out_validation(shard: Shard, share: float, seed: int, client_id: str) -
         client_id: the client.
     """
     if not share:
-        return ValidationSplit(shard, shard.x_train[:0], shard.y_train[:0])
+        return ValidationSplit(train=shard, x=shard.x_train[:0], y=shard.y_train[:0])
     rng = derive_rng(seed, 0, f"{client_id}:validation")
     if len(shard.y_train) < SMALL_SHARD_SAMPLES:
         share = max(share, SMALL_SHARD_SHARE)
@@ -86,4 +86,6 @@ def _split_shard(shard: Shard, held_out: Labels) -> ValidationSplit:
         group_train=group,
     )
     held_out_group = None if shard.group_train is None else shard.group_train[held_out]
-    return ValidationSplit(train, shard.x_train[held_out], shard.y_train[held_out], held_out_group, held_out)
+    return ValidationSplit(
+        train=train, x=shard.x_train[held_out], y=shard.y_train[held_out], group=held_out_group, rows=held_out
+    )

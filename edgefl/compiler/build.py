@@ -100,7 +100,7 @@ def compile_plan(
         config.seed,
         lambda seed: make_network(replace(unmeasured, seed=seed)),
     )
-    plan = Plan(spec, program, template, single)
+    plan = Plan(spec=spec, program=program, template=template, single=single)
     if has_placeholders(spec):  # an error after the devices have measured would be too late
         set_normalization(plan, (0.0,), (1.0,))
     return plan, initial, draws

@@ -195,7 +195,7 @@ def draw_values(network: Network, batch: int, draw: Draw = BOTH_SIGNS) -> Compar
         if isinstance(layer, keras.layers.Masking):
             x[-1, : x.shape[1] // 2] = layer.mask_value
     cotangent = draw_tensor(TensorSpec("cotangent", (batch, int(network.model.outputs[0].shape[1]))), rng)
-    return ComparedValues(weights, x, _find_noise(network, batch), cotangent)
+    return ComparedValues(weights=weights, x=x, noise=_find_noise(network, batch), cotangent=cotangent)
 
 
 def draw_tensor(spec: TensorSpec, rng: np.random.Generator, draw: Draw = BOTH_SIGNS) -> Array:
@@ -523,4 +523,6 @@ def _make_layer_objective(network: Network, layer: str, kind: str, name: str) ->
         return tf.concat([tf.reshape(gradient, (1, -1)) for gradient in gradients], 1)
 
     data = (make_input_spec(network, BATCH),)
-    return Objective(name, "predict", BATCH, data, frozen=network.specs, out=compute)
+    return Objective(
+        name=name, kind="predict", batch_size=BATCH, data=data, frozen=network.specs, out=compute
+    )

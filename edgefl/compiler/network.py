@@ -276,7 +276,7 @@ class Network:
         Returns:
             The logits, float32[batch, classes], and the assigned weights by name.
         """
-        run = _Run(weights, noise, training)
+        run = _Run(weights=weights, noise=noise, training=training)
         logits = self._run_head(self._run_trunk(x, run), run)
         self._add_penalties(run, self._regularizers)
         return logits, run.updates
@@ -292,7 +292,7 @@ class Network:
             training: whether layers run in training mode.
             noise: the noise of `list_noise` by name, for training.
         """
-        run = _Run(weights, noise, training)
+        run = _Run(weights=weights, noise=noise, training=training)
         self._run_head(self._run_trunk(x, run), run)
         return run.outputs
 
@@ -311,7 +311,7 @@ class Network:
             The logits, float32[batch, classes], the input of the last dense layer, float32[batch,
             hidden_width], and the assigned weights by name.
         """
-        run = _Run(weights, noise, training)
+        run = _Run(weights=weights, noise=noise, training=training)
         logits = self._run_head(self._run_trunk(x, run), run)
         self._add_penalties(run, self._regularizers)
         return logits, run.hidden, run.updates
@@ -326,7 +326,7 @@ class Network:
         Returns:
             float32[batch, *features_shape].
         """
-        return self._run_trunk(x, _Run(weights, None, False))
+        return self._run_trunk(x, _Run(weights=weights, noise=None, training=False))
 
     def apply_head(
         self, weights: Tensors, features: Tensor, *, training: bool = False, noise: Tensors | None = None
@@ -342,7 +342,7 @@ class Network:
         Returns:
             float32[batch, classes].
         """
-        run = _Run(weights, noise, training)
+        run = _Run(weights=weights, noise=noise, training=training)
         logits = self._run_head(features, run)
         self._add_penalties(run, [name for name in self._regularizers if name in self.head_names])
         return logits
@@ -380,7 +380,11 @@ class Network:
         return run
 
     def _make_placeholder_run(self) -> _Run:
-        return _Run({s.name: tf.compat.v1.placeholder(tf.float32, s.shape) for s in self.specs}, None, True)
+        return _Run(
+            weights={s.name: tf.compat.v1.placeholder(tf.float32, s.shape) for s in self.specs},
+            noise=None,
+            training=True,
+        )
 
     def _run_trunk(self, x: Tensor, run: _Run) -> Tensor:
         return x if self._trunk is None else self._run_graph(self._trunk, x, run)

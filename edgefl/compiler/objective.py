@@ -90,19 +90,24 @@ def make_signature(objective: Objective) -> SignatureSpec:
     if o.kind == "predict":
         shape = tuple(int(size) for size in _trace_out(o).shape)
         return SignatureSpec(
-            o.name, o.kind, o.batch_size, o.data, frozen=o.frozen, out=TensorSpec("out", shape)
+            name=o.name,
+            kind=o.kind,
+            batch_size=o.batch_size,
+            data=o.data,
+            frozen=o.frozen,
+            out=TensorSpec("out", shape),
         )
     optimizer = _require_optimizer(o)
     return SignatureSpec(
-        o.name,
-        o.kind,
-        o.batch_size,
-        o.data,
-        o.trained,
-        o.frozen,
-        optimizer.make_slots(o.optimized),
-        o.noise,
-        dict(optimizer.hyper),
+        name=o.name,
+        kind=o.kind,
+        batch_size=o.batch_size,
+        data=o.data,
+        trained=o.trained,
+        frozen=o.frozen,
+        slots=optimizer.make_slots(o.optimized),
+        noise=o.noise,
+        hyper=dict(optimizer.hyper),
         label=o.label,
     )
 
@@ -274,14 +279,14 @@ def classify(network: Network, batch_size: int, optimizer: Optimizer, name: str 
     trained = network.select((*network.trainable, *network.statistics))
     frozen = tuple(spec for spec in network.specs if spec not in trained)
     return Objective(
-        name,
-        "train",
-        batch_size,
-        (make_input_spec(network, batch_size),),
-        trained,
-        frozen,
-        network.list_noise(batch_size),
-        network.statistics,
+        name=name,
+        kind="train",
+        batch_size=batch_size,
+        data=(make_input_spec(network, batch_size),),
+        trained=trained,
+        frozen=frozen,
+        noise=network.list_noise(batch_size),
+        assigned=network.statistics,
         optimizer=optimizer,
         loss_per_sample=measure_loss,
         label=make_label_spec(network, batch_size),
@@ -297,10 +302,10 @@ def predict_logits(network: Network, batch_size: int, name: str = "predict") -> 
         name: name of the signature.
     """
     return Objective(
-        name,
-        "predict",
-        batch_size,
-        (make_input_spec(network, batch_size),),
+        name=name,
+        kind="predict",
+        batch_size=batch_size,
+        data=(make_input_spec(network, batch_size),),
         frozen=network.specs,
         out=lambda weights, data: network.apply(weights, data["x"])[0],
     )
@@ -315,10 +320,10 @@ def extract_features(network: Network, batch_size: int, name: str = "features") 
         name: name of the signature.
     """
     return Objective(
-        name,
-        "predict",
-        batch_size,
-        (make_input_spec(network, batch_size),),
+        name=name,
+        kind="predict",
+        batch_size=batch_size,
+        data=(make_input_spec(network, batch_size),),
         frozen=network.select(network.trunk_names),
         out=lambda weights, data: network.apply_trunk(weights, data["x"]),
     )
@@ -357,13 +362,13 @@ def train_head(
         )
     frozen = tuple(spec for spec in head if spec.name not in network.trainable)
     return Objective(
-        name,
-        "train",
-        batch_size,
-        (make_features_spec(network, batch_size),),
-        trained,
-        frozen,
-        network.list_head_noise(batch_size),
+        name=name,
+        kind="train",
+        batch_size=batch_size,
+        data=(make_features_spec(network, batch_size),),
+        trained=trained,
+        frozen=frozen,
+        noise=network.list_head_noise(batch_size),
         optimizer=optimizer,
         loss_per_sample=measure_loss,
         label=make_label_spec(network, batch_size),
@@ -410,10 +415,10 @@ def predict_head(network: Network, batch_size: int, name: str = "predict_head") 
         name: name of the signature.
     """
     return Objective(
-        name,
-        "predict",
-        batch_size,
-        (make_features_spec(network, batch_size),),
+        name=name,
+        kind="predict",
+        batch_size=batch_size,
+        data=(make_features_spec(network, batch_size),),
         frozen=network.select(network.head_names),
         out=lambda weights, data: network.apply_head(weights, data["features"]),
     )

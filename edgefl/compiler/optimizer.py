@@ -70,7 +70,7 @@ def sgd(
             new[name] = weight + (velocity * hyper["momentum"] - step if nesterov else velocity)
         return new, new_slots
 
-    return Optimizer("sgd", hyper, make_slots, update)
+    return Optimizer(name="sgd", hyper=hyper, make_slots=make_slots, update=update)
 
 
 def adam(
@@ -118,7 +118,7 @@ def adam(
             new_slots[f"velocity/{name}"] = variance
         return new, new_slots
 
-    return Optimizer("adam", hyper, make_slots, update)
+    return Optimizer(name="adam", hyper=hyper, make_slots=make_slots, update=update)
 
 
 def adamw(
@@ -141,7 +141,7 @@ def adamw(
     Source: Loshchilov and Hutter, arXiv:1711.05101.
     """
     base = adam(learning_rate, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon, weight_decay=weight_decay)
-    return Optimizer("adamw", base.hyper, base.make_slots, base.update)
+    return Optimizer(name="adamw", hyper=base.hyper, make_slots=base.make_slots, update=base.update)
 
 
 def _drop_zeros(**hyper: float) -> dict[str, float]:

@@ -194,11 +194,22 @@ def _bind(model: bytes, specs: Sequence[TensorSpec], starts: Mapping[str, int]) 
     for index, constant in read_float_constants(model).items():
         match = _match(constant, specs, starts)
         if match:
-            bindings[index] = Binding(match[0], index, match[1], tuple(int(n) for n in constant.shape))
+            bindings[index] = Binding(
+                weight=match[0],
+                tensor=index,
+                permutation=match[1],
+                shape=tuple(int(n) for n in constant.shape),
+            )
         elif part := _match_slice(constant, specs, starts):
             name, order, start = part
             shape = tuple(int(n) for n in constant.shape)
-            bindings[index] = Binding(name, index, order, shape, {"rule": SLICE_RULE, "start": start})
+            bindings[index] = Binding(
+                weight=name,
+                tensor=index,
+                permutation=order,
+                shape=shape,
+                derived={"rule": SLICE_RULE, "start": start},
+            )
     return bindings
 
 
@@ -244,14 +255,20 @@ def _fold(model: bytes, bindings: dict[int, Binding], names: set[str], norms: Ma
             "epsilon": epsilon,
         }
         bindings[layer.inputs[1]] = Binding(
-            kernel.weight,
-            kernel.tensor,
-            kernel.permutation,
-            kernel.shape,
-            {"rule": KERNEL_RULE, "axis": axis, **sources},
+            weight=kernel.weight,
+            tensor=kernel.tensor,
+            permutation=kernel.permutation,
+            shape=kernel.shape,
+            derived={"rule": KERNEL_RULE, "axis": axis, **sources},
         )
         rule = {"rule": BIAS_RULE, "beta": beta, "bias": bias if bias in names else "", **sources}
-        bindings[tensor_index] = Binding(carrier, tensor_index, (0,), bindings[tensor_index].shape, rule)
+        bindings[tensor_index] = Binding(
+            weight=carrier,
+            tensor=tensor_index,
+            permutation=(0,),
+            shape=bindings[tensor_index].shape,
+            derived=rule,
+        )
 
 
 def _check(

@@ -89,7 +89,18 @@ def make_geometry(
             total = max((out - 1) * strides[i] + extent - size[i], 0)
             before = total // 2
             after = total - total // 2
-        axes.append(Axis(i + 1, size[i], window[i], strides[i], dilations[i], out, before, after))
+        axes.append(
+            Axis(
+                index=i + 1,
+                size=size[i],
+                window=window[i],
+                stride=strides[i],
+                dilation=dilations[i],
+                out=out,
+                before=before,
+                after=after,
+            )
+        )
     return Geometry(*axes)
 
 

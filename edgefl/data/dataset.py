@@ -93,12 +93,12 @@ class LabelView:
 def make_label_view(dataset: Dataset) -> LabelView:
     """Return the label view of a data set."""
     return LabelView(
-        dataset.y_train,
-        dataset.y_test,
-        dataset.num_classes,
-        dataset.group_train,
-        dataset.group_test,
-        dataset.coarse,
+        train=dataset.y_train,
+        test=dataset.y_test,
+        num_classes=dataset.num_classes,
+        group_train=dataset.group_train,
+        group_test=dataset.group_test,
+        coarse=dataset.coarse,
     )
 
 

@@ -200,17 +200,17 @@ def make_samples(
             x, x_test = (to_input_shape(samples, input_shape) for samples in (x, x_test))
         count = find_num_classes(arrays, num_classes, int(max(y.max(), y_test.max())))
         shard = Shard(
-            x,
-            y,
-            x_test,
-            y_test,
-            count,
+            x_train=x,
+            y_train=y,
+            x_test=x_test,
+            y_test=y_test,
+            num_classes=count,
             group_train=group,
             target_train=target,
             target_test=target_test,
             has_labels=has_labels,
         )
-        split = SplitRecord(rule, seed, len(y), len(y_test), overlapping)
+        split = SplitRecord(rule=rule, seed=seed, train=len(y), test=len(y_test), overlapping=overlapping)
         return LoadedSamples(shard, split, changes)
     except DataError as error:
         raise DataError(f"{where}: {error}") from error

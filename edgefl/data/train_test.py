@@ -142,7 +142,9 @@ def split_by_owner(owner: Labels, split_rows: Callable[[Labels], TrainTestSplit]
         )
     rows = np.concatenate(train)
     order = np.argsort(rows)
-    return TrainTestSplit(rule, rows[order], np.sort(np.concatenate(test)), np.concatenate(group)[order])
+    return TrainTestSplit(
+        rule=rule, train=rows[order], test=np.sort(np.concatenate(test)), group=np.concatenate(group)[order]
+    )
 
 
 def _split_by_group(
@@ -158,7 +160,10 @@ def _split_by_group(
         )
     parts = cut_single_groups(labels[train], group[train])
     return TrainTestSplit(
-        BY_GROUP, train, test, parts if overlaps is None else join_groups(parts, overlaps.group[train])
+        rule=BY_GROUP,
+        train=train,
+        test=test,
+        group=parts if overlaps is None else join_groups(parts, overlaps.group[train]),
     )
 
 
@@ -172,7 +177,7 @@ def _split_by_recording(
             f"{len(labels)} windows overlap so much that no window can be held out for the test; record "
             "more, use a longer step between windows, or add x_test and y_test"
         )
-    return TrainTestSplit(BY_RECORDING, rows[train], rows[test], pieces.group[train])
+    return TrainTestSplit(rule=BY_RECORDING, train=rows[train], test=rows[test], group=pieces.group[train])
 
 
 def _split_in_time(labels: Labels, overlaps: Recordings | None, share: float) -> TrainTestSplit:
@@ -188,7 +193,10 @@ def _split_in_time(labels: Labels, overlaps: Recordings | None, share: float) ->
         raise DataError("every sample overlaps a held-out sample; record more, or add x_test and y_test")
     group = cut_time_blocks(labels[train])
     return TrainTestSplit(
-        IN_TIME, train, test, group if overlaps is None else join_groups(group, overlaps.group[train])
+        rule=IN_TIME,
+        train=train,
+        test=test,
+        group=group if overlaps is None else join_groups(group, overlaps.group[train]),
     )
 
 
@@ -231,7 +239,9 @@ def split_ring(recordings: Recordings, share: float, rng: np.random.Generator) -
     if held_out.all() or not held_out.any():  # few blocks: each side gets at least one
         held_out = np.arange(len(blocks)) < (1 if not held_out.any() else len(blocks) - 1)
     side = held_out[number]
-    return TrainTestSplit(BY_WINDOW, whole[~side], whole[side], number[~side].astype(np.int64))
+    return TrainTestSplit(
+        rule=BY_WINDOW, train=whole[~side], test=whole[side], group=number[~side].astype(np.int64)
+    )
 
 
 def _mix_bits(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -97,7 +97,7 @@ class Children:
         output_thread = threading.Thread(
             target=self._copy_output, args=(process.stdout, log, lines, show), daemon=True
         )
-        child = Child(name, process, path, output_thread)
+        child = Child(name=name, process=process, log=path, output_thread=output_thread)
         self.children.append(child)
         output_thread.start()
         return child, lines

@@ -137,7 +137,9 @@ def write_shards(settings: DemoSettings) -> None:
     client_samples = CLIENT_SAMPLES[settings.dataset]
     counts = client_samples.train * settings.clients, client_samples.test * settings.clients
     dataset = draw_samples(load_dataset(settings.dataset), *counts, settings.seed)
-    partition = PartitionConfig("dirichlet", settings.clients, {"alpha": DIRICHLET_ALPHA, "min_samples": 20})
+    partition = PartitionConfig(
+        name="dirichlet", num_clients=settings.clients, options={"alpha": DIRICHLET_ALPHA, "min_samples": 20}
+    )
     shards = make_shards(dataset, partition, settings.seed)
     for name, shard in zip(settings.ids, shards.values(), strict=True):
         save_shard(DemoFiles(settings.out).shard(client=name), shard)

@@ -42,12 +42,14 @@ def check_broker(url: str, enrolment: Enrolment | None, federation: str) -> Iter
 
     try:
         # Like devices and aggregators, which a broker without retained messages refuses
-        link = open_link(Message(topics.format_device(client_id, "claim"), b"", retained=True))
+        link = open_link(Message(topic=topics.format_device(client_id, "claim"), payload=b"", retained=True))
     except LinkError as error:
         yield _describe_failure("broker", error)
         return
     try:
-        yield CheckResult("broker", "ok", f"{link.url} in {1000 * (time.monotonic() - began):.0f} ms")
+        yield CheckResult(
+            check="broker", level="ok", found=f"{link.url} in {1000 * (time.monotonic() - began):.0f} ms"
+        )
         access = _check_access(link, topics, client_id)
         yield access
         if access.level == "ok":
@@ -61,7 +63,7 @@ def check_broker(url: str, enrolment: Enrolment | None, federation: str) -> Iter
 
 def _describe_failure(check: str, error: LinkError) -> CheckResult:
     problem, _, remedy = str(error).rpartition("; ")
-    return CheckResult(check, "fail", problem or str(error), remedy)
+    return CheckResult(check=check, level="fail", found=problem or str(error), remedy=remedy)
 
 
 def _check_access(link: Link, topics: FederationTopics, client_id: str) -> CheckResult:
@@ -74,16 +76,16 @@ def _check_access(link: Link, topics: FederationTopics, client_id: str) -> Check
         event = link.get(ANSWER_TIMEOUT_S - (time.monotonic() - began))
         if isinstance(event, Message) and event.topic == topic:
             return CheckResult(
-                "access",
-                "ok",
-                f"{client_id} receives its own message in {1000 * (time.monotonic() - began):.0f} ms",
+                check="access",
+                level="ok",
+                found=f"{client_id} receives its own message in {1000 * (time.monotonic() - began):.0f} ms",
             )
     remedy = "check the broker's access list: the certificate's or user's name must be the device's id"
     return CheckResult(
-        "access",
-        "fail",
-        f"{client_id} does not receive its own message on {topic} within {ANSWER_TIMEOUT_S:g} s",
-        remedy,
+        check="access",
+        level="fail",
+        found=f"{client_id} does not receive its own message on {topic} within {ANSWER_TIMEOUT_S:g} s",
+        remedy=remedy,
     )
 
 
@@ -91,12 +93,15 @@ def _check_message_size(open_link: Callable[[], Link], url: str, topic: str) -> 
     """Check that the broker delivers messages of the default size of a chunk."""
     fitting = find_message_size(open_link, lambda _: topic, CHUNK_BYTES)
     if fitting == CHUNK_BYTES:
-        return CheckResult("packets", "ok", f"{CHUNK_BYTES // 1024} KiB pass")
+        return CheckResult(check="packets", level="ok", found=f"{CHUNK_BYTES // 1024} KiB pass")
     problem, remedy = describe_limit(url, CHUNK_BYTES, fitting)
     if not fitting:
-        return CheckResult("packets", "fail", problem, remedy)
+        return CheckResult(check="packets", level="fail", found=problem, remedy=remedy)
     return CheckResult(
-        "packets", "warn", f"{problem}; the aggregator sends messages of {fitting} bytes instead", remedy
+        check="packets",
+        level="warn",
+        found=f"{problem}; the aggregator sends messages of {fitting} bytes instead",
+        remedy=remedy,
     )
 
 
@@ -116,10 +121,10 @@ def _check_federations(link: Link, federation: str, enrolment: Enrolment | None)
             f"the federation {federation!r} is not running" if federation else "no federation is running"
         )
         yield CheckResult(
-            "federation",
-            "warn",
-            f"{problem} at {link.url}",
-            "edgefl aggregator start --config federation.toml",
+            check="federation",
+            level="warn",
+            found=f"{problem} at {link.url}",
+            remedy="edgefl aggregator start --config federation.toml",
         )
 
 
@@ -128,10 +133,12 @@ def _check_federation(message: Message, enrolment: Enrolment | None) -> CheckRes
         name = parse_topic(message.topic).federation
         state = decode_json(State, message.payload)
         if enrolment:
-            Trust(name, find_key=lambda _: enrolment.aggregator_key).check(state, message.payload)
+            Trust(federation=name, find_key=lambda _: enrolment.aggregator_key).check(state, message.payload)
     except WireError as error:
         problem, _, remedy = str(error).rpartition("; ")
-        return CheckResult("federation", "fail", f"{message.topic}: {problem}", remedy)
+        return CheckResult(
+            check="federation", level="fail", found=f"{message.topic}: {problem}", remedy=remedy
+        )
     phase_texts = {
         JOINING_PHASE: f"waiting for devices, {state.rounds} rounds to come",
         "done": f"done after {state.rounds} rounds",
@@ -143,9 +150,9 @@ def _check_federation(message: Message, enrolment: Enrolment | None) -> CheckRes
     description = f"{name!r}: {phase_texts.get(state.phase, position)}, plan {state.plan[:8]}"
     if state.phase == STOPPED_PHASE:
         return CheckResult(
-            "federation",
-            "warn",
-            description,
-            "its aggregator stopped; start it again with the same --out, it continues where it stopped",
+            check="federation",
+            level="warn",
+            found=description,
+            remedy="its aggregator stopped; start it again with the same --out, and it continues",
         )
-    return CheckResult("federation", "ok", description)
+    return CheckResult(check="federation", level="ok", found=description)

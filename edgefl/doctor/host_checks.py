@@ -24,7 +24,9 @@ RELEASE_TIME_S = datetime(2025, 1, 1, tzinfo=UTC).timestamp()
 def check_software() -> list[CheckResult]:
     """Check the installed versions and the TFLite runtimes."""
     versions = CheckResult(
-        "versions", "ok", f"edgefl {__version__}, Python {platform.python_version()}, {platform.machine()}"
+        check="versions",
+        level="ok",
+        found=f"edgefl {__version__}, Python {platform.python_version()}, {platform.machine()}",
     )
     return [versions, *check_runtimes()]
 
@@ -45,12 +47,14 @@ def check_board(root: Path = ROOT) -> CheckResult:
     )
     description = ", ".join(filter(None, facts))
     if importlib.util.find_spec("ai_edge_quantizer"):
-        return CheckResult("board", "ok", description)
+        return CheckResult(check="board", level="ok", found=description)
     remedy = (
         "it can train and personalize; make its int8 model on a 64-bit machine: edgefl export --state DIR "
         "-o model"
     )
-    return CheckResult("board", "warn", f"{description}, without ai-edge-quantizer", remedy)
+    return CheckResult(
+        check="board", level="warn", found=f"{description}, without ai-edge-quantizer", remedy=remedy
+    )
 
 
 def check_clock(now: float) -> CheckResult:
@@ -62,12 +66,12 @@ def check_clock(now: float) -> CheckResult:
     utc_time = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
     if now < RELEASE_TIME_S:
         return CheckResult(
-            "clock",
-            "fail",
-            f"{utc_time}, before this program was released",
-            "timedatectl set-ntp true: certificates look invalid until then",
+            check="clock",
+            level="fail",
+            found=f"{utc_time}, before this program was released",
+            remedy="timedatectl set-ntp true: certificates look invalid until then",
         )
-    return CheckResult("clock", "ok", utc_time)
+    return CheckResult(check="clock", level="ok", found=utc_time)
 
 
 def check_disk(state: Path) -> CheckResult:
@@ -80,12 +84,12 @@ def check_disk(state: Path) -> CheckResult:
     free = shutil.disk_usage(existing).free / 1e6
     if free < MIN_FREE_MB:
         return CheckResult(
-            "disk",
-            "fail",
-            f"{free:.0f} MB free at {existing}",
-            f"free some space, expected {MIN_FREE_MB} MB, or give another --state",
+            check="disk",
+            level="fail",
+            found=f"{free:.0f} MB free at {existing}",
+            remedy=f"free some space, expected {MIN_FREE_MB} MB, or give another --state",
         )
-    return CheckResult("disk", "ok", f"{free:,.0f} MB free at {existing}")
+    return CheckResult(check="disk", level="ok", found=f"{free:,.0f} MB free at {existing}")
 
 
 def check_enrolment(enrolment: Enrolment, now: float | None = None) -> CheckResult:
@@ -102,11 +106,11 @@ def check_enrolment(enrolment: Enrolment, now: float | None = None) -> CheckResu
     remedy = f"edgefl device revoke {enrolment.client_id}, then edgefl device enrol {enrolment.client_id}"
     if days < 0:
         return CheckResult(
-            "enrolment",
-            "fail",
-            f"{enrolment.client_id}, its certificate expired {-days:.0f} days ago",
-            remedy,
+            check="enrolment",
+            level="fail",
+            found=f"{enrolment.client_id}, its certificate expired {-days:.0f} days ago",
+            remedy=remedy,
         )
     if days < WARNING_DAYS_LEFT:
-        return CheckResult("enrolment", "warn", description, remedy)
-    return CheckResult("enrolment", "ok", description)
+        return CheckResult(check="enrolment", level="warn", found=description, remedy=remedy)
+    return CheckResult(check="enrolment", level="ok", found=description)

@@ -43,7 +43,14 @@ def check_runtimes() -> list[CheckResult]:
         remedy = (
             "install edgefl-tinyml again with pip; on a 32-bit board use Python 3.11 and linux32 pip install"
         )
-        return [CheckResult("runtime", "fail", "neither ai-edge-litert nor tflite-runtime", remedy)]
+        return [
+            CheckResult(
+                check="runtime",
+                level="fail",
+                found="neither ai-edge-litert nor tflite-runtime",
+                remedy=remedy,
+            )
+        ]
     return [_check_runtime(name, is_used=name == runtimes[0]) for name in runtimes]
 
 
@@ -61,7 +68,7 @@ def _check_runtime(name: str, *, is_used: bool) -> CheckResult:
         problem = f"did not compute a sum within {RUNTIME_TIMEOUT_S:g} s"
     else:
         if process.returncode == 0:
-            return CheckResult("runtime", "ok", description)
+            return CheckResult(check="runtime", level="ok", found=description)
         last = (process.stderr.strip().splitlines() or [f"exit code {process.returncode}"])[-1][:200]
         problem = (
             f"was killed by {signal.Signals(-process.returncode).name}"
@@ -73,4 +80,6 @@ def _check_runtime(name: str, *, is_used: bool) -> CheckResult:
         f"{REINSTALL_COMMAND} {package}; a package that dies of SIGILL was built for a newer processor, "
         f"install an older version"
     )
-    return CheckResult("runtime", "fail" if is_used else "warn", f"{description} {problem}", remedy)
+    return CheckResult(
+        check="runtime", level="fail" if is_used else "warn", found=f"{description} {problem}", remedy=remedy
+    )

@@ -264,7 +264,7 @@ def _guess_kind(devices: Sequence[Arrays]) -> str:
 
 def _make_task_config(kind: str, targets: Sequence[Array | None]) -> TaskConfig:
     widths = [target.shape[1] for target in targets if target is not None]
-    return TaskConfig(kind, outputs=max(widths, default=1) if kind == REGRESSION else 1)
+    return TaskConfig(kind=kind, outputs=max(widths, default=1) if kind == REGRESSION else 1)
 
 
 def _form_shard(shard: Shard, name: str, config: TaskConfig) -> Shard:
@@ -382,4 +382,4 @@ def check_task(task: LearningTask, model: str) -> ModelConfig:
         )
     if task.config.is_classification and task.num_classes < 2:
         raise DataError(f"{task.num_classes} class, expected two or more; give their number as --num-classes")
-    return ModelConfig(model, task.input_shape, task.num_classes)
+    return ModelConfig(name=model, input_shape=task.input_shape, num_classes=task.num_classes)

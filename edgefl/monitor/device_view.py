@@ -239,7 +239,11 @@ class DeviceView:
         The status, the time of the last message, the figures of the board and the anomaly remain.
         """
         fresh = DeviceView(
-            self.client_id, self.status, self.last_seen, board=self.board, anomaly=self.anomaly
+            client_id=self.client_id,
+            status=self.status,
+            last_seen=self.last_seen,
+            board=self.board,
+            anomaly=self.anomaly,
         )
         self.__dict__.update(fresh.__dict__)
 

@@ -84,36 +84,88 @@ def _format_rounded(value: float | None) -> str:
 
 
 COLUMNS = (
-    Column("device", 14, True, lambda device, now: str(device["id"]), _sort_by("id")),
-    Column("state", 8, True, _name_state, _rank_state),
-    Column("round", 5, True, _format_key("round", _format_whole), _sort_by("round"), right=True),
     Column(
-        "acc", 6, True, _format_key("accuracy", text_format.format_percent), _sort_by("accuracy"), right=True
+        name="device", width=14, narrow=True, text=lambda device, now: str(device["id"]), key=_sort_by("id")
     ),
-    Column("loss", 7, True, _format_key("loss", text_format.format_number), _sort_by("loss"), right=True),
-    Column("exp", 3, False, _format_key("expert", _format_whole), _sort_by("expert"), right=True),
-    Column("s", 6, False, _format_key("seconds", _format_tenth), _sort_by("seconds"), right=True),
-    Column("MB", 5, False, _format_key("rss_mb", _format_rounded), _sort_by("rss_mb"), right=True),
+    Column(name="state", width=8, narrow=True, text=_name_state, key=_rank_state),
     Column(
-        "°C", 4, False, _format_key("temperature_c", _format_rounded), _sort_by("temperature_c"), right=True
-    ),
-    Column(
-        "up", 7, False, _format_key("bytes_up", text_format.format_bytes), _sort_by("bytes_up"), right=True
-    ),
-    Column(
-        "seen",
-        6,
-        True,
-        lambda device, now: text_format.format_age(device["last_seen_ts"], now),
-        _sort_by("last_seen_ts"),
+        name="round",
+        width=5,
+        narrow=True,
+        text=_format_key("round", _format_whole),
+        key=_sort_by("round"),
         right=True,
     ),
     Column(
-        "why not in the round",
-        0,
-        True,
-        lambda device, now: _explain_row(device),
-        _sort_by("why"),
+        name="acc",
+        width=6,
+        narrow=True,
+        text=_format_key("accuracy", text_format.format_percent),
+        key=_sort_by("accuracy"),
+        right=True,
+    ),
+    Column(
+        name="loss",
+        width=7,
+        narrow=True,
+        text=_format_key("loss", text_format.format_number),
+        key=_sort_by("loss"),
+        right=True,
+    ),
+    Column(
+        name="exp",
+        width=3,
+        narrow=False,
+        text=_format_key("expert", _format_whole),
+        key=_sort_by("expert"),
+        right=True,
+    ),
+    Column(
+        name="s",
+        width=6,
+        narrow=False,
+        text=_format_key("seconds", _format_tenth),
+        key=_sort_by("seconds"),
+        right=True,
+    ),
+    Column(
+        name="MB",
+        width=5,
+        narrow=False,
+        text=_format_key("rss_mb", _format_rounded),
+        key=_sort_by("rss_mb"),
+        right=True,
+    ),
+    Column(
+        name="°C",
+        width=4,
+        narrow=False,
+        text=_format_key("temperature_c", _format_rounded),
+        key=_sort_by("temperature_c"),
+        right=True,
+    ),
+    Column(
+        name="up",
+        width=7,
+        narrow=False,
+        text=_format_key("bytes_up", text_format.format_bytes),
+        key=_sort_by("bytes_up"),
+        right=True,
+    ),
+    Column(
+        name="seen",
+        width=6,
+        narrow=True,
+        text=lambda device, now: text_format.format_age(device["last_seen_ts"], now),
+        key=_sort_by("last_seen_ts"),
+        right=True,
+    ),
+    Column(
+        name="why not in the round",
+        width=0,
+        narrow=True,
+        text=lambda device, now: _explain_row(device),
+        key=_sort_by("why"),
     ),
 )
 COLUMN_BY_NAME = {column.name: column for column in COLUMNS}

@@ -161,7 +161,7 @@ class FederationView:
         if device is None:
             if len(self.devices) >= MAX_DEVICES:
                 raise WireError(f"more than {MAX_DEVICES} devices")
-            device = self.devices[client_id] = DeviceView(client_id)
+            device = self.devices[client_id] = DeviceView(client_id=client_id)
             if client_id in self.judged:
                 device.on_verdict(self.judged[client_id])
         return device

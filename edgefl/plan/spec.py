@@ -229,7 +229,13 @@ def _parse_tensors(rows: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
 
 def _parse_bindings(rows: list[dict[str, Any]]) -> tuple[Binding, ...]:
     return tuple(
-        Binding(b["weight"], b["tensor"], tuple(b["permutation"]), tuple(b["shape"]), b["derived"])
+        Binding(
+            weight=b["weight"],
+            tensor=b["tensor"],
+            permutation=tuple(b["permutation"]),
+            shape=tuple(b["shape"]),
+            derived=b["derived"],
+        )
         for b in rows
     )
 
@@ -286,36 +292,36 @@ def parse_spec(text: str) -> PlanSpec:
             )
         signatures = tuple(
             SignatureSpec(
-                s["name"],
-                s["kind"],
-                s["batch_size"],
-                _parse_tensors(s["data"]),
-                _parse_tensors(s["trained"]),
-                _parse_tensors(s["frozen"]),
-                _parse_tensors(s["slots"]),
-                _parse_tensors(s["noise"]),
-                s["hyper"],
-                _parse_tensors([s["out"]])[0] if s["out"] else None,
-                _parse_tensors([s["label"]])[0] if s.get("label") else None,
+                name=s["name"],
+                kind=s["kind"],
+                batch_size=s["batch_size"],
+                data=_parse_tensors(s["data"]),
+                trained=_parse_tensors(s["trained"]),
+                frozen=_parse_tensors(s["frozen"]),
+                slots=_parse_tensors(s["slots"]),
+                noise=_parse_tensors(s["noise"]),
+                hyper=s["hyper"],
+                out=_parse_tensors([s["out"]])[0] if s["out"] else None,
+                label=_parse_tensors([s["label"]])[0] if s.get("label") else None,
             )
             for s in raw["signatures"]
         )
         return PlanSpec(
-            raw["model"],
-            raw["algorithm"],
-            raw["options"],
-            tuple(raw["input_shape"]),
-            raw["num_classes"],
-            _parse_tensors(raw["weights"]),
-            signatures,
-            _parse_bindings(raw["bindings"]),
-            raw["model_options"],
-            _parse_bindings(raw["single_bindings"]),
-            raw["personalization"],
-            raw["format"],
-            _parse_table(raw, "task"),
-            _parse_table(raw, "augmentation"),
-            _parse_table(raw, "samples"),
+            model=raw["model"],
+            algorithm=raw["algorithm"],
+            options=raw["options"],
+            input_shape=tuple(raw["input_shape"]),
+            num_classes=raw["num_classes"],
+            weights=_parse_tensors(raw["weights"]),
+            signatures=signatures,
+            bindings=_parse_bindings(raw["bindings"]),
+            model_options=raw["model_options"],
+            single_bindings=_parse_bindings(raw["single_bindings"]),
+            personalization=raw["personalization"],
+            format=raw["format"],
+            task=_parse_table(raw, "task"),
+            augmentation=_parse_table(raw, "augmentation"),
+            samples=_parse_table(raw, "samples"),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise PlanError(f"this is not a plan: {error!r}; build it again with `edgefl plan build`") from error
@@ -377,7 +383,9 @@ def decode_plan(blob: bytes) -> Plan:
     try:
         parts = {name: tensor.tobytes() for name, tensor in st_load(blob).items()}
         spec = parse_spec(parts["spec"].decode())
-        return Plan(spec, parts["program"], parts["template"], parts.get("single", b""))
+        return Plan(
+            spec=spec, program=parts["program"], template=parts["template"], single=parts.get("single", b"")
+        )
     except PlanError:
         raise
     except Exception as error:  # the error class of safetensors has no useful base class
@@ -426,4 +434,9 @@ def load_plan(directory: Path) -> Plan:
         raise PlanError(
             f"{directory / PLAN_FILE_NAMES['spec']} is damaged: {error}; copy or build the plan again"
         ) from error
-    return Plan(parse_spec(text), parts["program"], parts["template"], parts.get("single", b""))
+    return Plan(
+        spec=parse_spec(text),
+        program=parts["program"],
+        template=parts["template"],
+        single=parts.get("single", b""),
+    )

@@ -457,23 +457,25 @@ def _convert_operator(operator: Any, codes: Any, name: str) -> Operator:
             "newer TFLite: update edgefl"
         )
     return Operator(
-        names[number],
-        (code.customCode or b"").decode(errors="replace"),
-        int(code.version),
-        _convert_indices(operator.inputs),
-        _convert_indices(operator.outputs),
-        vars(operator.builtinOptions) if operator.builtinOptions is not None else {},
+        name=names[number],
+        custom=(code.customCode or b"").decode(errors="replace"),
+        version=int(code.version),
+        inputs=_convert_indices(operator.inputs),
+        outputs=_convert_indices(operator.outputs),
+        options=vars(operator.builtinOptions) if operator.builtinOptions is not None else {},
     )
 
 
 def _convert_subgraph(model: bytes | bytearray, root: Any, graph: Any, name: str) -> Subgraph:
     return Subgraph(
-        tuple(
+        tensors=tuple(
             _convert_tensor(model, root, index, tensor) for index, tensor in enumerate(graph.tensors or ())
         ),
-        tuple(_convert_operator(operator, root.operatorCodes, name) for operator in graph.operators or ()),
-        _convert_indices(graph.inputs),
-        _convert_indices(graph.outputs),
+        operators=tuple(
+            _convert_operator(operator, root.operatorCodes, name) for operator in graph.operators or ()
+        ),
+        inputs=_convert_indices(graph.inputs),
+        outputs=_convert_indices(graph.outputs),
     )
 
 
@@ -491,7 +493,16 @@ def _convert_tensor(model: bytes | bytearray, root: Any, index: int, tensor: Any
     data = _read_buffer(model, root.buffers[tensor.buffer])
     if data is not None and dtype in VALUE_TYPES:
         data = data.view(np.dtype(VALUE_TYPES[dtype]).newbyteorder("<")).reshape(shape)
-    return TfliteTensor(index, name, shape, dtype, scale, zero_points, axis, data)
+    return TfliteTensor(
+        index=index,
+        name=name,
+        shape=shape,
+        dtype=dtype,
+        scale=scale,
+        zero_points=zero_points,
+        axis=axis,
+        data=data,
+    )
 
 
 def _read_buffer(model: bytes | bytearray, buffer: Any) -> Any:

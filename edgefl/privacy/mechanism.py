@@ -139,7 +139,9 @@ def with_privacy(algorithm: Algorithm, config: FederationConfig, spec: PlanSpec,
                 key, f"noise of round {state.round} on {model}/{name} for {digest}", total[model, name].shape
             )
             deltas[model][name] = np.asarray((total[model, name] + sigma * noise) / expected, np.float32)
-        return algorithm.aggregate(state, [Update("", state.round, 1, deltas)])
+        return algorithm.aggregate(
+            state, [Update(client_id="", round=state.round, num_samples=1, deltas=deltas)]
+        )
 
     return replace(algorithm, aggregate=aggregate)
 

@@ -53,12 +53,12 @@ def read_client_similarity(stored: JsonObject) -> ClientSimilarity:
         matrix = np.array(stored["matrix"], np.float64)
         merges = np.array(stored["linkage"], np.float64).reshape(-1, 4)
         similarity = ClientSimilarity(
-            int(stored["round"]),
-            str(stored.get("layer", "")),
-            clients,
-            matrix,
-            merges,
-            to_number(stored.get("cut")),
+            round=int(stored["round"]),
+            layer=str(stored.get("layer", "")),
+            clients=clients,
+            matrix=matrix,
+            merges=merges,
+            cut=to_number(stored.get("cut")),
         )
         fits = matrix.shape == (len(clients), len(clients)) and len(merges) == len(clients) - 1
         joined = sorted(merges[:, :2].ravel().tolist())
@@ -271,11 +271,11 @@ def _chart_similarity(folder: Folder) -> SectionPart:
         "order of the dendrogram."
     )
     return Chart(
-        "likeness",
-        title,
-        alt,
-        make_table(("client", *names), rows, RunFiles.clusters.name),
-        draw,
+        name="likeness",
+        title=title,
+        alt=alt,
+        table=make_table(("client", *names), rows, RunFiles.clusters.name),
+        draw=draw,
         height=4.6,
         note=note,
     )
@@ -324,11 +324,11 @@ def _chart_membership(folder: Folder) -> SectionPart:
         else f" The table ends after 60 rounds. All rounds are in {RunFiles.rounds.name}."
     )
     return Chart(
-        "membership",
-        title,
-        alt,
-        data,
-        draw,
+        name="membership",
+        title=title,
+        alt=alt,
+        table=data,
+        draw=draw,
         height=min(2.2 + 0.12 * len(clients), 6.0),
         note="Number of the cluster, or of the expert that the client chose. Blank if the client did not "
         f"take part.{note}",

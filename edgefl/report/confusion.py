@@ -145,11 +145,11 @@ def _chart_total(total: ConfusionCounts, clients: int) -> SectionPart:
     head = ("true class", *(f"as {c}" for c in range(classes)))
     rows: list[Any] = [(c, *(int(v) for v in row)) for c, row in enumerate(total)]
     return Chart(
-        "confusion",
-        "Confusion matrix, all clients",
-        f"{alt}.",
-        make_table(head, rows, RunFiles.confusion.name),
-        draw,
+        name="confusion",
+        title="Confusion matrix, all clients",
+        alt=f"{alt}.",
+        table=make_table(head, rows, RunFiles.confusion.name),
+        draw=draw,
         height=3.8,
         note="The clients' own models on their own held-out samples, summed over clients.",
     )
@@ -187,11 +187,11 @@ def _chart_clients(matrices: dict[str, ConfusionCounts]) -> SectionPart:
     )
     data = make_table(("client", "true class", "predicted", "samples"), cells, RunFiles.confusion.name)
     return Chart(
-        "confusions",
-        "Confusion matrix of each client",
-        alt,
-        data,
-        draw,
+        name="confusions",
+        title="Confusion matrix of each client",
+        alt=alt,
+        table=data,
+        draw=draw,
         height=0.4 + 1.25 * num_rows,
         note=note,
     )

@@ -110,8 +110,8 @@ def read_reported_accuracy(records: Sequence[JsonObject]) -> AccuracyBand:
 
 
 def _make_band(rows: Sequence[tuple[float, ...]]) -> AccuracyBand:
-    columns = np.array(rows, np.float64).reshape(-1, 4).T
-    return AccuracyBand(columns[0].astype(np.int64), *columns[1:])
+    rounds, mean, p10, p90 = np.array(rows, np.float64).reshape(-1, 4).T
+    return AccuracyBand(rounds=rounds.astype(np.int64), mean=mean, p10=p10, p90=p90)
 
 
 def read_model_curves(
@@ -169,11 +169,11 @@ def join_accuracy_with_bytes(records: Sequence[JsonObject]) -> tuple[Vector, Acc
     total = dict(zip(rounds.tolist(), (up + down).tolist(), strict=True))
     has_bytes = np.array([round in total for round in band.rounds.tolist()], bool)
     matched = AccuracyBand(
-        band.rounds[has_bytes],
-        band.mean[has_bytes],
-        band.p10[has_bytes],
-        band.p90[has_bytes],
-        band.measure,
+        rounds=band.rounds[has_bytes],
+        mean=band.mean[has_bytes],
+        p10=band.p10[has_bytes],
+        p90=band.p90[has_bytes],
+        measure=band.measure,
     )
     return np.array([total[round] for round in matched.rounds.tolist()]), matched
 
@@ -214,11 +214,11 @@ def _chart_loss(folder: Folder) -> SectionPart:
     )
     rows: list[Any] = [(int(r), float(v)) for r, v in zip(rounds, loss, strict=True)]
     return Chart(
-        "loss",
-        "Training loss",
-        alt,
-        make_table(("round", "loss"), rows, RunFiles.rounds.name),
-        draw,
+        name="loss",
+        title="Training loss",
+        alt=alt,
+        table=make_table(("round", "loss"), rows, RunFiles.rounds.name),
+        draw=draw,
         note="Mean over the samples of the round's clients.",
     )
 
@@ -254,7 +254,7 @@ def _chart_band(name: str, title: str, band: AccuracyBand, note: str) -> tuple[C
         f"round {band.rounds[-1]}. In that round, the 10th percentile is {100 * band.p10[-1]:.1f} and the "
         f"90th {100 * band.p90[-1]:.1f}."
     )
-    return (Chart(name, title, alt, _make_band_table(band), draw, note=note),)
+    return (Chart(name=name, title=title, alt=alt, table=_make_band_table(band), draw=draw, note=note),)
 
 
 def draw_band(axes: Any, x: NDArray[Any], band: AccuracyBand, xlabel: str) -> None:
@@ -313,11 +313,11 @@ def _chart_models(folder: Folder) -> tuple[SectionPart, ...]:
     ]
     return (
         Chart(
-            "models",
-            "The server's models on the common test set",
-            f"Accuracy in the last evaluated round, per cent: {last}.",
-            make_table(("model", "round", "accuracy, per cent"), rows, RunFiles.rounds.name),
-            draw,
+            name="models",
+            title="The server's models on the common test set",
+            alt=f"Accuracy in the last evaluated round, per cent: {last}.",
+            table=make_table(("model", "round", "accuracy, per cent"), rows, RunFiles.rounds.name),
+            draw=draw,
         ),
     )
 
@@ -347,11 +347,11 @@ def _chart_bytes(folder: Folder) -> SectionPart:
     )
     rows: list[Any] = [(int(r), int(u), int(d)) for r, u, d in zip(rounds, up, down, strict=True)]
     return Chart(
-        "bytes",
-        "Communication cost",
-        alt,
-        make_table(("round", "bytes up so far", "bytes down so far"), rows, RunFiles.rounds.name),
-        draw,
+        name="bytes",
+        title="Communication cost",
+        alt=alt,
+        table=make_table(("round", "bytes up so far", "bytes down so far"), rows, RunFiles.rounds.name),
+        draw=draw,
         note=_SIMULATED_NOTE if folder.kind == SIMULATION_FOLDER else _PUBLISHED_NOTE,
     )
 
@@ -375,11 +375,13 @@ def _chart_accuracy_by_bytes(folder: Folder) -> SectionPart:
         for b, r, m in zip(total, band.rounds, band.mean, strict=True)
     ]
     return Chart(
-        "against",
-        title,
-        alt,
-        make_table(("bytes so far", "round", f"mean {band.measure}, per cent"), rows, RunFiles.rounds.name),
-        draw,
+        name="against",
+        title=title,
+        alt=alt,
+        table=make_table(
+            ("bytes so far", "round", f"mean {band.measure}, per cent"), rows, RunFiles.rounds.name
+        ),
+        draw=draw,
     )
 
 

@@ -116,11 +116,11 @@ def _chart_accuracy(folder: Folder) -> SectionPart:
         for name, (x, _) in cdfs.items()
     )
     return Chart(
-        "cdf",
-        "Distribution over clients",
-        f"{alt}.",
-        data,
-        draw,
+        name="cdf",
+        title="Distribution over clients",
+        alt=f"{alt}.",
+        table=data,
+        draw=draw,
         height=3.4,
         note=f"Share of clients with at most this {measure}. Further to the right is better.",
     )
@@ -194,12 +194,12 @@ def _chart_int8(folder: Folder) -> SectionPart:
     ]
     height = min(2.0 + 0.16 * len(ids), 6.0)
     return Chart(
-        "int8",
-        title,
-        alt,
-        make_table(
+        name="int8",
+        title=title,
+        alt=alt,
+        table=make_table(
             ("client", "float, per cent", "int8, per cent", "points lost"), rows, AggregatorFiles.result.name
         ),
-        draw,
+        draw=draw,
         height=height,
     )

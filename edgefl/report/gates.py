@@ -139,11 +139,11 @@ def _chart_usage(folder: Folder, kind: str) -> SectionPart | None:
         (client, *(round(100 * float(v), 2) for v in row)) for client, row in zip(ids, weights, strict=True)
     ]
     return Chart(
-        kind,
-        title,
-        f"Mean over {len(ids)} clients, per cent: {means}.",
-        make_table(("client", *experts), rows, RunFiles.summary.name),
-        draw,
+        name=kind,
+        title=title,
+        alt=f"Mean over {len(ids)} clients, per cent: {means}.",
+        table=make_table(("client", *experts), rows, RunFiles.summary.name),
+        draw=draw,
         height=min(2.0 + 0.16 * len(ids), 6.0),
         note=f"{USAGE_KINDS[kind][0].upper()}{USAGE_KINDS[kind][1:]}.",
     )
@@ -229,12 +229,12 @@ def chart_gate_by_class(
     ]
     data = make_table(("class", *names), rows, RunFiles.gates.name)
     return Chart(
-        name,
-        title,
-        alt,
-        data,
-        draw,
-        2.4 + 0.4 * len(experts),
-        3.2,
+        name=name,
+        title=title,
+        alt=alt,
+        table=data,
+        draw=draw,
+        width=2.4 + 0.4 * len(experts),
+        height=3.2,
         note="Held-out samples of all clients. In aem and PFL-MoE the last expert is local to each client.",
     )

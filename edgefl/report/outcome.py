@@ -134,11 +134,11 @@ def chart_clients(verdict: FederationVerdict, data: Table) -> Chart:
         draw_clients(figure.subplots(), rows, kinds)
 
     return Chart(
-        "each",
-        "Accuracy of each client",
-        f"Mean over {len(rows)} clients: {means}.",
-        data,
-        draw,
+        name="each",
+        title="Accuracy of each client",
+        alt=f"Mean over {len(rows)} clients: {means}.",
+        table=data,
+        draw=draw,
         height=1.1 + 0.27 * len(rows),
         note="On each client's own held-out samples. Further to the right is better. A line is green if the "
         "model that the client keeps is better than its model trained alone. It is red if that model is "

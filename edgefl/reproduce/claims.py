@@ -73,21 +73,23 @@ def judge_claim(claim: PaperClaim, rows: Sequence[SeedRows]) -> ExperimentVerdic
     names = [name for name in (claim.row, claim.than) if name]
     seeds = [[seed[name] for name in names] for seed in rows if all(name in seed for name in names)]
     if not seeds:
-        return ExperimentVerdict(line, "", NO_RUN, claim.paper)
+        return ExperimentVerdict(line=line, measured="", outcome=NO_RUN, paper=claim.paper)
     finite = [[figure for figure in figures if figure is not None] for figures in seeds]
     if missing := sum(len(figures) < len(names) for figures in finite):
         measured = f"{missing} of {len(seeds)} seeds without a finite figure"
-        return ExperimentVerdict(line, measured, UNDECIDED, claim.paper)
+        return ExperimentVerdict(line=line, measured=measured, outcome=UNDECIDED, paper=claim.paper)
     values = [figures[0] - sum(figures[1:]) for figures in finite]
     sign = "+" if claim.than else ""
     mean = float(np.mean(values))
     if len(values) < MIN_SEEDS:
         count = f"{len(values)} seed{'s' if len(values) > 1 else ''}, {MIN_SEEDS} needed"
         measured = f"{format_figure(mean, sign)} ({count})"
-        return ExperimentVerdict(line, measured, UNDECIDED, claim.paper)
+        return ExperimentVerdict(line=line, measured=measured, outcome=UNDECIDED, paper=claim.paper)
     low, high = estimate_interval(values)
     measured = f"{format_figure(mean, sign)} ({format_figure(low, sign)} to {format_figure(high, sign)})"
-    return ExperimentVerdict(line, measured, _decide(claim, low, high), claim.paper)
+    return ExperimentVerdict(
+        line=line, measured=measured, outcome=_decide(claim, low, high), paper=claim.paper
+    )
 
 
 def _decide(claim: PaperClaim, low: float, high: float) -> str:

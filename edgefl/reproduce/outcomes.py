@@ -120,71 +120,73 @@ class BenchmarkFederation:
 
 
 def _configure_lenet5(channels: int, size: int = 28, classes: int = 10) -> ModelConfig:
-    return ModelConfig("lenet5", (size, size, channels), classes)
+    return ModelConfig(name="lenet5", input_shape=(size, size, channels), num_classes=classes)
 
 
-FASHION_MNIST = DataConfig("fashion-mnist", num_train=2000, num_test=2000)
+FASHION_MNIST = DataConfig(name="fashion-mnist", num_train=2000, num_test=2000)
 FEDERATIONS: Mapping[str, BenchmarkFederation] = {
     "har": BenchmarkFederation(
-        "UCI HAR, 8 people with 220 training windows each",
-        ModelConfig("cnn1d", (128, 9), 6),
-        DataConfig("uci-har"),
-        PartitionConfig("group", 8),
+        about="UCI HAR, 8 people with 220 training windows each",
+        model=ModelConfig(name="cnn1d", input_shape=(128, 9), num_classes=6),
+        data=DataConfig(name="uci-har"),
+        partition=PartitionConfig(name="group", num_clients=8),
     ),
     "writers": BenchmarkFederation(
-        "MNIST, 10 writers with 90 digits each",
-        _configure_lenet5(1),
-        DataConfig("mnist-writers"),
-        PartitionConfig("group", 10),
+        about="MNIST, 10 writers with 90 digits each",
+        model=_configure_lenet5(1),
+        data=DataConfig(name="mnist-writers"),
+        partition=PartitionConfig(name="group", num_clients=10),
         is_hard_alone=True,
     ),
     "fashion-dirichlet": BenchmarkFederation(
-        "Fashion-MNIST, 8 clients, classes by Dirichlet(.5), 250 pictures each",
-        _configure_lenet5(1),
-        FASHION_MNIST,
-        PartitionConfig("dirichlet", 8, {"alpha": 0.5}),
+        about="Fashion-MNIST, 8 clients, classes by Dirichlet(.5), 250 pictures each",
+        model=_configure_lenet5(1),
+        data=FASHION_MNIST,
+        partition=PartitionConfig(name="dirichlet", num_clients=8, options={"alpha": 0.5}),
         is_hard_alone=True,
     ),
     "fashion-two": BenchmarkFederation(
-        "Fashion-MNIST, 10 clients of two classes, 200 pictures each",
-        _configure_lenet5(1),
-        FASHION_MNIST,
-        PartitionConfig("shards", 10),
+        about="Fashion-MNIST, 10 clients of two classes, 200 pictures each",
+        model=_configure_lenet5(1),
+        data=FASHION_MNIST,
+        partition=PartitionConfig(name="shards", num_clients=10),
     ),
     "cifar10-majority": BenchmarkFederation(
-        "CIFAR-10, 8 clients, two classes make 80% of 250 pictures",
-        _configure_lenet5(3, 32),
-        DataConfig("cifar10"),
-        PartitionConfig("p-majority", 8, {"p": 0.8, "samples": 250, "test_samples": 150}),
+        about="CIFAR-10, 8 clients, two classes make 80% of 250 pictures",
+        model=_configure_lenet5(3, 32),
+        data=DataConfig(name="cifar10"),
+        partition=PartitionConfig(
+            name="p-majority", num_clients=8, options={"p": 0.8, "samples": 250, "test_samples": 150}
+        ),
         is_hard_alone=True,
     ),
     "dermamnist": BenchmarkFederation(
-        "DermaMNIST, 16 clients of two packages of 35 pictures",
-        _configure_lenet5(3, 28, 7),
-        DataConfig("dermamnist"),
-        PartitionConfig("packages", 16),
+        about="DermaMNIST, 16 clients of two packages of 35 pictures",
+        model=_configure_lenet5(3, 28, 7),
+        data=DataConfig(name="dermamnist"),
+        partition=PartitionConfig(name="packages", num_clients=16),
         is_hard_alone=True,
     ),
     "cifar100-tasks": BenchmarkFederation(
-        "20 classes of CIFAR-100, 8 clients in four groups of like classes, 200 pictures each",
-        _configure_lenet5(3, 32, 20),
-        DataConfig("cifar100", options={"classes": list(range(20))}),
-        PartitionConfig("tasks", 8, {"samples": 200, "test_samples": 100}),
+        about="20 classes of CIFAR-100, 8 clients in four groups of like classes, 200 pictures each",
+        model=_configure_lenet5(3, 32, 20),
+        data=DataConfig(name="cifar100", options={"classes": list(range(20))}),
+        partition=PartitionConfig(name="tasks", num_clients=8, options={"samples": 200, "test_samples": 100}),
         is_hard_alone=True,
     ),
     "few": BenchmarkFederation(
-        "Fashion-MNIST, 15 clients, Dirichlet(.5), 40 pictures each",
-        _configure_lenet5(1),
-        replace(FASHION_MNIST, num_train=600),
-        PartitionConfig("dirichlet", 15, {"alpha": 0.5}),
+        about="Fashion-MNIST, 15 clients, Dirichlet(.5), 40 pictures each",
+        model=_configure_lenet5(1),
+        data=replace(FASHION_MNIST, num_train=600),
+        partition=PartitionConfig(name="dirichlet", num_clients=15, options={"alpha": 0.5}),
         is_hard_alone=True,
         recommended=FEW_SAMPLES_ALGORITHM,
     ),
     "many": BenchmarkFederation(
-        "Fashion-MNIST, 4 clients, Dirichlet(.5), 1,000 pictures each",
-        _configure_lenet5(1),
-        replace(FASHION_MNIST, num_train=4000),
-        PartitionConfig("dirichlet", 4, {"alpha": 0.5}),
+        about="Fashion-MNIST, 4 clients, Dirichlet(.5), 1,000 pictures each",
+        model=_configure_lenet5(1),
+        data=replace(FASHION_MNIST, num_train=4000),
+        partition=PartitionConfig(name="dirichlet", num_clients=4, options={"alpha": 0.5}),
     ),
 }
 EXTRA_FEDERATION = "fashion-dirichlet"
@@ -249,7 +251,7 @@ def select_stages(
 def _make_stage(federation: str, algorithm: str, scale: ExperimentScale, seed: int) -> ExperimentStage:
     config = make_stage_config(federation, algorithm, scale, seed)
     return ExperimentStage(
-        name_stage(federation, algorithm), config, measure_int8=algorithm in MAIN_ALGORITHMS
+        name=name_stage(federation, algorithm), config=config, measure_int8=algorithm in MAIN_ALGORITHMS
     )
 
 
@@ -289,10 +291,12 @@ def make_stage_config(federation: str, algorithm: str, scale: ExperimentScale, s
 def _make_extra_stages(seed: int) -> Iterator[ExperimentStage]:
     config = make_stage_config(EXTRA_FEDERATION, "fedavg", "reduced", seed)
     secure = PrivacyConfig(secure_aggregation=True)
-    noisy = PrivacyConfig(1.0, 0.5, population=config.partition.num_clients, delta=1e-2)
-    yield ExperimentStage(SECURE_STAGE, replace(config, privacy=secure))
-    yield ExperimentStage(PRIVATE_STAGE, replace(config, privacy=noisy))
-    yield ExperimentStage(LATE_STAGE, replace(config, algorithm="pfl-mfe"), num_late=NUM_LATE_CLIENTS)
+    noisy = PrivacyConfig(clip=1.0, noise_multiplier=0.5, population=config.partition.num_clients, delta=1e-2)
+    yield ExperimentStage(name=SECURE_STAGE, config=replace(config, privacy=secure))
+    yield ExperimentStage(name=PRIVATE_STAGE, config=replace(config, privacy=noisy))
+    yield ExperimentStage(
+        name=LATE_STAGE, config=replace(config, algorithm="pfl-mfe"), num_late=NUM_LATE_CLIENTS
+    )
 
 
 def figures(results: SeedResults) -> tuple[Figure, ...]:

@@ -223,4 +223,4 @@ def check_limits(
     else:
         expected = f"{low:g} to {high:g}"
     outcome = HOLDS if low <= value <= high else FAILS
-    return ExperimentVerdict(line, f"{value:.2f}, expected {expected}", outcome)
+    return ExperimentVerdict(line=line, measured=f"{value:.2f}, expected {expected}", outcome=outcome)

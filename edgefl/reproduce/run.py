@@ -54,18 +54,18 @@ def play_seed(
             "the command again"
         )
     result = SeedResult(
-        experiment.name,
-        scale,
-        seed,
-        digest,
-        measure_rows(experiment, results),
-        list_sources(experiment, scale, seed),
-        list_defaults(experiment, scale, seed),
-        round(sum(map(_sum_seconds, results.values())) / SECONDS_PER_HOUR, 3),
-        time.strftime("%Y-%m-%d"),
-        _join(result["machine"] for result in results.values()),
-        _join_versions([result["versions"] for result in results.values()]),
-        extract_curves(results),
+        experiment=experiment.name,
+        scale=scale,
+        seed=seed,
+        digest=digest,
+        rows=measure_rows(experiment, results),
+        sources=list_sources(experiment, scale, seed),
+        defaults=list_defaults(experiment, scale, seed),
+        core_hours=round(sum(map(_sum_seconds, results.values())) / SECONDS_PER_HOUR, 3),
+        date=time.strftime("%Y-%m-%d"),
+        machine=_join(result["machine"] for result in results.values()),
+        versions=_join_versions([result["versions"] for result in results.values()]),
+        curves=extract_curves(results),
     )
     write_result(directory, result)
     return result
@@ -112,14 +112,14 @@ def make_report(
         if any(row.name in seed for seed in rows)
     )
     return ExperimentReport(
-        experiment.name,
-        scale,
-        tuple(result.seed for result in results),
-        figures,
-        tuple(verdict for verdict in judge_claims(experiment, results) if verdict.outcome != NO_RUN),
-        round(SECONDS_PER_HOUR * sum(result.core_hours for result in results), 1),
-        note,
-        _describe_setup(experiment, scale),
+        experiment=experiment.name,
+        scale=scale,
+        seeds=tuple(result.seed for result in results),
+        figures=figures,
+        verdicts=tuple(verdict for verdict in judge_claims(experiment, results) if verdict.outcome != NO_RUN),
+        seconds=round(SECONDS_PER_HOUR * sum(result.core_hours for result in results), 1),
+        note=note,
+        about=_describe_setup(experiment, scale),
     )
 
 
@@ -185,7 +185,9 @@ def judge_claims(experiment: Experiment, results: Sequence[SeedResult]) -> tuple
     """
     if experiment.out_of_reach and not results:
         return tuple(
-            ExperimentVerdict(describe_claim(claim), "", OUT_OF_REACH, claim.paper)
+            ExperimentVerdict(
+                line=describe_claim(claim), measured="", outcome=OUT_OF_REACH, paper=claim.paper
+            )
             for claim in experiment.claims
         )
     rows = [result.rows for result in results]

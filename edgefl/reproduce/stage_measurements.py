@@ -74,7 +74,9 @@ def measure_label_distances(
     Source: Reisser et al., Federated Mixture of Experts, 2021, appendix C.
     """
     plan, initial = _read_plan(run)
-    setting = Setting(plan, initial, shared.shards, config, LiteRTLearner(plan))
+    setting = Setting(
+        plan=plan, initial=initial, shards=shared.shards, config=config, learner=LiteRTLearner(plan)
+    )
     return {
         "one_step": audit_one_step(setting).distance,
         "epochs": audit_first_updates(setting, NO_DEFENCE).distance,

@@ -46,14 +46,15 @@ def summarize_figure(values: ArrayLike, sizes: ArrayLike) -> FigureSummary:
     finite_values = finite_values[is_finite]
     weights = weights[is_finite]
     if not len(finite_values):
-        return FigureSummary(*(float("nan"),) * 4, 0)
+        nan = float("nan")
+        return FigureSummary(mean=nan, weighted=nan, std=nan, p10=nan, count=0)
     weighted = float(np.average(finite_values, weights=weights)) if weights.sum() > 0 else float("nan")
     return FigureSummary(
-        float(finite_values.mean()),
-        weighted,
-        float(finite_values.std()),
-        float(np.percentile(finite_values, 10)),
-        len(finite_values),
+        mean=float(finite_values.mean()),
+        weighted=weighted,
+        std=float(finite_values.std()),
+        p10=float(np.percentile(finite_values, 10)),
+        count=len(finite_values),
     )
 
 

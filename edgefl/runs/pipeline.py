@@ -421,7 +421,7 @@ def play_fleet(
             return results[client_id]
 
         test = as_float(dataset.x_test), dataset.y_test
-        federation = SimulatedFederation(plan, config.seed, partitioned.shards, test)
+        federation = SimulatedFederation(plan=plan, seed=config.seed, shards=partitioned.shards, test=test)
         counts = {
             client_id: len(partitioned.shards[client_id].y_train) for client_id in sorted(partitioned.shards)
         }

@@ -95,13 +95,13 @@ def create_key_directory(
     url = f"mqtts://{hosts[0]}:{port}"
     save_enrolment(
         Enrolment(
-            AGGREGATOR_ID,
-            url,
-            certified.certificate,
-            aggregator.certificate,
-            aggregator.key,
-            signing,
-            derive_public_key(signing),
+            client_id=AGGREGATOR_ID,
+            broker=url,
+            ca=certified.certificate,
+            certificate=aggregator.certificate,
+            key=aggregator.key,
+            signing_key=signing,
+            aggregator_key=derive_public_key(signing),
         ),
         directory / "aggregator.enrol",
     )
@@ -152,17 +152,19 @@ def create_enrolment(
         directory,
         {
             **enrolled,
-            client_id: EnrolledDevice(str(read_serial(certified.certificate)), public, voucher=voucher),
+            client_id: EnrolledDevice(
+                serial=str(read_serial(certified.certificate)), signing_key=public, voucher=voucher
+            ),
         },
     )
     return Enrolment(
-        client_id,
-        aggregator.broker,
-        signer.certificate,
-        certified.certificate,
-        certified.key,
-        signing,
-        aggregator.aggregator_key,
+        client_id=client_id,
+        broker=aggregator.broker,
+        ca=signer.certificate,
+        certificate=certified.certificate,
+        key=certified.key,
+        signing_key=signing,
+        aggregator_key=aggregator.aggregator_key,
     )
 
 
@@ -219,16 +221,20 @@ def enrol_watcher(directory: Path, days: int, authority: Path | None = None) -> 
     certified = certify_client(signer, WATCHER_ID, days)
     _write_revocations(directory, enrolled, signer)
     save_enrolled_devices(
-        directory, {**enrolled, WATCHER_ID: EnrolledDevice(str(read_serial(certified.certificate)), "")}
+        directory,
+        {
+            **enrolled,
+            WATCHER_ID: EnrolledDevice(serial=str(read_serial(certified.certificate)), signing_key=""),
+        },
     )
     return Enrolment(
-        WATCHER_ID,
-        aggregator.broker,
-        signer.certificate,
-        certified.certificate,
-        certified.key,
-        "",
-        aggregator.aggregator_key,
+        client_id=WATCHER_ID,
+        broker=aggregator.broker,
+        ca=signer.certificate,
+        certificate=certified.certificate,
+        key=certified.key,
+        signing_key="",
+        aggregator_key=aggregator.aggregator_key,
     )
 
 

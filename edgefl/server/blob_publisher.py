@@ -55,11 +55,13 @@ class BlobPublisher:
     def _publish(self, sha256: str) -> None:
         if self._publish_manifest(sha256).retained:
             for index, content in enumerate(self._blobs.iterate_chunks(sha256)):
-                self._emit(Publish(self._topics.format_blob(sha256, index), content, is_retained=True))
+                self._emit(
+                    Publish(topic=self._topics.format_blob(sha256, index), message=content, is_retained=True)
+                )
 
     def _publish_manifest(self, sha256: str) -> Manifest:
         manifest = self._blobs.make_manifest(sha256, self._session)
-        self._emit(Publish(self._topics.format_manifest(sha256), manifest, is_retained=True))
+        self._emit(Publish(topic=self._topics.format_manifest(sha256), message=manifest, is_retained=True))
         return manifest
 
     def publish_again(self) -> None:
@@ -81,7 +83,7 @@ class BlobPublisher:
         indices = range(manifest.count if manifest.retained else 0)
         blobs = [self._topics.format_blob(manifest.sha256, index) for index in indices]
         for topic in (self._topics.format_manifest(manifest.sha256), *blobs):
-            self._emit(Publish(topic, b"", is_retained=True))
+            self._emit(Publish(topic=topic, message=b"", is_retained=True))
 
     def remove_leftover(self, manifest: Manifest) -> None:
         """Remove a blob that an earlier process of this federation's aggregator left at the broker.
@@ -149,7 +151,7 @@ class BlobPublisher:
         count = 0
         while in_flight + count < MAX_CHUNKS_IN_FLIGHT and (due := self._blobs.take_next_chunk(now)):
             sha256, index, content = due
-            self._emit(Publish(self._topics.format_blob(sha256, index), content))
+            self._emit(Publish(topic=self._topics.format_blob(sha256, index), message=content))
             count += 1
         return count
 

@@ -105,7 +105,7 @@ def find_divergence(
     limit = max(_compute_loss_limit(guess_loss, num_classes), fall * first if math.isfinite(first) else 0.0)
     if not all(loss > limit for loss in loss_values[-in_a_row:]):
         return None
-    return Divergence(len(loss_values), loss_values[-1], first, guess_loss)
+    return Divergence(round=len(loss_values), loss=loss_values[-1], first_loss=first, guess_loss=guess_loss)
 
 
 def explain_no_progress(
@@ -242,10 +242,10 @@ def decode_divergence(settings: Mapping[str, float]) -> Divergence | None:
     if f"{_PREFIX}round" not in settings:
         return None
     return Divergence(
-        read_count("round"),
-        read_number("loss"),
-        read_number("first_loss"),
-        read_number("guess_loss"),
-        read_count("clients"),
-        read_count("cohort"),
+        round=read_count("round"),
+        loss=read_number("loss"),
+        first_loss=read_number("first_loss"),
+        guess_loss=read_number("guess_loss"),
+        clients=read_count("clients"),
+        cohort=read_count("cohort"),
     )

@@ -44,7 +44,7 @@ class Presence:
         self.forget(status.client_id)
         self.num_online += status.online
         self.statuses[sys.intern(status.client_id)] = LastStatus(
-            status.boot_id, status.online, status.paused, status.draining
+            boot_id=status.boot_id, online=status.online, paused=status.paused, draining=status.draining
         )
 
     def forget(self, client_id: str) -> None:

@@ -167,7 +167,7 @@ class RoundServer:
         self._started = started
         self._draw_cohort = draw_cohort
         self._new_nonce = new_nonce
-        self._trust = trust or Trust(config.name)
+        self._trust = trust or Trust(federation=config.name)
         self._introduce = introduce
         self._masked_sum = resume.masked_sum if resume else b""
         self._masked_sum_origin = resume.masked_sum_origin if resume else ""
@@ -459,7 +459,9 @@ class RoundServer:
         opened = resumed.opened if resumed else self._take_following_round(state)
         if opened is None:
             yield from self._gather()
-            opened = OpenedRound(state.round, state.phase, self._new_nonce(), draw_cohort())
+            opened = OpenedRound(
+                number=state.round, phase=state.phase, nonce=self._new_nonce(), cohort=draw_cohort()
+            )
             self._actions.append(OpenRound(opened))
         if opened.is_closed:
             assert resumed is not None, "only a round of an earlier process is closed before it is played"
@@ -552,7 +554,9 @@ class RoundServer:
 
         def keep_means(begin: Begin, expected: ExpectedTensors, blob: bytes) -> None:
             deltas = decode_models(blob, expected, "the sum", "fp32")
-            self._actions.append(StoreUpdate(begin, blob, expected, "fp32", deltas))
+            self._actions.append(
+                StoreUpdate(begin=begin, blob=blob, expected=expected, codec="fp32", deltas=deltas)
+            )
             accept((begin,))
 
         def remove_excluded(round: Round) -> Round:
@@ -562,17 +566,17 @@ class RoundServer:
             return round
 
         services = SecAggServices(
-            self._trust,
-            self._introduce,
-            self._collector.blobs.offer,
-            self._collector.presence.is_gone,
-            remove_excluded,
-            self._new_nonce,
-            save,
-            load,
-            keep_means,
-            lambda: self._now,
-            self._log,
+            trust=self._trust,
+            introduce=self._introduce,
+            offer=self._collector.blobs.offer,
+            is_gone=self._collector.presence.is_gone,
+            remove_excluded=remove_excluded,
+            new_nonce=self._new_nonce,
+            save=save,
+            load=load,
+            keep_means=keep_means,
+            now=lambda: self._now,
+            log=self._log,
         )
         generator = MaskedRounds(services).play(open_round, tasks)
         try:
@@ -625,7 +629,11 @@ class RoundServer:
                 f"sample",
                 logging.WARNING,
             )
-        self._actions.append(CloseRound(opened, closed, begins, dropped, loss, seconds))
+        self._actions.append(
+            CloseRound(
+                opened=opened, closed=closed, begins=begins, dropped=dropped, loss=loss, seconds=seconds
+            )
+        )
         if opened.phase != PHASE_PERSONALIZE:
             self._losses.append(loss if math.isfinite(loss) else None)
             self._settle(begins)
@@ -661,4 +669,4 @@ def read_round_times(
     for begin in begins:
         seconds = min(begin.metrics.get("seconds", math.nan), config.deadline_s)
         trained = begin.metrics.get("epochs", epochs)
-        yield RoundTime(begin.client_id, seconds, trained, begin.num_samples)
+        yield RoundTime(client_id=begin.client_id, seconds=seconds, epochs=trained, samples=begin.num_samples)

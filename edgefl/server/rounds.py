@@ -139,13 +139,13 @@ def open_round(
     enough = min(enough, len(ids))
     needed = count_needed_updates(quorum, enough or len(ids))
     return Round(
-        number,
-        ids,
-        needed,
-        deadline_s,
-        grace_s,
-        now,
-        now + deadline_s,
+        number=number,
+        cohort=ids,
+        needed=needed,
+        deadline_s=deadline_s,
+        grace_s=grace_s,
+        opened=now,
+        closes=now + deadline_s,
         enough=enough,
         max_staleness=max_staleness,
         late_count=late_count,

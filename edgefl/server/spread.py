@@ -49,7 +49,7 @@ def measure_spread(name: str, clients: Iterable[Mapping[str, float]]) -> Spread:
     if not values:
         return Spread()
     low, median, high = np.percentile(values, (10, 50, 90)).tolist()
-    return Spread(float(np.mean(values)), median, low, high)
+    return Spread(mean=float(np.mean(values)), median=median, p10=low, p90=high)
 
 
 def list_common_metrics(clients: Iterable[Mapping[str, float]]) -> dict[str, int]:

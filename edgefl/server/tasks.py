@@ -272,7 +272,7 @@ class RoundTasks:
                     settings=config.task_settings,
                 )
                 trained = self._algorithm.trained if expected else NO_MODELS
-                self._shared[key] = ClientTask(task, expected, limit, trained)
+                self._shared[key] = ClientTask(task=task, expected=expected, limit=limit, trained=trained)
             shared = self._shared[key]
             nonce = derive_nonce(self.nonces[broadcast.round], client_id)
             self._client_tasks[client_id] = replace(shared, task=replace(shared.task, nonce=nonce))

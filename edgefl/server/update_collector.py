@@ -115,7 +115,7 @@ class UpdateCollector:
     def publish_state(self, state: State) -> None:
         """Publish the state of the federation as a retained message."""
         self.state = state
-        self._emit(Publish(self._topics.state, state, receiver="", is_retained=True))
+        self._emit(Publish(topic=self._topics.state, message=state, receiver="", is_retained=True))
 
     def collect(
         self,
@@ -209,7 +209,7 @@ class UpdateCollector:
             if added := self._admit_substitutes():
                 self._send_tasks(added)
                 return
-            raise FederationDivergedError(Divergence(self.round.number, clients=len(lost), cohort=size))
+            raise FederationDivergedError(Divergence(round=self.round.number, clients=len(lost), cohort=size))
 
     def _send_tasks(self, client_ids: Iterable[str]) -> None:
         """Queue tasks and send as many as the link allows."""
@@ -231,14 +231,18 @@ class UpdateCollector:
         for sha256 in task.models.values():
             self.blobs.expect(sha256, client_id)
         qos = int(len(self.round.cohort) > MAX_TASKS_IN_FLIGHT)
-        self._emit(Publish(self._topics.format_device(client_id, "task"), task, receiver=client_id, qos=qos))
+        self._emit(
+            Publish(
+                topic=self._topics.format_device(client_id, "task"), message=task, receiver=client_id, qos=qos
+            )
+        )
         self._in_flight += qos
 
     def _send(self, receipts: Iterable[tuple[str, Receipt]]) -> None:
         for client_id, message in receipts:
             # A client that misses a receipt announces its update again
             topic = self._topics.format_device(client_id, "receipt")
-            self._emit(Publish(topic, message, receiver=client_id, qos=0))
+            self._emit(Publish(topic=topic, message=message, receiver=client_id, qos=0))
 
     def handle(self, event: Event, now: float) -> None:
         """Handle an event, then do everything that is due at this time.
@@ -404,7 +408,15 @@ class UpdateCollector:
             deltas = decode_models(blob, client_task.expected, client_id, client_task.task.codec)
             if problem := client_task.trained.find_problem(deltas):
                 raise WireError(f"the update of {client_id} cannot be used: {problem}; update or restart it")
-            self._emit(StoreUpdate(begin, blob, client_task.expected, client_task.task.codec, deltas))
+            self._emit(
+                StoreUpdate(
+                    begin=begin,
+                    blob=blob,
+                    expected=client_task.expected,
+                    codec=client_task.task.codec,
+                    deltas=deltas,
+                )
+            )
         if not self._complete:
             self._commit_at = self.now + GROUP_COMMIT_DELAY_S
         self._complete[client_id] = begin
@@ -434,7 +446,15 @@ class UpdateCollector:
 
     def _send_rejection(self, client_id: str, reason: str, sha256: str) -> None:
         number = self.round.number if self.round else 0
-        rejection = Receipt(number, sha256, "rejected", (), reason[:1000], "", 0.0)
+        rejection = Receipt(
+            round=number,
+            sha256=sha256,
+            outcome="rejected",
+            missing=(),
+            reason=reason[:1000],
+            nonce="",
+            ts=0.0,
+        )
         self._send([(client_id, rejection), *self._uploads.close(client_id, self.now)])
 
     def _exclude(self, client_id: str, reason: str) -> None:

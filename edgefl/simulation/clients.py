@@ -176,7 +176,13 @@ def make_work_items(
     """
     for client_id in clients:
         broadcast = algorithm.broadcast(state, client_id)
-        yield WorkItem(broadcast, states.get(client_id, ClientState()), client_id, codec, evaluate=evaluate)
+        yield WorkItem(
+            broadcast=broadcast,
+            state=states.get(client_id, ClientState()),
+            client_id=client_id,
+            codec=codec,
+            evaluate=evaluate,
+        )
 
 
 def train_client(federation: OpenFederation, item: WorkItem) -> tuple[Update, ClientState]:
@@ -214,7 +220,7 @@ def personalize_client(federation: OpenFederation, item: WorkItem) -> tuple[Clie
     shard = runner.shards[item.client_id]
     mixture, state, metrics = runner.personalize(item)
     if not runner.plan.spec.is_classification:
-        return ClientResult(mixture, metrics, class_share=np.zeros(0)), state
+        return ClientResult(mixture=mixture, metrics=metrics, class_share=np.zeros(0)), state
     counts = np.bincount(shard.y_train, minlength=shard.num_classes)
     predicted = _predict(runner.learner, mixture.signature, mixture.weights, shard.x_test)
     accuracies = _measure_by_class(predicted, shard.y_test, shard.num_classes)
@@ -235,8 +241,8 @@ def personalize_client(federation: OpenFederation, item: WorkItem) -> tuple[Clie
             )
         )
     result = ClientResult(
-        mixture,
-        {**metrics, "balanced_shipped": balanced, **precisions},
+        mixture=mixture,
+        metrics={**metrics, "balanced_shipped": balanced, **precisions},
         class_share=counts / max(1, counts.sum()),
         test_accuracies=federation.evaluate_on_test(mixture, shard.num_classes),
         confusion=count_confusions(shard.y_test, predicted),
@@ -307,7 +313,7 @@ def drop_mixture(client_id: str, result: ClientResult) -> ClientResult:
         client_id: the client. Unused, because a `KeepResult` receives it.
         result: the client result.
     """
-    return replace(result, mixture=Mixture({}, {}, result.mixture.diagnostics))
+    return replace(result, mixture=Mixture(weights={}, peers={}, diagnostics=result.mixture.diagnostics))
 
 
 def measure_macro_precision(true: Labels, predicted: Labels) -> float:

@@ -104,7 +104,13 @@ class InMemoryStore:
         for key in sorted(key for key in self._committed if key[0] in client_ids):
             stored = self._committed[key]
             begin = stored.begin
-            yield Update(begin.client_id, begin.round, begin.num_samples, stored.deltas, begin.metrics)
+            yield Update(
+                client_id=begin.client_id,
+                round=begin.round,
+                num_samples=begin.num_samples,
+                deltas=stored.deltas,
+                metrics=begin.metrics,
+            )
 
     def crash(self) -> None:
         """Simulate a crash: lose the updates that are not committed and the state that is not saved."""
@@ -136,12 +142,12 @@ class InMemoryStore:
             opened_round for (number, _), opened_round in self.opened.items() if number == state.round + 1
         )
         return Resume(
-            state,
-            opened,
-            begins,
-            nonces,
-            settled,
-            losses,
+            state=state,
+            opened=opened,
+            begins=begins,
+            nonces=nonces,
+            settled=settled,
+            losses=losses,
             masked_sum=self._masked_sum,
             following=next(next_ones, None),
         )

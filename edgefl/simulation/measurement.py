@@ -68,6 +68,8 @@ def _play_round(
     open_learner: Callable[[Plan], Learner],
 ) -> ServerState:
     """Return the server state after one round of all clients."""
-    with SerialEngine(SimulatedFederation(plan, seed, shards, open_learner=open_learner)) as engine:
+    with SerialEngine(
+        SimulatedFederation(plan=plan, seed=seed, shards=shards, open_learner=open_learner)
+    ) as engine:
         items = make_work_items(algorithm, state, sorted(shards), {}, "fp32")
         return algorithm.aggregate(state, [update for update, _ in engine.run(train_client, items)])

@@ -205,7 +205,7 @@ def simulate(
     traffic = (
         CommunicationCost(codec=config.codec, settings=config.task_settings) if traffic is None else traffic
     )
-    federation = SimulatedFederation(plan, config.seed, shards, test)
+    federation = SimulatedFederation(plan=plan, seed=config.seed, shards=shards, test=test)
     all_losses = list(losses)
     with _open_engine(federation, processes, learner, open_engine) as engine:
         while state.round <= config.rounds and state.phase not in (PHASE_PERSONALIZE, PHASE_DONE):
@@ -289,7 +289,7 @@ def _check_diverged(diverged: Sequence[DivergedClient], number: int, size: int, 
     for client in diverged:
         LOGGER.warning(f"the round continues without {client.client_id}; {client.reason}")
     if size - len(diverged) < count_needed_updates(quorum, size):
-        raise FederationDivergedError(Divergence(number, clients=len(diverged), cohort=size))
+        raise FederationDivergedError(Divergence(round=number, clients=len(diverged), cohort=size))
 
 
 def _play_round(
@@ -339,16 +339,16 @@ def _play_round(
     seconds = time.perf_counter() - start
     accuracy = summarize_accuracy(figures.values())
     return after, Record(
-        state.round,
-        state.phase,
-        measure_loss(figures.values()),
-        seconds,
-        bytes_up,
-        bytes_down,
-        figures,
-        accuracy.mean,
-        accuracy.p10,
-        accuracy.p90,
+        round=state.round,
+        phase=state.phase,
+        loss=measure_loss(figures.values()),
+        seconds=seconds,
+        bytes_up=bytes_up,
+        bytes_down=bytes_down,
+        updates=figures,
+        accuracy_mean=accuracy.mean,
+        accuracy_p10=accuracy.p10,
+        accuracy_p90=accuracy.p90,
     )
 
 

@@ -98,7 +98,15 @@ class VirtualClient:
 
     def _make_status(self) -> StatusReceived:
         boot = f"{self.client_id}-{self._boots}"
-        status = Status(self.client_id, boot, self.is_online, 0.0, self._num_samples, "virtual", 0.0)
+        status = Status(
+            client_id=self.client_id,
+            boot_id=boot,
+            online=self.is_online,
+            born=0.0,
+            num_samples=self._num_samples,
+            version="virtual",
+            ts=0.0,
+        )
         return StatusReceived(status)
 
     def receive_task(self, task: Task, now: float) -> list[Event]:
@@ -150,18 +158,18 @@ class VirtualClient:
             self._next_task = None
             return []
         begin = Begin(
-            self.client_id,
-            task.session,
-            task.round,
-            task.plan,
-            hashlib.sha256(update.blob).hexdigest(),
-            len(update.blob),
-            count_chunks(len(update.blob), task.chunk_bytes),
-            task.chunk_bytes,
-            update.num_samples,
-            update.metrics,
-            task.nonce,
-            0.0,
+            client_id=self.client_id,
+            session=task.session,
+            round=task.round,
+            plan=task.plan,
+            sha256=hashlib.sha256(update.blob).hexdigest(),
+            size=len(update.blob),
+            count=count_chunks(len(update.blob), task.chunk_bytes),
+            chunk_bytes=task.chunk_bytes,
+            num_samples=update.num_samples,
+            metrics=update.metrics,
+            nonce=task.nonce,
+            ts=0.0,
         )
         self._upload = self._answer = _Upload(task, begin, update.blob)
         return self._announce(now, follows=task.granted)
@@ -181,7 +189,9 @@ class VirtualClient:
         for low, high in ranges:
             for index in range(low, high):
                 payload = slice_chunk(upload.blob, index, begin.chunk_bytes)
-                yield ChunkReceived(self.client_id, begin.sha256, index, payload)
+                yield ChunkReceived(
+                    client_id=self.client_id, sha256=begin.sha256, index=index, payload=payload
+                )
 
     def receive_receipt(self, receipt: Receipt, now: float) -> Sequence[Event]:
         """Receive the server's answer to the update. A receipt for another update is ignored.

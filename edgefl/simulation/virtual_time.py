@@ -200,10 +200,12 @@ class EngineTrainer:
     def _make_items(self, jobs: Iterable[TrainingJob]) -> Iterator[WorkItem]:
         for job in jobs:
             task = job.task
-            broadcast = Broadcast(task.round, task.phase, job.models, task.scalars)
+            broadcast = Broadcast(round=task.round, phase=task.phase, models=job.models, scalars=task.scalars)
             state = self.states.get(job.client_id, ClientState())
             evaluate = task.settings.get("evaluate", 0.0) > 0
-            yield WorkItem(broadcast, state, job.client_id, task.codec, evaluate=evaluate)
+            yield WorkItem(
+                broadcast=broadcast, state=state, client_id=job.client_id, codec=task.codec, evaluate=evaluate
+            )
 
     def complete(self, client_id: str) -> None:
         """See `Trainer`."""
@@ -459,16 +461,19 @@ class _VirtualFleet:
         for begin in begins:  # This server never restarts, so it does not request an update again.
             self._clients[begin.client_id].forget_answer()
         self._record = Record(
-            number,
-            action.opened.phase,
-            action.loss,
-            action.seconds,
-            sum(begin.size for begin in begins),
-            self._bytes_down,
-            {begin.client_id: {**begin.metrics, "num_samples": float(begin.num_samples)} for begin in begins},
-            accuracy.mean,
-            accuracy.p10,
-            accuracy.p90,
+            round=number,
+            phase=action.opened.phase,
+            loss=action.loss,
+            seconds=action.seconds,
+            bytes_up=sum(begin.size for begin in begins),
+            bytes_down=self._bytes_down,
+            updates={
+                begin.client_id: {**begin.metrics, "num_samples": float(begin.num_samples)}
+                for begin in begins
+            },
+            accuracy_mean=accuracy.mean,
+            accuracy_p10=accuracy.p10,
+            accuracy_p90=accuracy.p90,
             hours=self._hours,
         )
         self._bytes_down = 0

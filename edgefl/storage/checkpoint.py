@@ -86,7 +86,9 @@ def decode_server_state(blob: bytes) -> ServerState:
         )
     models = {g.removeprefix("models/"): w for g, w in groups.items() if g.startswith("models/")}
     slots = {g.removeprefix("slots/"): w for g, w in groups.items() if g.startswith("slots/")}
-    return ServerState(note["round"], note["phase"], models, slots, note["scalars"])
+    return ServerState(
+        round=note["round"], phase=note["phase"], models=models, slots=slots, scalars=note["scalars"]
+    )
 
 
 def _digest_state(note: Mapping[str, object], groups: Mapping[str, Weights]) -> str:
@@ -148,7 +150,7 @@ def decode_stored_mixture(blob: bytes) -> StoredMixture:
     """
     note, groups = _decode("mixture", blob)
     weights = groups.get("weights", {})
-    mixture = Mixture(weights, signature=note.get("signature", PREDICT_MIXTURE))
+    mixture = Mixture(weights=weights, signature=note.get("signature", PREDICT_MIXTURE))
     if mixture.signature not in (PREDICT_MIXTURE, PREDICT_SINGLE):
         raise StateError(
             f"this mixture is for the signature {mixture.signature!r}, expected {PREDICT_MIXTURE} or "

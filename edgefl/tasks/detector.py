@@ -99,7 +99,15 @@ def make_score_rule(
     if loss == "huber":
         delta = min(max(round(HUBER_DELTA * (1 << ERROR_BITS) / scale), 1), 1 << 15)
         unit /= 2
-    return ScoreRule(loss, input_zero_point, output_zero_point, p, q, delta, unit)
+    return ScoreRule(
+        loss=loss,
+        input_zero_point=input_zero_point,
+        output_zero_point=output_zero_point,
+        input_multiplier=p,
+        output_multiplier=q,
+        delta=delta,
+        unit=unit,
+    )
 
 
 def score_reconstructions(rule: ScoreRule, inputs: NDArray[Any], outputs: NDArray[Any]) -> AnomalyScores:
@@ -236,11 +244,11 @@ def decode_model_task(content: bytes) -> ModelTask:
         if not isinstance(fields, Mapping) or fields.get("version") != MODEL_TASK_VERSION:
             raise ValueError("another version")
         task = ModelTask(
-            fields["kind"],
-            fields["loss"],
-            tuple(fields["anomalies"]),
-            float(fields["false_alarm_rate"]),
-            fields["threshold"],
+            kind=fields["kind"],
+            loss=fields["loss"],
+            anomalies=tuple(fields["anomalies"]),
+            false_alarm_rate=float(fields["false_alarm_rate"]),
+            threshold=fields["threshold"],
         )
         if task.kind not in (REGRESSION, ANOMALY) or task.loss not in LOSSES_BY_KIND[task.kind]:
             raise ValueError(f"kind {task.kind!r} with loss {task.loss!r}")

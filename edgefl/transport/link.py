@@ -219,8 +219,8 @@ class Link:
         ):
             return None
         if len(payload) > MAX_PAYLOAD_BYTES:
-            return Message(topic, b"", received.retain, len(payload))
-        return Message(topic, payload, received.retain)
+            return Message(topic=topic, payload=b"", retained=received.retain, oversize=len(payload))
+        return Message(topic=topic, payload=payload, retained=received.retain)
 
     def _make_acknowledge(self, received: paho.MQTTMessage) -> Callable[[], None] | None:
         if not received.qos:

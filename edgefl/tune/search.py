@@ -83,7 +83,9 @@ def _play(
     """
     config = configs[choice["trial"]]
     plan, initial = apply_options(ray.get(plans[choice["trial"]]), config)
-    trial = Trial(stage, config, plan, initial, ray.get(shards), ray.get(start))
+    trial = Trial(
+        stage=stage, config=config, plan=plan, initial=initial, shards=ray.get(shards), start=ray.get(start)
+    )
     try:
         run_trial(trial, lambda step, score: tune.report({"step": step, "score": score, "diverged": False}))
     except DivergedError:
@@ -197,7 +199,12 @@ def _read_outcome(
     step = int(metrics["step"])
     ended = TRIAL_DIVERGED if metrics["diverged"] else TRIAL_FULL if step >= steps else TRIAL_STOPPED
     return TrialOutcome(
-        trial, candidates[trial].options, metrics["score"], step, round(metrics["time_total_s"], 2), ended
+        trial=trial,
+        options=candidates[trial].options,
+        score=metrics["score"],
+        step=step,
+        seconds=round(metrics["time_total_s"], 2),
+        ended=ended,
     )
 
 

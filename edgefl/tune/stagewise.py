@@ -151,12 +151,12 @@ def _search_stage(
     )
     best = choose_best(stage, outcomes)
     return TuneResult(
-        stage.number,
-        stage.name,
-        earlier_options,
-        dict(best.options),
-        best.score,
-        [asdict(outcome) for outcome in outcomes],
+        stage=stage.number,
+        name=stage.name,
+        given=earlier_options,
+        best=dict(best.options),
+        score=best.score,
+        trials=[asdict(outcome) for outcome in outcomes],
     )
 
 

@@ -30,7 +30,7 @@ def make_iid_partition(partition: PartitionConfig, num_classes: int) -> Partitio
     """
     if partition.name == "p-majority":
         return replace(partition, options={**partition.options, "p": 2 / num_classes})
-    return PartitionConfig("iid", num_clients=partition.num_clients, client_ids=partition.client_ids)
+    return PartitionConfig(name="iid", num_clients=partition.num_clients, client_ids=partition.client_ids)
 
 
 def hold_back(client_partition: ClientPartition, held_out: NDArray[np.bool_]) -> ClientPartition:

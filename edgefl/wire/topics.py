@@ -213,28 +213,30 @@ def parse_topic(topic: str) -> Address:
     rest = parts[3:]
     match rest:
         case ["state"]:
-            return Address(federation, "state")
+            return Address(federation=federation, kind="state")
         case ["clusters"]:
-            return Address(federation, "clusters")
+            return Address(federation=federation, kind="clusters")
         case ["verdict"]:
-            return Address(federation, "verdict")
+            return Address(federation=federation, kind="verdict")
         case ["round", number, "summary"] if INDEX_PATTERN.fullmatch(number):
-            return Address(federation, "summary", round=int(number))
+            return Address(federation=federation, kind="summary", round=int(number))
         case ["blob", sha256, "manifest"] if SHA256_PATTERN.fullmatch(sha256):
-            return Address(federation, "manifest", sha256=sha256)
+            return Address(federation=federation, kind="manifest", sha256=sha256)
         case ["blob", sha256, index] if SHA256_PATTERN.fullmatch(sha256) and INDEX_PATTERN.fullmatch(index):
-            return Address(federation, "blob", sha256=sha256, index=int(index))
+            return Address(federation=federation, kind="blob", sha256=sha256, index=int(index))
         case ["device", client_id, leaf] if CLIENT_ID_PATTERN.fullmatch(client_id) and leaf in _DEVICE_KINDS:
-            return Address(federation, _DEVICE_KINDS[leaf], client_id)
+            return Address(federation=federation, kind=_DEVICE_KINDS[leaf], client_id=client_id)
         case ["device", client_id, "up", sha256, leaf] if CLIENT_ID_PATTERN.fullmatch(
             client_id
         ) and SHA256_PATTERN.fullmatch(sha256):
             if leaf == "begin":
-                return Address(federation, "begin", client_id, sha256)
+                return Address(federation=federation, kind="begin", client_id=client_id, sha256=sha256)
             if leaf == "end":
-                return Address(federation, "end", client_id, sha256)
+                return Address(federation=federation, kind="end", client_id=client_id, sha256=sha256)
             if INDEX_PATTERN.fullmatch(leaf):
-                return Address(federation, "chunk", client_id, sha256, int(leaf))
+                return Address(
+                    federation=federation, kind="chunk", client_id=client_id, sha256=sha256, index=int(leaf)
+                )
     raise WireError(
         f"topic {topic[:200]!r} is not part of this protocol; update edgefl on the sender or on this machine"
     )

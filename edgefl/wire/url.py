@@ -78,8 +78,15 @@ def parse_url(url: str) -> Broker:
     ):
         raise LinkError(f"broker {hide_password(url)!r}, {example}")
     tls = parts.scheme == "mqtts"
-    user = unquote(parts.username or ""), unquote(parts.password or "")
-    return Broker(host, port or (8883 if tls else 1883), tls, *user, protocol, hide_password(url))
+    return Broker(
+        host=host,
+        port=port or (8883 if tls else 1883),
+        tls=tls,
+        username=unquote(parts.username or ""),
+        password=unquote(parts.password or ""),
+        protocol=protocol,
+        display_url=hide_password(url),
+    )
 
 
 def hide_password(urls: str) -> str:

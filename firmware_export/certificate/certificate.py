@@ -266,7 +266,15 @@ def read_request(certificate: Mapping[str, Any]) -> ExportRequest:
         prefix = check_prefix(str(certificate.get("prefix", DEFAULT_PREFIX)))
         labels = tuple(map(str, certificate.get("labels", ())))
         return ExportRequest(
-            str(certificate["target"]), budget, threshold, key, device, inputs, prefix, labels, seed
+            target=str(certificate["target"]),
+            budget=budget,
+            threshold=threshold,
+            update_key=key,
+            update_device=device,
+            inputs=inputs,
+            prefix=prefix,
+            labels=labels,
+            seed=seed,
         )
     except (ConfigError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ExportError(f"certificate.json is damaged: {error!r}; export again") from error

@@ -117,7 +117,9 @@ def make_golden(model: bytes, x: Array, y: Labels) -> GoldenVectors:
     task = read_model_task(model)
     scores = load_detector(model, loaded).score(inputs, outputs) if task and task.is_anomaly else None
     kind = np.float32 if np.asarray(y).dtype.kind == "f" else np.int64
-    return GoldenVectors(np.asarray(x, np.float32), np.asarray(y, kind), inputs, outputs, scores)
+    return GoldenVectors(
+        x=np.asarray(x, np.float32), y=np.asarray(y, kind), inputs=inputs, outputs=outputs, scores=scores
+    )
 
 
 def compare_accuracy(
@@ -133,31 +135,45 @@ def compare_accuracy(
         is_other_task: whether the model is no classifier, and so has no accuracy.
     """
     if is_other_task:
-        return AccuracyComparison(len(golden.inputs), None, None, None, ())
+        return AccuracyComparison(
+            samples=len(golden.inputs), accuracy_float=None, accuracy_int8=None, agreement=None, by_class=()
+        )
     of_int8 = golden.outputs.argmax(axis=1)
     of_float = None
     if model_float is not None:
         of_float = run_samples(load_tflite(model_float), golden.x)[0].argmax(axis=1)
     agreement = None if of_float is None else float((of_float == of_int8).mean())
     if not len(golden.y):
-        return AccuracyComparison(len(golden.inputs), None, None, agreement, ())
+        return AccuracyComparison(
+            samples=len(golden.inputs),
+            accuracy_float=None,
+            accuracy_int8=None,
+            agreement=agreement,
+            by_class=(),
+        )
 
     def measure(answers: Any, at: Any) -> float:
         return float((answers[at] == golden.y[at]).mean())
 
     classes = tuple(
         ClassAccuracy(
-            int(label),
-            int(at.sum()),
-            None if of_float is None else measure(of_float, at),
-            measure(of_int8, at),
+            label=int(label),
+            samples=int(at.sum()),
+            accuracy_float=None if of_float is None else measure(of_float, at),
+            accuracy_int8=measure(of_int8, at),
         )
         for label in np.unique(golden.y)
         for at in [golden.y == label]
     )
     everything = slice(None)
     accuracy_float = None if of_float is None else measure(of_float, everything)
-    return AccuracyComparison(len(golden.y), accuracy_float, measure(of_int8, everything), agreement, classes)
+    return AccuracyComparison(
+        samples=len(golden.y),
+        accuracy_float=accuracy_float,
+        accuracy_int8=measure(of_int8, everything),
+        agreement=agreement,
+        by_class=classes,
+    )
 
 
 def measure_task(golden: GoldenVectors, model: bytes, model_float: bytes | None) -> dict[str, Any] | None:
@@ -220,7 +236,7 @@ def decode_golden(blob: bytes) -> GoldenVectors:
     """
     try:
         with np.load(io.BytesIO(blob), allow_pickle=False) as file:
-            golden = GoldenVectors(file["x"], file["y"], file["inputs"], file["outputs"])
+            golden = GoldenVectors(x=file["x"], y=file["y"], inputs=file["inputs"], outputs=file["outputs"])
         # an array without the .npy header loads as bytes, which have no shape
         x, labels, inputs, outputs = (
             array.shape[0] for array in (golden.x, golden.y, golden.inputs, golden.outputs)

@@ -146,7 +146,9 @@ def _run_target(
     model: Mapping[str, str], golden: GoldenVectors, target: Target, must_fit: bool
 ) -> ParityResult:
     if reason := explain_not_runnable(target):
-        return ParityResult(target.name, NOT_RUN, 0, reason, "", "")
+        return ParityResult(
+            name=target.name, status=NOT_RUN, samples=0, reason=reason, tools="", outputs_sha256=""
+        )
     count = min(len(golden.inputs), MAX_SMALL_TARGET_SAMPLES) if target.small else len(golden.inputs)
     with tempfile.TemporaryDirectory(prefix="edgefl-firmware-") as work:
         try:
@@ -154,12 +156,26 @@ def _run_target(
         except FirmwareTooLargeError as error:
             if must_fit:
                 raise
-            return ParityResult(target.name, NOT_RUN, 0, str(error), describe_tools(target), "")
+            return ParityResult(
+                name=target.name,
+                status=NOT_RUN,
+                samples=0,
+                reason=str(error),
+                tools=describe_tools(target),
+                outputs_sha256="",
+            )
     check_outputs(target.name, golden.outputs[:count], ran.outputs)
     if golden.scores is not None:
         check_scores(target.name, golden.scores[:count], ran.scores)
     return ParityResult(
-        target.name, EQUAL, count, "", describe_tools(target), hash_outputs(ran.outputs), built, ran
+        name=target.name,
+        status=EQUAL,
+        samples=count,
+        reason="",
+        tools=describe_tools(target),
+        outputs_sha256=hash_outputs(ran.outputs),
+        built=built,
+        ran=ran,
     )
 
 

@@ -56,14 +56,14 @@ def extract_cost(result: ParityResult) -> TargetCost | None:
         else (float(ticks) * float(target.tick) for ticks in (ran.ticks.mean(), ran.ticks.max()))
     )
     return TargetCost(
-        target.name,
-        built.model.flash,
-        built.model.ram,
-        ran.stack,
-        round(mean),
-        round(worst),
-        built.image.flash,
-        built.image.ram,
+        target=target.name,
+        flash_bytes=built.model.flash,
+        ram_bytes=built.model.ram,
+        stack_bytes=ran.stack,
+        instructions_mean=round(mean),
+        instructions_worst=round(worst),
+        program_flash_bytes=built.image.flash,
+        program_ram_bytes=built.image.ram,
     )
 
 

@@ -81,12 +81,12 @@ def plan_buffers(
         default=0,
     )
     return MemoryPlan(
-        {tensor: offsets[id(life)] for tensor, life in lives.items() if life.size},
-        offsets[id(lives[entry])],
-        offsets[id(lives[result])],
-        tuple(offsets.get(id(life), 0) for life in scratch),
-        arena_bytes,
-        bound,
+        offsets={tensor: offsets[id(life)] for tensor, life in lives.items() if life.size},
+        input_offset=offsets[id(lives[entry])],
+        output_offset=offsets[id(lives[result])],
+        scratch_offsets=tuple(offsets.get(id(life), 0) for life in scratch),
+        arena_bytes=arena_bytes,
+        bound_bytes=bound,
     )
 
 

@@ -221,18 +221,18 @@ def build_conv_2d(
         )
     length = padded.shape[1]
     layer = Layer(
-        name,
-        op,
-        (source.index,),
-        made.index,
-        ("dsp", "limit", "convolution", "column", "conv_2d"),
-        f"conv_2d(&{name}_shape, {window[0]}, {window[1]}, {length}, &{{p}}->{name}_range, {part}, "
+        name=name,
+        op=op,
+        inputs=(source.index,),
+        output=made.index,
+        kernels=("dsp", "limit", "convolution", "column", "conv_2d"),
+        call=f"conv_2d(&{name}_shape, {window[0]}, {window[1]}, {length}, &{{p}}->{name}_range, {part}, "
         "{a}, {out}, {scratch});",
-        fields,
-        "struct convolution",
-        tuple(zip(GEOMETRY_FIELDS, ((v,) for v in shape), strict=True)),
-        note,
-        pixels * rows.shape[1],
+        fields=fields,
+        shape_type="struct convolution",
+        shape=tuple(zip(GEOMETRY_FIELDS, ((v,) for v in shape), strict=True)),
+        note=note,
+        macs=pixels * rows.shape[1],
         scratch_bytes=(2 * PIXELS_PER_STEP + 1) * length,
     )
     return [loop_over_batch(layer, source, made)]
@@ -267,17 +267,17 @@ def build_depthwise_conv_2d(network: QuantizedModel, operator: Operator, name: s
         f"{('SAME', 'VALID')[operator.options['padding']]}"
     )
     layer = Layer(
-        name,
-        operator.name,
-        (source.index,),
-        output.index,
-        ("dsp", "limit", "convolution", "depthwise_conv_2d"),
-        f"depthwise_conv_2d(&{name}_shape, {multiple}, &{{p}}->{name}_range, {part}, {{a}}, {{out}});",
-        (*fields, Field(f"{name}_weights", "int8_t", flatten_ints(kernel.data))),
-        "struct convolution",
-        tuple(zip(GEOMETRY_FIELDS, ((v,) for v in shape), strict=True)),
-        note,
-        output.size * kernel.shape[1] * kernel.shape[2],
+        name=name,
+        op=operator.name,
+        inputs=(source.index,),
+        output=output.index,
+        kernels=("dsp", "limit", "convolution", "depthwise_conv_2d"),
+        call=f"depthwise_conv_2d(&{name}_shape, {multiple}, &{{p}}->{name}_range, {part}, {{a}}, {{out}});",
+        fields=(*fields, Field(f"{name}_weights", "int8_t", flatten_ints(kernel.data))),
+        shape_type="struct convolution",
+        shape=tuple(zip(GEOMETRY_FIELDS, ((v,) for v in shape), strict=True)),
+        note=note,
+        macs=output.size * kernel.shape[1] * kernel.shape[2],
     )
     return [loop_over_batch(layer, source, output)]
 
@@ -312,16 +312,16 @@ def build_transpose_conv(network: QuantizedModel, operator: Operator, name: str)
     fields = make_channel_fields(network, plain, name, kernel.data, folded=False)
     part = ", ".join(f"{{p}}->{name}_{suffix}" for suffix in ("bias", "multiplier", "shift", "weights"))
     layer = Layer(
-        name,
-        operator.name,
-        (source.index,),
-        output.index,
-        ("convolution", "transpose_conv"),
-        f"transpose_conv(&{name}_shape, &{{p}}->{name}_range, {part}, {{a}}, {{out}});",
-        (*fields, Field(f"{name}_weights", "int8_t", flatten_ints(kernel.data))),
-        "struct convolution",
-        tuple(zip(GEOMETRY_FIELDS, ((v,) for v in shape), strict=True)),
-        f"kernel {size[0]}x{size[1]}, stride {stride[0]}x{stride[1]}, {'SAME' if same else 'VALID'}",
-        source.size * kernel.shape[0] * size[0] * size[1],
+        name=name,
+        op=operator.name,
+        inputs=(source.index,),
+        output=output.index,
+        kernels=("convolution", "transpose_conv"),
+        call=f"transpose_conv(&{name}_shape, &{{p}}->{name}_range, {part}, {{a}}, {{out}});",
+        fields=(*fields, Field(f"{name}_weights", "int8_t", flatten_ints(kernel.data))),
+        shape_type="struct convolution",
+        shape=tuple(zip(GEOMETRY_FIELDS, ((v,) for v in shape), strict=True)),
+        note=f"kernel {size[0]}x{size[1]}, stride {stride[0]}x{stride[1]}, {'SAME' if same else 'VALID'}",
+        macs=source.size * kernel.shape[0] * size[0] * size[1],
     )
     return [loop_over_batch(layer, source, output)]

@@ -66,13 +66,13 @@ def build_fully_connected(network: QuantizedModel, operator: Operator, name: str
         call = f"fully_connected({call}"
     return [
         Layer(
-            name,
-            operator.name,
-            (source.index,),
-            output.index,
-            kernels,
-            f"{call}, {{p}}->{name}_weights, {{a}}, {{out}});",
-            (*fields, Field(f"{name}_weights", "int8_t", flatten_ints(stored))),
+            name=name,
+            op=operator.name,
+            inputs=(source.index,),
+            output=output.index,
+            kernels=kernels,
+            call=f"{call}, {{p}}->{name}_weights, {{a}}, {{out}});",
+            fields=(*fields, Field(f"{name}_weights", "int8_t", flatten_ints(stored))),
             macs=output.size * inputs,
             scratch_bytes=scratch_bytes,
             note=note,

@@ -52,7 +52,16 @@ def build_lookup(network: QuantizedModel, operator: Operator, name: str) -> list
     table = Field(f"{name}_table", "int8_t", tuple(build_lookup_table(network, operator)))
     call = f"lookup({network.get_tensor(output).size}, {{p}}->{name}_table, {{a}}, {{out}});"
     return [
-        Layer(name, operator.name, (source,), output, ("lookup",), call, (table,), overwritable=(source,))
+        Layer(
+            name=name,
+            op=operator.name,
+            inputs=(source,),
+            output=output,
+            kernels=("lookup",),
+            call=call,
+            fields=(table,),
+            overwritable=(source,),
+        )
     ]
 
 
@@ -91,13 +100,13 @@ def build_softmax(network: QuantizedModel, operator: Operator, name: str) -> lis
     call = f"softmax({source.size // classes}, {classes}, &{{p}}->{name}_scale, {{a}}, {{out}});"
     return [
         Layer(
-            name,
-            operator.name,
-            (source.index,),
-            output.index,
-            ("softmax",),
-            call,
-            (scale,),
+            name=name,
+            op=operator.name,
+            inputs=(source.index,),
+            output=output.index,
+            kernels=("softmax",),
+            call=call,
+            fields=(scale,),
             overwritable=(source.index,),
         )
     ]
@@ -133,16 +142,16 @@ def build_pool(network: QuantizedModel, operator: Operator, name: str) -> list[L
         raise ValueError(f"{source.shape[3]} channels give {output.shape[3]}")
     zeros = source.zero_point, output.zero_point
     layer = Layer(
-        name,
-        operator.name,
-        (source.index,),
-        output.index,
-        ("pool", kernel),
-        f"{kernel}(&{name}_shape, &{{p}}->{name}_range, {{a}}, {{out}});",
-        (Field(f"{name}_range", "struct model_range", (*zeros, low, high)),),
-        "struct pool",
-        tuple((key, (int(value),)) for key, value in zip(POOL_FIELDS, values, strict=True)),
-        f"window {window[0]}x{window[1]}, stride {stride[0]}x{stride[1]}",
+        name=name,
+        op=operator.name,
+        inputs=(source.index,),
+        output=output.index,
+        kernels=("pool", kernel),
+        call=f"{kernel}(&{name}_shape, &{{p}}->{name}_range, {{a}}, {{out}});",
+        fields=(Field(f"{name}_range", "struct model_range", (*zeros, low, high)),),
+        shape_type="struct pool",
+        shape=tuple((key, (int(value),)) for key, value in zip(POOL_FIELDS, values, strict=True)),
+        note=f"window {window[0]}x{window[1]}, stride {stride[0]}x{stride[1]}",
     )
     return [loop_over_batch(layer, source, output)]
 
@@ -291,15 +300,15 @@ def build_binary(network: QuantizedModel, operator: Operator, name: str) -> list
         arguments = f"add(&{name}_shape, &{{p}}->{name}_scale"
     return [
         Layer(
-            name,
-            operator.name,
-            inputs,
-            output.index,
-            ("elementwise", kernel),
-            f"{arguments}, {left}, {right}, {{out}});",
-            fields,
-            "struct elementwise",
-            shape,
+            name=name,
+            op=operator.name,
+            inputs=inputs,
+            output=output.index,
+            kernels=("elementwise", kernel),
+            call=f"{arguments}, {left}, {right}, {{out}});",
+            fields=fields,
+            shape_type="struct elementwise",
+            shape=shape,
             overwritable=_list_overwritable(network, inputs, output),
         )
     ]
@@ -337,15 +346,15 @@ def build_prelu(network: QuantizedModel, operator: Operator, name: str) -> list[
     )
     return [
         Layer(
-            name,
-            operator.name,
-            inputs,
-            output.index,
-            ("elementwise", "prelu"),
-            f"prelu(&{name}_shape, &{{p}}->{name}_scale, {left}, {right}, {{out}});",
-            (Field(f"{name}_scale", "struct model_add", values), *fields),
-            "struct elementwise",
-            shape,
+            name=name,
+            op=operator.name,
+            inputs=inputs,
+            output=output.index,
+            kernels=("elementwise", "prelu"),
+            call=f"prelu(&{name}_shape, &{{p}}->{name}_scale, {left}, {right}, {{out}});",
+            fields=(Field(f"{name}_scale", "struct model_add", values), *fields),
+            shape_type="struct elementwise",
+            shape=shape,
             overwritable=_list_overwritable(network, inputs, output),
         )
     ]
@@ -408,15 +417,15 @@ def build_mean(network: QuantizedModel, operator: Operator, name: str) -> list[L
     )
     return [
         Layer(
-            name,
-            operator.name,
-            (source.index,),
-            output.index,
-            ("mean",),
-            f"mean(&{name}_shape, &{{p}}->{name}_scale, {{a}}, {{out}});",
-            (Field(f"{name}_scale", "struct model_mul", values),),
-            "struct mean",
-            tuple(
+            name=name,
+            op=operator.name,
+            inputs=(source.index,),
+            output=output.index,
+            kernels=("mean",),
+            call=f"mean(&{name}_shape, &{{p}}->{name}_scale, {{a}}, {{out}});",
+            fields=(Field(f"{name}_scale", "struct model_mul", values),),
+            shape_type="struct mean",
+            shape=tuple(
                 zip(("a", "reduced_outer", "b", "reduced_inner", "c"), ((n,) for n in counts), strict=True)
             ),
         )
@@ -447,16 +456,16 @@ def build_reduce_max(network: QuantizedModel, operator: Operator, name: str) -> 
     zeros = source.zero_point, output.zero_point
     return [
         Layer(
-            name,
-            operator.name,
-            (source.index,),
-            output.index,
-            ("pool", "max_pool_2d"),
-            f"max_pool_2d(&{name}_shape, &{{p}}->{name}_range, {{a}}, {{out}});",
-            (Field(f"{name}_range", "struct model_range", (*zeros, -128, 127)),),
-            "struct pool",
-            tuple((key, (int(value),)) for key, value in zip(POOL_FIELDS, values, strict=True)),
-            f"over {reduced}",
+            name=name,
+            op=operator.name,
+            inputs=(source.index,),
+            output=output.index,
+            kernels=("pool", "max_pool_2d"),
+            call=f"max_pool_2d(&{name}_shape, &{{p}}->{name}_range, {{a}}, {{out}});",
+            fields=(Field(f"{name}_range", "struct model_range", (*zeros, -128, 127)),),
+            shape_type="struct pool",
+            shape=tuple((key, (int(value),)) for key, value in zip(POOL_FIELDS, values, strict=True)),
+            note=f"over {reduced}",
         )
     ]
 
@@ -489,14 +498,14 @@ def build_resize_bilinear(network: QuantizedModel, operator: Operator, name: str
     values = (*source.shape[1:], *output.shape[1:3], *steps, operator.options.get("halfPixelCenters", False))
     fields = ("in_height", "in_width", "channels", "out_height", "out_width", "step_height", "step_width")
     layer = Layer(
-        name,
-        operator.name,
-        (source.index,),
-        output.index,
-        ("resize_bilinear",),
-        f"resize_bilinear(&{name}_shape, {{a}}, {{out}});",
-        (),
-        "struct resize",
-        tuple((key, (int(value),)) for key, value in zip((*fields, "half_pixel"), values, strict=True)),
+        name=name,
+        op=operator.name,
+        inputs=(source.index,),
+        output=output.index,
+        kernels=("resize_bilinear",),
+        call=f"resize_bilinear(&{name}_shape, {{a}}, {{out}});",
+        fields=(),
+        shape_type="struct resize",
+        shape=tuple((key, (int(value),)) for key, value in zip((*fields, "half_pixel"), values, strict=True)),
     )
     return [loop_over_batch(layer, source, output)]

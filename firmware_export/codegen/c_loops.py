@@ -99,9 +99,12 @@ def _make_node(part: str, layer: Layer, number: int, views: Mapping[int, TensorV
     if layer.op in JOIN_OPERATORS:  # Several layers write to this output, so it is like an input that moves
         position = int(WRITTEN_PATTERN.search(layer.call)[1])  # type: ignore[index]
         return StepNode(
-            _make_key(part, layer), (*inputs, (output.base, output.offset + position)), -number, False
+            key=_make_key(part, layer),
+            inputs=(*inputs, (output.base, output.offset + position)),
+            output=-number,
+            has_weights=False,
         )
-    return StepNode(_make_key(part, layer), inputs, output.base, layer.macs > 0)
+    return StepNode(key=_make_key(part, layer), inputs=inputs, output=output.base, has_weights=layer.macs > 0)
 
 
 def _fold(
@@ -137,7 +140,11 @@ def _fold(
                 call = WRITTEN_PATTERN.sub(rf"{{out}} + \1 + step * {stride}", layer.call)
                 body[position] = replace(layer, call=call)
                 lasting.add(layer.output)
-        loops.append(StepLoop(len(folded), steps.length, steps.count, tuple(sorted(lasting))))
+        loops.append(
+            StepLoop(
+                first=len(folded), length=steps.length, count=steps.count, lasting=tuple(sorted(lasting))
+            )
+        )
         part = layers[steps.first][0]
         folded += [(part, replace(layer, macs=layer.macs * steps.count)) for layer in body]
     folded += layers[after:]
@@ -161,7 +168,11 @@ def list_planned_layers(folded: FoldedLayers) -> tuple[list[Layer], list[int]]:
         positions.append(len(planned))
         planned.append(layer)
         if number in ends:
-            planned.append(Layer("", "loop", ends[number].lasting, layer.output, (), ""))
+            planned.append(
+                Layer(
+                    name="", op="loop", inputs=ends[number].lasting, output=layer.output, kernels=(), call=""
+                )
+            )
     return planned, positions
 
 

@@ -239,7 +239,17 @@ def build_copy_layer(
         (key, tuple(row[i] for row in merged)) for i, key in enumerate(("count", "step_in", "step_out"))
     )
     call = f"copy(&{name}_shape, {{a}} + {inward[0]}, {{out}} + {outward[0]});"
-    return Layer(name, operator.name, (source,), output, ("copy",), call, (), "struct copy", shape)
+    return Layer(
+        name=name,
+        op=operator.name,
+        inputs=(source,),
+        output=output,
+        kernels=("copy",),
+        call=call,
+        fields=(),
+        shape_type="struct copy",
+        shape=shape,
+    )
 
 
 def _make_full_layout(shape: Sequence[int]) -> Layout:
@@ -382,7 +392,12 @@ def build_pad(network: QuantizedModel, operator: Operator, name: str) -> list[La
     before = padding[:, 0]
     outward = _make_layout(output, [int(v) for v in before], [1] * len(before), source.shape)
     fill = Layer(
-        f"{name}_fill", operator.name, (), output.index, ("fill",), f"fill({output.size}, {value}, {{out}});"
+        name=f"{name}_fill",
+        op=operator.name,
+        inputs=(),
+        output=output.index,
+        kernels=("fill",),
+        call=f"fill({output.size}, {value}, {{out}});",
     )
     return [
         fill,

@@ -149,30 +149,30 @@ def generate_c(model: bytes, *, threshold: float = 0.0, labels: Sequence[str] = 
     arena_bytes = plan.arena_bytes + align(len(structure.gate))
     ram_bytes = arena_bytes + 4 * len(structure.names)
     assembled = AssembledModel(
-        network,
-        structure,
-        layers,
-        folded.loops,
-        packed,
-        addresses,
-        plan,
-        arena_bytes,
-        ram_bytes,
-        _hash_layout(network, structure, folded, packed),
-        hashlib.sha256(model).hexdigest(),
-        tuple(labels),
-        task,
-        make_network_detector(network, task) if task is not None and task.is_anomaly else None,
-        decode_samples(read_metadata(model, SAMPLES_METADATA_NAME) or b""),
+        network=network,
+        structure=structure,
+        layers=layers,
+        loops=folded.loops,
+        fields=packed,
+        addresses=addresses,
+        plan=plan,
+        arena_bytes=arena_bytes,
+        ram_bytes=ram_bytes,
+        layout=_hash_layout(network, structure, folded, packed),
+        sha256=hashlib.sha256(model).hexdigest(),
+        labels=tuple(labels),
+        task=task,
+        detector=make_network_detector(network, task) if task is not None and task.is_anomaly else None,
+        samples=decode_samples(read_metadata(model, SAMPLES_METADATA_NAME) or b""),
     )
     costs = tuple(
         LayerCost(
-            layer.name,
-            layer.op,
-            part,
-            layer.macs,
-            sum(f.bytes for f in layer.fields),
-            network.get_tensor(layer.output).size,
+            name=layer.name,
+            op=layer.op,
+            part=part,
+            macs=layer.macs,
+            weight_bytes=sum(f.bytes for f in layer.fields),
+            output_bytes=network.get_tensor(layer.output).size,
         )
         for part, layer in layers
     )
@@ -183,15 +183,15 @@ def generate_c(model: bytes, *, threshold: float = 0.0, labels: Sequence[str] = 
     }
     images = {part: encode_part_image(part_fields) for part, part_fields in packed.items()}
     return CSource(
-        files,
-        ram_bytes,
-        arena_bytes,
-        plan.bound_bytes,
-        sum(map(len, images.values())),
-        costs,
-        structure.names,
-        images,
-        assembled.layout,
+        files=files,
+        ram_bytes=ram_bytes,
+        arena_bytes=arena_bytes,
+        bound_bytes=plan.bound_bytes,
+        weight_bytes=sum(map(len, images.values())),
+        layers=costs,
+        parts=structure.names,
+        images=images,
+        layout=assembled.layout,
     )
 
 

@@ -43,7 +43,11 @@ def find_parts(network: QuantizedModel) -> MixtureStructure:
     leaves = _find_summands(network, maker)
     gate, experts, products = _split(network, maker, leaves)
     single = MixtureStructure(
-        ("model",), ("model",) * len(network.operators), (), (), tuple(range(len(network.operators)))
+        names=("model",),
+        part_of=("model",) * len(network.operators),
+        gate=(),
+        products=(),
+        order=tuple(range(len(network.operators))),
     )
     if len(leaves) < 2:
         return single
@@ -70,7 +74,13 @@ def find_parts(network: QuantizedModel) -> MixtureStructure:
         for name in ("trunk", "gate", *(f"expert{k}" for k in range(len(expert_operators))), "mix")
         if name in part_of
     ]
-    return MixtureStructure(tuple(names), tuple(part_of), tuple(gate), tuple(products), tuple(order))
+    return MixtureStructure(
+        names=tuple(names),
+        part_of=tuple(part_of),
+        gate=tuple(gate),
+        products=tuple(products),
+        order=tuple(order),
+    )
 
 
 def _collect_dependencies(network: QuantizedModel, maker: dict[int, int]) -> list[frozenset[int]]:

@@ -42,11 +42,19 @@ def add_quantization_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def with_options(**parameters: Any) -> Any:
         chosen = {name: parameters.pop(name) for name in QUANTIZATION_OPTIONS}
-        tuning = Tuning(chosen["prune"], chosen["cluster_weights"], chosen["qat"], chosen["tune_epochs"])
+        tuning = Tuning(
+            prune=chosen["prune"],
+            cluster=chosen["cluster_weights"],
+            qat=chosen["qat"],
+            epochs=chosen["tune_epochs"],
+        )
         activations: Any = int(chosen["activations"])
         weights: Any = int(chosen["weights"])
         return command(
-            quantization=QuantizationOptions(chosen["route"], activations, tuning, weights), **parameters
+            quantization=QuantizationOptions(
+                route=chosen["route"], bits=activations, tuning=tuning, dense=weights
+            ),
+            **parameters,
         )
 
     options = (
@@ -210,10 +218,10 @@ def export(
     if target is not None:
         budget = Budget(parse_bytes(ram) if ram else 0, parse_bytes(flash) if flash else 0)
         request = ExportRequest(
-            find_target(target).name,
-            budget,
-            threshold,
-            _encode_public_key(update_key),
+            target=find_target(target).name,
+            budget=budget,
+            threshold=threshold,
+            update_key=_encode_public_key(update_key),
             prefix=check_prefix(prefix),
             labels=() if labels is None else read_class_list(labels),
         )

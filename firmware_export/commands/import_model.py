@@ -100,8 +100,8 @@ def import_model(
     """
     budget = Budget(parse_bytes(ram) if ram else 0, parse_bytes(flash) if flash else 0)
     request = ExportRequest(
-        find_target(target).name,
-        budget,
+        target=find_target(target).name,
+        budget=budget,
         inputs=RANDOM_INPUTS if data is None else FILE_INPUTS,
         prefix=check_prefix(prefix),
         seed=seed if data is None else None,

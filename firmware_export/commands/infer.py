@@ -124,7 +124,7 @@ def _list_labels(shard: Shard, task: ModelTask | None) -> tuple[Any, Any]:
     if task is None:
         return shard.y_test, shard.y_train
     if task.is_anomaly:
-        config = TaskConfig(ANOMALY, anomalies=task.anomalies)
+        config = TaskConfig(kind=ANOMALY, anomalies=task.anomalies)
         return find_anomalies(shard.y_test, config), find_anomalies(shard.y_train, config)
     if shard.target_train is None:
         return shard.y_test[:, None], shard.y_train[:, None]

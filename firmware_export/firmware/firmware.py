@@ -173,7 +173,11 @@ def build_firmware(
         *(sum(getattr(size, key) for size in sizes[:2]) for key in ("text", "data", "bss"))
     )
     return BuiltFirmware(
-        target, work / "firmware.elf", of_model, sizes[2], read_output_bytes(model["model.h"])
+        target=target,
+        program=work / "firmware.elf",
+        model=of_model,
+        image=sizes[2],
+        output_bytes=read_output_bytes(model["model.h"]),
     )
 
 
@@ -215,11 +219,11 @@ def run_firmware(
         )
     prints_scores = bool(printed) and printed[0][0] == "score"
     return FirmwareRun(
-        np.frombuffer(blob, np.int8).reshape(len(inputs), built.output_bytes),
-        np.array([int(ticks) for _, _, ticks in printed], np.int64),
-        int(done[2]),
-        {int(layer): int(value) for layer, value in LAYER_PATTERN.findall(text)},
-        np.array([int(answer) for _, answer, _ in printed], np.int64) if prints_scores else None,
+        outputs=np.frombuffer(blob, np.int8).reshape(len(inputs), built.output_bytes),
+        ticks=np.array([int(ticks) for _, _, ticks in printed], np.int64),
+        stack=int(done[2]),
+        layers={int(layer): int(value) for layer, value in LAYER_PATTERN.findall(text)},
+        scores=np.array([int(answer) for _, answer, _ in printed], np.int64) if prints_scores else None,
     )
 
 

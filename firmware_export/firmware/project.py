@@ -57,8 +57,8 @@ class AnswerCode:
 
 
 CLASS_ANSWER = AnswerCode(
-    "class",
-    """static int highest(const int8_t *output)
+    name="class",
+    code="""static int highest(const int8_t *output)
 {
     int best = 0;
     for (int i = 1; i < MODEL_OUTPUT_BYTES; i++) {
@@ -68,12 +68,12 @@ CLASS_ANSWER = AnswerCode(
 }
 
 """,
-    "model_invoke(input, output);",
-    'print_number(": class ", (uint32_t)highest(output));',
+    invoke="model_invoke(input, output);",
+    printing='print_number(": class ", (uint32_t)highest(output));',
 )
 OUTPUTS_ANSWER = AnswerCode(
-    "int8 outputs",
-    """static void print_outputs(const int8_t *output)
+    name="int8 outputs",
+    code="""static void print_outputs(const int8_t *output)
 {
     board_print(": outputs");
     for (int i = 0; i < MODEL_OUTPUT_BYTES; i++) {
@@ -82,16 +82,16 @@ OUTPUTS_ANSWER = AnswerCode(
 }
 
 """,
-    "model_invoke(input, output);",
-    "print_outputs(output);",
+    invoke="model_invoke(input, output);",
+    printing="print_outputs(output);",
 )
 SCORE_ANSWER = AnswerCode(
-    "anomaly score",
-    """static struct model_detector detector;
+    name="anomaly score",
+    code="""static struct model_detector detector;
 
 """,
-    "(void)model_is_anomaly(&detector, input);",
-    'print_number(": score ", detector.score);',
+    invoke="(void)model_is_anomaly(&detector, input);",
+    printing='print_number(": score ", detector.score);',
 )
 ANSWERS = {CLASSES: CLASS_ANSWER, VALUES: OUTPUTS_ANSWER, SCORES: SCORE_ANSWER}
 

@@ -213,14 +213,14 @@ def parse_about(payload: bytes) -> BoardInfo:
         )
     try:
         return BoardInfo(
-            values["board"],
-            values["model"],
-            values["edgefl"],
-            values["compiler"],
-            int(values["input"]),
-            int(values["output"]),
-            values["counter"],
-            int(values["hertz"]),
+            board=values["board"],
+            model_sha256=values["model"],
+            edgefl=values["edgefl"],
+            compiler=values["compiler"],
+            input_bytes=int(values["input"]),
+            output_bytes=int(values["output"]),
+            counter=values["counter"],
+            ticks_per_second=int(values["hertz"]),
         )
     except (KeyError, ValueError) as error:
         raise ExportError(

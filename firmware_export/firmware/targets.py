@@ -57,14 +57,21 @@ class Architecture:
         return f"{self.tool_prefix}size"
 
 
-ARM = Architecture("Arm", "arm-none-eabi", "arm-none-eabi-", "qemu-system-arm", (), "SysTick")
+ARM = Architecture(
+    name="Arm",
+    triple="arm-none-eabi",
+    tool_prefix="arm-none-eabi-",
+    qemu="qemu-system-arm",
+    qemu_options=(),
+    counter="SysTick",
+)
 RISCV = Architecture(
-    "RISC-V",
-    "riscv32-unknown-elf",
-    "riscv64-unknown-elf-",
-    "qemu-system-riscv32",
-    ("-bios", "none"),
-    "mcycle",
+    name="RISC-V",
+    triple="riscv32-unknown-elf",
+    tool_prefix="riscv64-unknown-elf-",
+    qemu="qemu-system-riscv32",
+    qemu_options=("-bios", "none"),
+    counter="mcycle",
 )
 
 
@@ -128,27 +135,27 @@ _HARD_FLOAT = ("-mfloat-abi=hard",)
 def _make_mps2_target(name: str, machine: str, dsp: bool, *flags: str) -> Target:
     """Return a core of Arm's MPS2 board."""
     return Target(
-        name,
-        (f"-mcpu={name}", "-mthumb", *flags),
-        machine,
-        (0, 4 << 20),
-        (0x20000000, 4 << 20),
-        Fraction(40),
-        dsp,
+        name=name,
+        flags=(f"-mcpu={name}", "-mthumb", *flags),
+        machine=machine,
+        flash=(0, 4 << 20),
+        ram=(0x20000000, 4 << 20),
+        tick=Fraction(40),
+        dsp=dsp,
     )
 
 
 def _make_microbit_target(name: str) -> Target:
     """Return a core of ARMv6-M. The M0 of QEMU's micro:bit also runs the code of an M0+."""
     return Target(
-        name,
-        (f"-mcpu={name}", "-mthumb"),
-        "microbit",
-        (0, 256 << 10),
-        (0x20000000, 16 << 10),
-        Fraction(125, 2),
-        False,
-        True,
+        name=name,
+        flags=(f"-mcpu={name}", "-mthumb"),
+        machine="microbit",
+        flash=(0, 256 << 10),
+        ram=(0x20000000, 16 << 10),
+        tick=Fraction(125, 2),
+        dsp=False,
+        small=True,
     )
 
 
@@ -161,37 +168,37 @@ TARGETS = {
         _make_mps2_target("cortex-m4", "mps2-an386", True, *_HARD_FLOAT, "-mfpu=fpv4-sp-d16"),
         _make_mps2_target("cortex-m7", "mps2-an500", True, *_HARD_FLOAT, "-mfpu=fpv5-sp-d16"),
         Target(
-            "cortex-m33",
-            ("-mcpu=cortex-m33", "-mthumb", *_HARD_FLOAT, "-mfpu=fpv5-sp-d16"),
-            "mps2-an505",
-            (0x10000000, 4 << 20),
-            (0x38000000, 4 << 20),
-            Fraction(50),
-            True,
-            True,
+            name="cortex-m33",
+            flags=("-mcpu=cortex-m33", "-mthumb", *_HARD_FLOAT, "-mfpu=fpv5-sp-d16"),
+            machine="mps2-an505",
+            flash=(0x10000000, 4 << 20),
+            ram=(0x38000000, 4 << 20),
+            tick=Fraction(50),
+            dsp=True,
+            small=True,
         ),
         Target(
-            "cortex-m55",
-            ("-mcpu=cortex-m55", "-mthumb", *_HARD_FLOAT),
-            "mps3-an547",
-            (0, 512 << 10),
-            (0x20000000, 512 << 10),
-            Fraction(125, 4),
-            True,
-            True,
+            name="cortex-m55",
+            flags=("-mcpu=cortex-m55", "-mthumb", *_HARD_FLOAT),
+            machine="mps3-an547",
+            flash=(0, 512 << 10),
+            ram=(0x20000000, 512 << 10),
+            tick=Fraction(125, 4),
+            dsp=True,
+            small=True,
         ),
         Target(
-            "rv32imc",
-            ("-march=rv32imc", "-mabi=ilp32"),
-            "virt",
-            (0x80000000, 4 << 20),
-            (0x80400000, 4 << 20),
-            Fraction(1),
-            False,
-            True,
-            RISCV,
+            name="rv32imc",
+            flags=("-march=rv32imc", "-mabi=ilp32"),
+            machine="virt",
+            flash=(0x80000000, 4 << 20),
+            ram=(0x80400000, 4 << 20),
+            tick=Fraction(1),
+            dsp=False,
+            small=True,
+            architecture=RISCV,
         ),
-        Target(HOST_TARGET, (), "", (0, 0), (0, 0), Fraction(1), False),
+        Target(name=HOST_TARGET, flags=(), machine="", flash=(0, 0), ram=(0, 0), tick=Fraction(1), dsp=False),
     )
 }
 

@@ -98,11 +98,11 @@ def read_counters(content: bytes) -> GateUsage:
         )
     per = max(1, inferences)
     return GateUsage(
-        inferences,
-        tuple(map(int, chosen)),
-        tuple(float(w) / 256 / per for w in weight),
-        entropy / 65536 / per,
-        ties,
+        inferences=inferences,
+        chosen=tuple(map(int, chosen)),
+        shares=tuple(float(w) / 256 / per for w in weight),
+        entropy_bits=entropy / 65536 / per,
+        ties=ties,
     )
 
 
@@ -126,7 +126,12 @@ def measure_drift(now: GateUsage, before: GateUsage) -> DriftResult:
     p, q = ((np.array(u.chosen) + 0.5) / (u.inferences + 0.5 * len(u.chosen)) for u in (now, before))
     psi = float(((p - q) * np.log(p / q)).sum())
     noise = _estimate_chi_squared(len(p) - 1) * (1 / now.inferences + 1 / before.inferences)
-    return DriftResult(psi, noise, now.entropy_bits - before.entropy_bits, psi > max(LARGE_PSI, noise))
+    return DriftResult(
+        psi=psi,
+        noise=noise,
+        entropy_change_bits=now.entropy_bits - before.entropy_bits,
+        drifted=psi > max(LARGE_PSI, noise),
+    )
 
 
 def _estimate_chi_squared(degrees: int) -> float:

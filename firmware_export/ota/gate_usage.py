@@ -72,9 +72,9 @@ def count_gate_usage(gates: Any) -> GateUsage:
     ties = (gates == gates.max(axis=1, keepdims=True)).sum(axis=1) > 1
     chosen = np.bincount(gates.argmax(axis=1), minlength=gates.shape[1])
     return GateUsage(
-        len(gates),
-        tuple(map(int, chosen)),
-        tuple(map(float, p.mean(axis=0))),
-        float(surprise.sum(axis=1).mean()),
-        int(ties.sum()),
+        inferences=len(gates),
+        chosen=tuple(map(int, chosen)),
+        shares=tuple(map(float, p.mean(axis=0))),
+        entropy_bits=float(surprise.sum(axis=1).mean()),
+        ties=int(ties.sum()),
     )

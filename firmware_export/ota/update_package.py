@@ -178,13 +178,13 @@ def make_update(
     answers = np.ascontiguousarray(answer(draw_self_test_inputs(seed, SELF_TEST_RUNS, inputs)), np.int8)
     entries = tuple((len(p.content), p in carried, hashlib.sha256(p.content).digest()) for p in new.parts)
     manifest = UpdateManifest(
-        counter,
-        new.layout,
-        hash_device_id(device),
-        seed,
-        SELF_TEST_RUNS,
-        hashlib.sha256(answers.tobytes()).digest(),
-        entries,
+        counter=counter,
+        layout=new.layout,
+        device=hash_device_id(device),
+        seed=seed,
+        runs=SELF_TEST_RUNS,
+        answers=hashlib.sha256(answers.tobytes()).digest(),
+        entries=entries,
     ).pack()
     return manifest + sign(manifest) + b"".join(part.content for part in carried)
 
@@ -226,7 +226,15 @@ def read_update(update: bytes) -> UpdateManifest:
             f"the update has {len(update)} bytes, expected {signed + UPDATE_SIGNATURE_BYTES + payload}; "
             f"copy it again"
         )
-    return UpdateManifest(counter, layout.hex(), device, seed, runs, answers, entries)
+    return UpdateManifest(
+        counter=counter,
+        layout=layout.hex(),
+        device=device,
+        seed=seed,
+        runs=runs,
+        answers=answers,
+        entries=entries,
+    )
 
 
 def describe_update(manifest: UpdateManifest, names: Sequence[str], size: int, device: str) -> str:

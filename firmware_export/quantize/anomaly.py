@@ -162,7 +162,10 @@ def calibrate_detector(
             "highest of their scores; collect more on this device, or raise false_alarm_rate in [task]"
         )
     return Calibration(
-        AnomalyDetector(rule, threshold, task.false_alarm_rate), origin, scores, tuple(warnings)
+        detector=AnomalyDetector(rule, threshold, task.false_alarm_rate),
+        calibrated_on=origin,
+        scores=scores,
+        warnings=tuple(warnings),
     )
 
 

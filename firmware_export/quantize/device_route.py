@@ -39,13 +39,13 @@ class Recipe:
 
 
 RECIPES = (
-    Recipe("extremes of 256 samples"),
-    Recipe("extremes of all samples", ALL_SAMPLES),
-    Recipe("99.9th percentile", ALL_SAMPLES, 99.9),
-    Recipe("99th percentile", ALL_SAMPLES, 99.0),
-    Recipe("ranges a tenth wider", ALL_SAMPLES, margin=0.1),
-    Recipe("weights of least squared error", ALL_SAMPLES, rounding="MSE"),
-    Recipe("one scale a weight tensor", ALL_SAMPLES, per_channel=False),
+    Recipe(name="extremes of 256 samples"),
+    Recipe(name="extremes of all samples", samples=ALL_SAMPLES),
+    Recipe(name="99.9th percentile", samples=ALL_SAMPLES, percentile=99.9),
+    Recipe(name="99th percentile", samples=ALL_SAMPLES, percentile=99.0),
+    Recipe(name="ranges a tenth wider", samples=ALL_SAMPLES, margin=0.1),
+    Recipe(name="weights of least squared error", samples=ALL_SAMPLES, rounding="MSE"),
+    Recipe(name="one scale a weight tensor", samples=ALL_SAMPLES, per_channel=False),
 )
 
 

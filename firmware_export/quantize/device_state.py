@@ -94,7 +94,7 @@ def read_state(directory: Path, data: DataSource | None = None) -> DeviceState:
     if not source.is_function and not Path(source.data).is_absolute():
         source = replace(source, data=str(directory / source.data))
     plan, mixture = load_personal_model(files)
-    return DeviceState(plan, mixture, data or source, seed, client_id)
+    return DeviceState(plan=plan, mixture=mixture, data=data or source, seed=seed, client_id=client_id)
 
 
 def _is_simulation(directory: Path) -> bool:

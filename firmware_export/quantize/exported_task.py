@@ -60,7 +60,11 @@ def measure_exported(
     entry: dict[str, Any] = {"kind": task.kind, "loss": task.loss_name}
     if task.kind != ANOMALY:
         figures = (measure_model(task.loss_name, outputs, y) for outputs in (on_float, answers))
-        return ExportedTask(entry | combine_figures(*figures), None, ModelTask(task.kind, task.loss_name))
+        return ExportedTask(
+            task=entry | combine_figures(*figures),
+            anomaly=None,
+            model_task=ModelTask(kind=task.kind, loss=task.loss_name),
+        )
     is_anomaly = np.zeros(len(y), np.bool_)
     if held_out and shard.anomaly_test is not None:
         is_anomaly = shard.anomaly_test
@@ -85,6 +89,10 @@ def measure_exported(
         warning = explain_false_alarms(detector, scores[~is_anomaly])
         warnings += (warning,) if warning else ()
     model_task = ModelTask(
-        task.kind, task.loss_name, task.anomalies, detector.false_alarm_rate, detector.threshold
+        kind=task.kind,
+        loss=task.loss_name,
+        anomalies=task.anomalies,
+        false_alarm_rate=detector.false_alarm_rate,
+        threshold=detector.threshold,
     )
-    return ExportedTask(entry, anomaly, model_task, warnings)
+    return ExportedTask(task=entry, anomaly=anomaly, model_task=model_task, warnings=warnings)

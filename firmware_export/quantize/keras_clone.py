@@ -65,7 +65,9 @@ def clone(model: bytes) -> FlatClone:
         name = f"{operator.name.lower()}_{number}"
         shapes = tuple(graph.tensors[index].shape for index in operator.outputs)
         try:
-            results, kernel = _apply(_Step(name, operator, shapes, integers), tensors, values)
+            results, kernel = _apply(
+                _Step(name=name, operator=operator, shapes=shapes, integers=integers), tensors, values
+            )
         except KeyError as error:
             raise ExportError(
                 f"the TensorFlow route has no layer for this use of {operator.name} ({error}); export "

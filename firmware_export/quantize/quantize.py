@@ -190,29 +190,29 @@ def export_mixture(
             with_metadata(item, SPLIT_METADATA_NAME, encode_split(split)) for item in (made, model)
         )
     report = ExportReport(
-        rates[0],
-        rates[1],
-        rates[2],
-        is_enough(best) if task.is_classification else None,
-        "held-out" if held_out else "training",
-        len(y),
-        len(made),
-        len(model),
-        hashlib.sha256(made).hexdigest(),
-        best.recipe,
-        best.calibration_samples,
-        tuple(attempt for attempt, *_ in tried),
-        runtime,
-        chosen.quantizer,
-        read_peak_rss_mb(),
-        seed,
-        client_id,
-        chosen.route,
-        chosen.bits,
-        _describe_mixing(task, model),
-        len(zlib.compress(made, 9)),
-        warnings,
-        split.description if split is not None else "",
+        accuracy_float=rates[0],
+        accuracy_int8=rates[1],
+        agreement=rates[2],
+        within_one_point=is_enough(best) if task.is_classification else None,
+        measured_on="held-out" if held_out else "training",
+        num_test=len(y),
+        tflite_bytes=len(made),
+        float_bytes=len(model),
+        sha256=hashlib.sha256(made).hexdigest(),
+        recipe=best.recipe,
+        calibration_samples=best.calibration_samples,
+        tried=tuple(attempt for attempt, *_ in tried),
+        runtime=runtime,
+        quantizer=chosen.quantizer,
+        peak_rss_mb=read_peak_rss_mb(),
+        seed=seed,
+        client_id=client_id,
+        route=chosen.route,
+        activation_bits=chosen.bits,
+        mixing=_describe_mixing(task, model),
+        deflated_bytes=len(zlib.compress(made, 9)),
+        warnings=warnings,
+        held_out=split.description if split is not None else "",
         **figures,
     )
     _write(out, made, model, report)
@@ -239,9 +239,20 @@ def _rate_attempt(
 ) -> QuantizationAttempt:
     if task.is_classification:
         agreement = float((answers.argmax(axis=1) == expected.argmax(axis=1)).mean())
-        return QuantizationAttempt(candidate.name, candidate.samples, measure_accuracy(answers, y), agreement)
+        return QuantizationAttempt(
+            recipe=candidate.name,
+            calibration_samples=candidate.samples,
+            accuracy_int8=measure_accuracy(answers, y),
+            agreement=agreement,
+        )
     losses = measure_sample_losses(task.loss_name, dequantize_output(loaded, answers), y)
-    return QuantizationAttempt(candidate.name, candidate.samples, None, None, float(losses.mean()))
+    return QuantizationAttempt(
+        recipe=candidate.name,
+        calibration_samples=candidate.samples,
+        accuracy_int8=None,
+        agreement=None,
+        loss_int8=float(losses.mean()),
+    )
 
 
 def _shuffle_samples(shard: Shard, seed: int) -> tuple[Array, Labels]:

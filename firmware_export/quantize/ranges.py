@@ -123,10 +123,10 @@ def record_extremes(model: bytes, x: Array) -> RecordedExtremes:
         if name in STEEP_OPERATORS
     }
     return RecordedExtremes(
-        {name: extremes[:, column] for column, name in enumerate(names)},
-        ranks,
-        frozenset(steep),
-        find_weight_layers(model),
+        extremes={name: extremes[:, column] for column, name in enumerate(names)},
+        ranks=ranks,
+        steep=frozenset(steep),
+        layers=find_weight_layers(model),
     )
 
 
@@ -155,10 +155,10 @@ def group_step_tensors(model: bytes) -> list[list[int]]:
             continue
         nodes.append(
             StepNode(
-                (operator.name, repr(operator.options), constants),
-                tuple((root.get(i, i), int(i in root)) for i in activations),
-                operator.outputs[0],
-                operator.name == "FULLY_CONNECTED" and operator.inputs[1] in constants,
+                key=(operator.name, repr(operator.options), constants),
+                inputs=tuple((root.get(i, i), int(i in root)) for i in activations),
+                output=operator.outputs[0],
+                has_weights=operator.name == "FULLY_CONNECTED" and operator.inputs[1] in constants,
             )
         )
     return _join_concatenated(_collect_groups(nodes), graph.operators, root)

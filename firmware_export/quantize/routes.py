@@ -154,18 +154,18 @@ def _generate_route_candidates(
             trained = train_control(model, *tuning_samples(), tuning.total_epochs)
             return convert_float(trained, few, options.bits)
 
-        yield QuantizationCandidate(tuning.name, len(few), make_tuned, has_control=True)
-        yield QuantizationCandidate(CONTROL_NAME, len(few), make_control)
+        yield QuantizationCandidate(name=tuning.name, samples=len(few), make=make_tuned, has_control=True)
+        yield QuantizationCandidate(name=CONTROL_NAME, samples=len(few), make=make_control)
     yield QuantizationCandidate(
-        f"converter, extremes of {CALIBRATION_SAMPLES} samples",
-        len(few),
-        lambda: convert_float(model, few, options.bits),
+        name=f"converter, extremes of {CALIBRATION_SAMPLES} samples",
+        samples=len(few),
+        make=lambda: convert_float(model, few, options.bits),
     )
     if len(calibration) > len(few):
         yield QuantizationCandidate(
-            "converter, extremes of all samples",
-            len(calibration),
-            lambda: convert_float(model, calibration, options.bits),
+            name="converter, extremes of all samples",
+            samples=len(calibration),
+            make=lambda: convert_float(model, calibration, options.bits),
         )
 
 
@@ -178,7 +178,7 @@ def _generate_device_candidates(
         if observed.samples < min(recipe.samples, len(calibration)):
             observed = record_extremes(model, calibration)
         yield QuantizationCandidate(
-            recipe.name,
-            min(recipe.samples, observed.samples),
-            partial(quantize, model, observed, recipe, options.bits),
+            name=recipe.name,
+            samples=min(recipe.samples, observed.samples),
+            make=partial(quantize, model, observed, recipe, options.bits),
         )

@@ -48,7 +48,13 @@ def find_weight_layers(model: bytes) -> tuple[WeightLayer, ...]:
         if operator in CHANNEL_AXIS and len(inputs) == 3 and inputs[1] in values and inputs[2] in values:
             source, name = (graph.tensors[index].name for index in inputs[:2])
             layers.append(
-                WeightLayer(source, name, CHANNEL_AXIS[operator], values[inputs[1]], values[inputs[2]])
+                WeightLayer(
+                    source=source,
+                    name=name,
+                    axis=CHANNEL_AXIS[operator],
+                    kernel=values[inputs[1]],
+                    bias=values[inputs[2]],
+                )
             )
     return tuple(layers)
 

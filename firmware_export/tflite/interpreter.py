@@ -92,14 +92,14 @@ def _load(model: bytes, runtime: str, reference: bool, threads: int) -> LoadedMo
     )
     output_scale, output_zero = outputs[0]["quantization"]
     return LoadedModel(
-        invoke,
-        tuple(int(n) for n in inputs[0]["shape"]),
-        inputs[0]["dtype"],
-        float(scale),
-        int(zero),
-        name,
-        float(output_scale),
-        int(output_zero),
+        invoke=invoke,
+        shape=tuple(int(n) for n in inputs[0]["shape"]),
+        dtype=inputs[0]["dtype"],
+        scale=float(scale),
+        zero_point=int(zero),
+        runtime=name,
+        output_scale=float(output_scale),
+        output_zero_point=int(output_zero),
     )
 
 
@@ -128,14 +128,16 @@ def _load_micro(model: bytes) -> LoadedModel:
     details = interpreter.get_input_details(0)
     scale, zero = _read_micro_quantization(details)
     shape = tuple(int(n) for n in details["shape"])
+    output_scale, output_zero = _read_micro_quantization(interpreter.get_output_details(0))
     return LoadedModel(
-        invoke,
-        shape,
-        details["dtype"],
-        scale,
-        zero,
-        f"tflite-micro {importlib.metadata.version('tflite-micro')}",
-        *_read_micro_quantization(interpreter.get_output_details(0)),
+        invoke=invoke,
+        shape=shape,
+        dtype=details["dtype"],
+        scale=scale,
+        zero_point=zero,
+        runtime=f"tflite-micro {importlib.metadata.version('tflite-micro')}",
+        output_scale=output_scale,
+        output_zero_point=output_zero,
     )
 
 

@@ -73,15 +73,15 @@ def read_quantized_model(model: bytes) -> QuantizedModel:
     check_model_size(model, MAX_OPERATORS, MAX_NAME_BYTES)
     graph = read_subgraph(model)
     network = QuantizedModel(
-        tuple(replace(tensor, name=clean_name(tensor.name)) for tensor in graph.tensors),
-        tuple(
+        tensors=tuple(replace(tensor, name=clean_name(tensor.name)) for tensor in graph.tensors),
+        operators=tuple(
             replace(operator, name=f"CUSTOM {clean_name(operator.custom or '?')}")
             if operator.name == "CUSTOM"
             else operator
             for operator in graph.operators
         ),
-        graph.inputs,
-        graph.outputs,
+        inputs=graph.inputs,
+        outputs=graph.outputs,
     )
     _check(network)
     return network

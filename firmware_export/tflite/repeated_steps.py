@@ -129,7 +129,11 @@ def _match_steps(nodes: Sequence[StepNode], first: int, length: int) -> Repeated
         if _describe_inputs(nodes, start, length, first) != expected:
             break
         count += 1
-    return RepeatedSteps(first, length, count, carried, strides) if count >= MIN_REPEATS else None
+    return (
+        RepeatedSteps(first=first, length=length, count=count, carried=carried, strides=strides)
+        if count >= MIN_REPEATS
+        else None
+    )
 
 
 def _describe_inputs(

@@ -123,16 +123,16 @@ class ClusterTelemetry:
             for a, b, height, size in arrays[LINKAGE].tolist()
         )
         return Clusters(
-            session,
-            round,
-            assignment,
-            self._describe_layers(after),
-            clients,
-            matrix,
-            linkage,
-            cut_height,
-            time.time(),
-            compared,
+            session=session,
+            round=round,
+            assignment=assignment,
+            layer=self._describe_layers(after),
+            clients=clients,
+            matrix=matrix,
+            linkage=linkage,
+            cut=cut_height,
+            ts=time.time(),
+            compared=compared,
         )
 
     def _describe_layers(self, after: ServerState) -> str:
@@ -148,7 +148,17 @@ class ClusterTelemetry:
 
 
 def _make_assignment_message(session: str, round: int, assignment: Mapping[str, int]) -> Clusters:
-    return Clusters(session, round, assignment, "", (), (), (), math.nan, time.time())
+    return Clusters(
+        session=session,
+        round=round,
+        assignment=assignment,
+        layer="",
+        clients=(),
+        matrix=(),
+        linkage=(),
+        cut=math.nan,
+        ts=time.time(),
+    )
 
 
 def _drop_comparison(clusters: Clusters) -> Clusters:

@@ -192,7 +192,11 @@ class Journal:
         """Return the start of the stored federation, or None in a new file."""
         with self._translate_errors():
             row = self._database.execute("select id, settings, started, done from session").fetchone()
-        return None if row is None else FederationStart(row[0], row[1], row[2], bool(row[3]))
+        return (
+            None
+            if row is None
+            else FederationStart(session=row[0], settings=row[1], started=row[2], is_done=bool(row[3]))
+        )
 
     def parse_settings(self, started: FederationStart) -> dict[str, Any]:
         """Return the settings of the stored federation."""
@@ -249,7 +253,13 @@ class Journal:
             ).fetchone()
             if row is None:
                 return None
-            return OpenedRound(number, phase, row[0], tuple(json.loads(row[1])), bool(row[2]))
+            return OpenedRound(
+                number=number,
+                phase=phase,
+                nonce=row[0],
+                cohort=tuple(json.loads(row[1])),
+                is_closed=bool(row[2]),
+            )
 
     def read_next_round(self, number: int) -> OpenedRound | None:
         """Return the round that was opened after round `number`, or None."""

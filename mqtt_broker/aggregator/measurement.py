@@ -146,7 +146,8 @@ def run_measurement(
             topics = FederationTopics(config.name)
             stopped = trust.encode(replace(server.make_stopped_state(), ts=time.time()))
             link = open_link(
-                f"edgefl-aggregator-{secrets.token_hex(8)}", Message(topics.state, stopped, retained=True)
+                f"edgefl-aggregator-{secrets.token_hex(8)}",
+                Message(topic=topics.state, payload=stopped, retained=True),
             )
             hooks = Hooks(
                 aggregate=partial(_aggregate, measurement, storage),

@@ -71,7 +71,9 @@ def _decode(address: Address, payload: bytes, session: str, trust: Trust, starte
     client_id = address.client_id
     match address.kind:
         case "chunk":
-            return ChunkReceived(client_id, address.sha256, address.index, payload)
+            return ChunkReceived(
+                client_id=client_id, sha256=address.sha256, index=address.index, payload=payload
+            )
         case "begin":
             begin = trust.check(decode_json(Begin, payload), payload, client_id)
             if (begin.client_id, begin.sha256) != (client_id, address.sha256):

@@ -56,19 +56,19 @@ def summarize_round(
     figures = [begin.metrics for begin in begins]
     accuracy = summarize_accuracy(figures)
     return Summary(
-        closed.number,
-        phase,
-        len(begins),
-        measure_loss(figures),
-        accuracy.mean,
-        accuracy.p10,
-        accuracy.p90,
-        bytes_up,
-        bytes_down,
-        seconds,
-        tuple(client.client_id for client in dropped)[: Summary.MAX_DROPPED],
-        time.time(),
-        measure_spreads(figures),
+        round=closed.number,
+        phase=phase,
+        updates=len(begins),
+        loss=measure_loss(figures),
+        accuracy_mean=accuracy.mean,
+        accuracy_p10=accuracy.p10,
+        accuracy_p90=accuracy.p90,
+        bytes_up=bytes_up,
+        bytes_down=bytes_down,
+        seconds=seconds,
+        dropped=tuple(client.client_id for client in dropped)[: Summary.MAX_DROPPED],
+        ts=time.time(),
+        metrics=measure_spreads(figures),
     )
 
 

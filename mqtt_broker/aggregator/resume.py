@@ -95,7 +95,9 @@ def resume_or_start(
         _check_no_remains(files)
     for path in (files.server_state, files.result, files.rounds, files.clusters, files.note):
         remove_state(path, "choose another --out")
-    started = FederationStart(secrets.token_hex(8), json.dumps({**settings, **notes}), time.time())
+    started = FederationStart(
+        session=secrets.token_hex(8), settings=json.dumps({**settings, **notes}), started=time.time()
+    )
     write_run_note(config, out)
     journal.start(started)
     return started, False

@@ -124,9 +124,9 @@ class Aggregator:
         self._aggregator_enrolment = load_enrolment(security / "aggregator.enrol") if security else None
         self._enrolments = DeviceKeys(security) if security else None
         self._trust = Trust(
-            config.name,
-            self._aggregator_enrolment.signing_key if self._aggregator_enrolment else "",
-            self._enrolments.find_key if self._enrolments else None,
+            federation=config.name,
+            key=self._aggregator_enrolment.signing_key if self._aggregator_enrolment else "",
+            find_key=self._enrolments.find_key if self._enrolments else None,
             clients=frozenset(config.clients),
         )
         algorithm = make_algorithm(plan.spec.algorithm, None, plan.spec.options)
@@ -228,7 +228,9 @@ class Aggregator:
         # The client id is not the session, which every device reads. A second connection with the same
         # client id would disconnect the aggregator
         name = f"edgefl-aggregator-{secrets.token_hex(8)}"
-        link = self._open_link(broker, name, Message(self._topics.state, stopped, retained=True))
+        link = self._open_link(
+            broker, name, Message(topic=self._topics.state, payload=stopped, retained=True)
+        )
         try:
             check_single_aggregator(link, self._topics, sessions, take_over)
             if started.is_done:

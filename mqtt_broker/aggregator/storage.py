@@ -113,7 +113,11 @@ class Storage:
             stays = self._decoded_bytes + size <= DECODED_BYTES
             self._decoded_bytes += size if stays else 0
             self._committed[update.begin.client_id, update.begin.round] = CommittedUpdate(
-                opened, update.begin, update.expected, update.codec, update.deltas if stays else None
+                opened=opened,
+                begin=update.begin,
+                expected=update.expected,
+                codec=update.codec,
+                deltas=update.deltas if stays else None,
             )
 
     def release(self) -> None:
@@ -151,7 +155,13 @@ class Storage:
             if deltas is None:
                 content = self._journal.read_tensors(update.opened, begin)
                 deltas = decode_models(content, update.expected, begin.client_id, update.codec)
-            yield Update(begin.client_id, begin.round, begin.num_samples, deltas, begin.metrics)
+            yield Update(
+                client_id=begin.client_id,
+                round=begin.round,
+                num_samples=begin.num_samples,
+                deltas=deltas,
+                metrics=begin.metrics,
+            )
 
     def remove_updates(self) -> None:
         """Remove all updates and the sum of a masked round. Call this when the federation is complete."""
@@ -182,20 +192,20 @@ class Storage:
             begins = list(self._journal.read_accepted(opened))  # Personalization needs no tensors
         elif opened:
             begins, opened = self._restore(opened, algorithm, state)
-        current_round = opened or OpenedRound(state.round, phase, "", ())
+        current_round = opened or OpenedRound(number=state.round, phase=phase, nonce="", cohort=())
         oldest = state.round - (config.staleness if phase != PHASE_PERSONALIZE else 0)
         latest = self._journal.read_latest_updates(MAX_TIMED_ROUNDS, PHASE_PERSONALIZE)
         return Resume(
-            state,
-            opened,
-            begins,
-            self._journal.read_nonces(current_round, oldest),
-            self._journal.read_settled(current_round, oldest),
-            self._journal.read_losses(PHASE_PERSONALIZE),
-            list(read_round_times(config, spec, latest)),
-            self._read_masked_sum(),
-            self._journal.read_next_round(state.round),
-            str(self._masked_sum),
+            state=state,
+            opened=opened,
+            begins=begins,
+            nonces=self._journal.read_nonces(current_round, oldest),
+            settled=self._journal.read_settled(current_round, oldest),
+            losses=self._journal.read_losses(PHASE_PERSONALIZE),
+            times=list(read_round_times(config, spec, latest)),
+            masked_sum=self._read_masked_sum(),
+            following=self._journal.read_next_round(state.round),
+            masked_sum_origin=str(self._masked_sum),
         )
 
     def _check_age(self, state: ServerState) -> None:
@@ -218,7 +228,9 @@ class Storage:
         """
         for begin, codec in self._journal.read_intact(opened):
             expected = list_expected_tensors(algorithm.broadcast(state, begin.client_id))
-            self._committed[begin.client_id, begin.round] = CommittedUpdate(opened, begin, expected, codec)
+            self._committed[begin.client_id, begin.round] = CommittedUpdate(
+                opened=opened, begin=begin, expected=expected, codec=codec
+            )
         begins = [update.begin for update in self._committed.values()]
         if opened.is_closed and len(begins) < len(list(self._journal.read_accepted(opened))):
             opened = self._journal.reopen_round(opened)

@@ -385,7 +385,9 @@ class Announcer:
 
 def _make_message(topic: str, entity: dict[str, Any] | None) -> Message:
     return Message(
-        topic,
-        b"" if entity is None else json.dumps(entity, ensure_ascii=False, separators=(",", ":")).encode(),
+        topic=topic,
+        payload=b""
+        if entity is None
+        else json.dumps(entity, ensure_ascii=False, separators=(",", ":")).encode(),
         retained=True,
     )

@@ -80,7 +80,14 @@ def add_tool_options(command: Callable[..., None]) -> Callable[..., None]:
         **more: Any,
     ) -> None:
         command(
-            tools=ToolOptions(home_assistant or "", clear, metrics_port, metrics_host, tuple(logs)), **more
+            tools=ToolOptions(
+                home_assistant=home_assistant or "",
+                clear=clear,
+                metrics_port=metrics_port,
+                metrics_host=metrics_host,
+                logs=tuple(logs),
+            ),
+            **more,
         )
 
     options = (

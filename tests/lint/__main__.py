@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 
-from tests.lint import docstrings, errors, file_names, imports, names, prose
+from tests.lint import docstrings, errors, file_names, imports, names, prose, records
 from tests.lint.source import Problem, Source, read_sources
 
 RULES_OF_ALL: tuple[Callable[[Source], Iterator[Problem]], ...] = (names.check_vague_words,)
@@ -25,6 +25,7 @@ RULES_OF_THE_PRODUCT: tuple[Callable[[Source], Iterator[Problem]], ...] = (
 RULES_OF_THE_WHOLE: tuple[Callable[[Iterable[Source]], Iterator[str]], ...] = (
     names.check_unused_entries,
     names.check_shared_names,
+    records.check_construction,
 )
 
 

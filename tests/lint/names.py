@@ -20,7 +20,10 @@ FORBIDDEN = frozenset(FORBIDDEN_WORDS.split())
 ALLOWED = re.compile(r"known_hosts|held_out|not_?found", re.IGNORECASE)
 # Names in JSON that users or other programs read.
 WRITTEN = {
-    "edgefl/doctor/check_result.py": {"found"},  # `edgefl doctor --json`
+    "edgefl/doctor/broker_checks.py": {"found"},  # `edgefl doctor --json`
+    "edgefl/doctor/check_result.py": {"found"},
+    "edgefl/doctor/host_checks.py": {"found"},
+    "edgefl/doctor/runtimes.py": {"found"},
     "edgefl/cli/commands/doctor.py": {"found"},
     "edgefl/tune/directory.py": {"given"},  # `edgefl tune --json`
     "edgefl/tune/stagewise.py": {"given"},

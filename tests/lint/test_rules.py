@@ -29,8 +29,29 @@ def _hide(a, b): ...
 def show(a, b):
     """Show."""
 '''
+RECORD = """
+@dataclass(frozen=True)
+class Base:
+    MOST: ClassVar[int] = 1
+    a: int
+    b: int = field(init=False)
+
+
+@dataclass(frozen=True)
+class Window(Base):
+    c: int
+    d: int
+    e: int = 0
+
+
+window = Window(1, c=2, d=3)
+"""
 # Rules about the whole product need the whole product; see the last two tests.
 PROBLEMS = [
+    *(
+        ("devices/x.py", RECORD, RECORD.replace(*change), "devices/x.py:16: Window has more than 3 fields")
+        for change in (("Window(1", "Window(a=1"), ("    e: int = 0\n", ""), ("= Window", "= other.Window"))
+    ),
     (
         "devices/x.py",
         "import mqtt_broker.commands",
@@ -97,7 +118,7 @@ def test_rule_reports_a_planted_problem_and_accepts_the_correction(
     problems = list_problems_of_file(path, bad)
     assert len(problems) == 1, problems
     assert message in problems[0]
-    if bad is not UNDOCUMENTED and "if USED" not in bad:
+    if bad not in (UNDOCUMENTED, RECORD) and "if USED" not in bad:
         assert problems[0].startswith(f"{path}:{line}: ")
     assert list_problems_of_file(path, good) == []
 

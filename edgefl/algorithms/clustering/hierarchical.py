@@ -325,7 +325,13 @@ def _cut(merges: Matrix, num_merges: int, height: float | None = None) -> Cut:
     next_height = float(merges[num_merges, 2]) if num_merges < len(merges) else None
     if height is None:
         height = last_height if next_height is None else (last_height + next_height) / 2
-    return Cut(_label_clients(merges, num_merges), height, last_height, next_height, merges)
+    return Cut(
+        labels=_label_clients(merges, num_merges),
+        height=height,
+        last_height=last_height,
+        next_height=next_height,
+        merges=merges,
+    )
 
 
 def _label_clients(merges: Matrix, num_merges: int) -> Labels:

@@ -66,10 +66,10 @@ def build_constant_mixture_objective(network: "Network", num_experts: int) -> "O
         return mix_probabilities(*apply_experts(weights, data))
 
     return of.Objective(
-        PREDICT_MIXTURE,
-        "predict",
-        of.PREDICT_BATCH,
-        (of.make_input_spec(network, of.PREDICT_BATCH),),
+        name=PREDICT_MIXTURE,
+        kind="predict",
+        batch_size=of.PREDICT_BATCH,
+        data=(of.make_input_spec(network, of.PREDICT_BATCH),),
         frozen=(*parts, *shares),
         out=predict_log_probabilities,
         export_out=predict_probabilities,

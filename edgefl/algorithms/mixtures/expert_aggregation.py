@@ -77,9 +77,9 @@ def make_broadcast(state: ServerState, client_id: str, num_experts: int, thresho
     sent = range(num_experts) if last is None else rs.filter_experts(last, SERVER_PRUNE_FACTOR * threshold)
     left_out = {name_expert(k) for k in range(num_experts) if k not in sent}
     return Broadcast(
-        state.round,
-        state.phase,
-        {name: model for name, model in state.models.items() if name not in left_out},
+        round=state.round,
+        phase=state.phase,
+        models={name: model for name, model in state.models.items() if name not in left_out},
     )
 
 

@@ -252,11 +252,11 @@ def aem(learner: Learner | None, options: AemOptions) -> Algorithm:
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
         if state.phase == PHASE_PERSONALIZE:
-            return Broadcast(state.round, state.phase, state.models)
+            return Broadcast(round=state.round, phase=state.phase, models=state.models)
         models = {
             name_expert(index): model for index, model in list_active_models(state, options.patience).items()
         }
-        return Broadcast(state.round, state.phase, models)
+        return Broadcast(round=state.round, phase=state.phase, models=models)
 
     def local_update(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
@@ -382,7 +382,11 @@ def aem(learner: Learner | None, options: AemOptions) -> Algorithm:
         }
         used = len(np.unique(weights.argmax(axis=1)))
         mixed = {**frozen, **(scale_gate_for_sum(trained, len(received)) if features else trained)}
-        return Mixture(mixed, peers, {"best": float(best), "experts_used": float(used), **usage}), state
+        return Mixture(
+            weights=mixed,
+            peers=peers,
+            diagnostics={"best": float(best), "experts_used": float(used), **usage},
+        ), state
 
     return replace(
         base,
@@ -512,7 +516,12 @@ def make_gate(network: "Network", options: AemOptions) -> Gate:
         flat = tf.reshape(seen, (seen.shape[0], math.prod(shape)))
         return tf.matmul(flat, weights[kernel.name]) + weights[bias.name], {}
 
-    return Gate("x" if kind == "pixels" else "features", shape, (kernel, bias), apply_linear)
+    return Gate(
+        input_name="x" if kind == "pixels" else "features",
+        shape=shape,
+        specs=(kernel, bias),
+        apply=apply_linear,
+    )
 
 
 def scale_gate_for_sum(gate: Weights, num_experts: int) -> dict[str, Array]:
@@ -536,7 +545,18 @@ def _build_network(network: "Network", name: str, num_classes: int, options: Map
     from edgefl.models.input_normalization import read_constants
 
     mean, std = read_constants(network.input_normalization)
-    return Network(build_model(ModelConfig(name, network.input_shape, num_classes, options, mean, std)))
+    return Network(
+        build_model(
+            ModelConfig(
+                name=name,
+                input_shape=network.input_shape,
+                num_classes=num_classes,
+                options=options,
+                mean=mean,
+                std=std,
+            )
+        )
+    )
 
 
 def _make_network_gate(network: "Network") -> Gate:
@@ -552,13 +572,13 @@ def _make_network_gate(network: "Network") -> Gate:
     initial = {f"{GATE_PART}/{name}": array for name, array in network.read_weights().items()}
     statistics = tuple(f"{GATE_PART}/{name}" for name in network.statistics)
     return Gate(
-        "x",
-        network.input_shape,
-        prefix_specs(GATE_PART, network.specs),
-        apply_network,
-        network.list_noise,
-        statistics,
-        initial,
+        input_name="x",
+        shape=network.input_shape,
+        specs=prefix_specs(GATE_PART, network.specs),
+        apply=apply_network,
+        noise=network.list_noise,
+        statistics=statistics,
+        initial=initial,
     )
 
 
@@ -579,11 +599,11 @@ def _build_gate_training(gate: Gate, batch: int, options: AemOptions) -> "Object
     )
     optimizer = adamw(options.gate_learning_rate, weight_decay=options.gate_weight_decay)
     return of.Objective(
-        "train_gate",
-        "train",
-        batch,
-        data,
-        gate.specs,
+        name="train_gate",
+        kind="train",
+        batch_size=batch,
+        data=data,
+        trained=gate.specs,
         noise=gate.noise(batch),
         assigned=gate.statistics,
         initial=gate.initial,
@@ -602,7 +622,12 @@ def _build_gate_prediction(gate: Gate) -> "Objective":
 
     data = (TensorSpec(gate.input_name, (of.PREDICT_BATCH, *gate.shape)),)
     return of.Objective(
-        "predict_gate", "predict", of.PREDICT_BATCH, data, frozen=gate.specs, out=predict_shares
+        name="predict_gate",
+        kind="predict",
+        batch_size=of.PREDICT_BATCH,
+        data=data,
+        frozen=gate.specs,
+        out=predict_shares,
     )
 
 
@@ -635,10 +660,10 @@ def _build_mixture_prediction(
     experts = tuple(spec for name in names for spec in prefix_specs(name, network.specs))
     frozen = (*experts, *prefix_specs(LOCAL_PART, local.specs), *gate.specs)
     return of.Objective(
-        "predict_mixture",
-        "predict",
-        of.PREDICT_BATCH,
-        (of.make_input_spec(network, of.PREDICT_BATCH),),
+        name="predict_mixture",
+        kind="predict",
+        batch_size=of.PREDICT_BATCH,
+        data=(of.make_input_spec(network, of.PREDICT_BATCH),),
         frozen=frozen,
         out=lambda weights, data: tf.math.log(mix_experts(weights, data) + LOG_EPSILON),
         export_out=mix_experts,
@@ -648,10 +673,10 @@ def _build_mixture_prediction(
 _SOURCE = "Isaksson et al., Adaptive Expert Models for Personalization in Federated Learning, 2022"
 ENTRIES = {
     "aem": Entry(
-        AemOptions,
-        aem,
-        build_aem_objectives,
-        _SOURCE,
+        options=AemOptions,
+        factory=aem,
+        objectives=build_aem_objectives,
+        source=_SOURCE,
         models="num_experts",
         resolve=resolve_aem_options,
         needs_classes="its gate learns from the probability that each expert gives to a class",

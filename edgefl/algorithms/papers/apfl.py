@@ -140,7 +140,11 @@ def apfl(learner: Learner | None, options: ApflOptions) -> Algorithm:
         model, new_state, loss = train_both(received, state, shard, rng)
         delta = sanitizer.apply(subtract(model, received), new_state.arrays.keys(), rng)
         return Update(
-            client_id, broadcast.round, len(shard.y_train), {GLOBAL: delta}, {"loss": loss}
+            client_id=client_id,
+            round=broadcast.round,
+            num_samples=len(shard.y_train),
+            deltas={GLOBAL: delta},
+            metrics={"loss": loss},
         ), new_state
 
     def personalize(
@@ -150,9 +154,9 @@ def apfl(learner: Learner | None, options: ApflOptions) -> Algorithm:
         model, new_state, _ = train_both(received, state, shard, rng)
         share = new_state.scalars[ALPHA_NAME]
         return Mixture(
-            interpolate_models(model, new_state.arrays, share),
-            {FEDERATED_MODEL: Peer("predict", received)},
-            {ALPHA_NAME: share},
+            weights=interpolate_models(model, new_state.arrays, share),
+            peers={FEDERATED_MODEL: Peer("predict", received)},
+            diagnostics={ALPHA_NAME: share},
         ), new_state
 
     def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
@@ -249,4 +253,11 @@ def build_apfl_objectives(network: "Network", options: ApflOptions) -> tuple["Ob
     return (train, *others, both, alpha)
 
 
-ENTRIES = {"apfl": Entry(ApflOptions, apfl, build_apfl_objectives, "Deng et al., arXiv:2003.13461")}
+ENTRIES = {
+    "apfl": Entry(
+        options=ApflOptions,
+        factory=apfl,
+        objectives=build_apfl_objectives,
+        source="Deng et al., arXiv:2003.13461",
+    )
+}

@@ -87,10 +87,10 @@ def build_biased_fedavg_objectives(
 
 ENTRIES = {
     "biased-fedavg": Entry(
-        BiasedFedAvgOptions,
-        biased_fedavg,
-        build_biased_fedavg_objectives,
-        "Reisser et al., arXiv:2107.06724",
+        options=BiasedFedAvgOptions,
+        factory=biased_fedavg,
+        objectives=build_biased_fedavg_objectives,
+        source="Reisser et al., arXiv:2107.06724",
         needs_classes="its personal bias models how often a client has each class",
     )
 }

@@ -245,7 +245,11 @@ def cfl(learner: Learner | None, options: CflOptions) -> Algorithm:
     base = fedavg(
         learner,
         FedAvgOptions(
-            options.epochs, options.learning_rate, options.momentum, options.weight_decay, options.batch_size
+            epochs=options.epochs,
+            learning_rate=options.learning_rate,
+            momentum=options.momentum,
+            weight_decay=options.weight_decay,
+            batch_size=options.batch_size,
         ),
     )
 
@@ -256,7 +260,7 @@ def cfl(learner: Learner | None, options: CflOptions) -> Algorithm:
             if missed is None
             else state.slots[f"{_SPLIT_PREFIX}{missed}/start"]
         )
-        return Broadcast(state.round, state.phase, {GLOBAL: model})
+        return Broadcast(round=state.round, phase=state.phase, models={GLOBAL: model})
 
     def may_split(mean: Array, norms: Sequence[float], largest_norm: float) -> bool:
         longest = max(norms)
@@ -330,10 +334,10 @@ def _set_clusters(state: ServerState, clusters: dict[str, int], passed: int) -> 
 
 ENTRIES = {
     "cfl": Entry(
-        CflOptions,
-        cfl,
-        build_fedavg_objectives,
-        "Sattler et al., IEEE TNNLS 2020, arXiv:1910.01991",
+        options=CflOptions,
+        factory=cfl,
+        objectives=build_fedavg_objectives,
+        source="Sattler et al., IEEE TNNLS 2020, arXiv:1910.01991",
         resolve=resolve_cfl_options,
     )
 }

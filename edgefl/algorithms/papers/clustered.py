@@ -161,13 +161,17 @@ def clustered(learner: Learner | None, options: ClusteredOptions) -> Algorithm:
         if options.clustering:
             select_compared_weights(weights, options.layers)
         return ServerState(
-            1, PHASE_CLUSTER if options.clustering else PHASE_FEDERATE, {GLOBAL: weights, INITIAL: weights}
+            round=1,
+            phase=PHASE_CLUSTER if options.clustering else PHASE_FEDERATE,
+            models={GLOBAL: weights, INITIAL: weights},
         )
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
         phase, received = choose_phase_and_model(state, client_id)
         return Broadcast(
-            state.round, state.phase if state.phase == PHASE_PERSONALIZE else phase, {GLOBAL: received}
+            round=state.round,
+            phase=state.phase if state.phase == PHASE_PERSONALIZE else phase,
+            models={GLOBAL: received},
         )
 
     def local_update(
@@ -185,11 +189,11 @@ def clustered(learner: Learner | None, options: ClusteredOptions) -> Algorithm:
         )
         local_model = {**initial, **trained}
         update = Update(
-            client_id,
-            broadcast.round,
-            len(shard.y_train),
-            {GLOBAL: subtract(local_model, received)},
-            {"loss": loss},
+            client_id=client_id,
+            round=broadcast.round,
+            num_samples=len(shard.y_train),
+            deltas={GLOBAL: subtract(local_model, received)},
+            metrics={"loss": loss},
         )
         return update, ClientState() if broadcast.phase == PHASE_CLUSTER else ClientState(local_model)
 
@@ -227,19 +231,20 @@ def clustered(learner: Learner | None, options: ClusteredOptions) -> Algorithm:
     ) -> tuple[Mixture, ClientState]:
         model = broadcast.models[GLOBAL]
         return Mixture(
-            mix_with_cluster(state.arrays, model, options.mixing), {FEDERATED_MODEL: Peer("predict", model)}
+            weights=mix_with_cluster(state.arrays, model, options.mixing),
+            peers={FEDERATED_MODEL: Peer("predict", model)},
         ), state
 
     def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
         return Peer("predict", mix_with_cluster(state.arrays, broadcast.models[GLOBAL], options.mixing))
 
     return Algorithm(
-        "clustered",
-        init,
-        broadcast,
-        local_update,
-        aggregate,
-        personalize,
+        name="clustered",
+        init=init,
+        broadcast=broadcast,
+        local_update=local_update,
+        aggregate=aggregate,
+        personalize=personalize,
         current=current,
         by_sums=not options.clustering,
     )
@@ -247,9 +252,9 @@ def clustered(learner: Learner | None, options: ClusteredOptions) -> Algorithm:
 
 ENTRIES = {
     "clustered": Entry(
-        ClusteredOptions,
-        clustered,
-        build_fedavg_objectives,
-        "Filippakopoulos et al., Irida Labs: adaptive clustered federated learning",
+        options=ClusteredOptions,
+        factory=clustered,
+        objectives=build_fedavg_objectives,
+        source="Filippakopoulos et al., Irida Labs: adaptive clustered federated learning",
     )
 }

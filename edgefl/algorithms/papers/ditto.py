@@ -92,7 +92,9 @@ def ditto(learner: Learner | None, options: DittoOptions) -> Algorithm:
     ) -> tuple[Mixture, ClientState]:
         model = broadcast.models[GLOBAL]
         state = train_personal(model, state, shard, rng)
-        return Mixture({**model, **state.arrays}, {FEDERATED_MODEL: Peer("predict", model)}), state
+        return Mixture(
+            weights={**model, **state.arrays}, peers={FEDERATED_MODEL: Peer("predict", model)}
+        ), state
 
     def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
         return Peer("predict", assemble_personal(broadcast.models[GLOBAL], state))
@@ -117,4 +119,11 @@ def build_ditto_objectives(network: "Network", options: DittoOptions) -> tuple["
     return (*build_fedavg_objectives(network, options), add_proximal_term(personal, options.penalty))
 
 
-ENTRIES = {"ditto": Entry(DittoOptions, ditto, build_ditto_objectives, "Li et al., arXiv:2012.04221")}
+ENTRIES = {
+    "ditto": Entry(
+        options=DittoOptions,
+        factory=ditto,
+        objectives=build_ditto_objectives,
+        source="Li et al., arXiv:2012.04221",
+    )
+}

@@ -177,7 +177,11 @@ def fedala(learner: Learner | None, options: FedAlaOptions) -> Algorithm:
         trained_names = {spec.name for spec in learner.spec.find_signature("train").trained}
         delta = sanitizer.apply(subtract(model, received), trained_names, rng)
         return Update(
-            client_id, broadcast.round, len(shard.y_train), {GLOBAL: delta}, {"loss": loss}
+            client_id=client_id,
+            round=broadcast.round,
+            num_samples=len(shard.y_train),
+            deltas={GLOBAL: delta},
+            metrics={"loss": loss},
         ), new_state
 
     def personalize(
@@ -187,7 +191,9 @@ def fedala(learner: Learner | None, options: FedAlaOptions) -> Algorithm:
         model, new_state, _ = merge_and_train(received, state, shard, rng)
         mixing = strip_prefix(MIXING_PREFIX, new_state.arrays)
         diagnostics = {f"{MIXING_PREFIX}/{name}": float(array.mean()) for name, array in mixing.items()}
-        return Mixture(model, {FEDERATED_MODEL: Peer("predict", received)}, diagnostics), new_state
+        return Mixture(
+            weights=model, peers={FEDERATED_MODEL: Peer("predict", received)}, diagnostics=diagnostics
+        ), new_state
 
     def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
         return Peer("predict", merge_models(broadcast.models[GLOBAL], state.arrays))
@@ -280,4 +286,11 @@ def build_fedala_objectives(network: "Network", options: FedAlaOptions) -> tuple
     return (train, *others, mixing)
 
 
-ENTRIES = {"fedala": Entry(FedAlaOptions, fedala, build_fedala_objectives, "Zhang et al., arXiv:2212.01197")}
+ENTRIES = {
+    "fedala": Entry(
+        options=FedAlaOptions,
+        factory=fedala,
+        objectives=build_fedala_objectives,
+        source="Zhang et al., arXiv:2212.01197",
+    )
+}

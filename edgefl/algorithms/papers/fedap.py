@@ -207,12 +207,14 @@ def fedap(learner: Learner | None, options: FedApOptions) -> Algorithm:
         )
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
-        return ServerState(1, choose_phase(1), {GLOBAL: weights, INITIAL: weights})
+        return ServerState(round=1, phase=choose_phase(1), models={GLOBAL: weights, INITIAL: weights})
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
         phase, received = choose_phase_and_model(state, client_id)
         return Broadcast(
-            state.round, state.phase if state.phase == PHASE_PERSONALIZE else phase, {GLOBAL: received}
+            round=state.round,
+            phase=state.phase if state.phase == PHASE_PERSONALIZE else phase,
+            models={GLOBAL: received},
         )
 
     def restore_statistics(received: Weights, state: ClientState) -> dict[str, Array]:
@@ -231,7 +233,11 @@ def fedap(learner: Learner | None, options: FedApOptions) -> Algorithm:
         local_statistics = {} if options.share_statistics else select_statistics(trained)
         delta = subtract({**trained, **{name: received[name] for name in local_statistics}}, received)
         return Update(
-            client_id, broadcast.round, len(shard.y_train), {GLOBAL: delta}, {"loss": loss}
+            client_id=client_id,
+            round=broadcast.round,
+            num_samples=len(shard.y_train),
+            deltas={GLOBAL: delta},
+            metrics={"loss": loss},
         ), ClientState(local_statistics)
 
     def assign_cluster(update: Update, centers: Matrix) -> int:
@@ -272,18 +278,18 @@ def fedap(learner: Learner | None, options: FedApOptions) -> Algorithm:
         count = len(shard.y_train)
         epochs = extend_epochs(options.personalize_epochs, options.least_steps, count, options.batch_size)
         personal, _ = train(model, shard, epochs, rng)
-        return Mixture(personal, peers), state
+        return Mixture(weights=personal, peers=peers), state
 
     def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
         return Peer("predict", restore_statistics(broadcast.models[GLOBAL], state))
 
     return Algorithm(
-        "fedap",
-        init,
-        broadcast,
-        local_update,
-        aggregate,
-        personalize,
+        name="fedap",
+        init=init,
+        broadcast=broadcast,
+        local_update=local_update,
+        aggregate=aggregate,
+        personalize=personalize,
         current=current,
         by_sums=not options.clustering,
     )
@@ -291,10 +297,10 @@ def fedap(learner: Learner | None, options: FedApOptions) -> Algorithm:
 
 ENTRIES = {
     "fedap": Entry(
-        FedApOptions,
-        fedap,
-        build_fedavg_objectives,
-        "Yeganeh et al., arXiv:2207.03448",
+        options=FedApOptions,
+        factory=fedap,
+        objectives=build_fedavg_objectives,
+        source="Yeganeh et al., arXiv:2207.03448",
         resolve=resolve_fedap_options,
     )
 }

@@ -118,10 +118,10 @@ def fedavg(learner: Learner | None, options: FedAvgOptions) -> Algorithm:
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
         sanitizer.check(weights)
-        return ServerState(1, PHASE_FEDERATE, {GLOBAL: weights})
+        return ServerState(round=1, phase=PHASE_FEDERATE, models={GLOBAL: weights})
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
-        return Broadcast(state.round, state.phase, {GLOBAL: state.models[GLOBAL]})
+        return Broadcast(round=state.round, phase=state.phase, models={GLOBAL: state.models[GLOBAL]})
 
     def local_update(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
@@ -135,7 +135,13 @@ def fedavg(learner: Learner | None, options: FedAvgOptions) -> Algorithm:
         delta = subtract({**received, **trained}, received)  # zero for frozen weights
         if broadcast.round != LOCAL_ROUND:
             delta = sanitizer.apply(delta, trained, rng)
-        return Update(client_id, broadcast.round, len(shard.y_train), {GLOBAL: delta}, {"loss": loss}), state
+        return Update(
+            client_id=client_id,
+            round=broadcast.round,
+            num_samples=len(shard.y_train),
+            deltas={GLOBAL: delta},
+            metrics={"loss": loss},
+        ), state
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
         count = 0
@@ -181,11 +187,18 @@ def fedavg(learner: Learner | None, options: FedAvgOptions) -> Algorithm:
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
     ) -> tuple[Mixture, ClientState]:
         model = broadcast.models[GLOBAL]
-        return Mixture(model, {FEDERATED_MODEL: Peer("predict", model)}), state
+        return Mixture(weights=model, peers={FEDERATED_MODEL: Peer("predict", model)}), state
 
     by_sums = options.mean == "weighted" and not options.clip_norm
     return Algorithm(
-        "fedavg", init, broadcast, local_update, aggregate, personalize, takes_late=True, by_sums=by_sums
+        name="fedavg",
+        init=init,
+        broadcast=broadcast,
+        local_update=local_update,
+        aggregate=aggregate,
+        personalize=personalize,
+        takes_late=True,
+        by_sums=by_sums,
     )
 
 
@@ -207,4 +220,11 @@ def build_fedavg_objectives(network: "Network", options: SGDOptions) -> tuple["O
     )
 
 
-ENTRIES = {"fedavg": Entry(FedAvgOptions, fedavg, build_fedavg_objectives, "McMahan et al., AISTATS 2017")}
+ENTRIES = {
+    "fedavg": Entry(
+        options=FedAvgOptions,
+        factory=fedavg,
+        objectives=build_fedavg_objectives,
+        source="McMahan et al., AISTATS 2017",
+    )
+}

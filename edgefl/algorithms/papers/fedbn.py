@@ -86,4 +86,11 @@ def build_fedbn_objectives(network: "Network", options: FedAvgOptions) -> tuple[
     return build_fedavg_objectives(network, options)
 
 
-ENTRIES = {"fedbn": Entry(FedAvgOptions, fedbn, build_fedbn_objectives, "Li et al., arXiv:2102.07623")}
+ENTRIES = {
+    "fedbn": Entry(
+        options=FedAvgOptions,
+        factory=fedbn,
+        objectives=build_fedbn_objectives,
+        source="Li et al., arXiv:2102.07623",
+    )
+}

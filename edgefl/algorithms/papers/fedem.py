@@ -143,10 +143,12 @@ def fedem(learner: Learner | None, options: FedEmOptions) -> Algorithm:
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
         models = draw_initial_weights(weights, count, rng)
-        return ServerState(1, PHASE_FEDERATE, {name_expert(k): model for k, model in enumerate(models)})
+        return ServerState(
+            round=1, phase=PHASE_FEDERATE, models={name_expert(k): model for k, model in enumerate(models)}
+        )
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
-        return Broadcast(state.round, state.phase, state.models)
+        return Broadcast(round=state.round, phase=state.phase, models=state.models)
 
     def local_update(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
@@ -197,7 +199,9 @@ def fedem(learner: Learner | None, options: FedEmOptions) -> Algorithm:
             "expert": Peer("predict", models[largest]),
             FEDERATED_MODEL: Peer(PREDICT_MIXTURE, assemble_constant_mixture(models, even, models[0])),
         }
-        return Mixture(assemble_constant_mixture(models, pi, models[0]), peers, diagnostics), state
+        return Mixture(
+            weights=assemble_constant_mixture(models, pi, models[0]), peers=peers, diagnostics=diagnostics
+        ), state
 
     def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
         models = select_experts(broadcast.models)
@@ -212,7 +216,7 @@ def fedem(learner: Learner | None, options: FedEmOptions) -> Algorithm:
         personalize=personalize,
         current=current,
         by_sums=True,
-        trained=TrainedModels(name_experts(count)),
+        trained=TrainedModels(required=name_experts(count)),
     )
 
 
@@ -248,10 +252,10 @@ def build_fedem_objectives(network: "Network", options: FedEmOptions) -> tuple["
 
 ENTRIES = {
     "fedem": Entry(
-        FedEmOptions,
-        fedem,
-        build_fedem_objectives,
-        "Marfoq et al., NeurIPS 2021, arXiv:2108.10252",
+        options=FedEmOptions,
+        factory=fedem,
+        objectives=build_fedem_objectives,
+        source="Marfoq et al., NeurIPS 2021, arXiv:2108.10252",
         models="num_experts",
         resolve=resolve_fedem_options,
         needs_classes="its mixture is of probabilities of classes",

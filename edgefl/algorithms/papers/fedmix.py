@@ -238,7 +238,7 @@ def fedmix(learner: Learner | None, options: FedMixOptions) -> Algorithm:
         drawn = {
             name_expert(k): model for k, model in enumerate(draw_initial_weights(network, num_experts, rng))
         }
-        return ServerState(1, PHASE_FEDERATE, {**drawn, **separate})
+        return ServerState(round=1, phase=PHASE_FEDERATE, models={**drawn, **separate})
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
         return make_broadcast(state, client_id, num_experts, threshold)
@@ -385,9 +385,9 @@ def fedmix(learner: Learner | None, options: FedMixOptions) -> Algorithm:
             for k, v in enumerate(row)
         }
         return Mixture(
-            weights,
-            peers,
-            diagnostics | {"specialization": rs.measure_specialization(condition_responsibility)},
+            weights=weights,
+            peers=peers,
+            diagnostics=diagnostics | {"specialization": rs.measure_specialization(condition_responsibility)},
         ), state
 
     def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
@@ -413,7 +413,9 @@ def fedmix(learner: Learner | None, options: FedMixOptions) -> Algorithm:
         aggregate=aggregate,
         personalize=personalize,
         current=current,
-        trained=TrainedModels(shared, name_experts(num_experts), 1, num_experts),
+        trained=TrainedModels(
+            required=shared, choices=name_experts(num_experts), min_choices=1, max_choices=num_experts
+        ),
     )
 
 
@@ -555,10 +557,10 @@ def list_gates(
         used = choose_experts(models, responsibility, options.prune / num_experts)
         gates.append(
             ParticipantGate(
-                gate[GATE_KERNEL],
-                close_gate(gate[GATE_BIAS], used),
-                rs.prune_experts(responsibility, used),
-                sample_counts[client_id],
+                kernel=gate[GATE_KERNEL],
+                bias=close_gate(gate[GATE_BIAS], used),
+                responsibility=rs.prune_experts(responsibility, used),
+                num_samples=sample_counts[client_id],
             )
         )
     return gates
@@ -737,10 +739,10 @@ def _build_hidden_logits(network: "Network") -> "Objective":
         return tf.concat([hidden, logits], axis=1)
 
     return of.Objective(
-        HIDDEN_LOGITS,
-        "predict",
-        of.PREDICT_BATCH,
-        (of.make_input_spec(network, of.PREDICT_BATCH),),
+        name=HIDDEN_LOGITS,
+        kind="predict",
+        batch_size=of.PREDICT_BATCH,
+        data=(of.make_input_spec(network, of.PREDICT_BATCH),),
         frozen=network.specs,
         out=predict_hidden_logits,
     )
@@ -810,10 +812,10 @@ def _build_mixture_prediction(network: "Network", options: FedMixOptions) -> "Ob
     shares = tuple(TensorSpec(f"responsibility/{k}", (1,)) for k in range(num_experts))
     mixing_specs = (*shares, *make_gate_specs(network.hidden_width, num_experts))
     return of.Objective(
-        PREDICT_MIXTURE,
-        "predict",
-        batch,
-        (of.make_input_spec(network, batch),),
+        name=PREDICT_MIXTURE,
+        kind="predict",
+        batch_size=batch,
+        data=(of.make_input_spec(network, batch),),
         frozen=(*experts, *mixing_specs),
         out=predict_log_probabilities,
         export_out=predict_probabilities,
@@ -822,10 +824,10 @@ def _build_mixture_prediction(network: "Network", options: FedMixOptions) -> "Ob
 
 ENTRIES = {
     "fedmix": Entry(
-        FedMixOptions,
-        fedmix,
-        build_fedmix_objectives,
-        "Reisser et al., arXiv:2107.06724",
+        options=FedMixOptions,
+        factory=fedmix,
+        objectives=build_fedmix_objectives,
+        source="Reisser et al., arXiv:2107.06724",
         models="num_experts",
         resolve=resolve_fedmix_options,
         needs_classes="its responsibilities q(z|y) are a table over classes",

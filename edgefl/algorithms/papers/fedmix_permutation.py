@@ -164,9 +164,9 @@ def fedmix_permutation(learner: Learner | None, options: FedMixPermutationOption
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
         return ServerState(
-            1,
-            PHASE_FEDERATE,
-            {
+            round=1,
+            phase=PHASE_FEDERATE,
+            models={
                 name_expert(k): model
                 for k, model in enumerate(draw_initial_weights(weights, num_experts, rng))
             },
@@ -206,7 +206,9 @@ def fedmix_permutation(learner: Learner | None, options: FedMixPermutationOption
         deltas = {name_expert(k): subtract(now[k], models[k]) for k in choose_experts(models, pi, threshold)}
         metrics = {"loss": total / max(1, options.epochs * len(y)), **encode_responsibility(pi)}
         new_state = replace(state, arrays={**state.arrays, PI_NAME: pi.astype(np.float32)})
-        return Update(client_id, broadcast.round, len(y), deltas, metrics), new_state
+        return Update(
+            client_id=client_id, round=broadcast.round, num_samples=len(y), deltas=deltas, metrics=metrics
+        ), new_state
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
         means, state = average_experts(state, updates, num_experts, threshold)
@@ -233,10 +235,12 @@ def fedmix_permutation(learner: Learner | None, options: FedMixPermutationOption
         }
         peers = {"expert": Peer("predict", likeliest)}
         if options.mixture == "likeliest":
-            return Mixture(likeliest, peers, diagnostics), state
+            return Mixture(weights=likeliest, peers=peers, diagnostics=diagnostics), state
         even = rs.prune_experts(np.zeros(num_experts), tuple(models))
         peers[FEDERATED_MODEL] = Peer(PREDICT_MIXTURE, assemble_constant_mixture(models, even, likeliest))
-        return Mixture(assemble_constant_mixture(models, shares, likeliest), peers, diagnostics), state
+        return Mixture(
+            weights=assemble_constant_mixture(models, shares, likeliest), peers=peers, diagnostics=diagnostics
+        ), state
 
     def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
         models = select_experts(broadcast.models)
@@ -249,14 +253,16 @@ def fedmix_permutation(learner: Learner | None, options: FedMixPermutationOption
         return Peer(PREDICT_MIXTURE, assemble_constant_mixture(models, rs.prune_experts(pi, used), likeliest))
 
     return Algorithm(
-        "fedmix-permutation",
-        init,
-        broadcast,
-        local_update,
-        aggregate,
-        personalize,
+        name="fedmix-permutation",
+        init=init,
+        broadcast=broadcast,
+        local_update=local_update,
+        aggregate=aggregate,
+        personalize=personalize,
         current=current,
-        trained=TrainedModels((), name_experts(num_experts), 1, num_experts),
+        trained=TrainedModels(
+            required=(), choices=name_experts(num_experts), min_choices=1, max_choices=num_experts
+        ),
     )
 
 
@@ -283,10 +289,10 @@ def build_permutation_objectives(
 
 ENTRIES = {
     "fedmix-permutation": Entry(
-        FedMixPermutationOptions,
-        fedmix_permutation,
-        build_permutation_objectives,
-        "Reisser et al., arXiv:2107.06724, appendix B",
+        options=FedMixPermutationOptions,
+        factory=fedmix_permutation,
+        objectives=build_permutation_objectives,
+        source="Reisser et al., arXiv:2107.06724, appendix B",
         models="num_experts",
         resolve=resolve_permutation_options,
         needs_classes="its clients differ in the order of their classes",

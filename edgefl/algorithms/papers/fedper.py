@@ -103,5 +103,10 @@ def build_fedper_objectives(network: "Network", options: FedPerOptions) -> tuple
 
 
 ENTRIES = {
-    "fedper": Entry(FedPerOptions, fedper, build_fedper_objectives, "Arivazhagan et al., arXiv:1912.00818")
+    "fedper": Entry(
+        options=FedPerOptions,
+        factory=fedper,
+        objectives=build_fedper_objectives,
+        source="Arivazhagan et al., arXiv:1912.00818",
+    )
 }

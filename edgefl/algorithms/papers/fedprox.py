@@ -106,4 +106,11 @@ def build_fedprox_objectives(network: "Network", options: FedProxOptions) -> tup
     return (add_proximal_term(train, options.mu), *others)
 
 
-ENTRIES = {"fedprox": Entry(FedProxOptions, fedprox, build_fedprox_objectives, "Li et al., arXiv:1812.06127")}
+ENTRIES = {
+    "fedprox": Entry(
+        options=FedProxOptions,
+        factory=fedprox,
+        objectives=build_fedprox_objectives,
+        source="Li et al., arXiv:1812.06127",
+    )
+}

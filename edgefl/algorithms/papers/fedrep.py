@@ -200,5 +200,10 @@ def _check_split(network: "Network", layers: str) -> None:
 
 
 ENTRIES = {
-    "fedrep": Entry(FedRepOptions, fedrep, build_fedrep_objectives, "Collins et al., arXiv:2102.07078")
+    "fedrep": Entry(
+        options=FedRepOptions,
+        factory=fedrep,
+        objectives=build_fedrep_objectives,
+        source="Collins et al., arXiv:2102.07078",
+    )
 }

@@ -140,7 +140,11 @@ def fedrod(learner: Learner | None, options: FedRodOptions) -> Algorithm:
         trained_names = {spec.name for spec in learner.spec.find_signature("train").trained}
         delta = sanitizer.apply(subtract(model, received), trained_names, rng)
         return Update(
-            client_id, broadcast.round, len(shard.y_train), {GLOBAL: delta}, {"loss": loss}
+            client_id=client_id,
+            round=broadcast.round,
+            num_samples=len(shard.y_train),
+            deltas={GLOBAL: delta},
+            metrics={"loss": loss},
         ), new_state
 
     def personalize(
@@ -149,7 +153,8 @@ def fedrod(learner: Learner | None, options: FedRodOptions) -> Algorithm:
         received = broadcast.models[GLOBAL]
         model, new_state, _ = train_both(received, state, shard, rng)
         return Mixture(
-            add_personal_head(model, new_state.arrays), {FEDERATED_MODEL: Peer("predict", received)}
+            weights=add_personal_head(model, new_state.arrays),
+            peers={FEDERATED_MODEL: Peer("predict", received)},
         ), new_state
 
     def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
@@ -231,10 +236,10 @@ def build_fedrod_objectives(network: "Network", options: FedRodOptions) -> tuple
 
 ENTRIES = {
     "fedrod": Entry(
-        FedRodOptions,
-        fedrod,
-        build_fedrod_objectives,
-        "Chen and Chao, arXiv:2107.00778",
+        options=FedRodOptions,
+        factory=fedrod,
+        objectives=build_fedrod_objectives,
+        source="Chen and Chao, arXiv:2107.00778",
         needs_classes="its balanced softmax weighs each class by the client's number of samples of it",
         trains_one_model=False,
     )

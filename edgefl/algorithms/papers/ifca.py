@@ -181,11 +181,13 @@ def ifca(learner: Learner | None, options: IfcaOptions) -> Algorithm:
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
         models = draw_initial_weights(weights, options.num_experts, rng)
         return ServerState(
-            1, PHASE_FEDERATE, {name_expert(index): model for index, model in enumerate(models)}
+            round=1,
+            phase=PHASE_FEDERATE,
+            models={name_expert(index): model for index, model in enumerate(models)},
         )
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
-        return Broadcast(state.round, state.phase, state.models)
+        return Broadcast(round=state.round, phase=state.phase, models=state.models)
 
     def local_update(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
@@ -206,11 +208,11 @@ def ifca(learner: Learner | None, options: IfcaOptions) -> Algorithm:
         # The delta of frozen weights is zero.
         delta = subtract({**received[chosen], **trained}, received[chosen])
         return Update(
-            client_id,
-            broadcast.round,
-            len(y),
-            {name_expert(chosen): delta},
-            {"loss": loss, EXPERT_PREFIX: float(chosen)},
+            client_id=client_id,
+            round=broadcast.round,
+            num_samples=len(y),
+            deltas={name_expert(chosen): delta},
+            metrics={"loss": loss, EXPERT_PREFIX: float(chosen)},
         ), state
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
@@ -247,7 +249,9 @@ def ifca(learner: Learner | None, options: IfcaOptions) -> Algorithm:
             )
         )
         model = received[best]
-        return Mixture(model, {FEDERATED_MODEL: Peer("predict", model)}, {"best": float(best)}), state
+        return Mixture(
+            weights=model, peers={FEDERATED_MODEL: Peer("predict", model)}, diagnostics={"best": float(best)}
+        ), state
 
     def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
         assert learner is not None
@@ -264,24 +268,26 @@ def ifca(learner: Learner | None, options: IfcaOptions) -> Algorithm:
         )
 
     return Algorithm(
-        "ifca",
-        init,
-        broadcast,
-        local_update,
-        aggregate,
-        personalize,
+        name="ifca",
+        init=init,
+        broadcast=broadcast,
+        local_update=local_update,
+        aggregate=aggregate,
+        personalize=personalize,
         current=current,
         by_sums=True,
-        trained=TrainedModels((), name_experts(options.num_experts), 1, 1),
+        trained=TrainedModels(
+            required=(), choices=name_experts(options.num_experts), min_choices=1, max_choices=1
+        ),
     )
 
 
 ENTRIES = {
     "ifca": Entry(
-        IfcaOptions,
-        ifca,
-        build_fedavg_objectives,
-        "Ghosh et al., NeurIPS 2020, as compared with by Isaksson et al., 2022",
+        options=IfcaOptions,
+        factory=ifca,
+        objectives=build_fedavg_objectives,
+        source="Ghosh et al., NeurIPS 2020, as compared with by Isaksson et al., 2022",
         models="num_experts",
         resolve=resolve_ifca_options,
     )

@@ -99,6 +99,9 @@ def build_lg_fedavg_objectives(network: "Network", options: LgFedAvgOptions) -> 
 
 ENTRIES = {
     "lg-fedavg": Entry(
-        LgFedAvgOptions, lg_fedavg, build_lg_fedavg_objectives, "Liang et al., arXiv:2001.01523"
+        options=LgFedAvgOptions,
+        factory=lg_fedavg,
+        objectives=build_lg_fedavg_objectives,
+        source="Liang et al., arXiv:2001.01523",
     )
 }

@@ -79,23 +79,29 @@ def local(learner: Learner | None, options: LocalOptions) -> Algorithm:
     """
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
-        return ServerState(1, PHASE_FEDERATE, {INITIAL: weights})
+        return ServerState(round=1, phase=PHASE_FEDERATE, models={INITIAL: weights})
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
         if state.phase == PHASE_FEDERATE:
-            return Broadcast(state.round, state.phase, {})
+            return Broadcast(round=state.round, phase=state.phase, models={})
         count = (state.round - 1) * options.epochs
         return Broadcast(
-            state.round,
-            state.phase,
-            state.models,
-            {EPOCHS_SCALAR: float(min(count, options.max_epochs) if options.max_epochs else count)},
+            round=state.round,
+            phase=state.phase,
+            models=state.models,
+            scalars={EPOCHS_SCALAR: float(min(count, options.max_epochs) if options.max_epochs else count)},
         )
 
     def local_update(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
     ) -> tuple[Update, ClientState]:
-        return Update(client_id, broadcast.round, len(shard.y_train), {}, {"loss": math.nan}), state
+        return Update(
+            client_id=client_id,
+            round=broadcast.round,
+            num_samples=len(shard.y_train),
+            deltas={},
+            metrics={"loss": math.nan},
+        ), state
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
         for _ in updates:
@@ -109,15 +115,15 @@ def local(learner: Learner | None, options: LocalOptions) -> Algorithm:
         first = broadcast.models[INITIAL]
         count = int(broadcast.scalars[EPOCHS_SCALAR])
         model = train_by_schedule(learner, first, shard, count, options, rng)
-        return Mixture(model), state
+        return Mixture(weights=model), state
 
     return Algorithm(
-        "local",
-        init,
-        broadcast,
-        local_update,
-        aggregate,
-        personalize,
+        name="local",
+        init=init,
+        broadcast=broadcast,
+        local_update=local_update,
+        aggregate=aggregate,
+        personalize=personalize,
         current=lambda *received: None,
         trained=NO_MODELS,
     )
@@ -189,4 +195,11 @@ def build_local_objectives(network: "Network", options: LocalOptions) -> tuple["
     return (train, *others)
 
 
-ENTRIES = {"local": Entry(LocalOptions, local, build_local_objectives, "the baseline without a federation")}
+ENTRIES = {
+    "local": Entry(
+        options=LocalOptions,
+        factory=local,
+        objectives=build_local_objectives,
+        source="the baseline without a federation",
+    )
+}

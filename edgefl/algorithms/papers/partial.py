@@ -77,7 +77,7 @@ def make_partial_sharing(
         received: Weights, shard: Shard, client_id: str, rng: np.random.Generator
     ) -> tuple[dict[str, Array], Update]:
         """Return the weights after a round's training, and the update before its sanitization."""
-        local_broadcast = Broadcast(LOCAL_ROUND, "", {GLOBAL: received})
+        local_broadcast = Broadcast(round=LOCAL_ROUND, phase="", models={GLOBAL: received})
         update, _ = base.local_update(local_broadcast, ClientState(), shard, client_id, rng)
         return {
             key: np.asarray(received[key] + delta, np.float32) for key, delta in update.deltas[GLOBAL].items()
@@ -103,9 +103,9 @@ def make_partial_sharing(
             FEDERATED_MODEL: Peer("predict", {**broadcast.models[START_MODEL], **broadcast.models[GLOBAL]})
         }
         if any(key in state.arrays for key in broadcast.models[START_MODEL]):
-            return Mixture(model, peers), state
+            return Mixture(weights=model, peers=peers), state
         trained, _ = train_model(model, shard, "", rng)
-        return Mixture(trained, peers), replace(
+        return Mixture(weights=trained, peers=peers), replace(
             state, arrays={key: trained[key] for key in broadcast.models[START_MODEL]}
         )
 

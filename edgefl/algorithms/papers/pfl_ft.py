@@ -103,7 +103,7 @@ def pfl_ft(learner: Learner | None, options: PflFtOptions) -> Algorithm:
             rng=rng,
             hyper=options.adapt_hyper,
         )
-        return Mixture({**model, **trained}, {FEDERATED_MODEL: Peer("predict", model)}), state
+        return Mixture(weights={**model, **trained}, peers={FEDERATED_MODEL: Peer("predict", model)}), state
 
     return replace(fedavg(learner, options), name="pfl-ft", personalize=personalize)
 
@@ -126,4 +126,6 @@ def build_pfl_ft_objectives(network: "Network", options: PflFtOptions) -> tuple[
 
 
 _SOURCE = "Guo et al., PFL-MoE, arXiv:2012.15589"
-ENTRIES = {"pfl-ft": Entry(PflFtOptions, pfl_ft, build_pfl_ft_objectives, _SOURCE)}
+ENTRIES = {
+    "pfl-ft": Entry(options=PflFtOptions, factory=pfl_ft, objectives=build_pfl_ft_objectives, source=_SOURCE)
+}

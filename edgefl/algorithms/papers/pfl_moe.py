@@ -140,7 +140,7 @@ def pfl_moe(kind: PflMoeKind, learner: Learner | None, options: PflMoeOptions) -
 
         if kind == "fb":
             local = train_head(head, np.arange(len(y)), options.count_epochs(len(y)))
-            return Mixture({**trunk, **with_prefix("local", local)}, peers), state
+            return Mixture(weights={**trunk, **with_prefix("local", local)}, peers=peers), state
 
         local_rows, gate_rows = split_gate_samples(y, options.gate_share, rng, shard.group_train)
         gate_inputs = features if kind == "mfe" else x.reshape(len(y), -1)
@@ -191,7 +191,9 @@ def pfl_moe(kind: PflMoeKind, learner: Learner | None, options: PflMoeOptions) -
         global_share = float(np.mean(compute_global_share(seen, gate)))
         usage = {"gate/global": global_share, "gate/local": 1 - global_share}
         return Mixture(
-            {**trunk, **with_prefix("global", head), **with_prefix("local", local), **gate}, peers, usage
+            weights={**trunk, **with_prefix("global", head), **with_prefix("local", local), **gate},
+            peers=peers,
+            diagnostics=usage,
         ), state
 
     return replace(fedavg(learner, options), name=f"pfl-{kind}", personalize=personalize)
@@ -264,12 +266,12 @@ def build_pfl_moe_objectives(
         return of.measure_loss_per_sample(network, mix(weights, data), data["y"]), {}
 
     train_gate = of.Objective(
-        "train_gate",
-        "train",
-        of.GATE_BATCH,
-        (of.make_input_spec(network, of.GATE_BATCH),) if network.is_augmented else (gate_input, logits),
-        gate,
-        _list_experts(network, kind) if network.is_augmented else (),
+        name="train_gate",
+        kind="train",
+        batch_size=of.GATE_BATCH,
+        data=(of.make_input_spec(network, of.GATE_BATCH),) if network.is_augmented else (gate_input, logits),
+        trained=gate,
+        frozen=_list_experts(network, kind) if network.is_augmented else (),
         optimizer=options.make_gate_optimizer(),
         loss_per_sample=compute_loss,
         label=of.make_label_spec(network, of.GATE_BATCH),
@@ -313,10 +315,10 @@ def _build_mixture_prediction(
     from edgefl.compiler import objective as of
 
     return of.Objective(
-        "predict_mixture",
-        "predict",
-        of.PREDICT_BATCH,
-        (of.make_input_spec(network, of.PREDICT_BATCH),),
+        name="predict_mixture",
+        kind="predict",
+        batch_size=of.PREDICT_BATCH,
+        data=(of.make_input_spec(network, of.PREDICT_BATCH),),
         frozen=(*_list_experts(network, kind), *gate),
         out=lambda weights, data: _mix_experts(network, kind, weights, data["x"]),
     )
@@ -325,7 +327,10 @@ def _build_mixture_prediction(
 _SOURCE = "Guo et al., PFL-MoE, arXiv:2012.15589"
 ENTRIES = {
     f"pfl-{kind}": Entry(
-        PflMoeOptions, partial(pfl_moe, kind), partial(build_pfl_moe_objectives, kind), _SOURCE
+        options=PflMoeOptions,
+        factory=partial(pfl_moe, kind),
+        objectives=partial(build_pfl_moe_objectives, kind),
+        source=_SOURCE,
     )
     for kind in ("fb", "mf", "mfe")
 }

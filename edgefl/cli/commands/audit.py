@@ -19,9 +19,9 @@ DEFAULT_AUDIT_CONFIG = FederationConfig(
     rounds=10,
     algorithm="fedavg",
     options={"epochs": 1, "learning_rate": 0.05, "momentum": 0.0, "batch_size": 16},
-    model=ModelConfig("lenet5", (28, 28, 1), 10),
-    data=DataConfig("digits"),
-    partition=PartitionConfig("dirichlet", 10, {"alpha": 0.5}),
+    model=ModelConfig(name="lenet5", input_shape=(28, 28, 1), num_classes=10),
+    data=DataConfig(name="digits"),
+    partition=PartitionConfig(name="dirichlet", num_clients=10, options={"alpha": 0.5}),
 )
 """Ten clients with 144 digits each on average, so about nine steps per round."""
 

@@ -130,9 +130,13 @@ def show(
     data_options = parse_options(f"[data] {data}", list_dataset_options(find_dataset(data)), data_pairs)
     with Progress() as progress:
         progress.update_live(f"reading {data} and partitioning it")
-        dataset = load_data(DataConfig(data, num_train, num_test, data_options), seed, scale=False)
+        dataset = load_data(
+            DataConfig(name=data, num_train=num_train, num_test=num_test, options=data_options),
+            seed,
+            scale=False,
+        )
         client_partitions = make_client_partitions(
-            dataset, PartitionConfig(partition, clients, options), seed
+            dataset, PartitionConfig(name=partition, num_clients=clients, options=options), seed
         )
     train, test = (count_classes(dataset, client_partitions, part) for part in ("train", "test"))
     turns = count_turns(client_partitions)

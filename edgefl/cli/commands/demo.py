@@ -79,7 +79,9 @@ def demo(
         if importlib.util.find_spec(module) is None:
             raise ModuleNotFoundError(f"No module named {module!r}", name=module)
     out = out or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
-    settings = DemoSettings(dataset, clients, rounds, seed, broker, port, out)
+    settings = DemoSettings(
+        dataset=dataset, clients=clients, rounds=rounds, seed=seed, broker=broker, port=port, out=out
+    )
     prepare_directory(out)
     files = DemoFiles(out)
     started = time.monotonic()
@@ -87,7 +89,7 @@ def demo(
         with (
             Progress() as progress,
             raise_on_signal(),
-            Children(files.logs, filter_until_done(progress)) as children,
+            Children(logs=files.logs, echo=filter_until_done(progress)) as children,
         ):
             progress.update(f"partitioning {dataset} over {clients} clients")
             write_shards(settings)

@@ -239,10 +239,10 @@ def init(
     partition_keys = set[str]()
     if is_grouped:
         client_ids = tuple(make_device_ids(len(task.device_data)))
-        partition = PartitionConfig("group", num_clients=len(client_ids), client_ids=client_ids)
+        partition = PartitionConfig(name="group", num_clients=len(client_ids), client_ids=client_ids)
         partition_keys = {"name", "num_clients", "client_ids"}
     elif task.dataset and not task.config.is_classification:
-        partition = PartitionConfig("iid")
+        partition = PartitionConfig(name="iid")
         partition_keys = {"name"}
     settings = choose_settings(table.name, task.samples / max(1, len(task.device_data)))
     # An anomaly task compares raw samples, so its model gets them as they are
@@ -273,7 +273,7 @@ def init(
         options=options,
         broker=broker,
         model=table,
-        data=DataConfig(task.dataset or "digits"),
+        data=DataConfig(name=task.dataset or "digits"),
         partition=partition,
         personalization=personalization,
         task=task.config,
@@ -390,14 +390,18 @@ def _ask_for_task(
 
     if input_shape is not None and not data:
         shape = parse_shape(input_shape)
-        task_config = TaskConfig(kind or CLASSIFICATION)
+        task_config = TaskConfig(kind=kind or CLASSIFICATION)
         if task_config.is_classification and num_classes is None:
             raise ConfigError("--input-shape without --num-classes, expected both: they replace the data")
         if not task_config.is_classification and num_classes is not None:
             raise ConfigError(
                 f"--num-classes with --task {kind}, expected it only for a classification; leave it out"
             )
-        task = LearningTask(shape, task_config.count_outputs(shape, num_classes or 0), config=task_config)
+        task = LearningTask(
+            input_shape=shape,
+            num_classes=task_config.count_outputs(shape, num_classes or 0),
+            config=task_config,
+        )
         table = check_task(task, model or choose_model(shape, task_config.kind))
         return questions.answer("", "", "", "--data", lambda _: (task, table))
     question = "Data of one device (.npz, folder, CSV, module:function), or a name of `edgefl datasets`"

@@ -67,7 +67,9 @@ def plan(
             "give either --epsilon, to compute the noise, or --noise-multiplier, to compute what it spends"
         )
     probe = FederationConfig(
-        clients_per_round=per_round, rounds=rounds, privacy=PrivacyConfig(1.0, 1.0, clients, delta)
+        clients_per_round=per_round,
+        rounds=rounds,
+        privacy=PrivacyConfig(clip=1.0, noise_multiplier=1.0, population=clients, delta=delta),
     )
     if noise_multiplier is None:
         assert epsilon is not None
@@ -77,7 +79,7 @@ def plan(
     config = FederationConfig(
         clients_per_round=per_round,
         rounds=rounds,
-        privacy=PrivacyConfig(1.0, noise_multiplier, clients, delta),
+        privacy=PrivacyConfig(clip=1.0, noise_multiplier=noise_multiplier, population=clients, delta=delta),
     )
     budget = accountant.summarize_spending(config, rounds)
     # Noise on each weight of the mean, relative to the largest norm of a client's update

@@ -319,13 +319,13 @@ def _run_outcomes(
             results.append(runner.play_all(stages, f"seed {seed} of {seeds}"))
     note = _describe_run()
     report = ExperimentReport(
-        OUTCOMES,
-        scale,
-        tuple(range(1, seeds + 1)),
-        outcomes.figures(results),
-        () if algorithms else outcomes.verdicts(scale, results),
-        round(time.monotonic() - began, 1),
-        note,
+        experiment=OUTCOMES,
+        scale=scale,
+        seeds=tuple(range(1, seeds + 1)),
+        figures=outcomes.figures(results),
+        verdicts=() if algorithms else outcomes.verdicts(scale, results),
+        seconds=round(time.monotonic() - began, 1),
+        note=note,
     )
     pictured = replace(report, figures=outcomes.choose_plotted_figures(results))
     versions = ", ".join(f"{name} {version}" for name, version in note["versions"].items())

@@ -207,12 +207,14 @@ def split_into_files(
         raise ConfigError(f"{present} already exists; give another -o, or remove it")
     with Progress() as progress:
         progress.update_live(f"reading {name}")
-        dataset = load_data(DataConfig(name, options=data_options), seed, scale=False)
+        dataset = load_data(DataConfig(name=name, options=data_options), seed, scale=False)
         if samples:
             num_samples = samples * clients
             tests = round(num_samples * len(dataset.y_test) / len(dataset.y_train))
             dataset = subsample(dataset, num_samples, max(clients, tests), seed)
-        shards = make_shards(dataset, PartitionConfig(partition, clients, options), seed)
+        shards = make_shards(
+            dataset, PartitionConfig(name=partition, num_clients=clients, options=options), seed
+        )
         progress.update_live(f"writing {clients} files")
         for path, shard in zip(paths, shards.values(), strict=True):
             content = encode_shard(

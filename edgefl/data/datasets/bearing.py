@@ -96,8 +96,8 @@ class Bearing:
 
 
 BEARINGS = (
-    Bearing("6205-2RS JEM", 5.4152, 3.5848, 4.7135, 0.39828),
-    Bearing("6203-2RS JEM", 4.9469, 3.0530, 3.9874, 0.3817),
+    Bearing(name="6205-2RS JEM", inner_race=5.4152, outer_race=3.5848, rolling_element=4.7135, cage=0.39828),
+    Bearing(name="6203-2RS JEM", inner_race=4.9469, outer_race=3.0530, rolling_element=3.9874, cage=0.3817),
 )
 
 

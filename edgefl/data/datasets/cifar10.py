@@ -32,9 +32,16 @@ def load() -> Dataset:
     """
     npz_path = find_file("cifar10.npz")
     if npz_path:
-        return Dataset(*read_parts(npz_path), 10)
+        x_train, y_train, x_test, y_test = read_parts(npz_path)
+        return Dataset(x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test, num_classes=10)
     archive = find_or_download(ARCHIVE, REMOTE)
-    (x_train, y_train), (x_test, y_test) = (
+    (train, train_labels), (test, test_labels) = (
         read_cifar_records(archive, names, 1) for names in (TRAIN_FILES, TEST_FILES)
     )
-    return Dataset(x_train, y_train[:, 0].astype(np.int64), x_test, y_test[:, 0].astype(np.int64), 10)
+    return Dataset(
+        x_train=train,
+        y_train=train_labels[:, 0].astype(np.int64),
+        x_test=test,
+        y_test=test_labels[:, 0].astype(np.int64),
+        num_classes=10,
+    )

@@ -68,7 +68,12 @@ def load() -> Dataset:
     coarse = np.zeros(100, np.int64)
     coarse[train[:, 1]] = train[:, 0]
     return Dataset(
-        x_train, train[:, 1].astype(np.int64), x_test, test[:, 1].astype(np.int64), 100, coarse=coarse
+        x_train=x_train,
+        y_train=train[:, 1].astype(np.int64),
+        x_test=x_test,
+        y_test=test[:, 1].astype(np.int64),
+        num_classes=100,
+        coarse=coarse,
     )
 
 
@@ -100,4 +105,13 @@ def _load_subset(path: Path) -> Dataset:
         f"{len(names)} of the 100 classes, not in the published split: {', '.join(names)}; put {ARCHIVE} "
         "in the same folder for all classes"
     )
-    return Dataset(*read_parts(path), len(names), coarse=find_superclasses(names), note=note)
+    x_train, y_train, x_test, y_test = read_parts(path)
+    return Dataset(
+        x_train=x_train,
+        y_train=y_train,
+        x_test=x_test,
+        y_test=y_test,
+        num_classes=len(names),
+        coarse=find_superclasses(names),
+        note=note,
+    )

@@ -43,7 +43,13 @@ def load(*, size: int = 28) -> Dataset:
         raise DataError(f"size is {size}, expected at least 8 pixels")
     path = find_file(f"dermamnist_{size}.npz") or find_or_download("dermamnist.npz", REMOTE)
     (x, y), (x_val, y_val), (x_test, y_test) = (_read_part(path, part, size) for part in PUBLISHED_PARTS)
-    return Dataset(np.concatenate([x, x_val]), np.concatenate([y, y_val]), x_test, y_test, 7)
+    return Dataset(
+        x_train=np.concatenate([x, x_val]),
+        y_train=np.concatenate([y, y_val]),
+        x_test=x_test,
+        y_test=y_test,
+        num_classes=7,
+    )
 
 
 def _read_part(path: Path, part: str, size: int) -> tuple[Pixels, Labels]:

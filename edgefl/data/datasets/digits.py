@@ -26,4 +26,4 @@ def load() -> Dataset:
     y = np.asarray(labels, np.int64)
     order = derive_rng(0, 0, "digits").permutation(len(y))
     test, train = np.split(order, [int(TEST_SHARE * len(y))])
-    return Dataset(x[train], y[train], x[test], y[test], 10)
+    return Dataset(x_train=x[train], y_train=y[train], x_test=x[test], y_test=y[test], num_classes=10)

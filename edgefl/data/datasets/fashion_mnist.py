@@ -65,4 +65,4 @@ def load() -> Dataset:
     y_train, y_test = (
         read_idx(directory / f"{part}-labels-idx1-ubyte.gz", 1).astype(np.int64) for part in ("train", "t10k")
     )
-    return Dataset(x_train, y_train, x_test, y_test, 10)
+    return Dataset(x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test, num_classes=10)

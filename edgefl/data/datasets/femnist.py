@@ -50,14 +50,30 @@ def load(*, writers: int = 0, test_share: float = 0.2) -> Dataset:
     if parts["train"] and parts["test"]:
         x, y, writer = _read(parts["train"], names, writers)
         x_test, y_test, writer_test = _read(parts["test"], names, writers)
-        return Dataset(x, y, x_test, y_test, NUM_CLASSES, writer, writer_test)
+        return Dataset(
+            x_train=x,
+            y_train=y,
+            x_test=x_test,
+            y_test=y_test,
+            num_classes=NUM_CLASSES,
+            group_train=writer,
+            group_test=writer_test,
+        )
     x, y, writer = _read(
         _list_files(folder, "all_data") or sorted(folder.rglob("all_data_*.json")), names, writers
     )
     if not len(y):
         raise DataError(f"no all_data_*.json with samples in {folder}; {MANUAL_DOWNLOAD}")
     train, test = hold_out_last(writer, test_share)
-    return Dataset(x[train], y[train], x[test], y[test], NUM_CLASSES, writer[train], writer[test])
+    return Dataset(
+        x_train=x[train],
+        y_train=y[train],
+        x_test=x[test],
+        y_test=y[test],
+        num_classes=NUM_CLASSES,
+        group_train=writer[train],
+        group_test=writer[test],
+    )
 
 
 def _list_files(folder: Path, part: str) -> list[Path]:

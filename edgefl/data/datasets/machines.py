@@ -80,13 +80,13 @@ def load(
     test_groups = np.repeat(np.arange(machines, dtype=np.int64), test_windows)
     recordings = np.repeat(np.arange(len(y["train"]), dtype=np.int64), [len(labels) for labels in y["train"]])
     return Dataset(
-        np.concatenate(x["train"]),
-        np.concatenate(y["train"]),
-        np.concatenate(x["normal"] + x["faulty"]),
-        np.concatenate(y["normal"] + y["faulty"]),
-        1 + len(FAULTS),
-        train_groups,
-        np.concatenate([test_groups, test_groups]),
+        x_train=np.concatenate(x["train"]),
+        y_train=np.concatenate(y["train"]),
+        x_test=np.concatenate(x["normal"] + x["faulty"]),
+        y_test=np.concatenate(y["normal"] + y["faulty"]),
+        num_classes=1 + len(FAULTS),
+        group_train=train_groups,
+        group_test=np.concatenate([test_groups, test_groups]),
         note="synthetic vibration of simulated machines",
         recording_train=recordings,
     )

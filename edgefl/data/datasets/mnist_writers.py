@@ -58,9 +58,25 @@ def load(*, split: str = "own", test_share: float = 0.2) -> Dataset:
     x, y, writer, time = _read_part("train")
     if split == "official":
         x_test, y_test, writer_test, _ = _read_part("test")
-        return Dataset(x, y, x_test, y_test, 10, writer, writer_test)
+        return Dataset(
+            x_train=x,
+            y_train=y,
+            x_test=x_test,
+            y_test=y_test,
+            num_classes=10,
+            group_train=writer,
+            group_test=writer_test,
+        )
     train, test = hold_out_last(writer, test_share, time)
-    return Dataset(x[train], y[train], x[test], y[test], 10, writer[train], writer[test])
+    return Dataset(
+        x_train=x[train],
+        y_train=y[train],
+        x_test=x[test],
+        y_test=y[test],
+        num_classes=10,
+        group_train=writer[train],
+        group_test=writer[test],
+    )
 
 
 def _read_part(part: str) -> tuple[Pixels, Labels, Labels, Labels]:

@@ -98,13 +98,13 @@ def load(
             )
             train, test = train_test.train, train_test.test
             return Dataset(
-                x[train],
-                y[train],
-                x[test],
-                y[test],
-                find_num_classes(arrays, None, int(y.max())),
-                None if client is None else client[train],
-                None if client is None else client[test],
+                x_train=x[train],
+                y_train=y[train],
+                x_test=x[test],
+                y_test=y[test],
+                num_classes=find_num_classes(arrays, None, int(y.max())),
+                group_train=None if client is None else client[train],
+                group_test=None if client is None else client[test],
                 recording_train=train_test.group,
                 target_train=None if target is None else target[train],
                 target_test=None if target is None else target[test],
@@ -121,13 +121,13 @@ def load(
         group, group_test = _number_clients(arrays, len(y), len(y_test))
         rows, recording = _choose_training_rows(x, y, recording, group)
         return Dataset(
-            x[rows],
-            y[rows],
-            x_test,
-            y_test,
-            count,
-            None if group is None else group[rows],
-            group_test,
+            x_train=x[rows],
+            y_train=y[rows],
+            x_test=x_test,
+            y_test=y_test,
+            num_classes=count,
+            group_train=None if group is None else group[rows],
+            group_test=group_test,
             recording_train=recording,
             target_train=None if target is None else target[rows],
             target_test=target_test,
@@ -189,13 +189,13 @@ def _join_datasets(parts: Sequence[Dataset], paths: Sequence[str]) -> Dataset:
     )
     x, y, x_test, y_test = joined
     return Dataset(
-        x,
-        y,
-        x_test,
-        y_test,
-        max(part.num_classes for part in parts),
-        group,
-        group_test,
+        x_train=x,
+        y_train=y,
+        x_test=x_test,
+        y_test=y_test,
+        num_classes=max(part.num_classes for part in parts),
+        group_train=group,
+        group_test=group_test,
         recording_train=_join_recordings(parts),
         target_train=_join_targets([part.target_train for part in parts], paths),
         target_test=_join_targets([part.target_test for part in parts], paths),

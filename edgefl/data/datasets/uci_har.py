@@ -80,13 +80,13 @@ def load(*, split: str = "own", test_share: float = 0.2, standardise: bool = Tru
     count = len(np.unique(wearer))
     note = f"{count} of the 30 wearers" if count < 30 else ""
     return Dataset(
-        values[train],
-        y[train],
-        values[test],
-        y[test],
-        6,
-        wearer[train],
-        wearer[test],
+        x_train=values[train],
+        y_train=y[train],
+        x_test=values[test],
+        y_test=y[test],
+        num_classes=6,
+        group_train=wearer[train],
+        group_test=wearer[test],
         note=note,
         recording_train=recording,
     )

@@ -73,15 +73,20 @@ def check_sample_shape(name: str, arrays: Arrays, input_shape: tuple[int, ...] |
                 f"{shape[0]},{shape[1]}`"
             )
         return [
-            SampleFinding("channel-axis" if len(shape) == 2 else "channels-first", CHANGE, (name,), change)
+            SampleFinding(
+                kind="channel-axis" if len(shape) == 2 else "channels-first",
+                severity=CHANGE,
+                devices=(name,),
+                text=change,
+            )
         ]
     if len(shape) == 2 and min(shape) > MAX_WINDOW_CHANNELS and _are_grey_levels(x):
         return [
             SampleFinding(
-                "channel-axis",
-                WARNING,
-                (name,),
-                f"samples of {by} are read as {shape[0]} readings of {shape[1]} channels; if they are "
+                kind="channel-axis",
+                severity=WARNING,
+                devices=(name,),
+                text=f"samples of {by} are read as {shape[0]} readings of {shape[1]} channels; if they are "
                 "pictures, add the channel: x[..., None]",
             )
         ]
@@ -91,10 +96,10 @@ def check_sample_shape(name: str, arrays: Arrays, input_shape: tuple[int, ...] |
     if window:
         return [
             SampleFinding(
-                "channels-first",
-                WARNING,
-                (name,),
-                f"samples of {by} are read as {shape[0]} readings of {shape[1]} channels; if they are "
+                kind="channels-first",
+                severity=WARNING,
+                devices=(name,),
+                text=f"samples of {by} are read as {shape[0]} readings of {shape[1]} channels; if they are "
                 f"{shape[1]} readings of {shape[0]} channels, write x.transpose(0, 2, 1)",
             )
         ]
@@ -104,10 +109,10 @@ def check_sample_shape(name: str, arrays: Arrays, input_shape: tuple[int, ...] |
     if picture:
         return [
             SampleFinding(
-                "channels-first",
-                WARNING,
-                (name,),
-                f"samples of {by} seem to have their channels first, expected last; write "
+                kind="channels-first",
+                severity=WARNING,
+                devices=(name,),
+                text=f"samples of {by} seem to have their channels first, expected last; write "
                 "x.transpose(0, 2, 3, 1)",
             )
         ]
@@ -155,7 +160,7 @@ def check_recordings(name: str, arrays: Arrays) -> list[SampleFinding]:
                 f"windows of different groups overlap, so {before} groups count as {after}; give all windows "
                 "of one recording the same name in `group`"
             )
-            findings.append(SampleFinding("joined-groups", WARNING, (name,), text))
+            findings.append(SampleFinding(kind="joined-groups", severity=WARNING, devices=(name,), text=text))
     if "x_test" in arrays:
         rows = find_overlapping_rows(read_sample_array(arrays, "_test"), x, copies=False)
         if len(rows):
@@ -164,7 +169,9 @@ def check_recordings(name: str, arrays: Arrays) -> list[SampleFinding]:
                 f"{'s' if len(rows) > 1 else ''} {shorten_names([str(row) for row in rows])} of x_test; "
                 "parts of them are used for training; remove them from x_test, or test on another recording"
             )
-            findings.append(SampleFinding("test-overlaps-training", WARNING, (name,), text))
+            findings.append(
+                SampleFinding(kind="test-overlaps-training", severity=WARNING, devices=(name,), text=text)
+            )
     return findings
 
 
@@ -187,8 +194,12 @@ def check_label_form(name: str, arrays: Arrays, formed: Arrays) -> list[SampleFi
     text = f"y holds {columns}numbers that are not classes{example}; they are read as values to predict"
     if is_whole:
         text += " by a regression; for a classification, number the classes from 0 in one column"
-        return [SampleFinding("numbers", WARNING, (name,), text)]
-    return [SampleFinding("numbers", CHANGE, (name,), f"{text} (kind = 'regression' in [task])")]
+        return [SampleFinding(kind="numbers", severity=WARNING, devices=(name,), text=text)]
+    return [
+        SampleFinding(
+            kind="numbers", severity=CHANGE, devices=(name,), text=f"{text} (kind = 'regression' in [task])"
+        )
+    ]
 
 
 def check_device_samples(device: ReadableSamples, summary: DeviceSamples) -> list[SampleFinding]:
@@ -203,7 +214,7 @@ def check_device_samples(device: ReadableSamples, summary: DeviceSamples) -> lis
     findings: list[SampleFinding] = []
 
     def warn(kind: str, text: str) -> None:
-        findings.append(SampleFinding(kind, WARNING, name, text))
+        findings.append(SampleFinding(kind=kind, severity=WARNING, devices=name, text=text))
 
     if 0 < count < RECOMMENDED_SAMPLES:
         warn("few-samples", f"{count} samples, expected {RECOMMENDED_SAMPLES} or more; collect more")
@@ -267,7 +278,7 @@ def check_growing_channels(device: ReadableSamples, arrays: Arrays) -> list[Samp
     if not growing or len(growing) == x.shape[2]:
         return []
     text = f"channel {shorten_names(growing)} grows like a time or a counter; leave it out"
-    return [SampleFinding("growing-channel", WARNING, (device.name,), text)]
+    return [SampleFinding(kind="growing-channel", severity=WARNING, devices=(device.name,), text=text)]
 
 
 def _check_values(device: ReadableSamples, values: ValueRange | None) -> list[SampleFinding]:
@@ -276,14 +287,14 @@ def _check_values(device: ReadableSamples, values: ValueRange | None) -> list[Sa
     picture = device.x.ndim == 4
     if picture and values.low >= 0 and LOW_MAXIMUM < values.high <= 255:
         text = f"pictures hold values from {values.low:g} to {values.high:g}, expected 0 to 1; write x / 255"
-        return [SampleFinding("unscaled", WARNING, (device.name,), text)]
+        return [SampleFinding(kind="unscaled", severity=WARNING, devices=(device.name,), text=text)]
     if values.spread > MAX_STANDARD_DEVIATION or 0 < values.spread < MIN_STANDARD_DEVIATION:
         text = (
             f"values go from {values.low:.4g} to {values.high:.4g} with a standard deviation of "
             f"{values.spread:.3g}, expected about 1; scale them in the same way on every device, such as (x "
             f"- {values.mean:.3g}) / {values.spread:.3g}"
         )
-        return [SampleFinding("unscaled", WARNING, (device.name,), text)]
+        return [SampleFinding(kind="unscaled", severity=WARNING, devices=(device.name,), text=text)]
     return []
 
 
@@ -314,14 +325,16 @@ def check_across_devices(
                 f"{leaked} of {device.num_test} samples of x_test are also in x; remove them, because a "
                 "training sample tests nothing"
             )
-            findings.append(SampleFinding("test-in-training", WARNING, (device.name,), text))
+            findings.append(
+                SampleFinding(kind="test-in-training", severity=WARNING, devices=(device.name,), text=text)
+            )
     findings += _find_shared_samples(devices, digests)
     findings += _find_contradictions(devices, digests)
     shapes = {summary.name: summary.shape for summary in summaries if summary.shape}
     if len(set(shapes.values())) > 1:
         listed = ", ".join(f"{name} {format_shape(shape)}" for name, shape in list(shapes.items())[:8])
         text = f"samples have different shapes: {listed}; expected one shape"
-        findings.append(SampleFinding("shapes", ERROR, tuple(shapes), text))
+        findings.append(SampleFinding(kind="shapes", severity=ERROR, devices=tuple(shapes), text=text))
     findings += _compare_label_forms(summaries)
     findings += _compare_classes(devices, summaries)
     scales = {
@@ -347,7 +360,7 @@ def _compare_spreads(what: str, spreads: Mapping[str, float]) -> list[SampleFind
         f"{what} of {high} vary {varying[high] / varying[low]:.3g} times as much as those of {low}; do all "
         "devices use the same unit?"
     )
-    return [SampleFinding("scales", WARNING, (low, high), text)]
+    return [SampleFinding(kind="scales", severity=WARNING, devices=(low, high), text=text)]
 
 
 def compare_channels(devices: Mapping[str, Arrays]) -> list[SampleFinding]:
@@ -366,13 +379,13 @@ def compare_channels(devices: Mapping[str, Arrays]) -> list[SampleFinding]:
             f"channels differ, so a channel means different sensors ({listed}); record the same channels on "
             "every device, or choose columns of CSV files with --channels"
         )
-        return [SampleFinding("channel-names", ERROR, tuple(names), text)]
+        return [SampleFinding(kind="channel-names", severity=ERROR, devices=tuple(names), text=text)]
     if len(set(columns.values())) > 1:
         text = (
             f"columns have different orders ({listed}); the channels of every device are in the order "
             f"{', '.join(next(iter(names.values())))}"
         )
-        return [SampleFinding("channel-names", WARNING, tuple(names), text)]
+        return [SampleFinding(kind="channel-names", severity=WARNING, devices=tuple(names), text=text)]
     return []
 
 
@@ -390,7 +403,7 @@ def compare_intervals(devices: Mapping[str, Arrays]) -> list[SampleFinding]:
         f"rows are {intervals[low]:.3g} s apart on {low} and {intervals[high]:.3g} s on {high}, so a window "
         "has another length in time; record at one rate"
     )
-    return [SampleFinding("rates", WARNING, (low, high), text)]
+    return [SampleFinding(kind="rates", severity=WARNING, devices=(low, high), text=text)]
 
 
 def _compare_classes(
@@ -407,7 +420,7 @@ def _compare_classes(
             f"class names differ between {shorten_names(list(lists))}, so a class number means different "
             f"classes ({listed}); use the same classes.txt, class_names or --classes on every device"
         )
-        findings.append(SampleFinding("class-names", ERROR, tuple(lists), text))
+        findings.append(SampleFinding(kind="class-names", severity=ERROR, devices=tuple(lists), text=text))
     if lists and numbered:
         name = next(iter(lists))
         text = (
@@ -415,7 +428,9 @@ def _compare_classes(
             f"on {shorten_names(numbered)}, so a class number means different classes; use names or numbers "
             "on every device"
         )
-        findings.append(SampleFinding("class-names", ERROR, (*lists, *numbered), text))
+        findings.append(
+            SampleFinding(kind="class-names", severity=ERROR, devices=(*lists, *numbered), text=text)
+        )
     counts = {
         device.name: device.num_classes
         for device in devices
@@ -432,7 +447,9 @@ def _compare_classes(
             + (f"; largest label of {labels}" if labels else "")
             + "), expected one number; state it alike on every device"
         )
-        findings.append(SampleFinding("num-classes", ERROR, (*counts, *beyond), text))
+        findings.append(
+            SampleFinding(kind="num-classes", severity=ERROR, devices=(*counts, *beyond), text=text)
+        )
     return findings
 
 
@@ -451,7 +468,9 @@ def check_class_names(device: ReadableSamples) -> list[SampleFinding]:
         text = (
             f"class names differ only in capitals, spaces or dashes ({listed}); write each class in one way"
         )
-        findings.append(SampleFinding("class-names", WARNING, (device.name,), text))
+        findings.append(
+            SampleFinding(kind="class-names", severity=WARNING, devices=(device.name,), text=text)
+        )
     numbers = [name for name in device.class_names if parse_number(name) is not None]
     others = [name for name in device.class_names if name not in numbers]
     if numbers and others:
@@ -459,13 +478,17 @@ def check_class_names(device: ReadableSamples) -> list[SampleFinding]:
             f"classes are named by numbers ({shorten_names(numbers)}) and by other names "
             f"({shorten_names(others)}); correct the labels, unless all of them are classes"
         )
-        findings.append(SampleFinding("class-names", WARNING, (device.name,), text))
+        findings.append(
+            SampleFinding(kind="class-names", severity=WARNING, devices=(device.name,), text=text)
+        )
     if placeholders := [name for name in device.class_names if name.casefold() in PLACEHOLDERS]:
         text = (
             f"the class {', '.join(map(repr, placeholders))} may stand for missing labels; remove such "
             "samples, unless it is a class"
         )
-        findings.append(SampleFinding("class-names", WARNING, (device.name,), text))
+        findings.append(
+            SampleFinding(kind="class-names", severity=WARNING, devices=(device.name,), text=text)
+        )
     return findings
 
 
@@ -478,19 +501,23 @@ def _compare_label_forms(summaries: Sequence[DeviceSamples]) -> list[SampleFindi
     if len(set(widths.values())) > 1:
         listed = ", ".join(f"{name} {count}" for name, count in list(widths.items())[:8])
         text = f"devices have different numbers of values to predict: {listed}; expected one number"
-        findings.append(SampleFinding("label-forms", ERROR, tuple(widths), text))
+        findings.append(SampleFinding(kind="label-forms", severity=ERROR, devices=tuple(widths), text=text))
     if widths and classes:
         text = (
             f"labels are whole numbers on {shorten_names(classes)}, and numbers that are not classes on "
             f"{shorten_names(list(widths))}; a regression predicts both, a classifier accepts only classes"
         )
-        findings.append(SampleFinding("label-forms", WARNING, (*classes, *widths), text))
+        findings.append(
+            SampleFinding(kind="label-forms", severity=WARNING, devices=(*classes, *widths), text=text)
+        )
     if unlabelled and len(unlabelled) < len(summaries):
         text = (
             "the samples have no labels, those of other devices have; an anomaly detector takes them as "
             "normal, every other task needs labels"
         )
-        findings.append(SampleFinding("no-labels", WARNING, tuple(unlabelled), text))
+        findings.append(
+            SampleFinding(kind="no-labels", severity=WARNING, devices=tuple(unlabelled), text=text)
+        )
     return findings
 
 
@@ -514,11 +541,15 @@ def _find_shared_samples(
     if equal:
         listed = shorten_names([f"{first} and {second}" for first, second in equal])
         text = f"devices have the same samples: {listed}; give each device different samples"
-        findings.append(SampleFinding("same-samples", WARNING, _list_names(equal), text))
+        findings.append(
+            SampleFinding(kind="same-samples", severity=WARNING, devices=_list_names(equal), text=text)
+        )
     if partly:
         listed = shorten_names([f"{pairs[pair]} in {pair[0]} and {pair[1]}" for pair in partly])
         text = f"devices share samples: {listed}; one device may train on samples that another holds out"
-        findings.append(SampleFinding("shared-samples", WARNING, _list_names(partly), text))
+        findings.append(
+            SampleFinding(kind="shared-samples", severity=WARNING, devices=_list_names(partly), text=text)
+        )
     return findings
 
 
@@ -542,7 +573,7 @@ def _find_contradictions(
         return []
     names = tuple(dict.fromkeys(name for digest in wrong for name in owners[digest]))
     text = f"{len(wrong)} samples occur more than once with different labels; correct the labels"
-    return [SampleFinding("contradictions", WARNING, names, text)]
+    return [SampleFinding(kind="contradictions", severity=WARNING, devices=names, text=text)]
 
 
 def check_class_labels(
@@ -565,7 +596,7 @@ def check_class_labels(
             f"none of these devices has a sample of the first {classes[0]}; number them from 0, y - "
             f"{classes[0]}, unless other devices have them"
         )
-        findings.append(SampleFinding("first-label", WARNING, names, text))
+        findings.append(SampleFinding(kind="first-label", severity=WARNING, devices=names, text=text))
     if num_classes - classes[0] > len(classes) and num_classes <= MAX_CLASSES_FOR_GAPS:
         present = set(classes)
         empty = [str(label) for label in range(classes[0], num_classes) if label not in present]
@@ -573,7 +604,7 @@ def check_class_labels(
             f"none of these devices has a sample of class {shorten_names(empty)}; number the classes "
             "without gaps, unless other devices have these"
         )
-        findings.append(SampleFinding("empty-classes", WARNING, names, text))
+        findings.append(SampleFinding(kind="empty-classes", severity=WARNING, devices=names, text=text))
     totals: dict[int, int] = {}
     for device in devices:
         for label, count in device.class_counts:
@@ -584,5 +615,5 @@ def check_class_labels(
             f"fewer than {RECOMMENDED_CLASS_SAMPLES} samples, over all devices, of class "
             f"{shorten_names(few)}; collect more"
         )
-        findings.append(SampleFinding("few-of-a-class", WARNING, names, text))
+        findings.append(SampleFinding(kind="few-of-a-class", severity=WARNING, devices=names, text=text))
     return findings

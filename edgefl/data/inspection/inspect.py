@@ -79,9 +79,12 @@ def inspect_samples(
     is_proposed = samples is None
     if samples is None:
         samples, sentences = suggest_unit(devices)
-        findings += [SampleFinding("unscaled", CHANGE, tuple(devices), sentence) for sentence in sentences]
+        findings += [
+            SampleFinding(kind="unscaled", severity=CHANGE, devices=tuple(devices), text=sentence)
+            for sentence in sentences
+        ]
     if conflict := describe_unit_conflict(devices):
-        findings.append(SampleFinding("units", ERROR, tuple(devices), conflict))
+        findings.append(SampleFinding(kind="units", severity=ERROR, devices=tuple(devices), text=conflict))
     readable = []
     splits: list[SplitRecord | None] = []
     for name, arrays in devices.items():
@@ -89,7 +92,10 @@ def inspect_samples(
         kinds = {item: _classify_change(item) for item in changes}
         findings += [
             SampleFinding(
-                kind, WARNING if any(part in item for part in DOUBTFUL_COLUMNS) else CHANGE, (name,), item
+                kind=kind,
+                severity=WARNING if any(part in item for part in DOUBTFUL_COLUMNS) else CHANGE,
+                devices=(name,),
+                text=item,
             )
             for item, kind in kinds.items()
             if not (is_proposed and kind == "unscaled")  # the proposed unit says it for all devices
@@ -100,7 +106,14 @@ def inspect_samples(
             splits.append(made.split)
         except DataError as error:
             splits.append(None)
-            findings.append(SampleFinding("unusable", ERROR, (name,), str(error).removeprefix(f"{name}: ")))
+            findings.append(
+                SampleFinding(
+                    kind="unusable",
+                    severity=ERROR,
+                    devices=(name,),
+                    text=str(error).removeprefix(f"{name}: "),
+                )
+            )
         else:
             findings += check_recordings(name, formed)
         readable.append(_read_device(name, arrays, formed, input_shape))
@@ -129,7 +142,13 @@ def inspect_samples(
     findings += check_class_labels(summaries, classes, num_classes)
     names = next((item.class_names for item in readable if item.class_names), ())
     merged = _merge_findings(findings)
-    return Inspection(tuple(summaries), tuple(classes), names, num_classes, merged)
+    return Inspection(
+        devices=tuple(summaries),
+        classes=tuple(classes),
+        class_names=names,
+        num_classes=num_classes,
+        findings=merged,
+    )
 
 
 def name_devices(sources: Sequence[str]) -> list[str]:
@@ -178,17 +197,17 @@ def _read_device(
     stored = arrays.get("x")
     listed = list_class_names(arrays)
     return ReadableSamples(
-        name,
-        shaped,
-        None if y is None else y[finite],
-        np.flatnonzero(finite).astype(np.int64),
-        len(x_parts[0]),
-        len(x_parts[1]),
-        "nothing" if stored is None else f"{stored.dtype}{list(stored.shape)}",
-        max(len(listed), _read_whole_number(formed.get("num_classes"))),
-        listed,
-        has_label_arrays(arrays),
-        None if target is None or len(target) != len(x) else target[finite],
+        name=name,
+        x=shaped,
+        y=None if y is None else y[finite],
+        rows=np.flatnonzero(finite).astype(np.int64),
+        num_samples=len(x_parts[0]),
+        num_test=len(x_parts[1]),
+        stored="nothing" if stored is None else f"{stored.dtype}{list(stored.shape)}",
+        num_classes=max(len(listed), _read_whole_number(formed.get("num_classes"))),
+        class_names=listed,
+        has_labels=has_label_arrays(arrays),
+        target=None if target is None or len(target) != len(x) else target[finite],
     )
 
 
@@ -221,7 +240,7 @@ def _measure_range(x: Array) -> ValueRange:
     mean = float(x.mean(dtype=np.float64))
     parts = (x[start : start + BLOCK_ROWS] for start in range(0, len(x), BLOCK_ROWS))
     squares = sum(float(np.square(part.astype(np.float64) - mean).sum()) for part in parts)
-    return ValueRange(float(x.min()), float(x.max()), mean, (squares / x.size) ** 0.5)
+    return ValueRange(low=float(x.min()), high=float(x.max()), mean=mean, spread=(squares / x.size) ** 0.5)
 
 
 def _describe_device(
@@ -246,23 +265,23 @@ def _describe_device(
         flat = x.reshape(len(x), -1)
         blank = (flat == flat[:, :1]).all(axis=1)
     return DeviceSamples(
-        device.name,
-        device.stored,
-        shape,
-        device.num_samples,
-        device.num_test,
-        counts,
-        values,
-        _measure_range(usual) if usual is not x and usual.size else values,
-        tuple(_measure_range(x[..., c]) for c in range(shape[-1])) if described else (),
-        len(digests) - len(set(digests)),
-        sum(digest in other_digests for digest in digests),
-        int(blank.sum()),
-        tuple(device.rows[outliers].tolist()),
-        _choose_examples(device, outliers),
-        split,
-        device.has_labels,
-        () if device.target is None else _measure_targets(device.target),
+        name=device.name,
+        stored=device.stored,
+        shape=shape,
+        num_samples=device.num_samples,
+        num_test=device.num_test,
+        class_counts=counts,
+        values=values,
+        usual=_measure_range(usual) if usual is not x and usual.size else values,
+        channels=tuple(_measure_range(x[..., c]) for c in range(shape[-1])) if described else (),
+        num_copies=len(digests) - len(set(digests)),
+        num_shared=sum(digest in other_digests for digest in digests),
+        num_blank=int(blank.sum()),
+        outliers=tuple(device.rows[outliers].tolist()),
+        examples=_choose_examples(device, outliers),
+        split=split,
+        has_labels=device.has_labels,
+        targets=() if device.target is None else _measure_targets(device.target),
     )
 
 
@@ -285,11 +304,11 @@ def _choose_examples(device: ReadableSamples, outliers: NDArray[np.bool_]) -> tu
     chosen = [*first.tolist(), *np.flatnonzero(outliers)[:MAX_OUTLIER_EXAMPLES].tolist()]
     return tuple(
         SampleExample(
-            int(device.rows[i]),
-            None if device.y is None else int(device.y[i]),
-            bool(outliers[i]),
-            device.x[i].copy(),
-            () if device.target is None else tuple(device.target[i].tolist()),
+            row=int(device.rows[i]),
+            label=None if device.y is None else int(device.y[i]),
+            is_outlier=bool(outliers[i]),
+            values=device.x[i].copy(),
+            target=() if device.target is None else tuple(device.target[i].tolist()),
         )
         for i in chosen
     )
@@ -303,6 +322,7 @@ def _merge_findings(findings: Sequence[SampleFinding]) -> tuple[SampleFinding, .
             dict.fromkeys(finding.devices)
         )
     merged = [
-        SampleFinding(kind, severity, tuple(names), text) for (severity, kind, text), names in devices.items()
+        SampleFinding(kind=kind, severity=severity, devices=tuple(names), text=text)
+        for (severity, kind, text), names in devices.items()
     ]
     return tuple(sorted(merged, key=lambda finding: SEVERITIES.index(finding.severity)))

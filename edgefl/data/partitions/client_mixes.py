@@ -84,7 +84,9 @@ def partition_by_mixes(
         partition_by_counts(view.test, test, rng, "test"),
         strict=True,
     )
-    return tuple(ClientPartition(train_indices, test_indices) for train_indices, test_indices in parts)
+    return tuple(
+        ClientPartition(train=train_indices, test=test_indices) for train_indices, test_indices in parts
+    )
 
 
 def _count_per_client(total: int, num_clients: int, number: int, part: str) -> int:

@@ -54,7 +54,7 @@ def pool_clients(client_partitions: Mapping[str, ClientPartition]) -> dict[str, 
     train, test = (
         np.sort(np.concatenate([getattr(part, name) for part in parts])) for name in ("train", "test")
     )
-    return {min(client_partitions): ClientPartition(train, test)}
+    return {min(client_partitions): ClientPartition(train=train, test=test)}
 
 
 def copy_shard(dataset: Dataset, client_partition: ClientPartition) -> Shard:
@@ -90,16 +90,16 @@ def copy_shard(dataset: Dataset, client_partition: ClientPartition) -> Shard:
     train, test = client_partition.train, client_partition.test
     recording = dataset.recording_train
     return Shard(
-        x_train,
-        y_train,
-        x_test,
-        y_test,
-        dataset.num_classes,
-        client_partition.turns_train,
-        None if recording is None else recording[train],
-        None if dataset.target_train is None else dataset.target_train[train],
-        None if dataset.target_test is None else dataset.target_test[test],
-        dataset.has_labels,
+        x_train=x_train,
+        y_train=y_train,
+        x_test=x_test,
+        y_test=y_test,
+        num_classes=dataset.num_classes,
+        side_train=client_partition.turns_train,
+        group_train=None if recording is None else recording[train],
+        target_train=None if dataset.target_train is None else dataset.target_train[train],
+        target_test=None if dataset.target_test is None else dataset.target_test[test],
+        has_labels=dataset.has_labels,
     )
 
 

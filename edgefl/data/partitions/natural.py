@@ -46,7 +46,9 @@ def group(
         )
     drawn = np.sort(rng.permutation(fit)[:num_clients])
     parts = zip(_find_members(view.group_train, drawn), _find_members(view.group_test, drawn), strict=True)
-    return tuple(ClientPartition(train_indices, test_indices) for train_indices, test_indices in parts)
+    return tuple(
+        ClientPartition(train=train_indices, test=test_indices) for train_indices, test_indices in parts
+    )
 
 
 def _find_members(groups: Labels, drawn: Labels) -> list[Labels]:

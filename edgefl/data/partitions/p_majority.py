@@ -89,4 +89,6 @@ def p_majority(
         partition_by_counts(view.test, test, rng, "test"),
         strict=True,
     )
-    return tuple(ClientPartition(train_indices, test_indices) for train_indices, test_indices in parts)
+    return tuple(
+        ClientPartition(train=train_indices, test=test_indices) for train_indices, test_indices in parts
+    )

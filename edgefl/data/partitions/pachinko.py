@@ -69,7 +69,8 @@ def pachinko(
     train = partition_by_counts(view.train, counts, rng)
     test = partition_by_counts(view.test, np.diff(reached, axis=0, prepend=0), rng, "test")
     return tuple(
-        ClientPartition(indices, test_indices) for indices, test_indices in zip(train, test, strict=True)
+        ClientPartition(train=indices, test=test_indices)
+        for indices, test_indices in zip(train, test, strict=True)
     )
 
 

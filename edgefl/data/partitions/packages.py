@@ -109,4 +109,6 @@ def packages(
         partition_by_counts(view.test, whole * test_size, rng, "test"),
         strict=True,
     )
-    return tuple(ClientPartition(train_indices, test_indices) for train_indices, test_indices in parts)
+    return tuple(
+        ClientPartition(train=train_indices, test=test_indices) for train_indices, test_indices in parts
+    )

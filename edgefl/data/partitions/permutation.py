@@ -53,6 +53,6 @@ def permutation(
     train = partition_evenly(len(view.train), num_clients, samples, rng)
     test = partition_evenly(len(view.test), num_clients, test_samples, rng, "test")
     return tuple(
-        ClientPartition(train_indices, test_indices, relabel=label_maps[k], truth=k)
+        ClientPartition(train=train_indices, test=test_indices, relabel=label_maps[k], truth=k)
         for train_indices, test_indices, k in zip(train, test, truth, strict=True)
     )

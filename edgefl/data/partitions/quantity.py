@@ -52,7 +52,9 @@ def quantity(
         for part, least in ((view.train, min_samples), (view.test, 1))
     )
     parts = zip(_cut_samples(train, rng), _cut_samples(test, rng), strict=True)
-    return tuple(ClientPartition(train_indices, test_indices) for train_indices, test_indices in parts)
+    return tuple(
+        ClientPartition(train=train_indices, test=test_indices) for train_indices, test_indices in parts
+    )
 
 
 def _apportion_sizes(total: int, weights: NDArray[np.float64], least: int) -> CountArray:

@@ -75,11 +75,11 @@ def rotation(
         )
         client_partitions.append(
             ClientPartition(
-                client_partition.train,
-                client_partition.test,
-                train,
-                test,
-                degrees,
+                train=client_partition.train,
+                test=client_partition.test,
+                turns_train=train,
+                turns_test=test,
+                turn_degrees=degrees,
                 truth=angle if fixed else -1,
             )
         )

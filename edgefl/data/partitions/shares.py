@@ -110,7 +110,7 @@ def partition_by_shares(
     """
     train = divide_by_shares(view.train, shares, rng, min_samples)
     return tuple(
-        ClientPartition(train_indices, test_indices)
+        ClientPartition(train=train_indices, test=test_indices)
         for train_indices, test_indices in zip(
             train, divide_by_shares(view.test, shares, rng, 1), strict=True
         )

@@ -39,7 +39,8 @@ def shards(
     drawn = rng.permutation(count).reshape(num_clients, shards_per_client)
     train, test = (_cut_shards(labels, count, rng) for labels in (view.train, view.test))
     return tuple(
-        ClientPartition(_join_shards(train, numbers), _join_shards(test, numbers)) for numbers in drawn
+        ClientPartition(train=_join_shards(train, numbers), test=_join_shards(test, numbers))
+        for numbers in drawn
     )
 
 

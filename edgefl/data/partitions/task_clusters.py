@@ -104,5 +104,6 @@ def tasks(
         strict=True,
     )
     return tuple(
-        ClientPartition(indices, test_indices, truth=cluster) for indices, test_indices, cluster in parts
+        ClientPartition(train=indices, test=test_indices, truth=cluster)
+        for indices, test_indices, cluster in parts
     )

@@ -69,7 +69,7 @@ def parse_source(record: Mapping[str, Any]) -> DataSource:
     """
     options = dict(record.get("source", {}))
     columns = {key: tuple(options.get(key, ())) for key in ("channels", "target", "resize")}
-    source = DataSource(str(record["data"]), **(options | columns))
+    source = DataSource(data=str(record["data"]), **(options | columns))
     types = [type(value) for value in asdict(source).values()]
     names = (*source.channels, *source.target)
     sizes = [type(size) for size in source.resize]
@@ -124,17 +124,17 @@ def make_source(
                 f"{CSV_OPTION_NAMES} are for CSV, but --data {data} is a function; cut the windows in the "
                 "function"
             )
-        return DataSource(data, folder=str(Path.cwd()), scale=scale)
+        return DataSource(data=data, folder=str(Path.cwd()), scale=scale)
     if is_csv(path) or (windows and path.is_dir()):
         if window < 1:
             raise ConfigError(f"{data} is CSV; {CSV_REMEDY}")
         _check_columns(label, channels, target)
         return DataSource(
-            str(path.resolve()),
-            window,
-            step or window,
-            label,
-            channels,
+            data=str(path.resolve()),
+            window=window,
+            step=step or window,
+            label=label,
+            channels=channels,
             target=target,
             scale=scale,
             skip_empty=skip_empty,
@@ -146,7 +146,7 @@ def make_source(
         )
     if resize and not path.is_dir():
         raise ConfigError(f"--resize is for a folder of pictures, received {data}; leave it out")
-    return DataSource(str(path.resolve()), scale=scale, resize=resize)
+    return DataSource(data=str(path.resolve()), scale=scale, resize=resize)
 
 
 def is_csv(path: Path) -> bool:

@@ -193,7 +193,8 @@ class _TableReader:
         stripped = [cell.replace(BYTE_ORDER_MARK, "").strip() for cell in cells]
         header = tuple(cell or f"column {number}" for number, cell in enumerate(stripped, 1))
         return CsvTable(
-            header, tuple(name for name, cell in zip(header, stripped, strict=True) if _is_unnamed(cell))
+            header=header,
+            unnamed=tuple(name for name, cell in zip(header, stripped, strict=True) if _is_unnamed(cell)),
         )
 
     def _check_header(self, header: Sequence[str], required: Sequence[str]) -> None:

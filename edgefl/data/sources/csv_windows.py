@@ -70,7 +70,9 @@ def read_csv_windows(source: DataSource) -> dict[str, NDArray[Any]]:
         others = [entry.name for entry in visible if entry not in files and entry.name != CLASS_LIST_FILE]
     if not files:
         raise DataError(f"{path} contains no .csv file; copy recordings to it, each with a header")
-    request = ColumnRequest(source.label, source.target, source.channels, source.skip_empty)
+    request = ColumnRequest(
+        label=source.label, targets=source.target, channels=source.channels, skip_empty=source.skip_empty
+    )
     names = dict[str, int]()
     first = read_table(files[0], request, names)
     if not first.num_rows:

@@ -97,7 +97,11 @@ def average_lines(folders: Sequence[Folder], read_x: Any) -> list[Line]:
             if is_finite.any():
                 model_lines.append(
                     Line(
-                        model, way, np.array(x_values, np.float64)[is_finite], mean[is_finite], std[is_finite]
+                        model=model,
+                        explored=way,
+                        x=np.array(x_values, np.float64)[is_finite],
+                        mean=mean[is_finite],
+                        std=std[is_finite],
                     )
                 )
     return model_lines
@@ -163,13 +167,13 @@ def chart_accuracy_by_fraction(folders: Sequence[Folder]) -> Chart:
     head = ("way", "model", "p", "mean accuracy, per cent", "std over runs")
     left = "" if len(ways) == 2 else f" Only runs with {EXPLORATION_LABELS[ways[0]]} were given."
     return Chart(
-        "aem-3",
-        "Accuracy by majority fraction",
-        _describe_best(model_lines, "p") + left,
-        make_table(head, _build_rows(model_lines), _SOURCE),
-        draw,
-        3.6 * len(ways) + 0.4,
-        3.2,
+        name="aem-3",
+        title="Accuracy by majority fraction",
+        alt=_describe_best(model_lines, "p") + left,
+        table=make_table(head, _build_rows(model_lines), _SOURCE),
+        draw=draw,
+        width=3.6 * len(ways) + 0.4,
+        height=3.2,
     )
 
 
@@ -200,13 +204,13 @@ def chart_accuracy_by_models(folders: Sequence[Folder]) -> Chart:
     rows = [row for p, model_lines in panels.items() for row in _build_rows(model_lines, (p,))]
     head = ("p", "way", "model", "J", "mean accuracy, per cent", "std over runs")
     return Chart(
-        "aem-4",
-        "Accuracy by number of cluster models",
-        _describe_best(all_lines, "J"),
-        make_table(head, rows, _SOURCE),
-        draw,
-        3.2 * len(panels) + 0.6,
-        3.2,
+        name="aem-4",
+        title="Accuracy by number of cluster models",
+        alt=_describe_best(all_lines, "J"),
+        table=make_table(head, rows, _SOURCE),
+        draw=draw,
+        width=3.2 * len(panels) + 0.6,
+        height=3.2,
     )
 
 
@@ -272,13 +276,13 @@ def chart_cluster_sizes(folders: Sequence[Folder]) -> Chart:
     )
     head = ("p", "way", "cluster", "clients")
     return Chart(
-        "aem-5",
-        "Clients in each cluster",
-        f"Clients in the largest cluster: {largest}.",
-        make_table(head, rows, _SOURCE),
-        draw,
-        3.0 * len(panels) + 0.6,
-        3.0,
+        name="aem-5",
+        title="Clients in each cluster",
+        alt=f"Clients in the largest cluster: {largest}.",
+        table=make_table(head, rows, _SOURCE),
+        draw=draw,
+        width=3.0 * len(panels) + 0.6,
+        height=3.0,
     )
 
 
@@ -347,13 +351,13 @@ def chart_accuracy_distribution(folders: Sequence[Folder]) -> Chart:
     )
     head = ("data", "way", "model", "accuracy, per cent", "share of clients")
     return Chart(
-        "aem-6",
-        "Distribution of client accuracy",
-        f"Medians, per cent: {medians}.",
-        make_table(head, rows, _SOURCE),
-        draw,
-        4.2 * len(panels) + 0.4,
-        3.4,
+        name="aem-6",
+        title="Distribution of client accuracy",
+        alt=f"Medians, per cent: {medians}.",
+        table=make_table(head, rows, _SOURCE),
+        draw=draw,
+        width=4.2 * len(panels) + 0.4,
+        height=3.4,
     )
 
 

@@ -110,13 +110,13 @@ def chart_layer_similarity(folders: Sequence[Folder]) -> Chart:
     ]
     head = ("run", "layers", "epoch", "client", "and", "cosine similarity")
     return Chart(
-        "clustered-3",
-        "Similarity of layers",
-        alt,
-        make_table(head, rows, RunFiles.layers.name),
-        draw,
-        1.6 + 1.5 * columns,
-        0.4 + 1.55 * len(panels),
+        name="clustered-3",
+        title="Similarity of layers",
+        alt=alt,
+        table=make_table(head, rows, RunFiles.layers.name),
+        draw=draw,
+        width=1.6 + 1.5 * columns,
+        height=0.4 + 1.55 * len(panels),
     )
 
 
@@ -193,13 +193,13 @@ def chart_pair_similarity(folders: Sequence[Folder]) -> Chart:
         for j in range(len(names))
     ]
     return Chart(
-        "clustered-4",
-        "Similarity of dense layers",
-        alt,
-        make_table(("run", "pair", "epoch", "cosine similarity"), rows, RunFiles.layers.name),
-        draw,
-        6.6,
-        0.5 + 2.3 * len(runs),
+        name="clustered-4",
+        title="Similarity of dense layers",
+        alt=alt,
+        table=make_table(("run", "pair", "epoch", "cosine similarity"), rows, RunFiles.layers.name),
+        draw=draw,
+        width=6.6,
+        height=0.5 + 2.3 * len(runs),
     )
 
 
@@ -298,13 +298,13 @@ def _chart_over_rounds(
     ]
     head = ("tasks", "way", "lambda", "round", label)
     return Chart(
-        figure_name,
-        title,
-        f"In the last round, {alt}.",
-        make_table(head, rows, RunFiles.rounds.name),
-        draw,
-        3.9 * len(tasks) + 0.6,
-        3.3,
+        name=figure_name,
+        title=title,
+        alt=f"In the last round, {alt}.",
+        table=make_table(head, rows, RunFiles.rounds.name),
+        draw=draw,
+        width=3.9 * len(tasks) + 0.6,
+        height=3.3,
     )
 
 

@@ -119,13 +119,13 @@ def chart_divergence(folders: Sequence[Folder]) -> Chart:
         for r, v in zip(x, y, strict=True)
     ]
     return Chart(
-        "fedmix-1",
-        "Gradient divergence",
-        f"Gradient divergence, where 0 means aligned: {alt}.",
-        make_table(("run", "round", "divergence"), rows, RunFiles.rounds.name),
-        draw,
-        4.7,
-        3.2,
+        name="fedmix-1",
+        title="Gradient divergence",
+        alt=f"Gradient divergence, where 0 means aligned: {alt}.",
+        table=make_table(("run", "round", "divergence"), rows, RunFiles.rounds.name),
+        draw=draw,
+        width=4.7,
+        height=3.2,
     )
 
 
@@ -206,13 +206,13 @@ def chart_permutations(folders: Sequence[Folder]) -> Chart:
     ]
     head = ("client", "permutation", *(f"expert {k}" for k in range(q.shape[1])))
     return Chart(
-        "fedmix-7",
-        "Permutations found",
-        alt,
-        make_table(head, rows, RunFiles.rounds.name),
-        draw,
-        5.0,
-        1.4 + 0.16 * len(clients),
+        name="fedmix-7",
+        title="Permutations found",
+        alt=alt,
+        table=make_table(head, rows, RunFiles.rounds.name),
+        draw=draw,
+        width=5.0,
+        height=1.4 + 0.16 * len(clients),
     )
 
 
@@ -297,13 +297,13 @@ def chart_specialization(folders: Sequence[Folder]) -> Chart:
     ]
     head = ("round", "label", *(f"expert {k}" for k in range(q.shape[1])))
     return Chart(
-        "fedmix-14",
-        "Experts specialize",
-        alt,
-        make_table(head, rows, RunFiles.rounds.name),
-        draw,
-        1.0 + 1.05 * len(matrices),
-        3.0,
+        name="fedmix-14",
+        title="Experts specialize",
+        alt=alt,
+        table=make_table(head, rows, RunFiles.rounds.name),
+        draw=draw,
+        width=1.0 + 1.05 * len(matrices),
+        height=3.0,
     )
 
 

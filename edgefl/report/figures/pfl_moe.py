@@ -123,13 +123,13 @@ def chart_local_models(folders: Sequence[Folder]) -> Chart:
     )
     head = ("data", "alpha", "test", "clients", "10 %", "25 %", "median", "75 %", "90 %", "mean")
     return Chart(
-        "pfl-moe-1",
-        "Models trained alone",
-        f"Per cent. {alt}.",
-        make_table(head, rows, _SOURCE),
-        draw,
-        3.4 * len(panels) + 0.8,
-        3.3,
+        name="pfl-moe-1",
+        title="Models trained alone",
+        alt=f"Per cent. {alt}.",
+        table=make_table(head, rows, _SOURCE),
+        draw=draw,
+        width=3.4 * len(panels) + 0.8,
+        height=3.3,
     )
 
 
@@ -180,13 +180,13 @@ def chart_global_accuracy(folders: Sequence[Folder]) -> Chart:
     ]
     head = ("data", "alpha", "round", "global test accuracy, per cent")
     return Chart(
-        "pfl-moe-2",
-        "FedAvg over rounds",
-        f"Per cent. {alt}.",
-        make_table(head, rows, RunFiles.rounds.name),
-        draw,
-        3.6 * len(panels) + 0.8,
-        3.2,
+        name="pfl-moe-2",
+        title="FedAvg over rounds",
+        alt=f"Per cent. {alt}.",
+        table=make_table(head, rows, RunFiles.rounds.name),
+        draw=draw,
+        width=3.6 * len(panels) + 0.8,
+        height=3.2,
     )
 
 
@@ -227,7 +227,11 @@ def read_gain(folder: Folder, test: str) -> Gain:
     base = read_test_accuracy(folder, test, "federated")
     adapted, mixture = (read_test_accuracy(folder, test, model) - base for model in ("adapted", "mixture"))
     return Gain(
-        folder.algorithm.upper(), test, read_test_accuracy(folder, "expected", "federated"), adapted, mixture
+        algorithm=folder.algorithm.upper(),
+        test=test,
+        fedavg=read_test_accuracy(folder, "expected", "federated"),
+        adapted=adapted,
+        mixture=mixture,
     )
 
 
@@ -298,7 +302,13 @@ def chart_gains(folders: Sequence[Folder]) -> Chart:
     head = ("test", "algorithm", "local test of FedAvg", "PFL-FB, points above", "mixture, points above")
     title = f"Gain over FedAvg, {describe_data(runs[0])}, alpha {format_alpha(runs[0])}"
     return Chart(
-        "pfl-moe-gain", title, f"{alt}.", make_table(head, rows, _SOURCE), draw, 3.5 * len(runs) + 0.6, 5.4
+        name="pfl-moe-gain",
+        title=title,
+        alt=f"{alt}.",
+        table=make_table(head, rows, _SOURCE),
+        draw=draw,
+        width=3.5 * len(runs) + 0.6,
+        height=5.4,
     )
 
 

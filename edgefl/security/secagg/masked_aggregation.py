@@ -94,7 +94,7 @@ def wrap_means(means: Mapping[str, Weights], round: int) -> list[Update]:
     Returns:
         One update that contains the means, or no update if there are no means.
     """
-    return [Update("", round, 1, means)] if means else []
+    return [Update(client_id="", round=round, num_samples=1, deltas=means)] if means else []
 
 
 def count_secagg_bytes(

@@ -65,9 +65,8 @@ def to_advertised(keys: PublicKeys, client_id: str, context: str) -> Advertised:
         client_id: the client.
         context: the attempt, see `edgefl.wire.masked.hash_context`.
     """
-    return Advertised(
-        client_id, context, *(base64.b64encode(key).decode() for key in (keys.seal, keys.mask, keys.seed))
-    )
+    public = {name: base64.b64encode(getattr(keys, name)).decode() for name in ("seal", "mask", "seed")}
+    return Advertised(client_id=client_id, context=context, **public)
 
 
 def from_advertised(advertised: Advertised) -> PublicKeys:
@@ -256,7 +255,8 @@ class Participant:
     def _agree(self, asked: bytes) -> bytes:
         self._check_lists(asked)
         return self._trust.encode(
-            Agreed(self._client_id, self._binding, hashlib.sha256(asked).hexdigest()), self._client_id
+            Agreed(client_id=self._client_id, binding=self._binding, lists=hashlib.sha256(asked).hexdigest()),
+            self._client_id,
         )
 
     def _check_lists(self, lists: bytes) -> tuple[str, ...]:

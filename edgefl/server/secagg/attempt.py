@@ -167,7 +167,9 @@ class SecAggAttempt:
             task = replace(
                 client_task.task, codec=MASKED_CODEC, nonce=make_step_nonce(self._nonce, "advertise")
             )
-            return ClientTask(task, client_task.expected, ADVERTISED_BYTES, read_answer=read_keys)
+            return ClientTask(
+                task=task, expected=client_task.expected, limit=ADVERTISED_BYTES, read_answer=read_keys
+            )
 
         def read_keys(begin: Begin, blob: bytes) -> None:
             if not blob:
@@ -254,7 +256,15 @@ class SecAggAttempt:
             for recipient in survivors
         }
         return MaskedSum(
-            begins[0].session, begun.number, self._nonce, binding, public, shared, begins, total, digests
+            session=begins[0].session,
+            round=begun.number,
+            attempt=self._nonce,
+            binding=binding,
+            public=public,
+            shared=shared,
+            begins=begins,
+            total=total,
+            digests=digests,
         )
 
     def agree_on_lists(self, masked: MaskedSum) -> StepGenerator:
@@ -368,7 +378,13 @@ class SecAggAttempt:
                 nonce=make_step_nonce(self._nonce, step),
             )
             answered = frozenset(self._answered.get(client_id, ()))
-            return ClientTask(task, first.expected, limit, read_answer=check_answer, earlier_answers=answered)
+            return ClientTask(
+                task=task,
+                expected=first.expected,
+                limit=limit,
+                read_answer=check_answer,
+                earlier_answers=answered,
+            )
 
         def check_answer(begin: Begin, blob: bytes) -> None:
             if not blob:

@@ -118,17 +118,17 @@ def decode_masked_sum(content: bytes, origin: str, session: str, round: int, siz
         if len(total) != size:
             raise ValueError(f"its sum has {len(total)} elements, expected {size}")
         return MaskedSum(
-            session,
-            round,
-            fields["attempt"],
-            fields["binding"],
-            public,
-            shared,
-            begins,
-            total,
-            digests,
-            fields["agreed"].encode(),
-            fields["unmasked"],
+            session=session,
+            round=round,
+            attempt=fields["attempt"],
+            binding=fields["binding"],
+            public=public,
+            shared=shared,
+            begins=begins,
+            total=total,
+            digests=digests,
+            agreed=fields["agreed"].encode(),
+            is_unmasked=fields["unmasked"],
         )
     except (ValueError, KeyError, TypeError, AttributeError, WireError) as error:
         raise StateError(f"{origin} is damaged: {error}; start again with --fresh") from error

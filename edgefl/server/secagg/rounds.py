@@ -158,17 +158,17 @@ class MaskedRounds:
             return
         blob = encode_models(means)
         begin = Begin(
-            SUM_CLIENT_ID,
-            masked.session,
-            masked.round,
-            base.task.plan,
-            hashlib.sha256(blob).hexdigest(),
-            len(blob),
-            count_chunks(len(blob)),
-            CHUNK_BYTES,
-            1,
-            {"loss": measure_loss(begin.metrics for begin in masked.begins)},
-            masked.attempt,
-            0.0,
+            client_id=SUM_CLIENT_ID,
+            session=masked.session,
+            round=masked.round,
+            plan=base.task.plan,
+            sha256=hashlib.sha256(blob).hexdigest(),
+            size=len(blob),
+            count=count_chunks(len(blob)),
+            chunk_bytes=CHUNK_BYTES,
+            num_samples=1,
+            metrics={"loss": measure_loss(begin.metrics for begin in masked.begins)},
+            nonce=masked.attempt,
+            ts=0.0,
         )
         services.keep_means(begin, {model: base.expected[model] for model in means}, blob)

@@ -1,0 +1,60 @@
+"""Records with many fields are built by name, because nobody sees two swapped values in a list."""
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+
+from tests.lint.source import Source
+from tests.support.rooms import PACKAGES
+
+MOST_POSITIONAL_FIELDS = 3
+
+
+def check_construction(sources: Iterable[Source]) -> Iterator[str]:
+    """Yield calls with positional values of dataclasses that have more than three fields."""
+    sources = tuple(sources)
+    records = {
+        node.name: node
+        for source in sources
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.ClassDef) and _is_dataclass(node)
+    }
+    large = {name for name in records if _count_fields(name, records) > MOST_POSITIONAL_FIELDS}
+    for source in sources:
+        own = set(_list_own_names(source.tree))
+        for node in ast.walk(source.tree):
+            if not (isinstance(node, ast.Call) and node.args):
+                continue
+            name = ast.unparse(node.func)
+            if name.partition(".")[0] in own and (record := name.rpartition(".")[2]) in large:
+                yield (
+                    f"{source.path}:{node.lineno}: {record} has more than {MOST_POSITIONAL_FIELDS} fields; "
+                    "name each value"
+                )
+
+
+def _is_dataclass(node: ast.ClassDef) -> bool:
+    return any(ast.unparse(decorator).startswith("dataclass") for decorator in node.decorator_list)
+
+
+def _count_fields(name: str, records: Mapping[str, ast.ClassDef]) -> int:
+    """Return the number of values that a call of a dataclass may have, with the ones of its bases."""
+    node = records.get(name)
+    if node is None:
+        return 0
+    values = (
+        item
+        for item in node.body
+        if isinstance(item, ast.AnnAssign)
+        and not ast.unparse(item.annotation).startswith("ClassVar")
+        and "init=False" not in ast.unparse(item)
+    )
+    return sum(1 for _ in values) + sum(_count_fields(ast.unparse(base), records) for base in node.bases)
+
+
+def _list_own_names(tree: ast.Module) -> Iterator[str]:
+    """Yield the names that a file defines, or imports from a package of the project."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in PACKAGES:
+            yield from (alias.asname or alias.name for alias in node.names)
