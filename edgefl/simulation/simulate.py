@@ -288,7 +288,7 @@ def _check_diverged(diverged: Sequence[DivergedClient], number: int, size: int, 
     """Warn about diverged clients, and raise FederationDivergedError if the round misses its quorum."""
     for client in diverged:
         LOGGER.warning(f"the round continues without {client.client_id}; {client.reason}")
-    if size - len(diverged) < count_needed_updates(quorum, size):
+    if diverged and size - len(diverged) < count_needed_updates(quorum, size):
         raise FederationDivergedError(Divergence(round=number, clients=len(diverged), cohort=size))
 
 
