@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from devices.anomaly_scores import AlarmTracker, WindowScorer, load_window_scorer
 from devices.readings import SensorTopics, SensorWindow, WindowCutter
 from edgefl.data.forms import scale_samples, split_targets, to_training_form
-from edgefl.data.npz import read_sample_array
+from edgefl.data.npz import check_lengths, read_label_array, read_sample_array
 from edgefl.data.sources import DataSource, parse_source, read_source
-from edgefl.data.task_form import find_anomalies
-from edgefl.data.unit import check_unit
+from edgefl.data.task_form import check_anomaly_labels, find_anomalies
+from edgefl.data.unit import check_unit, to_federation_classes
 from edgefl.errors import ConfigError, DataError
 from edgefl.security.enrolment import Enrolment, make_tls_context
 from edgefl.storage.device_directory import DeviceFiles, decode_note
@@ -178,18 +176,23 @@ class Detector:
         for change in changes:
             LOGGER.info(f"{source.data}: {change}")
         # The device was trained on the other samples of a file with test samples.
-        parts = ["_test"] if "x_test" in arrays else [""]
-        scores = np.concatenate(
-            [self._scorer.score_windows(read_sample_array(arrays, part)) for part in parts]
-        )
+        part = "_test" if "x_test" in arrays else ""
+        has_labels = f"y{part}" in stored
+        try:
+            windows = read_sample_array(arrays, part)
+            if has_labels:
+                check_anomaly_labels(arrays.get(f"target{part}"))
+                labels = read_label_array(to_federation_classes(arrays, samples or SamplesConfig()), part)
+                check_lengths(windows, labels, part)
+        except DataError as error:
+            raise DataError(f"{source.data}: {error}") from error
+        scores = self._scorer.score_windows(windows)
         for score in scores.tolist():
             self._tracker.add_score("", score, 0.0)
         if len(scores):
             self._publish()
-        has_labels = all(f"y{part}" in stored and f"target{part}" not in arrays for part in parts)
         if not has_labels:
             return {}
-        labels = np.concatenate([arrays[f"y{part}"] for part in parts])
         is_anomaly = find_anomalies(labels, TaskConfig(kind=ANOMALY, anomalies=self._scorer.task.anomalies))
         return measure_alarms(scores > self._scorer.threshold, is_anomaly)
 

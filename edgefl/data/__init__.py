@@ -101,6 +101,12 @@ def _load(name: str, options: Mapping[str, Any], seed: int, samples: SamplesConf
     resize = full.pop("resize")
     if resize and len(resize) != 2:
         raise DataError(f"resize is {list(resize)}, expected rows and columns such as [32, 32]")
+    if classes and name.startswith(NPZ_PREFIX) and samples is not None and samples.classes:
+        raise DataError(
+            f"classes = {list(classes)} of [data] would number the classes again, which [samples] names "
+            f"{', '.join(samples.classes[:20])}; remove one of the two, or write files of these classes with "
+            f"`edgefl data split {name} -d classes={','.join(map(str, classes))}`"
+        )
     arguments = (name.removeprefix(NPZ_PREFIX), seed, samples) if name.startswith(NPZ_PREFIX) else ()
     dataset: Dataset = import_loader(entry).load(*arguments, **full)
     dataset = pick_classes(dataset, classes) if classes else dataset

@@ -44,6 +44,7 @@ class Dataset:
         scale: what divides the samples, see `edgefl.tasks.samples.SamplesConfig`.
         class_names: names of the classes, empty if they have numbers only.
         channels: names of the channels in their order, empty if they have numbers only.
+        group_names: names of the groups, in the order of their numbers. Empty if they have numbers only.
     """
 
     x_train: Array
@@ -62,6 +63,7 @@ class Dataset:
     scale: float = 0.0
     class_names: tuple[str, ...] = ()
     channels: tuple[str, ...] = ()
+    group_names: tuple[str, ...] = ()
 
     @property
     def has_classes(self) -> bool:

@@ -40,6 +40,8 @@ RING_ARRAYS = ("window_number", "recording", "first_row")
 TARGET_ARRAYS = ("target", "target_test")
 CLIENT_ARRAYS = ("client", "client_test")
 """Arrays of a data set with several clients. A device ignores them."""
+NAME_ARRAYS = ("class_names", "channel_names", "group", *CLIENT_ARRAYS)
+"""Arrays whose texts may be stored as bytes in UTF-8."""
 LABEL_NAMES = ("label", "labels", "class", "classes", "target", "targets", "y_train")
 """Names that others give to the array `y`."""
 SHARD_ARRAYS = (
@@ -291,8 +293,8 @@ def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
         names: names of the arrays to read.
 
     Raises:
-        DataError: the file is not an `.npz`, has no `x`, has known arrays under another name, or states a
-            scale that is no number above 0.
+        DataError: the file is not an `.npz`, has no `x`, has known arrays under another name, has only one
+            part in uint8, or states a scale that is no number above 0.
     """
     arrays = read_arrays(path, names, some=True, remedy=SAVEZ_REMEDY)
     stored = list_arrays(path)
@@ -300,6 +302,9 @@ def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
         raise DataError(
             f"{path}: there is no array x, the file has {', '.join(stored) or 'none'}; {SAVEZ_REMEDY}"
         )
+    for name in NAME_ARRAYS:
+        if name in arrays and arrays[name].dtype.kind == "S":
+            arrays[name] = np.char.decode(arrays[name], "utf-8")
     others = [name for name in stored if name not in (*SHARD_ARRAYS, *CLIENT_ARRAYS)]
     for name in others:
         likely = name.lower() if name.lower() in SHARD_ARRAYS else "y" if name.lower() in LABEL_NAMES else ""
@@ -310,6 +315,11 @@ def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
             )
     if others:
         arrays["notes"] = np.array([f"arrays that are left out: {shorten_names(others)}"])
+    if "x_test" in arrays and (arrays["x"].dtype == np.uint8) != (arrays["x_test"].dtype == np.uint8):
+        raise DataError(
+            f"{path}: x is {arrays['x'].dtype} and x_test {arrays['x_test'].dtype}, expected one type: "
+            "only uint8 is divided by 255; store both parts alike"
+        )
     arrays |= _read_channel_names(path, arrays)
     scale = arrays.get("scale")
     if scale is not None and (scale.size != 1 or scale.dtype.kind not in "iuf" or not is_scale(scale.item())):
@@ -346,7 +356,9 @@ def order_channels(
         DataError: a channel is missing.
     """
     if "channels" not in arrays:
-        return dict(arrays)
+        note = f"the channels have no names, and are read in the order {', '.join(channels)[:80]}"
+        notes = [*map(str, arrays.get("notes", ())), note]
+        return {**arrays, "notes": np.array(notes)} if channels else dict(arrays)
     stored = tuple(map(str, arrays["channels"]))
     chosen = channels or tuple(sorted(stored, key=make_natural_key))
     if missing := next((name for name in chosen if name not in stored), None):

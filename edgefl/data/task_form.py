@@ -112,12 +112,26 @@ def find_anomalies(labels: Labels, task: TaskConfig) -> NDArray[np.bool_]:
     return np.isin(labels, task.anomalies) if task.anomalies else labels != 0
 
 
-def _separate_anomalies(shard: Shard, task: TaskConfig) -> Shard:
-    if shard.target_train is not None:
+def check_anomaly_labels(*targets: Array | None) -> None:
+    """Check that the labels of samples say which samples are anomalies.
+
+    Args:
+        targets: labels that are numbers but no classes, see `edgefl.data.forms.split_targets`. None for other
+            samples.
+
+    Raises:
+        DataError: there are such labels.
+    """
+    numbers = [values.ravel() for values in targets if values is not None]
+    if numbers:
         raise DataError(
-            f"the labels y hold {_find_first_number(shard.target_train):g}, expected 0 for a normal sample "
-            "and whole numbers above for anomalies; store such labels, or leave y out"
+            f"the labels y hold {_find_first_number(np.concatenate(numbers)):g}, expected 0 for a normal "
+            "sample and whole numbers above for anomalies; store such labels, or leave y out"
         )
+
+
+def _separate_anomalies(shard: Shard, task: TaskConfig) -> Shard:
+    check_anomaly_labels(shard.target_train, shard.target_test)
     is_anomaly = find_anomalies(shard.y_train, task)
     normal = np.flatnonzero(~is_anomaly)
     if not len(normal):

@@ -266,10 +266,10 @@ def _describe_bounds(samples: SamplesConfig) -> str:
 
 
 def suggest_samples(devices: Mapping[str, Arrays]) -> tuple[SamplesConfig, tuple[str, ...]]:
-    """Return unit, channels and class names that a federation of these devices should state.
+    """Return unit, channels, targets and class names that a federation of these devices should state.
 
     See `suggest_unit` for the unit. Class names are stated if all devices name the same classes in the same
-    order, and channels if all devices with named channels have the same.
+    order, and channels and targets if all devices with names of them have the same.
 
     Args:
         devices: by device name, the stored arrays.
@@ -281,8 +281,15 @@ def suggest_samples(devices: Mapping[str, Arrays]) -> tuple[SamplesConfig, tuple
     lists = {copy_class_names(samples, arrays) for arrays in devices.values()}
     if len(lists) == 1:
         samples = lists.pop()
-    channels = {tuple(map(str, arrays["channels"])) for arrays in devices.values() if "channels" in arrays}
-    return (replace(samples, channels=channels.pop()) if len(channels) == 1 else samples), sentences
+    channels, targets = (
+        {tuple(map(str, arrays[key])) for arrays in devices.values() if key in arrays}
+        for key in ("channels", "targets")
+    )
+    if len(channels) == 1:
+        samples = replace(samples, channels=channels.pop())
+    if len(targets) == 1:
+        samples = replace(samples, targets=targets.pop())
+    return samples, sentences
 
 
 def list_class_names(arrays: Arrays) -> tuple[str, ...]:
@@ -328,8 +335,9 @@ def to_federation_classes(arrays: Arrays, samples: SamplesConfig) -> dict[str, N
     if not samples.classes:
         raise DataError(
             f"the classes of these samples have names ({listed}), the federation has numbers; "
-            "write the names of all classes in order into [samples] of federation.toml, such as classes = "
-            f"[{listed.replace(chr(39), chr(34))}], or store numbers"
+            "store numbers, for anomalies 0 for a normal sample; or, for a classification, write all names "
+            "in order into [samples] of federation.toml, such as classes = "
+            f"[{listed.replace(chr(39), chr(34))}]"
         )
     expected = ", ".join(samples.classes[:20])
     if not names:

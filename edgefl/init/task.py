@@ -224,6 +224,8 @@ def find_task(
             raise DataError(f"{', '.join(finding.devices)}: {finding.text}")
     if len(samples.channels) != shapes[0][-1]:
         samples = replace(samples, channels=())
+    if config.kind != REGRESSION:
+        samples = replace(samples, targets=())
     return replace(task, inspection=inspection, samples_config=samples)
 
 
@@ -312,9 +314,22 @@ def _make_dataset_task(name: str, num_classes: int | None, kind: str | None) -> 
     config = CLASSIFICATION_TASK
     if kind != CLASSIFICATION:
         config = _make_task_config(kind, [dataset.target_train])
+    samples = SamplesConfig()
     shape = dataset.x_train.shape[1:]
+    if name.startswith(NPZ_PREFIX):
+        paths = name.removeprefix(NPZ_PREFIX).split(",")
+        samples, _ = suggest_samples({path: _read_device(path, {}) for path in paths})
+        shape = guess_input_shape(shape)
     outputs = config.count_outputs(shape, num_classes or dataset.num_classes)
-    return _make_task(len(dataset.x_train), shape, outputs, dataset=name, config=config)
+    task = _make_task(
+        len(dataset.x_train),
+        shape,
+        outputs,
+        dataset=name,
+        config=config,
+        are_named=bool(samples.classes),
+    )
+    return replace(task, samples_config=samples)
 
 
 def _read_device(name: str, csv: dict[str, Any]) -> dict[str, NDArray[Any]]:

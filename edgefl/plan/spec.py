@@ -20,7 +20,7 @@ from safetensors.numpy import save as st_save
 from edgefl.errors import ConfigError, PlanError
 from edgefl.system.files import parse_json, write_atomic
 from edgefl.tasks.config import CLASSIFICATION, TaskConfig
-from edgefl.tasks.samples import SamplesConfig
+from edgefl.tasks.samples import NAME_KEYS, SamplesConfig
 from edgefl.types import Array
 
 PLAN_FORMAT = 2
@@ -354,7 +354,7 @@ def read_samples_config(spec: PlanSpec) -> SamplesConfig:
         PlanError: this version of edgefl does not know a setting of the plan, or the names do not fit it.
     """
     try:
-        columns = {key: tuple(spec.samples.get(key, ())) for key in ("channels", "classes")}
+        columns = {key: tuple(spec.samples.get(key, ())) for key in NAME_KEYS}
         samples = SamplesConfig(**{**spec.samples, **columns})
         samples.check_model(tuple(spec.input_shape), spec.num_classes, read_task(spec))
         return samples

@@ -1,11 +1,12 @@
 """Unit and layout of the samples of a federation: `[samples]` of federation.toml, a plan and a model."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from edgefl.errors import ConfigError
-from edgefl.tasks.config import TaskConfig
+from edgefl.tasks.config import REGRESSION, TaskConfig
 
 GREY_SCALE = 255.0
 """What divides the values of an 8-bit picture: its largest grey level."""
@@ -13,6 +14,8 @@ MAX_SAMPLE_VALUE = 1e15
 """Largest scale and largest value. Its square is finite in float32."""
 MIN_SAMPLE_SCALE = 1e-15
 """Smallest scale and smallest largest value. Its inverse is finite in float32."""
+NAME_KEYS = ("channels", "classes", "targets")
+"""Keys whose values are lists of names."""
 SAMPLES_METADATA_NAME = "EDGEFL_SAMPLES"
 """Name of the metadata entry of a model that contains unit and layout of its samples."""
 
@@ -39,6 +42,8 @@ class SamplesConfig:
             empty list names none.
         classes: names of the classes in order, from class 0. A device numbers its labels by these names. An
             empty list means that labels are numbers.
+        targets: names of the numbers to predict in order. A device with CSV data reads the columns of these
+            names. An empty list names none.
     """
 
     scale: float = 0.0
@@ -46,6 +51,7 @@ class SamplesConfig:
     min_value: float = 0.0
     channels: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for key in ("scale", "max_value"):
@@ -60,7 +66,7 @@ class SamplesConfig:
                 f"[samples] min_value is {self.min_value!r}, expected 0 or a number from "
                 f"-{MAX_SAMPLE_VALUE:g} to -{MIN_SAMPLE_SCALE:g}"
             )
-        for key in ("channels", "classes"):
+        for key in NAME_KEYS:
             names = getattr(self, key)
             if not all(isinstance(name, str) and name.strip() == name != "" for name in names):
                 raise ConfigError(
@@ -79,7 +85,8 @@ class SamplesConfig:
             task: the table `[task]`.
 
         Raises:
-            ConfigError: the number of names differs from the channels or the classes of the model.
+            ConfigError: the number of names differs from the channels, the classes or the outputs of the
+                model.
         """
         if self.channels and len(self.channels) != input_shape[-1]:
             raise ConfigError(
@@ -92,24 +99,32 @@ class SamplesConfig:
                 f"[samples] classes names {len(self.classes)}, expected {expected}; change one of them"
             )
 
+        if self.targets and (task.kind != REGRESSION or len(self.targets) != task.outputs):
+            expected = f"{task.outputs}, as outputs of [task]" if task.kind == REGRESSION else "none"
+            raise ConfigError(
+                f"[samples] targets names {len(self.targets)}, expected {expected}; change one of them"
+            )
+
     def as_plan_entry(self) -> dict[str, Any]:
         """Return the table as an entry of a plan. It is empty if nothing is set."""
-        values = {
-            key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()
-        }
+        values = {key: list(value) if isinstance(value, tuple) else value for key, value in self.list_items()}
         return values if any(values.values()) else {}
+
+    def list_items(self) -> Iterator[tuple[str, Any]]:
+        """Yield key and value of the table. Records without targets are those of earlier versions."""
+        yield from ((key, value) for key, value in asdict(self).items() if value or key != "targets")
 
 
 def encode_samples(samples: SamplesConfig) -> bytes:
     """Encode unit and layout as JSON."""
-    return json.dumps(asdict(samples), separators=(",", ":")).encode()
+    return json.dumps(dict(samples.list_items()), separators=(",", ":")).encode()
 
 
 def decode_samples(content: bytes) -> SamplesConfig | None:
     """Decode unit and layout, or return None if the record is missing, damaged or of another version."""
     try:
         values = json.loads(content)
-        names = {key: tuple(values[key]) for key in ("channels", "classes")}
+        names = {key: tuple(values[key]) for key in NAME_KEYS if key in values or key != "targets"}
         return SamplesConfig(**{**values, **names})
     except (ValueError, TypeError, KeyError, ConfigError, RecursionError):
         return None

@@ -12,7 +12,7 @@ import numpy as np
 from edgefl.data.sources import DataSource
 from edgefl.data.sources.options import add_data_options
 from edgefl.data.split import SPLIT_METADATA_NAME, SplitRecord, decode_split
-from edgefl.data.task_form import find_anomalies
+from edgefl.data.task_form import check_anomaly_labels, find_anomalies
 from edgefl.errors import ExportError
 from edgefl.plan.tflite import read_metadata
 from edgefl.system.progress import Progress
@@ -111,7 +111,7 @@ def infer(model: Path, source: DataSource, runtime: str, reference: bool, split:
         "split": split,
         "split_unknown": unknown,
         "digest": checked,
-        **_measure(content, loaded, task, x, y, answers),
+        **_measure(content, loaded, task, x, y, answers, shard.has_labels),
         "latency_ms_median": float(np.median(times)),
         "latency_ms_p90": float(np.percentile(times, 90)),
         "tflite_bytes": len(content),
@@ -124,17 +124,28 @@ def _list_labels(shard: Shard, task: ModelTask | None) -> tuple[Any, Any]:
     if task is None:
         return shard.y_test, shard.y_train
     if task.is_anomaly:
+        check_anomaly_labels(shard.target_train, shard.target_test)
         config = TaskConfig(kind=ANOMALY, anomalies=task.anomalies)
         return find_anomalies(shard.y_test, config), find_anomalies(shard.y_train, config)
+    if not shard.has_labels:
+        raise ExportError(
+            "the samples have no labels y, expected numbers to predict; add y, or for CSV pass --target"
+        )
     if shard.target_train is None:
         return shard.y_test[:, None], shard.y_train[:, None]
     return shard.target_test, shard.target_train
 
 
 def _measure(
-    content: bytes, loaded: LoadedModel, task: ModelTask | None, x: Array, y: Any, answers: Any
+    content: bytes,
+    loaded: LoadedModel,
+    task: ModelTask | None,
+    x: Array,
+    y: Any,
+    answers: Any,
+    has_labels: bool,
 ) -> dict[str, Any]:
-    """Return the figures of the model's task."""
+    """Return the figures of the model's task. Without labels nobody knows which samples are anomalies."""
     if task is None:
         return {"accuracy": measure_accuracy(answers, y)}
     outputs = dequantize_output(loaded, answers)
@@ -147,16 +158,16 @@ def _measure(
     if not task.is_anomaly:
         return {"task": task.kind, **measure_model(task.loss, outputs, targets)}
     if not loaded.scale:
-        return {"task": task.kind, **measure_model(task.loss, outputs, targets, y)}
+        return {"task": task.kind, **measure_model(task.loss, outputs, targets, y if has_labels else None)}
     detector = load_detector(content, loaded)
     scores = detector.score(quantize_input(loaded, x), answers)
-    return {
+    figures = {
         "task": task.kind,
-        **measure_model(task.loss, outputs, targets, y, scores),
+        **measure_model(task.loss, outputs, targets, y if has_labels else None, scores),
         "threshold": detector.threshold,
         "alarms": int(detector.is_alarm(scores).sum()),
-        **measure_detector(detector, scores, y),
     }
+    return figures | measure_detector(detector, scores, y) if has_labels else figures
 
 
 def _format_task_figures(figures: Mapping[str, Any]) -> list[str]:
@@ -168,7 +179,7 @@ def _format_task_figures(figures: Mapping[str, Any]) -> list[str]:
     rates = [
         f"{key.replace('_', ' ')} {figures[key]:.4f}"
         for key in ("false_alarm_rate", "precision", "recall")
-        if figures[key] is not None
+        if figures.get(key) is not None
     ]
     alarms = f"{figures['alarms']} alarms above the threshold {figures['threshold']:,}"
     return [", ".join(shown), ", ".join([alarms, *rates])]

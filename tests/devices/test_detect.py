@@ -6,7 +6,9 @@ import os
 import numpy as np
 import pytest
 
+from devices.detector import Detector, DetectSettings
 from edgefl.data.sources import DataSource
+from edgefl.errors import DataError
 from edgefl.tasks.samples import SamplesConfig
 from edgefl.transport.link import Link, Message
 from edgefl.wire.messages import Anomaly
@@ -182,3 +184,22 @@ def test_figures_without_anomalies_are_strict_json(start, tmp_path):
     assert process.end() == 0, process.err
     figures = decode_strictly(process.out)
     assert figures["recall"] is None and figures["false_alarm_rate"] == 0
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (
+            ["normal", "broken", "normal"],
+            r"classes of these samples have names .* 0 for a normal",
+        ),
+        ([-1, 1, 1], "the labels y hold -1, expected 0 for a normal sample"),
+        ([0, 1], "x has 3 samples and y has 2 labels"),
+    ],
+)
+def test_labels_that_do_not_mark_anomalies_are_refused(labels, message, tmp_path):
+    state = save_detector(tmp_path / "pi-1")
+    np.savez(tmp_path / "new.npz", x=np.ones((3, 2, 2), np.float32), y=np.array(labels))
+    detector = Detector(DetectSettings(state=state, data=DataSource(str(tmp_path / "new.npz"))))
+    with pytest.raises(DataError, match=message):
+        detector.run()

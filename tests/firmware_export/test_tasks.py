@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -177,6 +178,24 @@ def test_infer_measures_the_task(request, name, tmp_path) -> None:
     assert figures["samples"] == 400  # the model has no record of its split
     ran = CliRunner().invoke(infer, arguments)
     assert "R2 " in ran.output and ("alarms above the threshold" in ran.output) == (name == "anomaly")
+
+
+def test_infer_makes_up_no_labels(regression, anomaly, tmp_path) -> None:
+    def run(made: Exported, *options: str, **arrays: Any):
+        np.savez(tmp_path / "shard.npz", **arrays)
+        arguments = [str(made.out / "model.tflite"), "--data", str(tmp_path / "shard.npz"), *options]
+        return CliRunner().invoke(infer, arguments)
+
+    x = np.concatenate([anomaly.stored.x_train, anomaly.stored.x_test])
+    y = np.concatenate([anomaly.stored.y_train, anomaly.stored.y_test])
+    figures = json.loads(run(anomaly, "--json", x=x).stdout)
+    assert figures["alarms"] > 0
+    assert not figures.keys() & {"auc", "precision", "recall", "f1", "false_alarm_rate"}
+    assert "precision" not in run(anomaly, x=x).output
+    refused = run(anomaly, x=x, y=np.where(y, -1, 1))
+    assert "the labels y hold -1, expected 0 for a normal sample" in str(refused.exception)
+    refused = run(regression, x=regression.stored.x_train)
+    assert "no labels y, expected numbers to predict; add y, or for CSV" in str(refused.exception)
 
 
 def test_scores_that_differ_name_the_sample() -> None:

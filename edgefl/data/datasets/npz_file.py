@@ -34,6 +34,7 @@ from edgefl.data.sources.classes import number_text_labels
 from edgefl.data.train_test import split_by_owner
 from edgefl.data.unit import check_unit, list_class_names, to_federation_classes
 from edgefl.errors import DataError
+from edgefl.system.natural_order import make_natural_key
 from edgefl.tasks.samples import SamplesConfig
 from edgefl.types import Array, Labels
 
@@ -111,6 +112,7 @@ def load(
                 has_labels=has_labels,
                 class_names=list_class_names(arrays),
                 channels=list_channels(arrays),
+                group_names=_list_client_names(arrays),
             )
         x_test = read_sample_array(arrays, "_test")
         y_test = read_label_array(arrays, "_test")
@@ -134,6 +136,7 @@ def load(
             has_labels=has_labels,
             class_names=list_class_names(arrays),
             channels=list_channels(arrays),
+            group_names=() if group is None else _list_client_names(arrays),
         )
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
@@ -239,7 +242,19 @@ def _read_clients(arrays: dict[str, NDArray[Any]], part: str, count: int) -> Lab
             f"client{part} is {names.dtype}{list(names.shape)}, expected {count} whole numbers or names, one "
             "per sample"
         )
-    return np.unique(names, return_inverse=True)[1].astype(np.int64)
+    values, numbers = np.unique(names, return_inverse=True)
+    if names.dtype.kind != "U":
+        return numbers.astype(np.int64)
+    order = sorted(range(len(values)), key=lambda index: make_natural_key(str(values[index])))
+    return np.argsort(order)[numbers].astype(np.int64)
+
+
+def _list_client_names(arrays: dict[str, NDArray[Any]]) -> tuple[str, ...]:
+    """Return the names of all clients in the order of their numbers, empty if the file has only numbers."""
+    stored = [arrays[name] for name in npz.CLIENT_ARRAYS if name in arrays]
+    if not stored or any(names.dtype.kind != "U" for names in stored):
+        return ()
+    return tuple(sorted(set(np.concatenate(stored).tolist()), key=make_natural_key))
 
 
 def _number_clients(

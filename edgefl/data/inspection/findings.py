@@ -30,7 +30,7 @@ from edgefl.data.inspection.records import (
 from edgefl.data.npz import read_group_array, read_sample_array
 from edgefl.data.recordings import find_overlapping_rows, find_recordings, join_groups
 from edgefl.data.sources.classes import parse_number
-from edgefl.data.sources.csv_windows import MIN_GROWING_SHARE, MIN_GROWING_STEPS
+from edgefl.data.sources.csv_windows import MAX_INTERVAL_RATIO, MIN_GROWING_SHARE, MIN_GROWING_STEPS
 from edgefl.data.unit import BLOCK_ROWS
 from edgefl.system.format import shorten_names
 
@@ -39,7 +39,6 @@ MIN_WINDOW_ROWS = 16
 RECOMMENDED_SAMPLES = 20
 RECOMMENDED_CLASS_SAMPLES = 5
 MAX_GROWING_WINDOWS = 256
-MAX_INTERVAL_RATIO = 1.5
 MAX_SCALE_RATIO = 5.0
 """Values of devices in one unit vary less differently. 1 g is 9.81 m/s^2."""
 PLACEHOLDERS = ("none", "null", "na", "-", "?", "unlabelled", "unlabeled", "undefined")
@@ -386,6 +385,12 @@ def compare_channels(devices: Mapping[str, Arrays]) -> list[SampleFinding]:
             f"{', '.join(next(iter(names.values())))}"
         )
         return [SampleFinding(kind="channel-names", severity=WARNING, devices=tuple(names), text=text)]
+    if names and (unnamed := tuple(name for name in devices if name not in names)):
+        text = (
+            f"the channels of {', '.join(unnamed)[:80]} have no names; their order may differ from "
+            f"{', '.join(next(iter(names.values())))[:80]}; add the array channel_names"
+        )
+        return [SampleFinding(kind="channel-names", severity=WARNING, devices=unnamed, text=text)]
     return []
 
 

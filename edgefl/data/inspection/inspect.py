@@ -42,7 +42,14 @@ from edgefl.data.inspection.records import (
     ValueRange,
 )
 from edgefl.data.npz import make_samples
-from edgefl.data.sources.csv_windows import COUNTS_ROWS, LEAVE_OUT_REMEDY, NO_NAME, NO_NUMBER, PAUSE_REMEDY
+from edgefl.data.sources.csv_windows import (
+    COUNTS_ROWS,
+    LEAVE_OUT_REMEDY,
+    NO_NAME,
+    NO_NUMBER,
+    PAUSE_REMEDY,
+    RATE_REMEDY,
+)
 from edgefl.data.split import SplitRecord
 from edgefl.data.unit import (
     BLOCK_ROWS,
@@ -57,7 +64,7 @@ from edgefl.types import Array, Labels
 
 MAX_CLASS_EXAMPLES = 10
 MAX_OUTLIER_EXAMPLES = 6
-DOUBTFUL_COLUMNS = (COUNTS_ROWS, NO_NAME, NO_NUMBER, LEAVE_OUT_REMEDY, PAUSE_REMEDY)
+DOUBTFUL_COLUMNS = (COUNTS_ROWS, NO_NAME, NO_NUMBER, LEAVE_OUT_REMEDY, PAUSE_REMEDY, RATE_REMEDY)
 """Parts of a note on columns at which the owner should look."""
 
 

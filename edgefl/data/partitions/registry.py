@@ -1,6 +1,6 @@
 """Partitions by name, with their options and sources, and functions that apply a partition to a data set."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from edgefl.data.partitions.task_clusters import tasks
 from edgefl.data.train_test import merge_scattered_labels
 from edgefl.errors import ConfigError, DataError
 from edgefl.rng import derive_rng
+from edgefl.system.natural_order import make_natural_key
 from edgefl.types import Shard
 
 
@@ -121,7 +122,7 @@ def make_client_partitions(
     if not entry.needs_classes:
         view = _merge_numbers(view)
     parts = entry.divide(view, config.num_clients, derive_rng(seed, 0, "partition"), **options)
-    client_ids = config.client_ids or make_client_ids(config.num_clients)
+    client_ids = _list_client_ids(dataset, config, parts)
     client_partitions = dict(zip(client_ids, parts, strict=True))
     for client_id, client_partition in client_partitions.items():
         for part, indices in (
@@ -134,6 +135,29 @@ def make_client_partitions(
                     f"{config.name!r}"
                 )
     return client_partitions
+
+
+def _list_client_ids(
+    dataset: Dataset, config: PartitionConfig, parts: Sequence[ClientPartition]
+) -> Sequence[str]:
+    """Return the id of each part. A group that has the name of a client belongs to this client.
+
+    Raises:
+        ConfigError: some of the groups have the name of a client, and others have not.
+    """
+    client_ids = config.client_ids or make_client_ids(config.num_clients)
+    if config.name != "group" or dataset.group_train is None or not dataset.group_names:
+        return client_ids
+    names = [dataset.group_names[dataset.group_train[part.train[0]]] for part in parts]
+    if set(names) == set(client_ids):
+        return names
+    if common := sorted(set(names) & set(client_ids), key=make_natural_key):
+        raise ConfigError(
+            f"the samples have the clients {', '.join(names[:20])}, and client_ids of [partition] has "
+            f"{', '.join(client_ids[:20])}, expected the same names, or none in common such as {common[0]}; "
+            "correct client_ids"
+        )
+    return client_ids
 
 
 def _merge_numbers(view: LabelView) -> LabelView:

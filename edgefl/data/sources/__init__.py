@@ -183,14 +183,19 @@ def read_source(source: DataSource, samples: SamplesConfig | None = None) -> dic
 
     Args:
         source: the source.
-        samples: unit and layout of the federation, whose channels are read. None without a federation.
+        samples: unit and layout of the federation, whose channels and targets are read. None without a
+            federation.
 
     Raises:
-        DataError: the source is missing or cannot be read, or lacks a channel of the federation.
+        DataError: the source is missing or cannot be read, or lacks a channel or a target of the federation.
     """
     channels = () if samples is None else samples.channels
     if source.window and channels:
-        source = _choose_federation_channels(source, channels)
+        _check_federation_columns(source, "--channels", source.channels, channels)
+        source = replace(source, channels=channels)
+    if source.window and samples is not None and samples.targets and not source.label:
+        _check_federation_columns(source, "--target", source.target, samples.targets)
+        source = replace(source, target=samples.targets)
     path = Path(source.data)
     # Only the required reader is imported, because a board has little memory.
     if source.is_function:
@@ -213,13 +218,15 @@ def read_source(source: DataSource, samples: SamplesConfig | None = None) -> dic
     return arrays if source.window else order_channels(arrays, channels, source.data)
 
 
-def _choose_federation_channels(source: DataSource, channels: tuple[str, ...]) -> DataSource:
-    if source.channels and set(source.channels) != set(channels):
+def _check_federation_columns(
+    source: DataSource, option: str, requested: tuple[str, ...], names: tuple[str, ...]
+) -> None:
+    """Raise DataError if the owner of CSV data names other columns than the federation."""
+    if requested and set(requested) != set(names):
         raise DataError(
-            f"{source.data}: --channels is {', '.join(source.channels)}, the federation has "
-            f"{', '.join(channels)}; leave --channels out"
+            f"{source.data}: {option} is {', '.join(requested)}, the federation has {', '.join(names)}; leave "
+            f"{option} out"
         )
-    return replace(source, channels=channels)
 
 
 def load_samples(

@@ -132,6 +132,11 @@ def number_text_labels(arrays: Mapping[str, NDArray[Any]], folder: Path) -> dict
         raise DataError(f"the labels are no texts in UTF-8: {error}; store them as y.astype(str)") from error
     if not texts:
         return dict(arrays)
+    if others := [part for part in ("y", "y_test") if part in arrays and part not in texts]:
+        raise DataError(
+            f"{next(iter(texts))} holds texts and {others[0]} {arrays[others[0]].dtype}, expected names or "
+            "numbers in both; store the labels of both parts alike"
+        )
     labels = {part: [text.strip() for text in values.tolist()] for part, values in texts.items()}
     numbers, names = number_classes([text for values in labels.values() for text in values], folder)
     numbered = {

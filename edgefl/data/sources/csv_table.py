@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TextIO
 
@@ -17,6 +17,10 @@ from edgefl.data.sources.windows import FLOAT32_MAX, find_epoch_unit
 from edgefl.errors import DataError
 
 MAX_COLUMNS = 4096
+HEAD_ROWS = 4096
+"""Number of rows that a column's kind is judged by."""
+MAX_SPACING_RATIO = 1.05
+"""Names such as 350.5, 351, 351.5 are positions of a spectrum. Readings have no such equal distances."""
 SEPARATORS = ",;\t"
 BYTE_ORDER_MARK = "\ufeff"
 BLANKS = SEPARATORS + " \r\n"
@@ -63,6 +67,7 @@ class CsvTable:
         unnamed: the columns without a name in the file.
         numbers: values of the columns of numbers by name, four bytes per value. Channels and targets are
             among them.
+        heads: the first `HEAD_ROWS` values of the same columns, with all digits.
         texts: the first text of each column that holds text, and where it is.
         labels: number of the label of each row, an index into all label names of the source. Empty without
             labels.
@@ -75,6 +80,7 @@ class CsvTable:
     header: tuple[str, ...]
     unnamed: tuple[str, ...]
     numbers: "dict[str, array[float]]" = field(default_factory=dict)
+    heads: "dict[str, array[float]]" = field(default_factory=dict)
     texts: dict[str, tuple[str, str]] = field(default_factory=dict)
     labels: "array[int]" = field(default_factory=lambda: array("i"))
     incomplete: list[int] = field(default_factory=list)
@@ -135,16 +141,19 @@ class _TableReader:
             stated = match or stated
             first = file.readline()
             skipped += 1
-        separator = stated[1] if stated else _find_separator(first)
+        second = file.readline()
+        separator = stated[1] if stated else _find_separator(first, second)
         self._is_decimal_comma = separator != ","
         # The lines of a quoted header cell end in the file, so that both are one stream
-        rows = csv.reader(chain([first], file), delimiter=separator, skipinitialspace=True, strict=True)
+        lines = chain([first, second], file)
+        rows = csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=True)
         table = self._read_header(next(rows, []))
         header = table.header
         required = (*filter(None, (request.label,)), *request.targets)
         self._check_header(header, (*required, *request.channels))
         fixed = (*request.targets, *request.channels)
         table.numbers = {name: array("f") for name in dict.fromkeys(fixed)}
+        table.heads = {name: array("d") for name in table.numbers}
         table.texts = {name: text for name, text in texts.items() if name in header}
         watched = [
             (index, name)
@@ -180,7 +189,10 @@ class _TableReader:
                     values.append(0.0)
                     is_complete = False
                 else:
-                    values.append(self._parse(where, name, cell))
+                    value = self._parse(where, name, cell)
+                    values.append(value)
+                    if table.num_rows < HEAD_ROWS:
+                        table.heads[name].append(value)
             if watched:
                 watched = [(index, name) for index, name in watched if name not in table.numbers]
             if not is_complete:
@@ -263,11 +275,13 @@ class _TableReader:
         else:
             table.numbers[name] = array("f", [0.0] * table.num_rows)
             table.incomplete = list(range(table.num_rows))
-            table.numbers[name].append(self._parse(where, name, cell))
+            value = self._parse(where, name, cell)
+            table.numbers[name].append(value)
+            table.heads[name] = array("d", [value])
 
     def _parse(self, where: str, column: str, cell: str) -> float:
         try:
-            value = float(cell)
+            value = _to_float(cell)
             if "." in cell:
                 self._points.setdefault(column, cell.strip())
         except ValueError:
@@ -299,23 +313,38 @@ class _TableReader:
             )
 
 
-def _find_separator(line: str) -> str:
-    """Return the separator that occurs most in a header, a comma if there is none."""
-    unquoted = QUOTED.sub("", line)
-    return max(SEPARATORS, key=unquoted.count)
+def _find_separator(header: str, row: str) -> str:
+    """Return the separator of a file by its first two lines.
+
+    A tab or a semicolon that both lines have equally often is the separator, whatever commas are in numbers
+    and in names such as "time, s". Otherwise it is the one that occurs most in the header, a comma if there
+    is none.
+    """
+    header, row = (QUOTED.sub("", line) for line in (header, row))
+    for separator in "\t;":
+        if header.count(separator) == row.count(separator) > 0:
+            return separator
+    return max(SEPARATORS, key=header.count)
 
 
 def _find_reading(header: Sequence[str]) -> str:
     """Return the first number of a header that seems to be a row of readings, or "".
 
-    Columns may have numbers as names: positions such as 0, 1, 2, or at least four growing ones such as wave
-    lengths.
+    Columns may have numbers as names: positions from 0 or 1 such as 0, 1, 2, or at least four growing ones
+    such as wave lengths.
     """
     cells = [cell for cell in header if _is_number(cell)]
     numbers = [float(cell.replace(",", ".")) for cell in cells]
-    is_growing = all(low < high for low, high in zip([-0.5, *numbers], numbers, strict=False))
-    are_positions = all(number.is_integer() for number in numbers)
-    return cells[0] if cells and not (is_growing and (are_positions or len(cells) > 3)) else ""
+    steps = [high - low for low, high in pairwise(numbers)]
+    are_positions = numbers[:1] in ([0.0], [1.0]) and all(step == 1 for step in steps)
+    are_whole = all(number.is_integer() for number in numbers)
+    is_spectrum = (
+        len(numbers) > 3
+        and numbers[0] >= 0
+        and min(steps) > 0
+        and (are_whole or max(steps) <= MAX_SPACING_RATIO * min(steps))
+    )
+    return cells[0] if cells and not (are_positions or is_spectrum) else ""
 
 
 def _is_unnamed(cell: str) -> bool:
@@ -326,9 +355,16 @@ def _is_empty(cell: str) -> bool:
     return cell.strip().lower() in EMPTY_TEXTS
 
 
+def _to_float(cell: str) -> float:
+    """Return the number in a cell. Unlike Python, a file means a text by 1_0."""
+    if "_" in cell:
+        raise ValueError(cell)
+    return float(cell)
+
+
 def _is_number(cell: str) -> bool:
     try:
-        return math.isfinite(float(cell))
+        return math.isfinite(_to_float(cell))
     except ValueError:
         return bool(DECIMAL_COMMA.fullmatch(cell))
 
@@ -336,7 +372,7 @@ def _is_number(cell: str) -> bool:
 def parse_time(cell: str) -> float:
     """Return the seconds of a time since 1970 or of an ISO 8601 date with time, or NaN for another cell."""
     try:
-        value = float(cell)
+        value = _to_float(cell)
         unit = find_epoch_unit(value, value)
         return value / unit if unit else math.nan
     except ValueError:

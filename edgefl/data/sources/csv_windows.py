@@ -30,11 +30,17 @@ LEAVE_OUT_REMEDY = "name the other columns in --channels to leave it out"
 """A part of the note on a channel that is probably none."""
 PAUSE_REMEDY = "windows join the rows around them: write one file for each recording, sorted by time"
 """A part of the note on times."""
+RATE_REMEDY = "a window has another length in time: record at one rate"
+"""A part of the note on files with different rates."""
+MAX_INTERVAL_RATIO = 1.5
+"""Readings of one rate have usual times between rows within this factor."""
 PAUSE_FACTOR = 10.0
 """A pause is this many times as long as the usual time between two rows."""
 MAX_USUAL_UNITS = 2.5
 """A pause is longer than this many units of the clock."""
 MIN_GROWING_STEPS = 8
+MIN_ROWS_PER_PART = 8
+"""Minimum mean number of rows with the same value, if a column numbers parts of a recording."""
 MIN_GROWING_SHARE = 0.9
 """A column with this share of steps above 0 is a time or a counter, which may begin again."""
 
@@ -49,10 +55,11 @@ def read_csv_windows(source: DataSource) -> dict[str, NDArray[Any]]:
 
     Returns:
         `x`, shape (n, window, channels), float32. With a label column, `y`, shape (n,), int64. With target
-        columns, `target`, shape (n, columns), float32. `recording`, the number of the file of each window.
-        `first_row`, the first row of each window in its file. `class_names`, if labels are names: see
-        `number_classes`. `channels`, the names of the channels, and `columns`, the same in the order of the
-        header. `interval`, the usual time between two rows in seconds, if there is a column of times.
+        columns, `target`, shape (n, columns), float32, and `targets`, their names. `recording`, the number of
+        the file of each window. `first_row`, the first row of each window in its file. `class_names`, if
+        labels are names: see `number_classes`. `channels`, the names of the channels, and `columns`, the same
+        in the order of the header. `interval`, the usual time between two rows in seconds, if there is a
+        column of times.
         `notes`, sentences on how the columns were read.
 
     Raises:
@@ -91,19 +98,26 @@ def read_csv_windows(source: DataSource) -> dict[str, NDArray[Any]]:
         for name in list_columns(table, request):
             if name not in first.header:
                 left_out[name] = f"not in {files[0].name}"
-    shown = channels if source.channels else [_describe_channel(first, name) for name in channels]
+    shown = channels if source.channels else [_describe_channel(tables, name) for name in channels]
     note = f"channels {', '.join(shown)}"
     notes = [f"{note}; {_describe_left_out(left_out)}" if left_out else note]
     if others:
         notes.append(f"files and folders that are no .csv file are left out: {shorten_names(others)}")
-    clocks = [_measure_clock(table) for table in tables if table.time]
-    if sentence := _describe_pauses(first.time, [clock for clock in clocks if clock is not None]):
+    clocks = {
+        file.name: clock
+        for file, table in zip(files, tables, strict=True)
+        if table.time and (clock := _measure_clock(table))
+    }
+    if sentence := _describe_pauses(first.time, list(clocks.values())):
         notes.append(sentence)
-    intervals = [clock.interval for clock in clocks if clock is not None]
+    intervals = {name: clock.interval for name, clock in clocks.items()}
+    if sentence := _describe_rates(intervals):
+        notes.append(sentence)
     columns = [name for name in first.header if name in channels]
     return {
-        **({"interval": np.asarray(np.median(intervals))} if intervals else {}),
+        **({"interval": np.asarray(np.median(list(intervals.values())))} if intervals else {}),
         **_cut_tables(path, folder, source, tables, channels, names, notes),
+        **({"targets": np.array(source.target)} if source.target else {}),
         "channels": np.array(channels),
         "columns": np.array(columns),
         "notes": np.array(notes),
@@ -158,12 +172,21 @@ def _describe_pauses(name: str, clocks: Sequence[RowClock]) -> str:
     return f"the times in {name} have {' and '.join(parts)}; {PAUSE_REMEDY}" if parts else ""
 
 
+def _describe_rates(intervals: Mapping[str, float]) -> str:
+    low, high = (choose(intervals, key=lambda name: intervals[name], default="") for choose in (min, max))
+    if not intervals or intervals[high] <= MAX_INTERVAL_RATIO * intervals[low]:
+        return ""
+    return (
+        f"rows are {intervals[low]:.3g} s apart in {low} and {intervals[high]:.3g} s in {high}; {RATE_REMEDY}"
+    )
+
+
 def _choose_channels(table: CsvTable, request: ColumnRequest) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the channels of a table in order, and the reason for each column that is left out."""
     left_out = {}
     channels = []
     for name in list_columns(table, request):
-        values = np.frombuffer(table.numbers[name], np.float32) if name in table.numbers else None
+        values = np.frombuffer(table.heads[name], np.float64) if name in table.heads else None
         if request.channels:
             if name not in request.channels:
                 left_out[name] = "not requested"
@@ -171,7 +194,7 @@ def _choose_channels(table: CsvTable, request: ColumnRequest) -> tuple[tuple[str
             left_out[name] = _describe_text(table.texts[name][0]) if name in table.texts else "empty"
         elif name in table.unnamed:
             left_out[name] = f"no name, {COUNTS_ROWS}" if _counts_rows(values) else NO_NAME
-        elif find_epoch_unit(float(values.min()), float(values.max())):
+        elif find_epoch_unit(float(np.median(values)), float(values.max())):  # a clock may be set late
             left_out[name] = "time since 1970"
         else:
             channels.append(name)
@@ -187,22 +210,23 @@ def _describe_left_out(left_out: Mapping[str, str]) -> str:
     return f"left out: {', '.join(f'{name} ({reason})' for name, reason in left_out.items())}"
 
 
-def _describe_channel(table: CsvTable, name: str) -> str:
-    values = np.frombuffer(table.numbers[name], np.float32)
-    labels = np.frombuffer(table.labels, np.intc)
+def _describe_channel(tables: Sequence[CsvTable], name: str) -> str:
+    heads = [np.frombuffer(table.heads[name], np.float64) for table in tables]
+    steps = np.concatenate([np.diff(head) for head in heads])
+    values = np.concatenate([np.frombuffer(table.numbers[name], np.float32) for table in tables])
+    labels = np.concatenate([np.frombuffer(table.labels, np.intc) for table in tables])
     reason = ""
-    if _counts_rows(values):
+    if all(_counts_rows(head) for head in heads):
         reason = COUNTS_ROWS
-    elif _is_growing(values):
+    elif len(steps) >= MIN_GROWING_STEPS and (steps > 0).mean() >= MIN_GROWING_SHARE:
         reason = "grows like a time or a counter"
+    elif len(steps) >= MIN_GROWING_STEPS and (steps < 0).mean() >= MIN_GROWING_SHARE:
+        reason = "falls like a countdown"
     elif _has_value_per_label(values, labels):
         reason = "has one value for each label"
+    elif _has_label_per_value(values, labels):
+        reason = "has one label for each of its values"
     return f"{name} ({reason}; {LEAVE_OUT_REMEDY})" if reason else name
-
-
-def _is_growing(values: NDArray[np.float32]) -> bool:
-    steps = np.diff(values)
-    return len(steps) >= MIN_GROWING_STEPS and bool((steps > 0).mean() >= MIN_GROWING_SHARE)
 
 
 def _has_value_per_label(values: NDArray[np.float32], labels: NDArray[np.intc]) -> bool:
@@ -211,7 +235,16 @@ def _has_value_per_label(values: NDArray[np.float32], labels: NDArray[np.intc]) 
     return all(low == high for low, high in ranges) and len(set(ranges)) > 1
 
 
-def _counts_rows(values: NDArray[np.float32]) -> bool:
+def _has_label_per_value(values: NDArray[np.float32], labels: NDArray[np.intc]) -> bool:
+    """Return whether a column numbers parts with one label each, such as sessions."""
+    if not len(labels) or (labels == labels[0]).all() or (values != np.round(values)).any():
+        return False
+    numbers, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+    rows_per_value = len(values) / len(numbers)
+    return rows_per_value >= MIN_ROWS_PER_PART and bool((labels == labels[first][inverse]).all())
+
+
+def _counts_rows(values: NDArray[np.float64]) -> bool:
     return len(values) > 1 and bool((np.diff(values) == 1).all())
 
 

@@ -416,7 +416,7 @@ def test_devices_with_other_forms_of_labels_are_found() -> None:
         ("channel-names", ERROR, [CHANNELS, {**CHANNELS, "channels": np.array(["ax", "gx"])}]),
         ("channel-names", WARNING, [CHANNELS, {**CHANNELS, "columns": np.array(["az", "ax"])}]),
         ("channel-names", None, [CHANNELS, CHANNELS]),
-        ("channel-names", None, [CHANNELS, {}]),
+        ("channel-names", WARNING, [CHANNELS, {}]),
         ("rates", WARNING, [{"interval": np.asarray(0.02)}, {"interval": np.asarray(0.04)}]),
         ("rates", None, [{"interval": np.asarray(0.02)}, {"interval": np.asarray(0.025)}, {}]),
     ],

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.data.datasets.npz_file import load as load_npz
-from edgefl.data.npz import load_shard, make_samples, make_shard, save_shard
-from edgefl.data.sources import load_samples, make_source, read_source
+from edgefl.data.npz import list_channels, load_shard, make_samples, make_shard, save_shard
+from edgefl.data.sources import DataSource, load_samples, make_source, read_source
 from edgefl.data.split import RULES, SplitRecord, decode_split, encode_split
 from edgefl.data.unit import list_class_names
 from edgefl.errors import DataError
@@ -356,3 +356,34 @@ def test_samples_with_more_classes_than_the_federation_are_refused(labels) -> No
     assert make_shard(arrays, "pi-1", num_classes=6).num_classes == 6
     with pytest.raises(DataError, match=r"pi-1: the samples have 5 classes, .* the federation has 4"):
         make_shard(arrays, "pi-1", num_classes=4)
+
+
+def test_parts_of_other_kinds_are_refused(tmp_path: Path) -> None:
+    x = np.arange(40.0).reshape(20, 2)
+    for arrays, error in (
+        (
+            {"y_test": np.array(["walk", "run"] * 10)},
+            "y_test holds texts and y int64, expected names or numbers",
+        ),
+        (
+            {"x": x.astype(np.uint8), "y_test": np.arange(20) % 2},
+            "x is uint8 and x_test float64, expected one",
+        ),
+    ):
+        np.savez(tmp_path / "a.npz", **{"x": x, "y": np.arange(20) % 2, "x_test": x, **arrays})
+        with pytest.raises(DataError, match=error):
+            make_shard(read_source(DataSource(str(tmp_path / "a.npz"))), "a.npz")
+
+
+def test_names_may_be_bytes(tmp_path: Path) -> None:
+    names = {"class_names": np.array([b"run", b"sit"]), "channel_names": np.array([b"ay", b"ax"])}
+    np.savez(tmp_path / "a.npz", x=np.zeros((4, 2)), y=np.arange(4) % 2, **names)
+    arrays = read_source(DataSource(str(tmp_path / "a.npz")))
+    assert list_class_names(arrays) == ("run", "sit")
+    assert list_channels(arrays) == ("ax", "ay")
+
+
+def test_channels_without_names_are_read_in_the_order_of_the_federation_with_a_note(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros((4, 2)), y=np.arange(4) % 2)
+    arrays = read_source(DataSource(str(tmp_path / "a.npz")), SamplesConfig(channels=("ax", "ay")))
+    assert arrays["notes"].tolist() == ["the channels have no names, and are read in the order ax, ay"]

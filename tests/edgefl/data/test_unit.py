@@ -11,7 +11,8 @@ from edgefl.data.unit import (
     suggest_unit,
     to_federation_classes,
 )
-from edgefl.errors import DataError
+from edgefl.errors import ConfigError, DataError
+from edgefl.tasks.config import TaskConfig
 from edgefl.tasks.samples import SamplesConfig, decode_samples, encode_samples
 
 RNG = np.random.default_rng(5)
@@ -164,7 +165,7 @@ def test_labels_are_numbered_by_the_names_of_the_federation() -> None:
         (
             ["run", "sit"],
             (),
-            r"have names \('run', 'sit'\), the federation has numbers; write the names",
+            r"have names \('run', 'sit'\), the federation has numbers; store numbers",
         ),
         ([], ("run", "sit"), r"have numbers, the federation has names \(run, sit\)"),
         (["run", "fly"], ("run", "sit"), "'fly' of these samples is unknown, the federation has run, sit"),
@@ -187,3 +188,19 @@ def test_damaged_record_of_a_model_is_ignored(content) -> None:
 def test_record_of_a_model_is_read_back() -> None:
     samples = SamplesConfig(scale=255, max_value=1, channels=("ax", "ay"), classes=("run", "sit"))
     assert decode_samples(encode_samples(samples)) == samples
+
+
+@pytest.mark.parametrize(
+    ("task", "error"),
+    [
+        (TaskConfig(), "targets names 2, expected none"),
+        (TaskConfig(kind="regression", outputs=3), "targets names 2, expected 3, as outputs of .task."),
+    ],
+)
+def test_names_of_targets_fit_the_task(task, error) -> None:
+    samples = SamplesConfig(targets=("watt", "volt"))
+    samples.check_model((16, 1), 2, TaskConfig(kind="regression", outputs=2))
+    with pytest.raises(ConfigError, match=error):
+        samples.check_model((16, 1), 2, task)
+    assert decode_samples(encode_samples(samples)) == samples
+    assert b"targets" not in encode_samples(SamplesConfig(scale=255))

@@ -377,6 +377,19 @@ def test_columns_of_a_csv_file_become_targets(
     assert "--data a.csv --window 16 --target watt" in capsys.readouterr().out
     config = load_config(working_directory / "federation.toml")
     assert (config.task.kind, config.model.input_shape) == (REGRESSION, (16, 1))
+    assert config.samples.targets == ("watt",)
+
+
+def test_npz_file_of_several_clients_states_its_unit_and_class_names(working_directory: Path) -> None:
+    rng = np.random.default_rng(1)
+    x, y = rng.integers(0, 256, (60, 12, 12)).astype(np.float32), np.array(["cat", "dog"] * 30)
+    np.savez("all.npz", x=x, y=y, client=np.repeat(["a", "b"], 30))
+    assert cli.run_command(["init", "--yes", "--data", "npz:all.npz"]) == 0
+    config = load_config(working_directory / "federation.toml")
+    assert (config.samples.scale, config.samples.classes) == (255, ("cat", "dog"))
+    assert config.model.input_shape == (12, 12, 1)
+    data = load_data(config.data, config.seed, samples=config.samples)
+    assert data.class_names == ("cat", "dog") and data.x_train.max() <= 1
 
 
 def test_input_shape_replaces_the_data_of_every_task(working_directory: Path) -> None:

@@ -9,7 +9,8 @@ from edgefl.data import load_data, load_dataset, make_client_partitions, make_sh
 from edgefl.data.datasets.held_out import hold_out_last
 from edgefl.data.npz import load_shard, read_shard
 from edgefl.data.unit import list_class_names
-from edgefl.errors import DataError
+from edgefl.errors import ConfigError, DataError
+from edgefl.tasks.samples import SamplesConfig
 from edgefl.types import Shard
 from tests.support.sample_files import SAMPLE_FILES, windows_of
 
@@ -38,6 +39,40 @@ def test_last_samples_of_each_client_are_held_out(tmp_path: Path) -> None:
     assert data.group_train is not None and np.bincount(data.group_train).tolist() == [7, 7]
     np.testing.assert_allclose(data.x_test[:, 0] * 255, range(14, 20), rtol=1e-6)
     assert len(make_client_partitions(data, PartitionConfig("group", 2), 1)) == 2
+
+
+def make_named_clients(path: Path) -> str:
+    """Write 12 samples of each of three clients, with the number of the client as their value."""
+    numbers = np.repeat([1, 2, 10], 12)
+    x = numbers[:, None] + np.linspace(0, 0.1, 36)[:, None]
+    return write(path, x=x, y=np.arange(36) % 2, client=np.array([f"pi-{number}" for number in numbers]))
+
+
+@pytest.mark.parametrize("ids", [(), ("pi-1", "pi-2", "pi-10"), ("pi-10", "pi-1", "pi-2")])
+def test_clients_of_a_file_have_their_own_samples(ids: tuple[str, ...], tmp_path: Path) -> None:
+    data = load_dataset(make_named_clients(tmp_path / "a.npz"))
+    shards = make_shards(data, PartitionConfig("group", 3, client_ids=ids), 1)
+    means = {name: round(float(shard.x_train.mean())) for name, shard in shards.items()}
+    assert means == {"pi-1": 1, "pi-2": 2, "pi-10": 10} if ids else list(means.values()) == [1, 2, 10]
+
+
+def test_ids_that_are_clients_of_a_file_only_in_part_are_refused(tmp_path: Path) -> None:
+    data = load_dataset(make_named_clients(tmp_path / "a.npz"))
+    ids = ("pi-1", "pi-2", "pi-3")
+    with pytest.raises(
+        ConfigError, match=r"clients pi-1, pi-2, pi-10, and client_ids .* has pi-1, pi-2, pi-3"
+    ):
+        make_client_partitions(data, PartitionConfig("group", 3, client_ids=ids), 1)
+    others = make_client_partitions(data, PartitionConfig("group", 3, client_ids=("a", "b", "c")), 1)
+    assert list(others) == ["a", "b", "c"]
+
+
+def test_chosen_classes_and_class_names_of_the_federation_exclude_each_other(tmp_path: Path) -> None:
+    names = np.array(list("abcd"))
+    path = write(tmp_path / "a.npz", x=np.zeros((20, 2)), y=names[np.arange(20) % 4])
+    config = DataConfig(path, options={"classes": [3, 1]})
+    with pytest.raises(DataError, match=r"classes = \[3, 1\] of \[data\] .* \[samples\] names a, b, c, d"):
+        load_data(config, 1, samples=SamplesConfig(classes=tuple("abcd")))
 
 
 def test_last_samples_are_held_out_without_clients_and_recordings(tmp_path: Path) -> None:

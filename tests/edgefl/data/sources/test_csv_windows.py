@@ -247,6 +247,23 @@ NUMBERED = [f"{0.5 * i:.2f},{-i / 4},{'ab'[i % 2]}" for i in range(6)]
         ),
         ("ax,ay,label,", [f"{row}," for row in NUMBERED], "channels ax, ay; left out: column 4 (empty)"),
         ("ch10,ch9,label", NUMBERED, "channels ch9, ch10"),
+        (
+            "ms,ax,label",
+            [f"{400_000_000 + 20 * i},{i % 2},a" for i in range(12)],
+            "ms (grows like a time or a counter;",
+        ),
+        ("left,ax,label", [f"{900 - i},{i % 2},a" for i in range(12)], "left (falls like a countdown;"),
+        (
+            "session,ax,label",
+            [f"{i // 8},{i % 3},{'ab'[i // 8 % 2]}" for i in range(32)],
+            "channels ax, session (has one label for each of its values;",
+        ),
+        (
+            "t,ax,label",
+            [f"{i if i < 3 else 1_764_000_000 + i},{i % 2},a" for i in range(12)],
+            "channels ax; left out: t (time since 1970)",
+        ),
+        ("id,ax,label", [f"1_{i},{i % 2},a" for i in range(6)], "left out: id (text such as '1_0')"),
     ],
 )
 def test_one_line_says_which_columns_became_channels(tmp_path, header, rows, line) -> None:
@@ -254,6 +271,25 @@ def test_one_line_says_which_columns_became_channels(tmp_path, header, rows, lin
     (note,) = notes(tmp_path / "a.csv")
     assert line in note
     assert notes(tmp_path / "a.csv", channels=(header.split(",")[1],))[0].startswith("channels ")
+
+
+def test_columns_are_judged_over_all_files(tmp_path) -> None:
+    """Each file has one activity, and the first one is short."""
+    for number, (name, rows) in enumerate((("a", 8), ("b", 30))):
+        lines = [f"{20 * i},{i % 2},{number},{name}" for i in range(rows)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["time,ax,activity_id,label", *lines]))
+    (note,) = notes(tmp_path)
+    assert "activity_id (has one value for each label;" in note
+    assert "time (grows like a time or a counter;" in note
+
+
+def test_files_with_other_rates_are_named(tmp_path) -> None:
+    for name, step in (("a", 20), ("b", 10), ("c", 21)):
+        lines = [f"{1_764_000_000_000 + step * i},{i % 2},a" for i in range(20)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["t,ax,label", *lines]))
+    sentence = notes(tmp_path)[1]
+    assert sentence.startswith("rows are 0.01 s apart in b.csv and 0.021 s in c.csv;")
+    assert sentence.endswith("record at one rate")
 
 
 def test_files_have_the_same_channels_whatever_the_order_of_their_columns(tmp_path) -> None:
@@ -278,6 +314,20 @@ def test_channels_of_the_federation_decide_columns_and_order(tmp_path) -> None:
         read_source(own, SamplesConfig(channels=("az", "ax")))
 
 
+def test_targets_of_the_federation_decide_columns_and_order(tmp_path) -> None:
+    (tmp_path / "a.csv").write_text("volt,ax,watt\n1,2,9\n3,4,8\n")
+    federation = SamplesConfig(targets=("watt", "volt"))
+    for target in ((), ("volt", "watt")):
+        arrays = read_source(make_source(str(tmp_path / "a.csv"), window=2, target=target), federation)
+        assert arrays["target"].tolist() == [[8, 3]]
+        assert (arrays["targets"].tolist(), arrays["channels"].tolist()) == (["watt", "volt"], ["ax"])
+    own = make_source(str(tmp_path / "a.csv"), window=2, target=("volt",))
+    with pytest.raises(
+        DataError, match="--target is volt, the federation has watt, volt; leave --target out"
+    ):
+        read_source(own, federation)
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -289,6 +339,7 @@ def test_channels_of_the_federation_decide_columns_and_order(tmp_path) -> None:
         "sep=|\nax|ay|label\n0,5|-1,25|a\n1000|2|b\n",
         '"ax","ay","label"\r\n"0.5","-1.25","a"\r\n"1e3","2","b"\r\n',
         "ax;ay;label\n,5;-1,25;a\n1,000e3;2;b\n",
+        "ax, g, x;ay, g;label\n0,5;-1,25;a\n1000,0;2,0;b\n",
     ],
 )
 def test_separators_and_decimal_commas_are_read(tmp_path, text) -> None:
@@ -320,6 +371,10 @@ def test_separators_and_decimal_commas_are_read(tmp_path, text) -> None:
         ("ax,ay,label\n\u22125,1,a\n1,2,b\n", "line 2: column 'ax' is '.5'"),
         ("0.1,0.2,walk\n1,1,walk\n", "the first line has the number '0.1', expected names of columns"),
         ("512,498,label\n1,1,a\n", "the first line has the number '512'"),
+        ("570,label\n571,a\n", "the first line has the number '570'"),
+        ("0,1,5,label\n1,1,1,a\n", "the first line has the number '0'"),
+        ("-0.4,0.1,0.2,0.9,label\n1,1,1,1,a\n", "the first line has the number '-0.4'"),
+        ("0.1,0.2,0.5,0.9,label\n1,1,1,1,a\n", "the first line has the number '0.1'"),
         ("ax,ay,label\n1,1,a\n,2,b\n", "line 3: ax is '', .*--skip-empty"),
     ],
 )
@@ -329,7 +384,9 @@ def test_cells_with_two_meanings_are_refused(tmp_path, text, error) -> None:
         read(tmp_path / "a.csv", label="label")
 
 
-@pytest.mark.parametrize("header", ["0,1,label", "410,435.5,460,485.5,label"])
+@pytest.mark.parametrize(
+    "header", ["0,1,label", "1,2,3,label", "415,445,480,515,label", "410,435.5,461,486.5,label"]
+)
 def test_positions_and_growing_numbers_are_names_of_columns(tmp_path, header) -> None:
     count = header.count(",")
     (tmp_path / "a.csv").write_text(f"{header}\n" + f"{','.join(['1'] * count)},a\n" * 2)
