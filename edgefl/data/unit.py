@@ -343,7 +343,8 @@ def to_federation_classes(arrays: Arrays, samples: SamplesConfig) -> dict[str, N
     if not names:
         raise DataError(
             f"the classes of these samples have numbers, the federation has names ({expected}); "
-            "label the samples with these names"
+            "label the samples with these names; if these numbers are names, list all names in classes.txt "
+            "beside the samples"
         )
     if unknown := [name for name in names if name not in samples.classes]:
         raise DataError(

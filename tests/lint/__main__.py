@@ -14,6 +14,7 @@ from tests.lint.source import Problem, Source, read_sources
 RULES_OF_ALL: tuple[Callable[[Source], Iterator[Problem]], ...] = (names.check_vague_words,)
 RULES_OF_THE_PRODUCT: tuple[Callable[[Source], Iterator[Problem]], ...] = (
     imports.check_packages,
+    imports.check_machines,
     imports.check_room_order,
     imports.check_heavy_imports,
     names.check_forbidden_words,

@@ -31,6 +31,27 @@ HEAVY = {
 # Rooms that only run with TensorFlow may import it when they are loaded. A device never loads these rooms.
 TENSORFLOW = ("edgefl/models/", "edgefl/compiler/", "edgefl/learner/keras.py")
 PAHO = "edgefl/transport/"
+MACHINE = "edgefl/server/"
+"""The round server takes events and returns actions. Its driver has the clock, the link and the files."""
+OUTSIDE_OF_MACHINES = {
+    "asyncio",
+    "datetime",
+    "http",
+    "os",
+    "random",
+    "secrets",
+    "select",
+    "shutil",
+    "socket",
+    "ssl",
+    "subprocess",
+    "tempfile",
+    "threading",
+    "time",
+    "urllib",
+}
+READS_FILES = {"edgefl/server/config_check.py"}
+"""Runs before a federation starts, and looks at the model file."""
 FLATBUFFERS = "edgefl/plan/tflite.py"
 
 
@@ -46,6 +67,18 @@ def check_packages(source: Source) -> Iterator[Problem]:
             yield line, f"imports {name}, which is for {PAHO}"
         if name.startswith(("flatbuffers", "ai_edge_litert.schema")) and source.path != FLATBUFFERS:
             yield line, f"imports {name}, which is for {FLATBUFFERS}"
+
+
+def check_machines(source: Source) -> Iterator[Problem]:
+    """Yield what would give the round server a clock, a link, a file or a log of its own."""
+    if not source.path.startswith(MACHINE) or source.path in READS_FILES:
+        return
+    for line, name in _list_imports(ast.walk(source.tree)):
+        if name.partition(".")[0] in OUTSIDE_OF_MACHINES or name.startswith("edgefl.transport"):
+            yield line, f"imports {name}; let the driver pass what is needed in an event"
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open":
+            yield node.lineno, "opens a file; let the driver do this for an action"
 
 
 def check_room_order(source: Source) -> Iterator[Problem]:

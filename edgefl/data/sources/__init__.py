@@ -224,8 +224,8 @@ def _check_federation_columns(
     """Raise DataError if the owner of CSV data names other columns than the federation."""
     if requested and set(requested) != set(names):
         raise DataError(
-            f"{source.data}: {option} is {', '.join(requested)}, the federation has {', '.join(names)}; leave "
-            f"{option} out"
+            f"{source.data}: {option} is {', '.join(requested)}, the federation has {', '.join(names)}; "
+            f"leave {option} out"
         )
 
 
