@@ -39,6 +39,8 @@ MIN_WINDOW_ROWS = 16
 RECOMMENDED_SAMPLES = 20
 RECOMMENDED_CLASS_SAMPLES = 5
 MAX_GROWING_WINDOWS = 256
+MAX_TARGET = 10.0
+"""With larger numbers to predict, the usual learning rates may be too large for a loss of squares."""
 MAX_SCALE_RATIO = 5.0
 """Values of devices in one unit vary less differently. 1 g is 9.81 m/s^2."""
 PLACEHOLDERS = ("none", "null", "na", "-", "?", "unlabelled", "unlabeled", "undefined")
@@ -254,6 +256,16 @@ def check_device_samples(device: ReadableSamples, summary: DeviceSamples) -> lis
             f"channel{plural} {shorten_names(constant)} of {len(summary.channels)} (counted from 0) never "
             f"change{'' if plural else 's'}; leave {'them' if plural else 'it'} out, or check the sensor",
         )
+    for number, values in enumerate(summary.targets):
+        largest = max(abs(values.low), abs(values.high))
+        if largest > MAX_TARGET:
+            column = f", column {number}" if len(summary.targets) > 1 else ""
+            warn(
+                "unscaled-targets",
+                f"the numbers to predict{column} go from {values.low:.4g} to {values.high:.4g}, expected "
+                "about -1 to 1, because training may diverge otherwise; divide them on every device, such as "
+                f"by {largest:.3g}",
+            )
     findings += _check_values(device, summary.usual)
     return findings
 

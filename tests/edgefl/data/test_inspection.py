@@ -88,6 +88,7 @@ def add_nan(arrays):
         ("label-type", CHANGE, {"y": (np.arange(60) % 4).astype(float)}, "float64[60]"),
         ("unscaled", CHANGE, {"x": RNG.integers(0, 256, (60, 8, 8, 1)).astype(float)}, "divided by 255"),
         ("unscaled", WARNING, {"x": 255 * RNG.random((60, 8, 8, 1))}, "x / 255"),
+        ("unscaled-targets", WARNING, {"y": 100 + 140 * RNG.random(60)}, "divide them on every device"),
         ("unscaled", WARNING, {"x": 4096 * RNG.normal(size=(60, 128, 3))}, "expected about 1"),
         ("unscaled", WARNING, {"x": 1e-5 * RNG.normal(size=(60, 128, 3))}, "expected about 1"),
         ("first-label", WARNING, {"y": 7 + np.arange(60) % 4}, "y - 7"),
@@ -353,23 +354,26 @@ def test_outliers_without_labels_are_far_from_all_samples() -> None:
 
 
 def test_numbers_to_predict_have_ranges_and_no_classes() -> None:
-    arrays = make_samples() | {"y": np.linspace(-2, 37.5, 60)}
+    arrays = make_samples() | {"y": np.linspace(-2, 7.5, 60)}
     inspection = inspect_devices(arrays)
     (device,) = inspection.devices
     assert device.has_labels and device.class_counts == ()
-    assert [(each.low, each.high) for each in device.targets] == [(-2, 37.5)]
+    assert [(each.low, each.high) for each in device.targets] == [(-2, 7.5)]
     assert {finding.kind for finding in inspection.findings} == {"numbers"}
     text = format_inspection(inspection)
-    assert "1 number to predict" in text and "-2 to 37.5" in text and "class 0" not in text
+    assert "1 number to predict" in text and "-2 to 7.5" in text and "class 0" not in text
     assert device.examples[0].target == (-2,)
     assert "target -2, row 0" in render_samples_page(inspection)
 
 
 def test_each_number_to_predict_of_a_source_has_a_range() -> None:
-    target = np.stack([np.arange(60), np.arange(60) / 4 - 1], axis=1).astype(np.float32)
+    target = np.stack([np.arange(60) / 8, np.arange(60) / 10 - 1], axis=1).astype(np.float32)
     arrays = {"x": make_samples()["x"], "target": target}
     inspection = inspect_devices(arrays)
-    assert [(each.low, each.high) for each in inspection.devices[0].targets] == [(0, 59), (-1, 13.75)]
+    assert [(each.low, each.high) for each in inspection.devices[0].targets] == [
+        (0, 7.375),
+        (-1, pytest.approx(4.9)),
+    ]
     assert inspection.findings == ()
     assert "2 numbers to predict" in format_inspection(inspection)
     assert "target 1" in format_short_inspection(inspection)
