@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from edgefl.algorithms.base import PHASE_DONE, PHASE_MEASURE, Algorithm
 from edgefl.algorithms.early import make_early_algorithm
 from edgefl.algorithms.entry import Entry
+from edgefl.config.schema import MIN_STD
 from edgefl.errors import DataError
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import Plan, TensorSpec
@@ -112,7 +113,8 @@ def combine_moments(moments: Iterable[Weights]) -> Weights:
     """Return mean and standard deviation of each channel over all clients.
 
     The mean is the median of the clients' means. The variance is the median of the clients' variances around
-    this mean. A channel that is constant gets the standard deviation 1.
+    this mean. A channel that is constant, or whose standard deviation is below `MIN_STD`, gets the standard
+    deviation 1.
 
     Args:
         moments: mean and variance of each client, as `measure_moments` returns them. At least one client.
@@ -127,8 +129,17 @@ def combine_moments(moments: Iterable[Weights]) -> Weights:
     mean = np.median(means, axis=0)
     std = np.sqrt(np.median(np.maximum(variances, 0) + (means - mean) ** 2, axis=0))
     _warn_of_other_spreads(variances + (means - mean) ** 2, std)
-    is_constant = std <= np.maximum(MIN_SHARE * np.abs(mean), MIN_SHARE)
-    return {MEAN: mean.astype(np.float32), STD: np.where(is_constant, 1.0, std).astype(np.float32)}
+    is_constant = std <= MIN_SHARE * np.abs(mean)
+    is_small = ~is_constant & (std < MIN_STD)
+    for channel in np.flatnonzero(is_small):
+        LOGGER.warning(
+            f"channel {channel}: the standard deviation is {std[channel]:.3g}, expected {MIN_STD:g} or more; "
+            "it is not normalized, so multiply this channel by a constant on every device"
+        )
+    return {
+        MEAN: mean.astype(np.float32),
+        STD: np.where(is_constant | is_small, 1.0, std).astype(np.float32),
+    }
 
 
 def _warn_of_other_spreads(squares: NDArray[np.float64], std: NDArray[np.float64]) -> None:

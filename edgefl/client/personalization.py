@@ -37,6 +37,7 @@ from edgefl.errors import DivergedError
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import PREDICT_MIXTURE, PREDICT_SINGLE, TRAIN_SINGLE, PlanSpec, read_task
 from edgefl.tasks.config import ANOMALY
+from edgefl.tasks.scores import measure_sample_losses
 from edgefl.types import Broadcast, ClientState, Mixture, Peer, Scalars, Shard, Weights
 
 RngFactory = Callable[[str], np.random.Generator]
@@ -323,12 +324,20 @@ def make_candidates(
 def find_final_loss(spec: PlanSpec, shard: Shard) -> float:
     """Return the loss above which a local model is short of training, infinity if it is unknown.
 
+    It is a share of the loss of a model that guesses: ln C, or for a regression the loss of always predicting
+    the mean.
+
     Args:
         spec: the spec of the plan.
         shard: the client's samples.
     """
-    is_classification = read_task(spec).is_classification
-    return SHORT_SHARE * math.log(max(shard.num_classes, 2)) if is_classification else math.inf
+    task = read_task(spec)
+    if task.is_classification:
+        return SHORT_SHARE * math.log(max(shard.num_classes, 2))
+    if task.kind == ANOMALY:  # A lower loss on normal samples need not find more anomalies
+        return math.inf
+    mean = np.broadcast_to(shard.y_train.mean(axis=0), shard.y_train.shape)
+    return SHORT_SHARE * float(measure_sample_losses(task.loss_name, mean, shard.y_train).mean())
 
 
 def train_to_end(train: Callable[[float], TrainedModel], learning_rate: float, enough: float) -> TrainedModel:

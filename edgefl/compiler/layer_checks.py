@@ -88,6 +88,16 @@ def check_layer_attributes(model: Any, names: Mapping[int, str]) -> None:
                     f"{describe_layer(layer)} drops all values (its rate is {part.rate:g}), so no layer "
                     "before it can learn; expected a rate below 1"
                 )
+            if isinstance(part, keras.layers.BatchNormalization) and getattr(part, "renorm", False):
+                raise PlanError(
+                    f"{describe_layer(layer)} has renorm=True, whose statistics no exported model contains; "
+                    "set renorm=False"
+                )
+            if isinstance(getattr(part, "activation", None), keras.layers.PReLU):
+                raise PlanError(
+                    f"{describe_layer(layer)} has the activation PReLU, which has weights; add it as a layer "
+                    "behind this one"
+                )
             if isinstance(part, keras.layers.Embedding):
                 raise PlanError(
                     f"{describe_layer(layer)} looks up whole numbers in a table, which cannot be trained "

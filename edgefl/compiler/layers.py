@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from edgefl.compiler.activations import STABLE_ACTIVATIONS
 from edgefl.compiler.convolution import (
     TRACING_PROGRAM,
     convolve,
@@ -215,8 +216,8 @@ Forms = dict[type, Callable[[Any, ReadVariable, Tensor, bool], LayerResult | Non
 
 ELEMENTWISE_ACTIVATIONS = tuple(
     getattr(keras.activations, name)
-    for name in ("linear", "relu", "relu6", "leaky_relu", "elu", "sigmoid", "tanh", "softplus", "silu")
-)
+    for name in ("linear", "relu", "relu6", "leaky_relu", "elu", "sigmoid", "tanh", "silu")
+) + tuple(STABLE_ACTIVATIONS.values())
 """Activations that compute each value separately."""
 
 _LAYOUT_FREE_LAYERS = tuple(

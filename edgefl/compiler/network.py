@@ -19,6 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from edgefl.compiler.activations import replace_activations
 from edgefl.compiler.keras_graph import find_producer
 from edgefl.compiler.layer_checks import (
     check_layer_attributes,
@@ -149,6 +150,7 @@ class Network:
                 "Dense(num_classes)"
             )
         functional = convert_to_float32(keras.Model(model.inputs[0], model.outputs[0], name=model.name))
+        replace_activations(functional)
         self.model = functional
         self.input_scaling = find_input_scaling(functional)
         self.input_shape = tuple(int(size) for size in functional.inputs[0].shape[1:])
@@ -442,6 +444,11 @@ class Network:
 
     def _read(self, variable: Any, run: _Run) -> Tensor:
         name = self._names[id(variable)]
+        if name not in run.weights:
+            raise PlanError(
+                f"the weight {name} is used both before the classifier at the end and in it, so no part "
+                "has it alone; use two layers, or an algorithm that shares the whole model, such as fedavg"
+            )
         return run.updates.get(name, run.weights[name])
 
     def _call_stateless(self, layer: Any, run: _Run, *args: Any, **kwargs: Any) -> Tensor:
@@ -480,6 +487,12 @@ class Network:
         """Return the output of the last layer of the head, without its activation."""
         if not isinstance(layer, keras.layers.Dense):
             return self._call(layer, run, x)
+
+        if layer.activity_regularizer is not None and _name_activation(layer) != "linear":
+            raise PlanError(
+                f"{describe_layer(layer)} has a penalty on its {_name_activation(layer)}, which the loss "
+                "contains; remove its activity_regularizer"
+            )
 
         def call() -> Tensor:
             out = tf.matmul(x, self._read(layer.kernel, run))

@@ -14,10 +14,12 @@ from edgefl.tasks.samples import SamplesConfig
 from edgefl.wire.topics import check_client_id
 
 DEFAULT_BROKER = "mqtt://localhost:1883"
+LARGEST_SEED = 2**32 - 1
+"""Largest seed that all packages take."""
 MIN_STD = 1e-7
+"""Minimum standard deviation of samples. Keras's Normalization layer divides by no smaller number."""
 MAX_CONSTANT = 1e15
 """Largest mean and std. Their squares are finite in float32."""
-"""Minimum standard deviation of samples. Keras's Normalization layer divides by no smaller number."""
 T = TypeVar("T")
 OTHER_TABLE_FIELDS = (
     "broker",
@@ -512,6 +514,8 @@ class FederationConfig:
                 f"federation name {self.name!r}: expected 1 to 64 of a-z, 0-9, -, _ and ., starting with a "
                 "letter or digit; change name of [federation]"
             )
+        if not 0 <= self.seed <= LARGEST_SEED:
+            raise ConfigError(f"seed is {self.seed}, expected a whole number from 0 to {LARGEST_SEED}")
         for key, low in (
             ("rounds", 1),
             ("least_rounds", 0),

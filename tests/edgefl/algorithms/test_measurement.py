@@ -53,6 +53,15 @@ def test_a_constant_channel_is_not_divided(mean):
     assert combine_moments([moments([mean], [0])] * 2)[STD] == [1]
 
 
+def test_channel_with_tiny_values_is_normalized_or_named(caplog):
+    """Fields in tesla have standard deviations of 1e-6, and currents in ampere of 1e-9."""
+    measured = combine_moments([moments([0, 5e-5, 0], [1e-12, 4e-12, 1e-18])] * 2)
+    np.testing.assert_allclose(measured[STD], [1e-6, 2e-6, 1])
+    (record,) = caplog.records
+    assert record.message.startswith("channel 2: the standard deviation is 1e-09, expected 1e-07 or more")
+    assert "multiply this channel by a constant" in record.message
+
+
 def test_one_client_with_far_larger_values_is_named(caplog):
     """Three boards at rest, and one that moves: the second channel is divided by the noise of the others."""
     rest = [moments([0, 0], [1, 1e-4])] * 3

@@ -1,12 +1,14 @@
 """A model of one device that is short of training after all epochs is trained with larger steps."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from edgefl.client.personalization import find_final_loss, train_single, train_to_end
 from edgefl.errors import DivergedError
+from edgefl.tasks.config import TaskConfig
 from edgefl.types import Shard
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
@@ -84,3 +86,19 @@ def test_larger_steps_that_diverge_keep_the_first_model():
     assert rates == [0.01, 0.03] and model.loss == expected.loss
     with pytest.raises(DivergedError):
         train(0.03, largest_rate=0.02)
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        (TaskConfig(kind="regression"), 0.1 * 450.0),
+        (TaskConfig(kind="regression", loss="mae"), 0.1 * 15.0),
+        (TaskConfig(kind="anomaly"), math.inf),
+    ],
+)
+def test_final_loss_of_a_regression_is_a_share_of_predicting_the_mean(task, expected):
+    """The mean of 100, 130, 160 and 130 is 130. The distances from it are 30, 0, 30 and 0."""
+    y = np.array([[100.0], [130.0], [160.0], [130.0]], np.float32)
+    spec = replace(SPEC, task={"kind": task.kind, "loss": task.loss_name, "outputs": 1})
+    shard = Shard(np.zeros((4, 4), np.float32), y, np.zeros((4, 4), np.float32), y, 1)
+    assert find_final_loss(spec, shard) == pytest.approx(expected)

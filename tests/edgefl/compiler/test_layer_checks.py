@@ -97,6 +97,11 @@ def subtract_constant() -> Any:
     return keras.Model(x, L.Dense(3)(L.Dense(4, "relu")(keras.ops.subtract(x, means))))
 
 
+def call_operation(operation: Any) -> Any:
+    x = keras.Input((6,))
+    return keras.Model(x, L.Dense(3)(operation(L.Dense(4)(x))))
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
     "embedding": (
         lambda: build((6,), L.Embedding(20, 4, name="words")),
@@ -195,6 +200,24 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "sigmoid of classes": (
         lambda: keras.Sequential([keras.Input((6,)), L.Dense(3), L.Activation("sigmoid", name="z")]),
         "layer z ends the model with sigmoid, expected logits",
+    ),
+    "batch renormalization": (
+        lambda: build((6,), L.Dense(4), L.BatchNormalization(renorm=True, name="norm")),
+        r"layer norm \(BatchNormalization\) has renorm=True, .* set renorm=False",
+    ),
+    "activation with weights": (
+        lambda: build((6,), L.Dense(4, activation=L.PReLU(), name="h")),
+        r"layer h \(Dense\) has the activation PReLU, which has weights; add it as a layer behind",
+    ),
+    "penalty of a softmax that the loss contains": (
+        lambda: keras.Sequential(
+            [keras.Input((6,)), L.Dense(3, "softmax", activity_regularizer="l2", name="z")]
+        ),
+        r"layer z \(Dense\) has a penalty on its softmax, .* remove its activity_regularizer",
+    ),
+    "softplus as an operation": (
+        lambda: call_operation(keras.ops.softplus),
+        r"operation softplus\S* computes softplus, which overflows .* keras.layers.Activation\('softplus'\)",
     ),
     "layer as end activation": (
         lambda: keras.Sequential([keras.Input((6,)), L.Dense(3, activation=L.LeakyReLU(), name="z")]),

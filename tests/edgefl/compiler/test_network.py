@@ -59,6 +59,16 @@ def test_final_softmax_is_removed(end):
     np.testing.assert_allclose(network.apply(weights, tf.constant([[1.0, 1.0]]))[0], [[4.0, 6.0]])
 
 
+def test_layer_of_both_parts_is_named_with_a_remedy():
+    x = keras.Input((8,))
+    shared = L.Dense(8, "relu", name="shared")
+    y = shared(L.LayerNormalization()(shared(x)))
+    network = Network(keras.Model(x, L.Dense(3)(y)))
+    weights = {name: make_constants(network)[name] for name in network.trunk_names}
+    with pytest.raises(PlanError, match=r"shared/kernel is used both before .* use two layers, or .* fedavg"):
+        network.apply_trunk(weights, tf.zeros((2, 8)))
+
+
 def test_dropout_keeps_values_where_noise_reaches_the_dropout_rate():
     model = keras.Sequential(
         [keras.Input((4,)), L.Dense(4, name="a"), L.Dropout(0.5, name="drop"), L.Dense(4, name="b")]

@@ -1,0 +1,59 @@
+"""Activations in a form that a plan computes without overflow.
+
+The converter writes softplus(x) as log(exp(x) + 1), which is infinite for x above 88.
+"""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from edgefl.compiler.layer_checks import flatten_layers, list_sublayers
+from edgefl.errors import PlanError
+
+Tensor = Any
+
+
+def compute_softplus(x: Tensor) -> Tensor:
+    """Return log(exp(x) + 1). Its slope at 0 is one half."""
+    size = tf.abs(x)
+    return 0.5 * (x + size) + tf.math.log(1.0 + tf.exp(-size))
+
+
+def compute_log_sigmoid(x: Tensor) -> Tensor:
+    """Return log(1 / (1 + exp(-x)))."""
+    return -compute_softplus(-x)
+
+
+STABLE_ACTIVATIONS = {
+    keras.activations.softplus: compute_softplus,
+    keras.activations.log_sigmoid: compute_log_sigmoid,
+}
+
+
+OPERATIONS = {"Softplus": "softplus", "LogSigmoid": "log_sigmoid"}
+"""Activations by the class of the operation that `keras.ops` makes."""
+
+
+def replace_activations(model: Any) -> None:
+    """Give the layers of a model activations that do not overflow in a plan. Their values stay the same.
+
+    Args:
+        model: a functional model.
+
+    Raises:
+        PlanError: the model calls such an activation as an operation, which cannot be replaced.
+    """
+    for layer in flatten_layers(model.layers):
+        for part in list_sublayers(layer):
+            for key in ("activation", "recurrent_activation"):
+                stable = STABLE_ACTIVATIONS.get(getattr(part, key, None))
+                if stable is not None:
+                    setattr(part, key, stable)
+    for operation in model.operations:
+        name = OPERATIONS.get(type(operation).__name__)
+        if name is not None:
+            raise PlanError(
+                f"operation {operation.name} computes {name}, which overflows on devices above 88; "
+                f"replace it with keras.layers.Activation({name!r})"
+            )
