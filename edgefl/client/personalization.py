@@ -47,6 +47,8 @@ ORDER_WITHOUT_SELECTION = (MIXTURE_MODEL, FEDERATED_MODEL, LOCAL_MODEL, FINE_TUN
 """The order without selection: a client ships the first of these models that could be made."""
 SHORT_SHARE = 0.1
 """A local model whose loss is above this share of ln C is short of training."""
+SHORT_REGRESSION_SHARE = 0.01
+"""The same share for a regression, whose loss can fall further below the one of predicting the mean."""
 LARGER_STEPS = (3.0, 9.0)
 """Factors of the learning rate for a local model that is short of training."""
 MIN_FALL = 0.9
@@ -337,7 +339,7 @@ def find_final_loss(spec: PlanSpec, shard: Shard) -> float:
     if task.kind == ANOMALY:  # A lower loss on normal samples need not find more anomalies
         return math.inf
     mean = np.broadcast_to(shard.y_train.mean(axis=0), shard.y_train.shape)
-    return SHORT_SHARE * float(measure_sample_losses(task.loss_name, mean, shard.y_train).mean())
+    return SHORT_REGRESSION_SHARE * float(measure_sample_losses(task.loss_name, mean, shard.y_train).mean())
 
 
 def train_to_end(train: Callable[[float], TrainedModel], learning_rate: float, enough: float) -> TrainedModel:

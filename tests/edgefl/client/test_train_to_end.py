@@ -91,8 +91,8 @@ def test_larger_steps_that_diverge_keep_the_first_model():
 @pytest.mark.parametrize(
     ("task", "expected"),
     [
-        (TaskConfig(kind="regression"), 0.1 * 450.0),
-        (TaskConfig(kind="regression", loss="mae"), 0.1 * 15.0),
+        (TaskConfig(kind="regression"), 0.01 * 450.0),
+        (TaskConfig(kind="regression", loss="mae"), 0.01 * 15.0),
         (TaskConfig(kind="anomaly"), math.inf),
     ],
 )
