@@ -1,7 +1,7 @@
 """`edgefl data`: inspects samples before training, and partitions a data set into sample files."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -186,6 +186,7 @@ def split_into_files(
     """Partition a data set into sample files, one per device.
 
     DATASET is a name of `edgefl datasets`, or npz:PATH. Each file contains training and test samples.
+    With --partition group, a file has the name of its client if the data set names its clients.
     Existing files are never overwritten. Samples without classes need --partition iid, quantity or group.
 
     \b
@@ -202,9 +203,8 @@ def split_into_files(
 
     options = parse_options(f"[partition] {partition}", find_partition(partition).defaults, pairs)
     data_options = parse_options(f"[data] {name}", list_dataset_options(find_dataset(name)), data_pairs)
-    paths = [out / f"pi-{number}.npz" for number in range(1, clients + 1)]
-    if present := next((path for path in paths if path.exists()), None):
-        raise ConfigError(f"{present} already exists; give another -o, or remove it")
+    client_ids = tuple(f"pi-{number}" for number in range(1, clients + 1))
+    _refuse_existing(out, client_ids)
     with Progress() as progress:
         progress.update_live(f"reading {name}")
         dataset = load_data(DataConfig(name=name, options=data_options), seed, scale=False)
@@ -215,6 +215,10 @@ def split_into_files(
         shards = make_shards(
             dataset, PartitionConfig(name=partition, num_clients=clients, options=options), seed
         )
+        if set(shards) <= set(dataset.group_names):
+            client_ids = tuple(shards)
+            _refuse_existing(out, client_ids)
+        paths = [out / f"{client_id}.npz" for client_id in client_ids]
         progress.update_live(f"writing {clients} files")
         for path, shard in zip(paths, shards.values(), strict=True):
             content = encode_shard(
@@ -239,6 +243,13 @@ def split_into_files(
     for row in rows:
         classes = f" of {row['classes']} classes" if dataset.has_classes else ""
         click.echo("{path}: {train:,} training and {test:,} test samples".format(**row) + classes)
+
+
+def _refuse_existing(out: Path, client_ids: Iterable[str]) -> None:
+    """Raise ConfigError if the file of a client exists already."""
+    paths = (out / f"{client_id}.npz" for client_id in client_ids)
+    if present := next((path for path in paths if path.exists()), None):
+        raise ConfigError(f"{present} already exists; give another -o, or remove it")
 
 
 @data.command(

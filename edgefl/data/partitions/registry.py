@@ -26,6 +26,7 @@ from edgefl.errors import ConfigError, DataError
 from edgefl.rng import derive_rng
 from edgefl.system.natural_order import make_natural_key
 from edgefl.types import Shard
+from edgefl.wire.topics import CLIENT_ID_PATTERN
 
 
 @dataclass(frozen=True)
@@ -146,10 +147,12 @@ def _list_client_ids(
         ConfigError: some of the groups have the name of a client, and others have not.
     """
     client_ids = config.client_ids or make_client_ids(config.num_clients)
-    if config.name != "group" or dataset.group_train is None or not dataset.group_names:
+    if config.name != "group" or dataset.group_train is None:
+        return client_ids
+    if not dataset.group_names or not all(map(CLIENT_ID_PATTERN.fullmatch, dataset.group_names)):
         return client_ids
     names = [dataset.group_names[dataset.group_train[part.train[0]]] for part in parts]
-    if set(names) == set(client_ids):
+    if not config.client_ids or set(names) == set(client_ids):
         return names
     if common := sorted(set(names) & set(client_ids), key=make_natural_key):
         raise ConfigError(

@@ -180,3 +180,15 @@ def test_split_writes_numbers_and_samples_without_labels(
     assert not load_samples(
         make_source(str(tmp_path / "normal" / "pi-1.npz")), any_task=True
     ).shard.has_labels
+
+
+def test_split_by_group_names_files_by_their_clients(tmp_path: Path) -> None:
+    numbers = np.repeat([1, 2, 10], 12)
+    names = np.array([f"pi-{number}" for number in numbers])
+    np.savez(tmp_path / "all.npz", x=numbers[:, None] + np.zeros((36, 1)), y=np.arange(36) % 2, client=names)
+    arguments = ("split", f"npz:{tmp_path}/all.npz", "--partition", "group", "--clients", "3", "-o")
+    run(samples, *arguments, str(tmp_path / "split"))
+    means = {path.stem: float(read_shard(path)["x"].mean()) for path in (tmp_path / "split").iterdir()}
+    assert means == {"pi-1": 1, "pi-2": 2, "pi-10": 10}
+    result = CliRunner().invoke(samples, [*arguments, str(tmp_path / "split")])
+    assert "pi-1.npz already exists" in str(result.exception)
