@@ -27,10 +27,14 @@ def _programs() -> None:
 
 
 def federate(workspace: Any) -> None:
-    """Run a federation of one device with the state directory `state`. A second call trains it further."""
+    """Run a federation of one device with the state directory `state`. A second call trains it further.
+
+    Without selection the device ships the mixture, whose gate the firmware counts.
+    """
     (workspace / "federation.toml").write_text(
         '[federation]\nname = "kitchen"\nrounds = 2\nmin_clients = 1\n[model]\nname = '
         '"softmax"\ninput_shape = [4]\nnum_classes = 3\n[algorithm]\nname = "pfl-mfe"\n'
+        "[personalization]\nselect = false\n"
     )
     url = workspace.start_broker()
     device = workspace.start(f"edgefl device start --broker {url} --id pi-1 --data shard.npz --state state")
