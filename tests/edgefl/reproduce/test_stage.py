@@ -47,7 +47,7 @@ def calls(monkeypatch):
 
         return call
 
-    for function in (simulate.train_client, simulate.personalize_client):
+    for function in (simulate.train_unless_diverged, simulate.personalize_client):
         monkeypatch.setattr(simulate, function.__name__, count_calls(function))
     return counter
 
@@ -63,7 +63,7 @@ def test_late_clients_are_personalized_once_and_take_part_in_no_round(calls, tmp
     *early, late = sorted(row["id"] for row in result["clients"])
     assert len(early) == 3
     assert calls == {
-        **{("train_client", client_id): ROUNDS for client_id in early},
+        **{("train_unless_diverged", client_id): ROUNDS for client_id in early},
         **{("personalize_client", client_id): 1 for client_id in (*early, late)},
     }
     assert result["late"] == [late]
