@@ -150,7 +150,7 @@ def _warn_of_other_spreads(squares: NDArray[np.float64], std: NDArray[np.float64
         std: the standard deviation over all clients, shape (channels,).
     """
     largest = np.sqrt(np.maximum(squares, 0).max(axis=0))
-    for channel in np.flatnonzero(largest > MAX_SPREAD_RATIO * np.maximum(std, MIN_SHARE)):
+    for channel in np.flatnonzero(largest > MAX_SPREAD_RATIO * np.maximum(std, MIN_STD)):
         LOGGER.warning(
             f"channel {channel}: one device has values {largest[channel]:.3g} from the mean, most devices "
             f"{std[channel]:.3g}; if the channel seldom changes, write mean and std into [model]"

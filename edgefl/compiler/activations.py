@@ -3,6 +3,7 @@
 The converter writes softplus(x) as log(exp(x) + 1), which is infinite for x above 88.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -10,6 +11,7 @@ import tensorflow as tf
 
 from edgefl.compiler.layer_checks import flatten_layers, list_sublayers
 from edgefl.errors import PlanError
+from edgefl.models.graph import is_graph
 
 Tensor = Any
 
@@ -35,8 +37,18 @@ OPERATIONS = {"Softplus": "softplus", "LogSigmoid": "log_sigmoid"}
 """Activations by the class of the operation that `keras.ops` makes."""
 
 
+def _list_operations(model: Any) -> Iterator[Any]:
+    """Yield the layers and operations of a model and of the models in it."""
+    for operation in getattr(model, "operations", model.layers):  # a Sequential has layers only
+        yield operation
+        if is_graph(operation):
+            yield from _list_operations(operation)
+
+
 def replace_activations(model: Any) -> None:
     """Give the layers of a model activations that do not overflow in a plan. Their values stay the same.
+
+    The model itself changes, so save it before.
 
     Args:
         model: a functional model.
@@ -47,10 +59,10 @@ def replace_activations(model: Any) -> None:
     for layer in flatten_layers(model.layers):
         for part in list_sublayers(layer):
             for key in ("activation", "recurrent_activation"):
-                stable = STABLE_ACTIVATIONS.get(getattr(part, key, None))
-                if stable is not None:
-                    setattr(part, key, stable)
-    for operation in model.operations:
+                for unstable, stable in STABLE_ACTIVATIONS.items():
+                    if getattr(part, key, None) is unstable:
+                        setattr(part, key, stable)
+    for operation in _list_operations(model):
         name = OPERATIONS.get(type(operation).__name__)
         if name is not None:
             raise PlanError(

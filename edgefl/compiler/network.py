@@ -488,12 +488,6 @@ class Network:
         if not isinstance(layer, keras.layers.Dense):
             return self._call(layer, run, x)
 
-        if layer.activity_regularizer is not None and _name_activation(layer) != "linear":
-            raise PlanError(
-                f"{describe_layer(layer)} has a penalty on its {_name_activation(layer)}, which the loss "
-                "contains; remove its activity_regularizer"
-            )
-
         def call() -> Tensor:
             out = tf.matmul(x, self._read(layer.kernel, run))
             return out + self._read(layer.bias, run) if layer.use_bias else out
@@ -606,11 +600,12 @@ def _split(functional: Any, task: TaskConfig) -> tuple[list[Any], Any, str]:
     last = head[-1]
     if end and not isinstance(last, keras.layers.Dense) and _name_activation(last) == end:
         removed = end
-        head.pop()
+        _check_removed(head.pop())
     last = head[-1]
     activation = _name_activation(last)
     if isinstance(last, keras.layers.Dense) and not removed and end and activation == end:
         removed = end
+        _check_removed(last)
     elif isinstance(last, keras.layers.Dense) and activation != "linear":
         expected = f"logits; use activation=None or {end}" if end else "any number; use activation=None"
         raise PlanError(f"layer {last.name} ends the model with {activation}, expected {expected}")
@@ -623,6 +618,15 @@ def _split(functional: Any, task: TaskConfig) -> tuple[list[Any], Any, str]:
             "remove the layer, or what follows it"
         )
     return head, inputs[start], removed
+
+
+def _check_removed(layer: Any) -> None:
+    """Raise PlanError if an activation at the end that the loss contains has a penalty of its own."""
+    if layer.activity_regularizer is not None:
+        raise PlanError(
+            f"{describe_layer(layer)} has a penalty on its {_name_activation(layer)}, which the loss "
+            "contains; remove its activity_regularizer"
+        )
 
 
 def _name_activation(layer: Any) -> str:

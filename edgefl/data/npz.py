@@ -304,7 +304,12 @@ def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
         )
     for name in NAME_ARRAYS:
         if name in arrays and arrays[name].dtype.kind == "S":
-            arrays[name] = np.char.decode(arrays[name], "utf-8")
+            try:
+                arrays[name] = np.char.decode(arrays[name], "utf-8")
+            except UnicodeDecodeError as error:
+                raise DataError(
+                    f"{path}: {name} holds no texts in UTF-8: {error}; store it as {name}.astype(str)"
+                ) from error
     others = [name for name in stored if name not in (*SHARD_ARRAYS, *CLIENT_ARRAYS)]
     for name in others:
         likely = name.lower() if name.lower() in SHARD_ARRAYS else "y" if name.lower() in LABEL_NAMES else ""
@@ -348,7 +353,7 @@ def order_channels(
     """Return arrays whose samples have the channels of a federation, in its order.
 
     Args:
-        arrays: the arrays of a source. Without names of channels they stay unchanged.
+        arrays: the arrays of a source. Without names of channels they get a note only.
         channels: names of the channels of the federation. Empty without a federation: the order is by name.
         where: name of the source, the first part of the error message.
 

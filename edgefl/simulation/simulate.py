@@ -287,7 +287,7 @@ def _open_engine(
 def _check_diverged(diverged: Sequence[DivergedClient], number: int, size: int, quorum: float) -> None:
     """Warn about diverged clients, and raise FederationDivergedError if the round misses its quorum."""
     for client in diverged:
-        LOGGER.warning(f"the round continues without {client.client_id}; {client.reason}")
+        LOGGER.warning(f"no update of {client.client_id} in this round; {client.reason}")
     if diverged and size - len(diverged) < count_needed_updates(quorum, size):
         raise FederationDivergedError(Divergence(round=number, clients=len(diverged), cohort=size))
 

@@ -88,6 +88,11 @@ def check_sha256(text: str) -> str:
     return text
 
 
+def is_client_id(text: str) -> bool:
+    """Return whether a text can be the id of a client."""
+    return bool(CLIENT_ID_PATTERN.fullmatch(text)) and text not in RESERVED_IDS
+
+
 def check_client_id(client_id: str) -> str:
     """Return the client id if it is valid.
 

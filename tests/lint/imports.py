@@ -70,14 +70,19 @@ def check_packages(source: Source) -> Iterator[Problem]:
 
 
 def check_machines(source: Source) -> Iterator[Problem]:
-    """Yield what would give the round server a clock, a link, a file or a log of its own."""
+    """Yield what would give the round server a clock, a link or a file of its own."""
     if not source.path.startswith(MACHINE) or source.path in READS_FILES:
         return
     for line, name in _list_imports(ast.walk(source.tree)):
         if name.partition(".")[0] in OUTSIDE_OF_MACHINES or name.startswith("edgefl.transport"):
             yield line, f"imports {name}; let the driver pass what is needed in an event"
     for node in ast.walk(source.tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open":
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        if called == "open" or called.endswith(
+            (".open", ".read_bytes", ".read_text", ".write_bytes", ".write_text")
+        ):
             yield node.lineno, "opens a file; let the driver do this for an action"
 
 

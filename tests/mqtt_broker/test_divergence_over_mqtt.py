@@ -155,7 +155,7 @@ def test_one_client_without_finite_loss_does_not_stop_the_federation(federate, m
     simulated = run_simulator(federation.plan, toys, shards)
     assert encode_server_state(simulated.state) == encode_server_state(load_state(federation.out))
     warnings = [record.message for record in caplog.records]
-    assert [line.partition("; ")[0] for line in warnings] == ["the round continues without pi-2"] * 3
+    assert [line.partition("; ")[0] for line in warnings] == ["no update of pi-2 in this round"] * 3
     assert "pi-2, round 1: train: the loss is" in warnings[0] and "lower the learning rate" in warnings[0]
 
 

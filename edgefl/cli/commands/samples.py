@@ -204,7 +204,8 @@ def split_into_files(
     options = parse_options(f"[partition] {partition}", find_partition(partition).defaults, pairs)
     data_options = parse_options(f"[data] {name}", list_dataset_options(find_dataset(name)), data_pairs)
     client_ids = tuple(f"pi-{number}" for number in range(1, clients + 1))
-    _refuse_existing(out, client_ids)
+    if partition != "group":
+        _refuse_existing(out, client_ids)
     with Progress() as progress:
         progress.update_live(f"reading {name}")
         dataset = load_data(DataConfig(name=name, options=data_options), seed, scale=False)
@@ -215,9 +216,9 @@ def split_into_files(
         shards = make_shards(
             dataset, PartitionConfig(name=partition, num_clients=clients, options=options), seed
         )
-        if set(shards) <= set(dataset.group_names):
+        if partition == "group" and set(shards) <= set(dataset.group_names):
             client_ids = tuple(shards)
-            _refuse_existing(out, client_ids)
+        _refuse_existing(out, client_ids)
         paths = [out / f"{client_id}.npz" for client_id in client_ids]
         progress.update_live(f"writing {clients} files")
         for path, shard in zip(paths, shards.values(), strict=True):

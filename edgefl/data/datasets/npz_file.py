@@ -112,7 +112,7 @@ def load(
                 has_labels=has_labels,
                 class_names=list_class_names(arrays),
                 channels=list_channels(arrays),
-                group_names=_list_client_names(arrays),
+                group_names=_list_client_names(arrays, "client"),
             )
         x_test = read_sample_array(arrays, "_test")
         y_test = read_label_array(arrays, "_test")
@@ -136,7 +136,7 @@ def load(
             has_labels=has_labels,
             class_names=list_class_names(arrays),
             channels=list_channels(arrays),
-            group_names=() if group is None else _list_client_names(arrays),
+            group_names=() if group is None else _list_client_names(arrays, *npz.CLIENT_ARRAYS),
         )
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
@@ -249,9 +249,14 @@ def _read_clients(arrays: dict[str, NDArray[Any]], part: str, count: int) -> Lab
     return np.argsort(order)[numbers].astype(np.int64)
 
 
-def _list_client_names(arrays: dict[str, NDArray[Any]]) -> tuple[str, ...]:
-    """Return the names of all clients in the order of their numbers, empty if the file has only numbers."""
-    stored = [arrays[name] for name in npz.CLIENT_ARRAYS if name in arrays]
+def _list_client_names(arrays: dict[str, NDArray[Any]], *keys: str) -> tuple[str, ...]:
+    """Return the names of all clients in the order of their numbers, empty if the file has only numbers.
+
+    Args:
+        arrays: the arrays of the file.
+        keys: the arrays that were numbered.
+    """
+    stored = [arrays[name] for name in keys if name in arrays]
     if not stored or any(names.dtype.kind != "U" for names in stored):
         return ()
     return tuple(sorted(set(np.concatenate(stored).tolist()), key=make_natural_key))

@@ -257,14 +257,13 @@ def check_device_samples(device: ReadableSamples, summary: DeviceSamples) -> lis
             f"change{'' if plural else 's'}; leave {'them' if plural else 'it'} out, or check the sensor",
         )
     for number, values in enumerate(summary.targets):
-        largest = max(abs(values.low), abs(values.high))
-        if largest > MAX_TARGET:
+        if max(abs(values.low), abs(values.high)) > MAX_TARGET:
             column = f", column {number}" if len(summary.targets) > 1 else ""
             warn(
                 "unscaled-targets",
                 f"the numbers to predict{column} go from {values.low:.4g} to {values.high:.4g}, expected "
-                "about -1 to 1, because training may diverge otherwise; divide them on every device, such as "
-                f"by {largest:.3g}",
+                "about -1 to 1, because training may diverge otherwise; scale them by the same numbers on "
+                "every device, so that the usual ones lie there",
             )
     findings += _check_values(device, summary.usual)
     return findings

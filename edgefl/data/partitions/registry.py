@@ -26,7 +26,7 @@ from edgefl.errors import ConfigError, DataError
 from edgefl.rng import derive_rng
 from edgefl.system.natural_order import make_natural_key
 from edgefl.types import Shard
-from edgefl.wire.topics import CLIENT_ID_PATTERN
+from edgefl.wire.topics import is_client_id
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def _list_client_ids(
     client_ids = config.client_ids or make_client_ids(config.num_clients)
     if config.name != "group" or dataset.group_train is None:
         return client_ids
-    if not dataset.group_names or not all(map(CLIENT_ID_PATTERN.fullmatch, dataset.group_names)):
+    if not dataset.group_names or not all(map(is_client_id, dataset.group_names)):
         return client_ids
     names = [dataset.group_names[dataset.group_train[part.train[0]]] for part in parts]
     if not config.client_ids or set(names) == set(client_ids):

@@ -19,6 +19,8 @@ from edgefl.errors import DataError
 MAX_COLUMNS = 4096
 HEAD_ROWS = 4096
 """Number of rows that a column's kind is judged by."""
+MOST_CHANCE_NAMES = 5
+"""More readings than these seldom grow from column to column by chance."""
 MAX_SPACING_RATIO = 1.05
 """Names such as 350.5, 351, 351.5 are positions of a spectrum. Readings have no such equal distances."""
 SEPARATORS = ",;\t"
@@ -141,11 +143,13 @@ class _TableReader:
             stated = match or stated
             first = file.readline()
             skipped += 1
-        second = file.readline()
-        separator = stated[1] if stated else _find_separator(first, second)
+        more = [file.readline()]
+        while more[-1] and not more[-1].strip(BLANKS):
+            more.append(file.readline())
+        separator = stated[1] if stated else _find_separator(first, more[-1])
         self._is_decimal_comma = separator != ","
         # The lines of a quoted header cell end in the file, so that both are one stream
-        lines = chain([first, second], file)
+        lines = chain([first, *more], file)
         rows = csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=True)
         table = self._read_header(next(rows, []))
         header = table.header
@@ -215,7 +219,7 @@ class _TableReader:
         if reading := _find_reading(header):
             raise DataError(
                 f"{self._path}: the first line has the number {reading!r}, expected names of columns; add a "
-                "line with names above"
+                f"line with names above, or write a name that is a number as n{reading}"
             )
         if len(header) > MAX_COLUMNS:
             raise DataError(
@@ -314,16 +318,16 @@ class _TableReader:
 
 
 def _find_separator(header: str, row: str) -> str:
-    """Return the separator of a file by its first two lines.
+    """Return the separator of a file by its header and its first row.
 
-    A tab or a semicolon that both lines have equally often is the separator, whatever commas are in numbers
-    and in names such as "time, s". Otherwise it is the one that occurs most in the header, a comma if there
-    is none.
+    A separator that both lines have equally often is the one that leaves most numbers in the row, whatever
+    other marks are in numbers and in names such as "time, s". Otherwise it is the one that occurs most in the
+    header, a comma if there is none.
     """
     header, row = (QUOTED.sub("", line) for line in (header, row))
-    for separator in "\t;":
-        if header.count(separator) == row.count(separator) > 0:
-            return separator
+    fitting = [mark for mark in "\t;," if header.count(mark) == row.count(mark) > 0]
+    if fitting:
+        return max(fitting, key=lambda mark: sum(map(_is_number, row.strip().split(mark))))
     return max(SEPARATORS, key=header.count)
 
 
@@ -342,7 +346,7 @@ def _find_reading(header: Sequence[str]) -> str:
         len(numbers) > 3
         and numbers[0] >= 0
         and min(steps) > 0
-        and (are_whole or max(steps) <= MAX_SPACING_RATIO * min(steps))
+        and (are_whole or len(numbers) > MOST_CHANCE_NAMES or max(steps) <= MAX_SPACING_RATIO * min(steps))
     )
     return cells[0] if cells and not (are_positions or is_spectrum) else ""
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from edgefl.data.sources import DataSource, is_csv
 from edgefl.data.sources.classes import CLASS_LIST_FILE, number_classes, pack_class_names
-from edgefl.data.sources.csv_table import ColumnRequest, CsvTable, list_columns, read_table
+from edgefl.data.sources.csv_table import HEAD_ROWS, ColumnRequest, CsvTable, list_columns, read_table
 from edgefl.data.sources.windows import count_windows, cut_rows, cut_windows, find_epoch_unit
 from edgefl.errors import DataError
 from edgefl.system.format import shorten_names
@@ -38,6 +38,8 @@ PAUSE_FACTOR = 10.0
 """A pause is this many times as long as the usual time between two rows."""
 MAX_USUAL_UNITS = 2.5
 """A pause is longer than this many units of the clock."""
+MIN_UNITS = 20
+"""A file shows its rate if it lasts this many units of its clock."""
 MIN_GROWING_STEPS = 8
 MIN_ROWS_PER_PART = 8
 """Minimum mean number of rows with the same value, if a column numbers parts of a recording."""
@@ -110,12 +112,14 @@ def read_csv_windows(source: DataSource) -> dict[str, NDArray[Any]]:
     }
     if sentence := _describe_pauses(first.time, list(clocks.values())):
         notes.append(sentence)
-    intervals = {name: clock.interval for name, clock in clocks.items()}
-    if sentence := _describe_rates(intervals):
+    intervals = [clock.interval for clock in clocks.values()]
+    if sentence := _describe_rates(
+        {name: clock.interval for name, clock in clocks.items() if clock.is_exact}
+    ):
         notes.append(sentence)
     columns = [name for name in first.header if name in channels]
     return {
-        **({"interval": np.asarray(np.median(list(intervals.values())))} if intervals else {}),
+        **({"interval": np.asarray(np.median(intervals))} if intervals else {}),
         **_cut_tables(path, folder, source, tables, channels, names, notes),
         **({"targets": np.array(source.target)} if source.target else {}),
         "channels": np.array(channels),
@@ -133,12 +137,14 @@ class RowClock:
         pauses: number of rows that follow much later than usual.
         longest: the longest pause, in seconds.
         steps_back: number of rows that are earlier than the row above.
+        is_exact: whether the file is long enough to know the interval, if the clock has a low resolution.
     """
 
     interval: float
     pauses: int
     longest: float
     steps_back: int
+    is_exact: bool
 
 
 def _measure_clock(table: CsvTable) -> RowClock | None:
@@ -159,6 +165,7 @@ def _measure_clock(table: CsvTable) -> RowClock | None:
         pauses=len(pauses),
         longest=float(pauses.max(initial=0)),
         steps_back=int((steps < 0).sum()),
+        is_exact=bool(usual.sum() >= MIN_UNITS * forward.min()),
     )
 
 
@@ -213,10 +220,9 @@ def _describe_left_out(left_out: Mapping[str, str]) -> str:
 def _describe_channel(tables: Sequence[CsvTable], name: str) -> str:
     heads = [np.frombuffer(table.heads[name], np.float64) for table in tables]
     steps = np.concatenate([np.diff(head) for head in heads])
-    values = np.concatenate([np.frombuffer(table.numbers[name], np.float32) for table in tables])
-    labels = np.concatenate([np.frombuffer(table.labels, np.intc) for table in tables])
+    values, labels = _draw_labelled(tables, name)
     reason = ""
-    if all(_counts_rows(head) for head in heads):
+    if len(steps) and (steps == 1).all():
         reason = COUNTS_ROWS
     elif len(steps) >= MIN_GROWING_STEPS and (steps > 0).mean() >= MIN_GROWING_SHARE:
         reason = "grows like a time or a counter"
@@ -227,6 +233,21 @@ def _describe_channel(tables: Sequence[CsvTable], name: str) -> str:
     elif _has_label_per_value(values, labels):
         reason = "has one label for each of its values"
     return f"{name} ({reason}; {LEAVE_OUT_REMEDY})" if reason else name
+
+
+def _draw_labelled(tables: Sequence[CsvTable], name: str) -> tuple[NDArray[np.float32], NDArray[np.intc]]:
+    """Return values of a column with their labels, of up to `HEAD_ROWS` complete rows of each file."""
+    values, labels = [], []
+    for table in tables:
+        rows = np.unique(np.linspace(0, table.num_rows - 1, HEAD_ROWS).astype(np.int64))
+        rows = np.setdiff1d(rows, table.incomplete)
+        if len(table.labels):
+            values.append(np.frombuffer(table.numbers[name], np.float32)[rows])
+            labels.append(np.frombuffer(table.labels, np.intc)[rows])
+    return (
+        np.concatenate(values) if values else np.zeros(0, np.float32),
+        np.concatenate(labels) if labels else np.zeros(0, np.intc),
+    )
 
 
 def _has_value_per_label(values: NDArray[np.float32], labels: NDArray[np.intc]) -> bool:

@@ -97,9 +97,10 @@ def subtract_constant() -> Any:
     return keras.Model(x, L.Dense(3)(L.Dense(4, "relu")(keras.ops.subtract(x, means))))
 
 
-def call_operation(operation: Any) -> Any:
-    x = keras.Input((6,))
-    return keras.Model(x, L.Dense(3)(operation(L.Dense(4)(x))))
+def call_operation(operation: Any, *, is_nested: bool = False) -> Any:
+    x, y = keras.Input((6,)), keras.Input((6,))
+    inner = keras.Model(x, operation(L.Dense(4)(x)))
+    return keras.Model(y, L.Dense(3)(inner(y))) if is_nested else keras.Model(x, L.Dense(3)(inner.outputs[0]))
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
@@ -218,6 +219,16 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "softplus as an operation": (
         lambda: call_operation(keras.ops.softplus),
         r"operation softplus\S* computes softplus, which overflows .* keras.layers.Activation\('softplus'\)",
+    ),
+    "softplus as an operation of a nested model": (
+        lambda: call_operation(keras.ops.softplus, is_nested=True),
+        r"operation softplus\S* computes softplus, which overflows",
+    ),
+    "penalty of a softmax layer": (
+        lambda: keras.Sequential(
+            [keras.Input((6,)), L.Dense(3), L.Activation("softmax", activity_regularizer="l2", name="z")]
+        ),
+        r"layer z \(Activation\) has a penalty on its softmax, .* remove its activity_regularizer",
     ),
     "layer as end activation": (
         lambda: keras.Sequential([keras.Input((6,)), L.Dense(3, activation=L.LeakyReLU(), name="z")]),

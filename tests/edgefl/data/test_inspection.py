@@ -88,7 +88,12 @@ def add_nan(arrays):
         ("label-type", CHANGE, {"y": (np.arange(60) % 4).astype(float)}, "float64[60]"),
         ("unscaled", CHANGE, {"x": RNG.integers(0, 256, (60, 8, 8, 1)).astype(float)}, "divided by 255"),
         ("unscaled", WARNING, {"x": 255 * RNG.random((60, 8, 8, 1))}, "x / 255"),
-        ("unscaled-targets", WARNING, {"y": 100 + 140 * RNG.random(60)}, "divide them on every device"),
+        (
+            "unscaled-targets",
+            WARNING,
+            {"y": 100 + 140 * RNG.random(60)},
+            "scale them by the same numbers on every device",
+        ),
         ("unscaled", WARNING, {"x": 4096 * RNG.normal(size=(60, 128, 3))}, "expected about 1"),
         ("unscaled", WARNING, {"x": 1e-5 * RNG.normal(size=(60, 128, 3))}, "expected about 1"),
         ("first-label", WARNING, {"y": 7 + np.arange(60) % 4}, "y - 7"),

@@ -387,3 +387,10 @@ def test_channels_without_names_are_read_in_the_order_of_the_federation_with_a_n
     np.savez(tmp_path / "a.npz", x=np.zeros((4, 2)), y=np.arange(4) % 2)
     arrays = read_source(DataSource(str(tmp_path / "a.npz")), SamplesConfig(channels=("ax", "ay")))
     assert arrays["notes"].tolist() == ["the channels have no names, and are read in the order ax, ay"]
+
+
+def test_names_in_another_encoding_are_refused(tmp_path: Path) -> None:
+    names = np.array(["k\u00fc".encode("latin-1"), b"b"])
+    np.savez(tmp_path / "a.npz", x=np.zeros((4, 2)), y=np.arange(4) % 2, channel_names=names)
+    with pytest.raises(DataError, match=r"channel_names holds no texts in UTF-8.* channel_names.astype"):
+        read_source(DataSource(str(tmp_path / "a.npz")))

@@ -54,9 +54,10 @@ def test_device_that_comes_after_the_test_trains_with_the_rate_of_the_others(
     aggregator.wait_for("range test over the devices")
     aggregator.popen.kill()
     aggregator.popen.wait()
-    devices.append(federation.device("pi-2", shards["pi-2"]))
+    late = federation.device("pi-2", shards["pi-2"])
+    late.wait_for("joined")
+    devices.append(late)
     again = federation.aggregator()
-    again.wait_for("pi-2 is online")
     assert again.end() == 0, again.err
     assert [device.end() for device in devices] == [0] * 3, [device.err for device in devices]
     result = federation.result()

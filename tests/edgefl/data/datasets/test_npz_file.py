@@ -56,9 +56,10 @@ def test_clients_of_a_file_have_their_own_samples(ids: tuple[str, ...], tmp_path
     assert means == {"pi-1": 1, "pi-2": 2, "pi-10": 10}
 
 
-def test_names_that_are_no_ids_keep_the_order_of_their_numbers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", ["Room 1", "init"])
+def test_names_that_are_no_ids_keep_the_order_of_their_numbers(first: str, tmp_path: Path) -> None:
     numbers = np.repeat([1, 2, 10], 12)
-    names = np.array([f"Room {number}" for number in numbers])
+    names = np.array([f"room-{number}" if number > 1 else first for number in numbers])
     path = write(
         tmp_path / "a.npz", x=numbers[:, None] + np.zeros((36, 1)), y=np.arange(36) % 2, client=names
     )

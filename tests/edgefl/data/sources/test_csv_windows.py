@@ -285,11 +285,25 @@ def test_columns_are_judged_over_all_files(tmp_path) -> None:
 
 def test_files_with_other_rates_are_named(tmp_path) -> None:
     for name, step in (("a", 20), ("b", 10), ("c", 21)):
-        lines = [f"{1_764_000_000_000 + step * i},{i % 2},a" for i in range(20)]
+        lines = [f"{1_764_000_000_000 + step * i},{i % 2},a" for i in range(40)]
         (tmp_path / f"{name}.csv").write_text("\n".join(["t,ax,label", *lines]))
     sentence = notes(tmp_path)[1]
     assert sentence.startswith("rows are 0.01 s apart in b.csv and 0.021 s in c.csv;")
     assert sentence.endswith("record at one rate")
+
+
+def test_short_file_does_not_show_its_rate_with_a_clock_of_seconds(tmp_path) -> None:
+    """Both files have 50 rows each second."""
+    for name, rows in (("a", 2000), ("b", 20)):
+        lines = [f"{1_764_000_000 + i // 50},{i % 2},a" for i in range(rows)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["t,ax,label", *lines]))
+    assert len(notes(tmp_path)) == 1
+
+
+def test_column_is_judged_by_its_complete_rows(tmp_path) -> None:
+    rows = [f"{'' if i == 19 else i // 10},{i % 3},{'ab'[i // 10 % 2]}" for i in range(40)]
+    (tmp_path / "a.csv").write_text("\n".join(["session,ax,label", *rows]))
+    assert "session (has one label for each of its values;" in notes(tmp_path / "a.csv", skip_empty=True)[0]
 
 
 def test_files_have_the_same_channels_whatever_the_order_of_their_columns(tmp_path) -> None:
@@ -340,6 +354,8 @@ def test_targets_of_the_federation_decide_columns_and_order(tmp_path) -> None:
         '"ax","ay","label"\r\n"0.5","-1.25","a"\r\n"1e3","2","b"\r\n',
         "ax;ay;label\n,5;-1,25;a\n1,000e3;2;b\n",
         "ax, g, x;ay, g;label\n0,5;-1,25;a\n1000,0;2,0;b\n",
+        "ax, g, x;ay, g;label\n\n0,5;-1,25;a\n1000,0;2,0;b\n",
+        "ax [m;s],ay,label\n0.5,-1.25,a;b\n1000,2,b\n",
     ],
 )
 def test_separators_and_decimal_commas_are_read(tmp_path, text) -> None:
@@ -385,7 +401,14 @@ def test_cells_with_two_meanings_are_refused(tmp_path, text, error) -> None:
 
 
 @pytest.mark.parametrize(
-    "header", ["0,1,label", "1,2,3,label", "415,445,480,515,label", "410,435.5,461,486.5,label"]
+    "header",
+    [
+        "0,1,label",
+        "1,2,3,label",
+        "415,445,480,515,label",
+        "410,435.5,461,486.5,label",
+        "31.5,63,125,250,500,1000,label",
+    ],
 )
 def test_positions_and_growing_numbers_are_names_of_columns(tmp_path, header) -> None:
     count = header.count(",")
