@@ -222,11 +222,17 @@ def find_task(
     for finding in inspection.findings:
         if finding.severity == ERROR:
             raise DataError(f"{', '.join(finding.devices)}: {finding.text}")
-    if len(samples.channels) != shapes[0][-1]:
-        samples = replace(samples, channels=())
-    if config.kind != REGRESSION:
-        samples = replace(samples, targets=())
-    return replace(task, inspection=inspection, samples_config=samples)
+    return replace(task, inspection=inspection, samples_config=_limit_names(samples, shapes[0], config))
+
+
+def _limit_names(samples: SamplesConfig, shape: tuple[int, ...], config: TaskConfig) -> SamplesConfig:
+    """Return the unit with those names that fit the model."""
+    return replace(
+        samples,
+        channels=samples.channels if len(samples.channels) == shape[-1] else (),
+        classes=samples.classes if config.is_classification else (),
+        targets=samples.targets if config.kind == REGRESSION else (),
+    )
 
 
 def _check_numbers(devices: Mapping[str, Arrays], kind: str) -> None:
@@ -317,9 +323,16 @@ def _make_dataset_task(name: str, num_classes: int | None, kind: str | None) -> 
     samples = SamplesConfig()
     shape = dataset.x_train.shape[1:]
     if name.startswith(NPZ_PREFIX):
-        paths = name.removeprefix(NPZ_PREFIX).split(",")
-        samples, _ = suggest_samples({path: _read_device(path, {}) for path in paths})
         shape = guess_input_shape(shape)
+        path = name.removeprefix(NPZ_PREFIX)
+        paths = [path] if Path(path).exists() else path.split(",")
+        files = {path: _read_device(path, {}) for path in paths}
+        samples, _ = suggest_samples(files)
+        if kind != CLASSIFICATION:
+            _check_numbers(files, kind)
+        samples = _limit_names(samples, shape, config)
+        if num_classes is not None:
+            _check_num_classes(num_classes, dataset.num_classes, samples.classes)
     outputs = config.count_outputs(shape, num_classes or dataset.num_classes)
     task = _make_task(
         len(dataset.x_train),

@@ -101,7 +101,7 @@ def partitions(context: click.Context, as_json: bool) -> None:
 )
 @click.option("--num-train", default=0, help="Draw this many training samples first. 0 uses all.")
 @click.option("--num-test", default=0, help="Draw this many test samples first. 0 uses all.")
-@click.option("--seed", default=1, show_default=True, help="Random seed.")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Random seed.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),

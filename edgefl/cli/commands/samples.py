@@ -170,7 +170,7 @@ def strip_samples(inspection: Inspection) -> dict[str, Any]:
     default=0,
     help="Average number of training samples per device. 0 uses the whole data set.",
 )
-@click.option("--seed", default=1, show_default=True, help="Random seed.")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Random seed.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def split_into_files(
     name: str,

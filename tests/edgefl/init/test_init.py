@@ -392,6 +392,34 @@ def test_npz_file_of_several_clients_states_its_unit_and_class_names(working_dir
     assert data.class_names == ("cat", "dog") and data.x_train.max() <= 1
 
 
+@pytest.mark.parametrize(
+    ("labels", "options", "message"),
+    [
+        (np.arange(60) % 2, (), ""),
+        (
+            np.array(["cat", "dog"] * 30),
+            ("--num-classes", "3"),
+            "--num-classes is 3, the data name 2 classes",
+        ),
+        (np.array(["cat", "dog"] * 30), ("--task", "anomaly"), "labels are names (cat, dog)"),
+    ],
+)
+def test_names_of_an_npz_file_that_do_not_fit_are_left_out_or_refused(
+    labels: np.ndarray,
+    options: tuple[str, ...],
+    message: str,
+    working_directory: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Twelve names of columns are no channels of pictures of 12 x 12 x 1."""
+    x = np.random.default_rng(1).random((60, 12, 12))
+    np.savez("a,b.npz", x=x, y=labels, channel_names=np.array([f"c{i}" for i in range(12)]))
+    code = cli.run_command(["init", "--yes", "--data", "npz:a,b.npz", *options])
+    assert (code, message in capsys.readouterr().err) == (int(bool(message)), True)
+    if not message:
+        assert load_config(working_directory / "federation.toml").samples.channels == ()
+
+
 def test_input_shape_replaces_the_data_of_every_task(working_directory: Path) -> None:
     assert cli.run_command(["init", "--yes", "--input-shape", "32,3", "--task", "anomaly"]) == 0
     config = load_config(working_directory / "federation.toml")
