@@ -112,6 +112,7 @@ def test_wrong_options_are_refused(demo, tmp_path) -> None:
     assert not (tmp_path / "model.tflite").exists()
 
 
+@pytest.mark.slow
 def test_verify_checks_a_demo_folder_as_far_as_possible(demo, tmp_path) -> None:
     if reason := explain_not_runnable(TARGETS["host"]):
         pytest.skip(reason)

@@ -8,7 +8,7 @@ from edgefl.algorithms.plans import build_plan
 from edgefl.config import FederationConfig, ModelConfig
 from edgefl.learner.litert import LiteRTLearner
 
-NAMES = ("softplus", "log_sigmoid")
+NAMES = ("softplus", pytest.param("log_sigmoid", marks=pytest.mark.slow))
 
 
 def build_chain(name):

@@ -148,6 +148,7 @@ def test_page_shows_a_cluster_that_splits(broker, make_federation, toys, start_d
     assert [device.end() for device in devices] == [0] * 4
 
 
+@pytest.mark.slow
 def test_page_shows_the_clusters_of_a_clustered_federation(
     broker, make_federation, toys, start_dashboard, visitor
 ):

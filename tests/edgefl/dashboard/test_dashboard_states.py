@@ -74,6 +74,7 @@ def test_page_without_a_federation_shows_how_to_start_one(broker, start_dashboar
     check_views(visitor, list_violations, url, "empty", wait_for_content)
 
 
+@pytest.mark.slow
 def test_joining_page_shows_ready_devices_and_the_next_command(
     broker, make_federation, toys, start_dashboard, visitor, list_violations
 ):

@@ -87,6 +87,7 @@ def read_missing_charts(text: str) -> dict[str, str]:
     return dict(re.findall(r"<li><strong>(.*?)</strong>: (.*?)\.</li>", text))
 
 
+@pytest.mark.slow
 def test_page_of_a_clustered_run_has_all_charts_but_gates_and_int8(clustered, tmp_path, capsys):
     out = tmp_path / "report.html"
     assert edgefl(["report", str(clustered), "-o", str(out)]) == 0

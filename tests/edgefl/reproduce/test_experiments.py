@@ -142,6 +142,7 @@ def tiny(tmp_path, monkeypatch):
     return experiment
 
 
+@pytest.mark.slow
 def test_next_runs_the_first_missing_seed_until_none_is_left(tiny, tmp_path, capsys):
     results = tmp_path / "results"
     write_result(results, make_seed_result(1, {"A": 50.0}, tiny, "reduced"))

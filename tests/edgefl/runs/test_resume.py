@@ -50,7 +50,7 @@ def is_personalizing(out):
     [
         ("ditto", is_past_a_checkpoint),
         pytest.param("ifca", is_past_a_checkpoint, marks=pytest.mark.slow),
-        ("ditto", is_personalizing),
+        pytest.param("ditto", is_personalizing, marks=pytest.mark.slow),
     ],
 )
 def test_killed_and_resumed_run_equals_uninterrupted_run(

@@ -132,6 +132,7 @@ def test_watch_lines_and_snapshot_show_a_federation(mosquitto_url, federate, toy
     assert json.loads(as_json.out)["phase"] == "done"
 
 
+@pytest.mark.slow
 def test_monitor_chooses_the_only_federation_or_lists_all(federate, start, own_broker):
     """The broker has no federation, then one, then two."""
     url = f"mqtt://127.0.0.1:{own_broker.port}"

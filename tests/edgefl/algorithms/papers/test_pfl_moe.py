@@ -276,10 +276,8 @@ def test_litert_and_keras_personalize_alike_with_augmentation(pair, digits):
     assert not any(key.startswith(("conv", "global")) for key in changed)
 
 
-@pytest.mark.parametrize(
-    "augmentation",
-    [pytest.param(AugmentationConfig(), marks=pytest.mark.slow), AugmentationConfig(flip=True)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("augmentation", [AugmentationConfig(), AugmentationConfig(flip=True)])
 def test_gate_on_the_image_reads_normalized_samples(augmentation, tiny_config, digits):
     """With mean and std, the gate is the one of a raw model on samples that were normalized before."""
     from edgefl.algorithms.plans import build_plan
