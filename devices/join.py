@@ -126,4 +126,4 @@ def join_federation(
         key=enrolment.signing_key if enrolment else "",
         find_key=(lambda _: aggregator) if enrolment else None,
     )
-    return Session(link, topics, status, trust, order)
+    return Session(link=link, topics=topics, status=status, trust=trust, order=order)

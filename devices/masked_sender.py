@@ -178,7 +178,11 @@ class MaskedSender:
         shapes = list_shapes({model: deltas.get(model, trained) for model in task.models})
         context = hash_context(session.topics.federation, task)
         participant = Participant(
-            self._client_id, context, session.trust, self._authority, self._sharing.least_clients
+            client_id=self._client_id,
+            context=context,
+            trust=session.trust,
+            authority=self._authority,
+            least_clients=self._sharing.least_clients,
         )
         return MaskedAttempt(
             task=task,

@@ -48,7 +48,7 @@ def run_wire_bench(
         personalization=MIXTURE_ONLY,
     )
     rows = []
-    with StageRunner(out, "edgefl bench wire", processes, progress) as stages:
+    with StageRunner(out=out, command="edgefl bench wire", processes=processes, progress=progress) as stages:
         for codec in ("fp32", *(codec for codec in codecs if codec != "fp32")):
             results = []
             for seed in range(1, seeds + 1):

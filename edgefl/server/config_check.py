@@ -22,6 +22,7 @@ from edgefl.models.keras_file import read_compiled_loss
 from edgefl.privacy.mechanism import check_privacy
 from edgefl.security.secagg.masked_aggregation import check_secure_aggregation
 from edgefl.security.secagg.masking import MIN_MASKED_CLIENTS
+from edgefl.server.rounds import count_needed_updates
 from edgefl.server.staleness import check_staleness
 from edgefl.tasks.config import BINARY_LOSS
 
@@ -298,7 +299,7 @@ def _check_mean(
     if mean == "krum":
         faults = options["krum_faults"]
         needed = max(count_krum_updates(faults), options["krum_keep"] + faults + 2)
-        least_updates = math.ceil(config.quorum * least - 1e-9)
+        least_updates = count_needed_updates(config.quorum, int(least))
         effect = f'mean = "krum" with krum_faults = {faults} skips a round of fewer updates'
         remedy = "raise clients_per_round, or lower krum_faults or krum_keep"
         if most < needed:

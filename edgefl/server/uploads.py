@@ -48,7 +48,10 @@ def make_receipt(begin: Begin, outcome: str, reason: str = "", missing: Ranges =
 
 
 def _open_upload(begin: Begin, limit: int, now: float) -> Upload:
-    return Upload(begin, Assembler(begin.sha256, begin.size, begin.count, begin.chunk_bytes, limit), now)
+    assembler = Assembler(
+        sha256=begin.sha256, size=begin.size, count=begin.count, chunk_bytes=begin.chunk_bytes, limit=limit
+    )
+    return Upload(begin, assembler, now)
 
 
 def make_verdict_receipt(begin: Begin, verdict: UpdateVerdict) -> Receipt:

@@ -251,7 +251,16 @@ def simulate_fleet(
     if config.budget_s:
         raise ConfigError("virtual time does not support budget_s; remove [fleet] or budget_s")
     clients = sorted(client_ids)
-    return _VirtualFleet(plan, initial, config, config.fleet, clients, trainer, log, progress).run()
+    return _VirtualFleet(
+        plan=plan,
+        initial=initial,
+        config=config,
+        fleet=config.fleet,
+        client_ids=clients,
+        trainer=trainer,
+        log=log,
+        progress=progress,
+    ).run()
 
 
 class _VirtualFleet:
@@ -298,11 +307,11 @@ class _VirtualFleet:
         self._record: Record | None = None
         self._bytes_down = 0
         self._server = RoundServer(
-            config,
-            plan.spec,
-            (plan.id, encode_plan(plan)),
-            self._algorithm,
-            state,
+            config=config,
+            spec=plan.spec,
+            plan=(plan.id, encode_plan(plan)),
+            algorithm=self._algorithm,
+            state=state,
             session="virtual",
             started=1,
             draw_cohort=lambda state, available: choose_task_clients(config, state, available),

@@ -128,11 +128,11 @@ def run_measurement(
         if not started.is_done:
             storage = Storage(directory, journal)
             server = RoundServer(
-                config,
-                measured.spec,
-                (measured.id, encode_plan(measured)),
-                algorithm,
-                initial,
+                config=config,
+                spec=measured.spec,
+                plan=(measured.id, encode_plan(measured)),
+                algorithm=algorithm,
+                state=initial,
                 session=started.session,
                 started=start,
                 draw_cohort=lambda state, available: measurement.choose_clients(available),
@@ -156,7 +156,15 @@ def run_measurement(
                 show_progress=show_progress,
                 read_paused=lambda: read_paused_clients(out),
             )
-            driver = Driver(server, link, topics, started.session, trust, storage, hooks)
+            driver = Driver(
+                server=server,
+                link=link,
+                topics=topics,
+                session=started.session,
+                trust=trust,
+                storage=storage,
+                hooks=hooks,
+            )
             try:
                 check_single_aggregator(link, topics, (started.session, federation, *earlier), take_over)
                 try:

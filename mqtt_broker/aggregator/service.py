@@ -359,11 +359,11 @@ class Aggregator:
             return after
 
         server = RoundServer(
-            config,
-            spec,
-            (self._plan.id, encode_plan(self._plan)),
-            algorithm,
-            initial,
+            config=config,
+            spec=spec,
+            plan=(self._plan.id, encode_plan(self._plan)),
+            algorithm=algorithm,
+            state=initial,
             session=session,
             started=run,
             draw_cohort=draw,
@@ -398,7 +398,15 @@ class Aggregator:
             show_progress=self._show_progress,
             read_paused=lambda: read_paused_clients(self._out),
         )
-        driver = Driver(server, link, self._topics, session, self._trust, storage, hooks)
+        driver = Driver(
+            server=server,
+            link=link,
+            topics=self._topics,
+            session=session,
+            trust=self._trust,
+            storage=storage,
+            hooks=hooks,
+        )
         settings: dict[str, float] = {}
         is_superseded = False
         try:

@@ -158,7 +158,13 @@ def start_aggregator(
                     log(summary.round, extract_round_scalars(asdict(summary)))
 
                 service = Aggregator(
-                    settings, built_plan, initial, out, security, progress.update_live, log_round
+                    config=settings,
+                    plan=built_plan,
+                    initial=initial,
+                    out=out,
+                    security=security,
+                    show_progress=progress.update_live,
+                    on_round_closed=log_round,
                 )
                 result = service.run(url, take_over=take_over, fresh=fresh)
                 log.write_verdict(settings.rounds + 1, result["verdict"])

@@ -7,16 +7,21 @@ from tests.lint.source import Source
 from tests.support.rooms import PACKAGES
 
 MOST_POSITIONAL_FIELDS = 3
+MOST_POSITIONAL_VALUES = 4
+"""The same for classes that are no dataclasses."""
 
 
 def check_construction(sources: Iterable[Source]) -> Iterator[str]:
-    """Yield calls with positional values of dataclasses that have more than three fields."""
+    """Yield calls with positional values of dataclasses with more than three fields, or with five values."""
     sources = tuple(sources)
     records = {
         node.name: node
         for source in sources
         for node in ast.walk(source.tree)
         if isinstance(node, ast.ClassDef) and _is_dataclass(node)
+    }
+    classes = {
+        node.name for source in sources for node in ast.walk(source.tree) if isinstance(node, ast.ClassDef)
     }
     large = {name for name in records if _count_fields(name, records) > MOST_POSITIONAL_FIELDS}
     for source in sources:
@@ -25,7 +30,12 @@ def check_construction(sources: Iterable[Source]) -> Iterator[str]:
             if not (isinstance(node, ast.Call) and node.args):
                 continue
             name = ast.unparse(node.func)
-            if name.partition(".")[0] in own and (record := name.rpartition(".")[2]) in large:
+            record = name.rpartition(".")[2]
+            if name.partition(".")[0] not in own:
+                continue
+            if record in classes - large and len(node.args) > MOST_POSITIONAL_VALUES:
+                yield f"{source.path}:{node.lineno}: {record} gets {len(node.args)} unnamed values; name each"
+            if record in large:
                 yield (
                     f"{source.path}:{node.lineno}: {record} has more than {MOST_POSITIONAL_FIELDS} fields; "
                     "name each value"

@@ -282,7 +282,9 @@ def _play_seeds(
     played = []
     with explain_interrupt(CONTINUE), Progress() as progress:
         for seed in seeds:
-            with StageRunner(out, format_command_line(), processes, progress, seed) as runner:
+            with StageRunner(
+                out=out, command=format_command_line(), processes=processes, progress=progress, seed=seed
+            ) as runner:
                 played.append(play_seed(experiment, scale, seed, runner, results))
     return played
 
@@ -312,7 +314,7 @@ def _run_outcomes(
     with (
         explain_interrupt(CONTINUE),
         Progress() as progress,
-        StageRunner(out, format_command_line(), processes, progress) as runner,
+        StageRunner(out=out, command=format_command_line(), processes=processes, progress=progress) as runner,
     ):
         for seed in range(1, seeds + 1):
             stages = outcomes.select_stages(scale, seed, algorithms)

@@ -30,7 +30,7 @@ from edgefl.data.inspection.records import (
 from edgefl.data.npz import read_group_array, read_sample_array
 from edgefl.data.recordings import find_overlapping_rows, find_recordings, join_groups
 from edgefl.data.sources.classes import parse_number
-from edgefl.data.sources.csv_windows import MAX_INTERVAL_RATIO, MIN_GROWING_SHARE, MIN_GROWING_STEPS
+from edgefl.data.sources.csv_windows import MIN_GROWING_SHARE, MIN_GROWING_STEPS, find_other_rates
 from edgefl.data.unit import BLOCK_ROWS
 from edgefl.system.format import shorten_names
 
@@ -412,9 +412,10 @@ def compare_intervals(devices: Mapping[str, Arrays]) -> list[SampleFinding]:
         devices: by device name, the stored arrays. CSV data with a column of times have an interval.
     """
     intervals = {name: float(arrays["interval"]) for name, arrays in devices.items() if "interval" in arrays}
-    low, high = (choose(intervals, key=lambda name: intervals[name], default="") for choose in (min, max))
-    if not intervals or intervals[high] <= MAX_INTERVAL_RATIO * intervals[low]:
+    others = find_other_rates(intervals)
+    if others is None:
         return []
+    low, high = others
     text = (
         f"rows are {intervals[low]:.3g} s apart on {low} and {intervals[high]:.3g} s on {high}, so a window "
         "has another length in time; record at one rate"

@@ -179,10 +179,21 @@ def _describe_pauses(name: str, clocks: Sequence[RowClock]) -> str:
     return f"the times in {name} have {' and '.join(parts)}; {PAUSE_REMEDY}" if parts else ""
 
 
-def _describe_rates(intervals: Mapping[str, float]) -> str:
+def find_other_rates(intervals: Mapping[str, float]) -> tuple[str, str] | None:
+    """Return the names with the shortest and the longest time between rows, or None if all have one rate.
+
+    Args:
+        intervals: by name, the usual time between two rows in seconds.
+    """
     low, high = (choose(intervals, key=lambda name: intervals[name], default="") for choose in (min, max))
-    if not intervals or intervals[high] <= MAX_INTERVAL_RATIO * intervals[low]:
+    return (low, high) if intervals and intervals[high] > MAX_INTERVAL_RATIO * intervals[low] else None
+
+
+def _describe_rates(intervals: Mapping[str, float]) -> str:
+    others = find_other_rates(intervals)
+    if others is None:
         return ""
+    low, high = others
     return (
         f"rows are {intervals[low]:.3g} s apart in {low} and {intervals[high]:.3g} s in {high}; {RATE_REMEDY}"
     )

@@ -198,7 +198,7 @@ def load_ring(
             f"{path} holds {LABEL_FORMS[stored_labels]}, expected {LABEL_FORMS[labels]}; use the same "
             f"options, {RING_REMEDY}"
         )
-    ring = Ring(capacity, window, channels, classes, labels)
+    ring = Ring(capacity=capacity, window=window, channels=channels, classes=classes, labels=labels)
     for index in np.argsort(number)[-capacity:]:
         ring.recorded = int(number[index])
         ring.add(x[index], y.ravel()[index], int(recording[index]), int(first_row[index]))
