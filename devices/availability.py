@@ -24,9 +24,7 @@ from edgefl.system.files import remove_state, write_state
 from edgefl.system.host import ROOT
 from edgefl.wire.messages import PAUSED_BY_OPERATOR
 
-UNCHECKED_REASON = "has not yet checked that its data fit the plan"
 CHECK_INTERVAL_S = 2.0
-DRAIN_PERIOD_S = 5.0
 
 
 def pause_device(state: Path) -> None:
@@ -78,9 +76,6 @@ class Availability:
         cores: number of cores of the board.
         root: directory that contains `proc` and `sys`. Tests pass another one.
         clock: monotonic clock in seconds.
-
-    Attributes:
-        unchecked: whether the device still has to check its data against the plan.
     """
 
     def __init__(
@@ -97,12 +92,8 @@ class Availability:
         self._cores = cores
         self._root = root
         self._clock = clock
-        self.unchecked = False
         self._reason = ""
-        self._since = -math.inf
         self._looked = -math.inf
-        self._refusal = ""
-        self._refused_until = -math.inf
         self._process_load = 0.0
         self._cpu = _measure_cpu_s()
         self._counted = clock()
@@ -115,41 +106,13 @@ class Availability:
         """
         now = self._clock()
         if refresh or now - self._looked >= CHECK_INTERVAL_S:
-            first = self._looked == -math.inf
             self._looked = now
-            reason = (
+            self._reason = (
                 PAUSED_BY_OPERATOR
                 if is_paused(self._state)
                 else find_unmet_condition(self._conditions, self._read_host(now))
             )
-            if reason and not self._reason and not first:
-                self._since = now
-            self._reason = reason
-        refusal = self._refusal if now < self._refused_until else ""
-        return self._reason or refusal or (UNCHECKED_REASON if self.unchecked else "")
-
-    def refuse(self, reason: str, for_s: float = math.inf) -> None:
-        """Accept no task for a time, or until `accept`.
-
-        Args:
-            reason: the reason, for the device's status.
-            for_s: the time in seconds.
-        """
-        self._refusal = reason
-        self._refused_until = self._clock() + for_s
-
-    def accept(self) -> None:
-        """Accept tasks again after `refuse`."""
-        self._refusal = ""
-        self._refused_until = -math.inf
-
-    def accepts_tasks(self) -> bool:
-        """Return whether the device performs a task that arrives now.
-
-        A device still performs tasks in the first DRAIN_PERIOD_S seconds of a pause. The aggregator may have
-        sent them before it received the pause.
-        """
-        return not self._reason or self._clock() - self._since < DRAIN_PERIOD_S
+        return self._reason
 
     def _read_host(self, now: float) -> HostReadings:
         cpu = _measure_cpu_s()

@@ -9,6 +9,7 @@ the will of a dead device within that time.
 import logging
 import time
 
+from edgefl.client_machine.duplicate_id import DuplicateIdError, describe_duplicate_id
 from edgefl.errors import LinkError, WireError
 from edgefl.transport.link import Link, Message
 from edgefl.wire.messages import STOPPED_PHASE, Claim, State, Status
@@ -17,10 +18,6 @@ from edgefl.wire.topics import FederationTopics, parse_topic
 
 LOGGER = logging.getLogger("edgefl.device")
 RETAINED_WAIT_S = 0.5
-
-
-class DuplicateIdError(LinkError):
-    """Another device uses this id, and it also owns the status on the broker."""
 
 
 def report_other_federations(link: Link, federation: str) -> None:
@@ -139,28 +136,3 @@ def check_id_is_free(
             seen[status.boot_id] = status.ts
             until = time.monotonic() + 1.5 * keepalive_s
     return set(seen)
-
-
-def describe_duplicate_id(client_id: str, url: str) -> str:
-    """Return the error message for the second device with an id.
-
-    Args:
-        client_id: the id.
-        url: URL of the broker.
-    """
-    return (
-        f"another device has the id {client_id!r} at {url}; give this device another --id, or stop the other "
-        "device"
-    )
-
-
-def should_yield(mine: Status, other: Status) -> bool:
-    """Return whether this device must stop when two devices with one id start at the same time.
-
-    The device that started first stays.
-
-    Args:
-        mine: status of this device.
-        other: status of the other device.
-    """
-    return (other.born, other.boot_id) < (mine.born, mine.boot_id)

@@ -3,12 +3,10 @@
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from devices.identity import check_id_is_free, find_federation, report_other_federations
-from devices.order import TaskOrder
-from devices.session import Session
 from edgefl import __version__
 from edgefl.security.enrolment import Enrolment, make_tls_context
 from edgefl.security.trust import Trust
@@ -48,27 +46,41 @@ class JoinSettings(Protocol):
     def enrolment(self) -> Enrolment | None: ...
 
 
+@dataclass(frozen=True)
+class JoinedFederation:
+    """A connection of a device to a federation.
+
+    Attributes:
+        link: the connection to the broker. Its last will is the status.
+        topics: topics of the federation.
+        status: the status of the device, offline.
+        trust: signs messages and checks signatures.
+    """
+
+    link: Link
+    topics: FederationTopics
+    status: Status
+    trust: Trust
+
+
 def join_federation(
     settings: JoinSettings,
     samples: int,
     paused: str,
     timeout_s: float = CONNECT_TIMEOUT_S,
-    make_order: Callable[[str], TaskOrder] = TaskOrder,
-) -> Session:
-    """Join a federation, and return a connected session that has not published a status yet.
+) -> JoinedFederation:
+    """Join a federation, and return a connection on which no status is published yet.
 
     Args:
         settings: the settings of the device.
         samples: number of samples of the device.
         paused: reason why this device accepts no task at first, empty if it accepts tasks.
         timeout_s: seconds that the broker may take to answer.
-        make_order: returns the task order for the name of a federation.
 
     Raises:
         ConfigError: the name of the federation is not valid, or the enrolment cannot be used for TLS.
         LinkError: the broker does not answer, or not exactly one federation runs.
         DuplicateIdError: another device uses the id.
-        StateError: the order of tasks cannot be read or written.
     """
     boot_id = secrets.token_hex(8)
     # Not the boot id, which the status publishes. A client that connects under the name of another client
@@ -97,7 +109,6 @@ def join_federation(
         check_id_is_free(probe, topics, settings.client_id, boot_id, settings.keepalive_s)
     finally:
         probe.close()
-    order = make_order(federation)
     now = time.time()
     status = Status(
         client_id=settings.client_id,
@@ -126,4 +137,4 @@ def join_federation(
         key=enrolment.signing_key if enrolment else "",
         find_key=(lambda _: aggregator) if enrolment else None,
     )
-    return Session(link=link, topics=topics, status=status, trust=trust, order=order)
+    return JoinedFederation(link=link, topics=topics, status=status, trust=trust)

@@ -29,7 +29,6 @@ from edgefl.storage.device_directory import (
 from edgefl.storage.directory import FileSeries
 from edgefl.system.files import SECRET_MODE, open_no_link, remove_state, write_errors, write_state
 from edgefl.types import ClientState, Mixture
-from edgefl.wire.messages import Task
 from edgefl.wire.strict_json import decode_json, encode_json
 
 MAX_MASKED_SESSIONS = 64
@@ -59,16 +58,6 @@ class FinishedRound:
     update: str
     client_state: str
     masked_sessions: tuple[str, ...] = ()
-
-    def is_answer_to(self, task: Task) -> bool:
-        """Return whether this round answers a task.
-
-        The phase is compared too, because a round may have a task to train and a task to personalize.
-
-        Args:
-            task: the task.
-        """
-        return (self.session, self.round, self.phase) == (task.session, task.round, task.phase)
 
 
 def _try_lock(lock: int, kind: int) -> bool:
@@ -361,25 +350,23 @@ class DeviceStore:
                 f"cannot list {self._files.root}: {error.strerror}; {STATE_ACCESS_REMEDY}"
             ) from error
 
-    def mark_masked(self, progress: FinishedRound) -> FinishedRound:
+    def mark_masked(self, session: str) -> None:
         """Record that this device masked an update of a session. It then sends no plain update of the
         session.
 
         Args:
-            progress: the finished round whose update is masked.
-
-        Returns:
-            The finished round with its session in `masked_sessions`.
+            session: the session of the last finished round.
 
         Raises:
-            StateError: the file cannot be written.
+            StateError: the file cannot be read or written.
         """
-        if progress.session in progress.masked_sessions:
-            return progress
-        sessions = (*progress.masked_sessions, progress.session)[-MAX_MASKED_SESSIONS:]
-        marked = replace(progress, masked_sessions=sessions)
-        write_state(self._files.progress, encode_json(marked), SECRET_MODE)
-        return marked
+        progress = self.read_progress()
+        if progress is None or session in progress.masked_sessions:
+            return
+        sessions = (*progress.masked_sessions, session)[-MAX_MASKED_SESSIONS:]
+        write_state(
+            self._files.progress, encode_json(replace(progress, masked_sessions=sessions)), SECRET_MODE
+        )
 
     def save_personal(self, plan: Plan, mixture: Mixture) -> None:
         """Write the plan and the mixture for the export on this device.

@@ -11,11 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from devices.host_sensors import read_temperature_c
-from devices.session import Session
 from edgefl.storage.device_directory import DeviceFiles
 from edgefl.system.host import read_rss_mb
 from edgefl.wire.messages import Metrics
-from edgefl.wire.strict_json import encode_json
 
 MAX_METRICS = 32
 METRIC_NAME_PATTERN = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
@@ -45,22 +43,6 @@ def make_telemetry(client_id: str, round: int, metrics: Mapping[str, float]) -> 
         temperature_c=read_temperature_c(),
         seconds=seconds,
         ts=time.time(),
-    )
-
-
-def publish_telemetry(session: Session, client_id: str, round: int, metrics: Mapping[str, float]) -> None:
-    """Publish metrics on `device/{id}/metrics` with QoS 0. A lost message is not sent again.
-
-    Args:
-        session: the session of the device.
-        client_id: id of the device.
-        round: number of the round.
-        metrics: metrics of the round, see `make_telemetry`.
-    """
-    session.link.publish(
-        session.topics.format_device(client_id, "metrics"),
-        encode_json(make_telemetry(client_id, round, metrics)),
-        qos=0,
     )
 
 

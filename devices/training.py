@@ -14,7 +14,7 @@ from edgefl.client.runner import ClientRunner, WorkItem
 from edgefl.data.task_form import to_task_form
 from edgefl.errors import DataError
 from edgefl.learner.none import NoLearner
-from edgefl.plan.spec import Plan, read_task
+from edgefl.plan.spec import Plan, PlanSpec, read_task
 from edgefl.types import Broadcast, ClientState, Mixture, Scalars, Shard, Weights
 from edgefl.wire.masked import MASKED_CODEC
 from edgefl.wire.messages import Task
@@ -22,18 +22,18 @@ from edgefl.wire.messages import Task
 LOGGER = logging.getLogger("edgefl.device")
 
 
-def check_shard(shard: Shard, plan: Plan) -> None:
+def check_shard(shard: Shard, spec: PlanSpec) -> None:
     """Check that a plan can be trained on a shard.
 
     Args:
         shard: the samples of this device.
-        plan: the plan.
+        spec: the spec of the plan.
 
     Raises:
         DataError: the samples do not have the input shape of the plan, or their labels do not fit its task.
     """
-    to_task_form(shard, read_task(plan.spec))
-    expected = plan.spec.input_shape
+    to_task_form(shard, read_task(spec))
+    expected = spec.input_shape
     if shard.x_train.shape[1:] != tuple(expected):
         raise DataError(
             f"a sample of this device has the shape {shard.x_train.shape[1:]}, the plan expects "
@@ -138,7 +138,7 @@ def open_runner(
     """
     shape = plan.spec.input_shape
     shard = samples.load_shard(plan.spec, seed)
-    check_shard(shard, plan)
+    check_shard(shard, plan.spec)
     for change in samples.changes:
         LOGGER.info(f"{samples.source.data}: {change}")
     if change := samples.describe_shape_change(shape):

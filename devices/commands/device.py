@@ -181,9 +181,9 @@ def start(
     """
     from devices.boards import detect_machine
     from devices.conditions import Conditions, parse_window
-    from devices.order import SharingRules
     from devices.plan_check import AllowedCode
     from devices.service import LOGGER, DeviceSettings, run_device
+    from edgefl.client_machine.order import SharingRules
     from edgefl.config import DEFAULT_BROKER
     from edgefl.security.enrolment import load_enrolment
     from edgefl.wire.topics import check_client_id

@@ -1,9 +1,8 @@
 """The figures by which a client compares its models, for each kind of task.
 
 A figure is from 0 to 1, and more is better. For a classification it is the accuracy. For a regression it is
-the
-share of the targets' variance that the model explains (R2), at least 0. For anomalies it is the area under
-the ROC curve, or R2 of the reconstruction if no test sample is an anomaly.
+the share of the targets' variance that the model explains (R2), at least 0. For anomalies it is the area
+under the ROC curve, or R2 of the reconstruction if no test sample is an anomaly.
 """
 
 import numpy as np

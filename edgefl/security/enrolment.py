@@ -33,7 +33,7 @@ class Enrolment:
         aggregator_key: public Ed25519 key of the aggregator in base64.
         masked_only: whether the device takes part only in masked rounds. The command line cannot weaken it.
         least_clients: minimum number of clients in a masked round. The command line cannot weaken it. See
-            `devices.order.SharingRules`.
+            `edgefl.client_machine.order.SharingRules`.
     """
 
     client_id: str

@@ -20,6 +20,17 @@ import numpy as np
 from edgefl.algorithms import PHASE_PERSONALIZE, Algorithm, complete_algorithm_options, make_algorithm
 from edgefl.algorithms.cohort import choose_task_clients
 from edgefl.client.runner import WorkItem
+from edgefl.client_machine.events import (
+    BlobChunkReceived,
+    BlobManifestReceived,
+    ClientAction,
+    ClientEvent,
+    ReceiptReceived,
+    Subscribe,
+    TaskReceived,
+    Train,
+    Unsubscribe,
+)
 from edgefl.config import FederationConfig, FleetConfig
 from edgefl.errors import ConfigError, RoundError
 from edgefl.plan.spec import Plan, encode_plan
@@ -37,7 +48,6 @@ from edgefl.server.events import (
     StateAggregated,
     Stop,
     TimePassed,
-    WantReceived,
     WriteLog,
 )
 from edgefl.server.faulty_updates import aggregate_usable
@@ -48,11 +58,11 @@ from edgefl.simulation.clients import ClientResult, personalize_client, train_cl
 from edgefl.simulation.engines.base import Engine
 from edgefl.simulation.in_memory_store import InMemoryStore
 from edgefl.simulation.simulate import KeepResult, Record, RoundCallback
-from edgefl.simulation.virtual_client import TrainedUpdate, VirtualClient
+from edgefl.simulation.simulated_client import SimulatedClient, TrainedUpdate
 from edgefl.types import Broadcast, ClientState, ServerState, Weights
-from edgefl.wire.messages import Manifest, Receipt, Task, Want
+from edgefl.wire.messages import Manifest, Receipt, Task
 from edgefl.wire.tensors import decode_subset, encode_models
-from edgefl.wire.topics import parse_topic
+from edgefl.wire.topics import FederationTopics, parse_topic
 
 DAY_S = 86_400.0
 HOUR_S = 3600.0
@@ -286,8 +296,16 @@ class _VirtualFleet:
         self._algorithm: Algorithm = build_server_algorithm(algorithm, config, plan.spec, key=b"")
         state = self._algorithm.init(initial, derive_rng(config.seed, 0, "init"))
         self._store = InMemoryStore(state)
+        self._topics = FederationTopics(config.name)
         self._clients = {
-            client_id: VirtualClient(client_id, trainer.count_samples(client_id)) for client_id in client_ids
+            client_id: SimulatedClient(
+                topics=self._topics,
+                client_id=client_id,
+                num_samples=trainer.count_samples(client_id),
+                find_blob=self._find_blob,
+                carry_out=lambda action, name=client_id: self._apply_client_action(name, action),  # type: ignore[misc]
+            )
+            for client_id in client_ids
         }
         spread = self._rng.standard_normal(len(client_ids))
         speeds = fleet.samples_per_s * np.exp(fleet.speed_spread * spread)
@@ -299,7 +317,8 @@ class _VirtualFleet:
         self._chunks: dict[str, dict[int, bytes]] = {}
         self._is_acknowledged = True
         self._decoded: dict[str, Weights] = {}
-        self._waiting: dict[str, dict[str, None]] = {}
+        self._subscribers: dict[str, dict[str, None]] = {}
+        """The clients that fetch a blob, by the filter of its topics."""
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._now = 0.0
@@ -415,7 +434,7 @@ class _VirtualFleet:
     # Messages
 
     def _send(self, client_id: str, events: Sequence[Event]) -> None:
-        """Send a client's messages to the server, then start its training and its timer."""
+        """Send a client's messages to the server, then begin its training and set its timer."""
         for event in events:
             if isinstance(event, BeginReceived) and self._is_message_lost():
                 continue
@@ -492,9 +511,11 @@ class _VirtualFleet:
         self._is_acknowledged &= action.qos == 0
         match address.kind, action.message:
             case "blob", bytes() as content if content:
-                self._take_chunk(address.sha256, address.index, content)
+                self._chunks.setdefault(address.sha256, {})[address.index] = content
+                self._deliver_blob(address.sha256, BlobChunkReceived(address.sha256, address.index, content))
             case "manifest", Manifest() as manifest:
                 self._manifests[address.sha256] = manifest
+                self._deliver_blob(address.sha256, BlobManifestReceived(manifest))
             case "manifest", b"":
                 self._manifests.pop(address.sha256, None)
                 self._chunks.pop(address.sha256, None)
@@ -513,69 +534,87 @@ class _VirtualFleet:
                     )
 
     def _deliver_task(self, client_id: str, task: Task) -> None:
-        client = self._clients[client_id]
-        if client.is_online:
-            self._send(client_id, client.receive_task(task, self._now))
+        self._deliver(client_id, TaskReceived(task))
 
     def _deliver_receipt(self, client_id: str, receipt: Receipt) -> None:
+        machine = self._clients[client_id].machine
+        is_answered = receipt.outcome == "ok" and machine.uploading == receipt.sha256
+        self._deliver(client_id, ReceiptReceived(receipt))
+        self._figures.acknowledged += is_answered and machine.uploading != receipt.sha256
+
+    def _deliver(self, client_id: str, event: ClientEvent) -> None:
         client = self._clients[client_id]
         if client.is_online:
-            before = client.done_nonce
-            events = client.receive_receipt(receipt, self._now)
-            self._figures.acknowledged += receipt.outcome == "ok" and client.done_nonce != before
-            self._send(client_id, events)
+            self._send(client_id, client.handle(event, self._now))
+
+    def _deliver_blob(self, sha256: str, event: ClientEvent) -> None:
+        for client_id in self._subscribers.get(self._topics.format_blob(sha256, "+"), ()):
+            self._schedule(0.0, lambda name=client_id: self._deliver(name, event))  # type: ignore[misc]
+
+    def _apply_client_action(self, client_id: str, action: ClientAction) -> None:
+        match action:
+            case Subscribe(filters):
+                for topic_filter in filters:
+                    self._subscribers.setdefault(topic_filter, {})[client_id] = None
+                    for event in self._list_retained(topic_filter):
+                        self._schedule(0.0, lambda event=event: self._deliver(client_id, event))  # type: ignore[misc]
+            case Unsubscribe(filters):
+                for topic_filter in filters:
+                    self._subscribers[topic_filter].pop(client_id)
+
+    def _list_retained(self, topic_filter: str) -> Iterator[ClientEvent]:
+        """Yield the messages about a blob that the broker sends to a new subscriber."""
+        address = (
+            parse_topic(topic_filter.removesuffix("+") + "manifest") if topic_filter[-1] == "+" else None
+        )
+        if address and (manifest := self._manifests.get(address.sha256)):
+            yield BlobManifestReceived(manifest)
+            for index, content in self._chunks.get(address.sha256, {}).items() if manifest.retained else ():
+                yield BlobChunkReceived(address.sha256, index, content)
 
     # Training
 
     def _look_after(self, client_id: str) -> None:
-        """Start the training of a client that has a task, and set the timer of its next announcement."""
+        """Begin the training of a client that has a task, and set its timer."""
         client = self._clients[client_id]
-        task = client.training_task
         job = self._jobs.get(client_id)
-        if task and (job is None or job.task.nonce != task.nonce) and client_id not in self._lost:
-            self._begin(client_id, task)
-        wake = client.get_timer()
+        training = client.training
+        if training and (job is None or job.task is not training.task) and client_id not in self._lost:
+            self._begin(client_id, training)
+        wake = client.machine.get_timer()
         if wake < math.inf:
             self._schedule(max(0.0, wake - self._now), lambda: self._wake(client_id))
 
     def _wake(self, client_id: str) -> None:
         client = self._clients[client_id]
-        if client.is_online and client.get_timer() <= self._now:
+        if client.is_online and client.machine.get_timer() <= self._now:
             self._send(client_id, client.handle_timer(self._now))
 
-    def _take_chunk(self, sha256: str, index: int, content: bytes) -> None:
-        """Store a chunk. If its blob is complete, start the trainings that waited for it."""
-        self._chunks.setdefault(sha256, {})[index] = content
-        if self._is_complete(sha256):
-            for client_id in self._waiting.pop(sha256, ()):
-                self._schedule(0.0, lambda name=client_id: self._look_after(name))  # type: ignore[misc]
+    def _find_blob(self, sha256: str) -> bytes | None:
+        """Return a blob that the server has sent to any client, or None.
 
-    def _is_complete(self, sha256: str) -> bool:
-        return len(self._chunks.get(sha256, ())) == self._manifests[sha256].count
+        The download of the plan takes no time.
+        """
+        if sha256 == self._plan.id:
+            return b""
+        manifest = self._manifests.get(sha256)
+        chunks = self._chunks.get(sha256, {})
+        if manifest is None or len(chunks) < manifest.count:
+            return None
+        return b"".join(chunks[index] for index in sorted(chunks))
 
-    def _begin(self, client_id: str, task: Task) -> None:
-        client = self._clients[client_id]
-        if any(sha256 not in self._manifests for sha256 in task.models.values()):
-            client.skip_task()  # The round of the task is over.
-            self._look_after(client_id)
-            return
-        missing = [sha256 for sha256 in task.models.values() if not self._is_complete(sha256)]
-        for sha256 in missing:
-            self._waiting.setdefault(sha256, {})[client_id] = None
-            want = WantReceived(client_id, Want(sha256, (), 0.0))
-            self._schedule(self._compute_travel_s(0), lambda event=want: self._handle(event))  # type: ignore[misc]
-        if missing:
-            return
-        models = {name: self._decode_weights(sha256) for name, sha256 in task.models.items()}
-        job = self._jobs[client_id] = TrainingJob(client_id, task, models)
+    def _begin(self, client_id: str, training: Train) -> None:
+        models = {
+            name: self._decode_weights(training.task.models[name], blob)
+            for name, blob in training.models.items()
+        }
+        job = self._jobs[client_id] = TrainingJob(client_id, training.task, models)
         self._trained.pop(client_id, None)
         seconds = self._trainer.count_samples_seen(job) / self._speeds[client_id]
         self._schedule(seconds, lambda: self._finish(job))
 
-    def _decode_weights(self, sha256: str) -> Weights:
+    def _decode_weights(self, sha256: str, blob: bytes) -> Weights:
         if sha256 not in self._decoded:
-            chunks = self._chunks[sha256]
-            blob = b"".join(chunks[index] for index in sorted(chunks))
             self._decoded[sha256] = decode_subset(blob, self._plan.spec.weights, "the server")
         return self._decoded[sha256]
 

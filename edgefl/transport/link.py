@@ -37,7 +37,7 @@ KEEPALIVE_S = 20
 class Link:
     """One MQTT connection that reconnects by itself, to the same broker or another.
 
-    Use it from one thread. Only the replies of `answer_on_network` run on the network thread.
+    Use it from one thread. Other threads may call `wake`.
 
     The brokers of a list are tried in order until one answers. After a lost connection the others are tried
     in a random order of this link, so that a whole fleet does not move to the same broker.
@@ -81,7 +81,6 @@ class Link:
         self.bytes_up = self.bytes_down = 0
         self._received = ReceiveQueue()
         self._after_message = after_message
-        self._replies: dict[str, Callable[[Message], None]] = {}
         self._acknowledgements = Acknowledgements()
         self._changed = self._acknowledgements.changed
         self._subscriptions = Subscriptions(
@@ -196,11 +195,7 @@ class Link:
         self._set_next_broker()
 
     def _on_message(self, client: paho.Client, userdata: Any, received: paho.MQTTMessage) -> None:
-        message = self._read_message(received)
-        if message is not None and (reply := self._replies.get(message.topic)):
-            reply(message)
-            message = None
-        self._received.receive(message, self._make_acknowledge(received))
+        self._received.receive(self._read_message(received), self._make_acknowledge(received))
         self._after_message()
 
     def _read_message(self, received: paho.MQTTMessage) -> Message | None:
@@ -271,14 +266,9 @@ class Link:
             if self._subscriptions.filters.pop(topic, None) is not None:
                 self._client.unsubscribe(topic)
 
-    def answer_on_network(self, topic: str, reply: Callable[[Message], None]) -> None:
-        """Answer the messages of one topic immediately, on the network thread.
-
-        Args:
-            topic: topic without wildcards.
-            reply: receives each message. It may publish but must not wait.
-        """
-        self._replies[topic] = reply
+    def wake(self) -> None:
+        """Let `get` return None after the events that wait. Any thread may call this."""
+        self._received.wake()
 
     def publish(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False) -> None:
         """Send a message now, or when the connection is restored.
@@ -332,7 +322,7 @@ class Link:
         return self._client.is_connected()
 
     def get(self, timeout_s: float) -> Message | Connected | None:
-        """Return the next event, or None after `timeout_s`.
+        """Return the next event, or None after `timeout_s` or a `wake`.
 
         Args:
             timeout_s: how long to wait for an event, in seconds. 0 does not wait.

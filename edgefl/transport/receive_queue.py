@@ -64,6 +64,7 @@ class _Entry(NamedTuple):
     event: Message | Connected | None
     size: int = 0
     acknowledge: Callable[[], None] | None = None
+    is_wake: bool = False
 
 
 class ReceiveQueue:
@@ -103,6 +104,10 @@ class ReceiveQueue:
         """Add an event of this process. Any thread may call this."""
         self._entries.put(_Entry(event))
 
+    def wake(self) -> None:
+        """Let `get` return None after the queued events. Any thread may call this."""
+        self._entries.put(_Entry(None, is_wake=True))
+
     def receive(self, message: Message | None, acknowledge: Callable[[], None] | None = None) -> None:
         """Add a message from the broker, or count it as dropped.
 
@@ -134,7 +139,7 @@ class ReceiveQueue:
         return not is_too_much and self._entries.qsize() < MAX_WAITING_EVENTS
 
     def get(self, timeout_s: float) -> Message | Connected | None:
-        """Return the next event, or None after `timeout_s`.
+        """Return the next event, or None after `timeout_s` or a `wake`.
 
         The message is acknowledged now if `receive` deferred its acknowledgement.
 
@@ -153,5 +158,5 @@ class ReceiveQueue:
             if entry.acknowledge is not None:
                 entry.acknowledge()
                 self._deferred_consumed += 1
-            if entry.event is not None:
+            if entry.event is not None or entry.is_wake:
                 return entry.event

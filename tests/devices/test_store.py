@@ -1,6 +1,7 @@
 """The state directory of a device: the last finished round is complete after any interruption."""
 
 import errno
+import hashlib
 import json
 import os
 
@@ -8,21 +9,51 @@ import numpy as np
 import pytest
 
 from devices.export import export_in_child, extract_export_metrics
-from devices.identity import should_yield
-from devices.pending_update import PendingUpdate
 from devices.plan_check import PlanTrials
+from devices.storage import DeviceStorage
 from devices.store import DeviceStore
+from edgefl.client_machine.duplicate_id import should_yield
+from edgefl.client_machine.events import (
+    Answer,
+    AnsweredRound,
+    ForgetPendingTask,
+    NewestRound,
+    SavedClient,
+    SaveMaskedSession,
+    SaveOrder,
+    SavePendingTask,
+    SaveRound,
+)
 from edgefl.data.sources import DataSource
 from edgefl.errors import ExportError, StateError
 from edgefl.system.files import write_state
 from edgefl.types import ClientState
-from edgefl.wire.messages import Status
+from edgefl.wire.messages import Status, Task
 
 STATE = ClientState({"gate/kernel": np.float32([1, 2])}, {"beta": 0.25})
 
 
 def finish_round(store, round=1, session="s", update=b"update", state=STATE):
     return store.finish_round(session, round, "federate", 5, {"loss": 0.5}, update, state)
+
+
+class OpenStorage(DeviceStorage):
+    """A storage with a store of its own."""
+
+    def __init__(self, directory, is_enrolled):
+        self.store = DeviceStore(directory, "pi-1")
+        super().__init__(directory, self.store, "f", is_enrolled)
+
+    def close(self):
+        self.store.close()
+
+
+def open_storage(directory, is_enrolled=True):
+    return OpenStorage(directory, is_enrolled)
+
+
+def make_task(number):
+    return Task("s", number, "federate", "p", {}, {}, 0, 60.0, "fp32", 2, 0.0, f"n{number}", 0.0)
 
 
 def test_finished_round_survives_a_restart(tmp_path):
@@ -45,14 +76,15 @@ def test_finished_round_survives_a_restart(tmp_path):
 
 def test_masked_sessions_are_remembered(tmp_path):
     store = DeviceStore(tmp_path, "pi-1")
-    store.mark_masked(finish_round(store, 1, "masked"))
-    finish_round(store, 1, "another")
-    progress = finish_round(store, 1, "masked")
-    assert progress.masked_sessions == ("masked",)
-    assert store.mark_masked(progress) == progress
+    for session in ("masked", "another", "masked"):
+        progress = finish_round(store, 1, session)
+        if session == "masked":
+            store.mark_masked(session)
+    assert progress.masked_sessions == store.read_progress().masked_sessions == ("masked",)
     for number in range(70):
-        progress = store.mark_masked(finish_round(store, 1, f"s{number}"))
-    assert progress.masked_sessions == tuple(f"s{number}" for number in range(6, 70))
+        finish_round(store, 1, f"s{number}")
+        store.mark_masked(f"s{number}")
+    assert store.read_progress().masked_sessions == tuple(f"s{number}" for number in range(6, 70))
 
 
 def test_power_cut_while_saving_leaves_the_previous_round(tmp_path, monkeypatch):
@@ -181,12 +213,48 @@ def test_directory_that_cannot_be_listed_is_named(tmp_path, monkeypatch):
 
 
 def test_pending_task_that_cannot_be_removed_is_named(tmp_path):
-    pending = PendingUpdate(tmp_path)
-    pending.forget()  # a task that was never stored is no error
+    storage = open_storage(tmp_path)
+    storage.apply(ForgetPendingTask())  # a task that was never stored is no error
     path = tmp_path / "unsent.json"
     (path / "child").mkdir(parents=True)
     with pytest.raises(StateError, match=rf"cannot remove {path}: .*; remove that directory"):
-        pending.forget()
+        storage.apply(ForgetPendingTask())
+
+
+def test_damaged_order_of_tasks_is_an_error_with_remedy(tmp_path):
+    (tmp_path / "order-f.json").write_bytes(b'{"session":"s"')
+    with pytest.raises(StateError, match="remove it"):
+        open_storage(tmp_path).load()
+
+
+def test_stored_client_is_the_same_after_a_restart(tmp_path):
+    """The order is stored only for an enrolled device: without signatures anyone can forge the newest run."""
+    task = make_task(3)
+    newest = NewestRound(session="s", started=7, round=3, masked=True)
+    answer = Answer(hashlib.sha256(b"update").hexdigest(), size=6, num_samples=5, metrics={"loss": 0.5})
+    answered = AnsweredRound(session="s", round=3, phase="federate", answer=answer)
+    for is_enrolled in (True, False):
+        directory = tmp_path / str(is_enrolled)
+        storage = open_storage(directory, is_enrolled)
+        storage.add_answer(answer.sha256, b"update", STATE)
+        for action in (SavePendingTask(task), SaveOrder(newest), SaveRound(answered), SaveMaskedSession("s")):
+            storage.apply(action)
+        storage.close()
+        again = open_storage(directory, is_enrolled)
+        assert again.load() == SavedClient(answered, task, newest if is_enrolled else None, ("s",))
+        assert again.read_answer(answer.sha256) == b"update"
+
+
+def test_answer_to_a_step_leaves_the_update_of_the_round(tmp_path):
+    storage = open_storage(tmp_path)
+    update = hashlib.sha256(b"update").hexdigest()
+    answer = Answer(update, size=6, num_samples=5, metrics={})
+    storage.add_answer(update, b"update", STATE)
+    storage.apply(SaveRound(AnsweredRound(session="s", round=1, phase="federate", answer=answer)))
+    storage.add_answer("5" * 64, b"step")
+    assert storage.read_answer("5" * 64) == b"step"
+    assert storage.read_answer(update) == b"update"
+    assert storage.read_answer(hashlib.sha256(b"").hexdigest()) == b""
 
 
 def test_directory_has_one_user_at_a_time_and_one_fixed_id(tmp_path):

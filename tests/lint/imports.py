@@ -31,8 +31,8 @@ HEAVY = {
 # Rooms that only run with TensorFlow may import it when they are loaded. A device never loads these rooms.
 TENSORFLOW = ("edgefl/models/", "edgefl/compiler/", "edgefl/learner/keras.py")
 PAHO = "edgefl/transport/"
-MACHINE = "edgefl/server/"
-"""The round server takes events and returns actions. Its driver has the clock, the link and the files."""
+MACHINES = ("edgefl/server/", "edgefl/client_machine/")
+"""Both machines take events and return actions. Their drivers have the clock, the link and the files."""
 OUTSIDE_OF_MACHINES = {
     "asyncio",
     "datetime",
@@ -70,8 +70,8 @@ def check_packages(source: Source) -> Iterator[Problem]:
 
 
 def check_machines(source: Source) -> Iterator[Problem]:
-    """Yield what would give the round server a clock, a link or a file of its own."""
-    if not source.path.startswith(MACHINE) or source.path in READS_FILES:
+    """Yield what would give a machine a clock, a link or a file of its own."""
+    if not source.path.startswith(MACHINES) or source.path in READS_FILES:
         return
     for line, name in _list_imports(ast.walk(source.tree)):
         if name.partition(".")[0] in OUTSIDE_OF_MACHINES or name.startswith("edgefl.transport"):

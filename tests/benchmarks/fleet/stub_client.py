@@ -9,14 +9,15 @@ files, so a process runs at most 180 clients.
 
 import json
 import multiprocessing
+import random
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
+from hashlib import sha256
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for_any
 from pathlib import Path
@@ -24,22 +25,33 @@ from zlib import crc32
 
 import numpy as np
 
+from devices.driver import ClientDriver, Work
 from devices.join import join_federation
-from devices.session import Session, Superseded
-from devices.telemetry import publish_telemetry
-from devices.upload import send_update
-from edgefl.algorithms import PHASE_DONE, PHASE_PERSONALIZE
+from edgefl.algorithms import PHASE_PERSONALIZE
+from edgefl.client_machine.events import (
+    Answer,
+    ClientAction,
+    ClientEvent,
+    ForgetPendingTask,
+    OpenPlan,
+    PlanOpened,
+    PublishMetrics,
+    SavedClient,
+    StoreBlob,
+    Train,
+    Trained,
+)
+from edgefl.client_machine.machine import ClientMachine, ClientSettings
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.plan.spec import PlanSpec, decode_plan
 from edgefl.security.enrolment import Enrolment, load_enrolment
 from edgefl.system.host import read_peak_rss_mb
 from edgefl.transport.link import KEEPALIVE_S
 from edgefl.types import Array
-from edgefl.wire.messages import STOPPED_PHASE, Task
+from edgefl.wire.messages import Task
 from edgefl.wire.tensors import bound_blob_size, encode_models
 
 MAX_CLIENTS_PER_PROCESS = 180
-MAX_PLAN_BYTES = 64 * 1024 * 1024
 NUM_SAMPLES = 10
 LOSS = 1.0
 CONNECT_S = 60.0
@@ -89,34 +101,43 @@ def draw_noise(shape: tuple[int, ...]) -> Array:
 
 
 class Client:
-    """One client with its link."""
+    """One client with its link. It is also the storage of its client machine, and stores nothing on disk."""
 
     def __init__(self, enrolment: Enrolment, federation: str) -> None:
         self._enrolment = enrolment
         self._federation = federation
         self._fetched: set[str] = set()
+        self._content = b""
         self._spec: PlanSpec | None = None
-        self._accepted = self._rejected = 0
+        self._answered = self._accepted = 0
 
     def run(self) -> Tally:
         """Take part until the federation is done."""
         enrolment = self._enrolment
         with JOIN_SLOTS:
-            session = join_federation(
+            joined = join_federation(
                 StubJoinSettings(enrolment.broker, enrolment.client_id, self._federation, enrolment),
                 NUM_SAMPLES,
                 "",
                 CONNECT_S,
             )
-        link = session.link
+        link = joined.link
         try:
-            session.start()
-            self._take_part(session)
-            session.publish_status(online=False)
+            settings = ClientSettings(draw_factor=lambda: random.uniform(1.4, 1.8))
+            driver = ClientDriver(
+                machine=ClientMachine(joined.topics, joined.status, settings, SavedClient()),
+                link=link,
+                topics=joined.topics,
+                trust=joined.trust,
+                storage=self,
+                begin_work=lambda work: driver.add_event(self._perform(work)),
+            )
+            driver.run()
+            driver.publish_offline()
             return Tally(
                 enrolment.client_id,
                 self._accepted,
-                self._rejected,
+                self._answered - self._accepted,
                 link.bytes_up,
                 link.bytes_down,
                 link.dropped,
@@ -124,44 +145,44 @@ class Client:
         finally:
             link.close()
 
-    def _take_part(self, session: Session) -> None:
-        answered = 0
-        last_session = ""
-        while True:
-            session.pump(0.5)
-            state = session.state
-            task = session.task
-            # A repeated task is answered again with the same bytes
-            if task and session.tasks_received != answered and session.is_current(task):
-                with suppress(Superseded):
-                    self._perform(session, task)
-                    if session.is_current(task):
-                        answered = session.tasks_received
-                continue
-            if state and state.phase == PHASE_DONE and state.session == last_session:
-                return
-            if state and state.phase not in (PHASE_DONE, STOPPED_PHASE):
-                last_session = state.session
+    def _perform(self, work: Work) -> ClientEvent:
+        if isinstance(work, OpenPlan):
+            self._spec = decode_plan(work.content).spec
+            return PlanOpened(work.sha256, bound_blob_size(self._spec.weights))
+        assert isinstance(work, Train) and self._spec, "the machine trains after it opened a plan"
+        task = work.task
+        self._content = encode_models(
+            {} if task.phase == PHASE_PERSONALIZE else self._deltas(task, self._spec)
+        )
+        answer = Answer(
+            sha256=sha256(self._content).hexdigest(),
+            size=len(self._content),
+            num_samples=NUM_SAMPLES,
+            metrics={"loss": LOSS, "seconds": 0.0, "peak_rss_mb": read_peak_rss_mb()},
+        )
+        return Trained(task, answer)
 
-    def _perform(self, session: Session, task: Task) -> None:
-        if self._spec is None:
-            blobs = session.fetch(lambda: session.is_current(task), {task.plan: MAX_PLAN_BYTES})
-            self._spec = decode_plan(blobs[task.plan]).spec
-        missing = set(task.models.values()) - self._fetched
-        if missing:
-            session.fetch(
-                lambda: session.is_current(task), dict.fromkeys(missing, bound_blob_size(self._spec.weights))
-            )
-            self._fetched |= missing
-        blob = encode_models({} if task.phase == PHASE_PERSONALIZE else self._deltas(task, self._spec))
-        metrics = {"loss": LOSS, "seconds": 0.0, "peak_rss_mb": read_peak_rss_mb()}
-        client_id = self._enrolment.client_id
-        receipt = send_update(session, client_id, task, blob, metrics, NUM_SAMPLES)
-        if receipt.outcome == "rejected":
-            self._rejected += 1
-            return
-        self._accepted += 1
-        publish_telemetry(session, client_id, task.round, metrics)
+    def find_blobs(self, digests: Iterable[str]) -> Mapping[str, bytes]:
+        """Return empty blobs for the digests that were fetched before. The models are not used."""
+        return dict.fromkeys(self._fetched.intersection(digests), b"")
+
+    def read_answer(self, sha256: str) -> bytes:
+        """Return the bytes of the newest answer."""
+        return self._content
+
+    def apply(self, action: ClientAction) -> None:
+        """Note which blobs were fetched, and count the answers. Store nothing."""
+        match action:
+            case StoreBlob(content):
+                self._fetched.add(sha256(content).hexdigest())
+            case ForgetPendingTask():
+                self._answered += 1
+            case PublishMetrics():
+                self._accepted += 1
+
+    def find_field_figures(self) -> Mapping[str, float]:
+        """Return no figures."""
+        return {}
 
     def _deltas(self, task: Task, spec: PlanSpec) -> Mapping[str, Mapping[str, Array]]:
         # No two updates have the same bytes

@@ -5,15 +5,20 @@ the simulator.
 import tempfile
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 
-from devices.service import DeviceService, DeviceSettings, run_device
+from devices.driver import Work
+from devices.service import DeviceSettings, run_device
+from devices.worker import DeviceWorker
 from edgefl.algorithms import make_algorithm
 from edgefl.client.runner import WorkItem
+from edgefl.client_machine.events import ClientEvent, Train
+from edgefl.client_machine.machine import ClientMachine
 from edgefl.config import FederationConfig, load_config
 from edgefl.data.npz import save_shard
 from edgefl.data.sources import DataSource
@@ -24,7 +29,6 @@ from edgefl.server.events import Event, OpenRound
 from edgefl.server.round_server import RoundServer
 from edgefl.simulation.clients import OpenFederation, SimulatedFederation, train_client
 from edgefl.types import ClientState, Shard, Weights
-from edgefl.wire.messages import Task
 from mqtt_broker.aggregator.plan_source import build_plan_in_child, open_built_plan
 from mqtt_broker.aggregator.service import Aggregator
 from tests.benchmarks.fleet.broker import start_bare_broker
@@ -45,20 +49,41 @@ def make_samples() -> Shard:
     return Shard(x, y, x[:10], y[:10], 10)
 
 
+@dataclass(frozen=True)
+class FederationCalls:
+    """The calls of one round.
+
+    Attributes:
+        machine: calls of the client machine, from the first task to the second one.
+        worker: calls of the device's worker for the first task.
+        server: calls of the round server. They start after the event that opens the round, and include the
+            event that opens the next round.
+    """
+
+    machine: CallGraph = field(default_factory=CallGraph)
+    worker: CallGraph = field(default_factory=CallGraph)
+    server: CallGraph = field(default_factory=CallGraph)
+
+
 def observe_federation(
     plan: Plan, initial: Weights, config: FederationConfig, directory: Path
-) -> tuple[CallGraph, CallGraph]:
-    """Return the calls of the device in its first task, and of the round server in the first round.
-
-    The calls of a round start after the event that opens it, and include the event that opens the next round.
-    """
-    of_device, of_server = CallGraph(), CallGraph()
-    original_perform, original_handle = DeviceService._answer_task, RoundServer.handle
-    perform, handle = of_device.observe(original_perform, position=1), of_server.observe(original_handle)
+) -> FederationCalls:
+    """Return the calls of a device and of the round server in the first round."""
+    calls = FederationCalls()
+    original_handle, original_perform = RoundServer.handle, DeviceWorker.compute
+    original_client_handle = ClientMachine.handle
+    handle, perform = calls.server.observe(original_handle), calls.worker.observe(original_perform)
+    client_handle = calls.machine.observe(original_client_handle)
     opened = 0
 
-    def perform_first(device: DeviceService, task: Task, federation: str) -> None:
-        (perform if task.round == 1 else original_perform)(device, task, federation)
+    def perform_first(worker: DeviceWorker, work: Work) -> ClientEvent:
+        is_first = isinstance(work, Train) and work.task.round == 1
+        event: ClientEvent = (perform if is_first else original_perform)(worker, work)
+        return event
+
+    def handle_first_task(machine: ClientMachine, event: ClientEvent, now: float) -> Any:
+        is_first = machine.task is None or machine.task.round == 1
+        return (client_handle if is_first else original_client_handle)(machine, event, now)
 
     def handle_first(server: RoundServer, event: Event, now: float) -> Any:
         nonlocal opened
@@ -77,7 +102,8 @@ def observe_federation(
 
     with (
         start_bare_broker(directory, None) as port,
-        patch.object(DeviceService, "_answer_task", perform_first),
+        patch.object(DeviceWorker, "compute", perform_first),
+        patch.object(ClientMachine, "handle", handle_first_task),
         patch.object(RoundServer, "handle", handle_first),
     ):
         url = f"mqtt://127.0.0.1:{port}"
@@ -89,7 +115,7 @@ def observe_federation(
         aggregator.join(WAIT_S)
     if errors:
         raise errors[0]
-    return of_device, of_server
+    return calls
 
 
 def observe_simulation(plan: Plan, initial: Weights, config: FederationConfig) -> CallGraph:
@@ -118,11 +144,11 @@ def run_calls_bench(since: str | None, command: str, progress: Callable[[str], N
         build_plan_in_child(directory / "federation.toml", directory / "plan")
         plan, initial = open_built_plan(directory / "plan", config)
         progress("observing a federation")
-        device, server = observe_federation(plan, initial, config, directory)
+        calls = observe_federation(plan, initial, config, directory)
     paths = {
-        "device task (DeviceService._answer_task)": device.compute_path(),
-        "  of it, calls that get the task": device.compute_path(of_argument=True),
-        "round server (RoundServer.handle)": server.compute_path(),
+        "client machine (ClientMachine.handle)": calls.machine.compute_path(),
+        "device work (DeviceWorker.compute)": calls.worker.compute_path(),
+        "round server (RoundServer.handle)": calls.server.compute_path(),
         "simulated update (simulation.clients.train)": observe_simulation(
             plan, initial, config
         ).compute_path(),

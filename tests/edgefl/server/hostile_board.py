@@ -16,7 +16,7 @@ from edgefl.algorithms.names import COMPARE_SCALAR
 from edgefl.config import FederationConfig
 from edgefl.errors import WireError
 from edgefl.server.events import BeginReceived, CloseRound, CommitUpdates, MessageInvalid
-from edgefl.simulation.virtual_client import TrainedUpdate
+from edgefl.simulation.simulated_client import TrainedUpdate
 from edgefl.wire.messages import Begin
 from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.tensors import encode_models

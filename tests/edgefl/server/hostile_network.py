@@ -3,6 +3,7 @@
 import hashlib
 from collections import defaultdict
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from safetensors.numpy import load
@@ -14,6 +15,17 @@ from edgefl.algorithms import (
     resolve_algorithm_options,
 )
 from edgefl.algorithms.cohort import choose_task_clients
+from edgefl.client_machine.events import (
+    BlobChunkReceived,
+    BlobManifestReceived,
+    EndParticipation,
+    ReceiptReceived,
+    SaveRound,
+    StateReceived,
+    Subscribe,
+    TaskReceived,
+    Unsubscribe,
+)
 from edgefl.errors import RoundError
 from edgefl.rng import derive_rng
 from edgefl.server.events import (
@@ -25,21 +37,23 @@ from edgefl.server.events import (
     StateAggregated,
     Stop,
     TimePassed,
+    WantReceived,
 )
 from edgefl.server.faulty_updates import aggregate_usable
 from edgefl.server.round_server import RoundServer
 from edgefl.server.server_algorithm import build_server_algorithm
 from edgefl.server.tasks import derive_nonce
 from edgefl.simulation.in_memory_store import InMemoryStore
-from edgefl.simulation.virtual_client import TrainedUpdate, VirtualClient
+from edgefl.simulation.simulated_client import SimulatedClient, TrainedUpdate
 from edgefl.types import Update
-from edgefl.wire.messages import Receipt, Task
+from edgefl.wire.messages import Manifest, Receipt, State, Task
 from edgefl.wire.tensors import encode_models
-from edgefl.wire.topics import parse_topic
+from edgefl.wire.topics import FederationTopics, matches_filter, parse_topic
 from tests.support.numpy_learner.softmax import softmax_spec
 
 WEIGHTS = {"head/kernel": np.zeros((4, 3), np.float32), "head/bias": np.zeros(3, np.float32)}
-FINAL_STEPS = 3000
+FINAL_STEPS = 6000
+PLAN = b"plan"
 
 
 def compute_delta(client_id, number, weights):
@@ -60,8 +74,23 @@ def get_update_hash(event):
     return event.begin.sha256 if isinstance(event, BeginReceived) else event.sha256
 
 
+def read_client_event(topic, message):
+    """Return the event that a message of the server is for a client."""
+    address = parse_topic(topic)
+    match message:
+        case State():
+            return StateReceived(message)
+        case Task():
+            return TaskReceived(message)
+        case Receipt():
+            return ReceiptReceived(message)
+        case Manifest():
+            return BlobManifestReceived(message)
+    return BlobChunkReceived(address.sha256, address.index, message)
+
+
 class Crash(Exception):
-    """The server's process ends before it has carried out all actions."""
+    """A process ends before it has carried out all actions."""
 
 
 class HostileNetwork:
@@ -92,7 +121,19 @@ class HostileNetwork:
         initial = self.algorithm.init(self.make_initial_weights(), derive_rng(1, 0, "init"))
         self.memory = InMemoryStore(initial)
         self.first_state = initial
-        self.clients = {f"c{i}": VirtualClient(f"c{i}", 10 + i) for i in range(clients)}
+        self.broker = {}
+        """The retained messages of the server, by topic."""
+        self.filters = defaultdict(set)
+        """The topic filters of each client."""
+        self.ends = {}
+        """The session that each client saw end."""
+        topics = FederationTopics(config.name)
+        self.clients = {
+            f"c{i}": SimulatedClient(
+                topics, f"c{i}", 10 + i, lambda sha256: None, partial(self.carry_out_of_client, f"c{i}")
+            )
+            for i in range(clients)
+        }
         self.retained = {}
         self.history = []
         self.to_server = []
@@ -102,10 +143,11 @@ class HostileNetwork:
         self.nonces = 0
         self.starts = 0
         self.crash_after = None
+        self.client_crash_after = None
         self.acknowledged = defaultdict(set)
         self.start_server()
         for client in self.clients.values():
-            self.send(client.connect(self.now))
+            self.connect(client)
 
     def make_initial_weights(self):
         named = {each.name: each.shape for each in self.spec.weights}
@@ -127,7 +169,7 @@ class HostileNetwork:
         return RoundServer(
             self.config,
             self.spec,
-            ("0" * 64, b"plan"),
+            (hashlib.sha256(PLAN).hexdigest(), PLAN),
             self.algorithm,
             self.first_state,
             session="session",
@@ -173,18 +215,22 @@ class HostileNetwork:
 
     def publish(self, action):
         address = parse_topic(action.topic)
-        if address.kind == "blob" and action.message:
-            self.blobs[address.sha256] = action.message
-        elif address.kind in ("task", "receipt"):
-            if isinstance(action.message, Receipt) and action.message.outcome == "ok":
-                committed = {
-                    begin.sha256 for accepted in self.memory.accepted.values() for begin in accepted.values()
-                }
-                assert action.message.sha256 in committed, "ok before the update was committed"
-                self.acknowledged[address.client_id].add(action.message.sha256)
-            if isinstance(action.message, Task):
-                self.check_task(address.client_id, action.message)
-            self.to_clients.append((address.client_id, action.message))
+        message = action.message
+        if address.kind == "blob" and message:
+            self.blobs[address.sha256] = message
+        if isinstance(message, Receipt) and message.outcome == "ok":
+            committed = {
+                begin.sha256 for accepted in self.memory.accepted.values() for begin in accepted.values()
+            }
+            assert message.sha256 in committed, "ok before the update was committed"
+            self.acknowledged[address.client_id].add(message.sha256)
+        if isinstance(message, Task):
+            self.check_task(address.client_id, message)
+        if action.is_retained:
+            self.broker[action.topic] = message
+        for client_id, filters in self.filters.items():
+            if message and any(matches_filter(each, action.topic) for each in filters):
+                self.to_clients.append((client_id, read_client_event(action.topic, message)))
 
     def check_task(self, client_id, task):
         """Assert that a task belongs to a stored round and requests no update that was committed before."""
@@ -199,7 +245,7 @@ class HostileNetwork:
         for event in events:
             if hasattr(event, "status"):
                 self.retained[event.status.client_id] = event
-            else:
+            elif not isinstance(event, WantReceived):
                 self.history.append(event)
             self.to_server.append(event)
 
@@ -209,20 +255,58 @@ class HostileNetwork:
             sha256 = get_update_hash(self.history[index % len(self.history)])
             self.to_server.extend(event for event in self.history if get_update_hash(event) == sha256)
 
-    def deliver_to_client(self, client_id, message):
+    def carry_out_of_client(self, client_id, action):
+        """Carry out the actions of a client that its driver does not carry out."""
+        if self.client_crash_after is not None:
+            self.client_crash_after -= 1
+            if self.client_crash_after < 0:
+                raise Crash
+        match action:
+            case Subscribe(filters=filters):
+                self.filters[client_id].update(filters)
+                self.send_retained(client_id, filters)
+            case Unsubscribe(filters=filters):
+                self.filters[client_id].difference_update(filters)
+            case SaveRound(answered=answered):
+                before = self.clients[client_id].saved.answered
+                assert before is None or before.round <= answered.round, "rounds are answered in their order"
+            case EndParticipation(session=session):
+                self.ends[client_id] = session
+
+    def send_retained(self, client_id, filters):
+        """Send the retained messages of these topics, as the broker does for a new subscription."""
+        for topic, message in self.broker.items():
+            if message and any(matches_filter(each, topic) for each in filters):
+                self.to_clients.append((client_id, read_client_event(topic, message)))
+
+    def connect(self, client):
+        self.run_client(client, lambda: client.connect(self.now))
+        self.send_retained(client.client_id, self.filters[client.client_id])
+
+    def restart(self, client):
+        self.send(client.disconnect())
+        client.restart()
+        self.filters[client.client_id].clear()
+        self.client_crash_after = None
+        self.connect(client)
+
+    def run_client(self, client, work):
+        """Let a client work, and send its messages. A client that crashes is started again."""
+        try:
+            self.send(work())
+        except Crash:
+            self.restart(client)
+
+    def deliver_to_client(self, client_id, event):
         client = self.clients[client_id]
-        if not client.is_online:
-            return
-        if isinstance(message, Task):
-            self.send(client.receive_task(message, self.now))
-        else:
-            self.send(client.receive_receipt(message, self.now))
+        if client.is_online:
+            self.run_client(client, lambda: client.handle(event, self.now))
 
     def train(self, client):
         """Let a client complete its training."""
-        if client.training_task:
-            update = self.make_update(client.client_id, client.training_task)
-            self.send(client.finish_training(update, self.now))
+        if client.training:
+            update = self.make_update(client.client_id, client.training.task)
+            self.run_client(client, lambda: client.finish_training(update, self.now))
 
     def make_update(self, client_id, task):
         """Return the answer of a client to a task."""
@@ -261,11 +345,11 @@ class HostileNetwork:
             case "disconnect" if client.is_online:
                 self.send(client.disconnect())
             case "connect" if not client.is_online:
-                self.send(client.connect(self.now))
+                self.connect(client)
             case "restart client":
-                self.send(client.disconnect())
-                client.restart()
-                self.send(client.connect(self.now))
+                self.restart(client)
+            case "crash client":
+                self.client_crash_after = index % 6
             case "time":
                 self.now += (index % 100) / 10
                 self.pass_time()
@@ -280,29 +364,32 @@ class HostileNetwork:
         self.handle(TimePassed())
         for client in self.clients.values():
             if client.is_online:
-                self.send(client.handle_timer(self.now))
+                self.run_client(client, lambda client=client: client.handle_timer(self.now))
 
     def finish(self):
         """Play without faults until the federation is complete."""
-        self.crash_after = None
+        self.crash_after = self.client_crash_after = None
         for client in self.clients.values():
             if not client.is_online:
-                self.send(client.connect(self.now))
+                self.connect(client)
         # A status is lost only together with the connection, and the broker sends it again afterwards
         self.handle(LinkRestored())
         self.to_server.extend(self.retained.values())
         for _ in range(FINAL_STEPS):
-            if self.server.is_done:
+            if self.server.is_done and not self.to_clients:
                 return
-            if self.to_server:
+            if self.to_server and not self.server.is_done:
                 self.handle(self.to_server.pop(0))
             elif self.to_clients:
                 self.deliver_to_client(*self.to_clients.pop(0))
-            elif any(client.training_task for client in self.clients.values()):
+            elif any(client.training for client in self.clients.values()):
                 for client in self.clients.values():
                     self.train(client)
             else:
-                changes = [self.server.get_timer(), *(c.get_timer() for c in self.clients.values())]
+                changes = [
+                    self.server.get_timer(),
+                    *(client.machine.get_timer() for client in self.clients.values()),
+                ]
                 self.now = max(self.now, min(changes))
                 assert self.now < float("inf"), "nothing will happen any more"
                 self.pass_time()
@@ -340,4 +427,7 @@ class HostileNetwork:
             begin.sha256 for accepted in self.memory.accepted.values() for begin in accepted.values()
         }
         assert all(acknowledged <= stored_hashes for acknowledged in self.acknowledged.values())
+        for client_id, _ in personal:
+            answered = self.clients[client_id].saved.answered
+            assert answered.phase == PHASE_PERSONALIZE and self.ends[client_id] == answered.session
         return replace(state, phase="done"), personal

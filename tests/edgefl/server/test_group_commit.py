@@ -2,10 +2,10 @@
 
 import pytest
 
+from edgefl.client_machine.events import TaskReceived
 from edgefl.config import FederationConfig
 from edgefl.server.events import CommitUpdates, LinkRestored, TimePassed
 from edgefl.server.update_collector import GROUP_COMMIT_DELAY_S
-from edgefl.wire.messages import Task
 from tests.edgefl.server.hostile_network import HostileNetwork
 
 
@@ -21,8 +21,8 @@ def network():
         apply(action)
 
     made.memory.apply = record_commits
-    made.step("drain", 0)
-    made.step("drain", 0)
+    while not all(client.training for client in made.clients.values()):
+        made.step("drain", 0)
     return made
 
 
@@ -50,5 +50,5 @@ def test_missing_clients_get_their_task_again_when_link_is_restored(network):
     network.handle(TimePassed())
     network.to_clients.clear()
     network.handle(LinkRestored())
-    asked = [client_id for client_id, message in network.to_clients if isinstance(message, Task)]
+    asked = [client_id for client_id, message in network.to_clients if isinstance(message, TaskReceived)]
     assert sorted(asked) == ["c1", "c2"]

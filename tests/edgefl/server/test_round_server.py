@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from edgefl.client_machine.events import TaskReceived
 from edgefl.config import FederationConfig
 from edgefl.server.divergence import FederationDivergedError
 from edgefl.server.events import Publish, StatusReceived, Stop
@@ -25,6 +26,7 @@ KINDS = (
     "disconnect",
     "connect",
     "restart client",
+    "crash client",
     "crash",
     "restart server",
     "link",
@@ -65,7 +67,7 @@ def test_no_round_opens_until_enough_clients_are_online():
             network.step("to server", 0)
         network.step("time", 99)
     assert network.memory.opened == {}
-    assert not network.to_clients
+    assert not [event for _, event in network.to_clients if isinstance(event, TaskReceived)]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -111,7 +113,7 @@ def test_excluded_client_joins_no_asynchronous_round():
     for _ in range(3):
         network.step("drain", 0)
         network.step("time", 99)
-    asked = {client_id for client_id, client in network.clients.items() if client.training_task}
+    asked = {client_id for client_id, client in network.clients.items() if client.training}
     assert asked == {"c1", "c2"}
 
 

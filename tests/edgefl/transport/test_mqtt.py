@@ -125,25 +125,25 @@ def test_an_oversize_message_is_not_sent(make_link):
     assert MAX_PAYLOAD_BYTES == 261_120
 
 
-def test_network_thread_replies_while_the_service_is_busy(make_link, until):
-    asks = make_link("asks")
-    answers = make_link("answers")
-    answers.answer_on_network("q/ask", lambda message: answers.publish("q/answer", message.payload + b"!"))
-    answers.subscribe("q/ask")
-    asks.subscribe("q/answer")
-    asks.publish("q/ask", b"there")
-    assert until(asks, lambda e: True).payload == b"there!"
+def test_wake_ends_the_wait_for_an_event_after_those_that_wait(make_link, until):
+    one, two = make_link("one"), make_link("two")
+    two.subscribe("x")
+    one.publish("x", b"first")
+    assert until(two, lambda e: True).payload == b"first"
+    threading.Timer(0.1, two.wake).start()
+    assert two.get(600.0) is None, "the test's own timeout is shorter"
+    two.wake()
+    assert two.get(600.0) is None
 
 
 def test_an_exception_on_the_network_thread_reaches_the_service(make_link, until):
-    one = make_link("one")
     called = threading.Event()
 
-    def raise_error(message):
+    def raise_error():
         called.set()
         raise ZeroDivisionError
 
-    one.answer_on_network("x", raise_error)
+    one = make_link("one", after_message=raise_error)
     one.subscribe("x")
     one.publish("x", b"")
     assert called.wait(10)

@@ -2,29 +2,26 @@
 
 A signature does not protect from replay, because a recording of a signed task is also signed. Therefore tasks
 have an order, (`started`, `round`). A later run of the aggregator has a larger `started`, and no run sends a
-round again after a later round. The device stores the newest pair in its state directory, so it also refuses
-a replayed task after a restart.
+round again after a later round. The driver stores the newest pair, so a device also refuses a replayed task
+after a restart.
 """
 
-import logging
 import re
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeVar
 
 from edgefl.algorithms import PHASE_PERSONALIZE
-from edgefl.errors import StateError, WireError
-from edgefl.storage.device_directory import DeviceFiles
-from edgefl.system.files import write_state
+from edgefl.client_machine.events import NewestRound
+from edgefl.errors import WireError
 from edgefl.wire.masked import MASKED_CODEC, SECAGG_STEPS
 from edgefl.wire.messages import REFUSAL_PREFIX, State, Task
-from edgefl.wire.strict_json import decode_json, encode_json
 
-LOGGER = logging.getLogger("edgefl.device")
 MASKED_ONLY_REASON = (
     f"{REFUSAL_PREFIX}this federation: it is not masked, and this device takes part in masked rounds only"
 )
 MAX_LOGGED_REFUSALS = 100
+RESET_REMEDY = "restart this device"
+"""How the owner of a device without a stored order makes it forget the newest run."""
 SESSION_PATTERN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 StateOrTask = TypeVar("StateOrTask", State, Task)
 
@@ -56,23 +53,6 @@ class SharingRules:
         return SharingRules(
             self.masked_only or other.masked_only, max(self.least_clients, other.least_clients)
         )
-
-
-@dataclass(frozen=True)
-class NewestRound:
-    """The newest run of an aggregator and its newest round that a device accepted.
-
-    Attributes:
-        session: id of the session.
-        started: start of the run in milliseconds since 1970.
-        round: number of the round.
-        masked: whether the session masks updates.
-    """
-
-    session: str
-    started: int
-    round: int
-    masked: bool
 
 
 def is_unmasked_update(task: Task) -> bool:
@@ -131,89 +111,76 @@ def _with_task(newest: NewestRound, task: Task) -> NewestRound:
 
 
 class TaskOrder:
-    """The order of one federation's tasks, in a file of the state directory.
+    """The order of one federation's tasks.
 
     Args:
-        federation: name of the federation. Each federation has its own order.
-        directory: the state directory. None stores the order in memory only, for a device without
-            enrolment. Without signatures, anyone can forge the newest run, and with a file the device would
-            then refuse all later tasks.
+        newest: the newest accepted run and round that was stored, or None.
         sharing: the owner's rules about the data that the device may send.
+        reset_remedy: how the owner makes the device forget the newest run, for the log.
 
     Attributes:
+        newest: the newest accepted run and round, or None. The driver stores it after each change.
         pause_reason: why the device accepts no task of the current run, empty if it accepts tasks.
-
-    Raises:
-        StateError: the file is damaged or cannot be read.
     """
 
     def __init__(
         self,
-        federation: str,
-        directory: Path | None = None,
+        newest: NewestRound | None = None,
         sharing: SharingRules = SharingRules(),
+        reset_remedy: str = RESET_REMEDY,
     ) -> None:
-        self._path = DeviceFiles(directory).order(federation=federation) if directory else None
-        self._sharing = sharing
-        self._newest = self._load()
-        self._logged: set[tuple[int, str, int, bool]] = set()
+        self.newest = newest
         self.pause_reason = ""
+        self._sharing = sharing
+        self._reset_remedy = reset_remedy
+        self._logged: set[tuple[int, str, int, bool]] = set()
 
-    def _load(self) -> NewestRound | None:
-        try:
-            return decode_json(NewestRound, self._path.read_bytes()) if self._path else None
-        except FileNotFoundError:
-            return None
-        except (OSError, WireError) as error:
-            raise StateError(
-                f"cannot read {self._path}: {error}; remove it, and the device then accepts the next task "
-                "that arrives"
-            ) from error
-
-    def accepts(self, message: Task | State) -> bool:
-        """Return whether the device accepts a message, and store its run and round.
-
-        A refused message is logged once.
+    def explain_refusal(self, message: Task | State) -> str:
+        """Return why the device refuses a message, empty if it accepts it. Update the newest run and round.
 
         Args:
             message: a task or state whose signature was checked.
-
-        Raises:
-            StateError: the file cannot be written.
         """
         reason = self._explain_stale(message)
-        if not reason:
-            newest = self._advance(message)
-            reason = self._explain_forbidden(message, newest)
-            self._save(newest if reason or not isinstance(message, Task) else _with_task(newest, message))
-        if not reason:
-            return True
+        if reason:
+            return reason
+        newest = self._advance(message)
+        reason = self._explain_forbidden(message, newest)
+        self.newest = newest if reason or not isinstance(message, Task) else _with_task(newest, message)
+        return reason
+
+    def describe_new_refusal(self, message: Task | State, reason: str) -> str:
+        """Return the line for the log about a refused message, empty if a similar one was logged before.
+
+        Args:
+            message: the refused task or state.
+            reason: the result of `explain_refusal`.
+        """
         key = (
             message.started,
             message.session,
             message.round,
             isinstance(message, Task) and is_unmasked_update(message),
         )
-        if key not in self._logged and len(self._logged) < MAX_LOGGED_REFUSALS:
-            self._logged.add(key)
-            LOGGER.warning(
-                f"refused a {type(message).__name__} of round {message.round}, session "
-                f"{message.session[:8]}: {reason}",
-                extra={"round": message.round},
-            )
-        return False
+        if key in self._logged or len(self._logged) >= MAX_LOGGED_REFUSALS:
+            return ""
+        self._logged.add(key)
+        return (
+            f"refused a {type(message).__name__} of round {message.round}, session "
+            f"{message.session[:8]}: {reason}"
+        )
 
     def _explain_stale(self, message: Task | State) -> str:
-        newest = self._newest
+        newest = self.newest
         if newest is None or message.started > newest.started:
             return ""
         if message.started < newest.started or message.session != newest.session:
             older_s = (newest.started - message.started) / 1000
-            reset = f"remove {self._path} and restart this device" if self._path else "restart this device"
             return (
                 f"its aggregator started {older_s:.0f} s before the newest aggregator that this device "
                 "accepted. If nobody replays a recording, the aggregator's clock was set back or was years "
-                f"ahead before; if it was set back, set the clock; if it was ahead, {reset}"
+                f"ahead before; if it was set back, set the clock; if it was ahead, "
+                f"{self._reset_remedy}"
             )
         if isinstance(message, Task) and message.round < newest.round:
             return (
@@ -224,7 +191,7 @@ class TaskOrder:
 
     def _advance(self, message: Task | State) -> NewestRound:
         """Return the newest run, which may be the run of this message. A later run ends a pause."""
-        newest = self._newest
+        newest = self.newest
         if newest and message.started == newest.started:
             return newest
         self.pause_reason = ""
@@ -256,19 +223,12 @@ class TaskOrder:
             )
         return ""
 
-    def _save(self, newest: NewestRound) -> None:
-        if newest == self._newest:
-            return
-        self._newest = newest
-        if self._path:
-            write_state(self._path, encode_json(newest))
-
     def should_withhold(self, task: Task) -> bool:
         """Return whether the answer to a task must not leave the device, because it is not masked.
 
         Args:
             task: the task.
         """
-        newest = self._newest
+        newest = self.newest
         was_masked = newest is not None and newest.masked and newest.session == task.session
         return is_unmasked_update(task) and (self._sharing.requires_masks or was_masked)

@@ -1,0 +1,231 @@
+"""Drives a client machine over a link: makes events from messages, and carries out actions.
+
+The driver computes nothing. A worker trains in another thread, and passes its result to `add_event`.
+"""
+
+import dataclasses
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from queue import SimpleQueue
+from typing import Protocol
+
+from devices.messages import read_client_event
+from devices.telemetry import make_telemetry
+from edgefl.client_machine.events import (
+    AnswerStep,
+    AvailabilityChanged,
+    BeginAttempt,
+    CacheRead,
+    ClientAction,
+    ClientEvent,
+    EndParticipation,
+    OpenPlan,
+    PublishChunk,
+    PublishMetrics,
+    ReadCache,
+    StopClient,
+    Subscribe,
+    Train,
+    Unsubscribe,
+    WriteClientLog,
+)
+from edgefl.client_machine.machine import ClientMachine
+from edgefl.client_machine.upload import MAX_UPLOAD_CHUNKS_IN_FLIGHT
+from edgefl.errors import WireError
+from edgefl.security.trust import Trust
+from edgefl.server.events import LinkLoad, LinkRestored, Publish, TimePassed
+from edgefl.transport.link import Connected, Link, Message
+from edgefl.transport.reconnects import Reconnects
+from edgefl.wire.chunks import slice_chunk
+from edgefl.wire.strict_json import encode_json
+from edgefl.wire.topics import FederationTopics
+
+LOGGER = logging.getLogger("edgefl.device")
+LONGEST_WAIT_S = 0.5
+Work = OpenPlan | Train | BeginAttempt | AnswerStep
+"""The actions that a worker carries out."""
+
+
+class ClientStorage(Protocol):
+    """Stores what a client must remember."""
+
+    def find_blobs(self, digests: Iterable[str]) -> Mapping[str, bytes]:
+        """Return the blobs that are stored, by sha256.
+
+        Args:
+            digests: digests of the blobs in hex.
+        """
+
+    def read_answer(self, sha256: str) -> bytes:
+        """Return the bytes of the newest answer.
+
+        Args:
+            sha256: digest of the answer in hex.
+        """
+
+    def apply(self, action: ClientAction) -> None:
+        """Perform a storage action. Ignore other actions.
+
+        Args:
+            action: an action of the client machine.
+        """
+
+    def find_field_figures(self) -> Mapping[str, float]:
+        """Return figures of the model in use, to publish with the metrics of a round."""
+
+
+class ClientDriver:
+    """Drives one client over a link.
+
+    Args:
+        machine: the client machine.
+        link: the connection to the broker.
+        topics: topics of the federation.
+        trust: signs messages and checks signatures.
+        storage: performs the storage actions of the machine.
+        begin_work: begins the work of an action. Its result comes through `add_event`.
+        find_pause_reason: returns why the owner's conditions forbid tasks now, empty if they do not. With
+            `refresh`, the conditions are read even if they were read a moment ago.
+        pause_reason: the reason with which the machine started.
+    """
+
+    def __init__(
+        self,
+        machine: ClientMachine,
+        link: Link,
+        topics: FederationTopics,
+        trust: Trust,
+        storage: ClientStorage,
+        begin_work: Callable[[Work], None],
+        find_pause_reason: Callable[[bool], str] = lambda refresh: "",
+        pause_reason: str = "",
+    ) -> None:
+        self._machine = machine
+        self._link = link
+        self._topics = topics
+        self._trust = trust
+        self._storage = storage
+        self._begin_work = begin_work
+        self._find_pause_reason = find_pause_reason
+        self._pause_reason = pause_reason
+        self._posted: SimpleQueue[ClientEvent] = SimpleQueue()
+        self._reconnects = Reconnects()
+        self._end: EndParticipation | None = None
+        self._is_stopping = False
+
+    def add_event(self, event: ClientEvent) -> None:
+        """Let the machine handle an event of this process. Any thread may call this.
+
+        Args:
+            event: the event.
+        """
+        self._posted.put(event)
+        self._link.wake()
+
+    def stop(self) -> None:
+        """Let `run` return soon. Any thread may call this."""
+        self._is_stopping = True
+        self._link.wake()
+
+    def run(self) -> EndParticipation | None:
+        """Take part until the federation is done.
+
+        Returns:
+            The end of the federation, or None after `stop`.
+
+        Raises:
+            DuplicateIdError: another device uses the id.
+            FederationDivergedError: the aggregator stopped, because the training diverged.
+            LinkError: the link failed, or no federation ran in time.
+            StateError: the state directory cannot be read or written.
+        """
+        self._execute(self._machine.start(time.monotonic()))
+        while self._end is None and not self._is_stopping:
+            self._pump()
+        return self._end
+
+    def publish_offline(self) -> None:
+        """Publish that the client is offline, after `run` has returned."""
+        self._execute(self._machine.stop())
+
+    def _pump(self) -> None:
+        """Handle one event of the link or the next timer of the machine, whichever comes first."""
+        self._check_conditions(refresh=False)
+        wait_s = min(LONGEST_WAIT_S, max(0.0, self._machine.get_timer() - time.monotonic()))
+        if self._machine.is_sending:
+            if self._link.wait_in_flight(MAX_UPLOAD_CHUNKS_IN_FLIGHT, wait_s):
+                self._handle(LinkLoad(self._link.in_flight))
+            wait_s = 0.0
+        received = self._link.get(wait_s)
+        while not self._posted.empty():
+            # Before an answer, so that the aggregator receives a pause before it draws the next cohort
+            self._check_conditions(refresh=True)
+            self._handle(self._posted.get())
+        if isinstance(received, Connected):
+            LOGGER.log(*self._reconnects.describe(received.url, time.monotonic()))
+            self._handle(LinkRestored())
+        elif received is not None and (event := self._read_event(received)):
+            self._handle(event)
+        if self._machine.get_timer() <= time.monotonic():
+            self._handle(TimePassed())
+
+    def _read_event(self, message: Message) -> ClientEvent | None:
+        try:
+            return read_client_event(message, self._trust, self._machine.client_id, self._machine.state)
+        except WireError as error:
+            LOGGER.warning(f"ignored: {error}")
+            return None
+
+    def _check_conditions(self, *, refresh: bool) -> None:
+        reason = self._find_pause_reason(refresh)
+        if reason != self._pause_reason:
+            self._pause_reason = reason
+            self._handle(AvailabilityChanged(reason))
+
+    def _handle(self, event: ClientEvent) -> None:
+        self._execute(self._machine.handle(event, time.monotonic()))
+
+    def _execute(self, actions: Iterable[ClientAction]) -> None:
+        waiting = deque(actions)
+        while waiting:  # No reference to a performed action remains: it may hold many megabytes
+            action = waiting.popleft()
+            self._storage.apply(action)
+            match action:
+                case Publish():
+                    self._link.publish(
+                        action.topic, self._encode(action), qos=action.qos, retain=action.is_retained
+                    )
+                case PublishChunk():
+                    content = self._storage.read_answer(action.sha256)
+                    self._link.publish(action.topic, slice_chunk(content, action.index, action.chunk_bytes))
+                case PublishMetrics(round, metrics):
+                    self._publish_metrics(round, {**metrics, **self._storage.find_field_figures()})
+                case Subscribe(filters, qos, waits):
+                    self._link.subscribe(*filters, qos=qos, **({} if waits else {"timeout_s": 0.0}))
+                case Unsubscribe(filters):
+                    self._link.unsubscribe(*filters)
+                case ReadCache(digests):
+                    cached = CacheRead(self._storage.find_blobs(digests))
+                    waiting.extend(self._machine.handle(cached, time.monotonic()))
+                case OpenPlan() | Train() | BeginAttempt() | AnswerStep():
+                    self._begin_work(action)
+                case WriteClientLog(line, level, fields):
+                    LOGGER.log(level, line, extra=dict(fields))
+                case EndParticipation():
+                    self._end = action
+                case StopClient(error):
+                    raise error
+
+    def _encode(self, action: Publish) -> bytes:
+        message = dataclasses.replace(action.message, ts=time.time())  # type: ignore[type-var]
+        return (
+            encode_json(message) if action.receiver is None else self._trust.encode(message, action.receiver)
+        )
+
+    def _publish_metrics(self, round: int, metrics: Mapping[str, float]) -> None:
+        """Publish metrics with QoS 0. A lost message is not sent again."""
+        client_id = self._machine.client_id
+        message = make_telemetry(client_id, round, metrics)
+        self._link.publish(self._topics.format_device(client_id, "metrics"), encode_json(message), qos=0)

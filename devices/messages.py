@@ -1,0 +1,63 @@
+"""Reads the messages of an aggregator as events of the client machine."""
+
+from edgefl.client_machine.events import (
+    BlobChunkReceived,
+    BlobManifestReceived,
+    ClaimReceived,
+    ClientEvent,
+    ReceiptReceived,
+    SameIdStatusReceived,
+    StateReceived,
+    TaskReceived,
+)
+from edgefl.security.trust import Trust
+from edgefl.transport.link import Message
+from edgefl.wire.messages import Claim, Manifest, Receipt, State, Status, Task
+from edgefl.wire.strict_json import decode_json
+from edgefl.wire.topics import parse_topic
+
+
+def read_client_event(
+    message: Message, trust: Trust, client_id: str, last_state: State | None
+) -> ClientEvent | None:
+    """Return the event of a message, or None if the machine need not handle it.
+
+    Most states only announce the next round, as the task also does. Their signatures are not checked, because
+    a check takes a small board several milliseconds, and the machine does not need them.
+
+    Args:
+        message: the message.
+        trust: checks the signatures.
+        client_id: the client that receives the message.
+        last_state: the last state that the machine accepted, or None.
+
+    Raises:
+        WireError: the message is malformed, or its signature is not valid.
+    """
+    address = parse_topic(message.topic)
+    payload = message.payload
+    if not payload:
+        return None
+    match address.kind:
+        case "state":
+            state = decode_json(State, payload)
+            if last_state and _select_state_change(state) == _select_state_change(last_state):
+                return None
+            return StateReceived(trust.check(state, payload))
+        case "task":
+            return TaskReceived(trust.check(decode_json(Task, payload), payload, client_id))
+        case "receipt":
+            return ReceiptReceived(trust.check(decode_json(Receipt, payload), payload, client_id))
+        case "status":
+            return SameIdStatusReceived(decode_json(Status, payload))
+        case "claim":
+            return ClaimReceived(decode_json(Claim, payload))
+        case "manifest":
+            return BlobManifestReceived(decode_json(Manifest, payload))
+        case "blob":
+            return BlobChunkReceived(address.sha256, address.index, payload)
+    return None
+
+
+def _select_state_change(state: State) -> tuple[str, int, str, str]:
+    return state.session, state.started, state.phase, state.plan

@@ -1,0 +1,131 @@
+"""The download of blobs: requests what the broker does not retain, and missing chunks again."""
+
+import contextlib
+from collections.abc import Callable, Mapping
+
+from edgefl.errors import WireError
+from edgefl.wire.chunks import CHUNK_BYTES, Assembler
+from edgefl.wire.messages import Manifest, Want
+
+BLOB_REQUEST_TIMEOUT_S = 2.0
+LONGEST_REQUEST_TIMEOUT_S = 15.0
+UNCOUNTED_BYTES = 20 * CHUNK_BYTES
+"""Maximum number of bytes in flight to a device at QoS 1: mosquitto and paho allow 20 messages."""
+
+
+class Download:
+    """The download of several blobs.
+
+    Args:
+        limits: maximum size of each blob in bytes, by sha256.
+        now: the time in seconds.
+        draw_factor: returns the factor by which the next pause is longer, about 1.6.
+        cached: further blobs by sha256 that the same work needs and that need no download.
+
+    Attributes:
+        limits: maximum size of each blob in bytes, by sha256.
+        cached: the blobs that need no download, by sha256.
+        blobs: the complete blobs by sha256.
+    """
+
+    def __init__(
+        self,
+        limits: Mapping[str, int],
+        now: float,
+        draw_factor: Callable[[], float],
+        cached: Mapping[str, bytes] = {},
+    ) -> None:
+        self.limits = limits
+        self.cached = dict(cached)
+        self.blobs: dict[str, bytes] = {}
+        self._draw_factor = draw_factor
+        self._assemblers: dict[str, Assembler | None] = dict.fromkeys(limits)
+        self._early_chunks: dict[str, dict[int, bytes]] = {}
+        self._patience = BLOB_REQUEST_TIMEOUT_S
+        self._progressed_at = now
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all blobs have arrived."""
+        return len(self.blobs) == len(self.limits)
+
+    @property
+    def qos(self) -> int:
+        """Quality of service of the subscription. QoS 1 limits the broker's queue for a slow device."""
+        return int(sum(self.limits.values()) > UNCOUNTED_BYTES)
+
+    def add_manifest(self, manifest: Manifest, now: float) -> list[Want]:
+        """Add a manifest, and return the request for chunks that the broker does not retain.
+
+        Args:
+            manifest: the manifest. A second one for a blob, and one for another blob, are ignored.
+            now: the time in seconds.
+
+        Raises:
+            WireError: the manifest is not valid, or the blob is too large.
+        """
+        sha256 = manifest.sha256
+        if self._assemblers.get(sha256, 0) is not None:
+            return []
+        assembler = self._assemblers[sha256] = Assembler(
+            sha256=sha256,
+            size=manifest.size,
+            count=manifest.count,
+            chunk_bytes=manifest.chunk_bytes,
+            limit=self.limits[sha256],
+        )
+        self._progressed_at = now
+        for index, payload in self._early_chunks.pop(sha256, {}).items():
+            assembler.add(index, payload)
+        self._complete(sha256, assembler)
+        return [] if manifest.retained or sha256 in self.blobs else [self._make_want(sha256)]
+
+    def add_chunk(self, sha256: str, index: int, payload: bytes, now: float) -> None:
+        """Add a chunk. A chunk of another blob is ignored.
+
+        A broker sends retained messages in any order, so a chunk may arrive before its manifest.
+
+        Args:
+            sha256: digest of the blob in hex.
+            index: number of the chunk, from 0.
+            payload: bytes of the chunk.
+            now: the time in seconds.
+
+        Raises:
+            WireError: the chunk does not fit its manifest.
+        """
+        if sha256 not in self._assemblers or sha256 in self.blobs:
+            return
+        assembler = self._assemblers[sha256]
+        if assembler is None:
+            early = self._early_chunks.setdefault(sha256, {})
+            if sum(map(len, early.values())) + len(payload) <= self.limits[sha256]:
+                early[index] = payload
+        elif assembler.add(index, payload):
+            self._progressed_at = now
+            self._complete(sha256, assembler)
+
+    def _complete(self, sha256: str, assembler: Assembler) -> None:
+        if assembler.is_complete():
+            with contextlib.suppress(WireError):  # A damaged blob loses all its chunks. They are sent again
+                self.blobs[sha256] = assembler.assemble()
+
+    def handle_timer(self, now: float) -> list[Want]:
+        """Return the requests for what is missing, if they are due.
+
+        Args:
+            now: the time in seconds.
+        """
+        if now < self.get_timer():
+            return []
+        self._progressed_at = now
+        self._patience = min(LONGEST_REQUEST_TIMEOUT_S, self._patience * self._draw_factor())
+        return [self._make_want(sha256) for sha256 in sorted(self.limits.keys() - self.blobs.keys())]
+
+    def get_timer(self) -> float:
+        """Return the time in seconds at which `handle_timer` is due."""
+        return self._progressed_at + self._patience
+
+    def _make_want(self, sha256: str) -> Want:
+        assembler = self._assemblers[sha256]
+        return Want(sha256, assembler.list_missing() if assembler else (), ts=0.0)

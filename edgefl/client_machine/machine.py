@@ -1,0 +1,943 @@
+"""The client machine: answers the tasks of an aggregator, without a link, clock, files or learner.
+
+`ClientMachine.handle` takes an event and the time, and returns actions. `devices.driver` carries them out on
+a device, and `edgefl.simulation.simulated_client` in a simulation.
+
+The machine does one job at a time. While the driver trains, the machine handles all other events, so the
+status and the newest task are always known. Training is not cancelled: its result is stored, and it is sent
+if the aggregator still accepts it.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from edgefl.algorithms import PHASE_DONE
+from edgefl.client_machine.download import Download
+from edgefl.client_machine.duplicate_id import DuplicateIdError, describe_duplicate_id, should_yield
+from edgefl.client_machine.events import (
+    Answer,
+    AnsweredRound,
+    AnswerStep,
+    AvailabilityChanged,
+    BeginAttempt,
+    BlobChunkReceived,
+    BlobManifestReceived,
+    CacheRead,
+    ClaimReceived,
+    ClientAction,
+    ClientEvent,
+    EndParticipation,
+    ForgetPendingTask,
+    OpenPlan,
+    PackageMissing,
+    PlanOpened,
+    PlanRefused,
+    PublishMetrics,
+    ReadCache,
+    ReceiptReceived,
+    SameIdStatusReceived,
+    SavedClient,
+    SaveMaskedSession,
+    SaveOrder,
+    SavePendingTask,
+    SaveRound,
+    StateReceived,
+    StepAnswered,
+    StopClient,
+    StoreBlob,
+    Subscribe,
+    TaskReceived,
+    Train,
+    Trained,
+    TrainingFailed,
+    Unsubscribe,
+    WriteClientLog,
+)
+from edgefl.client_machine.order import (
+    RESET_REMEDY,
+    SharingRules,
+    TaskOrder,
+    check_masked_task,
+    check_session,
+    is_unmasked_update,
+)
+from edgefl.client_machine.upload import AnswerUpload
+from edgefl.errors import EdgeflError, LinkError, WireError
+from edgefl.server.divergence import FederationDivergedError, read_divergence
+from edgefl.server.events import LinkLoad, LinkRestored, Publish, TimePassed
+from edgefl.wire.chunks import check_chunk_bytes
+from edgefl.wire.masked import (
+    AGREE_STEP,
+    MASK_STEP,
+    MASKED_CODEC,
+    MAX_ATTEMPTS,
+    SECAGG_STEPS,
+    UNMASK_STEP,
+    parse_attempt,
+)
+from edgefl.wire.messages import (
+    DIVERGED_PREFIX,
+    REFUSAL_PREFIX,
+    STOPPED_PHASE,
+    Receipt,
+    State,
+    Status,
+    Task,
+    Want,
+)
+from edgefl.wire.topics import FederationTopics, check_sha256
+
+MAX_PLAN_BYTES = 64 * 1024 * 1024
+MAX_STEP_BYTES = 16 * 1024 * 1024
+MAX_REASON_LENGTH = 300
+FIRST_RETRY_S = 5.0
+LONGEST_RETRY_S = 300.0
+"""Range of the pause after a refused task, in seconds. The pause doubles each time, until a task succeeds."""
+DRAIN_PERIOD_S = 5.0
+"""Seconds of a pause in which a client still takes up tasks. The aggregator may have sent them before."""
+STATUS_TIMEOUT_S = 30.0
+"""Longest wait for the client's own status. A broker may drop messages without an error."""
+UNCHECKED_REASON = "has not yet checked that its data fit the plan"
+DEVICE_METRICS = ("epochs", "seconds", "peak_rss_mb")
+SHARED_METRICS = ("loss", *DEVICE_METRICS)
+EMPTY_SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+NO_ANSWER = Answer(sha256=EMPTY_SHA256, size=0, num_samples=1, metrics={})
+"""Tells the aggregator that this client does not take part in a step."""
+
+Stage = Literal[
+    "fetch plan", "open plan", "late update", "fetch models", "train", "attempt", "upload", "steps"
+]
+"""What a job waits for."""
+
+
+@dataclass
+class _Job:
+    """The work on one task, or on the plan of a state before the first task.
+
+    Attributes:
+        stage: what the job waits for.
+        plan: the plan, sha256 in hex.
+        session: the session.
+        task: the task. None to check the plan only.
+        has_left: whether the client does not take part in the attempt, so that its next answer is the last.
+    """
+
+    stage: Stage
+    plan: str
+    session: str
+    task: Task | None = None
+    has_left: bool = False
+
+
+@dataclass
+class _StepWork:
+    """The work on one step of a masked round.
+
+    Attributes:
+        step: the step.
+        is_computing: whether the driver computes the answer.
+    """
+
+    step: Task
+    is_computing: bool = False
+
+
+def filter_masked_metrics(metrics: Mapping[str, float], requires_masks: bool = False) -> Mapping[str, float]:
+    """Return the metrics of a masked update that may be published.
+
+    Other metrics may reveal which model was trained. A client that requires masks does not publish `loss`
+    either. The plan computes the loss, and a hostile plan may return any function of a sample.
+
+    Args:
+        metrics: metrics of the update.
+        requires_masks: whether the owner allows masked updates only, see `SharingRules`.
+
+    Returns:
+        The metrics of `SHARED_METRICS` or, with `requires_masks`, of `DEVICE_METRICS`.
+    """
+    names = DEVICE_METRICS if requires_masks else SHARED_METRICS
+    return {key: value for key, value in metrics.items() if key in names}
+
+
+@dataclass(frozen=True)
+class ClientSettings:
+    """How a client takes part.
+
+    Attributes:
+        sharing: the owner's rules about the data that the client may send.
+        is_checked: whether the data were checked against a plan before. Until then the client is paused.
+        wait_s: seconds to wait for a federation. 0 waits without limit.
+        draw_factor: returns the factor by which the next pause between repeated messages is longer. Devices
+            draw it at random, so that a whole fleet does not repeat its messages at the same time.
+        reset_remedy: how the owner makes the client forget the newest run, for the log.
+        broker: URL of the broker, for the log.
+    """
+
+    sharing: SharingRules = field(default_factory=SharingRules)
+    is_checked: bool = True
+    wait_s: float = 0.0
+    draw_factor: Callable[[], float] = lambda: 1.6
+    reset_remedy: str = RESET_REMEDY
+    broker: str = "the broker"
+
+
+class ClientMachine:
+    """One client of a federation.
+
+    Args:
+        topics: topics of the federation.
+        status: the status that the client publishes. Its `paused` is the first `AvailabilityChanged`.
+        settings: how the client takes part.
+        saved: what the client stored before its last stop.
+
+    Attributes:
+        client_id: the client.
+        state: the newest accepted state of the federation, or None before the first.
+        task: the newest accepted task that is not a step of a masked round, or None before the first.
+    """
+
+    def __init__(
+        self,
+        topics: FederationTopics,
+        status: Status,
+        settings: ClientSettings,
+        saved: SavedClient,
+    ) -> None:
+        self.client_id = status.client_id
+        self.state: State | None = None
+        self.task: Task | None = None
+        self._topics = topics
+        self._settings = settings
+        self._order = TaskOrder(saved.newest, settings.sharing, settings.reset_remedy)
+        self._answered = saved.answered
+        self._pending = saved.pending
+        self._masked_sessions = saved.masked_sessions
+        self._is_checked = settings.is_checked
+        self._host_pause = status.paused
+        self._paused_at = -math.inf
+        # What arrived
+        self._is_task_open = False
+        """Whether the newest task waits for an answer. A task that arrives again is answered again."""
+        self._last_task: Task | None = None
+        """The newest accepted task or step."""
+        self._open_step: Task | None = None
+        # What the client does
+        self._job: _Job | None = None
+        self._step_work: _StepWork | None = None
+        self._download: Download | None = None
+        self._upload: AnswerUpload | None = None
+        self._needed: Mapping[str, int] | None = None
+        """Blobs that the driver looks for, with their maximum sizes in bytes. None if it looks for none."""
+        self._opened_plan: PlanOpened | None = None
+        self._attempt: tuple[str, str] | None = None  # session and nonce of the masked task
+        self._attempts: tuple[str, int, int] = "", 0, 0  # session, round, number of attempts
+        # What the client refuses
+        self._refused_plan = ""
+        self._refusal = ""
+        self._refused_until = -math.inf
+        self._retry_s = FIRST_RETRY_S
+        self._failure = ""
+        self._status = replace(status, online=True, paused=self._find_pause_reason(0.0))
+        # What the log and the timers need
+        self._seen_session = ""
+        self._is_aggregator_gone = False
+        self._has_ended = False
+        self._status_due_at = math.inf
+        self._wait_until = math.inf
+
+    # Interface
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether chunks wait until fewer messages are in flight. The driver then reports the `LinkLoad`."""
+        return self._upload is not None and self._upload.is_sending
+
+    @property
+    def uploading(self) -> str:
+        """The sha256 of the answer that is being uploaded, empty if there is none."""
+        return self._upload.sha256 if self._upload else ""
+
+    def start(self, now: float) -> list[ClientAction]:
+        """Return the first actions: subscribe to the topics of the client, and publish its status.
+
+        Args:
+            now: the time in seconds.
+        """
+
+        def list_topics(*leaves: str) -> tuple[str, ...]:
+            return tuple(self._topics.format_device(self.client_id, leaf) for leaf in leaves)
+
+        self._status_due_at = now + STATUS_TIMEOUT_S
+        self._wait_until = now + self._settings.wait_s if self._settings.wait_s else math.inf
+        # A task may follow the status at once, so the task topics are subscribed first. The status topic is
+        # subscribed last, because it retains the status of an earlier start until this client publishes its
+        # own. QoS 0 is enough: QoS 1 would not outlast the connection, and lost messages are sent again
+        paused = [WriteClientLog(f"paused: {self._host_pause}")] if self._host_pause else []
+        return [
+            Subscribe((*list_topics("claim", "task", "receipt"), self._topics.state), qos=0, waits=True),
+            self._publish_status(),
+            Subscribe(list_topics("status"), qos=0, waits=True),
+            WriteClientLog(
+                f"{self.client_id} joined {self._topics.federation!r} at {self._settings.broker} with "
+                f"{self._status.num_samples} samples"
+            ),
+            *paused,
+        ]
+
+    def stop(self) -> list[ClientAction]:
+        """Return the actions of a client that leaves: it publishes that it is offline."""
+        self._status = replace(self._status, online=False)
+        return [self._publish_status()]
+
+    def handle(self, event: ClientEvent, now: float) -> list[ClientAction]:
+        """Handle an event.
+
+        Args:
+            event: the event.
+            now: the time in seconds, of a clock that does not go back.
+
+        Returns:
+            The actions, in the order in which the driver carries them out.
+        """
+        try:
+            actions = list(self._receive(event, now))
+        except WireError as error:
+            actions = [WriteClientLog(f"ignored: {error}", logging.WARNING)]
+        actions += self._continue(now)
+        actions += self._update_status(now)
+        return actions
+
+    def get_timer(self) -> float:
+        """Return the time in seconds at which `TimePassed` is due, or infinity."""
+        times = [self._status_due_at, self._wait_until]
+        if self._refused_until > -math.inf:
+            times.append(self._refused_until)
+        if self._download:
+            times.append(self._download.get_timer())
+        if self._upload:
+            times.append(self._upload.get_timer())
+        return min(times)
+
+    # Events
+
+    def _receive(self, event: ClientEvent, now: float) -> Iterator[ClientAction]:
+        match event:
+            case StateReceived(state):
+                yield from self._receive_state(state)
+            case TaskReceived(task):
+                yield from self._receive_task(task, now)
+            case ReceiptReceived(receipt):
+                yield from self._receive_receipt(receipt, now)
+            case BlobManifestReceived(manifest) if self._download:
+                yield from self._request(self._download.add_manifest(manifest, now))
+            case BlobChunkReceived(sha256, index, payload) if self._download:
+                self._download.add_chunk(sha256, index, payload, now)
+            case CacheRead(blobs):
+                yield from self._begin_download(blobs, now)
+            case SameIdStatusReceived(status):
+                yield from self._receive_same_id_status(status)
+            case ClaimReceived(claim) if claim.boot_id != self._status.boot_id:
+                yield self._publish_status()
+            case LinkRestored():
+                yield self._publish_status()
+            case LinkLoad(in_flight) if self._upload:
+                yield from self._upload.send_chunks(in_flight, now)
+            case AvailabilityChanged(reason):
+                if reason and not self._host_pause:
+                    self._paused_at = now
+                self._host_pause = reason
+            case PlanOpened() | PlanRefused():
+                yield from self._receive_plan(event, now)
+            case Trained() | TrainingFailed() | PackageMissing():
+                yield from self._receive_training(event, now)
+            case StepAnswered():
+                yield from self._receive_step_answer(event, now)
+            case TimePassed():
+                yield from self._pass_time(now)
+
+    def _receive_state(self, state: State) -> Iterator[ClientAction]:
+        check_session(state)
+        reason = yield from self._judge(state)
+        if not reason:
+            self.state = state
+
+    def _receive_task(self, task: Task, now: float) -> Iterator[ClientAction]:
+        check_chunk_bytes(task.chunk_bytes)
+        check_session(task)
+        check_masked_task(task)
+        reason = yield from self._judge(task)
+        if reason:
+            return
+        self._last_task = task
+        if task.phase in SECAGG_STEPS:
+            self._open_step = task
+            return
+        self.task = task
+        self._is_task_open = True
+        upload = self._upload
+        if upload and not upload.is_sending and not self._step_work and self._is_current(upload.task, True):
+            yield from upload.announce(now, follows=task.granted and task.nonce == upload.task.nonce)
+
+    def _judge(self, message: State | Task) -> Generator[ClientAction, None, str]:
+        """Return why a message is refused, empty if it is accepted. Yield what follows from it."""
+        before = self._order.newest
+        reason = self._order.explain_refusal(message)
+        newest = self._order.newest
+        if newest is not None and newest != before:
+            yield SaveOrder(newest)
+        if reason and (line := self._order.describe_new_refusal(message, reason)):
+            yield WriteClientLog(line, logging.WARNING, {"round": message.round})
+        return reason
+
+    def _receive_receipt(self, receipt: Receipt, now: float) -> Iterator[ClientAction]:
+        upload = self._upload
+        if upload is None or not upload.handle_receipt(receipt, now):
+            return
+        self._upload = None
+        job = self._job
+        if self._step_work:
+            yield from self._end_step(self._step_work.step, receipt)
+        elif job and job.task and job.stage == "late update":
+            yield from self._end_task(upload.task, receipt)
+            yield from self._begin_answer(job, job.task, now)
+        elif job and job.task:
+            is_first_message = job.task.codec == MASKED_CODEC and not job.has_left
+            if is_first_message and receipt.outcome == "ok":
+                job.stage = "steps"
+                return
+            yield from self._end_task(job.task, receipt)
+            self._end_job()
+
+    def _receive_same_id_status(self, other: Status) -> Iterator[ClientAction]:
+        if other.boot_id == self._status.boot_id:
+            self._status_due_at = math.inf
+            # A cluster of brokers may publish the will of a broken connection after this client connected to
+            # another machine of the cluster
+            if not other.online:
+                yield self._publish_status()
+            return
+        if other.online and should_yield(self._status, other):
+            yield from self._stop(
+                DuplicateIdError(describe_duplicate_id(other.client_id, self._settings.broker))
+            )
+            return
+        yield self._publish_status()
+
+    def _receive_plan(self, event: PlanOpened | PlanRefused, now: float) -> Iterator[ClientAction]:
+        job = self._job
+        if isinstance(event, PlanRefused):
+            self._job = None
+            yield from self._refuse_plan(event)
+            return
+        self._opened_plan = event
+        if job is None or job.stage != "open plan":
+            return
+        if job.task is None:
+            self._end_job()
+        else:
+            yield from self._fetch_models(job, job.task, event, now)
+
+    def _receive_training(
+        self, event: Trained | TrainingFailed | PackageMissing, now: float
+    ) -> Iterator[ClientAction]:
+        job = self._job
+        if job is None or job.task is None or job.task.nonce != event.task.nonce:
+            return
+        if isinstance(event, Trained):
+            task = job.task
+            self._answered = AnsweredRound(
+                session=task.session, round=task.round, phase=task.phase, answer=event.answer
+            )
+            yield SaveRound(self._answered)
+            yield from self._send(job, task, event.answer, now)
+            return
+        self._job = None
+        if self.task and self.task.nonce == event.task.nonce:
+            self._is_task_open = False
+        if isinstance(event, PackageMissing):
+            yield WriteClientLog(
+                f"{event.reason}. This device tries another task in {self._retry_s:g} s", logging.WARNING
+            )
+            self._refuse_for_a_while(f"masked rounds: {event.reason}", now)
+        else:
+            yield from self._refuse_task(event.task, event.reason, now, has_diverged=event.has_diverged)
+
+    def _receive_step_answer(self, event: StepAnswered, now: float) -> Iterator[ClientAction]:
+        answered = self._answered
+        work, job = self._step_work, self._job
+        if answered is None:
+            return
+        if work and work.step == event.task:
+            work.is_computing = False
+            metrics: Mapping[str, float] = {}
+            if work.step.phase == MASK_STEP:
+                metrics = self._filter_masked(answered.answer.metrics)
+            yield from self._begin_upload(work.step, _make_step_answer(event, answered, metrics), now)
+        elif job and job.task and job.stage == "attempt" and job.task.nonce == event.task.nonce:
+            yield from self._begin_upload(job.task, _make_step_answer(event, answered, {}), now)
+            job.stage = "upload"
+
+    def _pass_time(self, now: float) -> Iterator[ClientAction]:
+        if now >= self._refused_until:
+            self._refused_until = -math.inf
+        if now >= self._wait_until:
+            federation = self._topics.federation
+            yield from self._stop(
+                LinkError(
+                    f"the federation {federation!r} did not run within {self._settings.wait_s:g} s; start it "
+                    "with `edgefl aggregator start`"
+                )
+            )
+        if now >= self._status_due_at:
+            self._status_due_at = math.inf
+            broker = self._settings.broker
+            yield WriteClientLog(
+                f"{broker} does not deliver this device's own status within {STATUS_TIMEOUT_S:g} s; check "
+                f"the broker's access list, or run `edgefl doctor --broker {broker}`",
+                logging.WARNING,
+            )
+        if self._download:
+            yield from self._request(self._download.handle_timer(now))
+        if self._upload:
+            yield from self._upload.handle_timer(now)
+
+    # What the client does next
+
+    def _continue(self, now: float) -> Iterator[ClientAction]:
+        """End work that is obsolete, use a complete download, and begin the next work."""
+        yield from self._drop_obsolete_work(now)
+        if self._download and self._download.is_complete:
+            download, self._download = self._download, None
+            yield Unsubscribe(self._list_filters(download))
+            yield from (StoreBlob(content) for content in download.blobs.values())
+            yield from self._use_blobs(download.cached | download.blobs)
+        step, job = self._open_step, self._job
+        if step and not self._step_work and (job is None or _is_step_of(job, step)):
+            self._open_step = None
+            yield from self._begin_step(step, now)
+        if self._job is None and self._step_work is None and not self._has_ended:
+            yield from self._begin_job(now)
+
+    def _drop_obsolete_work(self, now: float) -> Iterator[ClientAction]:
+        work, job = self._step_work, self._job
+        if work and not work.is_computing and not self._is_current(work.step):
+            self._step_work = None
+            yield from self._leave()
+            yield WriteClientLog(
+                f"round {work.step.round}: no answer was sent, because the aggregator no longer waits for it",
+                fields={"round": work.step.round},
+            )
+        if job is None or self._step_work or job.stage in ("open plan", "train", "attempt"):
+            return
+        if job.task is None:
+            newest = self.task or self.state
+            if newest is None or newest.plan != job.plan:
+                yield from self._leave()
+                self._job = None
+                self._is_checked = True
+            return
+        if job.stage == "late update" and self._upload and not self._is_current(self._upload.task, True):
+            self._upload = None
+            yield from self._begin_answer(job, job.task, now)
+        is_late_allowed = job.stage == "upload"
+        if job.stage != "late update" and not self._is_current(job.task, is_late_allowed):
+            yield from self._leave()
+            yield self._end_superseded(job.task)
+
+    def _leave(self) -> Iterator[ClientAction]:
+        """Stop to fetch and to upload."""
+        self._upload = None
+        self._needed = None
+        if self._download:
+            yield Unsubscribe(self._list_filters(self._download))
+            self._download = None
+
+    def _end_superseded(self, task: Task) -> ClientAction:
+        self._job = None
+        return WriteClientLog(
+            f"round {task.round}: stopped, because the round is over", fields={"round": task.round}
+        )
+
+    def _begin_job(self, now: float) -> Iterator[ClientAction]:
+        task, state = self.task, self.state
+        if task and self._is_task_open and self._is_current(task) and self._can_take_up(task, now):
+            yield from self._begin_task(task, now)
+        if state is None or self._job:
+            return
+        last_session = self._answered.session if self._answered else ""
+        is_ours = state.session in (self._seen_session, last_session) and state.plan != self._refused_plan
+        if state.phase == PHASE_DONE and is_ours and not self._order.pause_reason:
+            self._has_ended = True
+            yield EndParticipation(state.session, self._failure)
+            return
+        if state.session in (self._seen_session, task.session if task else ""):
+            if divergence := read_divergence(state):
+                yield from self._stop(FederationDivergedError(divergence))
+                return
+            yield from self._log_absence(state)
+        if state.phase not in (PHASE_DONE, STOPPED_PHASE) and state.session != self._seen_session:
+            self._seen_session = state.session
+            self._wait_until = math.inf
+            position = f", round {state.round}" if 0 < state.round <= state.rounds else ""
+            yield WriteClientLog(f"the federation is in phase {state.phase}{position}")
+            if self._opened_plan and self._opened_plan.sha256 == state.plan:
+                self._end_job()
+                return
+            self._job = _Job(stage="fetch plan", plan=state.plan, session=state.session)
+            yield from self._fetch_plan(self._job)
+
+    def _can_take_up(self, task: Task, now: float) -> bool:
+        is_draining = now - self._paused_at < DRAIN_PERIOD_S
+        return task.plan != self._refused_plan and (not self._host_pause or is_draining)
+
+    def _log_absence(self, state: State) -> Iterator[ClientAction]:
+        """Log once that the aggregator has stopped, and once that it is back."""
+        is_gone = state.phase == STOPPED_PHASE
+        if is_gone == self._is_aggregator_gone:
+            return
+        self._is_aggregator_gone = is_gone
+        if is_gone:
+            yield WriteClientLog(
+                "the aggregator has stopped; this device waits until it starts again", logging.WARNING
+            )
+        else:
+            yield WriteClientLog(f"the aggregator is back, in phase {state.phase}")
+
+    # A task
+
+    def _begin_task(self, task: Task, now: float) -> Iterator[ClientAction]:
+        if self._must_mask(task):
+            self._is_task_open = False
+            reason = (
+                "it asks for an update that is not masked, and this device masked an update of this session "
+                "before. Somebody with the aggregator's key may try to read this device's update"
+            )
+            yield from self._refuse_task(task, reason, now)
+            return
+        job = self._job = _Job(stage="late update", plan=task.plan, session=task.session, task=task)
+        late = self._find_late_task(task)
+        if late and self._answered:
+            yield from self._begin_upload(late, self._answered.answer, now)
+        else:
+            yield from self._begin_answer(job, task, now)
+
+    def _find_late_task(self, task: Task) -> Task | None:
+        """Return the earlier task of the session whose answer the aggregator still accepts, or None."""
+        late, answered = self._pending, self._answered
+        if late is None or answered is None or not answered.is_answer_to(late) or self._must_mask(late):
+            return None
+        is_earlier = late.session == task.session and late.round < task.round
+        return late if is_earlier and self._is_current(late, is_late_allowed=True) else None
+
+    def _begin_answer(self, job: _Job, task: Task, now: float) -> Iterator[ClientAction]:
+        """Send the stored answer to a task, or fetch what its training needs."""
+        if task.max_staleness:
+            self._pending = task
+            yield SavePendingTask(task)
+        if self._answered and self._answered.is_answer_to(task):
+            yield from self._send(job, task, self._answered.answer, now)
+        elif self._opened_plan and self._opened_plan.sha256 == task.plan:
+            yield from self._fetch_models(job, task, self._opened_plan, now)
+        else:
+            yield from self._fetch_plan(job)
+
+    def _fetch_plan(self, job: _Job) -> Iterator[ClientAction]:
+        job.stage = "fetch plan"
+        if problem := _find_malformed_digest(job.plan):
+            self._job = None
+            yield from self._refuse_plan(PlanRefused(job.plan, f"the plan cannot be fetched: {problem}"))
+            return
+        yield self._read_cache({job.plan: MAX_PLAN_BYTES})
+
+    def _fetch_models(self, job: _Job, task: Task, plan: PlanOpened, now: float) -> Iterator[ClientAction]:
+        job.stage = "fetch models"
+        if problem := _find_malformed_digest(*task.models.values()):
+            self._job = None
+            self._is_task_open = self._is_task_open and self.task != task
+            yield from self._refuse_task(task, problem, now)
+            return
+        yield self._read_cache(dict.fromkeys(task.models.values(), plan.max_model_bytes))
+
+    def _send(self, job: _Job, task: Task, answer: Answer, now: float) -> Iterator[ClientAction]:
+        """Announce the answer to a task, or begin an attempt to mask it."""
+        is_masked = task.codec == MASKED_CODEC
+        if is_masked and task.session not in self._masked_sessions:
+            self._masked_sessions = (*self._masked_sessions, task.session)
+            yield SaveMaskedSession(task.session)
+        if not self._is_current(task, is_late_allowed=True):  # A later task arrived meanwhile
+            yield self._end_superseded(task)
+        elif is_masked:
+            yield from self._begin_attempt(job, task, now)
+        else:
+            job.stage = "upload"
+            yield from self._begin_upload(task, answer, now)
+
+    def _end_task(self, task: Task, receipt: Receipt) -> Iterator[ClientAction]:
+        """Log the end of a task whose answer the aggregator accepted or rejected."""
+        self._pending = None
+        yield ForgetPendingTask()
+        if self._is_current(task):
+            self._is_task_open = False
+        fields: dict[str, object] = {"round": task.round}
+        if receipt.outcome == "rejected":
+            yield WriteClientLog(
+                f"round {task.round}: the aggregator rejected the update: {receipt.reason}",
+                logging.WARNING,
+                fields,
+            )
+            return
+        metrics = self._answered.answer.metrics if self._answered else {}
+        listed = ", ".join(f"{key} {value:.4g}" for key, value in metrics.items())
+        fields |= {"phase": task.phase, "metrics": dict(metrics)}
+        yield WriteClientLog(f"round {task.round} {task.phase}: {listed}", fields=fields)
+        if task.codec == MASKED_CODEC:
+            metrics = self._filter_masked(metrics)
+        yield PublishMetrics(task.round, metrics)
+
+    def _end_job(self) -> None:
+        """End a job that succeeded. Later refusals begin with a short pause again."""
+        self._job = None
+        self._is_checked = True
+        self._refused_plan = self._failure = self._refusal = ""
+        self._refused_until = -math.inf
+        self._retry_s = FIRST_RETRY_S
+
+    # Masked rounds
+
+    def _begin_attempt(self, job: _Job, task: Task, now: float) -> Iterator[ClientAction]:
+        """Take part in an attempt at a masked round.
+
+        Attempts with different clients give different sums, whose difference may reveal an update. Therefore
+        a client takes part in at most MAX_ATTEMPTS attempts at one round.
+        """
+        answered = self._answered
+        assert answered is not None, "an attempt masks the answer to its task"
+        if self._attempt != (task.session, task.nonce):
+            count = self._attempts[2] + 1 if self._attempts[:2] == (task.session, task.round) else 1
+            if count > MAX_ATTEMPTS:
+                yield WriteClientLog(
+                    f"round {task.round}: the aggregator requests keys for more than {MAX_ATTEMPTS} "
+                    "attempts; look at its log",
+                    logging.WARNING,
+                    {"round": task.round},
+                )
+                job.stage = "upload"
+                job.has_left = True
+                yield from self._begin_upload(task, NO_ANSWER, now)
+                return
+            self._attempts = task.session, task.round, count
+            self._attempt = task.session, task.nonce
+            self._open_step = None  # of an earlier attempt
+        job.stage = "attempt"
+        yield BeginAttempt(task, answered)
+
+    def _filter_masked(self, metrics: Mapping[str, float]) -> Mapping[str, float]:
+        return filter_masked_metrics(metrics, self._settings.sharing.requires_masks)
+
+    def _begin_step(self, step: Task, now: float) -> Iterator[ClientAction]:
+        """Answer a step. The aggregator repeats it after it restarts."""
+        self._step_work = _StepWork(step)
+        if problem := _find_malformed_digest(*step.models.values()):
+            yield WriteClientLog(f"round {step.round}: {problem}", logging.WARNING, {"round": step.round})
+            yield from self._begin_upload(step, NO_ANSWER, now)
+            return
+        if (
+            self._attempt is None
+            or self._attempt[0] != step.session
+            or (parse_attempt(self._attempt[1]) != parse_attempt(step.nonce))
+        ):
+            # The keys of this attempt were lost with the previous process. An empty answer tells the
+            # aggregator not to wait for this client.
+            yield WriteClientLog(
+                f"round {step.round}: this device has no keys of the attempt, perhaps after a restart; the "
+                "other clients remove its masks",
+                logging.WARNING,
+                {"round": step.round},
+            )
+            yield from self._begin_upload(step, NO_ANSWER, now)
+            return
+        yield self._read_cache(dict.fromkeys(step.models.values(), MAX_STEP_BYTES))
+
+    def _end_step(self, step: Task, receipt: Receipt) -> Iterator[ClientAction]:
+        self._step_work = None
+        job = self._job
+        if job is None or job.task is None:
+            return
+        # A rejection of the last steps is harmless: enough other clients may have answered before
+        is_rejected = receipt.outcome == "rejected" and step.phase not in (AGREE_STEP, UNMASK_STEP)
+        if is_rejected or step.phase == UNMASK_STEP:
+            outcome = "rejected" if is_rejected else "ok"
+            yield from self._end_task(job.task, replace(receipt, outcome=outcome))
+            self._end_job()
+
+    # Refusals
+
+    def _refuse_plan(self, event: PlanRefused) -> Iterator[ClientAction]:
+        """Refuse all tasks with this plan. The client stays connected and accepts tasks with another plan."""
+        self._refused_plan = event.sha256
+        self._refusal = f"{REFUSAL_PREFIX}the plan: {event.reason}"[:MAX_REASON_LENGTH]
+        self._refused_until = math.inf
+        yield WriteClientLog(
+            f"the plan is refused; this device waits for another plan: {event.reason}", logging.ERROR
+        )
+
+    def _refuse_task(
+        self, task: Task, reason: str, now: float, *, has_diverged: bool = False
+    ) -> Iterator[ClientAction]:
+        """Skip a task and pause. The models of a later round may be usable."""
+        self._failure = reason
+        yield WriteClientLog(
+            f"round {task.round}: the task is refused: {reason}; this device tries another task in "
+            f"{self._retry_s:g} s. If this happens in every round, look at the aggregator's log, and start "
+            "the aggregator with an earlier state or --fresh",
+            logging.WARNING,
+            {"round": task.round},
+        )
+        kind = DIVERGED_PREFIX if has_diverged else ""
+        self._refuse_for_a_while(f"round {task.round}: {kind}{reason}", now)
+
+    def _refuse_for_a_while(self, reason: str, now: float) -> None:
+        self._refusal = f"{REFUSAL_PREFIX}{reason}"[:MAX_REASON_LENGTH]
+        self._refused_until = now + self._retry_s
+        self._retry_s = min(LONGEST_RETRY_S, 2 * self._retry_s)
+
+    def _must_mask(self, task: Task) -> bool:
+        """Return whether a task asks for a plain update in a session for which this client masked an update.
+
+        It does not matter whether the client took part in other sessions meanwhile.
+        """
+        return is_unmasked_update(task) and task.session in self._masked_sessions
+
+    def _is_current(self, task: Task, is_late_allowed: bool = False) -> bool:
+        """Return whether the aggregator still accepts the answer to a task.
+
+        A task is current until a later task arrives or the federation ends. A task of a masked round is
+        current until a task of another attempt arrives. A task whose answer must not leave this client is
+        never current.
+
+        Args:
+            task: the task.
+            is_late_allowed: whether the newest task may be later by the `max_staleness` of this task.
+        """
+        if self._order.should_withhold(task):
+            return False
+        new = self.task
+        if task.codec == MASKED_CODEC:
+            new = self._last_task if self._last_task and _is_same_attempt(self._last_task, task) else None
+        if new is None or new.session != task.session:
+            return False
+        within = task.max_staleness if is_late_allowed and new.phase == task.phase else 0
+        state = self.state if self.state and self.state.session == task.session else None
+        has_ended = state is not None and (state.phase == PHASE_DONE or read_divergence(state) is not None)
+        return 0 <= new.round - task.round <= within and not has_ended
+
+    # Messages
+
+    def _read_cache(self, limits: Mapping[str, int]) -> ClientAction:
+        self._needed = limits
+        return ReadCache(tuple(limits))
+
+    def _begin_download(self, cached: Mapping[str, bytes], now: float) -> Iterator[ClientAction]:
+        needed, self._needed = self._needed, None
+        if needed is None:
+            return  # The work that needed them is over
+        missing = {sha256: limit for sha256, limit in needed.items() if sha256 not in cached}
+        if not missing:
+            yield from self._use_blobs(cached)
+            return
+        self._download = Download(missing, now, self._settings.draw_factor, cached)
+        # The broker processes messages of one client in their order, so the subscription takes effect before
+        # an answer arrives
+        yield Subscribe(self._list_filters(self._download), self._download.qos, waits=False)
+
+    def _use_blobs(self, blobs: Mapping[str, bytes]) -> Iterator[ClientAction]:
+        """Continue the work that needed these blobs."""
+        work, job = self._step_work, self._job
+        if work:
+            work.is_computing = True
+            yield AnswerStep(work.step, blobs[_get_request(work.step)])
+        elif job and job.stage == "fetch plan":
+            job.stage = "open plan"
+            yield OpenPlan(job.plan, blobs[job.plan], job.session)
+        elif job and job.task and job.stage == "fetch models":
+            job.stage = "train"
+            yield Train(job.task, {name: blobs[sha256] for name, sha256 in job.task.models.items()})
+
+    def _list_filters(self, download: Download) -> tuple[str, ...]:
+        return tuple(self._topics.format_blob(sha256, "+") for sha256 in download.limits)
+
+    def _request(self, wants: list[Want]) -> Iterator[ClientAction]:
+        topic = self._topics.format_device(self.client_id, "want")
+        yield from (Publish(topic=topic, message=want) for want in wants)
+
+    def _begin_upload(self, task: Task, answer: Answer, now: float) -> Iterator[ClientAction]:
+        self._upload = AnswerUpload(
+            topics=self._topics,
+            client_id=self.client_id,
+            task=task,
+            answer=answer,
+            draw_factor=self._settings.draw_factor,
+        )
+        yield from self._upload.announce(now, follows=task.granted)
+
+    def _publish_status(self) -> ClientAction:
+        return Publish(
+            topic=self._topics.format_device(self.client_id, "status"),
+            message=self._status,
+            is_retained=True,
+        )
+
+    def _find_pause_reason(self, now: float) -> str:
+        refusal = self._refusal if now < self._refused_until else ""
+        unchecked = "" if self._is_checked else UNCHECKED_REASON
+        return self._host_pause or refusal or self._order.pause_reason or unchecked
+
+    def _update_status(self, now: float) -> Iterator[ClientAction]:
+        """Publish the status if it has changed."""
+        before, reason = self._status.paused, self._find_pause_reason(now)
+        is_at_work = self._step_work is not None or (self._job is not None and self._job.task is not None)
+        draining = bool(reason) and is_at_work
+        if reason not in (before, UNCHECKED_REASON) and (reason or before != UNCHECKED_REASON):
+            yield WriteClientLog(f"paused: {reason}" if reason else "accepts tasks again")
+        if (reason, draining) != (before, self._status.draining):
+            self._status = replace(self._status, paused=reason, draining=draining)
+            yield self._publish_status()
+
+    def _stop(self, error: EdgeflError) -> Iterator[ClientAction]:
+        self._has_ended = True
+        yield StopClient(error)
+
+
+def _find_malformed_digest(*digests: str) -> str:
+    """Return the error of the first malformed digest, empty if all digests are valid."""
+    try:
+        for sha256 in digests:
+            check_sha256(sha256)
+    except WireError as error:
+        return str(error)
+    return ""
+
+
+def _is_same_attempt(step: Task, task: Task) -> bool:
+    return (step.session, parse_attempt(step.nonce)) == (task.session, parse_attempt(task.nonce))
+
+
+def _is_step_of(job: _Job, step: Task) -> bool:
+    """Return whether a job waits for this step."""
+    return job.task is not None and job.stage == "steps" and _is_same_attempt(step, job.task)
+
+
+def _get_request(step: Task) -> str:
+    """Return the digest of the only blob of a step."""
+    [sha256] = step.models.values()
+    return sha256
+
+
+def _make_step_answer(event: StepAnswered, answered: AnsweredRound, metrics: Mapping[str, float]) -> Answer:
+    if not event.size:
+        return NO_ANSWER
+    num_samples = answered.answer.num_samples
+    return Answer(sha256=event.sha256, size=event.size, num_samples=num_samples, metrics=metrics)
