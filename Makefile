@@ -34,7 +34,7 @@ test-loaded: install  ## the tests in random order on a busy machine: what fails
 	trap 'kill $$busy' EXIT INT TERM; (while :; do :; done) & busy=$$!; (while :; do :; done) & busy="$$busy $$!"; \
 		$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" --random-order $(ARGS)
 
-test-deep: install  ## ten thousand schedules of lost messages, crashes and hostile boards for the round server
+test-deep: install  ## ten thousand schedules of lost messages, crashes and hostile boards for both machines
 	EDGEFL_SCHEDULES=$${EDGEFL_SCHEDULES:-2500} $(BIN)/python -m pytest tests/edgefl/server/test_round_server.py tests/edgefl/server/test_hostile_board.py $(ARGS)
 
 test-faults: install  ## fifty fleets that something happens to; ARGS="-k 'happens[17]'" repeats the one of seed 17

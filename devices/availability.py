@@ -8,6 +8,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from devices.conditions import (
@@ -98,19 +99,22 @@ class Availability:
         self._cpu = _measure_cpu_s()
         self._counted = clock()
 
-    def find_pause_reason(self, *, refresh: bool = False) -> str:
+    def find_pause_reason(self, *, refresh: bool = False, is_computing: bool = False) -> str:
         """Return why the device accepts no task, empty if it accepts tasks.
 
         Args:
             refresh: whether to read the sensors now, even if the last reading is recent.
+            is_computing: whether the device computes now. Its load then does not count, because the part of a
+                child, such as an export, is known only after its end.
         """
         now = self._clock()
         if refresh or now - self._looked >= CHECK_INTERVAL_S:
             self._looked = now
+            conditions = replace(self._conditions, idle=False) if is_computing else self._conditions
             self._reason = (
                 PAUSED_BY_OPERATOR
                 if is_paused(self._state)
-                else find_unmet_condition(self._conditions, self._read_host(now))
+                else find_unmet_condition(conditions, self._read_host(now))
             )
         return self._reason
 

@@ -18,13 +18,10 @@ class BlobCache:
     Args:
         directory: the directory.
         limit_bytes: largest total size of the blobs in bytes.
-
-    Attributes:
-        directory: the directory.
     """
 
     def __init__(self, directory: Path, limit_bytes: int = MAX_CACHE_BYTES) -> None:
-        self.directory = directory
+        self._directory = directory
         self._limit = limit_bytes
 
     def locate(self, sha256: str) -> Path:
@@ -36,7 +33,7 @@ class BlobCache:
         Raises:
             WireError: `sha256` is not a digest.
         """
-        return self.directory / check_sha256(sha256)
+        return self._directory / check_sha256(sha256)
 
     def get(self, sha256: str) -> bytes | None:
         """Return a blob, or None if it is not in the cache or is damaged on disk.
@@ -84,7 +81,7 @@ class BlobCache:
 
     def _remove_oldest(self, keep: Path) -> None:
         blobs = [
-            (path, path.stat()) for path in self.directory.iterdir() if SHA256_PATTERN.fullmatch(path.name)
+            (path, path.stat()) for path in self._directory.iterdir() if SHA256_PATTERN.fullmatch(path.name)
         ]
         total = sum(stat.st_size for _, stat in blobs)
         for path, stat in sorted(blobs, key=lambda item: item[1].st_mtime_ns):

@@ -3,10 +3,9 @@
 The driver computes nothing. A worker trains in another thread, and passes its result to `add_event`.
 """
 
-import dataclasses
 import logging
+import random
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from queue import SimpleQueue
 from typing import Protocol
@@ -44,8 +43,18 @@ from edgefl.wire.topics import FederationTopics
 
 LOGGER = logging.getLogger("edgefl.device")
 LONGEST_WAIT_S = 0.5
+"""Longest wait for a message, in seconds. The owner's conditions are looked at after each wait."""
+SUBACK_TIMEOUT_S = 60.0
 Work = OpenPlan | Train | BeginAttempt | AnswerStep
 """The actions that a worker carries out."""
+
+
+def draw_pause_factor() -> float:
+    """Return the factor by which the next pause between repeated messages is longer.
+
+    It is drawn at random, so that a whole fleet does not repeat its messages at the same time.
+    """
+    return random.uniform(1.4, 1.8)
 
 
 class ClientStorage(Protocol):
@@ -72,9 +81,6 @@ class ClientStorage(Protocol):
             action: an action of the client machine.
         """
 
-    def find_field_figures(self) -> Mapping[str, float]:
-        """Return figures of the model in use, to publish with the metrics of a round."""
-
 
 class ClientDriver:
     """Drives one client over a link.
@@ -89,6 +95,7 @@ class ClientDriver:
         find_pause_reason: returns why the owner's conditions forbid tasks now, empty if they do not. With
             `refresh`, the conditions are read even if they were read a moment ago.
         pause_reason: the reason with which the machine started.
+        read_drift_figures: returns the figures of `edgefl export drift`, which describe the model in use.
     """
 
     def __init__(
@@ -101,6 +108,7 @@ class ClientDriver:
         begin_work: Callable[[Work], None],
         find_pause_reason: Callable[[bool], str] = lambda refresh: "",
         pause_reason: str = "",
+        read_drift_figures: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         self._machine = machine
         self._link = link
@@ -110,6 +118,7 @@ class ClientDriver:
         self._begin_work = begin_work
         self._find_pause_reason = find_pause_reason
         self._pause_reason = pause_reason
+        self._read_drift_figures = read_drift_figures
         self._posted: SimpleQueue[ClientEvent] = SimpleQueue()
         self._reconnects = Reconnects()
         self._end: EndParticipation | None = None
@@ -160,7 +169,8 @@ class ClientDriver:
             wait_s = 0.0
         received = self._link.get(wait_s)
         while not self._posted.empty():
-            # Before an answer, so that the aggregator receives a pause before it draws the next cohort
+            # The conditions are read before the machine announces an answer, so that the aggregator receives
+            # a pause before it draws the next cohort
             self._check_conditions(refresh=True)
             self._handle(self._posted.get())
         if isinstance(received, Connected):
@@ -187,28 +197,29 @@ class ClientDriver:
     def _handle(self, event: ClientEvent) -> None:
         self._execute(self._machine.handle(event, time.monotonic()))
 
-    def _execute(self, actions: Iterable[ClientAction]) -> None:
-        waiting = deque(actions)
-        while waiting:  # No reference to a performed action remains: it may hold many megabytes
-            action = waiting.popleft()
+    def _execute(self, actions: list[ClientAction]) -> None:
+        """Carry out actions in their order. Empty the list, because an action may hold many megabytes."""
+        actions.reverse()
+        while actions:
+            action = actions.pop()
             self._storage.apply(action)
             match action:
                 case Publish():
-                    self._link.publish(
-                        action.topic, self._encode(action), qos=action.qos, retain=action.is_retained
-                    )
+                    payload = self._trust.encode_now(action.message, action.receiver)
+                    self._link.publish(action.topic, payload, qos=action.qos, retain=action.is_retained)
                 case PublishChunk():
                     content = self._storage.read_answer(action.sha256)
                     self._link.publish(action.topic, slice_chunk(content, action.index, action.chunk_bytes))
                 case PublishMetrics(round, metrics):
-                    self._publish_metrics(round, {**metrics, **self._storage.find_field_figures()})
-                case Subscribe(filters, qos, waits):
-                    self._link.subscribe(*filters, qos=qos, **({} if waits else {"timeout_s": 0.0}))
+                    self._publish_metrics(round, {**metrics, **self._read_drift_figures()})
+                case Subscribe(filters, qos, is_acknowledged):
+                    timeout_s = SUBACK_TIMEOUT_S if is_acknowledged else 0.0
+                    self._link.subscribe(*filters, qos=qos, timeout_s=timeout_s)
                 case Unsubscribe(filters):
                     self._link.unsubscribe(*filters)
                 case ReadCache(digests):
-                    cached = CacheRead(self._storage.find_blobs(digests))
-                    waiting.extend(self._machine.handle(cached, time.monotonic()))
+                    cached = CacheRead(digests, self._storage.find_blobs(digests))
+                    actions[:0] = reversed(self._machine.handle(cached, time.monotonic()))
                 case OpenPlan() | Train() | BeginAttempt() | AnswerStep():
                     self._begin_work(action)
                 case WriteClientLog(line, level, fields):
@@ -217,12 +228,6 @@ class ClientDriver:
                     self._end = action
                 case StopClient(error):
                     raise error
-
-    def _encode(self, action: Publish) -> bytes:
-        message = dataclasses.replace(action.message, ts=time.time())  # type: ignore[type-var]
-        return (
-            encode_json(message) if action.receiver is None else self._trust.encode(message, action.receiver)
-        )
 
     def _publish_metrics(self, round: int, metrics: Mapping[str, float]) -> None:
         """Publish metrics with QoS 0. A lost message is not sent again."""

@@ -1,8 +1,8 @@
 """Finds the federation that a device joins, and checks that its id is unique on the broker.
 
 A starting device asks on `device/{id}/claim` whether another device uses its id. A device with this id
-answers from its network thread with its status. A retained status `online` without an answer comes from a
-slow or a dead device. The new device then waits one and a half keepalive times, because a broker publishes
+answers at once with its status, also while it trains. A retained status `online` without an answer comes from
+a slow or a dead device. The new device then waits one and a half keepalive times, because a broker publishes
 the will of a dead device within that time.
 """
 

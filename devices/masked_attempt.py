@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class CannotMaskError(ConfigError):
-    """A device without the package that masks updates."""
+    """The device lacks the package that masks updates."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,10 @@ class MaskedAttempt:
     task: Task
     participant: "Participant"
     make_vector: Callable[[], "FixedPointVector"]
+
+    def advertise(self) -> bytes:
+        """Return the first message of the attempt, with the public keys of this client."""
+        return self.participant.advertise()
 
     def answer_step(self, step: Task, request: bytes) -> bytes:
         """Return the answer to a step.

@@ -10,6 +10,7 @@ from edgefl.client_machine.events import (
     StateReceived,
     TaskReceived,
 )
+from edgefl.errors import WireError
 from edgefl.security.trust import Trust
 from edgefl.transport.link import Message
 from edgefl.wire.messages import Claim, Manifest, Receipt, State, Status, Task
@@ -22,8 +23,8 @@ def read_client_event(
 ) -> ClientEvent | None:
     """Return the event of a message, or None if the machine need not handle it.
 
-    Most states only announce the next round, as the task also does. Their signatures are not checked, because
-    a check takes a small board several milliseconds, and the machine does not need them.
+    Most states only announce the next round, which the task announces too. The machine does not need such a
+    state, so its signature is not checked: a check takes a small board several milliseconds.
 
     Args:
         message: the message.
@@ -41,7 +42,7 @@ def read_client_event(
     match address.kind:
         case "state":
             state = decode_json(State, payload)
-            if last_state and _select_state_change(state) == _select_state_change(last_state):
+            if last_state and _get_state_key(state) == _get_state_key(last_state):
                 return None
             return StateReceived(trust.check(state, payload))
         case "task":
@@ -53,11 +54,17 @@ def read_client_event(
         case "claim":
             return ClaimReceived(decode_json(Claim, payload))
         case "manifest":
-            return BlobManifestReceived(decode_json(Manifest, payload))
+            manifest = decode_json(Manifest, payload)
+            if manifest.sha256 != address.sha256:
+                raise WireError(
+                    f"a manifest names the blob {manifest.sha256[:8]}, expected {address.sha256[:8]} as in "
+                    "its topic; look at the aggregator"
+                )
+            return BlobManifestReceived(manifest)
         case "blob":
             return BlobChunkReceived(address.sha256, address.index, payload)
     return None
 
 
-def _select_state_change(state: State) -> tuple[str, int, str, str]:
+def _get_state_key(state: State) -> tuple[str, int, str, str]:
     return state.session, state.started, state.phase, state.plan

@@ -1,76 +1,42 @@
 """The device service: joins a federation, and trains, personalizes and exports as the aggregator asks."""
 
 import logging
-import random
 import threading
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from devices.availability import Availability
 from devices.boards import detect_machine
-from devices.conditions import Conditions
-from devices.driver import ClientDriver, Work
+from devices.driver import ClientDriver, Work, draw_pause_factor
 from devices.join import JoinedFederation, join_federation
 from devices.local_dataset import LocalDataset
-from devices.plan_check import AllowedCode, PlanTrials
+from devices.plan_check import PlanTrials
+from devices.settings import DeviceSettings
 from devices.storage import DeviceStorage
 from devices.store import DeviceStore
-from devices.worker import DeviceWorker, WorkerSettings
+from devices.telemetry import read_field_figures
+from devices.worker import DeviceWorker
 from edgefl.algorithms import PHASE_PERSONALIZE
 from edgefl.client_machine.duplicate_id import DuplicateIdError
-from edgefl.client_machine.events import EndParticipation
+from edgefl.client_machine.events import (
+    ClientEvent,
+    EndParticipation,
+    SaveRound,
+    Trained,
+    make_answered_round,
+)
 from edgefl.client_machine.machine import ClientMachine, ClientSettings
-from edgefl.client_machine.order import SharingRules
-from edgefl.data.sources import DataSource
 from edgefl.errors import DataError, LinkError
-from edgefl.security.enrolment import Enrolment
 from edgefl.storage.device_directory import DeviceFiles
-from edgefl.transport.link import KEEPALIVE_S
 from edgefl.verdict import judge_federation, render_device_lines
 from edgefl.wire.topics import check_client_id, check_federation
 
 LOGGER = logging.getLogger("edgefl.device")
+STOP_TIMEOUT_S = 5.0
+"""Longest time in seconds that a device waits for its driver to stop."""
 SIGNAL_CHECK_S = 0.5
-
-
-@dataclass(frozen=True)
-class DeviceSettings:
-    """The options of `edgefl device start`.
-
-    Attributes:
-        broker: URL of the broker, or several URLs with commas.
-        client_id: id of the device.
-        data: where the samples are.
-        state: the state directory.
-        federation: name of the federation. Empty for the only one that runs.
-        learner: a name of `LEARNERS`.
-        threads: number of threads of the learner.
-        keepalive_s: MQTT keepalive in seconds.
-        wait_s: seconds to wait for a federation. 0 waits without limit.
-        export: whether the device exports an int8 model at the end.
-        enrolment: the keys of the device. None connects without a client certificate and signatures.
-        conditions: conditions under which the device accepts tasks.
-        allowed: names that a plan may use in addition to the registered ones.
-        sharing: the owner's rules about the data that the device may send.
-    """
-
-    broker: str
-    client_id: str
-    data: DataSource
-    state: Path
-    federation: str = ""
-    learner: str = "litert"
-    threads: int = 1
-    keepalive_s: int = KEEPALIVE_S
-    wait_s: float = 0.0
-    export: bool = True
-    enrolment: Enrolment | None = None
-    conditions: Conditions = field(default_factory=Conditions)
-    allowed: AllowedCode = field(default_factory=AllowedCode)
-    sharing: SharingRules = field(default_factory=SharingRules)
+"""Longest time in seconds until an idle device notices a signal."""
 
 
 def run_device(settings: DeviceSettings) -> dict[str, Any]:
@@ -121,8 +87,8 @@ def run_device(settings: DeviceSettings) -> dict[str, Any]:
 class DeviceService:
     """One device that has joined a federation.
 
-    The client machine and its driver run in a thread of their own. This thread computes. A signal therefore
-    ends a training at once, and a device that trains still answers the messages of the aggregator.
+    The client machine and its driver run in a second thread, so a device that trains handles messages. The
+    thread that calls `run` computes, so a signal ends a training at once.
 
     Args:
         settings: the options of `edgefl device start`.
@@ -144,6 +110,7 @@ class DeviceService:
         self._store = store
         self._joined = joined
         self._work: SimpleQueue[Work | None] = SimpleQueue()
+        self._is_computing = False
         self._end: EndParticipation | None = None
         self._error: BaseException | None = None
         federation = joined.topics.federation
@@ -151,18 +118,8 @@ class DeviceService:
         self._storage = DeviceStorage(settings.state, store, federation, is_enrolled=enrolment is not None)
         link = joined.link
         self._worker = DeviceWorker(
-            settings=WorkerSettings(
-                client_id=settings.client_id,
-                federation=federation,
-                data=settings.data,
-                state=settings.state,
-                learner=settings.learner,
-                threads=settings.threads,
-                export=settings.export,
-                authority=enrolment.ca if enrolment else "",
-                allowed=settings.allowed,
-                sharing=settings.sharing,
-            ),
+            settings=settings,
+            federation=federation,
             samples=samples,
             store=store,
             storage=self._storage,
@@ -191,17 +148,17 @@ class DeviceService:
         settings, joined = self._settings, self._joined
         saved = self._storage.load()
         machine = ClientMachine(
-            joined.topics,
-            joined.status,
-            ClientSettings(
+            topics=joined.topics,
+            status=joined.status,
+            settings=ClientSettings(
                 sharing=settings.sharing,
                 is_checked=saved.answered is not None,
                 wait_s=settings.wait_s,
-                draw_factor=lambda: random.uniform(1.4, 1.8),
+                draw_factor=draw_pause_factor,
                 reset_remedy=self._storage.reset_remedy,
                 broker=joined.link.url,
             ),
-            saved,
+            saved=saved,
         )
         driver = ClientDriver(
             machine=machine,
@@ -210,17 +167,21 @@ class DeviceService:
             trust=joined.trust,
             storage=self._storage,
             begin_work=self._work.put,
-            find_pause_reason=lambda refresh: availability.find_pause_reason(refresh=refresh),
+            find_pause_reason=lambda refresh: availability.find_pause_reason(
+                refresh=refresh, is_computing=self._is_computing
+            ),
             pause_reason=joined.status.paused,
+            read_drift_figures=lambda: read_field_figures(settings.state),
         )
-        thread = threading.Thread(target=self._drive, args=(driver,), name="edgefl-device")
+        # A daemon, because it may wait up to a minute for the broker's answer to a subscription
+        thread = threading.Thread(target=self._drive, args=(driver,), name="edgefl-device", daemon=True)
         thread.start()
         try:
-            while (work := self._wait_for_work()) is not None and self._error is None:
-                driver.add_event(self._worker.compute(work))
+            while event := self._compute_next():
+                driver.add_event(event)
         finally:
             driver.stop()
-            thread.join()
+            thread.join(STOP_TIMEOUT_S)
             if not isinstance(self._error, DuplicateIdError):  # The other device owns the status
                 driver.publish_offline()
         if self._error is not None:
@@ -230,10 +191,23 @@ class DeviceService:
         )
         return self._make_result(self._end)
 
+    def _compute_next(self) -> ClientEvent | None:
+        """Compute what the machine asks for next, or return None after the driver has ended."""
+        work = self._wait_for_work()
+        if work is None or self._error is not None:
+            return None
+        self._is_computing = True
+        event = self._worker.compute(work)
+        self._is_computing = False
+        if self._error is not None and isinstance(event, Trained):
+            # The machine handles no more events. The next process sends the update
+            self._storage.apply(SaveRound(make_answered_round(event)))
+        return event
+
     def _wait_for_work(self) -> Work | None:
         """Return the next work, or None after the driver has ended."""
         while True:
-            # A wait without an end can miss a signal that arrives just before it
+            # A wait without a timeout can miss a signal that arrives just before it
             with suppress(Empty):
                 return self._work.get(timeout=SIGNAL_CHECK_S)
 

@@ -1,4 +1,4 @@
-"""Performs the storage actions of a client machine in the state directory of a device."""
+"""Stores the data of a client machine in the state directory of a device."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -6,7 +6,6 @@ from pathlib import Path
 
 from devices.blob_cache import BlobCache
 from devices.store import DeviceStore, FinishedRound
-from devices.telemetry import read_field_figures
 from edgefl.client_machine.events import (
     Answer,
     AnsweredRound,
@@ -19,8 +18,9 @@ from edgefl.client_machine.events import (
     SavePendingTask,
     SaveRound,
     StoreBlob,
+    Train,
 )
-from edgefl.client_machine.machine import EMPTY_SHA256
+from edgefl.client_machine.masked_rounds import EMPTY_ANSWER
 from edgefl.client_machine.order import RESET_REMEDY
 from edgefl.errors import StateError, WireError
 from edgefl.storage.device_directory import STATE_ACCESS_REMEDY, DeviceFiles
@@ -31,7 +31,7 @@ from edgefl.wire.strict_json import decode_json, encode_json
 
 
 class DeviceStorage:
-    """What a device stores for its client machine.
+    """Stores the data of a client machine.
 
     Args:
         directory: the state directory.
@@ -47,17 +47,16 @@ class DeviceStorage:
     def __init__(self, directory: Path, store: DeviceStore, federation: str, is_enrolled: bool) -> None:
         files = DeviceFiles(directory)
         self.cache = BlobCache(files.blobs)
-        self._directory = directory
         self._store = store
-        self._pending = files.pending_task
-        self._order = files.order(federation=federation) if is_enrolled else None
+        self._pending_path = files.pending_task
+        self._order_path = files.order(federation=federation) if is_enrolled else None
         self._answers: dict[str, bytes] = {}
         self._states: dict[str, ClientState] = {}
 
     @property
     def reset_remedy(self) -> str:
         """How the owner makes the device forget the newest run."""
-        return f"remove {self._order} and restart this device" if self._order else RESET_REMEDY
+        return f"remove {self._order_path} and restart this device" if self._order_path else RESET_REMEDY
 
     def load(self) -> SavedClient:
         """Return the data that the device stored before its last stop.
@@ -67,13 +66,13 @@ class DeviceStorage:
         """
         finished = self._store.read_progress()
         return SavedClient(
-            answered=self._describe(finished) if finished else None,
+            answered=self._make_answered_round(finished) if finished else None,
             pending=self._read_pending(),
             newest=self._read_order(),
             masked_sessions=finished.masked_sessions if finished else (),
         )
 
-    def _describe(self, finished: FinishedRound) -> AnsweredRound:
+    def _make_answered_round(self, finished: FinishedRound) -> AnsweredRound:
         update = self._store.read_update(finished)
         answer = Answer(
             sha256=hashlib.sha256(update).hexdigest(),
@@ -87,20 +86,20 @@ class DeviceStorage:
 
     def _read_pending(self) -> Task | None:
         try:
-            return decode_json(Task, self._pending.read_bytes())
+            return decode_json(Task, self._pending_path.read_bytes())
         except (OSError, WireError):
             # Missing, or damaged by a power cut. The round of a damaged task ends without this device
             return None
 
     def _read_order(self) -> NewestRound | None:
         try:
-            return decode_json(NewestRound, self._order.read_bytes()) if self._order else None
+            return decode_json(NewestRound, self._order_path.read_bytes()) if self._order_path else None
         except FileNotFoundError:
             return None
         except (OSError, WireError) as error:
             raise StateError(
-                f"cannot read {self._order}: {error}; remove it, and the device then accepts the next task "
-                "that arrives"
+                f"cannot read {self._order_path}: {error}; remove it, and the device then accepts the next "
+                "task that arrives"
             ) from error
 
     def add_answer(self, sha256: str, content: bytes, state: ClientState | None = None) -> None:
@@ -123,12 +122,14 @@ class DeviceStorage:
         Raises:
             StateError: the file is missing or damaged.
         """
-        if sha256 == EMPTY_SHA256:
+        if sha256 == EMPTY_ANSWER.sha256:
             return b""
         if sha256 not in self._answers:
             finished = self._store.read_progress()
-            assert finished is not None, "only a finished round has an answer"
-            self._answers = {sha256: self._store.read_update(finished)}
+            update = self._store.read_update(finished) if finished else b""
+            self._answers = {hashlib.sha256(update).hexdigest(): update}
+        if sha256 not in self._answers:
+            raise StateError(f"the answer {sha256[:8]} is not stored; restart this device")
         return self._answers[sha256]
 
     def find_blobs(self, digests: Iterable[str]) -> Mapping[str, bytes]:
@@ -143,10 +144,6 @@ class DeviceStorage:
         cached = {sha256: self.cache.get(sha256) for sha256 in digests}
         return {sha256: blob for sha256, blob in cached.items() if blob is not None}
 
-    def find_field_figures(self) -> Mapping[str, float]:
-        """Return the figures of `edgefl export drift`, or an empty mapping."""
-        return read_field_figures(self._directory)
-
     def apply(self, action: ClientAction) -> None:
         """Perform a storage action. Ignore other actions.
 
@@ -160,22 +157,24 @@ class DeviceStorage:
             case SaveRound(answered):
                 answer = answered.answer
                 self._store.finish_round(
-                    answered.session,
-                    answered.round,
-                    answered.phase,
-                    answer.num_samples,
-                    answer.metrics,
-                    self._answers[answer.sha256],
-                    self._states.pop(answer.sha256),
+                    session=answered.session,
+                    round=answered.round,
+                    phase=answered.phase,
+                    num_samples=answer.num_samples,
+                    metrics=answer.metrics,
+                    update=self._answers[answer.sha256],
+                    state=self._states.pop(answer.sha256),
                 )
             case SaveMaskedSession(session):
                 self._store.mark_masked(session)
             case SavePendingTask(task):
-                write_state(self._pending, encode_json(task), SECRET_MODE)
+                write_state(self._pending_path, encode_json(task), SECRET_MODE)
             case ForgetPendingTask():
                 self._answers.clear()
-                remove_state(self._pending, STATE_ACCESS_REMEDY)
-            case SaveOrder(newest) if self._order:
-                write_state(self._order, encode_json(newest))
+                remove_state(self._pending_path, STATE_ACCESS_REMEDY)
+            case SaveOrder(newest) if self._order_path:
+                write_state(self._order_path, encode_json(newest))
             case StoreBlob(content):
                 self.cache.put(content)
+            case Train():
+                self._answers.clear()  # The answer to an earlier task, which may be read from its file

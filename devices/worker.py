@@ -7,15 +7,14 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from devices.driver import Work
 from devices.export import export_in_child, extract_export_metrics
 from devices.local_dataset import LocalDataset
 from devices.masked_attempt import CannotMaskError, MaskedAttempt, draw_attempt
-from devices.plan_check import AllowedCode, PlanTrials, check_names
+from devices.plan_check import PlanTrials, check_names
+from devices.settings import DeviceSettings
 from devices.storage import DeviceStorage
 from devices.store import DeviceStore
 from devices.training import check_shard, choose_epochs, make_work_item, measure_gate, open_runner, was_masked
@@ -26,19 +25,18 @@ from edgefl.client_machine.events import (
     AnswerStep,
     BeginAttempt,
     ClientEvent,
+    MaskedAnswerReady,
     OpenPlan,
     PackageMissing,
     PlanOpened,
     PlanRefused,
-    StepAnswered,
     Train,
     Trained,
     TrainingFailed,
 )
-from edgefl.client_machine.order import SharingRules
-from edgefl.data.sources import DataSource
+from edgefl.client_machine.masked_rounds import is_same_attempt
 from edgefl.errors import ConfigError, DataError, DivergedError, ExportError, PlanError, RoundError, WireError
-from edgefl.plan.spec import decode_plan
+from edgefl.plan.spec import Plan, decode_plan
 from edgefl.security.trust import Trust
 from edgefl.system.host import read_peak_rss_mb
 from edgefl.types import ClientState, Weights
@@ -48,40 +46,12 @@ from edgefl.wire.tensors import bound_blob_size, decode_subset, encode_models
 LOGGER = logging.getLogger("edgefl.device")
 
 
-@dataclass(frozen=True)
-class WorkerSettings:
-    """How a device computes.
-
-    Attributes:
-        client_id: id of the device.
-        federation: name of the federation.
-        data: where the samples are.
-        state: the state directory.
-        learner: a name of `LEARNERS`.
-        threads: number of threads of the learner.
-        export: whether the device exports an int8 model at the end.
-        authority: certificate authority of the enrolment in PEM, empty without an enrolment.
-        allowed: names that a plan may use in addition to the registered ones.
-        sharing: the owner's rules about the data that the device may send.
-    """
-
-    client_id: str
-    federation: str
-    data: DataSource
-    state: Path
-    learner: str = "litert"
-    threads: int = 1
-    export: bool = True
-    authority: str = ""
-    allowed: AllowedCode = field(default_factory=AllowedCode)
-    sharing: SharingRules = field(default_factory=SharingRules)
-
-
 class DeviceWorker:
     """The computations of one device.
 
     Args:
-        settings: how the device computes.
+        settings: the settings of the device.
+        federation: name of the federation.
         samples: the samples of the device.
         store: the files of the finished rounds.
         storage: receives the answers.
@@ -95,7 +65,8 @@ class DeviceWorker:
 
     def __init__(
         self,
-        settings: WorkerSettings,
+        settings: DeviceSettings,
+        federation: str,
         samples: LocalDataset,
         store: DeviceStore,
         storage: DeviceStorage,
@@ -105,12 +76,14 @@ class DeviceWorker:
     ) -> None:
         self.export_error: ExportError | None = None
         self._settings = settings
+        self._federation = federation
         self._samples = samples
         self._store = store
         self._storage = storage
         self._trials = trials
         self._trust = trust
         self._count_traffic = count_traffic
+        self._plan: Plan | None = None
         self._runner: ClientRunner | None = None
         self._attempt: MaskedAttempt | None = None
         self._checked_session = ""
@@ -140,13 +113,15 @@ class DeviceWorker:
         self._check_samples(action.session)
         settings = self._settings
         try:
-            spec = decode_plan(action.content).spec
+            plan = decode_plan(action.content)
+            spec = plan.spec
             check_names(spec, settings.learner, settings.allowed)
             if settings.learner == "litert" and spec.signatures:
                 self._trials.check(action.sha256, self._storage.cache.locate(action.sha256))
             check_shard(self._samples.load_shard(spec), spec)
         except (PlanError, ConfigError) as error:
             return PlanRefused(action.sha256, str(error))
+        self._plan = plan
         return PlanOpened(action.sha256, bound_blob_size(spec.weights))
 
     def _check_samples(self, session: str) -> None:
@@ -193,7 +168,7 @@ class DeviceWorker:
         settings = self._settings
         note: dict[str, Any] = {
             "id": settings.client_id,
-            "federation": settings.federation,
+            "federation": self._federation,
             "seed": task.seed,
             "sketch": self._samples.sketch,
             **settings.data.to_json(),
@@ -204,21 +179,16 @@ class DeviceWorker:
     def _open_runner(self, task: Task) -> ClientRunner:
         if self._runner is None or (self._runner.plan.id, self._runner.seed) != (task.plan, task.seed):
             settings = self._settings
-            content = self._storage.find_blobs([task.plan]).get(task.plan)
-            if content is None:
-                raise PlanError(
-                    f"the plan {task.plan[:8]} is missing in {self._storage.cache.directory}; restart this "
-                    "device, which then fetches it again"
-                )
+            assert self._plan is not None, "the machine trains after it opened the plan"
             self._trials.record_open_plan(task.plan)
             self._runner = None  # Frees its shard before the next shard is read
             self._runner = open_runner(
-                decode_plan(content),
-                self._samples,
-                task.seed,
-                settings.client_id,
-                settings.learner,
-                settings.threads,
+                plan=self._plan,
+                samples=self._samples,
+                seed=task.seed,
+                client_id=settings.client_id,
+                learner=settings.learner,
+                threads=settings.threads,
             )
         return self._runner
 
@@ -270,23 +240,24 @@ class DeviceWorker:
             settings = self._settings
             try:
                 attempt = self._attempt = draw_attempt(
-                    task,
-                    self._storage.read_answer(answer.sha256),
-                    answer.num_samples,
-                    settings.client_id,
-                    self._trust,
-                    settings.authority,
-                    settings.sharing,
+                    task=task,
+                    update=self._storage.read_answer(answer.sha256),
+                    num_samples=answer.num_samples,
+                    client_id=settings.client_id,
+                    trust=self._trust,
+                    authority=settings.enrolment.ca if settings.enrolment else "",
+                    sharing=settings.sharing,
                 )
             except CannotMaskError as error:
                 return PackageMissing(task, str(error))
             except DataError as error:
                 return TrainingFailed(task, str(error))
-        return self._add_step_answer(task, attempt.participant.advertise())
+        return self._add_step_answer(task, attempt.advertise())
 
     def _answer_step(self, action: AnswerStep) -> ClientEvent:
         step = action.step
-        assert self._attempt is not None, "the machine answers only steps of an attempt that it began"
+        if self._attempt is None or not is_same_attempt(step, self._attempt.task):
+            return self._add_step_answer(step, b"")
         try:
             answer = self._attempt.answer_step(step, action.request)
         except (RoundError, WireError, DataError) as error:
@@ -294,7 +265,7 @@ class DeviceWorker:
             answer = b""
         return self._add_step_answer(step, answer)
 
-    def _add_step_answer(self, task: Task, content: bytes) -> StepAnswered:
+    def _add_step_answer(self, task: Task, content: bytes) -> MaskedAnswerReady:
         sha256 = hashlib.sha256(content).hexdigest()
         self._storage.add_answer(sha256, content)
-        return StepAnswered(task, sha256, len(content))
+        return MaskedAnswerReady(task, sha256, len(content))

@@ -182,7 +182,8 @@ def start(
     from devices.boards import detect_machine
     from devices.conditions import Conditions, parse_window
     from devices.plan_check import AllowedCode
-    from devices.service import LOGGER, DeviceSettings, run_device
+    from devices.service import LOGGER, run_device
+    from devices.settings import DeviceSettings
     from edgefl.client_machine.order import SharingRules
     from edgefl.config import DEFAULT_BROKER
     from edgefl.security.enrolment import load_enrolment

@@ -71,6 +71,8 @@ def check_optimizer(name: str, hyper: Mapping[str, float]) -> dict[str, float]:
     return settings
 
 
+WEIGHT_DISTANCE = 0.3
+"""How far the server optimizer must be able to move a weight: about the size of a layer's initial weights."""
 MAX_WEIGHT_RATE = 0.03
 """Largest learning rate for Adam and Yogi that follows from a few rounds. Models diverge with larger ones."""
 

@@ -1,1 +1,1 @@
-"""The protocol of one client as a machine: events in, actions out, as the round server is one."""
+"""The client's side of the protocol: `ClientMachine` takes events and returns actions, like `RoundServer`."""

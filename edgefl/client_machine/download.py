@@ -1,71 +1,77 @@
-"""The download of blobs: requests what the broker does not retain, and missing chunks again."""
+"""Downloads blobs. Requests blobs that the broker does not retain, and requests missing chunks again."""
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping
 
 from edgefl.errors import WireError
 from edgefl.wire.chunks import CHUNK_BYTES, Assembler
 from edgefl.wire.messages import Manifest, Want
 
-BLOB_REQUEST_TIMEOUT_S = 2.0
+FIRST_REQUEST_TIMEOUT_S = 2.0
 LONGEST_REQUEST_TIMEOUT_S = 15.0
-UNCOUNTED_BYTES = 20 * CHUNK_BYTES
-"""Maximum number of bytes in flight to a device at QoS 1: mosquitto and paho allow 20 messages."""
+"""Range of the time without a new chunk after which missing chunks are requested again, in seconds."""
+MAX_QOS_0_BYTES = 20 * CHUNK_BYTES
+"""Maximum size of blobs that are sent with QoS 0. At QoS 1, brokers allow 20 messages in flight."""
 
 
 class Download:
-    """The download of several blobs.
+    """The download of several blobs, of which the client may have some from before.
 
     Args:
         limits: maximum size of each blob in bytes, by sha256.
-        now: the time in seconds.
         draw_factor: returns the factor by which the next pause is longer, about 1.6.
-        cached: further blobs by sha256 that the same work needs and that need no download.
 
     Attributes:
         limits: maximum size of each blob in bytes, by sha256.
-        cached: the blobs that need no download, by sha256.
         blobs: the complete blobs by sha256.
+        missing: sha256 of the blobs that the client did not have before.
     """
 
-    def __init__(
-        self,
-        limits: Mapping[str, int],
-        now: float,
-        draw_factor: Callable[[], float],
-        cached: Mapping[str, bytes] = {},
-    ) -> None:
+    def __init__(self, limits: Mapping[str, int], draw_factor: Callable[[], float]) -> None:
         self.limits = limits
-        self.cached = dict(cached)
         self.blobs: dict[str, bytes] = {}
+        self.missing: tuple[str, ...] = ()
         self._draw_factor = draw_factor
-        self._assemblers: dict[str, Assembler | None] = dict.fromkeys(limits)
+        self._assemblers: dict[str, Assembler | None] = {}
         self._early_chunks: dict[str, dict[int, bytes]] = {}
-        self._patience = BLOB_REQUEST_TIMEOUT_S
-        self._progressed_at = now
+        self._timeout_s = FIRST_REQUEST_TIMEOUT_S
+        self._progressed_at = math.inf
 
     @property
     def is_complete(self) -> bool:
-        """Whether all blobs have arrived."""
+        """Whether all blobs are there."""
         return len(self.blobs) == len(self.limits)
 
     @property
     def qos(self) -> int:
         """Quality of service of the subscription. QoS 1 limits the broker's queue for a slow device."""
-        return int(sum(self.limits.values()) > UNCOUNTED_BYTES)
+        return int(sum(self.limits[sha256] for sha256 in self.missing) > MAX_QOS_0_BYTES)
+
+    def begin(self, cached: Mapping[str, bytes], now: float) -> None:
+        """Begin to download the blobs that the client does not have.
+
+        Args:
+            cached: the blobs that the client has, by sha256.
+            now: the time in seconds.
+        """
+        self.blobs.update(cached)
+        self.missing = tuple(sha256 for sha256 in self.limits if sha256 not in cached)
+        self._assemblers = dict.fromkeys(self.missing)
+        self._progressed_at = now
 
     def add_manifest(self, manifest: Manifest, now: float) -> list[Want]:
         """Add a manifest, and return the request for chunks that the broker does not retain.
 
         Args:
-            manifest: the manifest. A second one for a blob, and one for another blob, are ignored.
+            manifest: the manifest. A repeated manifest and a manifest of another blob are ignored.
             now: the time in seconds.
 
         Raises:
             WireError: the manifest is not valid, or the blob is too large.
         """
         sha256 = manifest.sha256
-        if self._assemblers.get(sha256, 0) is not None:
+        if sha256 in self.blobs or self._assemblers.get(sha256, 0) is not None:
             return []
         assembler = self._assemblers[sha256] = Assembler(
             sha256=sha256,
@@ -76,7 +82,8 @@ class Download:
         )
         self._progressed_at = now
         for index, payload in self._early_chunks.pop(sha256, {}).items():
-            assembler.add(index, payload)
+            with contextlib.suppress(WireError):  # The others may still fit
+                assembler.add(index, payload)
         self._complete(sha256, assembler)
         return [] if manifest.retained or sha256 in self.blobs else [self._make_want(sha256)]
 
@@ -109,9 +116,10 @@ class Download:
         if assembler.is_complete():
             with contextlib.suppress(WireError):  # A damaged blob loses all its chunks. They are sent again
                 self.blobs[sha256] = assembler.assemble()
+                self._assemblers[sha256] = None  # Frees the chunks
 
     def handle_timer(self, now: float) -> list[Want]:
-        """Return the requests for what is missing, if they are due.
+        """Return the requests for missing manifests and chunks, if they are due.
 
         Args:
             now: the time in seconds.
@@ -119,12 +127,12 @@ class Download:
         if now < self.get_timer():
             return []
         self._progressed_at = now
-        self._patience = min(LONGEST_REQUEST_TIMEOUT_S, self._patience * self._draw_factor())
-        return [self._make_want(sha256) for sha256 in sorted(self.limits.keys() - self.blobs.keys())]
+        self._timeout_s = min(LONGEST_REQUEST_TIMEOUT_S, self._timeout_s * self._draw_factor())
+        return [self._make_want(sha256) for sha256 in self.missing if sha256 not in self.blobs]
 
     def get_timer(self) -> float:
         """Return the time in seconds at which `handle_timer` is due."""
-        return self._progressed_at + self._patience
+        return self._progressed_at + self._timeout_s
 
     def _make_want(self, sha256: str) -> Want:
         assembler = self._assemblers[sha256]

@@ -23,7 +23,7 @@ class Answer:
     Attributes:
         sha256: digest of the bytes in hex.
         size: number of bytes.
-        num_samples: number of samples that weigh the answer.
+        num_samples: number of samples by which the aggregator weights the answer.
         metrics: metrics of the answer, by name.
     """
 
@@ -159,9 +159,11 @@ class CacheRead:
     """The driver carried out `ReadCache`.
 
     Attributes:
+        digests: the digests of the action.
         blobs: the blobs that the client already has, by sha256.
     """
 
+    digests: tuple[str, ...]
     blobs: Mapping[str, bytes]
 
 
@@ -215,6 +217,16 @@ class Trained:
     answer: Answer
 
 
+def make_answered_round(event: Trained) -> AnsweredRound:
+    """Return the round that a client answered.
+
+    Args:
+        event: the end of its training.
+    """
+    task = event.task
+    return AnsweredRound(session=task.session, round=task.round, phase=task.phase, answer=event.answer)
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingFailed:
     """The driver could not carry out `Train` or `BeginAttempt`.
@@ -244,7 +256,7 @@ class PackageMissing:
 
 
 @dataclass(frozen=True, slots=True)
-class StepAnswered:
+class MaskedAnswerReady:
     """The driver carried out `BeginAttempt` or `AnswerStep`.
 
     Attributes:
@@ -273,7 +285,7 @@ ClientEvent = (
     | Trained
     | TrainingFailed
     | PackageMissing
-    | StepAnswered
+    | MaskedAnswerReady
     | LinkRestored
     | LinkLoad
     | TimePassed
@@ -306,12 +318,12 @@ class Subscribe:
     Attributes:
         filters: topic filters.
         qos: maximum quality of service.
-        waits: whether the driver waits for the broker's answer.
+        is_acknowledged: whether the driver waits until the broker has acknowledged the subscription.
     """
 
     filters: tuple[str, ...]
     qos: int
-    waits: bool
+    is_acknowledged: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,7 +422,7 @@ class SaveOrder:
 class BeginAttempt:
     """Draw the keys of an attempt at a masked round.
 
-    The driver answers with `StepAnswered`, `TrainingFailed` or `PackageMissing`.
+    The driver answers with `MaskedAnswerReady`, `TrainingFailed` or `PackageMissing`.
 
     Attributes:
         task: the masked task.
@@ -423,7 +435,7 @@ class BeginAttempt:
 
 @dataclass(frozen=True, slots=True)
 class AnswerStep:
-    """Compute the answer to a step of a masked round, and answer with `StepAnswered`.
+    """Compute the answer to a step of a masked round, and answer with `MaskedAnswerReady`.
 
     Attributes:
         step: the step.
@@ -449,7 +461,7 @@ class PublishMetrics:
 
 @dataclass(frozen=True, slots=True)
 class EndParticipation:
-    """The federation is done.
+    """End the service, because the federation is done.
 
     Attributes:
         session: the session that is done.

@@ -19,7 +19,6 @@ from edgefl.client_machine.download import Download
 from edgefl.client_machine.duplicate_id import DuplicateIdError, describe_duplicate_id, should_yield
 from edgefl.client_machine.events import (
     Answer,
-    AnsweredRound,
     AnswerStep,
     AvailabilityChanged,
     BeginAttempt,
@@ -31,6 +30,7 @@ from edgefl.client_machine.events import (
     ClientEvent,
     EndParticipation,
     ForgetPendingTask,
+    MaskedAnswerReady,
     OpenPlan,
     PackageMissing,
     PlanOpened,
@@ -45,7 +45,6 @@ from edgefl.client_machine.events import (
     SavePendingTask,
     SaveRound,
     StateReceived,
-    StepAnswered,
     StopClient,
     StoreBlob,
     Subscribe,
@@ -55,6 +54,15 @@ from edgefl.client_machine.events import (
     TrainingFailed,
     Unsubscribe,
     WriteClientLog,
+    make_answered_round,
+)
+from edgefl.client_machine.masked_rounds import (
+    EMPTY_ANSWER,
+    MAX_STEP_BYTES,
+    MaskingRules,
+    is_final,
+    is_same_attempt,
+    is_step_rejected,
 )
 from edgefl.client_machine.order import (
     RESET_REMEDY,
@@ -62,50 +70,27 @@ from edgefl.client_machine.order import (
     TaskOrder,
     check_masked_task,
     check_session,
-    is_unmasked_update,
 )
+from edgefl.client_machine.refusals import Refusals
 from edgefl.client_machine.upload import AnswerUpload
 from edgefl.errors import EdgeflError, LinkError, WireError
 from edgefl.server.divergence import FederationDivergedError, read_divergence
 from edgefl.server.events import LinkLoad, LinkRestored, Publish, TimePassed
 from edgefl.wire.chunks import check_chunk_bytes
-from edgefl.wire.masked import (
-    AGREE_STEP,
-    MASK_STEP,
-    MASKED_CODEC,
-    MAX_ATTEMPTS,
-    SECAGG_STEPS,
-    UNMASK_STEP,
-    parse_attempt,
-)
-from edgefl.wire.messages import (
-    DIVERGED_PREFIX,
-    REFUSAL_PREFIX,
-    STOPPED_PHASE,
-    Receipt,
-    State,
-    Status,
-    Task,
-    Want,
-)
+from edgefl.wire.masked import MASKED_CODEC, MAX_ATTEMPTS, SECAGG_STEPS
+from edgefl.wire.messages import STOPPED_PHASE, Receipt, State, Status, Task, Want
 from edgefl.wire.topics import FederationTopics, check_sha256
 
 MAX_PLAN_BYTES = 64 * 1024 * 1024
-MAX_STEP_BYTES = 16 * 1024 * 1024
-MAX_REASON_LENGTH = 300
-FIRST_RETRY_S = 5.0
-LONGEST_RETRY_S = 300.0
-"""Range of the pause after a refused task, in seconds. The pause doubles each time, until a task succeeds."""
+"""Maximum size of an encoded plan in bytes."""
 DRAIN_PERIOD_S = 5.0
-"""Seconds of a pause in which a client still takes up tasks. The aggregator may have sent them before."""
+"""Seconds of a pause in which a client still accepts a task that arrives.
+
+The aggregator may have sent the task before it received the pause.
+"""
 STATUS_TIMEOUT_S = 30.0
 """Longest wait for the client's own status. A broker may drop messages without an error."""
 UNCHECKED_REASON = "has not yet checked that its data fit the plan"
-DEVICE_METRICS = ("epochs", "seconds", "peak_rss_mb")
-SHARED_METRICS = ("loss", *DEVICE_METRICS)
-EMPTY_SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-NO_ANSWER = Answer(sha256=EMPTY_SHA256, size=0, num_samples=1, metrics={})
-"""Tells the aggregator that this client does not take part in a step."""
 
 Stage = Literal[
     "fetch plan", "open plan", "late update", "fetch models", "train", "attempt", "upload", "steps"
@@ -145,23 +130,6 @@ class _StepWork:
     is_computing: bool = False
 
 
-def filter_masked_metrics(metrics: Mapping[str, float], requires_masks: bool = False) -> Mapping[str, float]:
-    """Return the metrics of a masked update that may be published.
-
-    Other metrics may reveal which model was trained. A client that requires masks does not publish `loss`
-    either. The plan computes the loss, and a hostile plan may return any function of a sample.
-
-    Args:
-        metrics: metrics of the update.
-        requires_masks: whether the owner allows masked updates only, see `SharingRules`.
-
-    Returns:
-        The metrics of `SHARED_METRICS` or, with `requires_masks`, of `DEVICE_METRICS`.
-    """
-    names = DEVICE_METRICS if requires_masks else SHARED_METRICS
-    return {key: value for key, value in metrics.items() if key in names}
-
-
 @dataclass(frozen=True)
 class ClientSettings:
     """How a client takes part.
@@ -189,9 +157,10 @@ class ClientMachine:
 
     Args:
         topics: topics of the federation.
-        status: the status that the client publishes. Its `paused` is the first `AvailabilityChanged`.
+        status: the status that the client publishes. Its `paused` is the reason why the owner's conditions
+            forbid tasks at the start, empty if they do not.
         settings: how the client takes part.
-        saved: what the client stored before its last stop.
+        saved: the data that the client stored before its last stop.
 
     Attributes:
         client_id: the client.
@@ -214,14 +183,16 @@ class ClientMachine:
         self._order = TaskOrder(saved.newest, settings.sharing, settings.reset_remedy)
         self._answered = saved.answered
         self._pending = saved.pending
-        self._masked_sessions = saved.masked_sessions
+        self._masked = MaskingRules(saved.masked_sessions, settings.sharing.requires_masks)
+        self._refusals = Refusals()
         self._is_checked = settings.is_checked
         self._host_pause = status.paused
         self._paused_at = -math.inf
         # What arrived
         self._is_task_open = False
         """Whether the newest task waits for an answer. A task that arrives again is answered again."""
-        self._last_task: Task | None = None
+        self._task_at = -math.inf
+        self._newest_task: Task | None = None
         """The newest accepted task or step."""
         self._open_step: Task | None = None
         # What the client does
@@ -229,17 +200,7 @@ class ClientMachine:
         self._step_work: _StepWork | None = None
         self._download: Download | None = None
         self._upload: AnswerUpload | None = None
-        self._needed: Mapping[str, int] | None = None
-        """Blobs that the driver looks for, with their maximum sizes in bytes. None if it looks for none."""
         self._opened_plan: PlanOpened | None = None
-        self._attempt: tuple[str, str] | None = None  # session and nonce of the masked task
-        self._attempts: tuple[str, int, int] = "", 0, 0  # session, round, number of attempts
-        # What the client refuses
-        self._refused_plan = ""
-        self._refusal = ""
-        self._refused_until = -math.inf
-        self._retry_s = FIRST_RETRY_S
-        self._failure = ""
         self._status = replace(status, online=True, paused=self._find_pause_reason(0.0))
         # What the log and the timers need
         self._seen_session = ""
@@ -247,6 +208,7 @@ class ClientMachine:
         self._has_ended = False
         self._status_due_at = math.inf
         self._wait_until = math.inf
+        self._pause_ends_at = math.inf
 
     # Interface
 
@@ -256,7 +218,7 @@ class ClientMachine:
         return self._upload is not None and self._upload.is_sending
 
     @property
-    def uploading(self) -> str:
+    def uploading_sha256(self) -> str:
         """The sha256 of the answer that is being uploaded, empty if there is none."""
         return self._upload.sha256 if self._upload else ""
 
@@ -277,9 +239,11 @@ class ClientMachine:
         # own. QoS 0 is enough: QoS 1 would not outlast the connection, and lost messages are sent again
         paused = [WriteClientLog(f"paused: {self._host_pause}")] if self._host_pause else []
         return [
-            Subscribe((*list_topics("claim", "task", "receipt"), self._topics.state), qos=0, waits=True),
+            Subscribe(
+                (*list_topics("claim", "task", "receipt"), self._topics.state), qos=0, is_acknowledged=True
+            ),
             self._publish_status(),
-            Subscribe(list_topics("status"), qos=0, waits=True),
+            Subscribe(list_topics("status"), qos=0, is_acknowledged=True),
             WriteClientLog(
                 f"{self.client_id} joined {self._topics.federation!r} at {self._settings.broker} with "
                 f"{self._status.num_samples} samples"
@@ -312,9 +276,7 @@ class ClientMachine:
 
     def get_timer(self) -> float:
         """Return the time in seconds at which `TimePassed` is due, or infinity."""
-        times = [self._status_due_at, self._wait_until]
-        if self._refused_until > -math.inf:
-            times.append(self._refused_until)
+        times = [self._status_due_at, self._wait_until, self._pause_ends_at]
         if self._download:
             times.append(self._download.get_timer())
         if self._upload:
@@ -335,8 +297,8 @@ class ClientMachine:
                 yield from self._request(self._download.add_manifest(manifest, now))
             case BlobChunkReceived(sha256, index, payload) if self._download:
                 self._download.add_chunk(sha256, index, payload, now)
-            case CacheRead(blobs):
-                yield from self._begin_download(blobs, now)
+            case CacheRead(digests, blobs) if self._download and digests == tuple(self._download.limits):
+                yield from self._begin_download(self._download, blobs, now)
             case SameIdStatusReceived(status):
                 yield from self._receive_same_id_status(status)
             case ClaimReceived(claim) if claim.boot_id != self._status.boot_id:
@@ -353,14 +315,14 @@ class ClientMachine:
                 yield from self._receive_plan(event, now)
             case Trained() | TrainingFailed() | PackageMissing():
                 yield from self._receive_training(event, now)
-            case StepAnswered():
-                yield from self._receive_step_answer(event, now)
+            case MaskedAnswerReady():
+                yield from self._receive_masked_answer(event, now)
             case TimePassed():
                 yield from self._pass_time(now)
 
     def _receive_state(self, state: State) -> Iterator[ClientAction]:
         check_session(state)
-        reason = yield from self._judge(state)
+        reason = yield from self._check_order(state)
         if not reason:
             self.state = state
 
@@ -368,21 +330,25 @@ class ClientMachine:
         check_chunk_bytes(task.chunk_bytes)
         check_session(task)
         check_masked_task(task)
-        reason = yield from self._judge(task)
+        reason = yield from self._check_order(task)
         if reason:
             return
-        self._last_task = task
+        self._newest_task = task
         if task.phase in SECAGG_STEPS:
             self._open_step = task
             return
         self.task = task
         self._is_task_open = True
+        self._task_at = now
         upload = self._upload
         if upload and not upload.is_sending and not self._step_work and self._is_current(upload.task, True):
             yield from upload.announce(now, follows=task.granted and task.nonce == upload.task.nonce)
 
-    def _judge(self, message: State | Task) -> Generator[ClientAction, None, str]:
-        """Return why a message is refused, empty if it is accepted. Yield what follows from it."""
+    def _check_order(self, message: State | Task) -> Generator[ClientAction, None, str]:
+        """Return why a message is refused, empty if it is accepted.
+
+        Yield the actions that store the order and log the refusal.
+        """
         before = self._order.newest
         reason = self._order.explain_refusal(message)
         newest = self._order.newest
@@ -404,8 +370,8 @@ class ClientMachine:
             yield from self._end_task(upload.task, receipt)
             yield from self._begin_answer(job, job.task, now)
         elif job and job.task:
-            is_first_message = job.task.codec == MASKED_CODEC and not job.has_left
-            if is_first_message and receipt.outcome == "ok":
+            is_in_attempt = job.task.codec == MASKED_CODEC and not job.has_left
+            if is_in_attempt and receipt.outcome == "ok":
                 job.stage = "steps"
                 return
             yield from self._end_task(job.task, receipt)
@@ -430,7 +396,7 @@ class ClientMachine:
         job = self._job
         if isinstance(event, PlanRefused):
             self._job = None
-            yield from self._refuse_plan(event)
+            yield self._refusals.refuse_plan(event.sha256, event.reason)
             return
         self._opened_plan = event
         if job is None or job.stage != "open plan":
@@ -447,42 +413,30 @@ class ClientMachine:
         if job is None or job.task is None or job.task.nonce != event.task.nonce:
             return
         if isinstance(event, Trained):
-            task = job.task
-            self._answered = AnsweredRound(
-                session=task.session, round=task.round, phase=task.phase, answer=event.answer
-            )
+            self._answered = make_answered_round(event)
             yield SaveRound(self._answered)
-            yield from self._send(job, task, event.answer, now)
+            yield from self._send(job, job.task, event.answer, now)
             return
-        self._job = None
-        if self.task and self.task.nonce == event.task.nonce:
-            self._is_task_open = False
+        self._end_refused()
+        if job.stage == "attempt":
+            self._masked.forget_attempt()
         if isinstance(event, PackageMissing):
-            yield WriteClientLog(
-                f"{event.reason}. This device tries another task in {self._retry_s:g} s", logging.WARNING
-            )
-            self._refuse_for_a_while(f"masked rounds: {event.reason}", now)
+            yield self._refusals.wait_for_package(event.reason, now)
         else:
-            yield from self._refuse_task(event.task, event.reason, now, has_diverged=event.has_diverged)
+            yield self._refusals.refuse_task(event.task, event.reason, now, has_diverged=event.has_diverged)
 
-    def _receive_step_answer(self, event: StepAnswered, now: float) -> Iterator[ClientAction]:
-        answered = self._answered
-        work, job = self._step_work, self._job
-        if answered is None:
-            return
+    def _receive_masked_answer(self, event: MaskedAnswerReady, now: float) -> Iterator[ClientAction]:
+        work, job, answered = self._step_work, self._job, self._answered
+        assert answered is not None, "only an answered round is masked"
+        answer = self._masked.make_answer(event.task, event.sha256, event.size, answered)
         if work and work.step == event.task:
             work.is_computing = False
-            metrics: Mapping[str, float] = {}
-            if work.step.phase == MASK_STEP:
-                metrics = self._filter_masked(answered.answer.metrics)
-            yield from self._begin_upload(work.step, _make_step_answer(event, answered, metrics), now)
+            yield from self._begin_upload(work.step, answer, now)
         elif job and job.task and job.stage == "attempt" and job.task.nonce == event.task.nonce:
-            yield from self._begin_upload(job.task, _make_step_answer(event, answered, {}), now)
             job.stage = "upload"
+            yield from self._begin_upload(job.task, answer, now)
 
     def _pass_time(self, now: float) -> Iterator[ClientAction]:
-        if now >= self._refused_until:
-            self._refused_until = -math.inf
         if now >= self._wait_until:
             federation = self._topics.federation
             yield from self._stop(
@@ -510,10 +464,10 @@ class ClientMachine:
         """End work that is obsolete, use a complete download, and begin the next work."""
         yield from self._drop_obsolete_work(now)
         if self._download and self._download.is_complete:
-            download, self._download = self._download, None
-            yield Unsubscribe(self._list_filters(download))
-            yield from (StoreBlob(content) for content in download.blobs.values())
-            yield from self._use_blobs(download.cached | download.blobs)
+            blobs = self._download.blobs
+            yield from (StoreBlob(blobs[sha256]) for sha256 in self._download.missing)
+            yield from self._drop_download()
+            yield from self._use_blobs(blobs)
         step, job = self._open_step, self._job
         if step and not self._step_work and (job is None or _is_step_of(job, step)):
             self._open_step = None
@@ -525,17 +479,13 @@ class ClientMachine:
         work, job = self._step_work, self._job
         if work and not work.is_computing and not self._is_current(work.step):
             self._step_work = None
-            yield from self._leave()
-            yield WriteClientLog(
-                f"round {work.step.round}: no answer was sent, because the aggregator no longer waits for it",
-                fields={"round": work.step.round},
-            )
+            yield from self._drop_transfers()
+            yield _log_round(work.step, "no answer was sent, because the aggregator no longer waits for it")
         if job is None or self._step_work or job.stage in ("open plan", "train", "attempt"):
             return
         if job.task is None:
-            newest = self.task or self.state
-            if newest is None or newest.plan != job.plan:
-                yield from self._leave()
+            if self._find_newest_plan() != job.plan or self._has_session_ended(job.session):
+                yield from self._drop_transfers()
                 self._job = None
                 self._is_checked = True
             return
@@ -544,34 +494,46 @@ class ClientMachine:
             yield from self._begin_answer(job, job.task, now)
         is_late_allowed = job.stage == "upload"
         if job.stage != "late update" and not self._is_current(job.task, is_late_allowed):
-            yield from self._leave()
-            yield self._end_superseded(job.task)
+            yield from self._drop_transfers()
+            yield self._end_obsolete(job.task)
 
-    def _leave(self) -> Iterator[ClientAction]:
-        """Stop to fetch and to upload."""
+    def _find_newest_plan(self) -> str:
+        """Return the plan of the newest task or of the state of a later run, empty before the first."""
+        task, state = self.task, self.state
+        if task and (state is None or task.started >= state.started):
+            return task.plan
+        return state.plan if state else ""
+
+    def _drop_transfers(self) -> Iterator[ClientAction]:
+        """End the download and the upload."""
         self._upload = None
-        self._needed = None
-        if self._download:
-            yield Unsubscribe(self._list_filters(self._download))
-            self._download = None
+        yield from self._drop_download()
 
-    def _end_superseded(self, task: Task) -> ClientAction:
+    def _drop_download(self) -> Iterator[ClientAction]:
+        if self._download and self._download.missing:
+            yield Unsubscribe(self._list_filters(self._download))
+        self._download = None
+
+    def _end_obsolete(self, task: Task) -> ClientAction:
         self._job = None
-        return WriteClientLog(
-            f"round {task.round}: stopped, because the round is over", fields={"round": task.round}
-        )
+        return _log_round(task, "stopped, because the round is over")
+
+    def _end_refused(self) -> None:
+        """End the job of a task that is refused. A task that arrived meanwhile is not accepted either."""
+        self._job = None
+        self._is_task_open = False
 
     def _begin_job(self, now: float) -> Iterator[ClientAction]:
         task, state = self.task, self.state
-        if task and self._is_task_open and self._is_current(task) and self._can_take_up(task, now):
+        if task and self._is_task_open and self._is_current(task) and self._can_accept(task):
             yield from self._begin_task(task, now)
         if state is None or self._job:
             return
         last_session = self._answered.session if self._answered else ""
-        is_ours = state.session in (self._seen_session, last_session) and state.plan != self._refused_plan
+        is_ours = state.session in (self._seen_session, last_session) and state.plan != self._refusals.plan
         if state.phase == PHASE_DONE and is_ours and not self._order.pause_reason:
             self._has_ended = True
-            yield EndParticipation(state.session, self._failure)
+            yield EndParticipation(state.session, self._refusals.failure)
             return
         if state.session in (self._seen_session, task.session if task else ""):
             if divergence := read_divergence(state):
@@ -584,14 +546,14 @@ class ClientMachine:
             position = f", round {state.round}" if 0 < state.round <= state.rounds else ""
             yield WriteClientLog(f"the federation is in phase {state.phase}{position}")
             if self._opened_plan and self._opened_plan.sha256 == state.plan:
-                self._end_job()
+                self._end_job()  # The samples fit the plan of this session too
                 return
             self._job = _Job(stage="fetch plan", plan=state.plan, session=state.session)
             yield from self._fetch_plan(self._job)
 
-    def _can_take_up(self, task: Task, now: float) -> bool:
-        is_draining = now - self._paused_at < DRAIN_PERIOD_S
-        return task.plan != self._refused_plan and (not self._host_pause or is_draining)
+    def _can_accept(self, task: Task) -> bool:
+        was_sent_before = self._task_at - self._paused_at < DRAIN_PERIOD_S
+        return task.plan != self._refusals.plan and (not self._host_pause or was_sent_before)
 
     def _log_absence(self, state: State) -> Iterator[ClientAction]:
         """Log once that the aggregator has stopped, and once that it is back."""
@@ -609,13 +571,13 @@ class ClientMachine:
     # A task
 
     def _begin_task(self, task: Task, now: float) -> Iterator[ClientAction]:
-        if self._must_mask(task):
-            self._is_task_open = False
+        if self._masked.is_plain_in_masked_session(task):
+            self._end_refused()
             reason = (
                 "it asks for an update that is not masked, and this device masked an update of this session "
                 "before. Somebody with the aggregator's key may try to read this device's update"
             )
-            yield from self._refuse_task(task, reason, now)
+            yield self._refusals.refuse_task(task, reason, now)
             return
         job = self._job = _Job(stage="late update", plan=task.plan, session=task.session, task=task)
         late = self._find_late_task(task)
@@ -627,14 +589,16 @@ class ClientMachine:
     def _find_late_task(self, task: Task) -> Task | None:
         """Return the earlier task of the session whose answer the aggregator still accepts, or None."""
         late, answered = self._pending, self._answered
-        if late is None or answered is None or not answered.is_answer_to(late) or self._must_mask(late):
+        if late is None or answered is None or not answered.is_answer_to(late):
             return None
+        if late.codec == MASKED_CODEC or self._masked.is_plain_in_masked_session(late):
+            return None  # Its answer must not leave this client without masks
         is_earlier = late.session == task.session and late.round < task.round
         return late if is_earlier and self._is_current(late, is_late_allowed=True) else None
 
     def _begin_answer(self, job: _Job, task: Task, now: float) -> Iterator[ClientAction]:
         """Send the stored answer to a task, or fetch what its training needs."""
-        if task.max_staleness:
+        if task.max_staleness and task.codec != MASKED_CODEC:
             self._pending = task
             yield SavePendingTask(task)
         if self._answered and self._answered.is_answer_to(task):
@@ -648,27 +612,25 @@ class ClientMachine:
         job.stage = "fetch plan"
         if problem := _find_malformed_digest(job.plan):
             self._job = None
-            yield from self._refuse_plan(PlanRefused(job.plan, f"the plan cannot be fetched: {problem}"))
+            yield self._refusals.refuse_plan(job.plan, f"the plan cannot be fetched: {problem}")
             return
         yield self._read_cache({job.plan: MAX_PLAN_BYTES})
 
     def _fetch_models(self, job: _Job, task: Task, plan: PlanOpened, now: float) -> Iterator[ClientAction]:
         job.stage = "fetch models"
         if problem := _find_malformed_digest(*task.models.values()):
-            self._job = None
-            self._is_task_open = self._is_task_open and self.task != task
-            yield from self._refuse_task(task, problem, now)
+            self._end_refused()
+            yield self._refusals.refuse_task(task, problem, now)
             return
         yield self._read_cache(dict.fromkeys(task.models.values(), plan.max_model_bytes))
 
     def _send(self, job: _Job, task: Task, answer: Answer, now: float) -> Iterator[ClientAction]:
         """Announce the answer to a task, or begin an attempt to mask it."""
         is_masked = task.codec == MASKED_CODEC
-        if is_masked and task.session not in self._masked_sessions:
-            self._masked_sessions = (*self._masked_sessions, task.session)
+        if is_masked and self._masked.add_session(task.session):
             yield SaveMaskedSession(task.session)
         if not self._is_current(task, is_late_allowed=True):  # A later task arrived meanwhile
-            yield self._end_superseded(task)
+            yield self._end_obsolete(task)
         elif is_masked:
             yield from self._begin_attempt(job, task, now)
         else:
@@ -681,135 +643,68 @@ class ClientMachine:
         yield ForgetPendingTask()
         if self._is_current(task):
             self._is_task_open = False
-        fields: dict[str, object] = {"round": task.round}
         if receipt.outcome == "rejected":
-            yield WriteClientLog(
-                f"round {task.round}: the aggregator rejected the update: {receipt.reason}",
-                logging.WARNING,
-                fields,
-            )
+            yield _log_round(task, f"the aggregator rejected the update: {receipt.reason}", logging.WARNING)
             return
         metrics = self._answered.answer.metrics if self._answered else {}
         listed = ", ".join(f"{key} {value:.4g}" for key, value in metrics.items())
-        fields |= {"phase": task.phase, "metrics": dict(metrics)}
+        fields = {"round": task.round, "phase": task.phase, "metrics": dict(metrics)}
         yield WriteClientLog(f"round {task.round} {task.phase}: {listed}", fields=fields)
         if task.codec == MASKED_CODEC:
-            metrics = self._filter_masked(metrics)
+            metrics = self._masked.filter_metrics(metrics)
         yield PublishMetrics(task.round, metrics)
 
     def _end_job(self) -> None:
         """End a job that succeeded. Later refusals begin with a short pause again."""
         self._job = None
         self._is_checked = True
-        self._refused_plan = self._failure = self._refusal = ""
-        self._refused_until = -math.inf
-        self._retry_s = FIRST_RETRY_S
+        self._refusals.clear()
 
     # Masked rounds
 
     def _begin_attempt(self, job: _Job, task: Task, now: float) -> Iterator[ClientAction]:
-        """Take part in an attempt at a masked round.
-
-        Attempts with different clients give different sums, whose difference may reveal an update. Therefore
-        a client takes part in at most MAX_ATTEMPTS attempts at one round.
-        """
-        answered = self._answered
-        assert answered is not None, "an attempt masks the answer to its task"
-        if self._attempt != (task.session, task.nonce):
-            count = self._attempts[2] + 1 if self._attempts[:2] == (task.session, task.round) else 1
-            if count > MAX_ATTEMPTS:
-                yield WriteClientLog(
-                    f"round {task.round}: the aggregator requests keys for more than {MAX_ATTEMPTS} "
-                    "attempts; look at its log",
-                    logging.WARNING,
-                    {"round": task.round},
+        """Begin the attempt at a masked round, or ask again for the first message of the present one."""
+        assert self._answered is not None, "an attempt masks the answer to its task"
+        if self._masked.is_new_attempt(task):
+            if not self._masked.begin_attempt(task):
+                job.stage, job.has_left = "upload", True
+                problem = (
+                    f"the aggregator requests keys for more than {MAX_ATTEMPTS} attempts; look at its log"
                 )
-                job.stage = "upload"
-                job.has_left = True
-                yield from self._begin_upload(task, NO_ANSWER, now)
+                yield from self._decline(task, problem, now)
                 return
-            self._attempts = task.session, task.round, count
-            self._attempt = task.session, task.nonce
             self._open_step = None  # of an earlier attempt
         job.stage = "attempt"
-        yield BeginAttempt(task, answered)
-
-    def _filter_masked(self, metrics: Mapping[str, float]) -> Mapping[str, float]:
-        return filter_masked_metrics(metrics, self._settings.sharing.requires_masks)
+        yield BeginAttempt(task, self._answered)
 
     def _begin_step(self, step: Task, now: float) -> Iterator[ClientAction]:
         """Answer a step. The aggregator repeats it after it restarts."""
         self._step_work = _StepWork(step)
         if problem := _find_malformed_digest(*step.models.values()):
-            yield WriteClientLog(f"round {step.round}: {problem}", logging.WARNING, {"round": step.round})
-            yield from self._begin_upload(step, NO_ANSWER, now)
-            return
-        if (
-            self._attempt is None
-            or self._attempt[0] != step.session
-            or (parse_attempt(self._attempt[1]) != parse_attempt(step.nonce))
-        ):
-            # The keys of this attempt were lost with the previous process. An empty answer tells the
-            # aggregator not to wait for this client.
-            yield WriteClientLog(
-                f"round {step.round}: this device has no keys of the attempt, perhaps after a restart; the "
-                "other clients remove its masks",
-                logging.WARNING,
-                {"round": step.round},
+            yield from self._decline(step, problem, now)
+        elif not self._masked.has_keys(step):
+            problem = (
+                "this device has no keys of the attempt, perhaps after a restart; the other clients remove "
+                "its masks"
             )
-            yield from self._begin_upload(step, NO_ANSWER, now)
-            return
-        yield self._read_cache(dict.fromkeys(step.models.values(), MAX_STEP_BYTES))
+            yield from self._decline(step, problem, now)
+        else:
+            yield self._read_cache(dict.fromkeys(step.models.values(), MAX_STEP_BYTES))
+
+    def _decline(self, task: Task, problem: str, now: float) -> Iterator[ClientAction]:
+        """Send an empty answer, which tells the aggregator not to wait for this client."""
+        yield _log_round(task, problem, logging.WARNING)
+        yield from self._begin_upload(task, EMPTY_ANSWER, now)
 
     def _end_step(self, step: Task, receipt: Receipt) -> Iterator[ClientAction]:
         self._step_work = None
         job = self._job
-        if job is None or job.task is None:
-            return
-        # A rejection of the last steps is harmless: enough other clients may have answered before
-        is_rejected = receipt.outcome == "rejected" and step.phase not in (AGREE_STEP, UNMASK_STEP)
-        if is_rejected or step.phase == UNMASK_STEP:
-            outcome = "rejected" if is_rejected else "ok"
+        if job and job.task and is_final(step, receipt):
+            outcome = "rejected" if is_step_rejected(step, receipt) else "ok"
             yield from self._end_task(job.task, replace(receipt, outcome=outcome))
             self._end_job()
 
-    # Refusals
-
-    def _refuse_plan(self, event: PlanRefused) -> Iterator[ClientAction]:
-        """Refuse all tasks with this plan. The client stays connected and accepts tasks with another plan."""
-        self._refused_plan = event.sha256
-        self._refusal = f"{REFUSAL_PREFIX}the plan: {event.reason}"[:MAX_REASON_LENGTH]
-        self._refused_until = math.inf
-        yield WriteClientLog(
-            f"the plan is refused; this device waits for another plan: {event.reason}", logging.ERROR
-        )
-
-    def _refuse_task(
-        self, task: Task, reason: str, now: float, *, has_diverged: bool = False
-    ) -> Iterator[ClientAction]:
-        """Skip a task and pause. The models of a later round may be usable."""
-        self._failure = reason
-        yield WriteClientLog(
-            f"round {task.round}: the task is refused: {reason}; this device tries another task in "
-            f"{self._retry_s:g} s. If this happens in every round, look at the aggregator's log, and start "
-            "the aggregator with an earlier state or --fresh",
-            logging.WARNING,
-            {"round": task.round},
-        )
-        kind = DIVERGED_PREFIX if has_diverged else ""
-        self._refuse_for_a_while(f"round {task.round}: {kind}{reason}", now)
-
-    def _refuse_for_a_while(self, reason: str, now: float) -> None:
-        self._refusal = f"{REFUSAL_PREFIX}{reason}"[:MAX_REASON_LENGTH]
-        self._refused_until = now + self._retry_s
-        self._retry_s = min(LONGEST_RETRY_S, 2 * self._retry_s)
-
-    def _must_mask(self, task: Task) -> bool:
-        """Return whether a task asks for a plain update in a session for which this client masked an update.
-
-        It does not matter whether the client took part in other sessions meanwhile.
-        """
-        return is_unmasked_update(task) and task.session in self._masked_sessions
+    # Messages
 
     def _is_current(self, task: Task, is_late_allowed: bool = False) -> bool:
         """Return whether the aggregator still accepts the answer to a task.
@@ -826,32 +721,32 @@ class ClientMachine:
             return False
         new = self.task
         if task.codec == MASKED_CODEC:
-            new = self._last_task if self._last_task and _is_same_attempt(self._last_task, task) else None
+            new = (
+                self._newest_task if self._newest_task and is_same_attempt(self._newest_task, task) else None
+            )
         if new is None or new.session != task.session:
             return False
         within = task.max_staleness if is_late_allowed and new.phase == task.phase else 0
-        state = self.state if self.state and self.state.session == task.session else None
-        has_ended = state is not None and (state.phase == PHASE_DONE or read_divergence(state) is not None)
-        return 0 <= new.round - task.round <= within and not has_ended
+        return 0 <= new.round - task.round <= within and not self._has_session_ended(task.session)
 
-    # Messages
+    def _has_session_ended(self, session: str) -> bool:
+        state = self.state
+        if state is None or state.session != session:
+            return False
+        return state.phase == PHASE_DONE or read_divergence(state) is not None
 
     def _read_cache(self, limits: Mapping[str, int]) -> ClientAction:
-        self._needed = limits
+        self._download = Download(limits, self._settings.draw_factor)
         return ReadCache(tuple(limits))
 
-    def _begin_download(self, cached: Mapping[str, bytes], now: float) -> Iterator[ClientAction]:
-        needed, self._needed = self._needed, None
-        if needed is None:
-            return  # The work that needed them is over
-        missing = {sha256: limit for sha256, limit in needed.items() if sha256 not in cached}
-        if not missing:
-            yield from self._use_blobs(cached)
-            return
-        self._download = Download(missing, now, self._settings.draw_factor, cached)
-        # The broker processes messages of one client in their order, so the subscription takes effect before
-        # an answer arrives
-        yield Subscribe(self._list_filters(self._download), self._download.qos, waits=False)
+    def _begin_download(
+        self, download: Download, cached: Mapping[str, bytes], now: float
+    ) -> Iterator[ClientAction]:
+        download.begin(cached, now)
+        if download.missing:
+            # The broker processes messages of one client in their order, so the subscription takes effect
+            # before an answer arrives
+            yield Subscribe(self._list_filters(download), download.qos, is_acknowledged=False)
 
     def _use_blobs(self, blobs: Mapping[str, bytes]) -> Iterator[ClientAction]:
         """Continue the work that needed these blobs."""
@@ -867,13 +762,16 @@ class ClientMachine:
             yield Train(job.task, {name: blobs[sha256] for name, sha256 in job.task.models.items()})
 
     def _list_filters(self, download: Download) -> tuple[str, ...]:
-        return tuple(self._topics.format_blob(sha256, "+") for sha256 in download.limits)
+        return tuple(self._topics.format_blob(sha256, "+") for sha256 in download.missing)
 
     def _request(self, wants: list[Want]) -> Iterator[ClientAction]:
         topic = self._topics.format_device(self.client_id, "want")
         yield from (Publish(topic=topic, message=want) for want in wants)
 
     def _begin_upload(self, task: Task, answer: Answer, now: float) -> Iterator[ClientAction]:
+        is_update = self._answered is not None and answer.sha256 == self._answered.answer.sha256
+        needs_mask = task.codec == MASKED_CODEC or self._masked.is_plain_in_masked_session(task)
+        assert not (is_update and needs_mask), "an update that needs a mask leaves the client without one"
         self._upload = AnswerUpload(
             topics=self._topics,
             client_id=self.client_id,
@@ -891,13 +789,14 @@ class ClientMachine:
         )
 
     def _find_pause_reason(self, now: float) -> str:
-        refusal = self._refusal if now < self._refused_until else ""
         unchecked = "" if self._is_checked else UNCHECKED_REASON
+        refusal = self._refusals.get_reason(now)
         return self._host_pause or refusal or self._order.pause_reason or unchecked
 
     def _update_status(self, now: float) -> Iterator[ClientAction]:
         """Publish the status if it has changed."""
         before, reason = self._status.paused, self._find_pause_reason(now)
+        self._pause_ends_at = self._refusals.get_timer(now)
         is_at_work = self._step_work is not None or (self._job is not None and self._job.task is not None)
         draining = bool(reason) and is_at_work
         if reason not in (before, UNCHECKED_REASON) and (reason or before != UNCHECKED_REASON):
@@ -921,13 +820,9 @@ def _find_malformed_digest(*digests: str) -> str:
     return ""
 
 
-def _is_same_attempt(step: Task, task: Task) -> bool:
-    return (step.session, parse_attempt(step.nonce)) == (task.session, parse_attempt(task.nonce))
-
-
 def _is_step_of(job: _Job, step: Task) -> bool:
     """Return whether a job waits for this step."""
-    return job.task is not None and job.stage == "steps" and _is_same_attempt(step, job.task)
+    return job.task is not None and job.stage == "steps" and is_same_attempt(step, job.task)
 
 
 def _get_request(step: Task) -> str:
@@ -936,8 +831,5 @@ def _get_request(step: Task) -> str:
     return sha256
 
 
-def _make_step_answer(event: StepAnswered, answered: AnsweredRound, metrics: Mapping[str, float]) -> Answer:
-    if not event.size:
-        return NO_ANSWER
-    num_samples = answered.answer.num_samples
-    return Answer(sha256=event.sha256, size=event.size, num_samples=num_samples, metrics=metrics)
+def _log_round(task: Task, line: str, level: int = logging.INFO) -> ClientAction:
+    return WriteClientLog(f"round {task.round}: {line}", level, {"round": task.round})

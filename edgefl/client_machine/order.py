@@ -8,7 +8,6 @@ after a restart.
 
 import re
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from edgefl.algorithms import PHASE_PERSONALIZE
 from edgefl.client_machine.events import NewestRound
@@ -23,7 +22,6 @@ MAX_LOGGED_REFUSALS = 100
 RESET_REMEDY = "restart this device"
 """How the owner of a device without a stored order makes it forget the newest run."""
 SESSION_PATTERN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-StateOrTask = TypeVar("StateOrTask", State, Task)
 
 
 @dataclass(frozen=True)
@@ -64,8 +62,8 @@ def is_unmasked_update(task: Task) -> bool:
     return task.codec != MASKED_CODEC and task.phase != PHASE_PERSONALIZE and task.phase not in SECAGG_STEPS
 
 
-def check_session(message: StateOrTask) -> StateOrTask:
-    """Return a state or a task whose session can be stored.
+def check_session(message: State | Task) -> None:
+    """Check that the session of a state or a task can be stored.
 
     A device stores the names of many sessions in one file of limited size.
 
@@ -73,14 +71,13 @@ def check_session(message: StateOrTask) -> StateOrTask:
         message: the state or the task.
 
     Raises:
-        WireError: the session is no short name of letters, digits and `_.-`.
+        WireError: the session is not a short name of letters, digits and `_.-`.
     """
     if not SESSION_PATTERN.fullmatch(message.session):
         raise WireError(
             f"a {type(message).__name__} names the session {message.session[:80]!r}, expected up to 64 "
             "letters, digits and _.-; look at the aggregator"
         )
-    return message
 
 
 def check_masked_task(task: Task) -> None:

@@ -12,7 +12,10 @@ from edgefl.wire.messages import Begin, End, Ranges, Receipt, Task
 from edgefl.wire.topics import FederationTopics
 
 MAX_UPLOAD_CHUNKS_IN_FLIGHT = 2
-"""Few, because a heartbeat on a slow link would otherwise wait behind a whole update."""
+"""Maximum number of unacknowledged chunks.
+
+With more, a heartbeat on a slow link would wait behind a whole update.
+"""
 ACK_TIMEOUT_S = 30.0
 """Seconds after which the client announces its answer again, because no chunk was acknowledged."""
 RECEIPT_TIMEOUT_S = 4.0
@@ -65,16 +68,16 @@ class AnswerUpload:
             nonce=task.nonce,
             ts=0.0,
         )
-        self._patience = RECEIPT_TIMEOUT_S
+        self._timeout_s = RECEIPT_TIMEOUT_S
         self._due_at = math.inf
-        self._waiting: deque[int] = deque()
-        self._ends = False
-        """Whether a message follows the chunks that wait. None follows chunks that nobody asked for."""
+        self._waiting_chunks: deque[int] = deque()
+        self._is_end_due = False
+        """Whether `End` follows the waiting chunks. It follows only chunks that a receipt requested."""
 
     @property
     def is_sending(self) -> bool:
         """Whether chunks wait until fewer messages are in flight."""
-        return bool(self._waiting)
+        return bool(self._waiting_chunks)
 
     def announce(self, now: float, *, follows: bool) -> list[Publish | PublishChunk]:
         """Announce the answer.
@@ -84,10 +87,10 @@ class AnswerUpload:
             follows: whether all chunks follow, because an upload slot is reserved. Otherwise a receipt
                 requests them.
         """
-        self._due_at = now + (ACK_TIMEOUT_S if follows else self._patience)
-        self._patience = min(QUEUED_TIMEOUT_S, self._patience * self._draw_factor())
-        self._waiting = deque(range(self._begin.count) if follows else ())
-        self._ends = False
+        self._due_at = now + (ACK_TIMEOUT_S if follows else self._timeout_s)
+        self._timeout_s = min(QUEUED_TIMEOUT_S, self._timeout_s * self._draw_factor())
+        self._waiting_chunks = deque(range(self._begin.count) if follows else ())
+        self._is_end_due = False
         return [
             Publish(
                 topic=self._format_topic("begin"),
@@ -110,12 +113,12 @@ class AnswerUpload:
             return False
         if receipt.outcome in ("ok", "rejected"):
             return True
-        self._waiting = deque(_list_chunks(receipt.missing, self._begin.count))
-        self._ends = True
+        self._waiting_chunks = deque(_list_chunks(receipt.missing, self._begin.count))
+        self._is_end_due = True
         if receipt.outcome == "wait":
             self._due_at = now + QUEUED_TIMEOUT_S
         else:
-            self._due_at = now + (ACK_TIMEOUT_S if self._waiting else RECEIPT_TIMEOUT_S)
+            self._due_at = now + (ACK_TIMEOUT_S if self._waiting_chunks else RECEIPT_TIMEOUT_S)
         return False
 
     def send_chunks(self, in_flight: int, now: float) -> list[Publish | PublishChunk]:
@@ -126,8 +129,8 @@ class AnswerUpload:
             now: the time in seconds.
         """
         actions: list[Publish | PublishChunk] = []
-        while self._waiting and in_flight < MAX_UPLOAD_CHUNKS_IN_FLIGHT:
-            index = self._waiting.popleft()
+        while self._waiting_chunks and in_flight < MAX_UPLOAD_CHUNKS_IN_FLIGHT:
+            index = self._waiting_chunks.popleft()
             in_flight += 1
             actions.append(
                 PublishChunk(
@@ -138,8 +141,8 @@ class AnswerUpload:
                 )
             )
         if actions:
-            self._due_at = now + (ACK_TIMEOUT_S if self._waiting else RECEIPT_TIMEOUT_S)
-        if actions and not self._waiting and self._ends:
+            self._due_at = now + (ACK_TIMEOUT_S if self._waiting_chunks else RECEIPT_TIMEOUT_S)
+        if actions and not self._waiting_chunks and self._is_end_due:
             message = End(self.sha256, self._begin.count, ts=0.0)
             actions.append(Publish(topic=self._format_topic("end"), message=message))
         return actions

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -48,6 +48,20 @@ class Trust:
         from edgefl.security.signing import encode_signed
 
         return encode_signed(message, self.key, self.federation, client_id)
+
+    def encode_now(self, message: object, receiver: str | None) -> bytes:
+        """Return a message as JSON with the present time.
+
+        Args:
+            message: instance of a message class with the field `ts`.
+            receiver: client id in the topic of a signed message, or "" if the topic has none. None does not
+                sign the message.
+
+        Raises:
+            WireError: the message is too large.
+        """
+        timed = replace(message, ts=time.time())  # type: ignore[type-var]
+        return encode_json(timed) if receiver is None else self.encode(timed, receiver)
 
     def check(self, message: T, payload: bytes, client_id: str = "") -> T:
         """Return the message if its signature is valid, or if this side checks no signatures.

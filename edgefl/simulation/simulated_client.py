@@ -1,6 +1,6 @@
 """Drives one client machine of a simulation: its messages become events of the round server.
 
-Nothing is trained here. The caller trains for `training`, and then calls `finish_training`.
+The client does not train. The caller trains for the action `training`, and then calls `finish_training`.
 """
 
 import hashlib
@@ -27,6 +27,7 @@ from edgefl.client_machine.events import (
     Trained,
 )
 from edgefl.client_machine.machine import ClientMachine, ClientSettings
+from edgefl.client_machine.masked_rounds import EMPTY_ANSWER
 from edgefl.server.events import (
     BeginReceived,
     ChunkReceived,
@@ -69,14 +70,15 @@ class SimulatedClient:
         client_id: the client.
         num_samples: number of its training samples.
         find_blob: returns a blob that the client need not fetch, or None.
-        carry_out: receives every action of the machine.
+        observe_action: receives every action of the machine. Returns the reply to an action that this class
+            does not answer, otherwise None.
 
     Attributes:
         client_id: the client.
         is_online: whether the client is connected.
         machine: the client machine.
-        training: what the client trains for, or None.
-        saved: what the client has stored.
+        training: the action `Train` that the caller must perform, or None.
+        saved: the data that survive a restart.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class SimulatedClient:
         client_id: str,
         num_samples: int,
         find_blob: Callable[[str], bytes | None],
-        carry_out: Callable[[ClientAction], None] = lambda action: None,
+        observe_action: Callable[[ClientAction], ClientEvent | None] = lambda action: None,
     ) -> None:
         self.client_id = client_id
         self.is_online = False
@@ -94,7 +96,7 @@ class SimulatedClient:
         self._topics = topics
         self._num_samples = num_samples
         self._find_blob = find_blob
-        self._carry_out = carry_out
+        self._observe_action = observe_action
         self._content: dict[str, bytes] = {}
         self._boots = 0
         self._is_new = True
@@ -155,12 +157,29 @@ class SimulatedClient:
         """
         training, self.training = self.training, None
         assert training is not None, "no task asked for training"
-        sha256 = hashlib.sha256(update.blob).hexdigest()
-        self._content[sha256] = update.blob
+        sha256 = self.add_content(update.blob)
         answer = Answer(
             sha256=sha256, size=len(update.blob), num_samples=update.num_samples, metrics=update.metrics
         )
         return self.handle(Trained(training.task, answer), now)
+
+    def add_content(self, content: bytes) -> str:
+        """Keep the bytes of an answer until it is sent, and return their sha256.
+
+        Args:
+            content: the answer.
+        """
+        sha256 = hashlib.sha256(content).hexdigest()
+        self._content[sha256] = content
+        return sha256
+
+    def read_content(self, sha256: str) -> bytes:
+        """Return the bytes of an answer.
+
+        Args:
+            sha256: digest of the answer in hex. The digest of no bytes is allowed.
+        """
+        return b"" if sha256 == EMPTY_ANSWER.sha256 else self._content[sha256]
 
     def handle_timer(self, now: float) -> list[Event]:
         """Let the machine repeat what is due.
@@ -172,7 +191,7 @@ class SimulatedClient:
 
     def forget_answer(self) -> None:
         """Free the memory of an answer that is not requested again."""
-        if not self.machine.uploading:
+        if not self.machine.uploading_sha256:
             self._content = {}
 
     def _execute(self, actions: Iterable[ClientAction], now: float) -> list[Event]:
@@ -186,12 +205,13 @@ class SimulatedClient:
                 waiting.extend(self.machine.handle(event, now))
                 continue
             action = waiting.popleft()
-            self._carry_out(action)
+            if reply := self._observe_action(action):
+                replies.append(reply)
             match action:
                 case Publish() | PublishChunk():
                     events.append(self._read_message(action))
                 case ReadCache(digests):
-                    replies.append(CacheRead(dict(self._find_blobs(digests))))
+                    replies.append(CacheRead(digests, dict(self._find_blobs(digests))))
                 case OpenPlan(sha256):
                     replies.append(PlanOpened(sha256, MAX_BLOB_BYTES))
                 case Train():
@@ -219,8 +239,7 @@ class SimulatedClient:
     def _read_message(self, action: Publish | PublishChunk) -> Event:
         """Return a message of this client as the driver of the server reads it."""
         if isinstance(action, PublishChunk):
-            content = self._content.get(action.sha256, b"")  # an answer to a step may be empty
-            payload = slice_chunk(content, action.index, action.chunk_bytes)
+            payload = slice_chunk(self.read_content(action.sha256), action.index, action.chunk_bytes)
             return ChunkReceived(
                 client_id=self.client_id, sha256=action.sha256, index=action.index, payload=payload
             )

@@ -12,7 +12,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -303,7 +303,7 @@ class _VirtualFleet:
                 client_id=client_id,
                 num_samples=trainer.count_samples(client_id),
                 find_blob=self._find_blob,
-                carry_out=lambda action, name=client_id: self._apply_client_action(name, action),  # type: ignore[misc]
+                observe_action=lambda action, name=client_id: self._apply_client_action(name, action),  # type: ignore[misc]
             )
             for client_id in client_ids
         }
@@ -317,6 +317,8 @@ class _VirtualFleet:
         self._chunks: dict[str, dict[int, bytes]] = {}
         self._is_acknowledged = True
         self._decoded: dict[str, Weights] = {}
+        self._joined: dict[str, bytes] = {}
+        """The encoded blobs, by sha256. All clients share them."""
         self._subscribers: dict[str, dict[str, None]] = {}
         """The clients that fetch a blob, by the filter of its topics."""
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
@@ -520,6 +522,7 @@ class _VirtualFleet:
                 self._manifests.pop(address.sha256, None)
                 self._chunks.pop(address.sha256, None)
                 self._decoded.pop(address.sha256, None)
+                self._joined.pop(address.sha256, None)
             case _, Task() as task:
                 size = sum(self._manifests[sha256].size for sha256 in set(task.models.values()))
                 self._bytes_down += size
@@ -538,9 +541,9 @@ class _VirtualFleet:
 
     def _deliver_receipt(self, client_id: str, receipt: Receipt) -> None:
         machine = self._clients[client_id].machine
-        is_answered = receipt.outcome == "ok" and machine.uploading == receipt.sha256
+        is_answered = receipt.outcome == "ok" and machine.uploading_sha256 == receipt.sha256
         self._deliver(client_id, ReceiptReceived(receipt))
-        self._figures.acknowledged += is_answered and machine.uploading != receipt.sha256
+        self._figures.acknowledged += is_answered and machine.uploading_sha256 != receipt.sha256
 
     def _deliver(self, client_id: str, event: ClientEvent) -> None:
         client = self._clients[client_id]
@@ -552,6 +555,7 @@ class _VirtualFleet:
             self._schedule(0.0, lambda name=client_id: self._deliver(name, event))  # type: ignore[misc]
 
     def _apply_client_action(self, client_id: str, action: ClientAction) -> None:
+        """Keep track of the blobs that a client fetches."""
         match action:
             case Subscribe(filters):
                 for topic_filter in filters:
@@ -601,13 +605,17 @@ class _VirtualFleet:
         chunks = self._chunks.get(sha256, {})
         if manifest is None or len(chunks) < manifest.count:
             return None
-        return b"".join(chunks[index] for index in sorted(chunks))
+        if sha256 not in self._joined:
+            self._joined[sha256] = b"".join(chunks[index] for index in sorted(chunks))
+        return self._joined[sha256]
 
     def _begin(self, client_id: str, training: Train) -> None:
         models = {
             name: self._decode_weights(training.task.models[name], blob)
             for name, blob in training.models.items()
         }
+        # The encoded models are not needed any more, and thousands of clients may train at the same time
+        self._clients[client_id].training = replace(training, models={})
         job = self._jobs[client_id] = TrainingJob(client_id, training.task, models)
         self._trained.pop(client_id, None)
         seconds = self._trainer.count_samples_seen(job) / self._speeds[client_id]

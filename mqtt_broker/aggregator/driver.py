@@ -4,7 +4,6 @@ The round server decides. The driver reads the clock, the link and the list of p
 and publishes messages, and passes actions to the storage.
 """
 
-import dataclasses
 import logging
 import time
 from collections import deque
@@ -38,7 +37,6 @@ from edgefl.transport.link import Connected, Link, Message
 from edgefl.transport.reconnects import Reconnects
 from edgefl.types import ServerState
 from edgefl.wire.messages import JOINING_PHASE, STOPPED_PHASE, State, Task
-from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import FederationTopics
 from mqtt_broker.aggregator.messages import list_aggregator_topics, read_event
 from mqtt_broker.aggregator.storage import Storage
@@ -241,17 +239,10 @@ class Driver:
         message = action.message
         if isinstance(message, State):
             self._show_progress(message)
-        self._link.publish(
-            action.topic, self._encode(message, action.receiver), qos=action.qos, retain=action.is_retained
-        )
+        payload = message if isinstance(message, bytes) else self._trust.encode_now(message, action.receiver)
+        self._link.publish(action.topic, payload, qos=action.qos, retain=action.is_retained)
         if action.qos:
             self._load = -1  # The server counts this message. It needs an event on its acknowledgement
-
-    def _encode(self, message: object, receiver: str | None) -> bytes:
-        if isinstance(message, bytes):
-            return message
-        stamped = dataclasses.replace(message, ts=time.time())  # type: ignore[type-var]
-        return encode_json(stamped) if receiver is None else self._trust.encode(stamped, receiver)
 
     def _show_progress(self, state: State) -> None:
         if state.phase in (JOINING_PHASE, STOPPED_PHASE, PHASE_DONE):

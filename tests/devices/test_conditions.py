@@ -192,6 +192,8 @@ def test_availability_reads_sensors_under_root(tmp_path):
     write_files(tmp_path, {"proc/loadavg": "2.1 0 0 1/1 1"})
     clock.now += 1e6  # after this time the load of this process has no effect
     assert available.find_pause_reason() == "busy"
+    assert available.find_pause_reason(refresh=True, is_computing=True) == "", "the load may be its own"
+    assert available.find_pause_reason(refresh=True) == "busy"
     write_files(tmp_path, {"proc/loadavg": "1.0 0 0 1/1 1"})
     assert available.find_pause_reason(refresh=True) == ""
     write_files(

@@ -7,11 +7,13 @@ from contextlib import contextmanager
 import pytest
 
 from devices.driver import ClientDriver
+from devices.messages import read_client_event
 from edgefl.client_machine import machine as machine_module
 from edgefl.client_machine.events import PlanOpened, SavedClient, Train
 from edgefl.client_machine.machine import ClientMachine, ClientSettings
+from edgefl.errors import WireError
 from edgefl.security.trust import Trust
-from edgefl.transport.link import Link
+from edgefl.transport.link import Link, Message
 from edgefl.wire.messages import Claim, Manifest, Status, Task
 from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.topics import FederationTopics
@@ -37,15 +39,15 @@ class NoStorage:
     def apply(self, action):
         pass
 
-    def find_field_figures(self):
-        return {}
-
 
 @contextmanager
 def drive(port, find_pause_reason=lambda refresh: ""):
-    """Run a driver in a thread. Yield it and an event that is set when a training begins."""
+    """Run a driver in a thread. Yield an event that is set when a training begins."""
     link = Link(f"mqtt://{LOOPBACK_HOST}:{port}", "pi-1")
-    status = Status("pi-1", "boot", False, time.time(), 10, "0", time.time())
+    now = time.time()
+    status = Status(
+        client_id="pi-1", boot_id="boot", online=False, born=now, num_samples=10, version="0", ts=now
+    )
     settings = ClientSettings(broker=link.url)
     trains = threading.Event()
 
@@ -56,18 +58,18 @@ def drive(port, find_pause_reason=lambda refresh: ""):
             driver.add_event(PlanOpened(work.sha256, 1000))
 
     driver = ClientDriver(
-        ClientMachine(TOPICS, status, settings, SavedClient()),
-        link,
-        TOPICS,
-        Trust("lab"),
-        NoStorage(),
-        begin_work,
-        find_pause_reason,
+        machine=ClientMachine(topics=TOPICS, status=status, settings=settings, saved=SavedClient()),
+        link=link,
+        topics=TOPICS,
+        trust=Trust("lab"),
+        storage=NoStorage(),
+        begin_work=begin_work,
+        find_pause_reason=find_pause_reason,
     )
     thread = threading.Thread(target=driver.run)
     thread.start()
     try:
-        yield driver, trains
+        yield trains
     finally:
         driver.stop()
         thread.join(DEADLINE_S)
@@ -89,7 +91,7 @@ def test_device_in_training_answers_claims_and_reports_a_pause():
     paused = threading.Event()
     with (
         mosquitto(port),
-        drive(port, lambda refresh: "busy" if paused.is_set() else "") as (_, trains),
+        drive(port, lambda refresh: "busy" if paused.is_set() else "") as trains,
     ):
         other = Link(f"mqtt://{LOOPBACK_HOST}:{port}", "other")
         other.subscribe(TOPICS.format_device("pi-1", "status"))
@@ -129,13 +131,13 @@ def test_device_whose_status_is_not_delivered_logs_one_warning(access, lines, tm
 
 def test_malformed_message_is_ignored_with_a_warning(caplog):
     port = choose_port()
-    with mosquitto(port), drive(port) as (_, trains):
+    with mosquitto(port), drive(port) as trains:
         other = Link(f"mqtt://{LOOPBACK_HOST}:{port}", "other")
         other.subscribe(TOPICS.format_device("pi-1", "status"))
         receive_status(other, lambda status: status.online)
         for payload in (
             b"no json",
-            encode_json(Manifest("0" * 64, 1, 1, 1024, 0.0)),
+            encode_json(Manifest(sha256="0" * 64, size=1, count=1, chunk_bytes=1024, ts=0.0)),
             encode_json(make_task(1)),
         ):
             other.publish(TOPICS.format_device("pi-1", "task"), payload)
@@ -143,3 +145,10 @@ def test_malformed_message_is_ignored_with_a_warning(caplog):
         other.close(0.0)
     lines = [record.message for record in caplog.records if record.message.startswith("ignored: ")]
     assert len(lines) == 2 and all(Task.__name__ in line for line in lines)
+
+
+def test_manifest_of_another_blob_than_its_topic_is_refused():
+    manifest = Manifest(sha256="0" * 64, size=1, count=1, chunk_bytes=1024, ts=0.0)
+    message = Message(topic=TOPICS.format_manifest("1" * 64), payload=encode_json(manifest))
+    with pytest.raises(WireError, match="names the blob 00000000, expected 11111111"):
+        read_client_event(message, Trust("lab"), "pi-1", None)

@@ -31,7 +31,7 @@ from edgefl.wire.strict_json import decode_json
 IDS = ("pi-1", "pi-2", "pi-3")
 
 
-class MaskedAttempt:
+class PlayedAttempt:
     """One attempt at a masked round: `pi-1` is a process, the other clients are objects."""
 
     def __init__(self, federation, aggregator, attempt):
@@ -97,7 +97,7 @@ def test_device_masks_and_reveals_only_once_per_attempt(federate, mosquitto_url,
     aggregator = fake_aggregator(federation)
     device = federation.device("pi-1", toys.shard(1))
     aggregator.next("status")
-    first = MaskedAttempt(federation, aggregator, "a")
+    first = PlayedAttempt(federation, aggregator, "a")
     first.share()
     begin = first.step("mask", first.make_inbox(*IDS))
     masked = aggregator.accept_update(begin)
@@ -124,7 +124,7 @@ def test_device_masks_and_reveals_only_once_per_attempt(federate, mosquitto_url,
         device.wait_for(f"asked to {step} for other clients than before")
 
     files = sorted(path.name for path in (federation.directory / "state-pi-1").iterdir())
-    second = MaskedAttempt(federation, aggregator, "b")
+    second = PlayedAttempt(federation, aggregator, "b")
     assert {second.device_keys.seal, second.device_keys.mask}.isdisjoint(
         {first.device_keys.seal, first.device_keys.mask}
     )
@@ -140,7 +140,7 @@ def test_device_refuses_keys_after_8_attempts_at_a_round(federate, mosquitto_url
     device = federation.device("pi-1", toys.shard(1))
     aggregator.next("status")
     for attempt in range(8):
-        MaskedAttempt(federation, aggregator, f"{attempt}")
+        PlayedAttempt(federation, aggregator, f"{attempt}")
     aggregator.send_task(1, codec=MASKED_CODEC, nonce="8-advertise")
     begin = aggregator.next("begin")
     assert begin.size == 0, "keys for a ninth attempt at one round"
@@ -155,7 +155,7 @@ def test_restarted_device_reports_lost_keys(federate, mosquitto_url, toys, fake_
     aggregator = fake_aggregator(federation)
     device = federation.device("pi-1", toys.shard(1))
     aggregator.next("status")
-    attempt = MaskedAttempt(federation, aggregator, "a")
+    attempt = PlayedAttempt(federation, aggregator, "a")
     attempt.share()
     device.popen.kill()
     assert not aggregator.next("status").online
@@ -187,7 +187,7 @@ def test_masked_session_never_gets_a_plain_update(federate, mosquitto_url, toys,
     aggregator = fake_aggregator(federation)
     device = federation.device("pi-1", toys.shard(1))
     aggregator.next("status")
-    MaskedAttempt(federation, aggregator, "a")
+    PlayedAttempt(federation, aggregator, "a")
     masked = aggregator.session
     aggregator.session = "another"
     started = aggregator.started
@@ -244,7 +244,7 @@ def test_device_that_requires_masks_sends_no_loss(federate, mosquitto_url, toys,
     aggregator = fake_aggregator(federation)
     federation.device("pi-1", toys.shard(1), "--masked-only")
     aggregator.next("status")
-    attempt = MaskedAttempt(federation, aggregator, "a")
+    attempt = PlayedAttempt(federation, aggregator, "a")
     attempt.share()
     assert set(attempt.step("mask", attempt.make_inbox(*IDS)).metrics) == {"seconds", "peak_rss_mb"}
 
@@ -279,7 +279,7 @@ def test_device_refuses_malformed_masked_tasks_and_keeps_running(
     aggregator = fake_aggregator(federation)
     device = federation.device("pi-1", toys.shard(1))
     aggregator.next("status")
-    attempt = MaskedAttempt(federation, aggregator, "a")
+    attempt = PlayedAttempt(federation, aggregator, "a")
     aggregator.send_task(
         1,
         phase="personalize",
@@ -360,7 +360,7 @@ def test_a_device_refuses_a_key_list_of_too_few_clients(federate, mosquitto_url,
     aggregator = fake_aggregator(federation)
     device = federation.device("pi-1", toys.shard(1), "--least-clients", 4)
     aggregator.next("status")
-    attempt = MaskedAttempt(federation, aggregator, "a")
+    attempt = PlayedAttempt(federation, aggregator, "a")
     keys = encode_keys(
         [
             Introduced(attempt.device_keys),

@@ -203,6 +203,42 @@ def test_device_waits_until_status_of_dead_device_expires(federate, mosquitto_ur
     assert time.monotonic() - start_time > 2.9
 
 
+def test_plan_that_left_the_cache_still_trains(federate, mosquitto_url, toys, fake_aggregator):
+    """The cache removes its oldest blobs, and a federation that starts again may have another seed."""
+    federation = federate(mosquitto_url)
+    aggregator = fake_aggregator(federation)
+    device = federation.device("pi-1", toys.shard(1))
+    aggregator.next("status")
+    aggregator.send_task(1)
+    aggregator.accept_update(aggregator.next("begin"))
+    device.wait_for("round 1 federate")
+    (federation.directory / "state-pi-1" / "blobs" / aggregator.plan).unlink()
+    again = fake_aggregator(federation)
+    again.send_task(1, seed=9)
+    assert again.next("begin").session == again.session, device.err
+    assert "refused" not in device.err
+    device.popen.terminate()
+    assert device.end() == 0
+
+
+def test_round_that_was_trained_while_the_link_broke_is_stored(
+    federate, mosquitto_url, toys, fake_aggregator, read_progress
+):
+    federation = federate(mosquitto_url, options={"epochs": 4})
+    aggregator = fake_aggregator(federation)
+    for sha256 in (aggregator.plan, aggregator.model):
+        aggregator.retain_blob(aggregator.blobs[sha256])
+    device = federation.device("pi-1", toys.shard(1, 20_000))
+    aggregator.next("status")
+    aggregator.send_task(1)
+    device.wait_for("; learner numpy")  # the device trains now
+    earlier = Status("pi-1", "0" * 16, online=True, born=0.0, num_samples=1, version="0", ts=0.0)
+    aggregator.link.publish(aggregator.topics.format_device("pi-1", "status"), encode_json(earlier))
+    assert device.end() == 1
+    assert "another device has the id 'pi-1'" in device.err
+    assert read_progress(federation)["round"] == 1
+
+
 def test_state_directory_belongs_to_one_device(federate, mosquitto_url, toys, fake_aggregator, start):
     federation = federate(mosquitto_url)
     aggregator = fake_aggregator(federation)

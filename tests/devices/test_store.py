@@ -11,7 +11,7 @@ import pytest
 from devices.export import export_in_child, extract_export_metrics
 from devices.plan_check import PlanTrials
 from devices.storage import DeviceStorage
-from devices.store import DeviceStore
+from devices.store import MAX_MASKED_SESSIONS, DeviceStore, FinishedRound
 from edgefl.client_machine.duplicate_id import should_yield
 from edgefl.client_machine.events import (
     Answer,
@@ -29,6 +29,7 @@ from edgefl.errors import ExportError, StateError
 from edgefl.system.files import write_state
 from edgefl.types import ClientState
 from edgefl.wire.messages import Status, Task
+from edgefl.wire.strict_json import decode_json, encode_json
 
 STATE = ClientState({"gate/kernel": np.float32([1, 2])}, {"beta": 0.25})
 
@@ -53,7 +54,21 @@ def open_storage(directory, is_enrolled=True):
 
 
 def make_task(number):
-    return Task("s", number, "federate", "p", {}, {}, 0, 60.0, "fp32", 2, 0.0, f"n{number}", 0.0)
+    return Task(
+        session="s",
+        round=number,
+        phase="federate",
+        plan="p",
+        models={},
+        scalars={},
+        seed=0,
+        deadline_s=60.0,
+        codec="fp32",
+        max_staleness=2,
+        budget_s=0.0,
+        nonce=f"n{number}",
+        ts=0.0,
+    )
 
 
 def test_finished_round_survives_a_restart(tmp_path):
@@ -231,7 +246,9 @@ def test_stored_client_is_the_same_after_a_restart(tmp_path):
     """The order is stored only for an enrolled device: without signatures anyone can forge the newest run."""
     task = make_task(3)
     newest = NewestRound(session="s", started=7, round=3, masked=True)
-    answer = Answer(hashlib.sha256(b"update").hexdigest(), size=6, num_samples=5, metrics={"loss": 0.5})
+    answer = Answer(
+        sha256=hashlib.sha256(b"update").hexdigest(), size=6, num_samples=5, metrics={"loss": 0.5}
+    )
     answered = AnsweredRound(session="s", round=3, phase="federate", answer=answer)
     for is_enrolled in (True, False):
         directory = tmp_path / str(is_enrolled)
@@ -241,14 +258,19 @@ def test_stored_client_is_the_same_after_a_restart(tmp_path):
             storage.apply(action)
         storage.close()
         again = open_storage(directory, is_enrolled)
-        assert again.load() == SavedClient(answered, task, newest if is_enrolled else None, ("s",))
+        assert again.load() == SavedClient(
+            answered=answered,
+            pending=task,
+            newest=newest if is_enrolled else None,
+            masked_sessions=("s",),
+        )
         assert again.read_answer(answer.sha256) == b"update"
 
 
 def test_answer_to_a_step_leaves_the_update_of_the_round(tmp_path):
     storage = open_storage(tmp_path)
     update = hashlib.sha256(b"update").hexdigest()
-    answer = Answer(update, size=6, num_samples=5, metrics={})
+    answer = Answer(sha256=update, size=6, num_samples=5, metrics={})
     storage.add_answer(update, b"update", STATE)
     storage.apply(SaveRound(AnsweredRound(session="s", round=1, phase="federate", answer=answer)))
     storage.add_answer("5" * 64, b"step")
@@ -319,3 +341,18 @@ def test_link_in_the_state_directory_is_an_error_and_its_target_stays(tmp_path, 
         else:
             PlanTrials(state).start()
     assert target.read_text() == "precious"
+
+
+def test_names_of_all_masked_sessions_fit_into_the_progress_of_a_device():
+    session = "a" * 64
+    finished = FinishedRound(
+        session=session,
+        round=1,
+        phase="federate",
+        num_samples=10,
+        metrics={"loss": 0.5},
+        update="u",
+        client_state="s",
+        masked_sessions=(session,) * MAX_MASKED_SESSIONS,
+    )
+    assert decode_json(FinishedRound, encode_json(finished)) == finished

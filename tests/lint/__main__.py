@@ -15,6 +15,7 @@ RULES_OF_ALL: tuple[Callable[[Source], Iterator[Problem]], ...] = (names.check_v
 RULES_OF_THE_PRODUCT: tuple[Callable[[Source], Iterator[Problem]], ...] = (
     imports.check_packages,
     imports.check_machines,
+    imports.check_papers,
     imports.check_room_order,
     imports.check_heavy_imports,
     names.check_forbidden_words,

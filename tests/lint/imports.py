@@ -50,6 +50,9 @@ OUTSIDE_OF_MACHINES = {
     "time",
     "urllib",
 }
+PAPERS = "edgefl/algorithms/papers/"
+BASE_PAPER = "edgefl.algorithms.papers.fedavg"
+"""The only algorithm that others build on. A reader of one paper needs no other paper."""
 READS_FILES = {"edgefl/server/config_check.py"}
 """Runs before a federation starts, and looks at the model file."""
 FLATBUFFERS = "edgefl/plan/tflite.py"
@@ -84,6 +87,15 @@ def check_machines(source: Source) -> Iterator[Problem]:
             (".open", ".read_bytes", ".read_text", ".write_bytes", ".write_text")
         ):
             yield node.lineno, "opens a file; let the driver do this for an action"
+
+
+def check_papers(source: Source) -> Iterator[Problem]:
+    """Yield imports of one paper's algorithm by another one."""
+    if not source.path.startswith(PAPERS):
+        return
+    for line, name in _list_imports(ast.walk(source.tree)):
+        if name.startswith("edgefl.algorithms.papers.") and not name.startswith(BASE_PAPER):
+            yield line, f"imports {name}; move what both papers need to edgefl/algorithms"
 
 
 def check_room_order(source: Source) -> Iterator[Problem]:

@@ -69,6 +69,7 @@ ROOMS: Mapping[str, tuple[str, ...]] = {
         "training",
         "plan_trial",
         "plan_check",
+        "settings",
         "identity",
         "join",
         "telemetry",

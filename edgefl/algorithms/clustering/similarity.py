@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from edgefl.algorithms.clustering.hierarchical import Matrix, cosine_similarity
-from edgefl.algorithms.names import extract_layer
+from edgefl.algorithms.names import GLOBAL, extract_layer
+from edgefl.algorithms.server_optimizer import STATISTICS
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
 from edgefl.rng import derive_rng
-from edgefl.types import Array, Shard, Weights
+from edgefl.types import Array, Shard, Update, Weights
 
 
 def select_compared_weights(weights: Weights, layers: str = "") -> tuple[str, ...]:
@@ -58,6 +59,17 @@ def flatten_weights(weights: Weights, names: Sequence[str]) -> Array:
         names: the weights to join, in the order of the vector. At least one.
     """
     return np.concatenate([weights[name].ravel() for name in names])
+
+
+def select_statistics(weights: Weights) -> dict[str, Array]:
+    """Return the moving statistics among the weights, which have the names of Keras's batch norm."""
+    return {name: array for name, array in weights.items() if name.rpartition("/")[2] in STATISTICS}
+
+
+def flatten_delta(update: Update) -> Array:
+    """Return the delta without moving statistics as one vector, shape (d,), float32."""
+    delta = update.deltas[GLOBAL]
+    return flatten_weights(delta, sorted(delta.keys() - select_statistics(delta).keys()))
 
 
 def measure_layer_similarities(models: Sequence[Weights]) -> dict[str, Matrix]:

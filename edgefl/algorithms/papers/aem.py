@@ -32,6 +32,13 @@ from edgefl.algorithms.base import PHASE_FEDERATE, PHASE_PERSONALIZE, Algorithm
 from edgefl.algorithms.draws import drop_draws
 from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.mixtures.gate import split_gate_samples
+from edgefl.algorithms.model_choice import (
+    MAX_HELD_OUT_SHARE,
+    ModelChoiceOptions,
+    find_lowest_loss,
+    make_model_choice,
+    split_validation_rows,
+)
 from edgefl.algorithms.names import (
     EXPERT_PREFIX,
     FEDERATED_MODEL,
@@ -43,13 +50,6 @@ from edgefl.algorithms.names import (
 )
 from edgefl.algorithms.options import check_range, limit_experts
 from edgefl.algorithms.papers.fedavg import build_fedavg_objectives
-from edgefl.algorithms.papers.ifca import (
-    MAX_HELD_OUT_SHARE,
-    IfcaOptions,
-    find_lowest_loss,
-    ifca,
-    split_validation_rows,
-)
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner, evaluate, predict_label_log_p
@@ -142,7 +142,7 @@ def list_active_models(state: ServerState, patience: int) -> dict[int, Weights]:
 
 
 @dataclass(frozen=True)
-class AemOptions(IfcaOptions):
+class AemOptions(ModelChoiceOptions):
     """Options of IFCA, and of exploration, the local model and the gate.
 
     The defaults were chosen on the federations of `edgefl reproduce outcomes`. They are not the paper's
@@ -232,7 +232,7 @@ def aem(learner: Learner | None, options: AemOptions) -> Algorithm:
 
     Source: Isaksson et al., 2022, algorithms 1 to 4.
     """
-    base = ifca(learner, options)
+    base = make_model_choice(learner, options)
     local_hyper = {"learning_rate": options.local_learning_rate, "weight_decay": options.local_weight_decay}
     gate_hyper = {"learning_rate": options.gate_learning_rate, "weight_decay": options.gate_weight_decay}
 

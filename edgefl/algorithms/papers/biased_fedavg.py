@@ -16,7 +16,7 @@ from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import find_output_weights
 from edgefl.algorithms.papers.fedavg import FedAvgOptions, build_fedavg_objectives
-from edgefl.algorithms.papers.partial import make_partial_sharing
+from edgefl.algorithms.partial import make_partial_sharing
 from edgefl.config import suggest_nearest
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner

@@ -65,10 +65,10 @@ from edgefl.algorithms.clustering.hierarchical import (
     cut_into,
     find_most_similar_cluster,
 )
+from edgefl.algorithms.clustering.similarity import flatten_delta
 from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import GLOBAL
 from edgefl.algorithms.options import TrainingOptions, check_count, check_range
-from edgefl.algorithms.papers.fedap import flatten_delta
 from edgefl.algorithms.papers.fedavg import FedAvgOptions, build_fedavg_objectives, fedavg
 from edgefl.config import FederationConfig
 from edgefl.learner.base import Learner

@@ -18,7 +18,7 @@ from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import FEDERATED_MODEL, GLOBAL, RECEIVED_PREFIX, with_prefix
 from edgefl.algorithms.papers.fedavg import FedAvgOptions, build_fedavg_objectives, fedavg
-from edgefl.algorithms.papers.fedprox import add_proximal_term
+from edgefl.algorithms.proximal import add_proximal_term
 from edgefl.learner.base import Learner
 from edgefl.types import Broadcast, ClientState, Mixture, Peer, Shard, Update, Weights
 

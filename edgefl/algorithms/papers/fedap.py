@@ -42,12 +42,11 @@ from edgefl.algorithms.clustering.hierarchical import (
     euclidean_distance,
     find_nearest_cluster,
 )
-from edgefl.algorithms.clustering.similarity import flatten_weights
+from edgefl.algorithms.clustering.similarity import flatten_delta, select_statistics
 from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import FEDERATED_MODEL, GLOBAL, INITIAL
 from edgefl.algorithms.options import TrainingOptions, as_sgd_hyper, check_choice, extend_epochs
 from edgefl.algorithms.papers.fedavg import build_fedavg_objectives
-from edgefl.algorithms.server_optimizer import STATISTICS
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
@@ -68,11 +67,6 @@ def schedule_beta(t: int, start: float, end: float, decay_rounds: int) -> float:
         decay_rounds: length of the decay in rounds. With 0, beta is always `end`.
     """
     return start + (end - start) * min(t / decay_rounds, 1.0) if decay_rounds else end
-
-
-def select_statistics(weights: Weights) -> dict[str, Array]:
-    """Return the moving statistics among the weights, which have the names of Keras's batch norm."""
-    return {name: array for name, array in weights.items() if name.rpartition("/")[2] in STATISTICS}
 
 
 def cut_by_distance(
@@ -99,12 +93,6 @@ def cut_by_distance(
     return replace(
         clusters, similarity=cosine_similarity(vectors), centers=average_vectors(vectors, clusters.labels)
     )
-
-
-def flatten_delta(update: Update) -> Array:
-    """Return the delta without moving statistics as one vector, shape (d,), float32."""
-    delta = update.deltas[GLOBAL]
-    return flatten_weights(delta, sorted(delta.keys() - select_statistics(delta).keys()))
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import extract_layer
 from edgefl.algorithms.papers.fedavg import FedAvgOptions, build_fedavg_objectives
-from edgefl.algorithms.papers.partial import make_partial_sharing
+from edgefl.algorithms.partial import make_partial_sharing
 from edgefl.algorithms.server_optimizer import STATISTICS
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner

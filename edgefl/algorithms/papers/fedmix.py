@@ -66,7 +66,12 @@ from edgefl.algorithms.names import (
     strip_prefix,
 )
 from edgefl.algorithms.options import check_choice, check_count, check_range, limit_experts
-from edgefl.algorithms.server_optimizer import MAX_WEIGHT_RATE, check_optimizer, choose_server_rate
+from edgefl.algorithms.server_optimizer import (
+    MAX_WEIGHT_RATE,
+    WEIGHT_DISTANCE,
+    check_optimizer,
+    choose_server_rate,
+)
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError, DataError, StateError
 from edgefl.learner.base import Learner
@@ -107,8 +112,6 @@ It leaves e^-16 of the expert's share, in float and in int8.
 """
 
 
-WEIGHT_DISTANCE = 0.3
-"""How far the server optimizer must be able to move a weight: about the size of a layer's initial weights."""
 PHI_DISTANCE = 4.0
 """How far it must be able to move a logit of phi: e^4 to 1 is a responsibility of .98 to .02."""
 

@@ -41,8 +41,7 @@ from edgefl.algorithms.mixtures.expert_aggregation import (
 )
 from edgefl.algorithms.names import FEDERATED_MODEL, name_expert, name_experts, select_experts
 from edgefl.algorithms.options import check_choice, check_count, check_range, limit_experts
-from edgefl.algorithms.papers.fedmix import WEIGHT_DISTANCE
-from edgefl.algorithms.server_optimizer import MAX_WEIGHT_RATE, choose_server_rate
+from edgefl.algorithms.server_optimizer import MAX_WEIGHT_RATE, WEIGHT_DISTANCE, choose_server_rate
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner, iterate_batches, predict_label_log_p

@@ -24,7 +24,7 @@ from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import find_head_weights, find_last_layers
 from edgefl.algorithms.papers.fedavg import FedAvgOptions, build_fedavg_objectives
-from edgefl.algorithms.papers.partial import make_partial_sharing
+from edgefl.algorithms.partial import make_partial_sharing
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
 from edgefl.types import Weights

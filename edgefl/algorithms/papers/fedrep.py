@@ -30,8 +30,7 @@ from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import GLOBAL, extract_layer, find_head_weights
 from edgefl.algorithms.options import as_sgd_hyper, check_count
 from edgefl.algorithms.papers.fedavg import FedAvgOptions, build_fedavg_objectives
-from edgefl.algorithms.papers.lg_fedavg import select_local_weights
-from edgefl.algorithms.papers.partial import START_MODEL, make_partial_sharing
+from edgefl.algorithms.partial import START_MODEL, make_partial_sharing, select_local_weights
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
 from edgefl.types import Broadcast, ClientState, Mixture, Shard, Update, Weights

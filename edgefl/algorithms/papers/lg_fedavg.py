@@ -14,44 +14,13 @@ from typing import TYPE_CHECKING
 
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.entry import Entry
-from edgefl.algorithms.names import extract_layer
 from edgefl.algorithms.papers.fedavg import FedAvgOptions, build_fedavg_objectives
-from edgefl.algorithms.papers.partial import make_partial_sharing
-from edgefl.algorithms.update_sanitization import split_comma_list
-from edgefl.config import suggest_nearest
-from edgefl.errors import ConfigError
+from edgefl.algorithms.partial import make_partial_sharing, select_local_weights
 from edgefl.learner.base import Learner
-from edgefl.types import Weights
 
 if TYPE_CHECKING:
     from edgefl.compiler.network import Network
     from edgefl.compiler.objective import Objective
-
-
-def select_local_weights(weights: Weights, layers: str, option: str = "local_layers") -> list[str]:
-    """Return the names of the weights in these layers.
-
-    Args:
-        weights: the weights of the model, in the plan's order.
-        layers: layers or prefixes of layers, separated by commas. Empty selects the first layer.
-        option: name of the option that holds the layers, for the error.
-
-    Raises:
-        ConfigError: an entry is not a layer of the model.
-    """
-    chosen = split_comma_list(layers) or (extract_layer(next(iter(weights))),)
-    for layer in chosen:
-        if not any(_is_in_layer(name, layer) for name in weights):
-            model_layers = list(dict.fromkeys(extract_layer(name) for name in weights))
-            raise ConfigError(
-                f"{option} has {layer!r}, which is no layer of the model; "
-                f"{suggest_nearest(layer, model_layers)}"
-            )
-    return [name for name in weights if any(_is_in_layer(name, layer) for layer in chosen)]
-
-
-def _is_in_layer(name: str, layer: str) -> bool:
-    return name.startswith(f"{layer}/")
 
 
 @dataclass(frozen=True)

@@ -7,76 +7,25 @@ Source: the baseline of Guo et al., PFL-MoE: Personalized Federated Learning Bas
 arXiv:1910.10252.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.entry import Entry
+from edgefl.algorithms.fine_tuning import FineTuningOptions
 from edgefl.algorithms.names import FEDERATED_MODEL, GLOBAL
-from edgefl.algorithms.options import check_count, extend_epochs
-from edgefl.algorithms.papers.fedavg import FedAvgOptions, build_fedavg_objectives, fedavg
+from edgefl.algorithms.papers.fedavg import build_fedavg_objectives, fedavg
 from edgefl.learner.base import Learner
 from edgefl.types import Broadcast, ClientState, Mixture, Peer, Shard
 
 if TYPE_CHECKING:
     from edgefl.compiler.network import Network
     from edgefl.compiler.objective import Objective
-    from edgefl.compiler.optimizer import Optimizer
 
 
-@dataclass(frozen=True)
-class PflFtOptions(FedAvgOptions):
-    """Options of FedAvg, and of the personal training after the rounds.
-
-    Raises:
-        ConfigError: adapt_batch_size is below 1, or as in `FedAvgOptions`.
-
-    Attributes:
-        adapt_epochs: epochs of the personal training.
-        least_steps: minimum number of steps of the personal training. A client with few samples trains more
-            epochs. 0: no minimum.
-        adapt_learning_rate: step size of the personal training's SGD.
-        adapt_momentum: momentum of the personal training's SGD.
-        adapt_weight_decay: decoupled weight decay of the personal training's SGD.
-        adapt_batch_size: samples in a batch of the personal training, fixed when the plan is built.
-    """
-
-    adapt_epochs: int = 10
-    least_steps: int = 200
-    adapt_learning_rate: float = 0.001
-    adapt_momentum: float = 0.9
-    adapt_weight_decay: float = 5e-4
-    adapt_batch_size: int = 64
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count("adapt_batch_size", self.adapt_batch_size)
-
-    @property
-    def adapt_hyper(self) -> dict[str, float]:
-        """The hyperparameters of the personal training."""
-        return {
-            "learning_rate": self.adapt_learning_rate,
-            "momentum": self.adapt_momentum,
-            "weight_decay": self.adapt_weight_decay,
-        }
-
-    def count_epochs(self, samples: int) -> int:
-        """Return the epochs of the personal training on this number of samples."""
-        return extend_epochs(self.adapt_epochs, self.least_steps, samples, self.adapt_batch_size)
-
-    def make_adapt_optimizer(self) -> "Optimizer":
-        """Return the optimizer of the personal training for the plan. Imports TensorFlow."""
-        from edgefl.compiler.optimizer import sgd
-
-        return sgd(
-            self.adapt_learning_rate, momentum=self.adapt_momentum, weight_decay=self.adapt_weight_decay
-        )
-
-
-def pfl_ft(learner: Learner | None, options: PflFtOptions) -> Algorithm:
+def pfl_ft(learner: Learner | None, options: FineTuningOptions) -> Algorithm:
     """Return FedAvg whose mixture is the global model after fine-tuning on the client's data.
 
     Args:
@@ -108,7 +57,7 @@ def pfl_ft(learner: Learner | None, options: PflFtOptions) -> Algorithm:
     return replace(fedavg(learner, options), name="pfl-ft", personalize=personalize)
 
 
-def build_pfl_ft_objectives(network: "Network", options: PflFtOptions) -> tuple["Objective", ...]:
+def build_pfl_ft_objectives(network: "Network", options: FineTuningOptions) -> tuple["Objective", ...]:
     """Return the objectives of FedAvg, and `train_all` with the settings of the fine-tuning.
 
     Args:
@@ -125,7 +74,11 @@ def build_pfl_ft_objectives(network: "Network", options: PflFtOptions) -> tuple[
     )
 
 
-_SOURCE = "Guo et al., PFL-MoE, arXiv:2012.15589"
 ENTRIES = {
-    "pfl-ft": Entry(options=PflFtOptions, factory=pfl_ft, objectives=build_pfl_ft_objectives, source=_SOURCE)
+    "pfl-ft": Entry(
+        options=FineTuningOptions,
+        factory=pfl_ft,
+        objectives=build_pfl_ft_objectives,
+        source="Guo et al., PFL-MoE, arXiv:2012.15589",
+    )
 }

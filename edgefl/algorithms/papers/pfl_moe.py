@@ -23,13 +23,13 @@ import numpy as np
 
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.entry import Entry
+from edgefl.algorithms.fine_tuning import FineTuningOptions
 from edgefl.algorithms.mixtures.gate import split_gate_samples
 from edgefl.algorithms.mixtures.gate_utilization import compute_global_share
+from edgefl.algorithms.model_choice import MAX_HELD_OUT_SHARE
 from edgefl.algorithms.names import FEDERATED_MODEL, GLOBAL, prefix_specs, strip_prefix, with_prefix
 from edgefl.algorithms.options import check_choice, check_range, extend_epochs
 from edgefl.algorithms.papers.fedavg import build_fedavg_objectives, fedavg
-from edgefl.algorithms.papers.ifca import MAX_HELD_OUT_SHARE
-from edgefl.algorithms.papers.pfl_ft import PflFtOptions
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import TensorSpec
 from edgefl.types import Array, Broadcast, ClientState, Mixture, Peer, Shard, Weights
@@ -54,11 +54,11 @@ ADAPTED = "adapted"
 
 
 @dataclass(frozen=True)
-class PflMoeOptions(PflFtOptions):
+class PflMoeOptions(FineTuningOptions):
     """Options of PFL-FT, whose personal training trains only the classifier here, and of the gate.
 
     Raises:
-        ConfigError: gate_optimizer is unknown, or as in `PflFtOptions`.
+        ConfigError: gate_optimizer is unknown, or as in `FineTuningOptions`.
 
     Attributes:
         gate_epochs: epochs of the gate's training. With alternate, the gate trains as many epochs as the

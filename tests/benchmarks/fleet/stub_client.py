@@ -9,7 +9,6 @@ files, so a process runs at most 180 clients.
 
 import json
 import multiprocessing
-import random
 import signal
 import sys
 import threading
@@ -25,7 +24,7 @@ from zlib import crc32
 
 import numpy as np
 
-from devices.driver import ClientDriver, Work
+from devices.driver import ClientDriver, Work, draw_pause_factor
 from devices.join import join_federation
 from edgefl.algorithms import PHASE_PERSONALIZE
 from edgefl.client_machine.events import (
@@ -123,7 +122,7 @@ class Client:
             )
         link = joined.link
         try:
-            settings = ClientSettings(draw_factor=lambda: random.uniform(1.4, 1.8))
+            settings = ClientSettings(draw_factor=draw_pause_factor)
             driver = ClientDriver(
                 machine=ClientMachine(joined.topics, joined.status, settings, SavedClient()),
                 link=link,
@@ -179,10 +178,6 @@ class Client:
                 self._answered += 1
             case PublishMetrics():
                 self._accepted += 1
-
-    def find_field_figures(self) -> Mapping[str, float]:
-        """Return no figures."""
-        return {}
 
     def _deltas(self, task: Task, spec: PlanSpec) -> Mapping[str, Mapping[str, Array]]:
         # No two updates have the same bytes

@@ -77,36 +77,29 @@ class CallGraph:
     """The calls that happen below one function.
 
     Attributes:
-        calls: whether a call receives the followed argument, by caller and callee.
+        calls: the callees of each function, in the order of their first calls.
         root: the root function, after it has run.
     """
 
-    calls: dict[Function, dict[Function, bool]] = field(default_factory=dict)
+    calls: dict[Function, dict[Function, None]] = field(default_factory=dict)
     root: Function | None = None
 
-    def observe(self, function: Callable[..., Any], position: int | None = None) -> Callable[..., Any]:
+    def observe(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function with a recorder around it, for the thread that calls it.
 
         Args:
             function: the root.
-            position: index of the argument to follow. None follows no argument.
         """
         root = self.root = find_function(function.__code__)
         assert root is not None, "only a function of the project is a root"
 
         @wraps(function)
         def observed(*arguments: Any) -> Any:
-            followed = None if position is None else arguments[position]
-
             def record(frame: FrameType, event: str, _: Any) -> None:
                 callee = find_function(frame.f_code) if event == "call" else None
                 if callee is None or callee == root or (caller := _find_caller(frame)) is None:
                     return
-                count = frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount
-                names = frame.f_code.co_varnames[:count]
-                passed = followed is not None and any(frame.f_locals.get(name) is followed for name in names)
-                edges = self.calls.setdefault(caller, {})
-                edges[callee] = edges.get(callee, False) or passed
+                self.calls.setdefault(caller, {})[callee] = None
 
             sys.setprofile(record)
             try:
@@ -116,14 +109,10 @@ class CallGraph:
 
         return observed
 
-    def compute_path(self, *, of_argument: bool = False) -> CallPath:
-        """Return the figures of all calls, or only of calls that receive the followed argument."""
+    def compute_path(self) -> CallPath:
+        """Return the figures of all calls."""
         assert self.root is not None, "nothing was observed"
-        chosen = {
-            caller: [callee for callee, passed in edges.items() if passed or not of_argument]
-            for caller, edges in self.calls.items()
-        }
-        return compute_call_path(chosen, self.root)
+        return compute_call_path(self.calls, self.root)
 
 
 def _find_caller(frame: FrameType) -> Function | None:

@@ -13,7 +13,8 @@ from unittest.mock import patch
 import numpy as np
 
 from devices.driver import Work
-from devices.service import DeviceSettings, run_device
+from devices.service import run_device
+from devices.settings import DeviceSettings
 from devices.worker import DeviceWorker
 from edgefl.algorithms import make_algorithm
 from edgefl.client.runner import WorkItem
@@ -108,7 +109,9 @@ def observe_federation(
     ):
         url = f"mqtt://127.0.0.1:{port}"
         data = DataSource(str(directory / "samples.npz"))
-        settings = DeviceSettings(url, CLIENT, data, directory / CLIENT, wait_s=WAIT_S, export=False)
+        settings = DeviceSettings(
+            broker=url, client_id=CLIENT, data=data, state=directory / CLIENT, wait_s=WAIT_S, export=False
+        )
         aggregator = threading.Thread(target=run_aggregator, args=(url,), daemon=True)
         aggregator.start()
         run_device(settings)

@@ -1,7 +1,10 @@
 """A client machine whose driver is the test."""
 
+from collections import deque
+
 from edgefl.client_machine.events import (
     Answer,
+    AnsweredRound,
     CacheRead,
     OpenPlan,
     PlanOpened,
@@ -9,6 +12,7 @@ from edgefl.client_machine.events import (
     SavedClient,
     Train,
     Trained,
+    WriteClientLog,
 )
 from edgefl.client_machine.machine import ClientMachine, ClientSettings
 from edgefl.server.events import Publish
@@ -18,7 +22,7 @@ from edgefl.wire.topics import FederationTopics
 TOPICS = FederationTopics("f")
 PLAN = "a" * 64
 MODEL = "b" * 64
-STATUS = Status("pi-1", "boot", True, 5.0, 10, "0", 0.0)
+STATUS = Status(client_id="pi-1", boot_id="boot", online=True, born=5.0, num_samples=10, version="0", ts=0.0)
 
 
 def make_task(number, phase="federate", **changes):
@@ -61,30 +65,40 @@ def make_answer(digit, num_samples=10, metrics=None):
     return Answer(sha256=digit * 64, size=5, num_samples=num_samples, metrics=metrics or {"loss": 0.5})
 
 
-class TestDriver:
+def make_answered(number=1, phase="federate", digit="1"):
+    return AnsweredRound(session="s1", round=number, phase=phase, answer=make_answer(digit))
+
+
+def list_lines(actions):
+    return [action.line for action in actions if isinstance(action, WriteClientLog)]
+
+
+class MachineHarness:
     """Carries out what needs no decision: finds all blobs and opens all plans.
 
     Attributes:
         machine: the client machine.
-        actions: all actions so far, except those.
+        actions: all actions so far, except `ReadCache` and `OpenPlan`.
     """
 
-    __test__ = False
-
     def __init__(self, saved=None, status=STATUS, **settings):
-        self.machine = ClientMachine(TOPICS, status, ClientSettings(**settings), saved or SavedClient())
+        self.machine = ClientMachine(
+            topics=TOPICS, status=status, settings=ClientSettings(**settings), saved=saved or SavedClient()
+        )
         self.actions = []
         self.now = 0.0
         self.execute(self.machine.start(self.now))
 
     def execute(self, actions):
-        for action in actions:
-            match action:
+        waiting = deque(actions)
+        while waiting:
+            match waiting.popleft():
                 case ReadCache(digests):
-                    self.handle(CacheRead({sha256: sha256[:1].encode() for sha256 in digests}))
+                    blobs = CacheRead(digests, {sha256: sha256[:1].encode() for sha256 in digests})
+                    waiting.extend(self.machine.handle(blobs, self.now))
                 case OpenPlan(sha256):
-                    self.handle(PlanOpened(sha256, 1000))
-                case _:
+                    waiting.extend(self.machine.handle(PlanOpened(sha256, 1000), self.now))
+                case action:
                     self.actions.append(action)
 
     def handle(self, *events):
@@ -112,4 +126,12 @@ class TestDriver:
     def make_receipt(self, outcome="ok", missing=(), reason=""):
         """Return a receipt for the last announcement."""
         begin = self.list_messages(Begin)[-1]
-        return Receipt(begin.round, begin.sha256, outcome, missing, reason, begin.nonce, 0.0)
+        return Receipt(
+            round=begin.round,
+            sha256=begin.sha256,
+            outcome=outcome,
+            missing=missing,
+            reason=reason,
+            nonce=begin.nonce,
+            ts=0.0,
+        )

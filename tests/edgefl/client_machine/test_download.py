@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.client_machine.download import BLOB_REQUEST_TIMEOUT_S, UNCOUNTED_BYTES, Download
+from edgefl.client_machine.download import FIRST_REQUEST_TIMEOUT_S, MAX_QOS_0_BYTES, Download
 from edgefl.errors import WireError
 from edgefl.wire.chunks import count_chunks, slice_chunk
 from edgefl.wire.messages import Manifest
@@ -29,7 +29,9 @@ def make_manifest(content=CONTENT, retained=False, **changes):
 
 
 def make_download(limit=10_000, cached=None):
-    return Download({SHA256: limit}, 0.0, lambda: 1.5, cached or {})
+    download = Download({SHA256: limit}, lambda: 1.5)
+    download.begin(cached or {}, 0.0)
+    return download
 
 
 def add(download, index, now=0.0):
@@ -51,7 +53,7 @@ def test_blob_is_assembled_in_any_order(order, retained):
 
 def test_missing_chunks_are_requested_after_pauses_that_grow():
     download = make_download()
-    assert download.get_timer() == BLOB_REQUEST_TIMEOUT_S
+    assert download.get_timer() == FIRST_REQUEST_TIMEOUT_S
     [want] = download.handle_timer(2.0)
     assert (want.sha256, want.missing) == (SHA256, ()), "the manifest too"
     assert download.get_timer() == 2.0 + 3.0
@@ -89,6 +91,26 @@ def test_blob_that_is_too_large_is_refused_and_early_chunks_are_limited():
         download.add_manifest(make_manifest(), 0.0)
 
 
+def test_blob_from_before_is_not_downloaded():
+    download = Download({SHA256: 10_000, "f" * 64: 10_000}, lambda: 1.5)
+    assert not download.is_complete and download.get_timer() == float("inf"), "the cache is not read yet"
+    download.begin({"f" * 64: b"cached"}, 5.0)
+    assert download.missing == (SHA256,) and download.get_timer() == 5.0 + FIRST_REQUEST_TIMEOUT_S
+    download.add_manifest(make_manifest(), 5.0)
+    for index in range(3):
+        add(download, index)
+    assert download.is_complete and download.blobs == {"f" * 64: b"cached", SHA256: CONTENT}
+    assert make_download(cached={SHA256: CONTENT}).is_complete
+
+
+def test_early_chunk_that_does_not_fit_is_left_out():
+    download = make_download()
+    download.add_chunk(SHA256, 7, b"x", 0.0)
+    add(download, 0)
+    [want] = download.add_manifest(make_manifest(), 0.0)
+    assert want.missing == ((1, 3),)
+
+
 def test_other_blobs_are_ignored():
     download = make_download()
     assert download.add_manifest(make_manifest(b"other"), 0.0) == []
@@ -97,4 +119,4 @@ def test_other_blobs_are_ignored():
 
 
 def test_broker_counts_messages_only_for_large_blobs():
-    assert [make_download(limit).qos for limit in (UNCOUNTED_BYTES, UNCOUNTED_BYTES + 1)] == [0, 1]
+    assert [make_download(limit).qos for limit in (MAX_QOS_0_BYTES, MAX_QOS_0_BYTES + 1)] == [0, 1]

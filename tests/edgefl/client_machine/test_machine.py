@@ -6,53 +6,53 @@ import pytest
 
 from edgefl.client_machine.duplicate_id import DuplicateIdError
 from edgefl.client_machine.events import (
-    AnsweredRound,
     AvailabilityChanged,
-    BeginAttempt,
+    CacheRead,
     ClaimReceived,
     EndParticipation,
     ForgetPendingTask,
-    PackageMissing,
     PlanRefused,
     PublishMetrics,
     ReceiptReceived,
     SameIdStatusReceived,
     SavedClient,
-    SaveMaskedSession,
     SaveOrder,
     SavePendingTask,
     SaveRound,
     StateReceived,
-    StepAnswered,
     StopClient,
     Subscribe,
     TaskReceived,
     Train,
     TrainingFailed,
-    WriteClientLog,
+    Unsubscribe,
 )
 from edgefl.client_machine.machine import (
     DRAIN_PERIOD_S,
-    FIRST_RETRY_S,
-    NO_ANSWER,
     STATUS_TIMEOUT_S,
     UNCHECKED_REASON,
+    ClientMachine,
+    ClientSettings,
 )
-from edgefl.client_machine.order import MASKED_ONLY_REASON, SharingRules
+from edgefl.client_machine.refusals import FIRST_RETRY_S
 from edgefl.errors import LinkError
 from edgefl.server.divergence import Divergence, FederationDivergedError, encode_divergence
 from edgefl.server.events import LinkRestored, Publish, TimePassed
-from edgefl.wire.masked import MASKED_CODEC, make_step_nonce
-from edgefl.wire.messages import Begin, Claim, Receipt, Status
-from tests.edgefl.client_machine.machines import PLAN, STATUS, TestDriver, make_answer, make_state, make_task
-
-
-def list_lines(actions):
-    return [action.line for action in actions if isinstance(action, WriteClientLog)]
+from edgefl.wire.messages import Begin, Claim, Status
+from tests.edgefl.client_machine.machines import (
+    PLAN,
+    STATUS,
+    TOPICS,
+    MachineHarness,
+    list_lines,
+    make_answered,
+    make_state,
+    make_task,
+)
 
 
 def test_client_subscribes_to_its_tasks_before_it_publishes_its_status():
-    first, status, last, line = TestDriver().actions
+    first, status, last, line = MachineHarness().actions
     assert isinstance(first, Subscribe) and isinstance(last, Subscribe)
     assert [name.rpartition("/")[2] for name in first.filters] == ["claim", "task", "receipt", "state"]
     assert status.is_retained and status.message == STATUS
@@ -61,22 +61,22 @@ def test_client_subscribes_to_its_tasks_before_it_publishes_its_status():
 
 
 def test_answer_is_stored_before_it_is_announced_and_forgotten_after_its_receipt():
-    driver = TestDriver()
+    driver = MachineHarness()
     driver.handle(TaskReceived(make_task(1)))
     [train] = driver.list(Train)
     assert (train.task, train.models) == (make_task(1), {"global": b"b"})
     stored, announced = driver.train("1")
-    assert stored == SaveRound(AnsweredRound("s1", 1, "federate", make_answer("1")))
+    assert stored == SaveRound(make_answered())
     assert (announced.message.sha256, announced.message.nonce) == ("1" * 64, "nonce1federate")
     assert announced.receiver == "pi-1", "an announcement is signed"
     forgotten, line, metrics = driver.handle(ReceiptReceived(driver.make_receipt()))
     assert (forgotten, metrics) == (ForgetPendingTask(), PublishMetrics(1, {"loss": 0.5}))
     assert line.line == "round 1 federate: loss 0.5"
-    assert driver.machine.uploading == ""
+    assert driver.machine.uploading_sha256 == ""
 
 
 def test_client_in_training_answers_claims_pauses_and_newer_tasks():
-    driver = TestDriver()
+    driver = MachineHarness()
     driver.handle(TaskReceived(make_task(1)))
     [answer] = driver.handle(ClaimReceived(Claim("another boot", 0.0)))
     assert answer.message == STATUS
@@ -95,7 +95,7 @@ def test_client_in_training_answers_claims_pauses_and_newer_tasks():
 
 
 def test_late_answer_is_announced_before_the_newer_task_is_trained():
-    driver = TestDriver()
+    driver = MachineHarness()
     driver.handle(TaskReceived(make_task(1, max_staleness=1)))
     assert driver.list(SavePendingTask)[-1].task.round == 1
     driver.handle(TaskReceived(make_task(2, max_staleness=1)))
@@ -109,8 +109,8 @@ def test_late_answer_is_announced_before_the_newer_task_is_trained():
 
 def test_restarted_client_sends_a_late_answer_and_does_not_train_again():
     task = make_task(1, max_staleness=1)
-    saved = SavedClient(AnsweredRound("s1", 1, "federate", make_answer("1")), pending=task)
-    driver = TestDriver(saved)
+    saved = SavedClient(make_answered(), pending=task)
+    driver = MachineHarness(saved)
     driver.handle(TaskReceived(make_task(2, max_staleness=1)))
     assert driver.list_messages(Begin)[-1].round == 1
     assert not driver.list(Train)
@@ -120,17 +120,15 @@ def test_restarted_client_sends_a_late_answer_and_does_not_train_again():
 
 @pytest.mark.parametrize("newer", [make_task(3, max_staleness=1), make_task(2, "personalize")])
 def test_answer_that_is_too_late_is_not_sent(newer):
-    saved = SavedClient(
-        AnsweredRound("s1", 1, "federate", make_answer("1")), pending=make_task(1, max_staleness=1)
-    )
-    driver = TestDriver(saved)
+    saved = SavedClient(make_answered(), pending=make_task(1, max_staleness=1))
+    driver = MachineHarness(saved)
     driver.handle(TaskReceived(newer))
     assert not driver.list_messages(Begin)
     assert driver.list(Train)[-1].task == newer
 
 
 def test_repeated_task_gets_the_stored_answer():
-    driver = TestDriver()
+    driver = MachineHarness()
     driver.handle(TaskReceived(make_task(1)))
     driver.train("1")
     driver.handle(ReceiptReceived(driver.make_receipt()))
@@ -138,38 +136,72 @@ def test_repeated_task_gets_the_stored_answer():
     driver.handle(TaskReceived(make_task(1)))
     assert len(driver.list_messages(Begin)) == before + 1
     assert len(driver.list(Train)) == 1
-    restarted = TestDriver(SavedClient(AnsweredRound("s1", 1, "federate", make_answer("1"))))
+    restarted = MachineHarness(SavedClient(make_answered()))
     restarted.handle(TaskReceived(make_task(1)))
     assert restarted.list_messages(Begin)[-1].sha256 == "1" * 64
 
 
 def test_paused_client_takes_up_a_task_only_in_the_drain_period():
-    driver = TestDriver()
+    driver = MachineHarness()
     driver.handle(AvailabilityChanged("operator"))
     driver.now = DRAIN_PERIOD_S - 0.1
     driver.handle(TaskReceived(make_task(1)))
     assert driver.list(Train)
-    driver = TestDriver()
+    driver = MachineHarness()
     driver.handle(AvailabilityChanged("operator"))
     driver.now = DRAIN_PERIOD_S
     driver.handle(TaskReceived(make_task(1)))
     assert not driver.list(Train)
     driver.handle(AvailabilityChanged(""))
     assert driver.list(Train), "the task still waits when the pause ends"
-    paused = TestDriver(status=replace(STATUS, paused="operator"))
+    paused = MachineHarness(status=replace(STATUS, paused="operator"))
     paused.handle(TaskReceived(make_task(1)))
     assert not paused.list(Train), "no task was sent before a pause that began before the start"
 
 
+def test_task_that_waited_for_a_training_survives_a_pause():
+    """The aggregator sent it before it received the pause, and waits for its answer."""
+    driver = MachineHarness()
+    driver.handle(TaskReceived(make_task(1)))
+    driver.now = 180.0
+    driver.handle(TaskReceived(make_task(2)))
+    driver.now = 300.0
+    driver.handle(AvailabilityChanged("operator"))
+    driver.now = 600.0
+    driver.train("1")
+    assert driver.list(Train)[-1].task.round == 2
+
+
+def test_check_of_a_plan_ends_with_the_federation():
+    """The aggregator withdraws the plan, so a client that waits for it would wait for ever."""
+    machine = ClientMachine(
+        topics=TOPICS, status=STATUS, settings=ClientSettings(is_checked=False), saved=SavedClient()
+    )
+    machine.handle(StateReceived(make_state("personalize")), 0.0)
+    machine.handle(CacheRead((PLAN,), {}), 0.0)
+    actions = machine.handle(StateReceived(make_state("done")), 1.0)
+    assert [type(action) for action in actions[:2]] == [Unsubscribe, EndParticipation]
+
+
+def test_check_of_a_later_plan_does_not_end_because_of_an_earlier_task():
+    driver = MachineHarness()
+    driver.handle(TaskReceived(make_task(1)))
+    driver.handle(PlanRefused(PLAN, "it names code"))
+    driver.machine.handle(StateReceived(make_state(plan="c" * 64, session="s2", started=2)), 1.0)
+    assert driver.machine.get_timer() < float("inf")
+    driver.execute(driver.machine.handle(CacheRead(("c" * 64,), {"c" * 64: b"plan"}), 1.0))
+    assert driver.status.paused == ""
+
+
 def test_unchecked_client_is_paused_until_a_plan_fits_its_data():
-    driver = TestDriver(is_checked=False)
+    driver = MachineHarness(is_checked=False)
     assert driver.status.paused == UNCHECKED_REASON
     driver.handle(StateReceived(make_state("joining", round=0)))
     assert driver.status.paused == ""
 
 
 def test_refused_plan_pauses_until_another_plan():
-    driver = TestDriver()
+    driver = MachineHarness()
     driver.handle(PlanRefused(PLAN, "it names code"))
     assert driver.status.paused == "refuses the plan: it names code"
     driver.handle(TaskReceived(make_task(1)))
@@ -181,7 +213,7 @@ def test_refused_plan_pauses_until_another_plan():
 
 
 def test_refused_task_pauses_twice_as_long_each_time_until_a_task_succeeds():
-    driver = TestDriver()
+    driver = MachineHarness()
     for number, pause in enumerate((FIRST_RETRY_S, 2 * FIRST_RETRY_S, 4 * FIRST_RETRY_S), 1):
         driver.handle(TaskReceived(make_task(number)))
         lines = list_lines(driver.handle(TrainingFailed(make_task(number), "its loss is nan", True)))
@@ -202,7 +234,7 @@ def test_refused_task_pauses_twice_as_long_each_time_until_a_task_succeeds():
 
 
 def test_last_failure_is_known_at_the_end():
-    driver = TestDriver()
+    driver = MachineHarness()
     driver.handle(StateReceived(make_state()), TaskReceived(make_task(1, "personalize")))
     driver.handle(TrainingFailed(make_task(1, "personalize"), "its models do not fit"))
     driver.handle(StateReceived(make_state("done")))
@@ -210,17 +242,17 @@ def test_last_failure_is_known_at_the_end():
 
 
 def test_end_of_a_session_that_the_client_never_saw_is_not_its_end():
-    driver = TestDriver()
+    driver = MachineHarness()
     driver.handle(StateReceived(make_state("done")))
     assert not driver.list(EndParticipation)
-    answered = AnsweredRound("s1", 3, "personalize", make_answer("1"))
-    driver = TestDriver(SavedClient(answered))
+    answered = make_answered(3, "personalize")
+    driver = MachineHarness(SavedClient(answered))
     driver.handle(StateReceived(make_state("done")))
     assert driver.list(EndParticipation) == [EndParticipation("s1", "")]
 
 
 def test_end_while_the_client_trains_is_handled_after_the_training():
-    driver = TestDriver()
+    driver = MachineHarness()
     driver.handle(StateReceived(make_state()), TaskReceived(make_task(1)))
     assert not driver.handle(StateReceived(make_state("done")))
     *_, end = driver.train("1")
@@ -229,7 +261,7 @@ def test_end_while_the_client_trains_is_handled_after_the_training():
 
 
 def test_stopped_and_diverged_aggregators():
-    driver = TestDriver()
+    driver = MachineHarness()
     driver.handle(StateReceived(make_state()))
     gone = driver.handle(StateReceived(make_state("stopped")))
     assert "the aggregator has stopped" in list_lines(gone)[0]
@@ -242,13 +274,13 @@ def test_stopped_and_diverged_aggregators():
 
 
 def test_client_waits_for_a_federation_for_a_limited_time():
-    driver = TestDriver(wait_s=10.0)
+    driver = MachineHarness(wait_s=10.0)
     assert driver.machine.get_timer() == 10.0
     driver.now = 10.0
     driver.handle(TimePassed())
     [stop] = driver.list(StopClient)
     assert isinstance(stop.error, LinkError) and "did not run within 10 s" in str(stop.error)
-    driver = TestDriver(wait_s=10.0)
+    driver = MachineHarness(wait_s=10.0)
     driver.handle(StateReceived(make_state()))
     driver.now = 10.0
     driver.handle(TimePassed())
@@ -256,18 +288,18 @@ def test_client_waits_for_a_federation_for_a_limited_time():
 
 
 def test_status_that_the_broker_does_not_deliver_is_logged_once():
-    driver = TestDriver(broker="mqtt://lab")
+    driver = MachineHarness(broker="mqtt://lab")
     driver.now = STATUS_TIMEOUT_S
     lines = list_lines(driver.handle(TimePassed(), TimePassed()))
     assert len(lines) == 1 and "edgefl doctor --broker mqtt://lab" in lines[0] and "access list" in lines[0]
-    driver = TestDriver()
+    driver = MachineHarness()
     driver.handle(SameIdStatusReceived(STATUS))
     driver.now = STATUS_TIMEOUT_S
     assert not driver.handle(TimePassed())
 
 
 def test_status_is_published_again_after_a_reconnect_and_after_a_will():
-    driver = TestDriver()
+    driver = MachineHarness()
     will = replace(STATUS, online=False)
     for event in (
         LinkRestored(),
@@ -280,7 +312,7 @@ def test_status_is_published_again_after_a_reconnect_and_after_a_will():
 
 
 def test_client_that_started_later_yields_its_id():
-    driver = TestDriver()
+    driver = MachineHarness()
     [answer] = driver.handle(SameIdStatusReceived(replace(STATUS, boot_id="later", born=6.0)))
     assert isinstance(answer, Publish)
     [stop] = driver.handle(SameIdStatusReceived(replace(STATUS, boot_id="earlier", born=4.0)))
@@ -288,7 +320,7 @@ def test_client_that_started_later_yields_its_id():
 
 
 def test_rejected_answer_is_logged_and_its_task_is_closed():
-    driver = TestDriver()
+    driver = MachineHarness()
     driver.handle(TaskReceived(make_task(1)))
     driver.train("1")
     actions = driver.handle(ReceiptReceived(driver.make_receipt("rejected", reason="too large")))
@@ -305,72 +337,17 @@ def test_rejected_answer_is_logged_and_its_task_is_closed():
     ],
 )
 def test_malformed_digest_is_refused_and_the_next_task_is_taken_up(changes, reason):
-    driver = TestDriver()
+    driver = MachineHarness()
     driver.handle(TaskReceived(make_task(1, **changes)))
     assert reason in driver.status.paused
     driver.handle(TaskReceived(make_task(2)))
     assert driver.list(Train)[-1].task.round == 2
 
 
-# Masked rounds
-
-
-def make_masked_task(step="federate", number=1, attempt="e"):
-    models = {"global": "b" * 64} if step == "federate" else {"request": "c" * 64}
-    nonce = make_step_nonce(attempt, step)
-    return make_task(number, step, codec=MASKED_CODEC, models=models, nonce=nonce)
-
-
-def test_plain_task_is_refused_in_a_session_that_was_masked():
-    driver = TestDriver(SavedClient(masked_sessions=("s1",)))
-    driver.handle(TaskReceived(make_task(1)))
-    assert not driver.list(Train)
-    assert "asks for an update that is not masked" in driver.status.paused
-    driver.handle(TaskReceived(make_task(1, session="s2", started=2)))
-    assert driver.list(Train), "another session may be unmasked"
-
-
-def test_masked_only_client_pauses_in_an_unmasked_federation():
-    driver = TestDriver(sharing=SharingRules(masked_only=True))
-    driver.handle(TaskReceived(make_task(1)))
-    assert not driver.list(Train)
-    assert driver.status.paused == MASKED_ONLY_REASON
-
-
-def test_session_is_stored_as_masked_before_an_attempt_begins():
-    driver = TestDriver()
-    driver.handle(TaskReceived(make_masked_task()))
-    stored, masked, begun = driver.train("1")
-    assert isinstance(stored, SaveRound)
-    assert masked == SaveMaskedSession("s1")
-    assert isinstance(begun, BeginAttempt) and not driver.list_messages(Begin)
-    driver.handle(StepAnswered(make_masked_task(), "d" * 64, 7))
-    begin = driver.list_messages(Begin)[-1]
-    assert (begin.sha256, begin.size, begin.metrics, begin.num_samples) == ("d" * 64, 7, {}, 10)
-
-
-def test_missing_package_pauses_the_client():
-    driver = TestDriver()
-    driver.handle(TaskReceived(make_masked_task()))
-    driver.train("1")
-    lines = list_lines(driver.handle(PackageMissing(make_masked_task(), "pip install cryptography")))
-    assert "pip install cryptography. This device tries another task in 5 s" in lines[0]
-    assert driver.status.paused == "refuses masked rounds: pip install cryptography"
-
-
-def test_step_of_a_lost_attempt_gets_an_empty_answer():
-    driver = TestDriver(SavedClient(AnsweredRound("s1", 1, "federate", make_answer("1"))))
-    actions = driver.handle(TaskReceived(make_masked_task("share")))
-    assert "no keys of the attempt" in list_lines(actions)[0]
-    begin = driver.list_messages(Begin)[-1]
-    assert (begin.sha256, begin.size, begin.num_samples) == (NO_ANSWER.sha256, 0, 1)
-
-
 def test_only_statuses_announcements_requests_and_metrics_leave_the_client():
-    """No action that publishes carries a weight, a gate or a sample."""
-    driver = TestDriver()
+    """An update leaves the client only in chunks, which `PublishChunk` names."""
+    driver = MachineHarness()
     driver.handle(TaskReceived(make_task(1)))
     driver.train("1")
     published = {type(action.message) for action in driver.list(Publish)}
     assert published == {Status, Begin}
-    assert isinstance(driver.make_receipt(), Receipt)

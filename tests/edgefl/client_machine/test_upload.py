@@ -1,5 +1,7 @@
 """The upload of one answer, with hand-worked times."""
 
+from dataclasses import replace
+
 import pytest
 
 from edgefl.client_machine.events import PublishChunk
@@ -11,14 +13,17 @@ CHUNK_BYTES = 1024
 
 
 def make_upload(size, granted=False):
-    answer = make_answer("1")
-    answer = type(answer)(answer.sha256, size, answer.num_samples, answer.metrics)
-    task = make_task(1, chunk_bytes=CHUNK_BYTES, granted=granted)
-    return AnswerUpload(TOPICS, "pi-1", task, answer, lambda: 1.5)
+    return AnswerUpload(
+        topics=TOPICS,
+        client_id="pi-1",
+        task=make_task(1, chunk_bytes=CHUNK_BYTES, granted=granted),
+        answer=replace(make_answer("1"), size=size),
+        draw_factor=lambda: 1.5,
+    )
 
 
 def make_receipt(outcome, missing=(), nonce="nonce1federate", sha256="1" * 64):
-    return Receipt(1, sha256, outcome, missing, "", nonce, 0.0)
+    return Receipt(round=1, sha256=sha256, outcome=outcome, missing=missing, reason="", nonce=nonce, ts=0.0)
 
 
 def list_chunks(actions):

@@ -121,7 +121,7 @@ class HostileNetwork:
         initial = self.algorithm.init(self.make_initial_weights(), derive_rng(1, 0, "init"))
         self.memory = InMemoryStore(initial)
         self.first_state = initial
-        self.broker = {}
+        self.server_retained = {}
         """The retained messages of the server, by topic."""
         self.filters = defaultdict(set)
         """The topic filters of each client."""
@@ -129,12 +129,16 @@ class HostileNetwork:
         """The session that each client saw end."""
         topics = FederationTopics(config.name)
         self.clients = {
-            f"c{i}": SimulatedClient(
-                topics, f"c{i}", 10 + i, lambda sha256: None, partial(self.carry_out_of_client, f"c{i}")
+            client_id: SimulatedClient(
+                topics=topics,
+                client_id=client_id,
+                num_samples=count_samples(client_id),
+                find_blob=lambda sha256: None,
+                observe_action=partial(self.apply_client_action, client_id),
             )
-            for i in range(clients)
+            for client_id in (f"c{i}" for i in range(clients))
         }
-        self.retained = {}
+        self.client_statuses = {}
         self.history = []
         self.to_server = []
         self.to_clients = []
@@ -163,15 +167,15 @@ class HostileNetwork:
         self.crash_after = None
         self.carry_out(self.server.start(self.now))
         # The broker gives a new connection the retained status of each client
-        self.to_server.extend(self.retained.values())
+        self.to_server.extend(self.client_statuses.values())
 
     def make_server(self, resume):
         return RoundServer(
-            self.config,
-            self.spec,
-            (hashlib.sha256(PLAN).hexdigest(), PLAN),
-            self.algorithm,
-            self.first_state,
+            config=self.config,
+            spec=self.spec,
+            plan=(hashlib.sha256(PLAN).hexdigest(), PLAN),
+            algorithm=self.algorithm,
+            state=self.first_state,
             session="session",
             started=self.starts,
             draw_cohort=lambda state, available: choose_task_clients(self.config, state, available),
@@ -219,18 +223,22 @@ class HostileNetwork:
         if address.kind == "blob" and message:
             self.blobs[address.sha256] = message
         if isinstance(message, Receipt) and message.outcome == "ok":
-            committed = {
-                begin.sha256 for accepted in self.memory.accepted.values() for begin in accepted.values()
-            }
-            assert message.sha256 in committed, "ok before the update was committed"
-            self.acknowledged[address.client_id].add(message.sha256)
+            self.check_acknowledged(address.client_id, message)
         if isinstance(message, Task):
             self.check_task(address.client_id, message)
         if action.is_retained:
-            self.broker[action.topic] = message
+            self.server_retained[action.topic] = message
         for client_id, filters in self.filters.items():
             if message and any(matches_filter(each, action.topic) for each in filters):
                 self.to_clients.append((client_id, read_client_event(action.topic, message)))
+
+    def check_acknowledged(self, client_id, receipt):
+        """Assert that an update is stored before its client learns that it is."""
+        committed = {
+            begin.sha256 for accepted in self.memory.accepted.values() for begin in accepted.values()
+        }
+        assert receipt.sha256 in committed, "ok before the update was committed"
+        self.acknowledged[client_id].add(receipt.sha256)
 
     def check_task(self, client_id, task):
         """Assert that a task belongs to a stored round and requests no update that was committed before."""
@@ -244,7 +252,7 @@ class HostileNetwork:
     def send(self, events):
         for event in events:
             if hasattr(event, "status"):
-                self.retained[event.status.client_id] = event
+                self.client_statuses[event.status.client_id] = event
             elif not isinstance(event, WantReceived):
                 self.history.append(event)
             self.to_server.append(event)
@@ -255,7 +263,7 @@ class HostileNetwork:
             sha256 = get_update_hash(self.history[index % len(self.history)])
             self.to_server.extend(event for event in self.history if get_update_hash(event) == sha256)
 
-    def carry_out_of_client(self, client_id, action):
+    def apply_client_action(self, client_id, action):
         """Carry out the actions of a client that its driver does not carry out."""
         if self.client_crash_after is not None:
             self.client_crash_after -= 1
@@ -275,7 +283,7 @@ class HostileNetwork:
 
     def send_retained(self, client_id, filters):
         """Send the retained messages of these topics, as the broker does for a new subscription."""
-        for topic, message in self.broker.items():
+        for topic, message in self.server_retained.items():
             if message and any(matches_filter(each, topic) for each in filters):
                 self.to_clients.append((client_id, read_client_event(topic, message)))
 
@@ -374,7 +382,7 @@ class HostileNetwork:
                 self.connect(client)
         # A status is lost only together with the connection, and the broker sends it again afterwards
         self.handle(LinkRestored())
-        self.to_server.extend(self.retained.values())
+        self.to_server.extend(self.client_statuses.values())
         for _ in range(FINAL_STEPS):
             if self.server.is_done and not self.to_clients:
                 return
@@ -415,7 +423,15 @@ class HostileNetwork:
                 assert 0 <= state.round - answers <= self.config.staleness, "too old"
                 assert (client_id, answers) not in accepted_by_client[client_id], "an answer counts once"
                 accepted_by_client[client_id].add((client_id, answers))
-                updates.append(Update(client_id, answers, count_samples(client_id), delta, begin.metrics))
+                updates.append(
+                    Update(
+                        client_id=client_id,
+                        round=answers,
+                        num_samples=count_samples(client_id),
+                        deltas=delta,
+                        metrics=begin.metrics,
+                    )
+                )
             state = self.algorithm.aggregate(state, iter(updates))
         assert self.memory.state.phase == "done"
         assert self.memory.state.round == state.round

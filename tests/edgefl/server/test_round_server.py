@@ -133,7 +133,7 @@ def list_stops(reporters):
     network.step("drain", 0)
     errors = []
     for i in range(reporters):
-        event = network.retained[f"c{i}"]
+        event = network.client_statuses[f"c{i}"]
         paused = f"{REFUSAL_PREFIX}round 1: {DIVERGED_PREFIX}the loss is nan"
         status = StatusReceived(replace(event.status, paused=paused))
         actions = network.server.handle(status, network.now)
@@ -176,7 +176,7 @@ def test_small_cohort_ends_no_federation_by_saying_that_it_diverged():
     errors = []
     for client_id in sorted(network.clients, key=lambda name: name != first):
         paused = f"{REFUSAL_PREFIX}round 1: {DIVERGED_PREFIX}the loss is nan"
-        status = StatusReceived(replace(network.retained[client_id].status, paused=paused))
+        status = StatusReceived(replace(network.client_statuses[client_id].status, paused=paused))
         errors.append([a.error for a in network.server.handle(status, network.now) if isinstance(a, Stop)])
     assert errors[:3] == [[]] * 3
     ((error,),) = errors[3:]

@@ -7,7 +7,7 @@ from keras import layers
 
 from edgefl.algorithms import make_algorithm, read_assignments
 from edgefl.algorithms.check import check_algorithm
-from edgefl.algorithms.papers.fedap import select_statistics
+from edgefl.algorithms.clustering.similarity import select_statistics
 from edgefl.algorithms.plans import build_plan, make_keras_learner
 from edgefl.config import FederationConfig, ModelConfig
 from edgefl.learner.litert import LiteRTLearner

@@ -7,9 +7,9 @@ import pytest
 
 from edgefl.algorithms import PHASE_PERSONALIZE, make_algorithm
 from edgefl.algorithms.check import check_algorithm
+from edgefl.algorithms.model_choice import read_pick_counts, split_validation_rows
 from edgefl.algorithms.names import select_experts
 from edgefl.algorithms.papers.aem import explore_models
-from edgefl.algorithms.papers.ifca import read_pick_counts, split_validation_rows
 from edgefl.errors import ConfigError
 from edgefl.learner import evaluate
 from edgefl.rng import derive_rng

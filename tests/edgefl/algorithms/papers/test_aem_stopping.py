@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.algorithms import PHASE_FEDERATE, PHASE_PERSONALIZE, make_algorithm
+from edgefl.algorithms.model_choice import split_validation_rows
 from edgefl.algorithms.names import name_expert
 from edgefl.algorithms.papers.aem import list_active_models, track_best_losses
-from edgefl.algorithms.papers.ifca import split_validation_rows
 from edgefl.client.validation import hold_out_validation
 from edgefl.rng import derive_rng
 from edgefl.types import ClientState, ServerState, Shard, Update

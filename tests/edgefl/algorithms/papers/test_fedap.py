@@ -17,7 +17,8 @@ from edgefl.algorithms import (
 )
 from edgefl.algorithms.check import check_algorithm
 from edgefl.algorithms.clustering.cluster_models import explain_clusters
-from edgefl.algorithms.papers.fedap import schedule_beta, select_statistics
+from edgefl.algorithms.clustering.similarity import select_statistics
+from edgefl.algorithms.papers.fedap import schedule_beta
 from edgefl.config import PartitionConfig
 from edgefl.data import copy_shard, make_client_partitions
 from edgefl.data.dataset import Dataset

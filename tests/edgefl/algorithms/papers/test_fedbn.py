@@ -7,7 +7,7 @@ import pytest
 
 from edgefl.algorithms import build_objectives, make_algorithm
 from edgefl.algorithms.papers.fedbn import select_norm_weights
-from edgefl.algorithms.papers.partial import START_MODEL
+from edgefl.algorithms.partial import START_MODEL
 from edgefl.algorithms.plans import build_plan
 from edgefl.config import FederationConfig, ModelConfig
 from edgefl.errors import ConfigError

@@ -6,7 +6,7 @@ import pytest
 from edgefl.algorithms import build_objectives
 from edgefl.algorithms.names import find_last_layers
 from edgefl.algorithms.papers.fedper import select_personal_weights
-from edgefl.algorithms.papers.partial import START_MODEL
+from edgefl.algorithms.partial import START_MODEL
 from edgefl.errors import ConfigError
 from edgefl.rng import derive_rng
 from edgefl.types import ClientState

@@ -7,7 +7,7 @@ import pytest
 
 from edgefl.algorithms import PHASE_PERSONALIZE, REGISTRY, build_objectives, make_algorithm
 from edgefl.algorithms.names import find_head_weights
-from edgefl.algorithms.papers.partial import START_MODEL
+from edgefl.algorithms.partial import START_MODEL
 from edgefl.config import AugmentationConfig, FederationConfig, PersonalizationConfig
 from edgefl.errors import ConfigError
 from edgefl.rng import derive_rng

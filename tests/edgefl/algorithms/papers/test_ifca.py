@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from edgefl.algorithms import PHASE_FEDERATE, PHASE_PERSONALIZE, make_algorithm
 from edgefl.algorithms.arithmetic import redraw
 from edgefl.algorithms.check import check_algorithm
+from edgefl.algorithms.model_choice import find_lowest_loss, measure_mean_losses, read_pick_counts
 from edgefl.algorithms.names import GLOBAL, name_expert, select_experts
-from edgefl.algorithms.papers.ifca import find_lowest_loss, measure_mean_losses, read_pick_counts
 from edgefl.errors import ConfigError
 from edgefl.rng import derive_rng
 from edgefl.types import ClientState, ServerState, Shard, Update

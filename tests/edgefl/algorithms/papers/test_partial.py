@@ -5,8 +5,7 @@ import pytest
 
 from edgefl.algorithms import PHASE_FEDERATE, PHASE_PERSONALIZE
 from edgefl.algorithms.names import find_output_weights
-from edgefl.algorithms.papers.lg_fedavg import select_local_weights
-from edgefl.algorithms.papers.partial import START_MODEL
+from edgefl.algorithms.partial import START_MODEL, select_local_weights
 from edgefl.errors import ConfigError
 from edgefl.rng import derive_rng
 from edgefl.simulation.communication_cost import CommunicationCost
