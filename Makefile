@@ -35,7 +35,7 @@ test-loaded: install  ## the tests in random order on a busy machine: what fails
 		$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" --random-order $(ARGS)
 
 test-deep: install  ## ten thousand schedules of lost messages, crashes and hostile boards for both machines
-	EDGEFL_SCHEDULES=$${EDGEFL_SCHEDULES:-2500} $(BIN)/python -m pytest tests/edgefl/server/test_round_server.py tests/edgefl/server/test_hostile_board.py $(ARGS)
+	EDGEFL_SCHEDULES=$${EDGEFL_SCHEDULES:-2500} $(BIN)/python -m pytest $(addprefix tests/edgefl/server/test_,round_server.py hostile_board.py masked_schedules.py) $(ARGS)
 
 test-faults: install  ## fifty fleets that something happens to; ARGS="-k 'happens[17]'" repeats the one of seed 17
 	EDGEFL_FAULT_RUNS=$${EDGEFL_FAULT_RUNS:-50} $(BIN)/python -m pytest tests/mqtt_broker/test_fault_suite.py $(ARGS)
