@@ -111,6 +111,7 @@ class DeviceService:
         self._joined = joined
         self._work: SimpleQueue[Work | None] = SimpleQueue()
         self._is_computing = False
+        self._trained: Trained | None = None
         self._end: EndParticipation | None = None
         self._error: BaseException | None = None
         federation = joined.topics.federation
@@ -184,6 +185,7 @@ class DeviceService:
             thread.join(STOP_TIMEOUT_S)
             if not isinstance(self._error, DuplicateIdError):  # The other device owns the status
                 driver.publish_offline()
+            self._save_unsaved_round()
         if self._error is not None:
             raise self._error
         assert self._end is not None, (
@@ -199,10 +201,15 @@ class DeviceService:
         self._is_computing = True
         event = self._worker.compute(work)
         self._is_computing = False
-        if self._error is not None and isinstance(event, Trained):
-            # The machine handles no more events. The next process sends the update
-            self._storage.apply(SaveRound(make_answered_round(event)))
+        if isinstance(event, Trained):
+            self._trained = event
         return event
+
+    def _save_unsaved_round(self) -> None:
+        """Store the last trained round if the driver ended before. The next process sends its update."""
+        event = self._trained
+        if event and self._storage.has_unsaved_answer(event.answer.sha256):
+            self._storage.apply(SaveRound(make_answered_round(event)))
 
     def _wait_for_work(self) -> Work | None:
         """Return the next work, or None after the driver has ended."""

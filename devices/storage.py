@@ -111,7 +111,15 @@ class DeviceStorage:
             state: the client state after the round. None for an answer to a step of a masked round.
         """
         self._answers = {sha256: content}
-        self._states = {sha256: state} if state else {}
+        self._states = {} if state is None else {sha256: state}
+
+    def has_unsaved_answer(self, sha256: str) -> bool:
+        """Return whether the answer to a task was added, and its round is not stored yet.
+
+        Args:
+            sha256: digest of the answer in hex.
+        """
+        return sha256 in self._states
 
     def read_answer(self, sha256: str) -> bytes:
         """Return the bytes of the newest answer.

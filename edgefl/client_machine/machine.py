@@ -692,7 +692,7 @@ class ClientMachine:
             yield self._read_cache(dict.fromkeys(step.models.values(), MAX_STEP_BYTES))
 
     def _decline(self, task: Task, problem: str, now: float) -> Iterator[ClientAction]:
-        """Send an empty answer, which tells the aggregator not to wait for this client."""
+        """Send an empty answer. The aggregator then does not wait for this client."""
         yield _log_round(task, problem, logging.WARNING)
         yield from self._begin_upload(task, EMPTY_ANSWER, now)
 

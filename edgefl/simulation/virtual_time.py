@@ -13,6 +13,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -303,7 +304,7 @@ class _VirtualFleet:
                 client_id=client_id,
                 num_samples=trainer.count_samples(client_id),
                 find_blob=self._find_blob,
-                observe_action=lambda action, name=client_id: self._apply_client_action(name, action),  # type: ignore[misc]
+                observe_action=partial(self._apply_client_action, client_id),
             )
             for client_id in client_ids
         }
@@ -552,7 +553,7 @@ class _VirtualFleet:
 
     def _deliver_blob(self, sha256: str, event: ClientEvent) -> None:
         for client_id in self._subscribers.get(self._topics.format_blob(sha256, "+"), ()):
-            self._schedule(0.0, lambda name=client_id: self._deliver(name, event))  # type: ignore[misc]
+            self._schedule(0.0, partial(self._deliver, client_id, event))
 
     def _apply_client_action(self, client_id: str, action: ClientAction) -> None:
         """Keep track of the blobs that a client fetches."""
@@ -561,7 +562,7 @@ class _VirtualFleet:
                 for topic_filter in filters:
                     self._subscribers.setdefault(topic_filter, {})[client_id] = None
                     for event in self._list_retained(topic_filter):
-                        self._schedule(0.0, lambda event=event: self._deliver(client_id, event))  # type: ignore[misc]
+                        self._schedule(0.0, partial(self._deliver, client_id, event))
             case Unsubscribe(filters):
                 for topic_filter in filters:
                     self._subscribers[topic_filter].pop(client_id)

@@ -31,6 +31,25 @@ from edgefl.wire.strict_json import decode_json
 IDS = ("pi-1", "pi-2", "pi-3")
 
 
+def make_task(**changes):
+    values = {
+        "session": "s",
+        "round": 1,
+        "phase": "federate",
+        "plan": "p",
+        "models": {},
+        "scalars": {},
+        "seed": 1,
+        "deadline_s": 30.0,
+        "codec": "fp32",
+        "max_staleness": 0,
+        "budget_s": 0.0,
+        "nonce": "n",
+        "ts": 0.0,
+    }
+    return Task(**values | changes)
+
+
 class PlayedAttempt:
     """One attempt at a masked round: `pi-1` is a process, the other clients are objects."""
 
@@ -39,20 +58,12 @@ class PlayedAttempt:
         self.attempt = attempt
         aggregator.send_task(1, codec=MASKED_CODEC, nonce=f"{attempt}-advertise")
         self.device_keys = decode_json(Advertised, aggregator.accept_update(aggregator.next("begin")))
-        task = Task(
-            aggregator.session,
-            1,
-            "federate",
-            aggregator.plan,
-            {"global": aggregator.model},
-            {},
-            1,
-            30.0,
-            MASKED_CODEC,
-            0,
-            0.0,
-            f"{attempt}-advertise",
-            0.0,
+        task = make_task(
+            session=aggregator.session,
+            plan=aggregator.plan,
+            models={"global": aggregator.model},
+            codec=MASKED_CODEC,
+            nonce=f"{attempt}-advertise",
         )
         self.context = hash_context(federation.name, task)
         self.others = {
@@ -267,7 +278,7 @@ def test_device_measures_accuracy_only_in_unmasked_task(
 @pytest.mark.parametrize("codec", [MASKED_CODEC, "fp32"])
 def test_device_compares_models_only_in_unmasked_task(codec):
     asked = {"compare": 1.0, "local_epochs": 3.0}
-    task = Task("s", 1, "federate", "p", {}, asked, 1, 30.0, codec, 0, 0.0, "n", 0.0)
+    task = make_task(scalars=asked, codec=codec)
     scalars = make_work_item(task, {}, ClientState(), "pi-1").broadcast.scalars
     assert scalars == (asked if codec == "fp32" else {"local_epochs": 3.0})
 

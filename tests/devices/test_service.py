@@ -16,6 +16,13 @@ from edgefl.wire.tensors import decode_models, encode_models, encode_weights, li
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 
+def make_status(born):
+    """Return the status of another process with the id of the device."""
+    return Status(
+        client_id="pi-1", boot_id="0" * 16, online=True, born=born, num_samples=1, version="0", ts=born
+    )
+
+
 def test_device_trains_personalizes_and_ends(federate, mosquitto_url, toys, fake_aggregator):
     federation = federate(mosquitto_url)
     aggregator = fake_aggregator(federation)
@@ -192,7 +199,7 @@ def test_device_waits_until_status_of_dead_device_expires(federate, mosquitto_ur
     federation = federate(mosquitto_url)
     aggregator = fake_aggregator(federation)
     now = time.time()
-    stale_status = Status("pi-1", "0" * 16, True, now, 1, "0", now)
+    stale_status = make_status(born=now)
     aggregator.link.publish(
         aggregator.topics.format_device("pi-1", "status"), encode_json(stale_status), retain=True
     )
@@ -232,7 +239,7 @@ def test_round_that_was_trained_while_the_link_broke_is_stored(
     aggregator.next("status")
     aggregator.send_task(1)
     device.wait_for("; learner numpy")  # the device trains now
-    earlier = Status("pi-1", "0" * 16, online=True, born=0.0, num_samples=1, version="0", ts=0.0)
+    earlier = make_status(born=0.0)
     aggregator.link.publish(aggregator.topics.format_device("pi-1", "status"), encode_json(earlier))
     assert device.end() == 1
     assert "another device has the id 'pi-1'" in device.err

@@ -310,7 +310,9 @@ def test_export_error_and_metrics_come_from_the_child_process(tmp_path):
 
 def test_later_boot_of_the_same_id_yields_to_the_earlier():
     def make_status(boot_id, born):
-        return Status("pi-1", boot_id, True, born, 1, "0", 0.0)
+        return Status(
+            client_id="pi-1", boot_id=boot_id, online=True, born=born, num_samples=1, version="0", ts=0.0
+        )
 
     for earlier, later in [
         (make_status("a", 1.0), make_status("b", 2.0)),

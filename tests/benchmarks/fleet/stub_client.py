@@ -124,7 +124,9 @@ class Client:
         try:
             settings = ClientSettings(draw_factor=draw_pause_factor)
             driver = ClientDriver(
-                machine=ClientMachine(joined.topics, joined.status, settings, SavedClient()),
+                machine=ClientMachine(
+                    topics=joined.topics, status=joined.status, settings=settings, saved=SavedClient()
+                ),
                 link=link,
                 topics=joined.topics,
                 trust=joined.trust,
@@ -134,12 +136,12 @@ class Client:
             driver.run()
             driver.publish_offline()
             return Tally(
-                enrolment.client_id,
-                self._accepted,
-                self._answered - self._accepted,
-                link.bytes_up,
-                link.bytes_down,
-                link.dropped,
+                client_id=enrolment.client_id,
+                accepted=self._accepted,
+                rejected=self._answered - self._accepted,
+                bytes_up=link.bytes_up,
+                bytes_down=link.bytes_down,
+                dropped=link.dropped,
             )
         finally:
             link.close()

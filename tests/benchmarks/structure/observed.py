@@ -47,7 +47,7 @@ def make_samples() -> Shard:
     rng = np.random.default_rng(1)
     x = rng.random((SAMPLES, 28, 28, 1)).astype(np.float32)
     y = rng.integers(0, 10, SAMPLES)
-    return Shard(x, y, x[:10], y[:10], 10)
+    return Shard(x_train=x, y_train=y, x_test=x[:10], y_test=y[:10], num_classes=10)
 
 
 @dataclass(frozen=True)
