@@ -34,10 +34,15 @@ from edgefl.client_machine.machine import ClientMachine
 from edgefl.client_machine.upload import MAX_UPLOAD_CHUNKS_IN_FLIGHT
 from edgefl.errors import WireError
 from edgefl.security.trust import Trust
-from edgefl.server.events import LinkLoad, LinkRestored, Publish, TimePassed
 from edgefl.transport.link import Connected, Link, Message
 from edgefl.transport.reconnects import Reconnects
 from edgefl.wire.chunks import slice_chunk
+from edgefl.wire.machine_events import (
+    LinkLoad,
+    LinkRestored,
+    Publish,
+    TimePassed,
+)
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import FederationTopics
 

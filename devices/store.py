@@ -271,12 +271,16 @@ class DeviceStore:
             session: id of the session.
 
         Raises:
-            StateError: the file is missing or damaged.
+            StateError: the file is missing or damaged, or another version of edgefl wrote it.
         """
         progress = self.read_progress()
         if progress is None or progress.session != session:
             return ClientState()
-        return decode_client_state(self._read_named(progress.client_state))
+        blob = self._read_named(progress.client_state)
+        try:
+            return decode_client_state(blob)
+        except StateError as error:
+            raise StateError(f"{self._files.root / progress.client_state}: {error}") from error
 
     def _read_named(self, name: str) -> bytes:
         path = self._files.root / name
@@ -351,7 +355,7 @@ class DeviceStore:
             ) from error
 
     def mark_masked(self, session: str) -> None:
-        """Record that this device masked an update of a session. It then sends no plain update of the
+        """StateRecord that this device masked an update of a session. It then sends no plain update of the
         session.
 
         Args:

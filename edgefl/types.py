@@ -5,8 +5,8 @@ of these records in place.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,31 +92,98 @@ class Update:
     metrics: Scalars = field(default_factory=dict)
 
 
+class StateRecord:
+    """Base class of the typed records in a state, each a frozen dataclass whose fields all have defaults.
+
+    A field is an int, float, bool, str or array, an optional one of these, a tuple or mapping of them, or
+    another frozen dataclass. `edgefl.storage.records` encodes them. The name of the class identifies a record
+    in a file, so the name is unique.
+
+    Raises:
+        TypeError: a subclass has the name of a record of another module.
+
+    Attributes:
+        kinds: all subclasses by name.
+    """
+
+    kinds: ClassVar[dict[str, type["StateRecord"]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        """Register the class under its name."""
+        earlier = StateRecord.kinds.setdefault(cls.__name__, cls)
+        if earlier.__module__ != cls.__module__:
+            raise TypeError(
+                f"{cls.__module__} defines the record {cls.__name__}, which {earlier.__module__} defines "
+                "already; choose another name"
+            )
+        StateRecord.kinds[cls.__name__] = cls
+
+
+AnyRecord = TypeVar("AnyRecord", bound=StateRecord)
+
+
 @dataclass(frozen=True)
-class ClientState:
-    """The private state of a client between rounds. It is never encoded for the network."""
+class BaseState:
+    """What clients and aggregators keep between rounds besides models.
+
+    Attributes:
+        records: the records by the names of their classes. The methods below read and set them.
+    """
+
+    records: Mapping[str, StateRecord] = field(default_factory=dict, kw_only=True)
+
+    def read_record(self, kind: type[AnyRecord]) -> AnyRecord:
+        """Return the record of a class, or one with the defaults of the class if the state has none.
+
+        Args:
+            kind: the class of the record.
+        """
+        record = self.records.get(kind.__name__)
+        return kind() if record is None else cast("AnyRecord", record)
+
+    def with_record(self, record: StateRecord) -> Self:
+        """Return the state with this record in place of an earlier one of its class.
+
+        Args:
+            record: the record.
+        """
+        return replace(self, records={**self.records, type(record).__name__: record})
+
+    def remove_record(self, kind: type[StateRecord]) -> Self:
+        """Return the state without the record of a class.
+
+        Args:
+            kind: the class of the record.
+        """
+        return replace(
+            self, records={name: record for name, record in self.records.items() if name != kind.__name__}
+        )
+
+
+@dataclass(frozen=True)
+class ClientState(BaseState):
+    """The private state of a client between rounds. It is never encoded for the network.
+
+    Attributes:
+        arrays: the client's personal weights by name.
+    """
 
     arrays: Weights = field(default_factory=dict)
-    scalars: Scalars = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class ServerState:
+class ServerState(BaseState):
     """The state of the aggregator between rounds.
 
     Attributes:
         round: number of the next round, from 1.
         phase: phase of the next round.
         models: weights of each model by its name.
-        slots: further arrays, such as the slots of a server optimizer.
-        scalars: further numbers by name.
     """
 
     round: int
     phase: str
     models: Mapping[str, Weights]
-    slots: Mapping[str, Weights] = field(default_factory=dict)
-    scalars: Scalars = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,22 @@ The aggregator runs `init`, `broadcast` and `aggregate`. A device runs `local_up
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from edgefl.algorithms.names import GLOBAL
-from edgefl.types import Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights
+from edgefl.types import (
+    Broadcast,
+    ClientState,
+    Mixture,
+    Peer,
+    ServerState,
+    Shard,
+    StateRecord,
+    Update,
+    Weights,
+)
 
 PHASE_MEASURE = "measure"
 PHASE_PRETRAIN = "pretrain"
@@ -143,29 +153,30 @@ def canonicalize_updates(state: ServerState, updates: Iterable[Update]) -> list[
     return [seen[client_id] for client_id in sorted(seen)]
 
 
-_CLUSTER_PREFIX = "cluster/"
+@dataclass(frozen=True)
+class ClusterAssignments(StateRecord):
+    """The clusters of the clients.
+
+    Attributes:
+        clusters: the cluster of each assigned client by client id. Empty before the clustering.
+    """
+
+    clusters: Mapping[str, int] = field(default_factory=dict)
 
 
-def read_assignments(state: ServerState) -> dict[str, int]:
+def read_assignments(state: ServerState) -> Mapping[str, int]:
     """Return the cluster of each assigned client by client id, which is empty before the clustering."""
-    return {
-        key.removeprefix(_CLUSTER_PREFIX): int(value)
-        for key, value in state.scalars.items()
-        if key.startswith(_CLUSTER_PREFIX)
-    }
+    return state.read_record(ClusterAssignments).clusters
 
 
 def find_assignment(state: ServerState, client_id: str) -> int | None:
     """Return the cluster of a client, or None if the client is not assigned to one.
 
-    The other clients are not read, so the time does not depend on their number.
-
     Args:
         state: the server state.
         client_id: the client.
     """
-    cluster = state.scalars.get(f"{_CLUSTER_PREFIX}{client_id}")
-    return None if cluster is None else int(cluster)
+    return read_assignments(state).get(client_id)
 
 
 def with_assignments(state: ServerState, clusters: Mapping[str, int]) -> ServerState:
@@ -176,14 +187,7 @@ def with_assignments(state: ServerState, clusters: Mapping[str, int]) -> ServerS
         clusters: the cluster of each assigned client by client id. A client that is left out loses its
             assignment.
     """
-    others = {key: value for key, value in state.scalars.items() if not key.startswith(_CLUSTER_PREFIX)}
-    return replace(
-        state,
-        scalars={
-            **others,
-            **{f"{_CLUSTER_PREFIX}{client_id}": float(cluster) for client_id, cluster in clusters.items()},
-        },
-    )
+    return state.with_record(ClusterAssignments(dict(clusters)))
 
 
 def is_arriving(state: ServerState, client_id: str) -> bool:
@@ -195,9 +199,8 @@ def is_arriving(state: ServerState, client_id: str) -> bool:
         state: the server state.
         client_id: the client.
     """
-    return f"{_CLUSTER_PREFIX}{client_id}" not in state.scalars and any(
-        key.startswith(_CLUSTER_PREFIX) for key in state.scalars
-    )
+    clusters = read_assignments(state)
+    return bool(clusters) and client_id not in clusters
 
 
 def find_largest_cluster(clusters: Iterable[int]) -> int:

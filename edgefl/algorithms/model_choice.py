@@ -6,7 +6,7 @@ Source: Ghosh et al., An Efficient Framework for Clustered Federated Learning, N
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from edgefl.types import (
     Peer,
     ServerState,
     Shard,
+    StateRecord,
     Update,
     Weights,
 )
@@ -110,13 +111,20 @@ def _choose_validation_rows(labels: Labels, share: float, groups: Labels | None)
     return np.sort(order[: min(max(1, round(count * share)), count - 1)])
 
 
+@dataclass(frozen=True)
+class PickCounts(StateRecord):
+    """How often each model was chosen.
+
+    Attributes:
+        counts: the number of updates of each model by index. Models that no client has chosen are left out.
+    """
+
+    counts: Mapping[int, int] = field(default_factory=dict)
+
+
 def read_pick_counts(state: ServerState) -> dict[int, int]:
     """Return the number of updates of each model by index. Models that no client has chosen are left out."""
-    return {
-        int(key.removeprefix(PICKS_PREFIX)): int(count)
-        for key, count in state.scalars.items()
-        if key.startswith(PICKS_PREFIX)
-    }
+    return dict(state.read_record(PickCounts).counts)
 
 
 @dataclass(frozen=True)
@@ -221,11 +229,7 @@ def make_model_choice(learner: Learner | None, options: ModelChoiceOptions) -> A
             name: add(weights, means[name]) if name in means else weights
             for name, weights in state.models.items()
         }
-        scalars = {
-            **state.scalars,
-            **{f"{PICKS_PREFIX}{index}": float(count) for index, count in sorted(counts.items())},
-        }
-        return replace(state, round=state.round + 1, models=models, scalars=scalars)
+        return replace(state, round=state.round + 1, models=models).with_record(PickCounts(counts))
 
     def personalize(
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator

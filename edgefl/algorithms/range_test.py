@@ -28,7 +28,7 @@ from edgefl.learner.base import Learner
 from edgefl.plan.measured_values import with_learning_rate
 from edgefl.plan.spec import Plan, PlanSpec, SignatureSpec, TensorSpec
 from edgefl.rng import derive_rng
-from edgefl.types import Array, Broadcast, ClientState, ServerState, Shard, Update, Weights
+from edgefl.types import Array, Broadcast, ClientState, ServerState, Shard, StateRecord, Update, Weights
 
 RANGE_TEST_ALGORITHM = "range-test"
 """Name of the algorithm. No configuration can choose it."""
@@ -53,8 +53,17 @@ MAX_TRIALS = 4
 MIN_TEST_STEPS = 30
 """Minimum number of steps with each rate. After fewer, the losses are still near the one of the start."""
 MAX_CLIENTS = 9
-CHOSEN = "chosen"
-"""The server's index of the found rate among `FACTORS`."""
+
+
+@dataclass(frozen=True)
+class ChosenRate(StateRecord):
+    """The rate that the range test found.
+
+    Attributes:
+        index: its index among `FACTORS`.
+    """
+
+    index: int = DEFAULT
 
 
 @dataclass(frozen=True)
@@ -139,7 +148,7 @@ def with_chosen_rate(plan: Plan, state: ServerState) -> Plan:
         plan: the plan of the federation.
         state: the server state after the range test.
     """
-    return with_learning_rate(plan, list_rates(plan.spec)[int(state.scalars[CHOSEN])])
+    return with_learning_rate(plan, list_rates(plan.spec)[state.read_record(ChosenRate).index])
 
 
 def keep_rate(state: ServerState) -> ServerState:
@@ -148,9 +157,7 @@ def keep_rate(state: ServerState) -> ServerState:
     Args:
         state: the first server state of the range test.
     """
-    return replace(
-        state, round=state.round + 1, phase=PHASE_DONE, models={}, scalars={CHOSEN: float(DEFAULT)}
-    )
+    return replace(state, round=state.round + 1, phase=PHASE_DONE, models={}).with_record(ChosenRate())
 
 
 def describe_lowered_rate(error: DivergedError, spec: PlanSpec, configured: PlanSpec) -> str:
@@ -270,7 +277,7 @@ def make_range_test(learner: Learner | None, options: RangeTestOptions) -> Algor
                 "range_test = false"
             )
         chosen = votes[(len(votes) - 1) // 2]
-        return replace(keep_rate(state), scalars={CHOSEN: float(chosen)})
+        return keep_rate(state).with_record(ChosenRate(chosen))
 
     return make_early_algorithm(RANGE_TEST_ALGORITHM, LOSSES, init, local_update, aggregate)
 

@@ -23,12 +23,13 @@ v' is from Kingma and Ba, arXiv:1412.6980. Reddi et al. start from v = epsilon^2
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from edgefl.config import suggest_nearest
 from edgefl.errors import ConfigError
-from edgefl.types import Array, Weights
+from edgefl.types import Array, StateRecord, Weights
 
 OPTIMIZERS = ("none", "momentum", "adam", "yogi")
 DEFAULT_HYPER: Mapping[str, float] = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
@@ -148,6 +149,17 @@ def step_optimizer(
     if name in ("adam", "yogi"):
         new_slots["step"] = np.asarray(count, np.float32)
     return new_weights, new_slots
+
+
+@dataclass(frozen=True)
+class OptimizerSlots(StateRecord):
+    """The slots of the server optimizer.
+
+    Attributes:
+        by_model: the slots that `step_optimizer` returned last, by the name of the model.
+    """
+
+    by_model: Mapping[str, Weights] = field(default_factory=dict)
 
 
 def _read_slot(slots: Weights, key: str, like: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ reports their means, one number for each model.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field
 from zlib import crc32
 
 import numpy as np
@@ -13,10 +13,20 @@ import numpy as np
 from edgefl.algorithms.names import RANK_SCALAR_PREFIX
 from edgefl.client.selection import COMPARED_MODELS, PREFERRED_ORDER, SCORE_UNIT, Scores
 from edgefl.client.validation import ValidationSplit
-from edgefl.types import ClientState, Scalars
+from edgefl.types import ClientState, Scalars, StateRecord
 
-SCORE_STATE_PREFIX = "score/"
-"""Prefix of a client's own scores in its state."""
+
+@dataclass(frozen=True)
+class ValidationScores(StateRecord):
+    """A client's own scores.
+
+    Attributes:
+        checksum: checksum of the validation samples.
+        by_model: scores of the validation samples by model, shape (n,), int64.
+    """
+
+    checksum: int = 0
+    by_model: Mapping[str, Scores] = field(default_factory=dict)
 
 
 def with_scores(state: ClientState, scores: Mapping[str, Scores], samples: ValidationSplit) -> ClientState:
@@ -25,11 +35,9 @@ def with_scores(state: ClientState, scores: Mapping[str, Scores], samples: Valid
     Args:
         state: the state of the client.
         scores: scores of the validation samples by model, shape (n,), int64.
-        samples: the samples. Their checksum is a part of the names.
+        samples: the samples.
     """
-    prefix = _make_prefix(samples)
-    arrays_by_name = {prefix + name: values.astype(np.float32) for name, values in scores.items()}
-    return replace(state, arrays={**state.arrays, **arrays_by_name})
+    return state.with_record(ValidationScores(_compute_checksum(samples), scores))
 
 
 def split_scores(state: ClientState, samples: ValidationSplit) -> tuple[ClientState, dict[str, Scores]]:
@@ -41,22 +49,17 @@ def split_scores(state: ClientState, samples: ValidationSplit) -> tuple[ClientSt
         state: the state of the client.
         samples: the client's samples, with the validation samples held out.
     """
-    prefix = _make_prefix(samples)
-    others = {name: array for name, array in state.arrays.items() if not name.startswith(SCORE_STATE_PREFIX)}
-    scores = {
-        name.removeprefix(prefix): array.astype(np.int64)
-        for name, array in state.arrays.items()
-        if name.startswith(prefix)
-    }
-    return replace(state, arrays=others), scores
+    stored = state.read_record(ValidationScores)
+    fits = stored.checksum == _compute_checksum(samples)
+    return state.remove_record(ValidationScores), dict(stored.by_model) if fits else {}
 
 
-def _make_prefix(samples: ValidationSplit) -> str:
+def _compute_checksum(samples: ValidationSplit) -> int:
     arrays = (samples.x, samples.y, *(() if samples.group is None else (samples.group,)))
     checksum = 0
     for array in arrays:
         checksum = crc32(np.ascontiguousarray(array).tobytes(), checksum)
-    return f"{SCORE_STATE_PREFIX}{checksum:08x}/"
+    return checksum
 
 
 def average_scores(scores: Mapping[str, Scores]) -> dict[str, float]:

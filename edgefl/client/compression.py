@@ -4,23 +4,31 @@ The server's wrapper is `edgefl.server.server_algorithm`.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from edgefl.algorithms.base import Algorithm
-from edgefl.types import Array, Broadcast, ClientState, Mixture, Peer, Shard, Update
+from edgefl.types import Array, Broadcast, ClientState, Shard, StateRecord, Update, Weights
 from edgefl.wire.codecs import apply_codec, strip_suffixes
 
-RESIDUAL_PREFIX = "owed:"
-"""Prefix, in a client's state, of the residual that the codec has rounded away from its updates so far."""
+
+@dataclass(frozen=True)
+class CodecResidual(StateRecord):
+    """What the codec has rounded away from a client's updates so far.
+
+    Attributes:
+        by_model: the residual of each weight by name, by model.
+    """
+
+    by_model: Mapping[str, Weights] = field(default_factory=dict)
 
 
 def with_compression(algorithm: Algorithm, codec: str) -> Algorithm:
     """Return the algorithm with updates as the server decodes them.
 
     A codec that rounds loses a part of each update, the residual. The client adds the residual to its next
-    update. The residual is in the client's state, under names that are hidden from the algorithm.
+    update. The residual is a record in the client's state.
 
     Args:
         algorithm: the algorithm without compression.
@@ -30,41 +38,17 @@ def with_compression(algorithm: Algorithm, codec: str) -> Algorithm:
     if codec == "fp32":
         return algorithm
 
-    def split_residual(state: ClientState) -> tuple[ClientState, dict[str, Array]]:
-        arrays = state.arrays.items()
-        residual = {
-            name.removeprefix(RESIDUAL_PREFIX): array
-            for name, array in arrays
-            if name.startswith(RESIDUAL_PREFIX)
-        }
-        others = {name: array for name, array in arrays if not name.startswith(RESIDUAL_PREFIX)}
-        return replace(state, arrays=others), residual
-
-    def join_residual(state: ClientState, residual: Mapping[str, Array]) -> ClientState:
-        prefixed = {RESIDUAL_PREFIX + name: array for name, array in residual.items()}
-        return replace(state, arrays={**state.arrays, **prefixed})
-
     def local_update(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
     ) -> tuple[Update, ClientState]:
-        before, residual = split_residual(state)
-        update, after = algorithm.local_update(broadcast, before, shard, client_id, rng)
+        update, after = algorithm.local_update(broadcast, state, shard, client_id, rng)
+        residual = dict(state.read_record(CodecResidual).by_model)
         sent: dict[str, dict[str, Array]] = {}
         for model, weights in update.deltas.items():
-            exact = {
-                name: array + residual.get(f"{model}/{name}", np.float32(0))
-                for name, array in weights.items()
-            }
+            before = residual.get(model, {})
+            exact = {name: array + before.get(name, np.float32(0)) for name, array in weights.items()}
             sent[model] = apply_codec(codec, exact)
-            residual |= {f"{model}/{name}": exact[name] - sent[model][name] for name in exact}
-        return replace(update, deltas=sent), join_residual(after, residual)
+            residual[model] = {**before, **{name: exact[name] - sent[model][name] for name in exact}}
+        return replace(update, deltas=sent), after.with_record(CodecResidual(residual))
 
-    def personalize(
-        broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
-    ) -> tuple[Mixture, ClientState]:
-        return algorithm.personalize(broadcast, split_residual(state)[0], shard, rng)
-
-    def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
-        return algorithm.current(broadcast, split_residual(state)[0], shard)
-
-    return replace(algorithm, local_update=local_update, personalize=personalize, current=current)
+    return replace(algorithm, local_update=local_update)

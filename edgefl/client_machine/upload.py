@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from edgefl.client_machine.events import Answer, PublishChunk
-from edgefl.server.events import Publish
 from edgefl.wire.chunks import count_chunks
+from edgefl.wire.machine_events import Publish
 from edgefl.wire.messages import Begin, End, Ranges, Receipt, Task
 from edgefl.wire.topics import FederationTopics
 

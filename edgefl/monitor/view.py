@@ -13,9 +13,9 @@ from edgefl.errors import WireError
 from edgefl.monitor.device_activity import Activity, classify_activity, find_typical_seconds
 from edgefl.monitor.device_view import DeviceView, clamp_timestamp
 from edgefl.plan.measured_values import describe_measured_values
-from edgefl.server.divergence import explain_divergence, read_divergence
 from edgefl.system.files import to_json_value
 from edgefl.verdict import DEFAULT_MEASURE, MEASURES, DeviceFigures, as_dict, name_measure, read_round_metric
+from edgefl.wire.divergence_message import explain_divergence, read_divergence
 from edgefl.wire.messages import (
     Anomaly,
     Begin,

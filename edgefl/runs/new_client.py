@@ -33,13 +33,13 @@ from edgefl.rng import derive_rng
 from edgefl.runs.directory import read_json
 from edgefl.runs.round_records import find_recorded_divergence, read_round_records
 from edgefl.runs.states import load_committed_states
-from edgefl.server.divergence import explain_divergence
 from edgefl.server.server_algorithm import build_server_algorithm
 from edgefl.simulation.clients import make_work_items
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.storage.checkpoint import decode_server_state
 from edgefl.storage.run_directory import RunFiles
 from edgefl.types import Array, Labels, Mixture, Scalars, ServerState, Shard, Weights
+from edgefl.wire.divergence_message import explain_divergence
 
 MIN_STATISTICS_SAMPLES = 32
 """Minimum number of samples of an unlabelled client for the statistics of batch norms.

@@ -32,7 +32,7 @@ from edgefl.plan.spec import INITIAL_FILE, Plan, read_num_classes, save_plan
 from edgefl.runs.directory import RunDirectory
 from edgefl.runs.progress import RoundProgress
 from edgefl.runs.round_records import find_recorded_divergence, read_median_accuracy
-from edgefl.server.divergence import FederationDivergedError, explain_no_progress
+from edgefl.server.divergence import explain_no_progress
 from edgefl.simulation.clients import ClientResult, SimulatedFederation, drop_mixture
 from edgefl.simulation.communication_cost import CommunicationCost
 from edgefl.simulation.engines.base import Engine, SerialEngine
@@ -45,6 +45,7 @@ from edgefl.system.progress import Progress
 from edgefl.system.signals import ignore_ctrl_c, terminate_children
 from edgefl.system.stderr import suppress_stderr
 from edgefl.types import ServerState, Shard, Weights
+from edgefl.wire.divergence_message import FederationDivergedError
 from edgefl.wire.tensors import encode_weights
 
 LOGGER = logging.getLogger(__name__)

@@ -8,8 +8,9 @@ from typing import Any
 from edgefl.config import FederationConfig
 from edgefl.errors import StateError
 from edgefl.plan.spec import PlanSpec, read_num_classes
-from edgefl.server.divergence import Divergence, find_divergence
+from edgefl.server.divergence import find_divergence
 from edgefl.server.spread import summarize_accuracy
+from edgefl.wire.divergence_message import Divergence
 
 
 def read_round_records(path: Path) -> tuple[Mapping[str, Any], ...]:

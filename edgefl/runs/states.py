@@ -116,7 +116,7 @@ class FileStates(MutableMapping[str, ClientState]):
         Raises:
             StateError: the file cannot be written.
         """
-        if not state.arrays and not state.scalars and client_id not in self:
+        if not state.arrays and not state.records and client_id not in self:
             return
         before = self._uncommitted.get(client_id)
         path = self._locate(client_id, self._round)

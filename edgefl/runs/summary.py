@@ -100,7 +100,7 @@ def find_clusters(simulation: Simulation) -> dict[str, int]:
         for client_id, result in simulation.results.items()
         if "assignment" in result.mixture.diagnostics
     }
-    return assigned or preferred
+    return dict(assigned) or preferred
 
 
 def find_dominant_experts(simulation: Simulation) -> dict[str, int]:

@@ -5,8 +5,9 @@ from collections.abc import Callable, Collection
 
 from edgefl.errors import WireError
 from edgefl.server.blobs import MAX_RETAINED_BYTES, BlobServer
-from edgefl.server.events import Action, Publish
+from edgefl.server.events import Action
 from edgefl.wire.chunks import CHUNK_BYTES, count_chunks
+from edgefl.wire.machine_events import Publish
 from edgefl.wire.messages import Manifest, Want
 from edgefl.wire.topics import FederationTopics
 

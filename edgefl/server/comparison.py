@@ -8,14 +8,14 @@ personalization holds the rank of each model. See `edgefl.client.comparison` for
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from edgefl.algorithms.base import PHASE_PERSONALIZE, Algorithm
 from edgefl.algorithms.names import COMPARE_SCALAR, RANK_SCALAR_PREFIX, SCORE_METRIC_PREFIX
 from edgefl.client.selection import COMPARED_MODELS, PREFERRED_ORDER
 from edgefl.config import FederationConfig
 from edgefl.plan.spec import PlanSpec
-from edgefl.types import Broadcast, ServerState, Update
+from edgefl.types import Broadcast, ServerState, StateRecord, Update
 
 SCORE_SCALE = 1e6
 """Scores are compared as integers of this scale, so that the order of devices changes no difference."""
@@ -33,11 +33,18 @@ def should_compare_models(config: FederationConfig, spec: PlanSpec) -> bool:
     return config.share_scores and config.reports_accuracy and bool(spec.personalization.get("select"))
 
 
+@dataclass(frozen=True)
+class ModelOrder(StateRecord):
+    """The models in the order of the scores of all clients, the best first. Empty before the last round."""
+
+    models: tuple[str, ...] = ()
+
+
 def with_comparison(algorithm: Algorithm, config: FederationConfig, spec: PlanSpec) -> Algorithm:
     """Return the algorithm with a comparison of models in its last round.
 
-    After the last round the server state holds the rank of each model. The algorithm itself never sees the
-    ranks. It is returned unchanged where devices do not compare their models.
+    After the last round the server state holds the order of the models. The algorithm is returned unchanged
+    where devices do not compare their models.
 
     Args:
         algorithm: the algorithm, without a learner.
@@ -47,23 +54,15 @@ def with_comparison(algorithm: Algorithm, config: FederationConfig, spec: PlanSp
     if not should_compare_models(config, spec):
         return algorithm
 
-    def select_ranks(state: ServerState) -> dict[str, float]:
-        return {name: value for name, value in state.scalars.items() if name.startswith(RANK_SCALAR_PREFIX)}
-
-    def remove_ranks(state: ServerState) -> ServerState:
-        others = {
-            name: value for name, value in state.scalars.items() if not name.startswith(RANK_SCALAR_PREFIX)
-        }
-        return replace(state, scalars=others)
-
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
-        bare = remove_ranks(state)
-        sent = algorithm.broadcast(bare, client_id)
+        sent = algorithm.broadcast(state, client_id)
         if state.phase == PHASE_PERSONALIZE:
-            return replace(sent, scalars={**sent.scalars, **select_ranks(state)})
+            order = state.read_record(ModelOrder).models
+            ranks = {RANK_SCALAR_PREFIX + name: float(index) for index, name in enumerate(order)}
+            return replace(sent, scalars={**sent.scalars, **ranks})
         if state.round != config.rounds:
             return sent
-        last = algorithm.broadcast(replace(bare, phase=PHASE_PERSONALIZE), client_id)
+        last = algorithm.broadcast(replace(state, phase=PHASE_PERSONALIZE), client_id)
         return replace(
             sent,
             models={**last.models, **sent.models},
@@ -78,11 +77,10 @@ def with_comparison(algorithm: Algorithm, config: FederationConfig, spec: PlanSp
                 reported.append(read_scores(update))
                 yield update
 
-        after = algorithm.aggregate(remove_ranks(state), record_scores())
+        after = algorithm.aggregate(state, record_scores())
         if state.round != config.rounds:
             return after
-        rank_scalars = {RANK_SCALAR_PREFIX + name: float(i) for i, name in enumerate(rank_models(reported))}
-        return replace(after, scalars={**after.scalars, **rank_scalars})
+        return after.with_record(ModelOrder(tuple(rank_models(reported))))
 
     return replace(algorithm, broadcast=broadcast, aggregate=aggregate)
 

@@ -14,20 +14,30 @@ Source: Prechelt, Early Stopping - But When?, 1998, for a patience on a smoothed
 import logging
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from edgefl.algorithms.base import PHASE_FEDERATE, PHASE_PERSONALIZE, Algorithm
 from edgefl.config import FederationConfig
 from edgefl.server.spread import summarize_accuracy
-from edgefl.types import Scalars, ServerState, Update
+from edgefl.types import Scalars, ServerState, StateRecord, Update
 from edgefl.verdict import SMOOTHED_ROUNDS
 
 LOGGER = logging.getLogger(__name__)
 
 PATIENCE_ROUNDS = 10
 """Number of rounds without a new maximum after which the rounds end."""
-_ACCURACY_PREFIX = "accuracy/"
+
+
+@dataclass(frozen=True)
+class AccuracyHistory(StateRecord):
+    """The accuracy of the rounds so far.
+
+    Attributes:
+        by_round: median accuracy by round, from 0 to 1. Rounds without an accuracy are left out.
+    """
+
+    by_round: Mapping[int, float] = field(default_factory=dict)
 
 
 def has_stopped_rising(accuracies: Sequence[float]) -> bool:
@@ -61,17 +71,16 @@ def with_convergence_check(algorithm: Algorithm, config: FederationConfig) -> Al
                 metrics.append(update.metrics)
                 yield update
 
-        before = {name: value for name, value in state.scalars.items() if name.startswith(_ACCURACY_PREFIX)}
         after = algorithm.aggregate(state, record_metrics())
         if state.phase != PHASE_FEDERATE:
             return after
         accuracy = summarize_accuracy(metrics).median
-        measured = {} if math.isnan(accuracy) else {f"{_ACCURACY_PREFIX}{state.round:09}": accuracy}
-        scalars = {**before, **measured}
-        after = replace(after, scalars={**after.scalars, **scalars})
+        measured = {} if math.isnan(accuracy) else {state.round: accuracy}
+        history = {**state.read_record(AccuracyHistory).by_round, **measured}
+        after = after.with_record(AccuracyHistory(history))
         if after.phase != PHASE_FEDERATE or state.round < config.least_rounds:
             return after
-        if not has_stopped_rising([scalars[name] for name in sorted(scalars)]):
+        if not has_stopped_rising([history[number] for number in sorted(history)]):
             return after
         LOGGER.info(
             f"round {state.round}: the accuracy had no new maximum for {PATIENCE_ROUNDS} rounds, so the "

@@ -13,6 +13,7 @@ from edgefl.errors import EdgeflError
 from edgefl.server.rounds import Round
 from edgefl.server.tasks import ExpectedTensors
 from edgefl.types import ServerState, Weights
+from edgefl.wire.machine_events import LinkLoad, LinkRestored, Publish, TimePassed
 from edgefl.wire.messages import Begin, Manifest, Status, Want
 
 OTHER_SENDER = "another sender"
@@ -127,27 +128,6 @@ class PausesChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkRestored:
-    """The connection to the broker is up again. Messages may have been lost, including retained ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class LinkLoad:
-    """Reports the load of the link. The server adds messages only up to a limit.
-
-    Attributes:
-        in_flight: number of messages that the broker has not acknowledged.
-    """
-
-    in_flight: int
-
-
-@dataclass(frozen=True, slots=True)
-class TimePassed:
-    """Time has passed without another event."""
-
-
-@dataclass(frozen=True, slots=True)
 class StateAggregated:
     """The driver carried out `AggregateUpdates`.
 
@@ -213,27 +193,6 @@ class DroppedClient:
 
 
 # Actions
-
-
-@dataclass(frozen=True, slots=True)
-class Publish:
-    """Publish a message.
-
-    Attributes:
-        topic: the topic.
-        message: a message of `edgefl.wire.messages` whose `ts` the driver sets, or bytes that are sent
-            unchanged.
-        receiver: the client that the signature is for, empty for all clients. None sends the message
-            unsigned.
-        is_retained: whether the broker keeps the message for later subscribers.
-        qos: the MQTT quality of service, 0 or 1.
-    """
-
-    topic: str
-    message: object
-    receiver: str | None = None
-    is_retained: bool = False
-    qos: int = 1
 
 
 @dataclass(frozen=True, slots=True)

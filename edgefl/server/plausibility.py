@@ -28,7 +28,7 @@ bound from a quantile of the norms. Fewer than half of the clients cannot move t
 import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,12 +36,23 @@ from numpy.typing import NDArray
 from edgefl.algorithms.base import Algorithm
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
-from edgefl.types import ServerState, Update, Weights
+from edgefl.storage.records import encode_records
+from edgefl.types import ServerState, StateRecord, Update, Weights
 
 LOGGER = logging.getLogger(__name__)
 
 STEP_FACTOR = 10.0
-_LEFT_OUT_PREFIX = "left-out/"
+
+
+@dataclass(frozen=True)
+class LeftOutClients(StateRecord):
+    """The clients that take part in no later round.
+
+    Attributes:
+        rounds: the round in which each client was left out, by client id.
+    """
+
+    rounds: Mapping[str, int] = field(default_factory=dict)
 
 
 def measure_norm(weights: Mapping[str, NDArray[np.floating]]) -> float:
@@ -77,11 +88,12 @@ def find_problem(before: ServerState, after: ServerState, median: float, *, fini
     Returns:
         The reason, or an empty string when the state is plausible.
     """
-    for named in (after.models, after.slots):
-        for name, weights in named.items():
-            for key, array in weights.items():
-                if bad := int(array.size - np.isfinite(array).sum()):
-                    return f"{name}/{key} would hold {bad} NaN or infinite values"
+    _, arrays = encode_records(after.records)
+    for name, weights in after.models.items():
+        arrays |= {f"{name}/{key}": array for key, array in weights.items()}
+    for name, array in arrays.items():
+        if bad := int(array.size - np.isfinite(array).sum()):
+            return f"{name} would hold {bad} NaN or infinite values"
     for name, weights in () if finite_only else after.models.items():
         previous = before.models.get(name)
         if previous is weights:
@@ -128,11 +140,7 @@ def list_left_out_clients(state: ServerState) -> frozenset[str]:
 
 def read_left_out_rounds(state: ServerState) -> dict[str, int]:
     """Return the round in which each client was left out, by client id."""
-    return {
-        key.removeprefix(_LEFT_OUT_PREFIX): int(value)
-        for key, value in sorted(state.scalars.items())
-        if key.startswith(_LEFT_OUT_PREFIX)
-    }
+    return dict(sorted(state.read_record(LeftOutClients).rounds.items()))
 
 
 def mark_left_out(state: ServerState, clients: Iterable[str], round: int) -> ServerState:
@@ -143,8 +151,9 @@ def mark_left_out(state: ServerState, clients: Iterable[str], round: int) -> Ser
         clients: ids of the clients.
         round: number of the round whose updates cannot be used.
     """
-    marks = {f"{_LEFT_OUT_PREFIX}{client_id}": float(round) for client_id in clients}
-    return replace(state, scalars={**state.scalars, **marks}) if marks else state
+    marks = dict.fromkeys(clients, round)
+    before = state.read_record(LeftOutClients).rounds
+    return state.with_record(LeftOutClients({**before, **marks})) if marks else state
 
 
 def with_plausibility_check(algorithm: Algorithm, config: FederationConfig) -> Algorithm:
@@ -175,12 +184,10 @@ def with_plausibility_check(algorithm: Algorithm, config: FederationConfig) -> A
         with np.errstate(over="ignore", invalid="ignore"):  # `find_problem` reports an overflow
             after = algorithm.aggregate(state, record_norms())
         median = sorted(norms.values())[(len(norms) - 1) // 2] if norms else 0.0
-        earlier_marks = {
-            key: value for key, value in state.scalars.items() if key.startswith(_LEFT_OUT_PREFIX)
-        }
+        earlier_marks = state.read_record(LeftOutClients)
         problem = find_problem(state, after, median, finite_only=config.privacy.is_on)
         if not problem:
-            return replace(after, scalars={**after.scalars, **earlier_marks}) if earlier_marks else after
+            return after.with_record(earlier_marks) if earlier_marks.rounds else after
         limit = max(
             (compute_step_limit(model, model, median) for model in state.models.values()), default=math.inf
         )

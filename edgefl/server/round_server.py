@@ -27,7 +27,7 @@ from edgefl.security.secagg.masking import MIN_MASKED_CLIENTS
 from edgefl.security.trust import Trust
 from edgefl.server import rounds
 from edgefl.server.comparison import should_compare_models
-from edgefl.server.divergence import FederationDivergedError, explain_no_progress, find_divergence
+from edgefl.server.divergence import explain_no_progress, find_divergence
 from edgefl.server.events import (
     Action,
     AggregateUpdates,
@@ -56,6 +56,7 @@ from edgefl.server.tasks import ExpectedTensors, RoundTasks
 from edgefl.server.update_collector import UpdateCollector
 from edgefl.tasks.config import CLASSIFICATION, TASK_KINDS
 from edgefl.types import ServerState
+from edgefl.wire.divergence_message import FederationDivergedError
 from edgefl.wire.messages import JOINING_PHASE, STOPPED_PHASE, Begin, State
 from edgefl.wire.tensors import decode_models
 from edgefl.wire.topics import FederationTopics

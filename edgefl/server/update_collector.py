@@ -8,7 +8,6 @@ from edgefl.algorithms import PHASE_MEASURE, PHASE_PERSONALIZE
 from edgefl.errors import WireError
 from edgefl.server import rounds
 from edgefl.server.blob_publisher import BlobPublisher
-from edgefl.server.divergence import Divergence, FederationDivergedError
 from edgefl.server.events import (
     OTHER_SENDER,
     Action,
@@ -17,12 +16,9 @@ from edgefl.server.events import (
     ClientExcluded,
     EndReceived,
     Event,
-    LinkLoad,
-    LinkRestored,
     ManifestReceived,
     MessageInvalid,
     PausesChanged,
-    Publish,
     StateOverwritten,
     StatusReceived,
     StoreUpdate,
@@ -33,6 +29,8 @@ from edgefl.server.presence import Presence
 from edgefl.server.rounds import Round
 from edgefl.server.tasks import StepTasks, TaskSource, validate_announcement
 from edgefl.server.uploads import Uploads, make_receipt, make_verdict_receipt
+from edgefl.wire.divergence_message import Divergence, FederationDivergedError
+from edgefl.wire.machine_events import LinkLoad, LinkRestored, Publish
 from edgefl.wire.messages import DIVERGED_PREFIX, REFUSAL_PREFIX, Begin, Receipt, State, Status
 from edgefl.wire.tensors import decode_models
 from edgefl.wire.topics import FederationTopics

@@ -23,12 +23,7 @@ from edgefl.privacy.mechanism import draw_cohort
 from edgefl.privacy.noise import derive_noise_key
 from edgefl.rng import derive_rng
 from edgefl.security.secagg.masked_aggregation import count_secagg_bytes
-from edgefl.server.divergence import (
-    Divergence,
-    FederationDivergedError,
-    explain_no_progress,
-    find_divergence,
-)
+from edgefl.server.divergence import explain_no_progress, find_divergence
 from edgefl.server.plausibility import list_left_out_clients
 from edgefl.server.reported_figures import limit_figures
 from edgefl.server.rounds import count_needed_updates
@@ -47,6 +42,7 @@ from edgefl.simulation.diagnostics import RoundDiagnostics, evaluate_clients, ev
 from edgefl.simulation.engines.base import Engine, SerialEngine
 from edgefl.simulation.engines.processes import ProcessEngine
 from edgefl.types import Array, ClientState, Labels, Mixture, Scalars, ServerState, Shard, Update, Weights
+from edgefl.wire.divergence_message import Divergence, FederationDivergedError
 
 LOGGER = logging.getLogger(__name__)
 

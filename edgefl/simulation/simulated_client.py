@@ -33,14 +33,16 @@ from edgefl.server.events import (
     ChunkReceived,
     EndReceived,
     Event,
-    LinkLoad,
-    LinkRestored,
-    Publish,
     StatusReceived,
-    TimePassed,
     WantReceived,
 )
 from edgefl.wire.chunks import MAX_BLOB_BYTES, slice_chunk
+from edgefl.wire.machine_events import (
+    LinkLoad,
+    LinkRestored,
+    Publish,
+    TimePassed,
+)
 from edgefl.wire.messages import Begin, End, Status, Want
 from edgefl.wire.topics import FederationTopics
 

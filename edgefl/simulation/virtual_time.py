@@ -43,12 +43,9 @@ from edgefl.server.events import (
     ChunkReceived,
     CloseRound,
     Event,
-    LinkLoad,
-    Publish,
     SaveState,
     StateAggregated,
     Stop,
-    TimePassed,
     WriteLog,
 )
 from edgefl.server.faulty_updates import aggregate_usable
@@ -61,6 +58,7 @@ from edgefl.simulation.in_memory_store import InMemoryStore
 from edgefl.simulation.simulate import KeepResult, Record, RoundCallback
 from edgefl.simulation.simulated_client import SimulatedClient, TrainedUpdate
 from edgefl.types import Broadcast, ClientState, ServerState, Weights
+from edgefl.wire.machine_events import LinkLoad, Publish, TimePassed
 from edgefl.wire.messages import Manifest, Receipt, Task
 from edgefl.wire.tensors import decode_subset, encode_models
 from edgefl.wire.topics import FederationTopics, parse_topic

@@ -15,7 +15,12 @@ from safetensors.numpy import load, save
 
 from edgefl.errors import StateError
 from edgefl.plan.spec import PREDICT_MIXTURE, PREDICT_SINGLE
-from edgefl.types import ClientState, Mixture, ServerState, Weights
+from edgefl.storage.records import decode_records, encode_records
+from edgefl.types import ClientState, Mixture, ServerState, StateRecord, Weights
+
+CHECKPOINT_FORMAT = 2
+"""Format of the states of servers and clients. A change that older versions cannot read gets a new number."""
+RECORDS = "records"
 
 NOTE_TENSOR = "note.json"
 """Name of the tensor that contains the JSON note.
@@ -48,8 +53,6 @@ def _decode(
             raise StateError(f"this file contains a {note['kind']}, expected a {kind}")
         if lacking := [name for name, cls in fields.items() if type(note.get(name)) is not cls]:
             raise ValueError(f"its note has no {lacking[0]}")
-        if not all(isinstance(value, int | float) for value in note.get("scalars", {}).values()):
-            raise ValueError("a scalar is not a number")
     except (SafetensorError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise StateError(
             f"this file is not a {kind} (truncated or foreign): {error}; {_DAMAGE_REMEDY}"
@@ -63,10 +66,9 @@ def _decode(
 
 def encode_server_state(state: ServerState) -> bytes:
     """Return the server state as bytes. They contain a digest of the state."""
-    groups = {f"models/{n}": w for n, w in state.models.items()} | {
-        f"slots/{n}": w for n, w in state.slots.items()
-    }
-    note = {"round": state.round, "phase": state.phase, "scalars": dict(state.scalars)}
+    tree, arrays = encode_records(state.records)
+    groups = {f"models/{name}": weights for name, weights in state.models.items()} | {RECORDS: arrays}
+    note = {"format": CHECKPOINT_FORMAT, "round": state.round, "phase": state.phase, RECORDS: tree}
     return _encode("server state", {**note, "sha256": _digest_state(note, groups)}, groups)
 
 
@@ -74,10 +76,11 @@ def decode_server_state(blob: bytes) -> ServerState:
     """Read a server state.
 
     Raises:
-        StateError: the bytes are not a server state, or differ from their digest.
+        StateError: the bytes are not a server state, differ from their digest, or are from another version.
     """
-    note, groups = _decode("server state", blob, round=int, phase=str, scalars=dict)
-    fields = {name: note[name] for name in ("round", "phase", "scalars")}
+    note, groups = _decode("server state", blob, round=int, phase=str)
+    _check_format(note, "server state", "start the federation again with an empty directory")
+    fields = {name: note[name] for name in ("format", "round", "phase", RECORDS)}
     digest = _digest_state(fields, groups)
     if note.get("sha256") != digest:
         raise StateError(
@@ -85,9 +88,11 @@ def decode_server_state(blob: bytes) -> ServerState:
             f"is damaged; {_DAMAGE_REMEDY}"
         )
     models = {g.removeprefix("models/"): w for g, w in groups.items() if g.startswith("models/")}
-    slots = {g.removeprefix("slots/"): w for g, w in groups.items() if g.startswith("slots/")}
     return ServerState(
-        round=note["round"], phase=note["phase"], models=models, slots=slots, scalars=note["scalars"]
+        round=note["round"],
+        phase=note["phase"],
+        models=models,
+        records=_decode_records("server state", note, groups),
     )
 
 
@@ -101,17 +106,40 @@ def _digest_state(note: Mapping[str, object], groups: Mapping[str, Weights]) -> 
 
 def encode_client_state(state: ClientState) -> bytes:
     """Return a client state as bytes, for the device's own disk only."""
-    return _encode("client state", {"scalars": dict(state.scalars)}, {"arrays": state.arrays})
+    tree, arrays = encode_records(state.records)
+    note = {"format": CHECKPOINT_FORMAT, RECORDS: tree}
+    return _encode("client state", note, {"arrays": state.arrays, RECORDS: arrays})
 
 
 def decode_client_state(blob: bytes) -> ClientState:
     """Read a client state.
 
     Raises:
-        StateError: the bytes are not a client state.
+        StateError: the bytes are not a client state, or are from another version.
     """
-    note, groups = _decode("client state", blob, scalars=dict)
-    return ClientState(groups.get("arrays", {}), note["scalars"])
+    note, groups = _decode("client state", blob)
+    _check_format(note, "client state", "take part in the next federation")
+    return ClientState(arrays=groups.get("arrays", {}), records=_decode_records("client state", note, groups))
+
+
+def _check_format(note: Mapping[str, Any], kind: str, remedy: str) -> None:
+    if note.get("format") != CHECKPOINT_FORMAT or RECORDS not in note:
+        raise StateError(
+            f"another version of edgefl wrote this {kind}: its format is {note.get('format', 1)}, expected "
+            f"{CHECKPOINT_FORMAT}; continue with the version that wrote it, or {remedy}"
+        )
+
+
+def _decode_records(
+    kind: str, note: Mapping[str, Any], groups: Mapping[str, dict[str, np.ndarray]]
+) -> dict[str, StateRecord]:
+    try:
+        return decode_records(note[RECORDS], groups.get(RECORDS, {}))
+    except (ValueError, TypeError) as error:
+        raise StateError(
+            f"this {kind} does not fit this version of edgefl: {error}; continue with the version that wrote "
+            f"it, or {_DAMAGE_REMEDY}"
+        ) from error
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,8 @@ from pathlib import Path
 from edgefl.algorithms import complete_algorithm_options
 from edgefl.algorithms.base import read_assignments
 from edgefl.algorithms.clustering.cluster_models import (
-    LINKAGE,
-    MATRIX,
+    LastCut,
     list_compared_clients,
-    read_comparison,
 )
 from edgefl.algorithms.clustering.similarity import select_compared_weights as names_compared
 from edgefl.algorithms.names import INITIAL, extract_layer
@@ -112,15 +110,13 @@ class ClusterTelemetry:
         if not assigned or len(assigned) > MAX_ITEMS:
             return None
         assignment = dict(sorted(assigned.items()))
-        comparison = read_comparison(after)
+        cut = after.read_record(LastCut)
         clients = tuple(list_compared_clients(after))
-        if comparison is None or len(comparison[1][MATRIX]) != len(clients):
+        if cut.similarity is None or cut.merges is None or len(cut.similarity) != len(clients):
             return _make_assignment_message(session, round, assignment)
-        compared, arrays, cut_height = comparison
-        matrix = tuple(tuple(_round_value(value) for value in row) for row in arrays[MATRIX].tolist())
+        matrix = tuple(tuple(_round_value(value) for value in row) for row in cut.similarity.tolist())
         linkage = tuple(
-            (int(a), int(b), _round_value(height, 6), int(size))
-            for a, b, height, size in arrays[LINKAGE].tolist()
+            (int(a), int(b), _round_value(height, 6), int(size)) for a, b, height, size in cut.merges.tolist()
         )
         return Clusters(
             session=session,
@@ -130,9 +126,9 @@ class ClusterTelemetry:
             clients=clients,
             matrix=matrix,
             linkage=linkage,
-            cut=cut_height,
+            cut=cut.height,
             ts=time.time(),
-            compared=compared,
+            compared=cut.round,
         )
 
     def _describe_layers(self, after: ServerState) -> str:

@@ -43,7 +43,6 @@ from edgefl.privacy.mechanism import check_privacy, count_expected_cohort, draw_
 from edgefl.rng import derive_rng
 from edgefl.security.enrolment import load_enrolment, make_tls_context
 from edgefl.security.trust import DeviceKeys, Trust
-from edgefl.server.divergence import Divergence, FederationDivergedError, encode_divergence
 from edgefl.server.events import CloseRound, Finish
 from edgefl.server.faulty_updates import aggregate_usable
 from edgefl.server.plausibility import read_left_out_rounds
@@ -56,6 +55,7 @@ from edgefl.transport.link import KEEPALIVE_S, Link, Message
 from edgefl.transport.message_size import describe_limit, find_message_size
 from edgefl.types import ServerState, Weights
 from edgefl.verdict import FederationVerdict, render_verdict_lines
+from edgefl.wire.divergence_message import Divergence, FederationDivergedError, encode_divergence
 from edgefl.wire.messages import Summary
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import FederationTopics

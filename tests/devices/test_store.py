@@ -12,6 +12,7 @@ from devices.export import export_in_child, extract_export_metrics
 from devices.plan_check import PlanTrials
 from devices.storage import DeviceStorage
 from devices.store import MAX_MASKED_SESSIONS, DeviceStore, FinishedRound
+from edgefl.algorithms.papers.apfl import PersonalShare
 from edgefl.client_machine.duplicate_id import should_yield
 from edgefl.client_machine.events import (
     Answer,
@@ -31,7 +32,7 @@ from edgefl.types import ClientState
 from edgefl.wire.messages import Status, Task
 from edgefl.wire.strict_json import decode_json, encode_json
 
-STATE = ClientState({"gate/kernel": np.float32([1, 2])}, {"beta": 0.25})
+STATE = ClientState({"gate/kernel": np.float32([1, 2])}).with_record(PersonalShare(alpha=0.25))
 
 
 def finish_round(store, round=1, session="s", update=b"update", state=STATE):
@@ -83,7 +84,7 @@ def test_finished_round_survives_a_restart(tmp_path):
     assert reopened.read_update(progress) == b"second"
     state = reopened.read_client_state("s")
     assert state.arrays["gate/kernel"].tobytes() == STATE.arrays["gate/kernel"].tobytes()
-    assert state.scalars == {"beta": 0.25}
+    assert state.records == STATE.records
     assert reopened.read_client_state("another session") == ClientState()
     finish_round(reopened, 3, update=b"third")
     assert len(list((tmp_path / "a" / "b").glob("update-*"))) == 2  # the last two rounds
@@ -117,7 +118,7 @@ def test_power_cut_while_saving_leaves_the_previous_round(tmp_path, monkeypatch)
     monkeypatch.undo()
     assert store.read_progress() == before
     assert store.read_update(before) == b"update"
-    assert store.read_client_state("s").scalars == {"beta": 0.25}
+    assert store.read_client_state("s").records == STATE.records
 
 
 @pytest.mark.parametrize("name", ["progress.json", "update-", "client_state-"])
@@ -137,7 +138,7 @@ def test_damaged_file_is_named_with_a_remedy(tmp_path, name):
 def test_store_resumes_from_previous_round_when_last_files_are_damaged(tmp_path, name, remaining_bytes):
     store = DeviceStore(tmp_path, "pi-1")
     before = finish_round(store, 1)
-    last = finish_round(store, 2, update=b"second", state=ClientState({}, {"beta": 0.5}))
+    last = finish_round(store, 2, update=b"second", state=ClientState().with_record(PersonalShare(alpha=0.5)))
     assert store.recovered == ""
     store.close()
     path = (
@@ -148,7 +149,7 @@ def test_store_resumes_from_previous_round_when_last_files_are_damaged(tmp_path,
     assert "from the previous round" in reopened.recovered
     assert reopened.read_progress() == before
     assert reopened.read_update(before) == b"update"
-    assert reopened.read_client_state("s").scalars == {"beta": 0.25}
+    assert reopened.read_client_state("s").records == STATE.records
     assert finish_round(reopened, 2, update=b"second").round == 2
 
 

@@ -20,6 +20,8 @@ import numpy as np
 import pytest
 
 from devices.readings import SensorTopics, WindowCutter, parse_label, parse_reading
+from edgefl.algorithms.papers.apfl import PersonalShare
+from edgefl.algorithms.server_optimizer import OptimizerSlots
 from edgefl.config import parse_config
 from edgefl.data.datasets.idx import read_idx
 from edgefl.data.npz import load_shard, save_shard
@@ -38,6 +40,7 @@ from edgefl.security.secagg.secure_sum import PublicKeys
 from edgefl.security.signing import check_signature, derive_public_key, encode_signed
 from edgefl.security.trust import Trust
 from edgefl.server.events import OpenedRound, StoreUpdate
+from edgefl.server.plausibility import mark_left_out
 from edgefl.server.secagg.masked_sum import MaskedSum, decode_masked_sum, encode_masked_sum
 from edgefl.storage.checkpoint import (
     decode_client_state,
@@ -455,7 +458,11 @@ def take_readings(blob: bytes) -> None:
 
 def make_file_parsers(folder: Path) -> list[Parser]:
     """Return parsers of state, keys, data and exports in files."""
-    state = encode_server_state(ServerState(1, "federate", {"global": WEIGHTS}, {"m": WEIGHTS}, {"a": 1.0}))
+    state = encode_server_state(
+        mark_left_out(ServerState(1, "federate", {"global": WEIGHTS}), ["a"], 1).with_record(
+            OptimizerSlots({"global": WEIGHTS})
+        )
+    )
     lists: dict[str, list[object]] = {key: [] for key in ("data", "trained", "frozen", "slots", "noise")}
     signature = {"name": "train", "kind": "train", "batch_size": 2, **lists, "hyper": {}, "out": None}
     spec = json.loads(
@@ -532,7 +539,9 @@ def make_file_parsers(folder: Path) -> list[Parser]:
             (
                 "client state",
                 decode_client_state,
-                damage_safetensors(encode_client_state(ClientState(WEIGHTS, {"a": 1.0}))),
+                damage_safetensors(
+                    encode_client_state(ClientState(WEIGHTS).with_record(PersonalShare(alpha=1.0)))
+                ),
             ),
             ("mixture", decode_stored_mixture, damage_safetensors(encode_mixture(Mixture(WEIGHTS)))),
             ("plan", decode_plan, make_plan),

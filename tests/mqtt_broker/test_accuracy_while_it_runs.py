@@ -170,7 +170,7 @@ def test_rounds_end_without_a_rise_in_mqtt_and_simulator(federate, mosquitto_url
     assert 15 <= len(records) < 60
     assert f"round {len(records)}: the accuracy had no new maximum for 10 rounds" in aggregator.err
     state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
-    assert (state.round, state.phase, state.scalars) == (end.round, "done", end.scalars)
+    assert (state.round, state.phase, state.records) == (end.round, "done", end.records)
     for name, array in end.models["global"].items():
         assert state.models["global"][name].tobytes() == array.tobytes()
     assert len(federation.result()["losses"]) == len(records)

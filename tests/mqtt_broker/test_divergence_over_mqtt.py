@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgefl.algorithms.range_test import CHOSEN, FACTORS
-from edgefl.server.divergence import FederationDivergedError
+from edgefl.algorithms.range_test import FACTORS, ChosenRate
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import encode_server_state
+from edgefl.wire.divergence_message import FederationDivergedError
 from mqtt_broker.aggregator.results import load_state, save_state
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
@@ -83,7 +83,7 @@ def test_rate_of_a_range_test_is_taken_back_if_the_federation_diverges(federate,
     aggregator.popen.wait()
     tested = federation.out / "range-test"
     state = load_state(tested)
-    save_state(replace(state, scalars={CHOSEN: float(FACTORS.index(10.0))}), tested)
+    save_state(state.with_record(ChosenRate(FACTORS.index(10.0))), tested)
     again = federation.aggregator()
     assert again.end() == 0, again.err
     assert [device.end() for device in devices] == [0, 0], [device.err for device in devices]

@@ -12,8 +12,8 @@ Only the clustering round keeps one delta for each client in memory. In this rou
 until the last update has arrived. Every other round adds up its updates one at a time.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -29,21 +29,59 @@ from edgefl.algorithms.base import (
 )
 from edgefl.algorithms.clustering.hierarchical import Cut, Matrix, explain_cut
 from edgefl.algorithms.names import GLOBAL, INITIAL
-from edgefl.types import Array, ServerState, Update, Weights
+from edgefl.types import Array, ServerState, StateRecord, Update, Weights
 
-_CUT_PREFIX = "cut/"
-_ARRIVED_PREFIX = "arrived/"
-_COMPARED_PREFIX = "compared/"
-CLUSTERING_START = "clustering/start"
-"""The slot with the model that the clustering round began with."""
-CLUSTER_CENTERS = "clustering/centers"
-"""The slot with the center of each cluster, which `ClusterAssigner` compares an arriving client with."""
 ClusterAssigner = Callable[[Update, Matrix], int]
 """Returns the cluster for a client's first update and the centers, shape (clusters, d), float64."""
 MAX_COMPARED_CLIENTS = 100
-SIMILARITY = "similarity"
-MATRIX = "matrix"
-LINKAGE = "linkage"
+
+
+@dataclass(frozen=True)
+class ClusteringRound(StateRecord):
+    """What an arriving client is compared with.
+
+    Attributes:
+        start: the model that the clustering round began with. Empty before the clustering.
+        centers: center of each cluster, shape (clusters, d), float32. None if the cut has no centers.
+    """
+
+    start: Weights = field(default_factory=dict)
+    centers: Array | None = None
+
+
+@dataclass(frozen=True)
+class LastCut(StateRecord):
+    """The heights and the similarities of the last cut, for reports and monitors.
+
+    Attributes:
+        round: round of the cut, 0 before the first cut.
+        height: height of the cut.
+        last_height: height of the last merge below the cut.
+        next_height: height of the first merge above the cut, None if there is none.
+        compared: the clients of the cut, if the algorithm cuts more than once and not all clients at a time.
+        similarity: similarity of the clients, shape (n, n), float32. None above `MAX_COMPARED_CLIENTS`
+            clients, and if the cut has no similarity.
+        merges: the merges, shape (n - 1, 4), float32 (`hierarchical.build_linkage`). None like `similarity`.
+    """
+
+    round: int = 0
+    height: float = 0.0
+    last_height: float = 0.0
+    next_height: float | None = None
+    compared: tuple[str, ...] = ()
+    similarity: Array | None = None
+    merges: Array | None = None
+
+
+@dataclass(frozen=True)
+class Arrivals(StateRecord):
+    """The clients that arrived after a clustering.
+
+    Attributes:
+        rounds: the round of each client's arrival by client id.
+    """
+
+    rounds: Mapping[str, int] = field(default_factory=dict)
 
 
 def name_cluster_model(cluster: int) -> str:
@@ -86,7 +124,7 @@ def choose_phase_and_model(state: ServerState, client_id: str) -> tuple[str, Wei
         client_id: the receiving client.
     """
     if state.phase == PHASE_FEDERATE and is_arriving(state, client_id):
-        return PHASE_CLUSTER, state.slots.get(CLUSTERING_START, state.models[INITIAL])
+        return PHASE_CLUSTER, state.read_record(ClusteringRound).start or state.models[INITIAL]
     return state.phase, find_cluster_model(state, client_id)
 
 
@@ -109,16 +147,16 @@ def aggregate_clusters(
     """
     name_model = make_model_namer(state)
     arrived = dict[str, int]()
-    centers = unpack_centers(state.slots[CLUSTER_CENTERS]) if CLUSTER_CENTERS in state.slots else None
+    centers = state.read_record(ClusteringRound).centers
 
     def weigh_deltas() -> Iterator[tuple[str, Weights, float]]:
         for update in updates:
             if not is_arriving(state, update.client_id):
                 yield name_model(update.client_id), update.deltas[GLOBAL], update.num_samples
-            elif centers is None:  # the state is from an older version
+            elif centers is None:
                 arrived[update.client_id] = find_largest_cluster(read_assignments(state).values())
             else:
-                arrived[update.client_id] = assign(update, centers)
+                arrived[update.client_id] = assign(update, centers.astype(np.float64))
 
     means = average_by_group(weigh_deltas())
     models = {
@@ -138,8 +176,8 @@ def record_arrivals(state: ServerState, clients: Iterable[str]) -> ServerState:
         state: the server state in the round of the arrival.
         clients: ids of the clients.
     """
-    arrivals = {f"{_ARRIVED_PREFIX}{client_id}": float(state.round) for client_id in clients}
-    return replace(state, scalars={**state.scalars, **arrivals})
+    before = state.read_record(Arrivals).rounds
+    return state.with_record(Arrivals({**before, **dict.fromkeys(clients, state.round)}))
 
 
 def start_clusters(state: ServerState, updates: Sequence[Update], cut: Cut) -> ServerState:
@@ -161,39 +199,14 @@ def start_clusters(state: ServerState, updates: Sequence[Update], cut: Cut) -> S
         name: add(start, means[name]) if name in means else start
         for name in map(name_cluster_model, range(cut.count))
     }
-    recorded = record_cut(state, cut)
-    slots = {**recorded.slots, CLUSTERING_START: start}
-    if cut.centers is not None:
-        slots[CLUSTER_CENTERS] = pack_centers(cut.centers)
+    centers = None if cut.centers is None else cut.centers.astype(np.float32)
     after = replace(
-        recorded,
+        record_cut(state, cut).with_record(ClusteringRound(start, centers)),
         round=state.round + 1,
         phase=PHASE_FEDERATE,
         models={INITIAL: state.models[INITIAL], **models},
-        slots=slots,
     )
     return with_assignments(after, clusters)
-
-
-def pack_centers(centers: Matrix) -> dict[str, Array]:
-    """Return the centers of clusters as a slot.
-
-    Args:
-        centers: center of each cluster, shape (clusters, d), float64.
-
-    Returns:
-        A vector for each cluster, shape (d,), float32. The names sort in the order of the clusters.
-    """
-    return {f"{cluster:06d}": center.astype(np.float32) for cluster, center in enumerate(centers)}
-
-
-def unpack_centers(slot: Weights) -> Matrix:
-    """Return the centers of a slot, shape (clusters, d), float64.
-
-    Args:
-        slot: result of `pack_centers`.
-    """
-    return np.stack([array for _, array in sorted(slot.items())]).astype(np.float64)
 
 
 def record_cut(state: ServerState, cut: Cut, compared: Iterable[str] = ()) -> ServerState:
@@ -204,15 +217,18 @@ def record_cut(state: ServerState, cut: Cut, compared: Iterable[str] = ()) -> Se
         cut: the cut.
         compared: the clients of the cut, if the algorithm cuts more than once and not all clients at a time.
     """
-    prefixes = (_CUT_PREFIX, _COMPARED_PREFIX)
-    scalars = {key: value for key, value in state.scalars.items() if not key.startswith(prefixes)}
-    scalars |= {f"{_CUT_PREFIX}at": cut.height, f"{_CUT_PREFIX}below": cut.last_height}
-    if cut.next_height is not None:
-        scalars[f"{_CUT_PREFIX}above"] = cut.next_height
-    scalars[f"{_CUT_PREFIX}round"] = float(state.round)
-    scalars |= {f"{_COMPARED_PREFIX}{client_id}": 1.0 for client_id in compared}
-    slots = {name: slot for name, slot in state.slots.items() if name != SIMILARITY}
-    return replace(state, slots={**slots, **_pack_similarity(cut)}, scalars=scalars)
+    similarity = cut.similarity if len(cut.labels) <= MAX_COMPARED_CLIENTS else None
+    return state.with_record(
+        LastCut(
+            round=state.round,
+            height=cut.height,
+            last_height=cut.last_height,
+            next_height=cut.next_height,
+            compared=tuple(compared),
+            similarity=None if similarity is None else np.asarray(np.round(similarity, 3), np.float32),
+            merges=None if similarity is None else np.asarray(cut.merges, np.float32),
+        )
+    )
 
 
 def is_newly_clustered(after: ServerState) -> bool:
@@ -221,38 +237,8 @@ def is_newly_clustered(after: ServerState) -> bool:
     Args:
         after: the server state after the round.
     """
-    return after.scalars.get(f"{_CUT_PREFIX}round") == after.round - 1
-
-
-def _pack_similarity(cut: Cut) -> dict[str, Weights]:
-    """Return the similarity and the merges as a slot, or nothing above `MAX_COMPARED_CLIENTS` clients."""
-    if cut.similarity is None or len(cut.labels) > MAX_COMPARED_CLIENTS:
-        return {}
-    return {
-        SIMILARITY: {
-            MATRIX: np.asarray(np.round(cut.similarity, 3), np.float32),
-            LINKAGE: np.asarray(cut.merges, np.float32),
-        }
-    }
-
-
-def read_comparison(state: ServerState) -> tuple[int, Weights, float] | None:
-    """Return the comparison of the clients in the clustering round.
-
-    The clients are the ones in `list_compared_clients`.
-
-    Returns:
-        The round, the arrays, and the height of the cut. The arrays are `matrix`, shape (n, n), and
-            `linkage`, shape (n - 1, 4), both float32 (`hierarchical.build_linkage`). None before the
-            clustering, without a clustering, and above `MAX_COMPARED_CLIENTS` clients.
-    """
-    if SIMILARITY not in state.slots:
-        return None
-    return (
-        int(state.scalars.get(f"{_CUT_PREFIX}round", 0)),
-        state.slots[SIMILARITY],
-        float(state.scalars[f"{_CUT_PREFIX}at"]),
-    )
+    cut_round = after.read_record(LastCut).round
+    return cut_round > 0 and cut_round == after.round - 1
 
 
 def list_compared_clients(state: ServerState) -> list[str]:
@@ -261,16 +247,10 @@ def list_compared_clients(state: ServerState) -> list[str]:
     These are the clients of the last cut. If an algorithm cuts only once, they are all assigned clients
     except the ones that arrived later.
     """
-    compared = [
-        key.removeprefix(_COMPARED_PREFIX) for key in state.scalars if key.startswith(_COMPARED_PREFIX)
-    ]
+    arrived = state.read_record(Arrivals).rounds
     return sorted(
-        compared
-        or (
-            client_id
-            for client_id in read_assignments(state)
-            if f"{_ARRIVED_PREFIX}{client_id}" not in state.scalars
-        )
+        state.read_record(LastCut).compared
+        or (client_id for client_id in read_assignments(state) if client_id not in arrived)
     )
 
 
@@ -280,18 +260,17 @@ def explain_clusters(state: ServerState) -> tuple[str, str]:
     Both are empty before the clustering, and if there is no clustering.
     """
     clusters = read_assignments(state)
-    if f"{_CUT_PREFIX}at" not in state.scalars:
+    cut = state.read_record(LastCut)
+    if not cut.round:
         return "", ""
-    height, last_height, next_height = (
-        state.scalars.get(f"{_CUT_PREFIX}{key}") for key in ("at", "below", "above")
-    )
-    assert height is not None and last_height is not None
     compared = list_compared_clients(state)
     compared_clusters = {clusters[client_id] for client_id in compared}
-    summary, warning = explain_cut(len(compared), len(compared_clusters), height, last_height, next_height)
+    summary, warning = explain_cut(
+        len(compared), len(compared_clusters), cut.height, cut.last_height, cut.next_height
+    )
     if (total := len(set(clusters.values()))) > len(compared_clusters):
         summary += f"; {total} clusters in total"
-    arrived = sum(f"{_ARRIVED_PREFIX}{client_id}" in state.scalars for client_id in clusters)
+    arrived = len(state.read_record(Arrivals).rounds.keys() & clusters.keys())
     return f"{summary}; {arrived} clients arrived later" if arrived else summary, warning
 
 

@@ -9,12 +9,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.algorithms.base import read_assignments
-from edgefl.algorithms.clustering.cluster_models import (
-    LINKAGE,
-    MATRIX,
-    list_compared_clients,
-    read_comparison,
-)
+from edgefl.algorithms.clustering.cluster_models import LastCut, list_compared_clients
 from edgefl.algorithms.clustering.similarity import select_compared_weights
 from edgefl.algorithms.names import INITIAL, extract_layer
 from edgefl.types import ServerState
@@ -30,26 +25,25 @@ def make_cluster_report(options: Mapping[str, Any], after: ServerState) -> dict[
     Returns:
         Round, description of the compared weights, clients, assignment, cosine similarities, merges and cut.
     """
-    comparison = read_comparison(after)
-    clusters = read_assignments(after)
+    cut = after.read_record(LastCut)
+    clients = list_compared_clients(after)
     if (
-        comparison is None
-        or comparison[0] != after.round - 1
-        or len(comparison[1][MATRIX]) != len(list_compared_clients(after))
+        cut.similarity is None
+        or cut.merges is None
+        or cut.round != after.round - 1
+        or len(cut.similarity) != len(clients)
     ):
         return None
-    round, similarity, cut_height = comparison
     return {
-        "round": round,
+        "round": cut.round,
         "layer": _describe_comparison(options, after),
-        "clients": list_compared_clients(after),
-        "assignment": dict(sorted(clusters.items())),
-        "matrix": np.round(similarity[MATRIX].astype(np.float64), 3).tolist(),
+        "clients": clients,
+        "assignment": dict(sorted(read_assignments(after).items())),
+        "matrix": np.round(cut.similarity.astype(np.float64), 3).tolist(),
         "linkage": [
-            [int(a), int(b), float(f"{height:.6g}"), int(size)]
-            for a, b, height, size in similarity[LINKAGE].tolist()
+            [int(a), int(b), float(f"{height:.6g}"), int(size)] for a, b, height, size in cut.merges.tolist()
         ],
-        "cut": cut_height,
+        "cut": cut.height,
     }
 
 

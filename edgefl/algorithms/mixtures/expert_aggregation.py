@@ -5,15 +5,15 @@ to q(k|s) N_s over the round's updates. Pruning: appendix I.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from edgefl.algorithms.arithmetic import average_by_group
 from edgefl.algorithms.mixtures import responsibility as rs
 from edgefl.algorithms.names import name_expert
-from edgefl.algorithms.server_optimizer import step_optimizer
-from edgefl.types import Broadcast, Scalars, ServerState, Update, Weights
+from edgefl.algorithms.server_optimizer import OptimizerSlots, step_optimizer
+from edgefl.types import Broadcast, Scalars, ServerState, StateRecord, Update, Weights
 
 SERVER_PRUNE_FACTOR = 0.9
 """The server prunes at this share of the client's threshold.
@@ -46,6 +46,17 @@ def decode_responsibility(metrics: Scalars, num_experts: int) -> rs.Real:
     return values / values.sum() if fits else np.full(num_experts, 1 / num_experts)
 
 
+@dataclass(frozen=True)
+class Responsibilities(StateRecord):
+    """The q(z|s) that each client reported last.
+
+    Attributes:
+        by_client: q(z|s) for each expert, by client id.
+    """
+
+    by_client: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+
 def load_responsibility(state: ServerState, client_id: str, num_experts: int) -> rs.Real | None:
     """Return the q(z|s) that a client reported last.
 
@@ -57,8 +68,8 @@ def load_responsibility(state: ServerState, client_id: str, num_experts: int) ->
     Returns:
         q(z|s), shape (experts,), float64. None for a client that has not taken part in a round.
     """
-    values = np.array([state.scalars.get(f"q/{client_id}/{k}", np.nan) for k in range(num_experts)])
-    return values if np.isfinite(values).all() else None
+    reported = state.read_record(Responsibilities).by_client.get(client_id)
+    return None if reported is None else np.array(reported)
 
 
 def make_broadcast(state: ServerState, client_id: str, num_experts: int, threshold: float) -> Broadcast:
@@ -116,14 +127,12 @@ def average_experts(
 
     Source: Reisser et al., arXiv:2107.06724, equation 8 and the renormalisation of algorithm 2.
     """
-    scalars = dict(state.scalars)
+    reported = dict(state.read_record(Responsibilities).by_client)
 
     def weigh_deltas() -> Iterator[tuple[str, Weights, float]]:
         for update in updates:
             responsibility = decode_responsibility(update.metrics, num_experts)
-            scalars.update(
-                {f"q/{update.client_id}/{k}": float(value) for k, value in enumerate(responsibility)}
-            )
+            reported[update.client_id] = tuple(responsibility.tolist())
             pruned = rs.prune_experts(responsibility, rs.filter_experts(responsibility, threshold))
             weight = {name_expert(k): float(value) for k, value in enumerate(pruned)}
             yield from (
@@ -132,7 +141,7 @@ def average_experts(
             )
 
     means = average_by_group(weigh_deltas())
-    return means, replace(state, scalars=scalars)
+    return means, state.with_record(Responsibilities(reported))
 
 
 def step_models(
@@ -157,7 +166,7 @@ def step_models(
         ConfigError: as in `server_optimizer.check_optimizer`.
     """
     models = dict(state.models)
-    slots = dict(state.slots)
+    slots = dict(state.read_record(OptimizerSlots).by_model)
     for name, delta in means.items():
         models[name], slots[name] = step_optimizer(
             optimizer,
@@ -166,4 +175,4 @@ def step_models(
             delta,
             slots.get(name, {}),
         )
-    return replace(state, round=state.round + 1, models=models, slots=slots)
+    return replace(state, round=state.round + 1, models=models).with_record(OptimizerSlots(slots))

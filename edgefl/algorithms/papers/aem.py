@@ -54,7 +54,18 @@ from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner, evaluate, predict_label_log_p
 from edgefl.plan.spec import TensorSpec
-from edgefl.types import Array, Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights
+from edgefl.types import (
+    Array,
+    Broadcast,
+    ClientState,
+    Mixture,
+    Peer,
+    ServerState,
+    Shard,
+    StateRecord,
+    Update,
+    Weights,
+)
 
 if TYPE_CHECKING:
     from edgefl.compiler.network import Network
@@ -71,8 +82,6 @@ GATE_PART = "gate"
 LOG_EPSILON = 1e-7
 _GATE_MODELS = {"cnn": "gate-cnn"}
 VALIDATION_LOSS = "validation_loss"
-BEST_LOSS_PREFIX = "best/"
-WAITED_ROUNDS_PREFIX = "waited/"
 
 
 def explore_models(
@@ -93,10 +102,21 @@ def explore_models(
     return dict(received)
 
 
-def track_best_losses(
-    scalars: Mapping[str, float], losses: Mapping[int, Mapping[str, float]]
-) -> dict[str, float]:
-    """Return the scalars with each client's lowest validation loss of each model, and each waiting time.
+@dataclass(frozen=True)
+class LowestLosses(StateRecord):
+    """The validation losses so far, and how long each model waits for lower losses.
+
+    Attributes:
+        by_model: each client's lowest validation loss by client id, by the model's index.
+        waited: number of rounds since at least half of the votes were for the model, by the model's index.
+    """
+
+    by_model: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    waited: Mapping[int, int] = field(default_factory=dict)
+
+
+def track_lowest_losses(before: LowestLosses, losses: Mapping[int, Mapping[str, float]]) -> LowestLosses:
+    """Return each client's lowest validation loss of each model, and each waiting time, after a round.
 
     A client that validated the model in an earlier round has a vote: whether the loss is below its own lowest
     loss of the model. The waiting time is the number of rounds since at least half of the votes were for the
@@ -104,22 +124,21 @@ def track_best_losses(
     no model on which as many other clients improve.
 
     Args:
-        scalars: the scalars of the server state.
+        before: the losses before the round.
         losses: validation losses in the round by client, by model.
     """
-    tracked = dict(scalars)
-    for index, reported in sorted(losses.items()):
-        votes = []
-        for client_id, loss in sorted(reported.items()):
-            key = f"{BEST_LOSS_PREFIX}{index}/{client_id}"
-            if key in tracked:
-                votes.append(loss < tracked[key])
-            tracked[key] = min(loss, tracked.get(key, loss))
+    by_model = dict(before.by_model)
+    waited = dict(before.waited)
+    for index, reported in losses.items():
+        lowest = by_model.get(index, {})
+        votes = [loss < lowest[client_id] for client_id, loss in reported.items() if client_id in lowest]
+        by_model[index] = {
+            **lowest,
+            **{client_id: min(loss, lowest.get(client_id, loss)) for client_id, loss in reported.items()},
+        }
         if votes:
-            waited = tracked.get(f"{WAITED_ROUNDS_PREFIX}{index}", 0.0)
-            is_better = 2 * sum(votes) >= len(votes)
-            tracked[f"{WAITED_ROUNDS_PREFIX}{index}"] = 0.0 if is_better else waited + 1.0
-    return tracked
+            waited[index] = 0 if 2 * sum(votes) >= len(votes) else waited.get(index, 0) + 1
+    return LowestLosses(by_model, waited)
 
 
 def list_active_models(state: ServerState, patience: int) -> dict[int, Weights]:
@@ -130,14 +149,11 @@ def list_active_models(state: ServerState, patience: int) -> dict[int, Weights]:
         patience: number of rounds without a lower validation loss after which a model stops. With 0 no model
             stops.
     """
-    waited = {
-        index: state.scalars.get(f"{WAITED_ROUNDS_PREFIX}{index}", 0.0)
-        for index in select_experts(state.models)
-    }
+    waited = state.read_record(LowestLosses).waited
     return {
         index: model
         for index, model in select_experts(state.models).items()
-        if not patience or waited[index] < patience
+        if not patience or waited.get(index, 0) < patience
     }
 
 
@@ -287,7 +303,7 @@ def aem(learner: Learner | None, options: AemOptions) -> Algorithm:
                 yield update
 
         after = base.aggregate(state, record_losses())
-        after = replace(after, scalars=track_best_losses(after.scalars, losses))
+        after = after.with_record(track_lowest_losses(after.read_record(LowestLosses), losses))
         return (
             after if list_active_models(after, options.patience) else replace(after, phase=PHASE_PERSONALIZE)
         )

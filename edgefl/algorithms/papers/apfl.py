@@ -32,7 +32,7 @@ from edgefl.algorithms.papers.fedavg import FedAvgOptions, build_fedavg_objectiv
 from edgefl.algorithms.server_optimizer import STATISTICS
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import TensorSpec
-from edgefl.types import Array, Broadcast, ClientState, Mixture, Peer, Shard, Update, Weights
+from edgefl.types import Array, Broadcast, ClientState, Mixture, Peer, Shard, StateRecord, Update, Weights
 
 if TYPE_CHECKING:
     from edgefl.compiler.network import Network
@@ -43,6 +43,17 @@ Tensors = Mapping[str, Tensor]
 
 ALPHA_NAME = "alpha"
 PERSONAL_MODEL_PREFIX = "own"
+
+
+@dataclass(frozen=True)
+class PersonalShare(StateRecord):
+    """The share of the personal model in a client's mixture.
+
+    Attributes:
+        alpha: the share, from 0 to 1. None before the first round.
+    """
+
+    alpha: float | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +97,10 @@ def apfl(learner: Learner | None, options: ApflOptions) -> Algorithm:
     sanitizer = options.sanitizer
     hyper = as_sgd_hyper(options)
 
+    def read_share(state: ClientState) -> float:
+        share = state.read_record(PersonalShare).alpha
+        return options.alpha if share is None else share
+
     def train_both(
         received: Weights, state: ClientState, shard: Shard, rng: np.random.Generator
     ) -> tuple[dict[str, Array], ClientState, float]:
@@ -93,7 +108,7 @@ def apfl(learner: Learner | None, options: ApflOptions) -> Algorithm:
         assert learner is not None
         signature = learner.spec.find_signature("train_both")
         personal = {name: array for name, array in state.arrays.items() if name in received}
-        share = np.asarray(state.scalars.get(ALPHA_NAME, options.alpha), np.float32)
+        share = np.asarray(read_share(state), np.float32)
         weights = {
             **received,
             **with_prefix(PERSONAL_MODEL_PREFIX, {**received, **personal}),
@@ -129,7 +144,7 @@ def apfl(learner: Learner | None, options: ApflOptions) -> Algorithm:
         }
         return (
             {**received, **{name: both[name] for name in personal_trained}},
-            ClientState(personal_trained, {ALPHA_NAME: float(weights[ALPHA_NAME])}),
+            ClientState(personal_trained).with_record(PersonalShare(float(weights[ALPHA_NAME]))),
             loss / 2,
         )
 
@@ -152,7 +167,7 @@ def apfl(learner: Learner | None, options: ApflOptions) -> Algorithm:
     ) -> tuple[Mixture, ClientState]:
         received = broadcast.models[GLOBAL]
         model, new_state, _ = train_both(received, state, shard, rng)
-        share = new_state.scalars[ALPHA_NAME]
+        share = read_share(new_state)
         return Mixture(
             weights=interpolate_models(model, new_state.arrays, share),
             peers={FEDERATED_MODEL: Peer("predict", received)},
@@ -162,9 +177,7 @@ def apfl(learner: Learner | None, options: ApflOptions) -> Algorithm:
     def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
         received = broadcast.models[GLOBAL]
         personal = {name: array for name, array in state.arrays.items() if name in received}
-        return Peer(
-            "predict", interpolate_models(received, personal, state.scalars.get(ALPHA_NAME, options.alpha))
-        )
+        return Peer("predict", interpolate_models(received, personal, read_share(state)))
 
     return replace(base, name="apfl", local_update=local_update, personalize=personalize, current=current)
 

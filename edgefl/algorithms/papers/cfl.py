@@ -36,8 +36,8 @@ Source: Sattler, Mueller and Samek, Clustered Federated Learning: Model-Agnostic
 Optimization under Privacy Constraints, IEEE TNNLS 2020, arXiv:1910.01991, algorithms 1 to 3.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -52,10 +52,8 @@ from edgefl.algorithms.base import (
 from edgefl.algorithms.clustering.cluster_models import (
     find_cluster_model,
     name_cluster_model,
-    pack_centers,
     record_arrivals,
     record_cut,
-    unpack_centers,
 )
 from edgefl.algorithms.clustering.hierarchical import (
     Cut,
@@ -72,14 +70,38 @@ from edgefl.algorithms.options import TrainingOptions, check_count, check_range
 from edgefl.algorithms.papers.fedavg import FedAvgOptions, build_fedavg_objectives, fedavg
 from edgefl.config import FederationConfig
 from edgefl.learner.base import Learner
-from edgefl.types import Array, Broadcast, ServerState, Update, Weights
+from edgefl.types import Array, Broadcast, ServerState, StateRecord, Update, Weights
 
-_SPLIT_PREFIX = "split/"
-"""Prefix of a scalar, the cluster that a split divided, and of two slots: its start model and its centers."""
-_PASSED_PREFIX = "passed/"
-"""Prefix of a scalar: the number of splits that a client's assignment takes into account."""
-LARGEST_NORM = "largest_norm"
-"""The scalar with the largest norm of a client's update in any round."""
+
+@dataclass(frozen=True)
+class Split:
+    """A split of a cluster into two parts.
+
+    Attributes:
+        cluster: the number of the divided cluster.
+        start: its model before the split.
+        centers: center of each part, shape (2, d), float32.
+    """
+
+    cluster: int
+    start: Weights
+    centers: Array
+
+
+@dataclass(frozen=True)
+class SplitHistory(StateRecord):
+    """The splits so far.
+
+    Attributes:
+        splits: the splits in their order. Part 0 of a split keeps the number of the divided cluster. Part 1
+            of split i is cluster i + 1.
+        passed: the number of splits that each client's assignment takes into account, by client id.
+        largest_norm: the largest norm of a client's update in any round.
+    """
+
+    splits: tuple[Split, ...] = ()
+    passed: Mapping[str, int] = field(default_factory=dict)
+    largest_norm: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -151,20 +173,6 @@ def measure_separation(cut: Cut) -> float:
     return float(np.sqrt((cut.next_height or 0.0) / 2))
 
 
-def list_splits(state: ServerState) -> list[int]:
-    """Return the cluster that each split divided, in the order of the splits.
-
-    Part 0 of a split keeps the number of the divided cluster. Part 1 of split i is cluster i + 1.
-
-    Args:
-        state: the server state.
-    """
-    splits: list[int] = []
-    while (cluster := state.scalars.get(f"{_SPLIT_PREFIX}{len(splits)}")) is not None:
-        splits.append(int(cluster))
-    return splits
-
-
 def find_missed_split(state: ServerState, client_id: str) -> int | None:
     """Return the first split of a client's cluster that its assignment does not take into account.
 
@@ -176,9 +184,12 @@ def find_missed_split(state: ServerState, client_id: str) -> int | None:
         The number of the split, or None if there is no such split.
     """
     cluster = find_assignment(state, client_id) or 0
-    splits = list_splits(state)
-    passed = int(state.scalars.get(f"{_PASSED_PREFIX}{client_id}", 0))
-    return next((index for index in range(passed, len(splits)) if splits[index] == cluster), None)
+    history = state.read_record(SplitHistory)
+    passed = history.passed.get(client_id, 0)
+    return next(
+        (index for index in range(passed, len(history.splits)) if history.splits[index].cluster == cluster),
+        None,
+    )
 
 
 def assign_part(state: ServerState, client_id: str, vector: Array, split: int) -> ServerState:
@@ -190,11 +201,11 @@ def assign_part(state: ServerState, client_id: str, vector: Array, split: int) -
         vector: the client's update from the model before the split, shape (d,), float32.
         split: the number of the split.
     """
-    centers = unpack_centers(state.slots[f"{_SPLIT_PREFIX}{split}/centers"])
-    part = find_most_similar_cluster(vector, centers)
+    passed = state.read_record(SplitHistory).splits[split]
+    part = find_most_similar_cluster(vector, passed.centers.astype(np.float64))
     is_new = find_assignment(state, client_id) is None
     arrived = record_arrivals(state, [client_id]) if is_new else state
-    cluster = split + 1 if part else list_splits(state)[split]
+    cluster = split + 1 if part else passed.cluster
     return _set_clusters(arrived, {client_id: cluster}, split + 1)
 
 
@@ -208,7 +219,8 @@ def split_cluster(state: ServerState, cluster: int, updates: Sequence[Update], c
         cut: the two parts, with labels in the order of the updates.
     """
     assert cut.centers is not None
-    index = len(list_splits(state))
+    history = state.read_record(SplitHistory)
+    index = len(history.splits)
     numbers = [cluster, index + 1]
     start = _read_model(state, cluster)
     models = {name: model for name, model in state.models.items() if name != GLOBAL}
@@ -216,17 +228,9 @@ def split_cluster(state: ServerState, cluster: int, updates: Sequence[Update], c
         members = [update for update, label in zip(updates, cut.labels, strict=True) if label == part]
         mean = weighted_mean((update.deltas[GLOBAL], update.num_samples) for update in members)
         models[name_cluster_model(number)] = start if mean is None else add(start, mean)
+    split = Split(cluster, start, cut.centers.astype(np.float32))
     recorded = record_cut(state, cut, [update.client_id for update in updates])
-    after = replace(
-        recorded,
-        models=models,
-        slots={
-            **recorded.slots,
-            f"{_SPLIT_PREFIX}{index}/start": start,
-            f"{_SPLIT_PREFIX}{index}/centers": pack_centers(cut.centers),
-        },
-        scalars={**recorded.scalars, f"{_SPLIT_PREFIX}{index}": float(cluster)},
-    )
+    after = replace(recorded, models=models).with_record(replace(history, splits=(*history.splits, split)))
     joined = {
         update.client_id: numbers[int(label)] for update, label in zip(updates, cut.labels, strict=True)
     }
@@ -258,7 +262,7 @@ def cfl(learner: Learner | None, options: CflOptions) -> Algorithm:
         model = (
             find_cluster_model(state, client_id)
             if missed is None
-            else state.slots[f"{_SPLIT_PREFIX}{missed}/start"]
+            else state.read_record(SplitHistory).splits[missed].start
         )
         return Broadcast(round=state.round, phase=state.phase, models={GLOBAL: model})
 
@@ -270,9 +274,10 @@ def cfl(learner: Learner | None, options: CflOptions) -> Algorithm:
     def advance_cluster(state: ServerState, cluster: int, updates: Sequence[Update]) -> ServerState:
         vectors = [flatten_delta(update) for update in updates]
         norms = [float(np.linalg.norm(vector)) for vector in vectors]
-        largest_norm = max(*norms, state.scalars.get(LARGEST_NORM, 0.0))
+        history = state.read_record(SplitHistory)
+        largest_norm = max(*norms, history.largest_norm)
         mean = weighted_mean((update.deltas[GLOBAL], update.num_samples) for update in updates)
-        after = replace(state, scalars={**state.scalars, LARGEST_NORM: largest_norm})
+        after = state.with_record(replace(history, largest_norm=largest_norm))
         if mean is None:
             return after
         mean_vector = flatten_delta(replace(updates[0], deltas={GLOBAL: mean}))
@@ -285,7 +290,8 @@ def cfl(learner: Learner | None, options: CflOptions) -> Algorithm:
         return replace(after, models={**after.models, name: add(after.models[name], mean)})
 
     def pretrain(state: ServerState, updates: Iterable[Update]) -> ServerState:
-        largest_norm = state.scalars.get(LARGEST_NORM, 0.0)
+        history = state.read_record(SplitHistory)
+        largest_norm = history.largest_norm
 
         def weigh_deltas() -> Iterator[tuple[Weights, float]]:
             nonlocal largest_norm
@@ -295,11 +301,8 @@ def cfl(learner: Learner | None, options: CflOptions) -> Algorithm:
 
         mean = weighted_mean(weigh_deltas())
         model = state.models[GLOBAL]
-        return replace(
-            state,
-            models={**state.models, GLOBAL: model if mean is None else add(model, mean)},
-            scalars={**state.scalars, LARGEST_NORM: largest_norm},
-        )
+        models = {**state.models, GLOBAL: model if mean is None else add(model, mean)}
+        return replace(state, models=models).with_record(replace(history, largest_norm=largest_norm))
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
         if state.round <= options.pretrain_rounds:
@@ -327,8 +330,9 @@ def _read_model(state: ServerState, cluster: int) -> Weights:
 
 
 def _set_clusters(state: ServerState, clusters: dict[str, int], passed: int) -> ServerState:
-    counts = {f"{_PASSED_PREFIX}{client_id}": float(passed) for client_id in clusters}
-    after = replace(state, scalars={**state.scalars, **counts})
+    history = state.read_record(SplitHistory)
+    counts = {**history.passed, **dict.fromkeys(clusters, passed)}
+    after = state.with_record(replace(history, passed=counts))
     return with_assignments(after, {**read_assignments(state), **clusters})
 
 

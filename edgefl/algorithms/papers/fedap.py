@@ -50,9 +50,25 @@ from edgefl.algorithms.papers.fedavg import build_fedavg_objectives
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
-from edgefl.types import Array, Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights
+from edgefl.types import (
+    Array,
+    Broadcast,
+    ClientState,
+    Mixture,
+    Peer,
+    ServerState,
+    Shard,
+    StateRecord,
+    Update,
+    Weights,
+)
 
-FEDERATED_ROUNDS = "federated_rounds"
+
+@dataclass(frozen=True)
+class FederatedRounds(StateRecord):
+    """The number of rounds of the phase `federate` so far."""
+
+    count: int = 0
 
 
 def schedule_beta(t: int, start: float, end: float, decay_rounds: int) -> float:
@@ -247,16 +263,14 @@ def fedap(learner: Learner | None, options: FedApOptions) -> Algorithm:
                 round=state.round + 1,
                 phase=choose_phase(state.round + 1),
             )
-        done = int(state.scalars.get(FEDERATED_ROUNDS, 0))
+        done = state.read_record(FederatedRounds).count
         after = aggregate_clusters(
             state,
             updates,
             assign_cluster,
             schedule_beta(done, options.beta_start, options.beta_end, options.decay_rounds),
         )
-        return replace(
-            after, round=state.round + 1, scalars={**after.scalars, FEDERATED_ROUNDS: float(done + 1)}
-        )
+        return replace(after, round=state.round + 1).with_record(FederatedRounds(done + 1))
 
     def personalize(
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator

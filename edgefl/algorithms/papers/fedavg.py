@@ -13,7 +13,7 @@ Source: McMahan et al., Communication-Efficient Learning of Deep Networks from D
 2017, algorithm 1.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ from edgefl.algorithms.base import PHASE_FEDERATE, Algorithm
 from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import FEDERATED_MODEL, GLOBAL, LOCAL_ROUND, RECEIVED_PREFIX, with_prefix
 from edgefl.algorithms.options import SGDOptions, TrainingOptions, as_sgd_hyper
+from edgefl.algorithms.server_optimizer import OptimizerSlots
 from edgefl.algorithms.update_sanitization import UpdateSanitizer, split_comma_list
 from edgefl.learner.base import Learner
 from edgefl.types import Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights
@@ -33,9 +34,6 @@ from edgefl.types import Broadcast, ClientState, Mixture, Peer, ServerState, Sha
 if TYPE_CHECKING:
     from edgefl.compiler.network import Network
     from edgefl.compiler.objective import Objective
-
-SKIPPED_ROUNDS = "skipped_rounds"
-"""The server's count of rounds with too few updates for its mean."""
 
 
 @dataclass(frozen=True)
@@ -144,17 +142,9 @@ def fedavg(learner: Learner | None, options: FedAvgOptions) -> Algorithm:
         ), state
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
-        count = 0
-
-        def weigh_deltas() -> Iterator[tuple[Weights, float]]:
-            nonlocal count
-            for update in updates:
-                count += 1
-                yield update.deltas[GLOBAL], update.num_samples
-
         delta = robust.average_deltas(
             options.mean,
-            weigh_deltas(),
+            ((update.deltas[GLOBAL], update.num_samples) for update in updates),
             trim=options.trim,
             faults=options.krum_faults,
             keep=options.krum_keep,
@@ -162,26 +152,17 @@ def fedavg(learner: Learner | None, options: FedAvgOptions) -> Algorithm:
         )
         after = replace(state, round=state.round + 1)
         if delta is None:
-            return (
-                replace(
-                    after,
-                    scalars={**state.scalars, SKIPPED_ROUNDS: state.scalars.get(SKIPPED_ROUNDS, 0.0) + 1},
-                )
-                if count
-                else after
-            )
+            return after
+        slots_by_model = state.read_record(OptimizerSlots).by_model
         model, slots = server.step_optimizer(
             options.server_optimizer,
             options.server_hyper,
             state.models[GLOBAL],
             delta,
-            state.slots.get(GLOBAL, {}),
+            slots_by_model.get(GLOBAL, {}),
         )
-        return replace(
-            after,
-            models={**state.models, GLOBAL: model},
-            slots={**state.slots, GLOBAL: slots} if slots else state.slots,
-        )
+        moved = replace(after, models={**state.models, GLOBAL: model})
+        return moved.with_record(OptimizerSlots({**slots_by_model, GLOBAL: slots})) if slots else moved
 
     def personalize(
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator

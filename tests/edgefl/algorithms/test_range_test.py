@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.algorithms.range_test import (
-    CHOSEN,
     DEFAULT,
     FACTORS,
     LOSSES,
     MAX_CLIENTS,
     START,
     UNTRIED,
+    ChosenRate,
     RangeTestOptions,
     choose_rate,
     draw_test_clients,
@@ -73,7 +73,7 @@ def make_votes(*factors):
 def aggregate(updates):
     algorithm = make_range_test(None, RangeTestOptions())
     state = algorithm.init({}, np.random.default_rng(0))
-    return FACTORS[int(algorithm.aggregate(state, updates).scalars[CHOSEN])]
+    return FACTORS[algorithm.aggregate(state, updates).read_record(ChosenRate).index]
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ import pytest
 
 from edgefl.algorithms import PHASE_PERSONALIZE, REGISTRY
 from edgefl.algorithms.names import FEDERATED_MODEL, LOCAL_MODEL, MIXTURE_MODEL
-from edgefl.client.comparison import read_model_order
-from edgefl.client.selection import COMPARED_MODELS
+from edgefl.client.selection import COMPARED_MODELS, PREFERRED_ORDER
 from edgefl.config import MIXTURE_ONLY, FederationConfig, PersonalizationConfig
+from edgefl.server.comparison import ModelOrder
 from edgefl.simulation.simulate import Simulation
 from edgefl.types import Shard, Weights
 from tests.support.numpy_learner.softmax import softmax_spec
@@ -120,7 +120,8 @@ def test_unusual_clients_complete_the_federation(
         assert metrics["n_train"] + metrics["n_validation"] == len(unusual_shards[client_id].y_train)
         if client_id == "one sample":
             assert (metrics["n_validation"], compared) == (0, {})
-            assert shipped == next(m for m in read_model_order(end.state.scalars) if m in candidates)
+            order = (*end.state.read_record(ModelOrder).models, *PREFERRED_ORDER)
+            assert shipped == next(model for model in order if model in candidates)
         else:
             assert metrics["n_validation"] >= 1
             assert compared.keys() == candidates

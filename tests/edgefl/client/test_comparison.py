@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.algorithms.names import FEDERATED_MODEL, FINE_TUNED_MODEL, LOCAL_MODEL, MIXTURE_MODEL
+from edgefl.algorithms.papers.apfl import PersonalShare
 from edgefl.client.comparison import average_scores, read_model_order, split_scores, with_scores
 from edgefl.client.selection import PREFERRED_ORDER, choose_within_noise
 from edgefl.client.validation import ValidationSplit
@@ -15,7 +16,7 @@ from edgefl.types import ClientState, Shard
 
 X, Y = np.array([[1.0], [2.0]], np.float32), np.array([0, 1])
 SAMPLES = ValidationSplit(Shard(X, Y, X, Y, 2), X, Y)
-BEFORE = ClientState({"head/kernel": np.ones((2, 2), np.float32)}, {"alpha": 0.5})
+BEFORE = ClientState({"head/kernel": np.ones((2, 2), np.float32)}).with_record(PersonalShare(alpha=0.5))
 
 
 @given(
@@ -24,7 +25,7 @@ BEFORE = ClientState({"head/kernel": np.ones((2, 2), np.float32)}, {"alpha": 0.5
 def test_scores_do_not_change_the_algorithms_state(by_name):
     scores = {name: np.array(values, np.int64) for name, values in by_name.items()}
     state, restored = split_scores(with_scores(BEFORE, scores, SAMPLES), SAMPLES)
-    assert state.arrays.keys() == BEFORE.arrays.keys() and state.scalars == BEFORE.scalars
+    assert state.arrays.keys() == BEFORE.arrays.keys() and state.records == BEFORE.records
     assert restored.keys() == scores.keys()
     for name, values in scores.items():
         assert restored[name].dtype == np.int64

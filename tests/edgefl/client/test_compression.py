@@ -8,7 +8,7 @@ import pytest
 
 from edgefl.algorithms import make_algorithm
 from edgefl.algorithms.check import check_algorithm
-from edgefl.client.compression import RESIDUAL_PREFIX, with_compression
+from edgefl.client.compression import CodecResidual, with_compression
 from edgefl.config import FederationConfig
 from edgefl.plan.spec import Plan
 from edgefl.rng import derive_rng
@@ -56,7 +56,7 @@ def test_sent_deltas_and_the_residual_add_up_to_the_trained_deltas(codec, shards
             assert array.tobytes() == update.deltas["global"][name].tobytes()
     for name in weights:
         np.testing.assert_allclose(
-            sent[name] + state.arrays[f"{RESIDUAL_PREFIX}global/{name}"], trained[name], atol=2e-6
+            sent[name] + state.read_record(CodecResidual).by_model["global"][name], trained[name], atol=2e-6
         )
 
 
@@ -64,7 +64,6 @@ def test_sent_deltas_and_the_residual_add_up_to_the_trained_deltas(codec, shards
     "name", ["fedavg", "ditto", "apfl", "fedala", "fedrod", "fedmix", "clustered", "aem"]
 )
 def test_algorithms_satisfy_the_laws_with_a_codec(name, shards):
-    """Some algorithms have arrays in the client's state, which must not clash with the residual."""
     learner, initial = make_learner_and_weights(name)
     options = {"local_epochs": 20} if name == "aem" else {}
     check_algorithm(

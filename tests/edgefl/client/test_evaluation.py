@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.algorithms import PHASE_FEDERATE, PHASE_PERSONALIZE, REGISTRY, make_algorithm
-from edgefl.client.compression import with_compression
+from edgefl.algorithms.papers.apfl import PersonalShare
+from edgefl.client.compression import CodecResidual, with_compression
 from edgefl.client.evaluation import evaluate_current_model
 from edgefl.client.validation import ValidationSplit
 from edgefl.errors import DataError
@@ -98,7 +99,7 @@ def test_personal_weights_are_used_if_the_client_has_them():
     assert measure("apfl", {"global": received}, [1, 1, 0], state=client_state) == {
         "accuracy": pytest.approx(2 / 3)
     }
-    unmixed = ClientState(client_state.arrays, {"alpha": 0.0})
+    unmixed = client_state.with_record(PersonalShare(alpha=0.0))
     assert measure("apfl", {"global": received}, [1, 1, 0], state=unmixed) == {
         "accuracy": pytest.approx(1 / 3)
     }
@@ -152,14 +153,13 @@ def test_fedmix_weighs_experts_by_the_clients_labels():
 def test_codec_does_not_hide_the_client_state(codec):
     learner = SoftmaxLearner(softmax_spec("ditto", inputs=1, features=1, classes=2, batch_size=1))
     algorithm = with_compression(make_algorithm("ditto", learner, {}), codec)
-    client_state = {
-        "head/bias": np.array([0, 4], np.float32),
-        "owed:global/head/bias": np.zeros(2, np.float32),
-    }
+    client_state = ClientState({"head/bias": np.array([0, 4], np.float32)}).with_record(
+        CodecResidual({"global": {"head/bias": np.zeros(2, np.float32)}})
+    )
     broadcast = Broadcast(1, PHASE_FEDERATE, {"global": make_biased_model(1, 0)})
-    assert evaluate_current_model(
-        algorithm, learner, broadcast, ClientState(client_state), make_split([1, 1, 0])
-    ) == {"accuracy": pytest.approx(2 / 3)}
+    assert evaluate_current_model(algorithm, learner, broadcast, client_state, make_split([1, 1, 0])) == {
+        "accuracy": pytest.approx(2 / 3)
+    }
 
 
 @given(

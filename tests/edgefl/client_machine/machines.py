@@ -15,7 +15,7 @@ from edgefl.client_machine.events import (
     WriteClientLog,
 )
 from edgefl.client_machine.machine import ClientMachine, ClientSettings
-from edgefl.server.events import Publish
+from edgefl.wire.machine_events import Publish
 from edgefl.wire.messages import Begin, Receipt, State, Status, Task
 from edgefl.wire.topics import FederationTopics
 

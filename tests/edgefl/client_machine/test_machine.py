@@ -36,8 +36,8 @@ from edgefl.client_machine.machine import (
 )
 from edgefl.client_machine.refusals import FIRST_RETRY_S
 from edgefl.errors import LinkError
-from edgefl.server.divergence import Divergence, FederationDivergedError, encode_divergence
-from edgefl.server.events import LinkRestored, Publish, TimePassed
+from edgefl.wire.divergence_message import Divergence, FederationDivergedError, encode_divergence
+from edgefl.wire.machine_events import LinkRestored, Publish, TimePassed
 from edgefl.wire.messages import Begin, Claim, Status
 from tests.edgefl.client_machine.machines import (
     PLAN,

@@ -24,7 +24,7 @@ from edgefl.client_machine.events import (
 )
 from edgefl.client_machine.masked_rounds import EMPTY_ANSWER
 from edgefl.client_machine.order import MASKED_ONLY_REASON, SharingRules
-from edgefl.server.events import LinkLoad
+from edgefl.wire.machine_events import LinkLoad
 from edgefl.wire.masked import MASKED_CODEC, MAX_ATTEMPTS, make_step_nonce
 from edgefl.wire.messages import Begin
 from tests.edgefl.client_machine.machines import (

@@ -49,7 +49,7 @@ def test_each_class_of_one_long_recording_is_on_both_sides():
     assert not collect_readings(x[split.train]) & collect_readings(x[split.test])
 
 
-def test_last_samples_of_each_class_are_held_out_without_recordings():
+def test_last_samples_of_each_class_are_held_out_remove_recordings():
     """Rows are assumed to be in time order. The training rows of a class are blocks of consecutive rows."""
     labels = np.arange(40) % 2
     split = divide(np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32), labels)

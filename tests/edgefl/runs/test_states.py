@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from edgefl.algorithms.papers.apfl import PersonalShare
 from edgefl.errors import StateError
 from edgefl.runs.states import FileStates, load_committed_states
 from edgefl.storage.run_directory import RunFiles
@@ -17,7 +18,7 @@ def files(tmp_path):
 
 
 def make_state(value: float) -> ClientState:
-    return ClientState({"w": np.full(3, value, np.float32)}, {"rounds": value})
+    return ClientState({"w": np.full(3, value, np.float32)}).with_record(PersonalShare(value))
 
 
 def read_value(states: FileStates, client_id: str) -> float:
@@ -101,7 +102,7 @@ def test_client_without_state_has_no_file_until_it_stores_one(files):
     assert (list_names(files.clients), "a" in states, len(states)) == ([], False, 0)
     with pytest.raises(KeyError):
         states["a"]
-    states["a"] = ClientState(scalars={"seen": 1.0})
+    states["a"] = ClientState().with_record(PersonalShare(alpha=1.0))
     states["a"] = ClientState()  # an empty state that replaces a state is stored
     assert states["a"] == ClientState()
     del states["a"]

@@ -16,6 +16,7 @@ from edgefl.algorithms import (
 )
 from edgefl.algorithms.cohort import choose_task_clients
 from edgefl.client_machine.events import (
+    AvailabilityChanged,
     BlobChunkReceived,
     BlobManifestReceived,
     EndParticipation,
@@ -31,12 +32,9 @@ from edgefl.rng import derive_rng
 from edgefl.server.events import (
     AggregateUpdates,
     BeginReceived,
-    LinkRestored,
     OpenRound,
-    Publish,
     StateAggregated,
     Stop,
-    TimePassed,
     WantReceived,
 )
 from edgefl.server.faulty_updates import aggregate_usable
@@ -46,6 +44,7 @@ from edgefl.server.tasks import derive_nonce
 from edgefl.simulation.in_memory_store import InMemoryStore
 from edgefl.simulation.simulated_client import SimulatedClient, TrainedUpdate
 from edgefl.types import Update
+from edgefl.wire.machine_events import LinkRestored, Publish, TimePassed
 from edgefl.wire.messages import Manifest, Receipt, State, Task
 from edgefl.wire.tensors import encode_models
 from edgefl.wire.topics import FederationTopics, matches_filter, parse_topic
@@ -354,6 +353,10 @@ class HostileNetwork:
                 self.send(client.disconnect())
             case "connect" if not client.is_online:
                 self.connect(client)
+            case "pause":
+                self.deliver_to_client(client.client_id, AvailabilityChanged("on battery"))
+            case "resume":
+                self.deliver_to_client(client.client_id, AvailabilityChanged(""))
             case "restart client":
                 self.restart(client)
             case "crash client":
@@ -380,6 +383,7 @@ class HostileNetwork:
         for client in self.clients.values():
             if not client.is_online:
                 self.connect(client)
+            self.deliver_to_client(client.client_id, AvailabilityChanged(""))
         # A status is lost only together with the connection, and the broker sends it again afterwards
         self.handle(LinkRestored())
         self.to_server.extend(self.client_statuses.values())

@@ -138,4 +138,4 @@ def test_scores_are_not_requested_where_sharing_is_disabled(change, spec):
     state = algorithm.aggregate(state, [make_update("a", 1)])
     assert COMPARE_SCALAR not in algorithm.broadcast(state, "a").scalars
     state = algorithm.aggregate(state, [make_update("a", 2, score_local=0.5)])
-    assert not state.scalars
+    assert not state.records

@@ -1,7 +1,7 @@
 """The rounds end when the smoothed accuracy of the clients no longer rises."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -11,8 +11,9 @@ from edgefl.algorithms import PHASE_CLUSTER, PHASE_FEDERATE, PHASE_PERSONALIZE, 
 from edgefl.algorithms.names import LOCAL_EPOCHS
 from edgefl.config import FederationConfig
 from edgefl.server.baseline import count_local_epochs, with_baseline
-from edgefl.server.convergence import has_stopped_rising, with_convergence_check
-from edgefl.types import ServerState, Update
+from edgefl.server.convergence import AccuracyHistory, has_stopped_rising, with_convergence_check
+from edgefl.server.plausibility import mark_left_out
+from edgefl.types import ServerState, StateRecord, Update
 from tests.support.numpy_learner.softmax import softmax_spec
 
 
@@ -40,7 +41,7 @@ def test_a_curve_with_a_rising_end_has_not_converged(start, length):
 
 def play(algorithm, config, list_accuracies, phase=PHASE_FEDERATE):
     """Return the state after the rounds end, each client with the accuracies of a round."""
-    state = ServerState(1, phase, {"global": {}}, {"left-out/c9": 1.0})
+    state = mark_left_out(ServerState(1, phase, {"global": {}}), ["c9"], 1)
     while state.round <= config.rounds and state.phase == phase:
         updates = [
             Update(f"c{i}", state.round, 10, {"global": {}}, {"accuracy": value})
@@ -50,11 +51,17 @@ def play(algorithm, config, list_accuracies, phase=PHASE_FEDERATE):
     return state
 
 
+@dataclass(frozen=True)
+class UpdateCount(StateRecord):
+    count: int = 0
+
+
 def make_counting_algorithm():
-    """Return an algorithm whose `aggregate` reads all updates and drops all scalars but its own."""
+    """Return an algorithm whose `aggregate` reads all updates and drops all records but its own."""
 
     def aggregate(state, updates):
-        return replace(state, round=state.round + 1, scalars={"count": float(len(list(updates)))})
+        after = replace(state, round=state.round + 1, records={})
+        return after.with_record(UpdateCount(len(list(updates))))
 
     return replace(make_algorithm("fedavg", None, {}), aggregate=aggregate)
 
@@ -66,8 +73,8 @@ def test_medians_of_the_clients_end_the_rounds():
     state = play(algorithm, config, lambda number: [min(0.1 * number, 0.8)] * 2 + [number / 60])
     # Rounds 8 to 12 are the first five at .8. Ten more smoothed values bring nothing new
     assert (state.round, state.phase) == (23, PHASE_PERSONALIZE)
-    assert state.scalars["count"] == 3
-    assert len(state.scalars) == 1 + 22
+    assert state.read_record(UpdateCount).count == 3
+    assert list(state.read_record(AccuracyHistory).by_round) == list(range(1, 23))
 
 
 @pytest.mark.parametrize(("rounds", "least", "last"), [(60, 0, 60), (60, 40, 40), (60, 15, 15), (12, 12, 12)])

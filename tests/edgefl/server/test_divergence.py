@@ -10,18 +10,13 @@ from hypothesis import strategies as st
 from edgefl.algorithms import complete_algorithm_options
 from edgefl.config import FederationConfig, PrivacyConfig
 from edgefl.plan.spec import Plan
-from edgefl.server.divergence import (
-    Divergence,
-    FederationDivergedError,
-    encode_divergence,
-    explain_divergence,
-    explain_no_progress,
-    find_divergence,
-    read_divergence,
-)
+from edgefl.server.divergence import explain_no_progress, find_divergence
 from edgefl.simulation.simulate import simulate
 from edgefl.types import Shard
-from edgefl.wire.messages import STOPPED_PHASE, State
+from edgefl.wire.divergence_message import (
+    FederationDivergedError,
+    explain_divergence,
+)
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 # 10 classes: a model that guesses has ln 10 = 2.30, the limit is 5 x 2.30 = 11.5
@@ -180,44 +175,6 @@ def test_training_without_effect_has_a_warning_with_a_remedy(losses, remedy):
 )
 def test_training_with_effect_has_no_warning(losses):
     assert explain_no_progress(losses, 10) is None
-
-
-def make_state(phase: str, **settings: float) -> State:
-    return State("kitchen", "s", phase, 0, 20, 0, 120.0, "p", 1.0, settings=settings)
-
-
-@pytest.mark.parametrize(
-    ("divergence", "sentence"),
-    [
-        (
-            Divergence(9, 73.8, 75.21, math.log(10)),
-            "training diverged in round 9: the median loss is 73.8, it was 75.21 in round 1, and a model "
-            "that guesses has 2.3; lower learning_rate of [algorithm]",
-        ),
-        (
-            Divergence(1, clients=2, cohort=3),
-            "training diverged in round 1: 2 of 3 clients have a loss that is no finite number; lower",
-        ),
-    ],
-)
-def test_divergence_round_trips_through_numbers_of_the_last_state(divergence, sentence):
-    settings = encode_divergence(divergence)
-    assert all(math.isfinite(value) for value in settings.values())
-    result = read_divergence(make_state(STOPPED_PHASE, min_clients=2.0, **settings))
-    assert result is not None
-    assert explain_divergence(result).startswith(sentence)
-    assert explain_divergence(result) == str(FederationDivergedError(divergence))
-    assert read_divergence(make_state(STOPPED_PHASE, min_clients=2.0)) is None
-    assert read_divergence(make_state("federate", **settings)) is None
-
-
-@given(values=st.lists(st.floats(), min_size=6, max_size=6))
-def test_any_received_divergence_numbers_can_be_explained(values):
-    names = ("round", "loss", "first_loss", "guess_loss", "clients", "cohort")
-    settings = {f"diverged_{name}": value for name, value in zip(names, values, strict=True)}
-    result = read_divergence(make_state(STOPPED_PHASE, **settings))
-    assert result is not None
-    assert len(explain_divergence(result)) < 400
 
 
 def simulate_noise(rounds, *, learning_rate=10.0, **settings):

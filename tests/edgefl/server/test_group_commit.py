@@ -4,8 +4,9 @@ import pytest
 
 from edgefl.client_machine.events import TaskReceived
 from edgefl.config import FederationConfig
-from edgefl.server.events import CommitUpdates, LinkRestored, TimePassed
+from edgefl.server.events import CommitUpdates
 from edgefl.server.update_collector import GROUP_COMMIT_DELAY_S
+from edgefl.wire.machine_events import LinkRestored, TimePassed
 from tests.edgefl.server.hostile_network import HostileNetwork
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from edgefl.algorithms import PHASE_PERSONALIZE, REGISTRY
 from edgefl.algorithms.robust import average_deltas
-from edgefl.server.comparison import rank_models, read_scores
+from edgefl.server.comparison import ModelOrder, rank_models, read_scores
 from edgefl.server.plausibility import find_problem, list_left_out_clients
 from edgefl.server.spread import summarize_accuracy
 from edgefl.types import Update
@@ -45,12 +45,12 @@ def check_decisions(network):
         median = summarize_accuracy([begin.metrics for begin in action.begins]).median
         accuracies = [figures["accuracy"] for figures in honest]
         assert min(accuracies) <= median <= max(accuracies)
-    ranks = {name: i for name, i in network.memory.state.scalars.items() if name.startswith("rank_")}
+    order = network.memory.state.read_record(ModelOrder).models
     scores = [
         read_scores(Update("", 1, 1, {}, figures))
         for figures in list_figures(rounds[-1].begins, network.honest)
     ]
-    assert ranks == {f"rank_{name}": float(i) for i, name in enumerate(rank_models(scores))}
+    assert order == tuple(rank_models(scores))
     rows = [{**begin.metrics, "id": begin.client_id} for begin in last.begins]
     verdict = judge_federation(rows)
     assert {row.id for row in verdict.rows} >= set(network.honest)

@@ -20,17 +20,16 @@ from edgefl.server.events import (
     AggregateUpdates,
     BeginReceived,
     ChunkReceived,
-    Publish,
     SaveMaskedSum,
     StateAggregated,
     StatusReceived,
     Stop,
-    TimePassed,
 )
 from edgefl.server.round_server import RoundServer
 from edgefl.server.server_algorithm import build_server_algorithm
 from edgefl.simulation.in_memory_store import InMemoryStore
 from edgefl.types import Update
+from edgefl.wire.machine_events import Publish, TimePassed
 from edgefl.wire.masked import MASKED_CODEC, hash_context, parse_attempt
 from edgefl.wire.messages import Begin, Status, Task
 from edgefl.wire.tensors import encode_models

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.algorithms import REGISTRY, complete_algorithm_options, make_algorithm
+from edgefl.algorithms.server_optimizer import OptimizerSlots
 from edgefl.config import FederationConfig
 from edgefl.config.schema import PrivacyConfig
 from edgefl.errors import ConfigError
@@ -70,8 +71,8 @@ def test_new_model_is_measured_from_zero_and_slots_must_be_finite():
     assert "cluster0" in find_problem(
         before, replace(before, models={"cluster0": {"w": np.float32([1.1, 1.0])}}), 0.0
     )
-    assert "v/w would hold 1 NaN or infinite values" in find_problem(
-        before, replace(before, slots={"v": {"w": np.float32([1, np.inf])}}), 0.0
+    assert '"v"."w" would hold 1 NaN or infinite values' in find_problem(
+        before, before.with_record(OptimizerSlots({"v": {"w": np.float32([1, np.inf])}})), 0.0
     )
 
 

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from edgefl.client_machine.events import TaskReceived
 from edgefl.config import FederationConfig
-from edgefl.server.divergence import FederationDivergedError
-from edgefl.server.events import Publish, StatusReceived, Stop
-from edgefl.server.plausibility import list_left_out_clients
+from edgefl.server.events import StatusReceived, Stop
+from edgefl.server.plausibility import list_left_out_clients, mark_left_out
+from edgefl.wire.divergence_message import FederationDivergedError
+from edgefl.wire.machine_events import Publish
 from edgefl.wire.messages import DIVERGED_PREFIX, REFUSAL_PREFIX
 from edgefl.wire.topics import parse_topic
 from tests.edgefl.server.hostile_network import HostileNetwork
@@ -25,6 +26,8 @@ KINDS = (
     "lose to client",
     "disconnect",
     "connect",
+    "pause",
+    "resume",
     "restart client",
     "crash client",
     "crash",
@@ -106,8 +109,7 @@ def test_stopped_server_only_withdraws_messages_and_publishes_its_state():
 
 def test_excluded_client_joins_no_asynchronous_round():
     network = make_network(**MODES["async"])
-    scalars = {**network.first_state.scalars, "left-out/c0": 1.0}
-    network.memory.state = replace(network.first_state, scalars=scalars)
+    network.memory.state = mark_left_out(network.first_state, ["c0"], 1)
     assert list_left_out_clients(network.memory.state) == {"c0"}
     network.start_server()
     for _ in range(3):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from edgefl.algorithms import REGISTRY
+from edgefl.client.comparison import ValidationScores
 from edgefl.client.selection import COMPARED_MODELS
 from edgefl.config import FederationConfig, PersonalizationConfig
 from edgefl.server.comparison import rank_models
@@ -60,7 +61,7 @@ def test_score_sharing_changes_only_the_shipped_model(name):
     ]
     assert scores[:8] == [set()] * 8
     assert scores[8:] == [{f"score_{model}" for model in COMPARED_MODELS}] * 4
-    assert not [key for state in states.values() for key in state.arrays if key.startswith("score/")]
+    assert not [state for state in states.values() if ValidationScores.__name__ in state.records]
 
 
 def test_client_without_validation_samples_ships_overall_best_model():

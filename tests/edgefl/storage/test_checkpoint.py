@@ -6,7 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+from edgefl.algorithms.papers.apfl import PersonalShare
+from edgefl.algorithms.server_optimizer import OptimizerSlots
+from edgefl.client.compression import CodecResidual
 from edgefl.errors import StateError
+from edgefl.server.plausibility import LeftOutClients
 from edgefl.storage.checkpoint import (
     decode_client_state,
     decode_server_state,
@@ -22,7 +26,7 @@ WEIGHTS = st.dictionaries(
     arrays(np.float32, array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)),
     max_size=3,
 )
-SCALARS = st.dictionaries(st.text("xyz", min_size=1, max_size=3), st.floats(allow_nan=False), max_size=2)
+COUNTS = st.dictionaries(st.text("xyz", min_size=1, max_size=3), st.integers(), max_size=2)
 
 
 def assert_same_arrays(first, second):
@@ -34,26 +38,30 @@ def assert_same_arrays(first, second):
 
 @given(
     models=st.dictionaries(st.sampled_from(["global", "expert0"]), WEIGHTS.filter(len)),
-    scalars=SCALARS,
+    rounds=COUNTS,
     round=st.integers(0, 10**6),
 )
-def test_server_state_round_trips(models, scalars, round):
-    state = ServerState(
-        round, "federate", models, {"momentum": models["global"]} if "global" in models else {}, scalars
-    )
+def test_server_state_round_trips(models, rounds, round):
+    state = ServerState(round, "federate", models).with_record(OptimizerSlots(models))
+    state = state.with_record(LeftOutClients(rounds))
     decoded = decode_server_state(encode_server_state(state))
-    assert (decoded.round, decoded.phase, decoded.scalars) == (round, "federate", scalars)
-    assert decoded.models.keys() == models.keys() and decoded.slots.keys() == state.slots.keys()
+    assert (decoded.round, decoded.phase) == (round, "federate")
+    assert decoded.read_record(LeftOutClients).rounds == rounds
+    slots = decoded.read_record(OptimizerSlots).by_model
+    assert decoded.models.keys() == models.keys() == slots.keys()
     for name in models:
         assert_same_arrays(models[name], decoded.models[name])
+        assert_same_arrays(models[name], slots[name])
     assert encode_server_state(decoded) == encode_server_state(state)
 
 
-@given(weights=WEIGHTS, scalars=SCALARS)
-def test_client_state_and_mixture_round_trip(weights, scalars):
-    state = decode_client_state(encode_client_state(ClientState(weights, scalars)))
-    assert_same_arrays(weights, state.arrays)
-    assert state.scalars == scalars
+@given(weights=WEIGHTS, alpha=st.none() | st.floats(allow_nan=False))
+def test_client_state_and_mixture_round_trip(weights, alpha):
+    state = ClientState(weights).with_record(PersonalShare(alpha)).with_record(CodecResidual({"m": weights}))
+    decoded = decode_client_state(encode_client_state(state))
+    assert_same_arrays(weights, decoded.arrays)
+    assert decoded.read_record(PersonalShare).alpha == alpha
+    assert_same_arrays(weights, decoded.read_record(CodecResidual).by_model["m"])
     assert_same_arrays(weights, decode_stored_mixture(encode_mixture(Mixture(weights))).mixture.weights)
 
 
@@ -72,7 +80,8 @@ def test_mixture_is_not_decoded_as_a_client_state():
 @given(st.data())
 def test_any_flipped_bit_of_a_server_state_is_noticed_or_harmless(data):
     weights = {"a/kernel": np.ones((2, 3), np.float32), "a/bias": np.zeros(3, np.float32)}
-    state = ServerState(4, "federate", {"global": weights}, {"momentum": weights}, {"left-out/pi-1": 2.0})
+    state = ServerState(4, "federate", {"global": weights}).with_record(OptimizerSlots({"global": weights}))
+    state = state.with_record(LeftOutClients({"pi-1": 2}))
     blob = bytearray(encode_server_state(state))
     blob[data.draw(st.integers(0, len(blob) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     try:

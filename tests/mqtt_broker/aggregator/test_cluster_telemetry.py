@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from edgefl.algorithms.base import read_assignments
-from edgefl.algorithms.clustering.cluster_models import read_comparison
+from edgefl.algorithms.base import read_assignments, with_assignments
+from edgefl.algorithms.clustering.cluster_models import LastCut
 from edgefl.config import parse_config
 from edgefl.monitor.view import FederationView, snapshot
 from edgefl.types import ServerState, Update
@@ -32,20 +32,20 @@ def make_telemetry(more="", algorithm="ifca"):
 
 
 def make_clustered_state(n, clusters=2):
-    assignments = {f"cluster/{f'c{i}' * 20}": float(i % clusters) for i in range(n)}
-    kept = {
-        "matrix": np.full((n, n), -0.123, np.float32),
-        "linkage": np.array([[i, n + i, 0.123456, 2] for i in range(n - 1)], np.float32),
-    }
+    cut = LastCut(
+        round=3,
+        height=0.25,
+        similarity=np.full((n, n), -0.123, np.float32),
+        merges=np.array([[i, n + i, 0.123456, 2] for i in range(n - 1)], np.float32),
+    )
     model = {
         "initial": {
             "fc1/kernel": np.zeros((2, 2), np.float32),
             "conv/kernel": np.zeros((1, 1, 1, 1), np.float32),
         }
     }
-    return ServerState(
-        4, "federate", model, {"similarity": kept}, {**assignments, "cut/at": 0.25, "cut/round": 3.0}
-    )
+    state = ServerState(4, "federate", model).with_record(cut)
+    return with_assignments(state, {f"c{i}" * 20: i % clusters for i in range(n)})
 
 
 def test_expert_of_an_update_is_found():
@@ -103,11 +103,11 @@ def test_largest_message_fits_and_more_clients_omit_the_matrix():
         (1, 101, 0.123456, 2),
     )
     assert message.cut == 0.25
-    many = ServerState(2, "federate", {}, {}, {f"cluster/c{i}": 0.0 for i in range(1024)})
+    many = with_assignments(ServerState(2, "federate", {}), {f"c{i}": 0 for i in range(1024)})
     assert make_telemetry().make_message("s", 1, many).matrix == ()
     assert (
         make_telemetry().make_message(
-            "s", 1, ServerState(2, "federate", {}, {}, {f"cluster/c{i}": 0.0 for i in range(1025)})
+            "s", 1, with_assignments(ServerState(2, "federate", {}), {f"c{i}": 0 for i in range(1025)})
         )
         is None
     )
@@ -147,18 +147,18 @@ def test_federation_publishes_its_clusters(algorithm, options, mosquitto_url, fe
         assert found["similarity"] is None
         return
     assert found["rounds"][-1]["assignment"] == read_assignments(state)
-    round, kept, cut = read_comparison(state)
+    cut = state.read_record(LastCut)
     similarity = json.loads(json.dumps(found["similarity"]))
     assert (similarity["round"], similarity["clients"], similarity["cut"]) == (
         first,
         sorted(clients),
-        pytest.approx(cut),
+        pytest.approx(cut.height),
     )
-    assert round == first
+    assert cut.round == first
     assert (
         similarity["layer"] == {"clustered": "head", "fedap": "all"}[algorithm]
         or "head" in similarity["layer"]
     )
-    np.testing.assert_allclose(similarity["matrix"], kept["matrix"], atol=5e-4)
+    np.testing.assert_allclose(similarity["matrix"], cut.similarity, atol=5e-4)
     assert np.allclose(np.diag(similarity["matrix"]), 1)
     assert [row[3] for row in similarity["linkage"]] == [2, 3]

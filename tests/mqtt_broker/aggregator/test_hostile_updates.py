@@ -10,6 +10,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
+from edgefl.server.plausibility import read_left_out_rounds
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.wire.tensors import encode_models
 from mqtt_broker.aggregator.results import load_state
@@ -80,7 +81,7 @@ def test_journal_with_an_unusable_update_is_continued_without_its_client(
         assert each.send(await_task(each, 2), make_update(toys, "global")).outcome == "ok"
     finish((first, second, hostile))
     assert again.end() == 0, again.err
-    assert load_state(federation.out).scalars["left-out/pi-2"] == 1.0
+    assert read_left_out_rounds(load_state(federation.out)) == {"pi-2": 1}
     assert federation.result()["left_out"] == [{"round": 1, "id": "pi-2"}]
 
 

@@ -1,5 +1,7 @@
 """The report of a clustering round shows similarities as the algorithm compared the clients."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from edgefl.algorithms.clustering.cluster_models import start_clusters
@@ -58,7 +60,7 @@ def test_only_the_clustering_round_has_a_report():
     updates = [make_update("a", 1, 0, 0), make_update("b", 0, 1, 0)]
     after = start_clusters(STATE, updates, cut_by_similarity(updates, START, 0.9, "threshold", "weights", ""))
     assert make_cluster_report(complete_algorithm_options("clustered", {}), after) is not None
-    later = ServerState(3, after.phase, after.models, after.slots, after.scalars)
+    later = replace(after, round=3)
     assert make_cluster_report(complete_algorithm_options("clustered", {}), later) is None
     assert make_cluster_report(complete_algorithm_options("clustered", {}), STATE) is None
     assert (

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from edgefl.algorithms import PHASE_FEDERATE, PHASE_PERSONALIZE, make_algorithm
 from edgefl.algorithms.model_choice import split_validation_rows
 from edgefl.algorithms.names import name_expert
-from edgefl.algorithms.papers.aem import list_active_models, track_best_losses
+from edgefl.algorithms.papers.aem import LowestLosses, list_active_models, track_lowest_losses
 from edgefl.client.validation import hold_out_validation
 from edgefl.rng import derive_rng
 from edgefl.types import ClientState, ServerState, Shard, Update
@@ -50,8 +50,8 @@ def test_early_stopping_by_hand():
     for updates in rounds:
         assert sorted(server.broadcast(state, "a").models) == ["expert0", "expert1"]
         state = server.aggregate(state, updates)
-    bests = {key: value for key, value in state.scalars.items() if key.startswith("best/")}
-    assert bests == {"best/0/a": 0.6, "best/0/b": 0.5, "best/1/b": 0.4, "best/1/c": 0.6}
+    lowest = LowestLosses(by_model={0: {"a": 0.6, "b": 0.5}, 1: {"b": 0.4, "c": 0.6}}, waited={0: 2})
+    assert state.read_record(LowestLosses) == lowest
     assert list(server.broadcast(state, "a").models) == ["expert1"]
     assert sorted(server.broadcast(replace(state, phase=PHASE_PERSONALIZE), "a").models) == [
         "expert0",
@@ -63,7 +63,7 @@ def test_early_stopping_by_hand():
         state = server.aggregate(state, [make_validated_update("b", 1, loss)])
     assert (state.phase, state.round) == (PHASE_PERSONALIZE, 7)
     after = server.aggregate(state, [make_validated_update("a", 1, 0.1)])
-    assert (after.round, after.models, after.scalars) == (8, state.models, state.scalars)
+    assert (after.round, after.models, after.records) == (8, state.models, state.records)
 
 
 @given(
@@ -75,12 +75,8 @@ def test_a_stopped_model_stays_stopped(history, patience):
     state = ServerState(1, PHASE_FEDERATE, models)
     before = set(range(4))
     for losses in history:
-        state = replace(
-            state,
-            scalars=track_best_losses(
-                state.scalars, {j: {"a": loss} for j, loss in losses.items() if j in before}
-            ),
-        )
+        reported = {j: {"a": loss} for j, loss in losses.items() if j in before}
+        state = state.with_record(track_lowest_losses(state.read_record(LowestLosses), reported))
         now = set(list_active_models(state, patience))
         assert now <= before
         before = now

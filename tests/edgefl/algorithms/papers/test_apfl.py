@@ -6,9 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgefl.algorithms import make_algorithm
-from edgefl.algorithms.papers.apfl import interpolate_models
+from edgefl.algorithms.papers.apfl import PersonalShare, interpolate_models
 from edgefl.errors import ConfigError
 from edgefl.types import ClientState
+
+
+def with_share(personal, alpha):
+    """Return the state of a client with a personal model and its share."""
+    return ClientState(personal).with_record(PersonalShare(alpha))
 
 
 def train_client(one_sample, state, **options):
@@ -20,7 +25,7 @@ def test_a_step_of_both_models_by_hand(one_sample):
     update, state = train_client(one_sample, ClientState())
     np.testing.assert_allclose(update.deltas["global"]["head/bias"], [0.5, -0.5], atol=1e-6)
     np.testing.assert_allclose(state.arrays["head/bias"], [0.25, -0.25], atol=1e-6)
-    assert state.scalars["alpha"] == 0.5
+    assert state.read_record(PersonalShare).alpha == 0.5
     assert update.metrics["loss"] == pytest.approx(np.log(2), abs=1e-6)
 
 
@@ -31,14 +36,14 @@ def test_step_of_alpha_by_hand(one_sample, rate, expected):
     Then <v - w, gradient> = -.537883, and alpha 1.0379 is cut to 1.
     """
     personal = {**one_sample.start, "head/bias": np.array([1.0, -1.0], np.float32)}
-    _, state = train_client(one_sample, ClientState(personal, {"alpha": 0.5}), alpha_learning_rate=rate)
-    assert state.scalars["alpha"] == pytest.approx(expected, abs=1e-6)
+    _, state = train_client(one_sample, with_share(personal, 0.5), alpha_learning_rate=rate)
+    assert state.read_record(PersonalShare).alpha == pytest.approx(expected, abs=1e-6)
 
 
 def test_alpha_is_constant_when_not_adaptive(one_sample):
     personal = {**one_sample.start, "head/bias": np.array([1.0, -1.0], np.float32)}
-    _, state = train_client(one_sample, ClientState(personal, {"alpha": 0.25}), adaptive=False)
-    assert state.scalars["alpha"] == 0.25
+    _, state = train_client(one_sample, with_share(personal, 0.25), adaptive=False)
+    assert state.read_record(PersonalShare).alpha == 0.25
 
 
 def test_the_mixture_mixes_weights_but_not_statistics():
@@ -63,15 +68,16 @@ def test_personalization_trains_once_more_and_interpolates(one_sample):
     )
     np.testing.assert_allclose(mixture.weights["head/bias"], [0.375, -0.375], atol=1e-6)
     np.testing.assert_array_equal(mixture.peers["federated"].weights["head/bias"], [0, 0])
-    assert mixture.diagnostics == {"alpha": 0.5} == state.scalars
+    assert mixture.diagnostics == {"alpha": 0.5}
+    assert state.read_record(PersonalShare).alpha == 0.5
 
 
 @settings(max_examples=25, deadline=None)
 @given(bias=st.floats(-50, 50, width=32), alpha=st.floats(0, 1), rate=st.floats(0, 10))
 def test_alpha_stays_between_zero_and_one(one_sample, bias, alpha, rate):
     personal = {**one_sample.start, "head/bias": np.array([bias, -bias], np.float32)}
-    _, state = train_client(one_sample, ClientState(personal, {"alpha": alpha}), alpha_learning_rate=rate)
-    assert 0 <= state.scalars["alpha"] <= 1
+    _, state = train_client(one_sample, with_share(personal, alpha), alpha_learning_rate=rate)
+    assert 0 <= state.read_record(PersonalShare).alpha <= 1
 
 
 def test_personal_model_and_alpha_stay_on_the_device(one_sample):
@@ -79,7 +85,7 @@ def test_personal_model_and_alpha_stay_on_the_device(one_sample):
     updates = []
     for value, alpha in ((0.0, 0.5), (3.0, 0.25)):
         personal = {**one_sample.start, "head/bias": np.array([value, -value], np.float32)}
-        update, _ = train_client(one_sample, ClientState(personal, {"alpha": alpha}))
+        update, _ = train_client(one_sample, with_share(personal, alpha))
         assert set(update.deltas) == {"global"} and set(update.deltas["global"]) == set(one_sample.start)
         assert update.metrics.keys() == {"loss"}
         updates.append(update)

@@ -1,20 +1,23 @@
 """CFL: bipartitions and splits by hand, clients that missed a split, and two groups with opposite labels."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from edgefl.algorithms import PHASE_FEDERATE, PHASE_PERSONALIZE, make_algorithm, read_assignments
+from edgefl.algorithms.base import ClusterAssignments
 from edgefl.algorithms.check import check_algorithm
 from edgefl.algorithms.clustering.cluster_models import explain_clusters, is_newly_clustered
 from edgefl.algorithms.clustering.cluster_report import make_cluster_report
 from edgefl.algorithms.papers import cfl
-from edgefl.algorithms.papers.cfl import bipartition, measure_separation, split_cluster
+from edgefl.algorithms.papers.cfl import SplitHistory, bipartition, measure_separation, split_cluster
 from edgefl.algorithms.registry import complete_algorithm_options
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
 from edgefl.rng import derive_rng
 from edgefl.storage.checkpoint import decode_server_state, encode_server_state
-from edgefl.types import ServerState, Update
+from edgefl.types import Update
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 from tests.support.softmax_federation import make_permuted_shard, simulate_softmax
 
@@ -230,16 +233,15 @@ def test_member_that_missed_a_split_selects_its_part():
 def test_client_without_update_gets_the_largest_cluster_model():
     algorithm, state = start()
     state = play(algorithm, state, {**OPPOSED, "e": [-1, 0]})
-    state = ServerState(state.round, PHASE_PERSONALIZE, state.models, state.slots, state.scalars)
-    sent = algorithm.broadcast(state, "late")
+    sent = algorithm.broadcast(replace(state, phase=PHASE_PERSONALIZE), "late")
     assert read_kernel(sent.models["global"]) == read_kernel(state.models["cluster1"])
 
 
-class ScalarsWithoutLoop(dict):
-    """Scalars that can only be read by name."""
+class MappingWithoutLoop(dict):
+    """Values that can only be read by key."""
 
     def __iter__(self):
-        raise AssertionError("a broadcast read the scalars of all clients")
+        raise AssertionError("a broadcast read the values of all clients")
 
     keys = values = items = __iter__
 
@@ -247,9 +249,11 @@ class ScalarsWithoutLoop(dict):
 def test_broadcast_does_not_read_other_clients():
     """Reading all assignments for each client would take time in the square of the number of clients."""
     algorithm, state = split_twice()
-    scalars = ScalarsWithoutLoop(state.scalars)
+    history = state.read_record(SplitHistory)
+    guarded = state.with_record(ClusterAssignments(MappingWithoutLoop(read_assignments(state))))
+    guarded = guarded.with_record(replace(history, passed=MappingWithoutLoop(history.passed)))
     for phase in (state.phase, PHASE_PERSONALIZE):
-        sent = algorithm.broadcast(ServerState(state.round, phase, state.models, state.slots, scalars), "e")
+        sent = algorithm.broadcast(replace(guarded, phase=phase), "e")
         assert read_kernel(sent.models["global"]) == read_kernel(state.models["cluster2"])
 
 

@@ -18,7 +18,7 @@ from edgefl.algorithms import (
 from edgefl.algorithms.check import check_algorithm
 from edgefl.algorithms.clustering.cluster_models import explain_clusters
 from edgefl.algorithms.clustering.similarity import select_statistics
-from edgefl.algorithms.papers.fedap import schedule_beta
+from edgefl.algorithms.papers.fedap import FederatedRounds, schedule_beta
 from edgefl.config import PartitionConfig
 from edgefl.data import copy_shard, make_client_partitions
 from edgefl.data.dataset import Dataset
@@ -103,14 +103,13 @@ def test_server_step_by_hand():
     """Oracle: theta 2, mean 4, t 640: 2 + .73 * 2 = 3.46."""
     algorithm = make_algorithm("fedap", None, {"clustering": False, "decay_rounds": 1280})
     theta = {"w": np.full((1, 1), 2, np.float32)}
-    state = ServerState(
-        641, PHASE_FEDERATE, {"global": theta, "initial": theta}, scalars={"federated_rounds": 640.0}
-    )
+    state = ServerState(641, PHASE_FEDERATE, {"global": theta, "initial": theta})
+    state = state.with_record(FederatedRounds(count=640))
     after = algorithm.aggregate(
         state, [make_update("a", 641, 3, [1], "w"), make_update("b", 641, 1, [5], "w")]
     )
     assert after.models["global"]["w"][0, 0] == pytest.approx(3.46, abs=1e-6)
-    assert after.scalars["federated_rounds"] == 641
+    assert after.read_record(FederatedRounds).count == 641
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,11 @@ import pytest
 
 from edgefl.algorithms import PHASE_PERSONALIZE, make_algorithm
 from edgefl.algorithms.check import check_algorithm
-from edgefl.algorithms.mixtures.expert_aggregation import average_experts, load_responsibility
+from edgefl.algorithms.mixtures.expert_aggregation import (
+    Responsibilities,
+    average_experts,
+    load_responsibility,
+)
 from edgefl.algorithms.mixtures.marginal_gate import predict_without_labels
 from edgefl.algorithms.names import select_experts
 from edgefl.algorithms.papers.fedmix import CLOSED_GATE_LOGIT, FedMixOptions, assemble_mixture, list_gates
@@ -262,7 +266,7 @@ PRUNING = {"num_experts": 3, "prune": 0.6}  # the client prunes below .2, the se
 )
 def test_unused_expert_is_not_broadcast(q, sent):
     algorithm, _, state = start_algorithm(PRUNING)
-    state = replace(state, scalars={f"q/pi-1/{k}": value for k, value in enumerate(q)})
+    state = state.with_record(Responsibilities({"pi-1": q}))
     assert set(algorithm.broadcast(state, "pi-1").models) == {f"expert{k}" for k in sent} | {"phi"}
     assert len(algorithm.broadcast(state, "pi-2").models) == 4
 
@@ -283,11 +287,8 @@ def test_client_keeps_its_only_expert_when_phi_prefers_another(shards):
     """The client has only expert 2, and phi has moved to expert 0."""
     algorithm, learner, state = start_algorithm({**PRUNING, "personal_epochs": 0})
     phi = np.log(np.array([[0.9, 0.05, 0.05]] * 3, np.float32))
-    state = replace(
-        state,
-        models={**state.models, "phi": {"phi": phi}},
-        scalars={"q/pi-1/0": 0.0, "q/pi-1/1": 0.0, "q/pi-1/2": 1.0},
-    )
+    state = replace(state, models={**state.models, "phi": {"phi": phi}})
+    state = state.with_record(Responsibilities({"pi-1": (0.0, 0.0, 1.0)}))
     broadcast = algorithm.broadcast(state, "pi-1")
     assert set(broadcast.models) == {"expert2", "phi"}
     update, client_state = algorithm.local_update(
@@ -424,8 +425,8 @@ def test_invalid_option_is_an_error(options, message):
 
 def with_reported(state, **responsibilities):
     """Return the state after each client reported these responsibilities."""
-    scalars = {f"q/{name}/{k}": value for name, q in responsibilities.items() for k, value in enumerate(q)}
-    return replace(state, scalars={**state.scalars, **scalars})
+    before = state.read_record(Responsibilities).by_client
+    return state.with_record(Responsibilities({**before, **responsibilities}))
 
 
 def test_gates_of_participants_by_hand():

@@ -1,0 +1,179 @@
+"""Typed records round-trip, and a tree that does not fit their types is refused by the name of the field."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from edgefl.algorithms.registry import REGISTRY
+from edgefl.client.compression import CodecResidual
+from edgefl.errors import StateError
+from edgefl.server.server_algorithm import build_server_algorithm
+from edgefl.storage.checkpoint import (
+    decode_client_state,
+    decode_server_state,
+    encode_client_state,
+    encode_server_state,
+)
+from edgefl.storage.records import decode_records, encode_records
+from edgefl.types import Array, ClientState, ServerState, StateRecord, Weights
+
+
+@dataclass(frozen=True)
+class Fork:
+    start: Weights
+    depth: int
+
+
+@dataclass(frozen=True)
+class EveryKind(StateRecord):
+    """A record with each kind of field."""
+
+    count: int = 0
+    share: float = 0.5
+    is_open: bool = False
+    name: str = ""
+    height: float | None = None
+    matrix: Array | None = None
+    forks: tuple[Fork, ...] = ()
+    by_index: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+
+
+FULL = EveryKind(
+    count=3,
+    share=1e-30,
+    is_open=True,
+    name="a/b:ü",
+    height=2.5,
+    matrix=np.float32([[1, 2]]),
+    forks=(Fork({"a/b": np.float32(3), "a": np.float32([])}, depth=1), Fork({}, depth=2)),
+    by_index={12: (0.25, 0.75), 3: ()},
+)
+
+
+@pytest.mark.parametrize("record", [FULL, EveryKind()])
+def test_every_kind_of_field_round_trips(record):
+    state = decode_server_state(encode_server_state(ServerState(1, "federate", {}).with_record(record)))
+    read = state.read_record(EveryKind)
+    without_arrays = {"matrix": None, "forks": ()}
+    assert replace(read, **without_arrays) == replace(record, **without_arrays)
+    np.testing.assert_array_equal(read.matrix, record.matrix)
+    assert [fork.depth for fork in read.forks] == [fork.depth for fork in record.forks]
+    for fork, expected in zip(read.forks, record.forks, strict=True):
+        assert fork.start.keys() == expected.start.keys()
+        for name, array in expected.start.items():
+            np.testing.assert_array_equal(fork.start[name], array)
+
+
+def test_order_of_names_changes_no_byte():
+    first = EveryKind(by_index={1: (0.5,), 2: (1.5,)})
+    second = EveryKind(by_index={2: (1.5,), 1: (0.5,)})
+    states = [ClientState().with_record(record).with_record(CodecResidual()) for record in (first, second)]
+    swapped = ClientState().with_record(CodecResidual()).with_record(first)
+    assert len({encode_client_state(state) for state in (*states, swapped)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"count": 1.0}, r"EveryKind\.count is '1\.0' \(float\), expected int"),
+        ({"count": True}, r"EveryKind\.count is 'True' \(bool\), expected int"),
+        ({"share": "0.5"}, r"EveryKind\.share is '0\.5' \(str\), expected float"),
+        ({"name": None}, r"EveryKind\.name is 'None' \(NoneType\), expected str"),
+        ({"matrix": "missing"}, r"EveryKind\.matrix is no array of float32"),
+        ({"matrix": "whole"}, r"EveryKind\.matrix is no array of float32"),
+        ({"forks": {}}, r"EveryKind\.forks is '\{\}' \(dict\), expected tuple"),
+        ({"forks": [{"start": {}}]}, r"EveryKind\.forks\.0 has the fields start, expected start, depth"),
+        ({"by_index": {"3": [None]}}, r"EveryKind\.by_index\.3\.0 is 'None' \(NoneType\), expected float"),
+        ({"by_index": {"x": []}}, "'x'"),
+    ],
+)
+def test_value_of_another_type_is_named(change, message):
+    tree, arrays = encode_records({"EveryKind": EveryKind()})
+    with pytest.raises(ValueError, match=message):
+        decode_records(
+            {"EveryKind": {**tree["EveryKind"], **change}}, {**arrays, "whole": np.zeros(2, np.int64)}
+        )
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ([], "its records are list, expected an object"),
+        ({"Unheard": {}}, "it has the record 'Unheard', which no algorithm of this version has"),
+        ({"EveryKind": {"count": 0}}, "EveryKind has the fields count, expected count, share, is_open"),
+    ],
+)
+def test_tree_without_known_records_is_refused(tree, message):
+    with pytest.raises(ValueError, match=message):
+        decode_records(tree, {})
+
+
+@pytest.mark.parametrize("value", [np.float32(1), {1, 2}, [1], EveryKind, None, True, "1"])
+def test_value_of_another_type_is_refused_when_it_is_stored(value):
+    state = ClientState().with_record(EveryKind(share=value))
+    with pytest.raises(ValueError, match=r"EveryKind\.share is .* \(\w+\), expected float"):
+        encode_client_state(state)
+
+
+def test_two_modules_cannot_have_records_of_one_name():
+    source = "from edgefl.types import StateRecord\nclass EveryKind(StateRecord): pass"
+    with pytest.raises(TypeError, match=rf"other defines the record EveryKind, which {__name__} defines"):
+        exec(source, vars(ModuleType("other")))
+    assert StateRecord.kinds["EveryKind"] is EveryKind
+
+
+def test_every_record_of_the_product_is_frozen_and_round_trips_when_empty():
+    """The registry imports all algorithms, and `build_server_algorithm` the layers around them."""
+    assert REGISTRY and build_server_algorithm
+    kinds = [kind for kind in StateRecord.kinds.values() if kind.__module__.startswith("edgefl.")]
+    assert len(kinds) >= 15
+    for kind in kinds:
+        assert kind.__dataclass_params__.frozen, kind
+        tree, arrays = encode_records({kind.__name__: kind()})
+        assert decode_records(tree, arrays) == {kind.__name__: kind()}
+        assert fields(kind), kind
+
+
+@pytest.mark.parametrize(
+    ("decode", "blob", "what", "remedy"),
+    [
+        (
+            decode_server_state,
+            encode_server_state(ServerState(1, "federate", {})),
+            "server state",
+            "start the federation again with an empty directory",
+        ),
+        (
+            decode_client_state,
+            encode_client_state(ClientState()),
+            "client state",
+            "take part in the next federation",
+        ),
+    ],
+)
+def test_state_of_another_version_is_refused(decode, blob, what, remedy):
+    for old, found in ((b'"format": 2', b'"format": 3'), (b'"format": 2', b'"farmat": 2')):
+        assert old in blob
+        number = 3 if b"format" in found else 1
+        with pytest.raises(
+            StateError,
+            match=rf"another version of edgefl wrote this {what}: .* {number}, expected 2; .*, or {remedy}",
+        ):
+            decode(blob.replace(old, found))
+
+
+def test_state_with_an_unknown_record_is_refused():
+    blob = encode_client_state(ClientState().with_record(EveryKind()))
+    with pytest.raises(StateError, match=r"this client state does not fit .* record 'EvenyKind'"):
+        decode_client_state(blob.replace(b"EveryKind", b"EvenyKind"))
+
+
+def test_read_record_gives_defaults_and_remove_record_removes():
+    state = ClientState()
+    assert state.read_record(EveryKind) == EveryKind()
+    changed = state.with_record(EveryKind(count=2))
+    assert (changed.read_record(EveryKind).count, state.records) == (2, {})
+    assert changed.remove_record(EveryKind) == state
