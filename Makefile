@@ -22,6 +22,9 @@ demo: install  ## four device processes federate, personalize and quantize; abou
 check: lint  ## lint, types and a fast part of the tests, before each commit
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q $(CHECKS) $(ARGS)
 
+# The tests start thousands of processes. Where this variable is set, each of them would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 test: install  ## all that a change is likely to break, in three processes; JOBS=0 runs the tests in this one
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(ARGS)
 

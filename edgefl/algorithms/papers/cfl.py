@@ -201,11 +201,11 @@ def assign_part(state: ServerState, client_id: str, vector: Array, split: int) -
         vector: the client's update from the model before the split, shape (d,), float32.
         split: the number of the split.
     """
-    passed = state.read_record(SplitHistory).splits[split]
-    part = find_most_similar_cluster(vector, passed.centers.astype(np.float64))
+    missed = state.read_record(SplitHistory).splits[split]
+    part = find_most_similar_cluster(vector, missed.centers.astype(np.float64))
     is_new = find_assignment(state, client_id) is None
     arrived = record_arrivals(state, [client_id]) if is_new else state
-    cluster = split + 1 if part else passed.cluster
+    cluster = split + 1 if part else missed.cluster
     return _set_clusters(arrived, {client_id: cluster}, split + 1)
 
 
