@@ -45,6 +45,45 @@ CORE_COMMANDS = {
     "tune": "edgefl.cli.commands.tune:tune",
     "watch": "edgefl.cli.commands.monitor:watch",
 }
+COMMAND_SUMMARIES = {
+    "mqtt_broker.commands:aggregator": "Run and manage the aggregator.",
+    "edgefl.cli.commands.algorithms:algorithms": "List the algorithms and their options.",
+    "edgefl.cli.commands.audit:audit": "Measure what updates reveal about a client.",
+    "edgefl.cli.commands.bench:bench": "Measure training steps and update codecs on this machine.",
+    "mqtt_broker.commands:broker": "Run and configure an MQTT broker.",
+    "edgefl.cli.commands.runs:compare": "Compare runs.",
+    "edgefl.cli.completion:completion": "Print a completion script for a shell.",
+    "edgefl.cli.commands.dashboard:dashboard": "Show a federation live in a browser.",
+    "edgefl.cli.commands.samples:data": "Inspect samples, or partition a data set.",
+    "edgefl.cli.commands.datasets:datasets": "List the data sets.",
+    "edgefl.cli.commands.demo:demo": "Run a whole federation on this machine.",
+    "devices.commands:device": "Run and manage the service of this board.",
+    "edgefl.cli.commands.doctor:doctor": "Find problems and their remedies.",
+    "firmware_export.commands:export": (
+        "Quantize a device's mixture to int8, with its own samples, on the device itself."
+    ),
+    "firmware_export.commands:infer": (
+        "Run a .tflite on a shard and print its accuracy, its latency and the runtime."
+    ),
+    "edgefl.cli.commands.init:init": "Answer up to four questions, get one federation.toml.",
+    "edgefl.cli.commands.models:models": "List the models and their options.",
+    "edgefl.cli.commands.monitor:monitor": "Show a federation live in the terminal.",
+    "edgefl.cli.commands.datasets:partitions": "List and show partitions of a data set over clients.",
+    "edgefl.cli.commands.personalize:personalize": (
+        "Make a personal model for a client that took part in no round."
+    ),
+    "edgefl.cli.commands.plan:plan": "Compile a Keras model, or inspect a compiled plan.",
+    "edgefl.cli.commands.privacy:privacy": "Plan differential privacy for a federation.",
+    "edgefl.cli.commands.report:report": "Write a run as one HTML page, or draw a paper's figure.",
+    "edgefl.cli.commands.reproduce:reproduce": "Run a paper's experiment and compare the figures.",
+    "edgefl.cli.commands.runs:simulate": "Simulate a federation of many clients.",
+    "edgefl.cli.commands.tune:tune": "Search for the best options of Adaptive Expert Models.",
+    "edgefl.cli.commands.monitor:watch": "Print the messages of a federation as lines.",
+}
+"""The line of each command of this distribution in `edgefl --help`, which then imports no command.
+
+The help texts of the commands decide. A test compares them with this list.
+"""
 MODULE_EXTRAS = {
     "tensorflow": "aggregator",
     "keras": "aggregator",
@@ -142,10 +181,13 @@ class LazyCommandGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one line per command.
 
-        A command that cannot be imported gets a line with the reason. The other commands are still listed.
+        Only commands of other packages are imported. One that cannot be imported gets a line with the reason.
         """
         rows = []
-        for name in self.list_commands(ctx):
+        for name, path in sorted(find_commands().items()):
+            if path in COMMAND_SUMMARIES:
+                rows.append((name, COMMAND_SUMMARIES[path]))
+                continue
             try:
                 command = self.get_command(ctx, name)
                 rows.append((name, command.get_short_help_str(100) if command else ""))

@@ -1,6 +1,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from importlib.metadata import EntryPoint
 from typing import Any
 
@@ -125,6 +126,24 @@ def test_broken_plugin_does_not_hide_other_commands(
     assert "expected a click command" in out
     assert "Train small networks" in out
     assert cli.run_command(["gone"]) == 1
+
+
+def test_each_command_has_its_line_in_the_help() -> None:
+    paths = cli.find_commands().values()
+    summaries = {}
+    for path in paths:
+        module, _, attribute = path.partition(":")
+        summaries[path] = getattr(import_module(module), attribute).get_short_help_str(100)
+    assert summaries == cli.COMMAND_SUMMARIES
+
+
+def test_help_imports_no_command_and_no_numpy() -> None:
+    code = (
+        "import sys; from edgefl.cli.main import run_command; run_command(['--help']); "
+        "print([m for m in sys.modules if m.startswith(('edgefl.cli.commands.', 'devices.', 'numpy'))])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "[]"
 
 
 def test_plugin_cannot_replace_a_core_command(monkeypatch: pytest.MonkeyPatch) -> None:
