@@ -37,12 +37,7 @@ from edgefl.security.trust import Trust
 from edgefl.transport.link import Connected, Link, Message
 from edgefl.transport.reconnects import Reconnects
 from edgefl.wire.chunks import slice_chunk
-from edgefl.wire.machine_events import (
-    LinkLoad,
-    LinkRestored,
-    Publish,
-    TimePassed,
-)
+from edgefl.wire.machine_events import LinkLoad, LinkRestored, Publish, TimePassed
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import FederationTopics
 

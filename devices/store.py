@@ -355,7 +355,7 @@ class DeviceStore:
             ) from error
 
     def mark_masked(self, session: str) -> None:
-        """StateRecord that this device masked an update of a session. It then sends no plain update of the
+        """Record that this device masked an update of a session. It then sends no plain update of the
         session.
 
         Args:

@@ -1,4 +1,4 @@
-"""The records that all packages share: frozen dataclasses of named arrays.
+"""The frozen dataclasses that all packages share: samples, messages, states and mixtures.
 
 `Weights` maps a name such as `conv2d/kernel` to a float32 array. No function of the project changes an array
 of these records in place.
@@ -95,28 +95,23 @@ class Update:
 class StateRecord:
     """Base class of the typed records in a state, each a frozen dataclass whose fields all have defaults.
 
-    A field is an int, float, bool, str or array, an optional one of these, a tuple or mapping of them, or
-    another frozen dataclass. `edgefl.storage.records` encodes them. The name of the class identifies a record
-    in a file, so the name is unique.
-
-    Raises:
-        TypeError: a subclass has the name of a record of another module.
+    A field is an int, a float, a bool, a str, an array, a `tuple[X, ...]`, a `Mapping` from str or int, or
+    another frozen dataclass. `X | None` is allowed too. `edgefl.storage.records` encodes the records.
 
     Attributes:
-        kinds: all subclasses by name.
+        record_name: identifies the class in a file: its name, after its module for a class of another
+            package.
+        classes: all subclasses whose modules are imported, by their names in a file.
     """
 
-    kinds: ClassVar[dict[str, type["StateRecord"]]] = {}
+    record_name: ClassVar[str] = ""
+    classes: ClassVar[dict[str, type["StateRecord"]]] = {}
 
     def __init_subclass__(cls) -> None:
-        """Register the class under its name."""
-        earlier = StateRecord.kinds.setdefault(cls.__name__, cls)
-        if earlier.__module__ != cls.__module__:
-            raise TypeError(
-                f"{cls.__module__} defines the record {cls.__name__}, which {earlier.__module__} defines "
-                "already; choose another name"
-            )
-        StateRecord.kinds[cls.__name__] = cls
+        """Register the class."""
+        is_ours = cls.__module__.startswith("edgefl.")
+        cls.record_name = cls.__name__ if is_ours else f"{cls.__module__}.{cls.__name__}"
+        StateRecord.classes[cls.record_name] = cls
 
 
 AnyRecord = TypeVar("AnyRecord", bound=StateRecord)
@@ -127,19 +122,19 @@ class BaseState:
     """What clients and aggregators keep between rounds besides models.
 
     Attributes:
-        records: the records by the names of their classes. The methods below read and set them.
+        records: the records by their names in a file. The methods below read and set them.
     """
 
     records: Mapping[str, StateRecord] = field(default_factory=dict, kw_only=True)
 
-    def read_record(self, kind: type[AnyRecord]) -> AnyRecord:
+    def read_record(self, record_class: type[AnyRecord]) -> AnyRecord:
         """Return the record of a class, or one with the defaults of the class if the state has none.
 
         Args:
-            kind: the class of the record.
+            record_class: the class of the record.
         """
-        record = self.records.get(kind.__name__)
-        return kind() if record is None else cast("AnyRecord", record)
+        record = self.records.get(record_class.record_name)
+        return record_class() if record is None else cast("AnyRecord", record)
 
     def with_record(self, record: StateRecord) -> Self:
         """Return the state with this record in place of an earlier one of its class.
@@ -147,17 +142,16 @@ class BaseState:
         Args:
             record: the record.
         """
-        return replace(self, records={**self.records, type(record).__name__: record})
+        return replace(self, records={**self.records, record.record_name: record})
 
-    def remove_record(self, kind: type[StateRecord]) -> Self:
+    def remove_record(self, record_class: type[StateRecord]) -> Self:
         """Return the state without the record of a class.
 
         Args:
-            kind: the class of the record.
+            record_class: the class of the record.
         """
-        return replace(
-            self, records={name: record for name, record in self.records.items() if name != kind.__name__}
-        )
+        others = {name: record for name, record in self.records.items() if name != record_class.record_name}
+        return replace(self, records=others)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,6 @@ from edgefl.types import (
     Weights,
 )
 
-PICKS_PREFIX = "picks/"
 MAX_HELD_OUT_SHARE = 0.9
 """Maximum share of a client's training samples that may be held out."""
 CURRENT_SAMPLES = 64

@@ -23,7 +23,7 @@ from edgefl.algorithms.early import make_early_algorithm
 from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import RECEIVED_PREFIX, with_prefix
 from edgefl.algorithms.options import extend_epochs
-from edgefl.errors import DataError, DivergedError
+from edgefl.errors import DataError, DivergedError, StateError
 from edgefl.learner.base import Learner
 from edgefl.plan.measured_values import with_learning_rate
 from edgefl.plan.spec import Plan, PlanSpec, SignatureSpec, TensorSpec
@@ -60,10 +60,10 @@ class ChosenRate(StateRecord):
     """The rate that the range test found.
 
     Attributes:
-        index: its index among `FACTORS`.
+        index: its index among `FACTORS`. None before the range test.
     """
 
-    index: int = DEFAULT
+    index: int | None = None
 
 
 @dataclass(frozen=True)
@@ -147,8 +147,14 @@ def with_chosen_rate(plan: Plan, state: ServerState) -> Plan:
     Args:
         plan: the plan of the federation.
         state: the server state after the range test.
+
+    Raises:
+        StateError: the state is from before the range test.
     """
-    return with_learning_rate(plan, list_rates(plan.spec)[state.read_record(ChosenRate).index])
+    index = state.read_record(ChosenRate).index
+    if index is None:
+        raise StateError("this state has no result of a range test; run the range test again")
+    return with_learning_rate(plan, list_rates(plan.spec)[index])
 
 
 def keep_rate(state: ServerState) -> ServerState:
@@ -157,7 +163,7 @@ def keep_rate(state: ServerState) -> ServerState:
     Args:
         state: the first server state of the range test.
     """
-    return replace(state, round=state.round + 1, phase=PHASE_DONE, models={}).with_record(ChosenRate())
+    return replace(state, round=state.round + 1, phase=PHASE_DONE, models={}).with_record(ChosenRate(DEFAULT))
 
 
 def describe_lowered_rate(error: DivergedError, spec: PlanSpec, configured: PlanSpec) -> str:

@@ -37,7 +37,7 @@ def with_scores(state: ClientState, scores: Mapping[str, Scores], samples: Valid
         scores: scores of the validation samples by model, shape (n,), int64.
         samples: the samples.
     """
-    return state.with_record(ValidationScores(_compute_checksum(samples), scores))
+    return state.with_record(ValidationScores(_compute_checksum(samples), scores)) if scores else state
 
 
 def split_scores(state: ClientState, samples: ValidationSplit) -> tuple[ClientState, dict[str, Scores]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from edgefl.algorithms.base import Algorithm
-from edgefl.types import Array, Broadcast, ClientState, Shard, StateRecord, Update, Weights
+from edgefl.types import Array, Broadcast, ClientState, Mixture, Shard, StateRecord, Update, Weights
 from edgefl.wire.codecs import apply_codec, strip_suffixes
 
 
@@ -28,7 +28,7 @@ def with_compression(algorithm: Algorithm, codec: str) -> Algorithm:
     """Return the algorithm with updates as the server decodes them.
 
     A codec that rounds loses a part of each update, the residual. The client adds the residual to its next
-    update. The residual is a record in the client's state.
+    update. The residual is a record in the client's state, which the algorithm does not see.
 
     Args:
         algorithm: the algorithm without compression.
@@ -41,14 +41,22 @@ def with_compression(algorithm: Algorithm, codec: str) -> Algorithm:
     def local_update(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
     ) -> tuple[Update, ClientState]:
-        update, after = algorithm.local_update(broadcast, state, shard, client_id, rng)
+        before = state.remove_record(CodecResidual)
+        update, after = algorithm.local_update(broadcast, before, shard, client_id, rng)
         residual = dict(state.read_record(CodecResidual).by_model)
         sent: dict[str, dict[str, Array]] = {}
         for model, weights in update.deltas.items():
-            before = residual.get(model, {})
-            exact = {name: array + before.get(name, np.float32(0)) for name, array in weights.items()}
+            earlier = residual.get(model, {})
+            exact = {name: array + earlier.get(name, np.float32(0)) for name, array in weights.items()}
             sent[model] = apply_codec(codec, exact)
-            residual[model] = {**before, **{name: exact[name] - sent[model][name] for name in exact}}
-        return replace(update, deltas=sent), after.with_record(CodecResidual(residual))
+            residual[model] = {**earlier, **{name: exact[name] - sent[model][name] for name in exact}}
+        return replace(update, deltas=sent), (
+            after.with_record(CodecResidual(residual)) if residual else after
+        )
 
-    return replace(algorithm, local_update=local_update)
+    def personalize(
+        broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
+    ) -> tuple[Mixture, ClientState]:
+        return algorithm.personalize(broadcast, state.remove_record(CodecResidual), shard, rng)
+
+    return replace(algorithm, local_update=local_update, personalize=personalize)

@@ -10,12 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from edgefl.errors import EdgeflError
-from edgefl.wire.machine_events import (
-    LinkLoad,
-    LinkRestored,
-    Publish,
-    TimePassed,
-)
+from edgefl.wire.machine_events import LinkLoad, LinkRestored, Publish, TimePassed
 from edgefl.wire.messages import Claim, Manifest, Receipt, State, Status, Task
 
 # Records

@@ -76,12 +76,7 @@ from edgefl.client_machine.upload import AnswerUpload
 from edgefl.errors import EdgeflError, LinkError, WireError
 from edgefl.wire.chunks import check_chunk_bytes
 from edgefl.wire.divergence_message import FederationDivergedError, read_divergence
-from edgefl.wire.machine_events import (
-    LinkLoad,
-    LinkRestored,
-    Publish,
-    TimePassed,
-)
+from edgefl.wire.machine_events import LinkLoad, LinkRestored, Publish, TimePassed
 from edgefl.wire.masked import MASKED_CODEC, MAX_ATTEMPTS, SECAGG_STEPS
 from edgefl.wire.messages import STOPPED_PHASE, Receipt, State, Status, Task, Want
 from edgefl.wire.topics import FederationTopics, check_sha256

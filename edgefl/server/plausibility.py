@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from edgefl.algorithms.base import Algorithm
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
-from edgefl.storage.records import encode_records
+from edgefl.storage.records import iterate_arrays
 from edgefl.types import ServerState, StateRecord, Update, Weights
 
 LOGGER = logging.getLogger(__name__)
@@ -88,10 +88,7 @@ def find_problem(before: ServerState, after: ServerState, median: float, *, fini
     Returns:
         The reason, or an empty string when the state is plausible.
     """
-    _, arrays = encode_records(after.records)
-    for name, weights in after.models.items():
-        arrays |= {f"{name}/{key}": array for key, array in weights.items()}
-    for name, array in arrays.items():
+    for name, array in (*iterate_arrays(after.models), *iterate_arrays(after.records)):
         if bad := int(array.size - np.isfinite(array).sum()):
             return f"{name} would hold {bad} NaN or infinite values"
     for name, weights in () if finite_only else after.models.items():

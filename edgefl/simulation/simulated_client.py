@@ -37,12 +37,7 @@ from edgefl.server.events import (
     WantReceived,
 )
 from edgefl.wire.chunks import MAX_BLOB_BYTES, slice_chunk
-from edgefl.wire.machine_events import (
-    LinkLoad,
-    LinkRestored,
-    Publish,
-    TimePassed,
-)
+from edgefl.wire.machine_events import LinkLoad, LinkRestored, Publish, TimePassed
 from edgefl.wire.messages import Begin, End, Status, Want
 from edgefl.wire.topics import FederationTopics
 

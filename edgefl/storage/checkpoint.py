@@ -79,7 +79,7 @@ def decode_server_state(blob: bytes) -> ServerState:
         StateError: the bytes are not a server state, differ from their digest, or are from another version.
     """
     note, groups = _decode("server state", blob, round=int, phase=str)
-    _check_format(note, "server state", "start the federation again with an empty directory")
+    _check_format(note, "server state")
     fields = {name: note[name] for name in ("format", "round", "phase", RECORDS)}
     digest = _digest_state(fields, groups)
     if note.get("sha256") != digest:
@@ -92,7 +92,7 @@ def decode_server_state(blob: bytes) -> ServerState:
         round=note["round"],
         phase=note["phase"],
         models=models,
-        records=_decode_records("server state", note, groups),
+        records=_read_records("server state", note, groups),
     )
 
 
@@ -118,27 +118,30 @@ def decode_client_state(blob: bytes) -> ClientState:
         StateError: the bytes are not a client state, or are from another version.
     """
     note, groups = _decode("client state", blob)
-    _check_format(note, "client state", "take part in the next federation")
-    return ClientState(arrays=groups.get("arrays", {}), records=_decode_records("client state", note, groups))
+    _check_format(note, "client state")
+    return ClientState(arrays=groups.get("arrays", {}), records=_read_records("client state", note, groups))
 
 
-def _check_format(note: Mapping[str, Any], kind: str, remedy: str) -> None:
-    if note.get("format") != CHECKPOINT_FORMAT or RECORDS not in note:
+def _check_format(note: Mapping[str, Any], kind: str) -> None:
+    stored = note.get("format", 1)
+    if stored != CHECKPOINT_FORMAT:
         raise StateError(
-            f"another version of edgefl wrote this {kind}: its format is {note.get('format', 1)}, expected "
-            f"{CHECKPOINT_FORMAT}; continue with the version that wrote it, or {remedy}"
+            f"another version of edgefl wrote this {kind}: its format is {str(stored)[:80]}, expected "
+            f"{CHECKPOINT_FORMAT}; continue with the version that wrote it, or start with an empty directory"
         )
+    if RECORDS not in note:
+        raise StateError(f"this {kind} has no records: the file is damaged; {_DAMAGE_REMEDY}")
 
 
-def _decode_records(
+def _read_records(
     kind: str, note: Mapping[str, Any], groups: Mapping[str, dict[str, np.ndarray]]
 ) -> dict[str, StateRecord]:
     try:
         return decode_records(note[RECORDS], groups.get(RECORDS, {}))
-    except (ValueError, TypeError) as error:
+    except (ValueError, OverflowError) as error:
         raise StateError(
-            f"this {kind} does not fit this version of edgefl: {error}; continue with the version that wrote "
-            f"it, or {_DAMAGE_REMEDY}"
+            f"this {kind} does not fit the algorithms of this version of edgefl: {error}; continue with the "
+            "version that wrote it, or start with an empty directory"
         ) from error
 
 

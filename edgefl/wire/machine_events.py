@@ -10,7 +10,7 @@ class LinkRestored:
 
 @dataclass(frozen=True, slots=True)
 class LinkLoad:
-    """Reports the load of the link. The server adds messages only up to a limit.
+    """Reports the load of the link. A machine adds messages only up to a limit.
 
     Attributes:
         in_flight: number of messages that the broker has not acknowledged.

@@ -32,12 +32,7 @@ from edgefl.server.round_server import RoundServer
 from edgefl.transport.link import Connected, Link, Message
 from edgefl.transport.reconnects import Reconnects
 from edgefl.types import ServerState
-from edgefl.wire.machine_events import (
-    LinkLoad,
-    LinkRestored,
-    Publish,
-    TimePassed,
-)
+from edgefl.wire.machine_events import LinkLoad, LinkRestored, Publish, TimePassed
 from edgefl.wire.messages import JOINING_PHASE, STOPPED_PHASE, State, Task
 from edgefl.wire.topics import FederationTopics
 from mqtt_broker.aggregator.messages import list_aggregator_topics, read_event

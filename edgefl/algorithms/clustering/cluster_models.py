@@ -37,16 +37,16 @@ MAX_COMPARED_CLIENTS = 100
 
 
 @dataclass(frozen=True)
-class ClusteringRound(StateRecord):
-    """What an arriving client is compared with.
+class ClusterReference(StateRecord):
+    """What an arriving client is compared with. Empty before the clustering.
 
     Attributes:
-        start: the model that the clustering round began with. Empty before the clustering.
-        centers: center of each cluster, shape (clusters, d), float32. None if the cut has no centers.
+        start: the model that the clustering round began with.
+        centers: center of each cluster, shape (clusters, d), float32.
     """
 
     start: Weights = field(default_factory=dict)
-    centers: Array | None = None
+    centers: Array = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
 
 @dataclass(frozen=True)
@@ -117,14 +117,14 @@ def choose_phase_and_model(state: ServerState, client_id: str) -> tuple[str, Wei
     """Return the phase and the model of a client's broadcast.
 
     An arriving client is in the phase `cluster` while the others are in the phase `federate`. It receives the
-    model with which the clustering round began, or the initial model if the state does not hold that model.
+    model with which the clustering round began.
 
     Args:
         state: the server state before the round.
         client_id: the receiving client.
     """
     if state.phase == PHASE_FEDERATE and is_arriving(state, client_id):
-        return PHASE_CLUSTER, state.read_record(ClusteringRound).start or state.models[INITIAL]
+        return PHASE_CLUSTER, state.read_record(ClusterReference).start
     return state.phase, find_cluster_model(state, client_id)
 
 
@@ -147,16 +147,14 @@ def aggregate_clusters(
     """
     name_model = make_model_namer(state)
     arrived = dict[str, int]()
-    centers = state.read_record(ClusteringRound).centers
+    reference = state.read_record(ClusterReference)
 
     def weigh_deltas() -> Iterator[tuple[str, Weights, float]]:
         for update in updates:
             if not is_arriving(state, update.client_id):
                 yield name_model(update.client_id), update.deltas[GLOBAL], update.num_samples
-            elif centers is None:
-                arrived[update.client_id] = find_largest_cluster(read_assignments(state).values())
             else:
-                arrived[update.client_id] = assign(update, centers.astype(np.float64))
+                arrived[update.client_id] = assign(update, reference.centers.astype(np.float64))
 
     means = average_by_group(weigh_deltas())
     models = {
@@ -199,9 +197,10 @@ def start_clusters(state: ServerState, updates: Sequence[Update], cut: Cut) -> S
         name: add(start, means[name]) if name in means else start
         for name in map(name_cluster_model, range(cut.count))
     }
-    centers = None if cut.centers is None else cut.centers.astype(np.float32)
+    assert cut.centers is not None
+    reference = ClusterReference(start, cut.centers.astype(np.float32))
     after = replace(
-        record_cut(state, cut).with_record(ClusteringRound(start, centers)),
+        record_cut(state, cut).with_record(reference),
         round=state.round + 1,
         phase=PHASE_FEDERATE,
         models={INITIAL: state.models[INITIAL], **models},

@@ -69,7 +69,7 @@ def load_responsibility(state: ServerState, client_id: str, num_experts: int) ->
         q(z|s), shape (experts,), float64. None for a client that has not taken part in a round.
     """
     reported = state.read_record(Responsibilities).by_client.get(client_id)
-    return None if reported is None else np.array(reported)
+    return None if reported is None or len(reported) != num_experts else np.array(reported)
 
 
 def make_broadcast(state: ServerState, client_id: str, num_experts: int, threshold: float) -> Broadcast:

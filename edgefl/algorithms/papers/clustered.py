@@ -26,7 +26,7 @@ import numpy as np
 from edgefl.algorithms.arithmetic import subtract
 from edgefl.algorithms.base import PHASE_CLUSTER, PHASE_FEDERATE, PHASE_PERSONALIZE, Algorithm
 from edgefl.algorithms.clustering.cluster_models import (
-    ClusteringRound,
+    ClusterReference,
     aggregate_clusters,
     choose_phase_and_model,
     start_clusters,
@@ -206,7 +206,7 @@ def clustered(learner: Learner | None, options: ClusteredOptions) -> Algorithm:
         if state.phase != PHASE_CLUSTER:
             return replace(
                 aggregate_clusters(
-                    state, updates, partial(assign_cluster, state.read_record(ClusteringRound).start)
+                    state, updates, partial(assign_cluster, state.read_record(ClusterReference).start)
                 ),
                 round=state.round + 1,
             )

@@ -153,16 +153,16 @@ def fedavg(learner: Learner | None, options: FedAvgOptions) -> Algorithm:
         after = replace(state, round=state.round + 1)
         if delta is None:
             return after
-        slots_by_model = state.read_record(OptimizerSlots).by_model
+        before = state.read_record(OptimizerSlots).by_model
         model, slots = server.step_optimizer(
             options.server_optimizer,
             options.server_hyper,
             state.models[GLOBAL],
             delta,
-            slots_by_model.get(GLOBAL, {}),
+            before.get(GLOBAL, {}),
         )
-        moved = replace(after, models={**state.models, GLOBAL: model})
-        return moved.with_record(OptimizerSlots({**slots_by_model, GLOBAL: slots})) if slots else moved
+        after = replace(after, models={**state.models, GLOBAL: model})
+        return after.with_record(OptimizerSlots({**before, GLOBAL: slots})) if slots else after
 
     def personalize(
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator

@@ -23,7 +23,7 @@ from edgefl.algorithms.range_test import (
     with_chosen_rate,
 )
 from edgefl.algorithms.registry import REGISTRY, complete_algorithm_options, has_range_test
-from edgefl.errors import DataError
+from edgefl.errors import DataError, StateError
 from edgefl.plan.spec import Plan
 from edgefl.types import ClientState, Shard, Update
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
@@ -146,6 +146,8 @@ def test_client_finds_that_a_linear_model_learns_faster_with_three_times_the_rat
     np.testing.assert_array_equal(report().deltas[LOSSES][LOSSES], losses)
     assert all(np.array_equal(initial[name], before[name]) for name in initial)
     after = algorithm.aggregate(state, [update])
+    with pytest.raises(StateError, match="no result of a range test; run the range test again"):
+        with_chosen_rate(plan, state)
     assert with_chosen_rate(plan, after).spec.options["learning_rate"] == 0.06
     assert with_chosen_rate(plan, after).spec.options["momentum"] == 0.9
 

@@ -54,6 +54,8 @@ def test_sent_deltas_and_the_residual_add_up_to_the_trained_deltas(codec, shards
         assert len(blob) <= bound_blob_size(list_model_specs(expected, codec))
         for name, array in decode_models(blob, expected, "pi", codec)["global"].items():
             assert array.tobytes() == update.deltas["global"][name].tobytes()
+    _, last = wrapped.personalize(broadcast, state, shard, derive_rng(1, 4))
+    assert last == state.remove_record(CodecResidual), "nothing is sent after the last round"
     for name in weights:
         np.testing.assert_allclose(
             sent[name] + state.read_record(CodecResidual).by_model["global"][name], trained[name], atol=2e-6

@@ -15,12 +15,14 @@ from edgefl.config.schema import PrivacyConfig
 from edgefl.errors import ConfigError
 from edgefl.plan.spec import Plan
 from edgefl.server.plausibility import (
+    LeftOutClients,
     compute_step_limit,
     find_problem,
     list_left_out_clients,
     with_plausibility_check,
 )
 from edgefl.simulation.simulate import simulate
+from edgefl.storage.checkpoint import encode_server_state
 from edgefl.types import ServerState, Shard, Update
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
@@ -71,9 +73,18 @@ def test_new_model_is_measured_from_zero_and_slots_must_be_finite():
     assert "cluster0" in find_problem(
         before, replace(before, models={"cluster0": {"w": np.float32([1.1, 1.0])}}), 0.0
     )
-    assert '"v"."w" would hold 1 NaN or infinite values' in find_problem(
+    assert "/v/w would hold 1 NaN or infinite values" in find_problem(
         before, before.with_record(OptimizerSlots({"v": {"w": np.float32([1, np.inf])}})), 0.0
     )
+
+
+def test_record_with_a_value_of_another_type_blames_no_client():
+    """The aggregator refuses the record when it stores the state."""
+    state = make_state(w=[0, 0])
+    after = state.with_record(LeftOutClients({"pi-1": np.float32(1.5)}))
+    assert find_problem(state, after, 0.0) == ""
+    with pytest.raises(ValueError, match=r"LeftOutClients.*pi-1.* is '1\.5' .float32., expected int"):
+        encode_server_state(after)
 
 
 @pytest.mark.parametrize("value", [ABSURD, -ABSURD, np.float32(1e6)])
