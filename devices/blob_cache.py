@@ -74,7 +74,7 @@ class BlobCache:
         sha256 = hashlib.sha256(content).hexdigest()
         path = self.locate(sha256)
         remedy = "free some space or choose another --state"
-        write_state(path, content, remedy=remedy)
+        write_state(path, content, remedy=remedy, survives_power_cut=False)  # `get` notices a damaged file
         with write_errors(path, remedy):
             self._remove_oldest(keep=path)
         return sha256

@@ -73,7 +73,7 @@ class DeviceStorage:
         )
 
     def _make_answered_round(self, finished: FinishedRound) -> AnsweredRound:
-        update = self._store.read_update(finished)
+        update = self._store.read_update()
         answer = Answer(
             sha256=hashlib.sha256(update).hexdigest(),
             size=len(update),
@@ -134,7 +134,7 @@ class DeviceStorage:
             return b""
         if sha256 not in self._answers:
             finished = self._store.read_progress()
-            update = self._store.read_update(finished) if finished else b""
+            update = self._store.read_update() if finished else b""
             self._answers = {hashlib.sha256(update).hexdigest(): update}
         if sha256 not in self._answers:
             raise StateError(f"the answer {sha256[:8]} is not stored; restart this device")
@@ -176,7 +176,7 @@ class DeviceStorage:
             case SaveMaskedSession(session):
                 self._store.mark_masked(session)
             case SavePendingTask(task):
-                write_state(self._pending_path, encode_json(task), SECRET_MODE)
+                write_state(self._pending_path, encode_json(task), SECRET_MODE, survives_power_cut=False)
             case ForgetPendingTask():
                 self._answers.clear()
                 remove_state(self._pending_path, STATE_ACCESS_REMEDY)

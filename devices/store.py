@@ -1,8 +1,9 @@
 """The state directory of a device.
 
-The files of a round are written under new names first. `progress.json` names them and is written last.
+A finished round is one file: a line of JSON, the encoded update, and the client state. Its name has a number
+and its sha256. So the update and the state of a round are always stored together.
 
-The files of the previous round also stay, because a memory card that lost power may lack data that it
+The file of the previous round also stays, because a memory card that lost power may lack data that it
 acknowledged. The device then trains the last round again. The result has the same bits.
 """
 
@@ -10,7 +11,7 @@ import fcntl
 import hashlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,17 +27,18 @@ from edgefl.storage.device_directory import (
     encode_note,
     save_personal_model,
 )
-from edgefl.storage.directory import FileSeries
 from edgefl.system.files import SECRET_MODE, open_no_link, remove_state, write_errors, write_state
 from edgefl.types import ClientState, Mixture
 from edgefl.wire.strict_json import decode_json, encode_json
 
 MAX_MASKED_SESSIONS = 64
+STORED_ROUNDS = 2
+"""Number of finished rounds on the disk. The older one serves when the newer one is damaged."""
 
 
 @dataclass(frozen=True)
 class FinishedRound:
-    """The last round that this device finished, with the files of its update and its client state.
+    """The last round that this device finished.
 
     Attributes:
         session: id of the session.
@@ -44,8 +46,7 @@ class FinishedRound:
         phase: phase of the round.
         num_samples: number of samples that weigh the update.
         metrics: metrics of the update.
-        update: file name of the encoded update.
-        client_state: file name of the encoded client state.
+        update_bytes: size of the encoded update.
         masked_sessions: the newest sessions for which this device masked an update, at most
             MAX_MASKED_SESSIONS.
     """
@@ -55,8 +56,7 @@ class FinishedRound:
     phase: str
     num_samples: int
     metrics: Mapping[str, float]
-    update: str
-    client_state: str
+    update_bytes: int
     masked_sessions: tuple[str, ...] = ()
 
 
@@ -104,17 +104,68 @@ def read_last_round(directory: Path) -> FinishedRound | None:
     Raises:
         StateError: the file is damaged or cannot be read.
     """
-    return _read_progress(DeviceFiles(directory).progress)
+    files = DeviceFiles(directory)
+    while rounds := _list_rounds(files):
+        try:
+            return _read_round(rounds[0]).finished
+        except StateError:
+            # The device of this directory may have removed the file after it was listed
+            if rounds == _list_rounds(files):
+                raise
+    return None
 
 
-def _read_progress(path: Path) -> FinishedRound | None:
-    content = _read(path)
+@dataclass(frozen=True)
+class _StoredRound:
+    """The content of the file of a round.
+
+    Attributes:
+        finished: the round.
+        update: the encoded update.
+        state: the encoded client state.
+    """
+
+    finished: FinishedRound
+    update: bytes
+    state: bytes
+
+    def encode(self) -> bytes:
+        """Return the content of the file: a line of JSON, the update, and the client state."""
+        return encode_json(self.finished) + b"\n" + self.update + self.state
+
+
+def _list_rounds(files: DeviceFiles) -> list[Path]:
+    """Return the files of the finished rounds, the newest first."""
     try:
-        return None if content is None else decode_json(FinishedRound, content)
+        paths = [path for path in files.root.glob(DeviceFiles.round.pattern) if _number_round(path)]
+    except OSError as error:
+        raise StateError(f"cannot list {files.root}: {error.strerror}; {STATE_ACCESS_REMEDY}") from error
+    return sorted(paths, key=_number_round, reverse=True)
+
+
+def _number_round(path: Path) -> int:
+    """Return the number in the name of a round's file, from 1. 0: the file is no round."""
+    number = path.name.split("-")[1]
+    return int(number) if number.isdecimal() else 0
+
+
+def _read_round(path: Path) -> _StoredRound:
+    """Read the file of a round.
+
+    Raises:
+        StateError: the file is missing or damaged, or cannot be read.
+    """
+    content = _read(path) or b""
+    header, _, blobs = content.partition(b"\n")
+    try:
+        if (sha256 := hashlib.sha256(content).hexdigest()) != path.name.rpartition("-")[2]:
+            raise WireError(f"its sha256 is {sha256}, expected the one in its name")
+        finished = decode_json(FinishedRound, header)
     except WireError as error:
         raise StateError(
-            f"{path} is damaged: {error}; remove {path.parent} to start with an empty state"
+            f"{path} is missing or damaged: {error}; remove {path.parent} to start with an empty state"
         ) from error
+    return _StoredRound(finished, blobs[: finished.update_bytes], blobs[finished.update_bytes :])
 
 
 def _read(path: Path) -> bytes | None:
@@ -126,12 +177,6 @@ def _read(path: Path) -> bytes | None:
         raise StateError(
             f"cannot read {path}: {error.strerror}; let this account read it, or pass another --state"
         ) from error
-
-
-def _write_named(path_of: Callable[..., Path], content: bytes) -> str:
-    path = path_of(sha256=hashlib.sha256(content).hexdigest())
-    write_state(path, content, SECRET_MODE)
-    return path.name
 
 
 class DeviceStore:
@@ -162,6 +207,9 @@ class DeviceStore:
             raise StateError(f"another device uses {directory}; pass a separate --state to each device")
         try:
             self._check_owner(client_id)
+            self._rounds = _list_rounds(self._files)
+            # One value, because the worker reads it while the driver stores a round in another thread
+            self._last: tuple[Path, FinishedRound] | None = None
             self.recovered = self._recover()
         except StateError:
             self.close()
@@ -179,43 +227,34 @@ class DeviceStore:
             )
 
     def _recover(self) -> str:
-        """Return to the previous round if the files of the last round are damaged or missing.
+        """Return to the previous round if the file of the last round is damaged.
 
         Returns:
             A message for the log, empty if nothing is damaged.
 
         Raises:
-            StateError: the files of the previous round are damaged too, or a file cannot be read or written.
+            StateError: the file of the previous round is damaged too, or a file cannot be read or moved.
         """
-        path = self._files.progress
-        before = _read(self._files.progress_before)
-        try:
-            self._check(path)
-            if before is None or path.exists():
-                return ""
-            damage = StateError(f"{path} is missing; remove {path.parent} to start with an empty state")
-        except StateError as error:
-            damage = error
-        if before is None:  # The damaged round was the first
-            with write_errors(self._files.progress_damaged, STATE_ACCESS_REMEDY):
-                path.replace(self._files.progress_damaged)
-            return (
-                f"{path.name} of the first round is damaged, as after a power cut; this device starts again"
-            )
-        try:
-            self._check(self._files.progress_before)
-        except StateError:
-            raise damage from None
-        write_state(path, before, SECRET_MODE)
+        damage: StateError | None = None
+        for path in self._rounds:
+            try:
+                self._last = path, _read_round(path).finished
+                break
+            except StateError as error:
+                damage = damage or error
+        if damage is None:
+            return ""
+        if self._last is None and len(self._rounds) > 1:
+            raise damage
+        damaged = self._rounds.pop(0)
+        with write_errors(self._files.damaged_round, STATE_ACCESS_REMEDY):
+            damaged.replace(self._files.damaged_round)
+        if self._last is None:
+            return "the file of the first round is damaged, as after a power cut; this device starts again"
         return (
-            "files of the last round are damaged or missing, as after a power cut; this device continues "
-            "from the previous round"
+            "the file of the last round is damaged, as after a power cut; this device continues from the "
+            "previous round"
         )
-
-    def _check(self, path: Path) -> None:
-        progress = _read_progress(path)
-        for file in (progress.update, progress.client_state) if progress else ():
-            self._read_named(file)
 
     def close(self) -> None:
         """Unlock the directory."""
@@ -246,23 +285,16 @@ class DeviceStore:
             write_state(self._files.note, encode_note(note), SECRET_MODE)
 
     def read_progress(self) -> FinishedRound | None:
-        """Return the last finished round, or None before the first.
+        """Return the last finished round, or None before the first."""
+        return self._last[1] if self._last else None
 
-        Raises:
-            StateError: the file is damaged or cannot be read.
-        """
-        return _read_progress(self._files.progress)
-
-    def read_update(self, progress: FinishedRound) -> bytes:
-        """Return the encoded update of a finished round.
-
-        Args:
-            progress: the finished round.
+    def read_update(self) -> bytes:
+        """Return the encoded update of the last finished round, which is empty before the first.
 
         Raises:
             StateError: the file is missing or damaged.
         """
-        return self._read_named(progress.update)
+        return _read_round(self._last[0]).update if self._last else b""
 
     def read_client_state(self, session: str) -> ClientState:
         """Return the client state of a session. A new session has an empty state.
@@ -273,23 +305,14 @@ class DeviceStore:
         Raises:
             StateError: the file is missing or damaged, or another version of edgefl wrote it.
         """
-        progress = self.read_progress()
-        if progress is None or progress.session != session:
+        if self._last is None or self._last[1].session != session:
             return ClientState()
-        blob = self._read_named(progress.client_state)
+        path, _ = self._last
+        blob = _read_round(path).state
         try:
             return decode_client_state(blob)
         except StateError as error:
-            raise StateError(f"{self._files.root / progress.client_state}: {error}") from error
-
-    def _read_named(self, name: str) -> bytes:
-        path = self._files.root / name
-        content = _read(path)
-        if content is None or hashlib.sha256(content).hexdigest() != name.rpartition("-")[2]:
-            raise StateError(
-                f"{path} is missing or damaged; remove {path.parent} to start with an empty state"
-            )
-        return content
+            raise StateError(f"{path}: {error}") from error
 
     def finish_round(
         self,
@@ -320,39 +343,28 @@ class DeviceStore:
         Raises:
             StateError: a file cannot be read, written or removed.
         """
-        update_name = _write_named(self._files.update, update)
-        state_name = _write_named(self._files.client_state, encode_client_state(state))
         before = self.read_progress()
-        masked_sessions = before.masked_sessions if before else ()
-        progress = FinishedRound(
+        finished = FinishedRound(
             session=session,
             round=round,
             phase=phase,
             num_samples=num_samples,
             metrics=metrics,
-            update=update_name,
-            client_state=state_name,
-            masked_sessions=masked_sessions,
+            update_bytes=len(update),
+            masked_sessions=before.masked_sessions if before else (),
         )
-        if before:
-            write_state(self._files.progress_before, encode_json(before), SECRET_MODE)
-        write_state(self._files.progress, encode_json(progress), SECRET_MODE)
-        names = {
-            name for record in (before, progress) if record for name in (record.update, record.client_state)
-        }
-        for series in (DeviceFiles.update, DeviceFiles.client_state):
-            for path in self._list_files(series):
-                if path.name not in names:
-                    remove_state(path, STATE_ACCESS_REMEDY)
-        return progress
+        self._write_round(_StoredRound(finished, update, encode_client_state(state)))
+        return finished
 
-    def _list_files(self, series: FileSeries) -> list[Path]:
-        try:
-            return list(self._files.root.glob(series.pattern))
-        except OSError as error:
-            raise StateError(
-                f"cannot list {self._files.root}: {error.strerror}; {STATE_ACCESS_REMEDY}"
-            ) from error
+    def _write_round(self, stored: _StoredRound) -> None:
+        content = stored.encode()
+        number = _number_round(self._rounds[0]) + 1 if self._rounds else 1
+        path = self._files.round(number=number, sha256=hashlib.sha256(content).hexdigest())
+        write_state(path, content, SECRET_MODE)
+        self._last = path, stored.finished
+        self._rounds.insert(0, path)
+        while len(self._rounds) > STORED_ROUNDS:
+            remove_state(self._rounds.pop(), STATE_ACCESS_REMEDY)
 
     def mark_masked(self, session: str) -> None:
         """Record that this device masked an update of a session. It then sends no plain update of the
@@ -364,13 +376,11 @@ class DeviceStore:
         Raises:
             StateError: the file cannot be read or written.
         """
-        progress = self.read_progress()
-        if progress is None or session in progress.masked_sessions:
+        if self._last is None or session in self._last[1].masked_sessions:
             return
-        sessions = (*progress.masked_sessions, session)[-MAX_MASKED_SESSIONS:]
-        write_state(
-            self._files.progress, encode_json(replace(progress, masked_sessions=sessions)), SECRET_MODE
-        )
+        path, before = self._last
+        sessions = (*before.masked_sessions, session)[-MAX_MASKED_SESSIONS:]
+        self._write_round(replace(_read_round(path), finished=replace(before, masked_sessions=sessions)))
 
     def save_personal(self, plan: Plan, mixture: Mixture) -> None:
         """Write the plan and the mixture for the export on this device.

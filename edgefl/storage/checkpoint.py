@@ -15,11 +15,10 @@ from safetensors.numpy import load, save
 
 from edgefl.errors import StateError
 from edgefl.plan.spec import PREDICT_MIXTURE, PREDICT_SINGLE
+from edgefl.storage.directory import STATE_FORMAT, check_state_format
 from edgefl.storage.records import decode_records, encode_records
 from edgefl.types import ClientState, Mixture, ServerState, StateRecord, Weights
 
-CHECKPOINT_FORMAT = 2
-"""Format of the states of servers and clients. A change that older versions cannot read gets a new number."""
 RECORDS = "records"
 
 NOTE_TENSOR = "note.json"
@@ -68,7 +67,7 @@ def encode_server_state(state: ServerState) -> bytes:
     """Return the server state as bytes. They contain a digest of the state."""
     tree, arrays = encode_records(state.records)
     groups = {f"models/{name}": weights for name, weights in state.models.items()} | {RECORDS: arrays}
-    note = {"format": CHECKPOINT_FORMAT, "round": state.round, "phase": state.phase, RECORDS: tree}
+    note = {"format": STATE_FORMAT, "round": state.round, "phase": state.phase, RECORDS: tree}
     return _encode("server state", {**note, "sha256": _digest_state(note, groups)}, groups)
 
 
@@ -79,7 +78,7 @@ def decode_server_state(blob: bytes) -> ServerState:
         StateError: the bytes are not a server state, differ from their digest, or are from another version.
     """
     note, groups = _decode("server state", blob, round=int, phase=str)
-    _check_format(note, "server state")
+    _check_note(note, "server state")
     fields = {name: note[name] for name in ("format", "round", "phase", RECORDS)}
     digest = _digest_state(fields, groups)
     if note.get("sha256") != digest:
@@ -107,7 +106,7 @@ def _digest_state(note: Mapping[str, object], groups: Mapping[str, Weights]) -> 
 def encode_client_state(state: ClientState) -> bytes:
     """Return a client state as bytes, for the device's own disk only."""
     tree, arrays = encode_records(state.records)
-    note = {"format": CHECKPOINT_FORMAT, RECORDS: tree}
+    note = {"format": STATE_FORMAT, RECORDS: tree}
     return _encode("client state", note, {"arrays": state.arrays, RECORDS: arrays})
 
 
@@ -118,17 +117,12 @@ def decode_client_state(blob: bytes) -> ClientState:
         StateError: the bytes are not a client state, or are from another version.
     """
     note, groups = _decode("client state", blob)
-    _check_format(note, "client state")
+    _check_note(note, "client state")
     return ClientState(arrays=groups.get("arrays", {}), records=_read_records("client state", note, groups))
 
 
-def _check_format(note: Mapping[str, Any], kind: str) -> None:
-    stored = note.get("format", 1)
-    if stored != CHECKPOINT_FORMAT:
-        raise StateError(
-            f"another version of edgefl wrote this {kind}: its format is {str(stored)[:80]}, expected "
-            f"{CHECKPOINT_FORMAT}; continue with the version that wrote it, or start with an empty directory"
-        )
+def _check_note(note: Mapping[str, Any], kind: str) -> None:
+    check_state_format(note.get("format"), f"this {kind}", "start with an empty directory")
     if RECORDS not in note:
         raise StateError(f"this {kind} has no records: the file is damaged; {_DAMAGE_REMEDY}")
 

@@ -38,15 +38,13 @@ class DeviceFiles(Directory):
         "device",
         is_secret=True,
     )
-    progress = StoredFile("progress.json", "the last finished round", "device", is_secret=True)
-    progress_before = StoredFile("progress.before.json", "the round before it", "device", is_secret=True)
-    progress_damaged = StoredFile(
-        "progress.json.damaged", "damaged progress.json of the first round", "device", is_secret=True
+    round = FileSeries(
+        "round-{number}-{sha256}",
+        "one of the last two finished rounds: its figures, update and client state",
+        "device",
+        is_secret=True,
     )
-    update = FileSeries("update-{sha256}", "encoded update of one of these rounds", "device", is_secret=True)
-    client_state = FileSeries(
-        "client_state-{sha256}", "client state after one of these rounds", "device", is_secret=True
-    )
+    damaged_round = StoredFile("round.damaged", "a damaged file of a round", "device", is_secret=True)
     pending_task = StoredFile(
         "unsent.json", "task of an update that is not acknowledged", "device", is_secret=True
     )

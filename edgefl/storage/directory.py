@@ -8,7 +8,7 @@ from typing import Self, overload
 
 from edgefl.errors import StateError
 
-STATE_FORMAT = 1
+STATE_FORMAT = 2
 """Format of the directories of devices, aggregators and runs. A change that breaks them gets a new number."""
 
 
@@ -24,8 +24,9 @@ def check_state_format(stored: object, path: str | Path, remedy: str) -> None:
         StateError: the format is another one, or is missing.
     """
     if stored != STATE_FORMAT or isinstance(stored, bool):
+        stored_format = str(stored or "missing")[:80]
         raise StateError(
-            f"{path} was written by another version of edgefl: its format is {stored or 'missing'}, expected "
+            f"{path} was written by another version of edgefl: its format is {stored_format}, expected "
             f"{STATE_FORMAT}; continue with the version that wrote it, or {remedy}"
         )
 

@@ -2,13 +2,14 @@
 
 import hashlib
 import importlib.util
-import json
 import secrets
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from devices.store import read_last_round
 from edgefl.plan.spec import encode_plan
 from edgefl.transport.link import Link, Message
 from edgefl.wire.chunks import CHUNK_BYTES, count_chunks, slice_chunk
@@ -162,7 +163,10 @@ def fake_aggregator():
 
 
 def load_progress(federation, client_id="pi-1"):
-    return json.loads((federation.directory / f"state-{client_id}" / "progress.json").read_text())
+    """Return the figures of a device's last round, and the name of its file, which has its digest."""
+    directory = federation.directory / f"state-{client_id}"
+    names = [path.name for path in directory.glob("round-[0-9]*")]
+    return {**asdict(read_last_round(directory)), "names": sorted(names)}
 
 
 @pytest.fixture

@@ -18,6 +18,15 @@ def test_cached_blob_is_found_by_its_hash(tmp_path):
     assert cache.get("0" * 64) is None
 
 
+def test_cached_blob_does_not_wait_for_the_disk(tmp_path, monkeypatch):
+    def fail(descriptor):
+        raise AssertionError("a blob that a power cut damages is fetched again")
+
+    monkeypatch.setattr("os.fsync", fail)
+    cache = BlobCache(tmp_path)
+    assert cache.get(cache.put(b"blob")) == b"blob"
+
+
 def test_truncated_file_is_removed_from_cache(tmp_path):
     cache = BlobCache(tmp_path)
     sha256 = cache.put(b"expert")

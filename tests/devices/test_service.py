@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from edgefl.algorithms import make_algorithm
 from edgefl.rng import derive_rng
+from edgefl.storage.directory import STATE_FORMAT
 from edgefl.types import Broadcast, ClientState
 from edgefl.wire.messages import Status
 from edgefl.wire.strict_json import encode_json
@@ -73,7 +74,7 @@ def test_device_trains_personalizes_and_ends(federate, mosquitto_url, toys, fake
         "data": str((federation.directory / "pi-1.npz").resolve()),
         "seed": 1,
         "sketch": note["sketch"],
-        "format": 1,
+        "format": STATE_FORMAT,
     }
     assert note["sketch"] == sorted(note["sketch"]) and len(note["sketch"]) == 32
     assert note == fields | {
@@ -261,11 +262,12 @@ def test_state_directory_belongs_to_one_device(federate, mosquitto_url, toys, fa
     other = federation.device("pi-2", None, "--state", federation.directory / "state-pi-1")
     assert other.end() == 1
     assert "belongs to 'pi-1', this device is 'pi-2'" in other.err
-    for name in ("device.json", "progress.json", "progress.before.json"):
-        (federation.directory / "state-pi-1" / name).write_text("{")
+    directory = federation.directory / "state-pi-1"
+    for name in ("device.json", "round-8-0", "round-9-0", *(path.name for path in directory.glob("round-*"))):
+        (directory / name).write_text("{")
     damaged = federation.device("pi-1")
     assert damaged.end() == 1
-    assert "is damaged" in damaged.err
+    assert "round-9-0 is missing or damaged" in damaged.err
 
 
 def test_wait_option_limits_waiting_for_a_federation(federate, mosquitto_url, toys):

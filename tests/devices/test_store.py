@@ -11,7 +11,7 @@ import pytest
 from devices.export import export_in_child, extract_export_metrics
 from devices.plan_check import PlanTrials
 from devices.storage import DeviceStorage
-from devices.store import MAX_MASKED_SESSIONS, DeviceStore, FinishedRound
+from devices.store import MAX_MASKED_SESSIONS, DeviceStore, FinishedRound, read_last_round
 from edgefl.algorithms.papers.apfl import PersonalShare
 from edgefl.client_machine.duplicate_id import should_yield
 from edgefl.client_machine.events import (
@@ -27,7 +27,6 @@ from edgefl.client_machine.events import (
 )
 from edgefl.data.sources import DataSource
 from edgefl.errors import ExportError, StateError
-from edgefl.system.files import write_state
 from edgefl.types import ClientState
 from edgefl.wire.messages import Status, Task
 from edgefl.wire.strict_json import decode_json, encode_json
@@ -37,6 +36,11 @@ STATE = ClientState({"gate/kernel": np.float32([1, 2])}).with_record(PersonalSha
 
 def finish_round(store, round=1, session="s", update=b"update", state=STATE):
     return store.finish_round(session, round, "federate", 5, {"loss": 0.5}, update, state)
+
+
+def list_rounds(directory):
+    """Return the files of the rounds, the oldest first."""
+    return sorted(directory.glob("round-[0-9]*"), key=lambda path: int(path.name.split("-")[1]))
 
 
 class OpenStorage(DeviceStorage):
@@ -81,13 +85,13 @@ def test_finished_round_survives_a_restart(tmp_path):
     store.close()
     reopened = DeviceStore(tmp_path / "a" / "b", "pi-1")
     assert reopened.read_progress() == progress
-    assert reopened.read_update(progress) == b"second"
+    assert reopened.read_update() == b"second"
     state = reopened.read_client_state("s")
     assert state.arrays["gate/kernel"].tobytes() == STATE.arrays["gate/kernel"].tobytes()
     assert state.records == STATE.records
     assert reopened.read_client_state("another session") == ClientState()
     finish_round(reopened, 3, update=b"third")
-    assert len(list((tmp_path / "a" / "b").glob("update-*"))) == 2  # the last two rounds
+    assert len(list_rounds(tmp_path / "a" / "b")) == 2  # the last two rounds
 
 
 def test_masked_sessions_are_remembered(tmp_path):
@@ -107,66 +111,77 @@ def test_power_cut_while_saving_leaves_the_previous_round(tmp_path, monkeypatch)
     store = DeviceStore(tmp_path, "pi-1")
     before = finish_round(store, 1)
 
-    def fail_on_progress(path, content, mode):
-        if path.name == "progress.json":
-            raise StateError("power cut")
-        write_state(path, content, mode)
+    def fail(path, content, mode):
+        raise StateError("power cut")
 
-    monkeypatch.setattr("devices.store.write_state", fail_on_progress)
+    monkeypatch.setattr("devices.store.write_state", fail)
     with pytest.raises(StateError):
         finish_round(store, 2, update=b"half", state=ClientState())
     monkeypatch.undo()
     assert store.read_progress() == before
-    assert store.read_update(before) == b"update"
+    assert store.read_update() == b"update"
     assert store.read_client_state("s").records == STATE.records
 
 
-@pytest.mark.parametrize("name", ["progress.json", "update-", "client_state-"])
-def test_damaged_file_is_named_with_a_remedy(tmp_path, name):
+def test_a_round_is_one_file_with_two_syncs(tmp_path, monkeypatch):
     store = DeviceStore(tmp_path, "pi-1")
-    progress = finish_round(store)
-    path = next(tmp_path.glob(f"{name}*"))
+    synced = []
+    monkeypatch.setattr("os.fsync", synced.append)
+    finish_round(store)
+    assert len(synced) == 2  # the file and its directory
+
+
+def test_damaged_file_is_named_with_a_remedy(tmp_path):
+    store = DeviceStore(tmp_path, "pi-1")
+    finish_round(store)
+    [path] = list_rounds(tmp_path)
     path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(StateError, match=f"{path.name[:12]}.*damaged.*start with an empty state"):
-        store.read_progress()
-        store.read_update(progress)
-        store.read_client_state("s")
+    for read in (store.read_update, lambda: store.read_client_state("s"), lambda: read_last_round(tmp_path)):
+        with pytest.raises(StateError, match=rf"{path.name} .* damaged: its sha256 is .*start with an empty"):
+            read()
 
 
-@pytest.mark.parametrize("name", ["progress.json", "update-", "client_state-"])
-@pytest.mark.parametrize("remaining_bytes", [0, 3])
-def test_store_resumes_from_previous_round_when_last_files_are_damaged(tmp_path, name, remaining_bytes):
+@pytest.mark.parametrize("remaining_bytes", [0, 3, -1])
+def test_store_resumes_from_previous_round_when_the_last_file_is_damaged(tmp_path, remaining_bytes):
     store = DeviceStore(tmp_path, "pi-1")
     before = finish_round(store, 1)
-    last = finish_round(store, 2, update=b"second", state=ClientState().with_record(PersonalShare(alpha=0.5)))
+    finish_round(store, 2, update=b"second", state=ClientState().with_record(PersonalShare(alpha=0.5)))
     assert store.recovered == ""
     store.close()
-    path = (
-        tmp_path / {"progress.json": name, "update-": last.update, "client_state-": last.client_state}[name]
-    )
-    path.write_bytes(path.read_bytes()[:remaining_bytes])
+    path = list_rounds(tmp_path)[-1]
+    damaged = path.read_bytes()[:remaining_bytes]
+    path.write_bytes(damaged)
     reopened = DeviceStore(tmp_path, "pi-1")
     assert "from the previous round" in reopened.recovered
+    assert (tmp_path / "round.damaged").read_bytes() == damaged
     assert reopened.read_progress() == before
-    assert reopened.read_update(before) == b"update"
+    assert reopened.read_update() == b"update"
     assert reopened.read_client_state("s").records == STATE.records
     assert finish_round(reopened, 2, update=b"second").round == 2
+    assert reopened.read_update() == b"second"
 
 
-def test_store_resumes_from_previous_round_when_progress_is_missing(tmp_path):
+def test_damage_of_both_rounds_is_named(tmp_path):
     store = DeviceStore(tmp_path, "pi-1")
-    before = finish_round(store, 1)
+    finish_round(store, 1)
     finish_round(store, 2)
     store.close()
-    (tmp_path / "progress.json").unlink()
-    reopened = DeviceStore(tmp_path, "pi-1")
-    assert "from the previous round" in reopened.recovered
-    assert reopened.read_progress() == before
-    reopened.close()
-    for name in ("progress.json", before.update):
-        (tmp_path / name).unlink()
-    with pytest.raises(StateError, match=r"progress.json is missing; .*start with an empty state"):
+    for path in list_rounds(tmp_path):
+        path.write_bytes(b"")
+    with pytest.raises(StateError, match=r"round-2-.* is missing or damaged.*start with an empty state"):
         DeviceStore(tmp_path, "pi-1")
+
+
+def test_last_round_is_the_highest_number_and_foreign_files_are_ignored(tmp_path):
+    store = DeviceStore(tmp_path, "pi-1")
+    for number in range(1, 12):
+        finish_round(store, number)
+    (tmp_path / "round-x-y").write_bytes(b"")
+    (tmp_path / "round-damaged-x").write_bytes(b"")
+    assert [path.name.split("-")[1] for path in list_rounds(tmp_path)] == ["10", "11"]
+    assert read_last_round(tmp_path).round == 11
+    store.close()
+    assert DeviceStore(tmp_path, "pi-1").read_progress().round == 11
 
 
 def test_damaged_first_round_starts_again_and_keeps_the_file(tmp_path):
@@ -174,36 +189,28 @@ def test_damaged_first_round_starts_again_and_keeps_the_file(tmp_path):
     store.save_note({"id": "pi-1"})
     finish_round(store)
     store.close()
-    for path in (tmp_path / "progress.json", tmp_path / "device.json"):
+    for path in (*list_rounds(tmp_path), tmp_path / "device.json"):
         path.write_bytes(path.read_bytes()[:-9])
     reopened = DeviceStore(tmp_path, "pi-1")
     assert "starts again" in reopened.recovered
     assert reopened.read_progress() is None
-    assert (tmp_path / "progress.json.damaged").exists()
-
-
-def test_damage_of_both_rounds_is_an_error(tmp_path):
-    store = DeviceStore(tmp_path, "pi-1")
-    finish_round(store, 1)
-    finish_round(store, 2)
-    store.close()
-    for path in tmp_path.glob("progress*"):
-        path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(StateError, match=r"progress.json.*damaged.*start with an empty state"):
-        DeviceStore(tmp_path, "pi-1")
+    assert (tmp_path / "round.damaged").exists()
 
 
 def test_directories_in_place_of_files_are_named(tmp_path):
     store = DeviceStore(tmp_path, "pi-1")
-    leftover = tmp_path / "update-0"
-    leftover.mkdir()
-    with pytest.raises(StateError, match=rf"cannot remove {leftover}: Is a directory; remove that directory"):
-        finish_round(store)
-    leftover.rmdir()
+    finish_round(store, 1)
+    finish_round(store, 2)
+    [oldest, newest] = list_rounds(tmp_path)
+    oldest.unlink()
+    oldest.mkdir()
+    with pytest.raises(StateError, match=rf"cannot remove {oldest}: Is a directory; remove that directory"):
+        finish_round(store, 3)
+    oldest.rmdir()
     store.close()
-    progress = tmp_path / "progress.json"
-    progress.write_bytes(progress.read_bytes()[:-3])
-    damaged = tmp_path / "progress.json.damaged"
+    newest = list_rounds(tmp_path)[-1]
+    newest.write_bytes(newest.read_bytes()[:-3])
+    damaged = tmp_path / "round.damaged"
     (damaged / "child").mkdir(parents=True)
     with pytest.raises(StateError, match=rf"cannot write {damaged}: Is a directory; remove that directory"):
         DeviceStore(tmp_path, "pi-1")
@@ -218,14 +225,12 @@ def test_directories_in_place_of_files_are_named(tmp_path):
 
 
 def test_directory_that_cannot_be_listed_is_named(tmp_path, monkeypatch):
-    store = DeviceStore(tmp_path, "pi-1")
-
     def fail(path, pattern):
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
     monkeypatch.setattr("pathlib.Path.glob", fail)
     with pytest.raises(StateError, match=rf"cannot list {tmp_path}: Input/output error; let this account"):
-        finish_round(store)
+        DeviceStore(tmp_path, "pi-1")
 
 
 def test_pending_task_that_cannot_be_removed_is_named(tmp_path):
@@ -354,8 +359,7 @@ def test_names_of_all_masked_sessions_fit_into_the_progress_of_a_device():
         phase="federate",
         num_samples=10,
         metrics={"loss": 0.5},
-        update="u",
-        client_state="s",
+        update_bytes=10**9,
         masked_sessions=(session,) * MAX_MASKED_SESSIONS,
     )
     assert decode_json(FinishedRound, encode_json(finished)) == finished

@@ -118,7 +118,7 @@ PROBLEMS = [
         'raise DataError("no shard, " + "expected one")',
         "the error 'no shard' names no remedy",
     ),
-    ("devices/x.py", 'path = "progress.json"', 'path = "other.json"', "the file name 'progress.json'"),
+    ("devices/x.py", 'path = "plans.json"', 'path = "other.json"', "the file name 'plans.json'"),
     ("devices/x.py", 'path = out / "lock"', 'name = "lock"', "the file name 'lock'"),
 ]
 

@@ -92,10 +92,11 @@ def decode_deltas(blob):
 def load_update(federation, client_id, round=1):
     """Return the update that a device trained in a round, from its own files, and its stored bytes."""
     directory = federation.directory / f"state-{client_id}"
-    for name in ("progress.json", "progress.before.json"):
-        progress = json.loads((directory / name).read_text())
+    for path in directory.glob("round-*"):
+        header, _, blobs = path.read_bytes().partition(b"\n")
+        progress = json.loads(header)
         if progress["round"] == round:
-            blob = (directory / progress["update"]).read_bytes()
+            blob = blobs[: progress["update_bytes"]]
             return Update(client_id, round, progress["num_samples"], decode_deltas(blob)), blob
     raise AssertionError(f"{client_id} kept nothing of round {round}")
 

@@ -6,12 +6,11 @@ A listener receives every message. None of them contains a private array of a cl
 
 import pytest
 
-from devices.store import read_last_round
+from devices.store import DeviceStore
 from edgefl.algorithms import PHASE_CLUSTER
 from edgefl.config import FederationConfig
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import (
-    decode_client_state,
     decode_server_state,
     decode_stored_mixture,
     encode_server_state,
@@ -69,8 +68,9 @@ def test_devices_match_the_simulator_and_publish_nothing_private(name, federate,
         assert {n: a.tobytes() for n, a in mixture.weights.items()} == {
             n: a.tobytes() for n, a in end.mixtures[client_id].weights.items()
         }
-        path = read_last_round(directory).client_state
-        found = decode_client_state((directory / path).read_bytes())
+        store = DeviceStore(directory, client_id)
+        found = store.read_client_state(store.read_progress().session)
+        store.close()
         assert {n: a.tobytes() for n, a in found.arrays.items()} == {
             n: a.tobytes() for n, a in states[client_id].arrays.items()
         }

@@ -21,10 +21,10 @@ from edgefl.storage.directory import STATE_FORMAT, check_state_format
 from firmware_export.quantize.device_state import read_state
 from mqtt_broker.aggregator.journal import FederationStart, Journal
 
-OTHER_VERSION = r"was written by another version of edgefl: its format is .*, expected 1; continue with"
+OTHER_VERSION = r"was written by another version of edgefl: its format is .*, expected 2; continue with"
 
 
-@pytest.mark.parametrize("found", [None, 0, 2, "1", True, [1]])
+@pytest.mark.parametrize("found", [None, 0, 1, STATE_FORMAT + 1, str(STATE_FORMAT), True, [STATE_FORMAT]])
 def test_only_the_own_format_is_accepted(found: object) -> None:
     check_state_format(STATE_FORMAT, "file", "pass another --out")
     with pytest.raises(StateError, match=f"^file {OTHER_VERSION} the .* or pass another --out$"):

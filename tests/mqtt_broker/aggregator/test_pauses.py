@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from devices.availability import pause_device, resume_device
 from devices.conditions import TimeWindow
+from devices.store import read_last_round
 from edgefl.errors import ConfigError, StateError
 from edgefl.server import rounds
 from edgefl.server.presence import Presence
@@ -180,7 +181,7 @@ def test_board_paused_in_training_reports_it_before_its_update(federate, mosquit
         )
     ]
     assert (status_messages[-1]["paused"], status_messages[-1]["draining"]) == ("operator", True)
-    assert json.loads((state / "progress.json").read_text())["round"] == 1
+    assert read_last_round(state).round == 1
     device.popen.terminate()
     assert device.end() == 0
     again = federation.device("pi-1", toys.shard(1, 20_000))  # the pause remains after the process ended
