@@ -176,7 +176,7 @@ class DeviceStorage:
             case SaveMaskedSession(session):
                 self._store.mark_masked(session)
             case SavePendingTask(task):
-                write_state(self._pending_path, encode_json(task), SECRET_MODE, survives_power_cut=False)
+                write_state(self._pending_path, encode_json(task), SECRET_MODE)
             case ForgetPendingTask():
                 self._answers.clear()
                 remove_state(self._pending_path, STATE_ACCESS_REMEDY)

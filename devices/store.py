@@ -1,7 +1,7 @@
 """The state directory of a device.
 
-A finished round is one file: a line of JSON, the encoded update, and the client state. Its name has a number
-and its sha256. So the update and the state of a round are always stored together.
+A finished round is one file: a line of JSON, the encoded update, and the client state. Its name contains a
+rising number and the sha256 of the file. So the update and the state of a round are always stored together.
 
 The file of the previous round also stays, because a memory card that lost power may lack data that it
 acknowledged. The device then trains the last round again. The result has the same bits.
@@ -10,6 +10,7 @@ acknowledged. The device then trains the last round again. The result has the sa
 import fcntl
 import hashlib
 import os
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -32,8 +33,10 @@ from edgefl.types import ClientState, Mixture
 from edgefl.wire.strict_json import decode_json, encode_json
 
 MAX_MASKED_SESSIONS = 64
-STORED_ROUNDS = 2
-"""Number of finished rounds on the disk. The older one serves when the newer one is damaged."""
+MAX_STORED_ROUNDS = 2
+"""Number of files of rounds on the disk. The older one serves when the newer one is damaged."""
+ROUND_PATTERN = re.compile(r"round-([1-9][0-9]{0,17})-[0-9a-f]{64}")
+RESTART_REMEDY = "restart this device, which then continues from the file before it"
 
 
 @dataclass(frozen=True)
@@ -102,9 +105,11 @@ def read_last_round(directory: Path) -> FinishedRound | None:
         directory: the state directory.
 
     Raises:
-        StateError: the file is damaged or cannot be read.
+        StateError: the file is damaged or cannot be read, or another version of edgefl wrote the directory.
     """
     files = DeviceFiles(directory)
+    if (note := _read(files.note)) is not None:
+        check_note_format(files.note, note)
     while rounds := _list_rounds(files):
         try:
             return _read_round(rounds[0]).finished
@@ -131,40 +136,48 @@ class _StoredRound:
 
     def encode(self) -> bytes:
         """Return the content of the file: a line of JSON, the update, and the client state."""
-        return encode_json(self.finished) + b"\n" + self.update + self.state
+        return b"".join((encode_json(self.finished), b"\n", self.update, self.state))
+
+
+class _DamagedRoundError(StateError):
+    """Raised when the file of a round is missing or differs from its digest."""
 
 
 def _list_rounds(files: DeviceFiles) -> list[Path]:
     """Return the files of the finished rounds, the newest first."""
     try:
-        paths = [path for path in files.root.glob(DeviceFiles.round.pattern) if _number_round(path)]
+        paths = [path for path in files.root.glob(DeviceFiles.round.pattern) if _parse_number(path)]
     except OSError as error:
         raise StateError(f"cannot list {files.root}: {error.strerror}; {STATE_ACCESS_REMEDY}") from error
-    return sorted(paths, key=_number_round, reverse=True)
+    return sorted(paths, key=_parse_number, reverse=True)
 
 
-def _number_round(path: Path) -> int:
-    """Return the number in the name of a round's file, from 1. 0: the file is no round."""
-    number = path.name.split("-")[1]
-    return int(number) if number.isdecimal() else 0
+def _parse_number(path: Path) -> int:
+    """Return the number in the name of a round's file, from 1. 0: the file is not one of a round."""
+    match = ROUND_PATTERN.fullmatch(path.name)
+    return int(match[1]) if match else 0
 
 
 def _read_round(path: Path) -> _StoredRound:
     """Read the file of a round.
 
     Raises:
-        StateError: the file is missing or damaged, or cannot be read.
+        _DamagedRoundError: the file is missing or damaged.
+        StateError: the file cannot be read.
     """
-    content = _read(path) or b""
+    content = _read(path)
+    if content is None:
+        raise _DamagedRoundError(f"{path} is missing; {RESTART_REMEDY}")
+    sha256 = hashlib.sha256(content).hexdigest()
+    if sha256 != path.name.rpartition("-")[2]:
+        raise _DamagedRoundError(
+            f"{path} is damaged: its sha256 is {sha256}, expected the one in its name; {RESTART_REMEDY}"
+        )
     header, _, blobs = content.partition(b"\n")
     try:
-        if (sha256 := hashlib.sha256(content).hexdigest()) != path.name.rpartition("-")[2]:
-            raise WireError(f"its sha256 is {sha256}, expected the one in its name")
         finished = decode_json(FinishedRound, header)
     except WireError as error:
-        raise StateError(
-            f"{path} is missing or damaged: {error}; remove {path.parent} to start with an empty state"
-        ) from error
+        raise _DamagedRoundError(f"{path} is damaged: {error}; {RESTART_REMEDY}") from error
     return _StoredRound(finished, blobs[: finished.update_bytes], blobs[finished.update_bytes :])
 
 
@@ -227,33 +240,37 @@ class DeviceStore:
             )
 
     def _recover(self) -> str:
-        """Return to the previous round if the file of the last round is damaged.
+        """Return to the previous file if the file of the last round is damaged.
 
         Returns:
             A message for the log, empty if nothing is damaged.
 
         Raises:
-            StateError: the file of the previous round is damaged too, or a file cannot be read or moved.
+            StateError: all files are damaged, and one is from a later round than the first. Or a file cannot
+                be read or moved.
         """
-        damage: StateError | None = None
+        damage: list[StateError] = []
         for path in self._rounds:
             try:
                 self._last = path, _read_round(path).finished
                 break
-            except StateError as error:
-                damage = damage or error
-        if damage is None:
+            except _DamagedRoundError as error:
+                damage.append(error)
+        if not damage:
             return ""
-        if self._last is None and len(self._rounds) > 1:
-            raise damage
-        damaged = self._rounds.pop(0)
-        with write_errors(self._files.damaged_round, STATE_ACCESS_REMEDY):
-            damaged.replace(self._files.damaged_round)
+        if self._last is None and _parse_number(self._rounds[0]) > 1:
+            raise StateError(
+                f"{damage[0]}, and no earlier round is stored; remove {self._files.root} to start with an "
+                "empty state"
+            )
+        for _ in damage:
+            with write_errors(self._files.damaged_round, STATE_ACCESS_REMEDY):
+                self._rounds.pop(0).replace(self._files.damaged_round)
         if self._last is None:
             return "the file of the first round is damaged, as after a power cut; this device starts again"
         return (
             "the file of the last round is damaged, as after a power cut; this device continues from the "
-            "previous round"
+            "file before it"
         )
 
     def close(self) -> None:
@@ -286,7 +303,8 @@ class DeviceStore:
 
     def read_progress(self) -> FinishedRound | None:
         """Return the last finished round, or None before the first."""
-        return self._last[1] if self._last else None
+        last = self._last
+        return last[1] if last else None
 
     def read_update(self) -> bytes:
         """Return the encoded update of the last finished round, which is empty before the first.
@@ -294,7 +312,8 @@ class DeviceStore:
         Raises:
             StateError: the file is missing or damaged.
         """
-        return _read_round(self._last[0]).update if self._last else b""
+        last = self._last
+        return _read_round(last[0]).update if last else b""
 
     def read_client_state(self, session: str) -> ClientState:
         """Return the client state of a session. A new session has an empty state.
@@ -305,9 +324,10 @@ class DeviceStore:
         Raises:
             StateError: the file is missing or damaged, or another version of edgefl wrote it.
         """
-        if self._last is None or self._last[1].session != session:
+        last = self._last
+        if last is None or last[1].session != session:
             return ClientState()
-        path, _ = self._last
+        path, _ = last
         blob = _read_round(path).state
         try:
             return decode_client_state(blob)
@@ -358,17 +378,19 @@ class DeviceStore:
 
     def _write_round(self, stored: _StoredRound) -> None:
         content = stored.encode()
-        number = _number_round(self._rounds[0]) + 1 if self._rounds else 1
+        number = _parse_number(self._rounds[0]) + 1 if self._rounds else 1
         path = self._files.round(number=number, sha256=hashlib.sha256(content).hexdigest())
         write_state(path, content, SECRET_MODE)
         self._last = path, stored.finished
         self._rounds.insert(0, path)
-        while len(self._rounds) > STORED_ROUNDS:
+        while len(self._rounds) > MAX_STORED_ROUNDS:
             remove_state(self._rounds.pop(), STATE_ACCESS_REMEDY)
 
     def mark_masked(self, session: str) -> None:
         """Record that this device masked an update of a session. It then sends no plain update of the
         session.
+
+        Both stored files get the mark, so it survives damage of one of them.
 
         Args:
             session: the session of the last finished round.
@@ -380,7 +402,9 @@ class DeviceStore:
             return
         path, before = self._last
         sessions = (*before.masked_sessions, session)[-MAX_MASKED_SESSIONS:]
-        self._write_round(replace(_read_round(path), finished=replace(before, masked_sessions=sessions)))
+        marked = replace(_read_round(path), finished=replace(before, masked_sessions=sessions))
+        for _ in range(MAX_STORED_ROUNDS):
+            self._write_round(marked)
 
     def save_personal(self, plan: Plan, mixture: Mixture) -> None:
         """Write the plan and the mixture for the export on this device.

@@ -98,6 +98,9 @@ class StateRecord:
     A field is an int, a float, a bool, a str, an array, a `tuple[X, ...]`, a `Mapping` from str or int, or
     another frozen dataclass. `X | None` is allowed too. `edgefl.storage.records` encodes the records.
 
+    Raises:
+        TypeError: two modules of edgefl define records of one name.
+
     Attributes:
         record_name: identifies the class in a file: its name, after its module for a class of another
             package.
@@ -111,6 +114,11 @@ class StateRecord:
         """Register the class."""
         is_ours = cls.__module__.startswith("edgefl.")
         cls.record_name = cls.__name__ if is_ours else f"{cls.__module__}.{cls.__name__}"
+        other = StateRecord.classes.get(cls.record_name, cls)
+        if other.__module__ != cls.__module__:
+            raise TypeError(
+                f"{cls.__module__} and {other.__module__} define the record {cls.record_name}; rename one"
+            )
         StateRecord.classes[cls.record_name] = cls
 
 

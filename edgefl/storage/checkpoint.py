@@ -17,7 +17,7 @@ from edgefl.errors import StateError
 from edgefl.plan.spec import PREDICT_MIXTURE, PREDICT_SINGLE
 from edgefl.storage.directory import STATE_FORMAT, check_state_format
 from edgefl.storage.records import decode_records, encode_records
-from edgefl.types import ClientState, Mixture, ServerState, StateRecord, Weights
+from edgefl.types import BaseState, ClientState, Mixture, ServerState, StateRecord, Weights
 
 RECORDS = "records"
 
@@ -64,8 +64,12 @@ def _decode(
 
 
 def encode_server_state(state: ServerState) -> bytes:
-    """Return the server state as bytes. They contain a digest of the state."""
-    tree, arrays = encode_records(state.records)
+    """Return the server state as bytes. They contain a digest of the state.
+
+    Raises:
+        StateError: a record has a value of another type than its field.
+    """
+    tree, arrays = _write_records("server state", state)
     groups = {f"models/{name}": weights for name, weights in state.models.items()} | {RECORDS: arrays}
     note = {"format": STATE_FORMAT, "round": state.round, "phase": state.phase, RECORDS: tree}
     return _encode("server state", {**note, "sha256": _digest_state(note, groups)}, groups)
@@ -104,8 +108,12 @@ def _digest_state(note: Mapping[str, object], groups: Mapping[str, Weights]) -> 
 
 
 def encode_client_state(state: ClientState) -> bytes:
-    """Return a client state as bytes, for the device's own disk only."""
-    tree, arrays = encode_records(state.records)
+    """Return a client state as bytes, for the device's own disk only.
+
+    Raises:
+        StateError: a record has a value of another type than its field.
+    """
+    tree, arrays = _write_records("client state", state)
     note = {"format": STATE_FORMAT, RECORDS: tree}
     return _encode("client state", note, {"arrays": state.arrays, RECORDS: arrays})
 
@@ -119,6 +127,13 @@ def decode_client_state(blob: bytes) -> ClientState:
     note, groups = _decode("client state", blob)
     _check_note(note, "client state")
     return ClientState(arrays=groups.get("arrays", {}), records=_read_records("client state", note, groups))
+
+
+def _write_records(kind: str, state: BaseState) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    try:
+        return encode_records(state.records)
+    except (ValueError, TypeError) as error:
+        raise StateError(f"this {kind} cannot be stored: {error}") from error
 
 
 def _check_note(note: Mapping[str, Any], kind: str) -> None:

@@ -24,7 +24,7 @@ def check_state_format(stored: object, path: str | Path, remedy: str) -> None:
         StateError: the format is another one, or is missing.
     """
     if stored != STATE_FORMAT or isinstance(stored, bool):
-        stored_format = str(stored or "missing")[:80]
+        stored_format = "missing" if stored is None else str(stored)[:80]
         raise StateError(
             f"{path} was written by another version of edgefl: its format is {stored_format}, expected "
             f"{STATE_FORMAT}; continue with the version that wrote it, or {remedy}"

@@ -61,14 +61,15 @@ def decode_records(tree: Any, arrays: Mapping[str, AnyArray]) -> dict[str, State
 
 
 def iterate_arrays(value: Any, path: str = "") -> Iterator[tuple[str, AnyArray]]:
-    """Iterate over the arrays of nested mappings, tuples and dataclasses, each with its path.
+    """Iterate over the arrays of numbers in nested mappings, tuples and dataclasses, each with its path.
 
     Args:
         value: the mapping, tuple, dataclass or array.
         path: the path of the value.
     """
     if isinstance(value, np.ndarray | np.generic):
-        yield path, np.asarray(value)
+        if value.dtype.kind in "biuf":
+            yield path, np.asarray(value)
         return
     items: Any = ()
     if isinstance(value, Mapping):
@@ -241,5 +242,5 @@ def _has_type(value: Any, plain_type: Any) -> bool:
 def _make_error(path: str, value: Any, field_type: _FieldType) -> ValueError:
     return ValueError(
         f"{path[:MAX_SHOWN]} is {str(value)[:MAX_SHOWN]!r} ({type(value).__name__}), expected "
-        f"{field_type.name}"
+        f"{field_type.name}; convert it in the algorithm"
     )

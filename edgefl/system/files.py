@@ -74,7 +74,7 @@ def open_no_link(path: str | Path, flags: int, mode: int = SECRET_MODE) -> int:
 def write_atomic(
     path: Path, content: bytes, mode: int | None = None, *, survives_power_cut: bool = True
 ) -> None:
-    """Replace a file atomically. After a power cut the file has either the old or the new content.
+    """Replace a file atomically. A process that is killed leaves either the old or the new content.
 
     Args:
         path: the file. Missing parent directories are created.
@@ -82,7 +82,7 @@ def write_atomic(
         mode: file mode, set before the first byte is written. Use `SECRET_MODE` for secrets. None uses the
             umask.
         survives_power_cut: whether the new content is on the disk when this function returns. If not, the
-            file may be damaged after a power cut, but writing it takes no time of the disk.
+            file may be damaged after a power cut, but the function does not wait for the disk.
 
     Raises:
         OSError: the file cannot be written. The error always has a file name.

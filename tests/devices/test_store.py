@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -136,8 +137,15 @@ def test_damaged_file_is_named_with_a_remedy(tmp_path):
     finish_round(store)
     [path] = list_rounds(tmp_path)
     path.write_bytes(path.read_bytes()[:-3])
-    for read in (store.read_update, lambda: store.read_client_state("s"), lambda: read_last_round(tmp_path)):
-        with pytest.raises(StateError, match=rf"{path.name} .* damaged: its sha256 is .*start with an empty"):
+    readers = (store.read_update, lambda: store.read_client_state("s"), lambda: read_last_round(tmp_path))
+    for read in readers:
+        with pytest.raises(
+            StateError, match=rf"{path.name} is damaged: its sha256 is .*; restart this device"
+        ):
+            read()
+    path.unlink()
+    for read in readers[:2]:
+        with pytest.raises(StateError, match=rf"{path.name} is missing; restart this device"):
             read()
 
 
@@ -152,7 +160,7 @@ def test_store_resumes_from_previous_round_when_the_last_file_is_damaged(tmp_pat
     damaged = path.read_bytes()[:remaining_bytes]
     path.write_bytes(damaged)
     reopened = DeviceStore(tmp_path, "pi-1")
-    assert "from the previous round" in reopened.recovered
+    assert "from the file before it" in reopened.recovered
     assert (tmp_path / "round.damaged").read_bytes() == damaged
     assert reopened.read_progress() == before
     assert reopened.read_update() == b"update"
@@ -166,19 +174,84 @@ def test_damage_of_both_rounds_is_named(tmp_path):
     finish_round(store, 1)
     finish_round(store, 2)
     store.close()
-    for path in list_rounds(tmp_path):
+    [first, second] = list_rounds(tmp_path)
+    for path in (first, second):
         path.write_bytes(b"")
-    with pytest.raises(StateError, match=r"round-2-.* is missing or damaged.*start with an empty state"):
+    with pytest.raises(StateError, match=rf"{second.name} is damaged.*to start with an empty state"):
         DeviceStore(tmp_path, "pi-1")
+    first.unlink()  # a file with a number above 1 is not the first round
+    with pytest.raises(StateError, match=rf"{second.name} is damaged.*to start with an empty state"):
+        DeviceStore(tmp_path, "pi-1")
+
+
+def test_file_that_cannot_be_read_is_not_damaged(tmp_path, monkeypatch):
+    store = DeviceStore(tmp_path, "pi-1")
+    finish_round(store, 1)
+    finish_round(store, 2)
+    store.close()
+    newest = list_rounds(tmp_path)[-1]
+    read_bytes = Path.read_bytes
+
+    def fail_on_newest(path):
+        if path == newest:
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return read_bytes(path)
+
+    monkeypatch.setattr("pathlib.Path.read_bytes", fail_on_newest)
+    with pytest.raises(
+        StateError, match=rf"cannot read {newest}: Permission denied; let this account read it"
+    ):
+        DeviceStore(tmp_path, "pi-1")
+    monkeypatch.undo()
+    assert DeviceStore(tmp_path, "pi-1").read_progress().round == 2
+
+
+def test_recovery_moves_every_damaged_file(tmp_path):
+    """A crash between the write of a round and the removal of an older one leaves three files."""
+    store = DeviceStore(tmp_path, "pi-1")
+    finish_round(store, 1)
+    finish_round(store, 2)
+    kept = {path.name: path.read_bytes() for path in list_rounds(tmp_path)}
+    finish_round(store, 3)
+    store.close()
+    for name, content in kept.items():
+        (tmp_path / name).write_bytes(content)
+    [oldest, *others] = list_rounds(tmp_path)
+    for path in others:
+        path.write_bytes(b"")
+    reopened = DeviceStore(tmp_path, "pi-1")
+    assert reopened.read_progress().round == 1
+    assert list_rounds(tmp_path) == [oldest]
+    finish_round(reopened, 2)
+    assert list_rounds(tmp_path)[0] == oldest
+
+
+def test_mark_of_a_masked_session_survives_damage_or_loss_of_the_newest_file(tmp_path):
+    store = DeviceStore(tmp_path, "pi-1")
+    finish_round(store, 1)
+    store.mark_masked("s")
+    store.close()
+    list_rounds(tmp_path)[-1].write_bytes(b"")
+    reopened = DeviceStore(tmp_path, "pi-1")
+    assert reopened.read_progress().masked_sessions == ("s",)
+    reopened.close()
+    assert DeviceStore(tmp_path, "pi-1").read_update() == b"update"
 
 
 def test_last_round_is_the_highest_number_and_foreign_files_are_ignored(tmp_path):
     store = DeviceStore(tmp_path, "pi-1")
     for number in range(1, 12):
         finish_round(store, number)
-    (tmp_path / "round-x-y").write_bytes(b"")
-    (tmp_path / "round-damaged-x").write_bytes(b"")
-    assert [path.name.split("-")[1] for path in list_rounds(tmp_path)] == ["10", "11"]
+    digest = "0" * 64
+    for name in (
+        "round-x-y",
+        "round-99-notes.txt",
+        f"round-99-{digest}.bak",
+        f"round-0-{digest}",
+        f"round-²-{digest}",
+        f"round-{'9' * 19}-{digest}",
+    ):
+        (tmp_path / name).write_bytes(b"")
     assert read_last_round(tmp_path).round == 11
     store.close()
     assert DeviceStore(tmp_path, "pi-1").read_progress().round == 11

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load, load_file
 
 from edgefl.errors import WireError
 from edgefl.storage.checkpoint import decode_server_state
@@ -186,10 +186,11 @@ def load_previous_update(state):
     """Return number of samples and delta of the update before the last answer of a device, which was its
     personalization.
     """
-    before = json.loads((state / "progress.before.json").read_text())
-    return before["num_samples"], {
-        name.removeprefix("global/"): array for name, array in load_file(state / before["update"]).items()
-    }
+    _, path = sorted(state.glob("round-*"), key=lambda path: -int(path.name.split("-")[1]))
+    header, _, blobs = path.read_bytes().partition(b"\n")
+    before = json.loads(header)
+    arrays = load(blobs[: before["update_bytes"]])
+    return before["num_samples"], {name.removeprefix("global/"): array for name, array in arrays.items()}
 
 
 def test_message_with_extra_or_missing_field_is_rejected():

@@ -12,7 +12,7 @@ from edgefl.algorithms import REGISTRY, complete_algorithm_options, make_algorit
 from edgefl.algorithms.server_optimizer import OptimizerSlots
 from edgefl.config import FederationConfig
 from edgefl.config.schema import PrivacyConfig
-from edgefl.errors import ConfigError
+from edgefl.errors import ConfigError, StateError
 from edgefl.plan.spec import Plan
 from edgefl.server.plausibility import (
     LeftOutClients,
@@ -83,7 +83,8 @@ def test_record_with_a_value_of_another_type_blames_no_client():
     state = make_state(w=[0, 0])
     after = state.with_record(LeftOutClients({"pi-1": np.float32(1.5)}))
     assert find_problem(state, after, 0.0) == ""
-    with pytest.raises(ValueError, match=r"LeftOutClients.*pi-1.* is '1\.5' .float32., expected int"):
+    assert find_problem(state, state.with_record(LeftOutClients({"pi-1": np.str_("x")})), 0.0) == ""
+    with pytest.raises(StateError, match=r"LeftOutClients.*pi-1.* is '1\.5' .float32., expected int"):
         encode_server_state(after)
 
 

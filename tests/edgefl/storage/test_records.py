@@ -114,7 +114,9 @@ def test_tree_without_known_records_is_refused(tree, message):
 @pytest.mark.parametrize("value", [np.float32(1), {1, 2}, [1], EveryKind, None, True, "1"])
 def test_value_of_another_type_is_refused_when_it_is_stored(value):
     state = ClientState().with_record(EveryKind(share=value))
-    with pytest.raises(ValueError, match=r"EveryKind\.share is .* \(\w+\), expected float"):
+    with pytest.raises(
+        StateError, match=r"client state cannot be stored: .*EveryKind\.share is .*, expected float; convert"
+    ):
         encode_client_state(state)
 
 
@@ -130,7 +132,7 @@ def test_value_of_another_type_is_refused_when_it_is_stored(value):
 )
 def test_array_key_or_item_of_another_type_is_refused_when_it_is_stored(changes):
     (field_name,) = changes
-    with pytest.raises(ValueError, match=rf"EveryKind\.{field_name}.* is .*, expected "):
+    with pytest.raises(StateError, match=rf"EveryKind\.{field_name}.* is .*, expected "):
         encode_client_state(ClientState().with_record(EveryKind(**changes)))
 
 
