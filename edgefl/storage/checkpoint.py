@@ -133,7 +133,9 @@ def _write_records(kind: str, state: BaseState) -> tuple[dict[str, Any], dict[st
     try:
         return encode_records(state.records)
     except (ValueError, TypeError) as error:
-        raise StateError(f"this {kind} cannot be stored: {error}") from error
+        raise StateError(
+            f"this {kind} cannot be stored: {error}; convert the value in the algorithm"
+        ) from error
 
 
 def _check_note(note: Mapping[str, Any], kind: str) -> None:

@@ -242,5 +242,5 @@ def _has_type(value: Any, plain_type: Any) -> bool:
 def _make_error(path: str, value: Any, field_type: _FieldType) -> ValueError:
     return ValueError(
         f"{path[:MAX_SHOWN]} is {str(value)[:MAX_SHOWN]!r} ({type(value).__name__}), expected "
-        f"{field_type.name}; convert it in the algorithm"
+        f"{field_type.name}"
     )
