@@ -293,6 +293,7 @@ def test_figure_that_a_seed_lacks_is_nan():
     assert shown.measured == pytest.approx((math.nan, 4.0), nan_ok=True)
 
 
+@pytest.mark.slow
 def test_every_algorithm_starts_with_the_model_of_its_federation():
     """The benchmark takes hours, so an algorithm must not refuse a model in the middle of it. All draws of
     initial weights have the same values here.
