@@ -59,33 +59,41 @@ class FakeAggregator:
     def offer_blob(self, content):
         sha256 = hashlib.sha256(content).hexdigest()
         self.blobs[sha256] = content
-        manifest = Manifest(sha256, len(content), count_chunks(len(content)), CHUNK_BYTES, time.time())
-        self.link.publish(self.topics.format_manifest(sha256), encode_json(manifest), retain=True)
+        self.publish_manifest(content, sha256)
         return sha256
+
+    def publish_manifest(self, content, sha256, *, retained=False):
+        manifest = Manifest(
+            sha256=sha256,
+            size=len(content),
+            count=count_chunks(len(content)),
+            chunk_bytes=CHUNK_BYTES,
+            ts=time.time(),
+            retained=retained,
+        )
+        self.link.publish(self.topics.format_manifest(sha256), encode_json(manifest), retain=True)
 
     def retain_blob(self, content):
         """Publish a blob as retained messages, its manifest last. Requests for it are not answered."""
         sha256 = hashlib.sha256(content).hexdigest()
-        count = count_chunks(len(content))
-        for index in range(count):
+        for index in range(count_chunks(len(content))):
             self.link.publish(
                 self.topics.format_blob(sha256, index), slice_chunk(content, index), retain=True
             )
-        manifest = Manifest(sha256, len(content), count, CHUNK_BYTES, time.time(), retained=True)
-        self.link.publish(self.topics.format_manifest(sha256), encode_json(manifest), retain=True)
+        self.publish_manifest(content, sha256, retained=True)
         return sha256
 
     def send_state(self, phase, round):
         state = State(
-            self.topics.federation,
-            self.session,
-            phase,
-            round,
-            3,
-            1,
-            30.0,
-            self.plan,
-            time.time(),
+            federation=self.topics.federation,
+            session=self.session,
+            phase=phase,
+            round=round,
+            rounds=3,
+            cohort_size=1,
+            deadline_s=30.0,
+            plan=self.plan,
+            ts=time.time(),
             started=self.started,
         )
         self.link.publish(self.topics.state, encode_json(state), retain=True)
@@ -117,7 +125,15 @@ class FakeAggregator:
                     self.link.publish(self.topics.format_blob(want.sha256, index), slice_chunk(blob, index))
 
     def send_receipt(self, begin, outcome, missing=(), reason=""):
-        receipt = Receipt(begin.round, begin.sha256, outcome, missing, reason, begin.nonce, time.time())
+        receipt = Receipt(
+            round=begin.round,
+            sha256=begin.sha256,
+            outcome=outcome,
+            missing=missing,
+            reason=reason,
+            nonce=begin.nonce,
+            ts=time.time(),
+        )
         self.link.publish(self.topics.format_device(self.client_id, "receipt"), encode_json(receipt))
 
     def next(self, *kinds, serve=True):

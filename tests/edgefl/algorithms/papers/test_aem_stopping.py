@@ -30,7 +30,13 @@ def start_device(options):
 
 def make_validated_update(client_id, expert, loss, n=1):
     zero = {name_expert(expert): {"w": np.zeros(1, np.float32)}}
-    return Update(client_id, 1, n, zero, {"loss": 1.0, "expert": float(expert), "validation_loss": loss})
+    return Update(
+        client_id=client_id,
+        round=1,
+        num_samples=n,
+        deltas=zero,
+        metrics={"loss": 1.0, "expert": float(expert), "validation_loss": loss},
+    )
 
 
 def test_early_stopping_by_hand():
@@ -101,7 +107,14 @@ def test_client_with_false_losses_stops_no_model_on_which_another_client_improve
 def make_shard(labels, recordings=None):
     """Return a shard whose only value per sample is the row."""
     x = np.arange(len(labels), dtype=np.float32)[:, None]
-    return Shard(x, labels, x[:0], labels[:0], 2, group_train=recordings)
+    return Shard(
+        x_train=x,
+        y_train=labels,
+        x_test=x[:0],
+        y_test=labels[:0],
+        num_classes=2,
+        group_train=recordings,
+    )
 
 
 @given(count=st.integers(2, 300), share=st.floats(0.01, 0.9))
