@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -22,13 +23,53 @@ from edgefl.errors import ConfigError, PlanError
 from edgefl.plan.spec import encode_plan, load_plan
 from edgefl.system.host import describe_machine, read_total_memory_mb, read_versions
 
-BENCH_MODELS: dict[str, tuple[str, tuple[int, int, int], int, int]] = {
-    "lenet5-b10": ("lenet5", (28, 28, 1), 10, 100),
-    "lenet5-b64": ("lenet5", (28, 28, 1), 64, 30),
-    "aem-cnn-b10": ("aem-cnn", (32, 32, 3), 10, 30),
-    "five-conv-b32": ("five-conv", (32, 32, 3), 32, 12),
+
+@dataclass(frozen=True)
+class BenchModel:
+    """A model whose training step is measured.
+
+    Attributes:
+        name: the built-in model.
+        input_shape: shape of a sample.
+        num_classes: number of classes.
+        batch_size: samples of a training step.
+        steps: number of timed steps.
+    """
+
+    name: str
+    input_shape: tuple[int, ...]
+    num_classes: int
+    batch_size: int
+    steps: int
+
+
+BENCH_MODELS = {
+    "lenet5-b10": BenchModel(
+        name="lenet5", input_shape=(28, 28, 1), num_classes=10, batch_size=10, steps=100
+    ),
+    "lenet5-b64": BenchModel(name="lenet5", input_shape=(28, 28, 1), num_classes=10, batch_size=64, steps=30),
+    "cnn1d-b32": BenchModel(name="cnn1d", input_shape=(128, 9), num_classes=6, batch_size=32, steps=60),
+    "ds-cnn-b32": BenchModel(name="ds-cnn", input_shape=(49, 10, 1), num_classes=12, batch_size=32, steps=15),
+    "aem-cnn-b10": BenchModel(
+        name="aem-cnn", input_shape=(32, 32, 3), num_classes=10, batch_size=10, steps=30
+    ),
+    "five-conv-b32": BenchModel(
+        name="five-conv", input_shape=(32, 32, 3), num_classes=10, batch_size=32, steps=12
+    ),
+    "resnet8-b32": BenchModel(
+        name="resnet8", input_shape=(32, 32, 3), num_classes=10, batch_size=32, steps=8
+    ),
+    "resnet20-b32": BenchModel(
+        name="resnet20", input_shape=(32, 32, 3), num_classes=10, batch_size=32, steps=4
+    ),
+    "mobilenetv1-b16": BenchModel(
+        name="mobilenetv1", input_shape=(96, 96, 3), num_classes=2, batch_size=16, steps=8
+    ),
+    "mobilenetv2-b32": BenchModel(
+        name="mobilenetv2", input_shape=(32, 32, 3), num_classes=7, batch_size=32, steps=6
+    ),
 }
-"""Model, input shape, batch size and number of timed steps by the name of the benchmark."""
+"""The models of `edgefl bench device` by the name of the benchmark."""
 PLAN_STEPS = 20
 """Number of timed steps of a given plan."""
 
@@ -39,14 +80,24 @@ def render_config(name: str) -> str:
     Args:
         name: a key of `BENCH_MODELS`.
     """
-    model, shape, batch, _ = BENCH_MODELS[name]
+    model = BENCH_MODELS[name]
     return (
-        f'[model]\nname = "{model}"\ninput_shape = {list(shape)}\nnum_classes = 10\n'
-        f'[algorithm]\nname = "fedavg"\nbatch_size = {batch}\nlearning_rate = 0.001\nmomentum = 0.0\n'
+        f'[model]\nname = "{model.name}"\ninput_shape = {list(model.input_shape)}\n'
+        f"num_classes = {model.num_classes}\n"
+        f'[algorithm]\nname = "fedavg"\nbatch_size = {model.batch_size}\nlearning_rate = 0.001\n'
+        "momentum = 0.0\n"
     )
 
 
-def _run(arguments: list[str]) -> Any:
+def run_bench_step(arguments: list[str]) -> Any:
+    """Return the result of one process of `edgefl.bench.step`, a JSON tree.
+
+    Args:
+        arguments: its arguments.
+
+    Raises:
+        PlanError: the process failed.
+    """
     done = subprocess.run(
         [sys.executable, "-m", "edgefl.bench.step", *arguments],
         capture_output=True,
@@ -92,7 +143,7 @@ def run_plan_bench(plan: Path, repeats: int, progress: Callable[[str], None]) ->
     loaded = load_plan(plan)
     rows = []
     for repeat in range(repeats):
-        row = {kind: _run([kind, str(plan), str(PLAN_STEPS)]) for kind in ("litert", "predict")}
+        row = {kind: run_bench_step([kind, str(plan), str(PLAN_STEPS)]) for kind in ("litert", "predict")}
         progress(f"{repeat + 1}/{repeats} training step {row['litert']['ms']:.2f} ms")
         rows.append(row)
     spec = loaded.spec
@@ -149,11 +200,11 @@ def run_device_bench(
             config.write_text(render_config(name))
             plan = Path(directory) / name
             progress(f"{name}: compiling the plan")
-            _run(["build", str(plan), str(config)])
+            run_bench_step(["build", str(plan), str(config)])
             pairs = []
             for repeat in range(repeats):
                 pair = {
-                    kind: _run([kind, str(plan), str(BENCH_MODELS[name][3])])
+                    kind: run_bench_step([kind, str(plan), str(BENCH_MODELS[name].steps)])
                     for kind in ("litert", "keras", "predict")
                 }
                 progress(
@@ -164,7 +215,7 @@ def run_device_bench(
             rows.append(
                 {
                     "model": name,
-                    "batch_size": BENCH_MODELS[name][2],
+                    "batch_size": BENCH_MODELS[name].batch_size,
                     "plan_bytes": len(encode_plan(load_plan(plan))),
                     **_take_medians(pairs),
                     "ratio": median(p["litert"]["ms"] / p["keras"]["ms"] for p in pairs),
@@ -196,14 +247,14 @@ def _describe_host(result: dict[str, Any]) -> str:
 def render_device_bench(result: dict[str, Any]) -> str:
     """Return the result of `run_device_bench` as text for a terminal."""
     rows = [
-        f"{row['model']:14} {row['batch_size']:5d} {row['litert_ms']:10.2f} {row['keras_ms']:9.2f} "
+        f"{row['model']:15} {row['batch_size']:5d} {row['litert_ms']:10.2f} {row['keras_ms']:9.2f} "
         f"{row['ratio']:6.2f} {row['litert_mb']:10.0f} {row['keras_mb']:9.0f}"
         for row in result["rows"]
     ]
     return "\n".join(
         (
             _describe_host(result),
-            f"{'model':14} {'batch':>5} {'LiteRT ms':>10} {'Keras ms':>9} {'ratio':>6} {'LiteRT MB':>10} "
+            f"{'model':15} {'batch':>5} {'LiteRT ms':>10} {'Keras ms':>9} {'ratio':>6} {'LiteRT MB':>10} "
             f"{'Keras MB':>9}",
             *rows,
         )

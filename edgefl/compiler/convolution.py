@@ -32,15 +32,21 @@ from typing import Any
 
 import tensorflow as tf
 
+from edgefl.compiler.layer_checks import MAX_DEPTHWISE_CHANNELS
 from edgefl.compiler.windows import (
     Geometry,
+    Phase,
     add_tensors,
     concat,
+    cut_axis,
+    cut_seen,
     gather_tap,
     gather_taps,
     has_samples,
+    join_phases,
+    list_phases,
     pad_axis,
-    pad_image,
+    pad_phase,
     read_geometry,
     scatter_tap,
     scatter_taps,
@@ -219,6 +225,9 @@ def _flatten_kernel(kernel: Tensor) -> Tensor:
 def differentiate_depthwise(op: Any, gradient: Tensor) -> list[Tensor]:
     """Return the gradients of DepthwiseConv2dNative with respect to its image and its filter.
 
+    Both are depthwise convolutions too. The gradient is convolved with the flipped filter, and the image with
+    the gradient.
+
     Args:
         op: the op, whose filter is float32[window rows, window columns, channels, multiplier].
         gradient: the gradient of its output, float32[batch, out_rows, out_columns, channels * multiplier].
@@ -228,25 +237,75 @@ def differentiate_depthwise(op: Any, gradient: Tensor) -> list[Tensor]:
     """
     image, kernel = op.inputs
     _check_layout(op)
-    window_rows, window_columns, channels, multiplier = kernel.shape.as_list()
-    geometry = read_geometry(op, (window_rows, window_columns))
-    batch, rows, columns, _ = gradient.shape.as_list()
-    weights = tf.reshape(kernel, (-1, channels, multiplier))
-    by_channel = tf.reshape(gradient, (batch * rows * columns, channels, multiplier))
-    lines = []
+    geometry = read_geometry(op, kernel.shape.as_list()[:2])
+    return [
+        _differentiate_depthwise_image(gradient, kernel, geometry),
+        _differentiate_depthwise_kernel(image, gradient, kernel.shape.as_list(), geometry),
+    ]
+
+
+def _differentiate_depthwise_image(gradient: Tensor, kernel: Tensor, geometry: Geometry) -> Tensor:
+    """Return the gradient of the image, one convolution for each phase of the rows and columns."""
+    channels, multiplier = kernel.shape.as_list()[2:]
+    lines = [
+        join_phases(
+            [_convolve_phase(gradient, kernel, row, column) for column in list_phases(geometry.columns)],
+            geometry.columns,
+        )
+        for row in list_phases(geometry.rows)
+    ]
+    by_image = join_phases(lines, geometry.rows)
+    if multiplier == 1:
+        return by_image
+    by_channel = tf.reduce_sum(tf.reshape(by_image, (1, -1, channels, multiplier)), 3)
+    return tf.reshape(by_channel, (*by_image.shape[:3], channels))
+
+
+def _convolve_phase(gradient: Tensor, kernel: Tensor, row: Phase, column: Phase) -> Tensor:
+    batch, _, _, channels = gradient.shape.as_list()
+    if not row.taps or not column.taps:
+        return tf.zeros((batch, row.size, column.size, channels))
+    order = [i * kernel.shape[1] + j for i in row.taps[::-1] for j in column.taps[::-1]]
+    elements = tf.reshape(kernel, (-1, channels))
+    # GATHER copies whole rows. A slice in negative steps copies each value separately.
+    elements = tf.gather(elements, order) if order != list(range(elements.shape[0])) else elements
+    is_padded = row.is_centred and column.is_centred
+    return tf.raw_ops.DepthwiseConv2dNative(
+        input=gradient if is_padded else pad_phase(pad_phase(gradient, row), column),
+        filter=tf.reshape(elements, (len(row.taps), len(column.taps), channels, 1)),
+        strides=(1, 1, 1, 1),
+        padding="SAME" if is_padded else "VALID",
+        dilations=(1, row.dilation, column.dilation, 1),
+    )
+
+
+def _differentiate_depthwise_kernel(
+    image: Tensor, gradient: Tensor, shape: list[int], geometry: Geometry
+) -> Tensor:
+    """Return the gradient of the filter, with each channel of each sample as a channel of one sample."""
+    rows, columns = geometry.rows, geometry.columns
+    batch, out_rows, out_columns, out_channels = gradient.shape.as_list()
+    channels, multiplier = shape[2:]
+    most = max(1, MAX_DEPTHWISE_CHANNELS // out_channels)
+    count = max(n for n in range(1, batch + 1) if batch % n == 0 and n <= most)
     sums = []
-    for i, row in enumerate(gather_taps(pad_image(image, geometry), geometry.rows)):
-        values = []
-        for j, seen in enumerate(gather_taps(row, geometry.columns)):
-            index = i * window_columns + j
-            weighted = by_channel * weights[index : index + 1]
-            part = tf.reduce_sum(weighted, 2) if multiplier > 1 else weighted
-            values.append(tf.reshape(part, (batch, rows, columns, channels)))
-            sums.append(
-                tf.reduce_sum(tf.reshape(seen, (batch * rows * columns, channels, 1)) * by_channel, 0)
+    for first in range(0, batch, count):
+        seen, filters = (
+            tf.reshape(
+                tf.transpose(cut_axis(values, 0, first, count), (1, 2, 0, 3)),
+                (1, *values.shape[1:3], count * values.shape[3]),
             )
-        lines.append(scatter_taps(values, geometry.columns))
-    return [scatter_taps(lines, geometry.rows), tf.reshape(tf.stack(sums), kernel.shape)]
+            for values in (image, gradient)
+        )
+        by_sample = tf.raw_ops.DepthwiseConv2dNative(
+            input=cut_seen(cut_seen(seen, rows), columns),
+            filter=tf.reshape(filters, (out_rows, out_columns, count * channels, multiplier)),
+            strides=(1, rows.dilation, columns.dilation, 1),
+            padding="VALID",
+            dilations=(1, rows.stride, columns.stride, 1),
+        )
+        sums.append(tf.reduce_sum(tf.reshape(by_sample, (-1, count, out_channels)), 1))
+    return tf.reshape(add_tensors(sums), shape)
 
 
 def _check_layout(op: Any) -> None:

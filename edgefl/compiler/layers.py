@@ -175,7 +175,11 @@ def _call_batch_norm(layer: Any, read: ReadVariable, x: Tensor, training: bool) 
     """Apply a batch norm with the statistics of the batch, or return None if it uses moving statistics."""
     if not training or not layer.trainable or layer.renorm or layer.synchronized:
         return None
-    out, mean, variance = apply_batch_norm(x, *_read_affine(layer, read, x), layer.epsilon)
+    inner = find_swap_input(x)
+    out, mean, variance = apply_batch_norm(
+        x if inner is None else inner, *_read_affine(layer, read, x), layer.epsilon, inner is not None
+    )
+    out = out if inner is None else swap_batch_channels(out)
     momentum = layer.momentum
     pairs = ((layer.moving_mean, mean), (layer.moving_variance, variance))
     return out, [(variable, read(variable) * momentum + new * (1.0 - momentum)) for variable, new in pairs]
@@ -183,7 +187,15 @@ def _call_batch_norm(layer: Any, read: ReadVariable, x: Tensor, training: bool) 
 
 def _call_group_norm(layer: Any, read: ReadVariable, x: Tensor, training: bool) -> LayerResult:
     del training
-    return apply_group_norm(x, *_read_affine(layer, read, x), layer.epsilon, layer.groups), ()
+    inner = find_swap_input(x)
+    out = apply_group_norm(
+        x if inner is None else inner,
+        *_read_affine(layer, read, x),
+        layer.epsilon,
+        layer.groups,
+        inner is not None,
+    )
+    return out if inner is None else swap_batch_channels(out), ()
 
 
 def _export_group_norm(layer: Any, read: ReadVariable, x: Tensor, training: bool) -> LayerResult:

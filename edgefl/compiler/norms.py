@@ -10,6 +10,7 @@ batch for batch norm, and one group of a sample's channels for group norm.
 Source: Ioffe and Szegedy 2015, section 3; Wu and He 2018, section 3.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,41 +19,83 @@ import tensorflow as tf
 Tensor = Any
 TensorTriple = tuple[Tensor, Tensor, Tensor]
 
+MAX_ROW = 512
+"""Maximum number of values in a row of several positions, see `_count_repeats`."""
 
-def apply_batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> TensorTriple:
+
+def apply_batch_norm(
+    x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, is_swapped: bool = False
+) -> TensorTriple:
     """Return the batch norm of a tensor, and the mean and variance of its channels.
 
     Args:
-        x: float32[..., channels].
+        x: float32[..., channels], or float32[channels, ...] if it is swapped.
         gamma: float32[channels].
         beta: float32[channels].
         epsilon: added to the variance.
+        is_swapped: whether batch and channels are swapped.
 
     Returns:
-        The normalized tensor, float32[..., channels], the mean, float32[channels], and the variance,
+        The normalized tensor in the shape of x, the mean, float32[channels], and the variance,
         float32[channels].
     """
-    y, mean, variance = _normalize(tf.reshape(x, (1, -1, x.shape[-1])), gamma, beta, epsilon, x.shape[-1])
+    channels = gamma.shape[0]
+    shape = (channels, -1, 1) if is_swapped else (1, -1, channels)
+    size = math.prod(x.shape) // channels
+    y, mean, variance = _normalize(
+        tf.reshape(x, shape),
+        _align(gamma, is_swapped),
+        _align(beta, is_swapped),
+        epsilon,
+        lambda sums: sums * (1 / size),
+    )
     return tf.reshape(y, x.shape), tf.reshape(mean, (-1,)), tf.reshape(variance, (-1,))
 
 
-def apply_group_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, groups: int) -> Tensor:
+def apply_group_norm(
+    x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, groups: int, is_swapped: bool = False
+) -> Tensor:
     """Return the group norm of a tensor. Each sample is normalized over its pixels and the channels of a
     group.
 
     Args:
-        x: float32[batch, ..., channels].
+        x: float32[batch, ..., channels], or float32[channels, ..., batch] if it is swapped.
         gamma: float32[channels].
         beta: float32[channels].
         epsilon: added to the variance.
         groups: number of groups.
+        is_swapped: whether batch and channels are swapped.
 
     Returns:
-        float32[batch, ..., channels].
+        The normalized tensor in the shape of x.
     """
-    return tf.reshape(
-        _normalize(tf.reshape(x, (x.shape[0], -1, x.shape[-1])), gamma, beta, epsilon, groups)[0], x.shape
+    channels = gamma.shape[0]
+    first, last = x.shape[0], x.shape[-1]
+    share = groups / (math.prod(x.shape) // (first * last) * channels)
+
+    def average_sums(sums: Tensor) -> Tensor:
+        if groups == channels:
+            return sums * share
+        # The channels of a group are side by side, on the first axis or on the last
+        members = (
+            (groups, channels // groups, last) if is_swapped else (first * groups, channels // groups, 1)
+        )
+        grouped = tf.reduce_sum(tf.reshape(sums, members), 1, keepdims=True) * share
+        return tf.reshape(tf.tile(grouped, (1, channels // groups, 1)), (first, 1, last))
+
+    y, _, _ = _normalize(
+        tf.reshape(x, (first, -1, last)),
+        _align(gamma, is_swapped),
+        _align(beta, is_swapped),
+        epsilon,
+        average_sums,
     )
+    return tf.reshape(y, x.shape)
+
+
+def _align(values: Tensor, is_swapped: bool) -> Tensor:
+    """Return values of the channels, float32[channels, 1, 1] or float32[1, 1, channels]."""
+    return tf.reshape(values, (-1, 1, 1) if is_swapped else (1, 1, -1))
 
 
 def apply_group_norm_for_export(
@@ -122,43 +165,72 @@ def _normalize_for_export(
     )
 
 
-def _normalize(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, groups: int) -> TensorTriple:
-    """Return the norm, the mean and the variance of x, float32[n, positions, channels].
+def _normalize(
+    x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, average_sums: Callable[[Tensor], Tensor]
+) -> TensorTriple:
+    """Return the norm of x, and its mean and variance, float32[first, 1, last].
 
-    Mean and variance are float32[n, 1, channels], equal within a group.
+    Args:
+        x: float32[first, positions, last].
+        gamma: float32[first, 1, 1] or float32[1, 1, last].
+        beta: the same shape.
+        epsilon: added to the variance.
+        average_sums: returns the means of the values that are normalized together, from their sums over
+            positions. Both are float32[first, 1, last].
     """
-    count, positions, channels = x.shape
-    share = groups / (positions * channels)
+    first, positions, last = x.shape
+    repeats = _count_repeats(positions, last)
 
-    def average_sums(sums: Tensor) -> Tensor:
-        """Return means over positions and the channels of a group, from sums over positions.
+    def widen(values: Tensor) -> Tensor:
+        """Return values of the last axis for rows of `repeats` positions."""
+        if repeats == 1 or values.shape[2] == 1:
+            return values
+        return tf.tile(values, (1, 1, repeats))
 
-        Both are float32[n, 1, channels].
-        """
-        if groups == channels:
-            return sums * share
-        grouped = (
-            tf.reduce_sum(tf.reshape(sums, (count, groups, channels // groups)), 2, keepdims=True) * share
-        )
-        return tf.reshape(tf.tile(grouped, (1, 1, channels // groups)), (count, 1, channels))
+    def sum_positions(rows: Tensor) -> Tensor:
+        sums = _sum(rows, 1)
+        return _sum(tf.reshape(sums, (first, repeats, last)), 1)
+
+    def sum_weights(values: Tensor) -> Tensor:
+        """Return sums of float32[first, 1, last] in the shape of gamma."""
+        values = _sum(values, 0) if gamma.shape[0] == 1 else values
+        return _sum(values, 2) if gamma.shape[2] == 1 else values
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def run(x: Tensor, gamma: Tensor, beta: Tensor) -> tuple[TensorTriple, Callable[..., TensorTriple]]:
-        mean = average_sums(_sum(x, 1))
-        centred = x - mean
-        variance = average_sums(_sum(centred * centred, 1))
+        rows = (first, positions // repeats, repeats * last)
+        x = tf.reshape(x, rows)
+        mean = average_sums(sum_positions(x))
+        centred = x - widen(mean)
+        variance = average_sums(sum_positions(centred * centred))
         inverse = tf.math.rsqrt(variance + epsilon)
 
         def backpropagate(upstream: Tensor, *_: Tensor) -> TensorTriple:
-            by_shift = _sum(upstream, 1)
-            by_z = _sum(upstream * centred, 1) * inverse
+            upstream = tf.reshape(upstream, rows)
+            by_shift = sum_positions(upstream)
+            by_z = sum_positions(upstream * centred) * inverse
             slope = average_sums(by_z * gamma) * (inverse * inverse)
-            by_x = upstream * (inverse * gamma) - centred * slope - average_sums(by_shift * gamma) * inverse
-            return by_x, _sum(by_z, 0), _sum(by_shift, 0)
+            by_x = (
+                upstream * widen(inverse * gamma)
+                - centred * widen(slope)
+                - widen(average_sums(by_shift * gamma) * inverse)
+            )
+            return tf.reshape(by_x, (first, positions, last)), sum_weights(by_z), sum_weights(by_shift)
 
-        return (centred * (inverse * gamma) + beta, mean, variance), backpropagate
+        y = centred * widen(inverse * gamma) + widen(beta)
+        return (tf.reshape(y, (first, positions, last)), mean, variance), backpropagate
 
-    return run(x, tf.reshape(gamma, (1, 1, channels)), tf.reshape(beta, (1, 1, channels)))  # type: ignore[no-any-return]
+    return run(x, gamma, beta)  # type: ignore[no-any-return]
+
+
+def _count_repeats(positions: int, last: int) -> int:
+    """Return how many positions make one row.
+
+    Runtimes multiply values by the factors of their channels one row at a time. A row of a few channels takes
+    as long as a row of a hundred, so the factors are repeated.
+    """
+    fitting = [n for n in range(1, positions + 1) if positions % n == 0 and n * last <= MAX_ROW]
+    return max(fitting, default=1)
 
 
 def _sum(x: Tensor, axis: int) -> Tensor:

@@ -61,6 +61,61 @@ class Geometry:
     columns: Axis
 
 
+@dataclass(frozen=True)
+class Phase:
+    """The pixels of an axis that have the same place between two windows, one pixel in each `stride`.
+
+    All of them are seen by the same elements of a window. Their gradient is the convolution of the padded
+    gradient of the output with these elements, flipped.
+
+    Attributes:
+        index: index of the axis in the tensor.
+        taps: indices of the elements of a window that see these pixels. It may be empty.
+        dilation: distance between two of these elements in the gradient.
+        size: number of pixels. It is the same for all phases, so the last one may lie outside of the image.
+        before: padding before the gradient. A negative number removes values.
+        after: padding after the gradient. A negative number removes values.
+    """
+
+    index: int
+    taps: range
+    dilation: int
+    size: int
+    before: int
+    after: int
+
+    @property
+    def is_centred(self) -> bool:
+        """Whether the padding is that of SAME."""
+        total = (len(self.taps) - 1) * self.dilation
+        return self.before == total // 2 and self.after == total - total // 2
+
+
+def list_phases(axis: Axis) -> list[Phase]:
+    """Return the phases of an axis, in the order of the first pixels of the image.
+
+    Args:
+        axis: the axis. Its stride or its dilation is 1.
+    """
+    size = -(-axis.size // axis.stride)
+    phases = []
+    for pixel in range(axis.stride):
+        skipped, first = divmod(pixel + axis.before, axis.stride)
+        taps = range(first, axis.window, axis.stride)
+        reach = (len(taps) - 1) * axis.dilation
+        phases.append(
+            Phase(
+                index=axis.index,
+                taps=taps,
+                dilation=axis.dilation,
+                size=size,
+                before=reach - skipped,
+                after=size + skipped - axis.out,
+            )
+        )
+    return phases
+
+
 def make_geometry(
     size: Sequence[int],
     window: Sequence[int],
@@ -145,6 +200,27 @@ def pad_axis(image: Tensor, axis: Axis) -> Tensor:
     return _fit(image, axis.index, axis.before, axis.after)
 
 
+def pad_phase(gradient: Tensor, phase: Phase) -> Tensor:
+    """Return the gradient of an output, padded for the convolution of a phase.
+
+    Args:
+        gradient: a tensor of four axes.
+        phase: the phase.
+    """
+    return _fit(gradient, phase.index, phase.before, phase.after)
+
+
+def cut_seen(image: Tensor, axis: Axis) -> Tensor:
+    """Return the pixels from the first to the last that a window sees, with the op's padding.
+
+    Args:
+        image: a tensor of four axes.
+        axis: the axis.
+    """
+    length = axis.reach + (axis.window - 1) * axis.dilation
+    return _fit(image, axis.index, axis.before, length - axis.before - axis.size)
+
+
 def gather_taps(padded: Tensor, axis: Axis) -> list[Tensor]:
     """Return the values of each window element in all windows along an axis.
 
@@ -162,7 +238,7 @@ def gather_taps(padded: Tensor, axis: Axis) -> list[Tensor]:
     stride = axis.stride
     starts = [k * axis.dilation for k in range(axis.window)]
     if stride == 1:
-        return [_cut(padded, index, start, axis.out) for start in starts]
+        return [cut_axis(padded, index, start, axis.out) for start in starts]
     groups = starts[-1] // stride + axis.out
     whole = _fit(padded, index, 0, groups * stride - padded.shape[index])
     shape = whole.shape.as_list()
@@ -247,6 +323,17 @@ def scatter_taps(values: Sequence[Tensor], axis: Axis) -> Tensor:
     return add_tensors([scatter_tap(values[k], axis, k) for k in seen])
 
 
+def join_phases(values: Sequence[Tensor], axis: Axis) -> Tensor:
+    """Return the image of the values of all phases of an axis.
+
+    Args:
+        values: for each phase, its values.
+        axis: the axis.
+    """
+    whole = _interleave(values, axis.index)
+    return cut_axis(whole, axis.index, 0, axis.size)
+
+
 def add_tensors(values: Sequence[Tensor]) -> Tensor:
     """Return the sum of tensors, added one after the other. TFLite runtimes do not compute ADD_N fast.
 
@@ -254,6 +341,22 @@ def add_tensors(values: Sequence[Tensor]) -> Tensor:
         values: one or more tensors of the same shape.
     """
     return reduce(add, values)
+
+
+def cut_axis(image: Tensor, axis: int, start: int, length: int) -> Tensor:
+    """Return a part of a tensor. The whole tensor is returned unchanged.
+
+    Args:
+        image: the tensor.
+        axis: index of the axis that is cut.
+        start: index of the first element.
+        length: number of elements.
+    """
+    if start == 0 and length == image.shape[axis]:
+        return image
+    window = [slice(None)] * len(image.shape)
+    window[axis] = slice(start, start + length)
+    return image[tuple(window)]
 
 
 def concat(values: Sequence[Tensor], axis: int) -> Tensor:
@@ -266,21 +369,13 @@ def concat(values: Sequence[Tensor], axis: int) -> Tensor:
     return values[0] if len(values) == 1 else tf.concat(values, axis)
 
 
-def _cut(image: Tensor, axis: int, start: int, length: int) -> Tensor:
-    if start == 0 and length == image.shape[axis]:
-        return image
-    window = [slice(None)] * len(image.shape)
-    window[axis] = slice(start, start + length)
-    return image[tuple(window)]
-
-
 def _fit(image: Tensor, axis: int, before: int, after: int) -> Tensor:
     """Pad an axis with zeros. A negative count removes elements instead.
 
     The tensor is reshaped to two axes for the pad. With four axes, XNNPACK copies each run along the last
     axis separately, which takes three times as long.
     """
-    image = _cut(image, axis, max(-before, 0), image.shape[axis] + min(before, 0) + min(after, 0))
+    image = cut_axis(image, axis, max(-before, 0), image.shape[axis] + min(before, 0) + min(after, 0))
     before = max(before, 0)
     after = max(after, 0)
     if not (before or after):
@@ -300,7 +395,7 @@ def _dilate(image: Tensor, axis: Axis) -> Tensor:
     # A pad, because constant zeros between the values would take space in the plan
     padded = tf.pad(tf.reshape(image, (-1, inner)), [[0, 0], [0, (axis.stride - 1) * inner]])
     shape[axis.index] *= axis.stride
-    return _cut(tf.reshape(padded, shape), axis.index, 0, axis.reach)
+    return cut_axis(tf.reshape(padded, shape), axis.index, 0, axis.reach)
 
 
 def _interleave(values: Sequence[Tensor], axis: int) -> Tensor:

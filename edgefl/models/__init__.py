@@ -24,6 +24,11 @@ _SOURCES = {
     "32x32x3",
     "mobilenetv2": "Sandler et al. 2018, as in FedAP: 2,266,951 weights with seven classes, images from "
     "16x16 up",
+    "mobilenetv1": "Howard et al. 2017 at width .25, as in MLPerf Tiny: 219,058 weights with two classes, "
+    "images from 16x16 up",
+    "resnet8": "He et al. 2016 with batch norm, as in MLPerf Tiny: 78,666 weights at 32x32x3",
+    "ds-cnn": "keyword spotting (Zhang et al. 2017), as in MLPerf Tiny: 24,908 weights at 49x10x1 with "
+    "twelve classes",
     "vgg16": "Simonyan and Zisserman 2014 as in PFL-MoE: 15,245,130 weights at 32x32x3",
     "cnn1d": "windows of inertial sensors such as UCI HAR (Anguita et al. 2013): 16,326 weights at 128x9 "
     "with six classes",

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from edgefl.bench.device import BENCH_MODELS
 from edgefl.cli.commands.bench import print_result
 from edgefl.errors import EdgeflError
 from edgefl.system.progress import Progress
@@ -33,6 +34,8 @@ from tests.benchmarks.simulate.comparison import render as render_simulate
 from tests.benchmarks.simulate.comparison import run_simulate_bench
 from tests.benchmarks.simulate.evaluation import render as render_evaluation
 from tests.benchmarks.simulate.evaluation import run_evaluation_bench
+from tests.benchmarks.steps.instructions import render as render_steps
+from tests.benchmarks.steps.instructions import run_steps_bench
 from tests.benchmarks.structure.observed import render as render_calls
 from tests.benchmarks.structure.observed import run_calls_bench
 from tests.benchmarks.watching.dashboard import render as render_dashboard
@@ -492,6 +495,40 @@ def dashboard(devices: int, period: float, seconds: float, out: Path | None, as_
     with Progress() as progress:
         result = run_dashboard_bench(Fleet(devices=devices, period_s=period), seconds, command, progress)
     print_result(result, render_dashboard, out, as_json)
+
+
+@benchmarks.command()
+@click.option(
+    "--isa", type=click.Choice(["arm64"]), default="arm64", show_default=True, help="Instruction set."
+)
+@click.option(
+    "--root",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("/root/arm64"),
+    show_default=True,
+    help="Directory with Debian for arm64, see docs/contributing/emulate-an-arm-board.md.",
+)
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    type=click.Choice(list(BENCH_MODELS)),
+    help="Count only this model. Can be repeated.",
+)
+@_outputs
+def steps(isa: str, root: Path, models: tuple[str, ...], out: Path | None, as_json: bool) -> None:
+    """Instructions of a training step on an emulated board, and the peak memory of the process that trains.
+
+    The memory is that of the same plan on this machine. Ten models take about ten minutes.
+
+    \b
+    Example:
+      python -m tests.benchmarks steps --isa arm64 --model lenet5-b10
+    """
+    command = " ".join((f"{COMMAND} steps --isa {isa}", *(f"--model {name}" for name in models)))
+    with Progress() as progress:
+        result = run_steps_bench(root, models or tuple(BENCH_MODELS), command, progress)
+    print_result(result, render_steps, out, as_json)
 
 
 @benchmarks.command()

@@ -5,6 +5,7 @@ import json
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -18,7 +19,9 @@ pytest.importorskip("tensorflow", reason="the aggregator extra is not installed"
 
 @pytest.mark.slow
 def test_device_bench_reports_time_and_memory(monkeypatch):
-    monkeypatch.setitem(device.BENCH_MODELS, "lenet5-b10", ("lenet5", (28, 28, 1), 10, 3))
+    monkeypatch.setitem(
+        device.BENCH_MODELS, "lenet5-b10", replace(device.BENCH_MODELS["lenet5-b10"], steps=3)
+    )
     result = CliRunner().invoke(
         bench, ["device", "--repeats", "1", "--model", "lenet5-b10", "--json"], catch_exceptions=False
     )

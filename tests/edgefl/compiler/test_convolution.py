@@ -12,7 +12,7 @@ from edgefl.compiler import objective as of
 from edgefl.compiler.compile import compile_program
 from edgefl.compiler.network import Network
 from edgefl.compiler.optimizer import sgd
-from edgefl.compiler.windows import gather_tap, has_samples, make_geometry, scatter_tap
+from edgefl.compiler.windows import gather_tap, has_samples, list_phases, make_geometry, scatter_tap
 from edgefl.learner.keras import KerasLearner
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.inspect import inspect_plan
@@ -138,3 +138,25 @@ def test_large_convolution_keeps_conv2d_and_trains_like_keras(monkeypatch: pytes
     )
     for name in expected:
         np.testing.assert_allclose(weights[name], expected[name], atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "padding", "phases"),
+    [
+        # Window 3 with stride 1 sees each pixel with its three elements
+        (4, 1, "SAME", [((0, 1, 2), 4, 1, 1)]),
+        (4, 1, "VALID", [((0, 1, 2), 4, 2, 2)]),
+        # The windows start at 0 and 2: element 0 or 2 sees pixels 0 and 2, and element 1 pixels 1 and 3
+        (4, 2, "SAME", [((0, 2), 2, 1, 0), ((1,), 2, 0, 0)]),
+        # They start at -1, 1 and 3
+        (5, 2, "SAME", [((1,), 3, 0, 0), ((0, 2), 3, 0, 1)]),
+        # One window of pixels 0 to 2, and pixel 3 in none
+        (4, 4, "VALID", [((0,), 1, 0, 0), ((1,), 1, 0, 0), ((2,), 1, 0, 0), ((), 1, -1, 0)]),
+    ],
+)
+def test_phases_match_hand_calculation(size, stride, padding, phases):
+    geometry = make_geometry((size, size), (3, 3), (stride, stride), (1, 1), padding)
+    received = [
+        (tuple(phase.taps), phase.size, phase.before, phase.after) for phase in list_phases(geometry.columns)
+    ]
+    assert received == phases

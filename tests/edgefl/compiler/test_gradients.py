@@ -7,9 +7,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from edgefl.compiler import convolution
 from edgefl.compiler.gradients import use_builtin_gradients
 
 EXAMPLES = settings(max_examples=20, deadline=None, derandomize=True)
@@ -92,10 +93,37 @@ def test_conv1d(kernel, channels, extra, stride, padding):
 
 
 @EXAMPLES
-@given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3), st.integers(0, 5), st.integers(1, 3), PADDING)
+@given(
+    st.tuples(SMALL, SMALL),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.tuples(st.integers(0, 5), st.integers(0, 5)),
+    st.integers(1, 5),
+    PADDING,
+)
+@example((1, 1), 2, 1, (0, 0), 2, "same")
+@example((1, 3), 2, 2, (4, 1), 3, "valid")
 def test_depthwise(kernel, channels, multiplier, extra, stride, padding):
+    """Covers strides above the size of the filter, where some pixels are in no window."""
     layer = keras.layers.DepthwiseConv2D(kernel, strides=stride, padding=padding, depth_multiplier=multiplier)
-    check_gradients(layer, (2, kernel + extra, kernel + extra + 1, channels))
+    check_gradients(layer, (2, kernel[0] + extra[0], kernel[1] + extra[1], channels))
+
+
+@EXAMPLES
+@given(st.tuples(SMALL, SMALL), st.integers(2, 3), st.integers(1, 2), st.integers(7, 10), PADDING)
+def test_depthwise_dilated(kernel, dilation, multiplier, size, padding):
+    assume(padding == "same" or (max(kernel) - 1) * dilation < size)
+    layer = keras.layers.DepthwiseConv2D(
+        kernel, dilation_rate=dilation, padding=padding, depth_multiplier=multiplier
+    )
+    check_gradients(layer, (2, size, size + 1, 2))
+
+
+@pytest.mark.parametrize("limit", [1, 5, 6, 11, 12, 100])
+def test_depthwise_splits_batch_by_channels(limit, monkeypatch):
+    """Four samples of three channels are one to four convolutions."""
+    monkeypatch.setattr(convolution, "MAX_DEPTHWISE_CHANNELS", limit)
+    check_gradients(keras.layers.DepthwiseConv2D(3, strides=2, padding="same"), (4, 7, 6, 3))
 
 
 @EXAMPLES

@@ -12,6 +12,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgefl.compiler import norms
+from edgefl.compiler.convolution import swap_batch_channels
 from edgefl.compiler.norms import (
     apply_batch_norm,
     apply_group_norm,
@@ -108,6 +110,26 @@ def test_group_norm_matches_keras(shape, groups, group_size, offset):
         check_close(
             compute_gradients(lambda *a, form=form: form(*a, layer.epsilon, groups), x, gamma, beta), expected
         )
+
+
+@EXAMPLES
+@given(SHAPES, st.integers(1, 3), st.integers(1, 3), st.sampled_from([1, 6, 512]))
+def test_norms_of_swapped_images_match_others(shape, groups, group_size, row):
+    """The result does not depend on the order of the axes, nor on how many positions make a row."""
+    x, gamma, beta = draw_inputs(shape, groups * group_size, 1.0)
+
+    def normalize(x: Any, gamma: Any, beta: Any, is_swapped: bool) -> Any:
+        batch = apply_batch_norm(x, gamma, beta, 1e-3, is_swapped)[0]
+        return batch + apply_group_norm(x, gamma, beta, 1e-3, groups, is_swapped)
+
+    def normalize_swapped(x: Any, *weights: Any) -> Any:
+        return swap_batch_channels(normalize(swap_batch_channels(x), *weights, True))
+
+    expected = compute_gradients(lambda *a: normalize(*a, False), x, gamma, beta)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(norms, "MAX_ROW", row)
+        check_close(compute_gradients(normalize_swapped, x, gamma, beta), expected)
+        check_close(compute_gradients(lambda *a: normalize(*a, False), x, gamma, beta), expected)
 
 
 @EXAMPLES

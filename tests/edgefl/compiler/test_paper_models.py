@@ -29,6 +29,9 @@ LEARNING_RATE = 1024.0
 MODELS: dict[str, ModelConfig] = {
     "resnet20": ModelConfig("resnet20", (8, 8, 3), 4, {"width": 4}),
     "mobilenetv2": ModelConfig("mobilenetv2", (16, 16, 3), 4, {"width": 0.5, "dropout": 0.2}),
+    "mobilenetv1": ModelConfig("mobilenetv1", (16, 16, 3), 4),
+    "resnet8": ModelConfig("resnet8", (8, 8, 3), 4, {"width": 4}),
+    "ds-cnn": ModelConfig("ds-cnn", (12, 6, 1), 4, {"filters": 8}),
     "vgg16": ModelConfig("vgg16", (32, 32, 3), 4, {"filters": 4, "hidden": 16}),
     "cnn1d": ModelConfig("cnn1d", (128, 9), 6),
     "gate-cnn": ModelConfig("gate-cnn", (16, 16, 3), 7),
@@ -39,7 +42,7 @@ MODELS: dict[str, ModelConfig] = {
 
 SLOW = {
     name: pytest.param(name, marks=pytest.mark.slow)
-    for name in ("mobilenetv2", "resnet20", "vgg16", "gate-cnn")
+    for name in ("mobilenetv1", "mobilenetv2", "resnet20", "vgg16", "gate-cnn")
 }
 
 

@@ -33,6 +33,8 @@ def save_strided_model(path: Path) -> ModelConfig:
             layers.BatchNormalization(name="norm"),
             layers.ReLU(name="relu"),
             layers.DepthwiseConv2D(3, padding="same", activation="relu", name="depthwise"),
+            layers.DepthwiseConv2D(3, dilation_rate=2, padding="same", name="dilated"),
+            layers.DepthwiseConv2D(3, strides=2, padding="same", activation="relu", name="halving"),
             layers.Conv2D(12, 1, activation="relu", name="pointwise"),
             layers.AveragePooling2D(2, name="pool"),
             layers.Conv2D(8, 3, padding="same", activation="relu", name="last"),
