@@ -287,9 +287,9 @@ def _differentiate_depthwise_kernel(
     batch, out_rows, out_columns, out_channels = gradient.shape.as_list()
     channels, multiplier = shape[2:]
     most = max(1, MAX_DEPTHWISE_CHANNELS // out_channels)
-    count = max(n for n in range(1, batch + 1) if batch % n == 0 and n <= most)
     sums = []
-    for first in range(0, batch, count):
+    for first in range(0, batch, most):
+        count = min(most, batch - first)
         seen, filters = (
             tf.reshape(
                 tf.transpose(cut_axis(values, 0, first, count), (1, 2, 0, 3)),

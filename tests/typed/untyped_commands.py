@@ -41,6 +41,7 @@ UNTYPED_COMMANDS: dict[str, dict[str, str]] = {
     },
     "docs/contributing/emulate-an-arm-board.md": {
         "apt-get install -y debootstrap ...": ROOT,
+        "apt-get install -y qemu-user ...": ROOT,
         "test -e /proc/sys/fs/binfmt_misc/...": ROOT,
         "debootstrap --arch=arm64 ...": ROOT,
         "DEBOOTSTRAP_DIR=...": ROOT,
@@ -71,6 +72,7 @@ UNTYPED_COMMANDS: dict[str, dict[str, str]] = {
         "python -m tests.benchmarks dashboard ...": PEERS,
         "python -m tests.benchmarks fleet-training ...": PEERS,
         "python -m tests.benchmarks calls ...": PEERS,
+        "python -m tests.benchmarks steps ...": "it needs an emulated board; tests/benchmarks/test_steps_bench.py",
     },
     "docs/decisions/0019-the-aggregator-drives-a-round-server.md": {
         "python -m tests.benchmarks calls ...": PEERS
