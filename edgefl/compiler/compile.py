@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from edgefl.compiler.convolution import check_depthwise_ops
 from edgefl.compiler.gradients import use_builtin_gradients
 from edgefl.compiler.objective import Objective, compile_signature, make_signature, run_signature
 from edgefl.errors import PlanError
@@ -69,7 +70,9 @@ def _trace(objective: Objective, signature: SignatureSpec) -> Any:
         with use_builtin_gradients():
             return run_signature(objective, signature, args)
 
-    return compile_signature(run, signature)
+    function = compile_signature(run, signature)
+    check_depthwise_ops(function.graph)
+    return function
 
 
 def _explain(message: str) -> str:

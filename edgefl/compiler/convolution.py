@@ -32,7 +32,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from edgefl.compiler.layer_checks import MAX_DEPTHWISE_CHANNELS
 from edgefl.compiler.windows import (
     Geometry,
     Phase,
@@ -63,6 +62,12 @@ convolution.
 MAX_PATCHES_BYTES = 16 << 20
 """Maximum size of the gathered or shifted values of a convolution. A larger convolution stays CONV_2D,
 because a device has little memory.
+"""
+
+MAX_DEPTHWISE_CHANNELS = 4832
+"""Maximum number of channels of a DEPTHWISE_CONV_2D: the buffer of TFLite's kernel, in values.
+
+The kernel never ends with more.
 """
 
 
@@ -233,10 +238,16 @@ def differentiate_depthwise(op: Any, gradient: Tensor) -> list[Tensor]:
         gradient: the gradient of its output, float32[batch, out_rows, out_columns, channels * multiplier].
 
     Raises:
-        PlanError: the layout is not NHWC.
+        PlanError: the layout is not NHWC, or an own layer uses dilations or explicit padding. Keras pads the
+            image and moves its pixels for these.
     """
     image, kernel = op.inputs
     _check_layout(op)
+    if any(size > 1 for size in op.get_attr("dilations")) or op.get_attr("padding") == b"EXPLICIT":
+        raise PlanError(
+            f"layer {op.name.rpartition('/')[0]} calls a depthwise convolution with dilations or explicit "
+            "padding, expected SAME or VALID padding and no dilations; use keras.layers.DepthwiseConv2D"
+        )
     geometry = read_geometry(op, kernel.shape.as_list()[:2])
     return [
         _differentiate_depthwise_image(gradient, kernel, geometry),
@@ -247,11 +258,11 @@ def differentiate_depthwise(op: Any, gradient: Tensor) -> list[Tensor]:
 def _differentiate_depthwise_image(gradient: Tensor, kernel: Tensor, geometry: Geometry) -> Tensor:
     """Return the gradient of the image, one convolution for each phase of the rows and columns."""
     channels, multiplier = kernel.shape.as_list()[2:]
+    columns = list_phases(geometry.columns)
     lines = [
-        join_phases(
-            [_convolve_phase(gradient, kernel, row, column) for column in list_phases(geometry.columns)],
-            geometry.columns,
-        )
+        join_phases([_convolve_phase(gradient, kernel, row, column) for column in columns], geometry.columns)
+        if row.taps
+        else None
         for row in list_phases(geometry.rows)
     ]
     by_image = join_phases(lines, geometry.rows)
@@ -261,21 +272,21 @@ def _differentiate_depthwise_image(gradient: Tensor, kernel: Tensor, geometry: G
     return tf.reshape(by_channel, (*by_image.shape[:3], channels))
 
 
-def _convolve_phase(gradient: Tensor, kernel: Tensor, row: Phase, column: Phase) -> Tensor:
-    batch, _, _, channels = gradient.shape.as_list()
-    if not row.taps or not column.taps:
-        return tf.zeros((batch, row.size, column.size, channels))
+def _convolve_phase(gradient: Tensor, kernel: Tensor, row: Phase, column: Phase) -> Tensor | None:
+    """Return the gradient of the pixels of two phases, or None if no window sees them."""
+    if not column.taps:
+        return None
+    channels = gradient.shape[3]
     order = [i * kernel.shape[1] + j for i in row.taps[::-1] for j in column.taps[::-1]]
     elements = tf.reshape(kernel, (-1, channels))
     # GATHER copies whole rows. A slice in negative steps copies each value separately.
     elements = tf.gather(elements, order) if order != list(range(elements.shape[0])) else elements
-    is_padded = row.is_centred and column.is_centred
-    return tf.raw_ops.DepthwiseConv2dNative(
-        input=gradient if is_padded else pad_phase(pad_phase(gradient, row), column),
-        filter=tf.reshape(elements, (len(row.taps), len(column.taps), channels, 1)),
+    is_same = row.has_same_padding and column.has_same_padding
+    return tf.nn.depthwise_conv2d(
+        gradient if is_same else pad_phase(pad_phase(gradient, row), column),
+        tf.reshape(elements, (len(row.taps), len(column.taps), channels, 1)),
         strides=(1, 1, 1, 1),
-        padding="SAME" if is_padded else "VALID",
-        dilations=(1, row.dilation, column.dilation, 1),
+        padding="SAME" if is_same else "VALID",
     )
 
 
@@ -286,10 +297,10 @@ def _differentiate_depthwise_kernel(
     rows, columns = geometry.rows, geometry.columns
     batch, out_rows, out_columns, out_channels = gradient.shape.as_list()
     channels, multiplier = shape[2:]
-    most = max(1, MAX_DEPTHWISE_CHANNELS // out_channels)
+    max_samples = max(1, MAX_DEPTHWISE_CHANNELS // out_channels)
     sums = []
-    for first in range(0, batch, most):
-        count = min(most, batch - first)
+    for first in range(0, batch, max_samples):
+        count = min(max_samples, batch - first)
         seen, filters = (
             tf.reshape(
                 tf.transpose(cut_axis(values, 0, first, count), (1, 2, 0, 3)),
@@ -300,12 +311,33 @@ def _differentiate_depthwise_kernel(
         by_sample = tf.raw_ops.DepthwiseConv2dNative(
             input=cut_seen(cut_seen(seen, rows), columns),
             filter=tf.reshape(filters, (out_rows, out_columns, count * channels, multiplier)),
-            strides=(1, rows.dilation, columns.dilation, 1),
+            strides=(1, 1, 1, 1),
             padding="VALID",
             dilations=(1, rows.stride, columns.stride, 1),
         )
         sums.append(tf.reduce_sum(tf.reshape(by_sample, (-1, count, out_channels)), 1))
     return tf.reshape(add_tensors(sums), shape)
+
+
+def check_depthwise_ops(graph: Any) -> None:
+    """Check that a runtime can compute the depthwise convolutions of a graph.
+
+    Args:
+        graph: the graph of TensorFlow.
+
+    Raises:
+        PlanError: a depthwise convolution has more than `MAX_DEPTHWISE_CHANNELS` channels.
+    """
+    for op in graph.get_operations():
+        if op.type != "DepthwiseConv2dNative":
+            continue
+        channels = op.outputs[0].shape[-1]
+        if channels > MAX_DEPTHWISE_CHANNELS:
+            raise PlanError(
+                f"layer {op.name.rpartition('/')[0]} has {channels} depthwise channels, expected at most "
+                f"{MAX_DEPTHWISE_CHANNELS}, because a TFLite runtime never ends with more; use fewer filters "
+                "in the layer before it, or a smaller depth_multiplier"
+            )
 
 
 def _check_layout(op: Any) -> None:

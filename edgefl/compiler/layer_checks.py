@@ -1,6 +1,5 @@
 """Refuses what a Keras layer carries beside its weights and cannot do in a plan, by the name of the layer."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,18 +12,6 @@ from edgefl.models.graph import is_graph
 
 SAMPLE_PENALTIES = (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2)
 """Penalties of activations that are a sum over the values of each sample."""
-
-MAX_DEPTHWISE_CHANNELS = 4832
-"""Maximum number of channels of a depthwise convolution: the buffer of TFLite's kernel, in values.
-
-The kernel never ends with more.
-"""
-_DEPTHWISE_LAYERS = (
-    keras.layers.DepthwiseConv1D,
-    keras.layers.DepthwiseConv2D,
-    keras.layers.SeparableConv1D,
-    keras.layers.SeparableConv2D,
-)
 
 
 def describe_layer(layer: Any) -> str:
@@ -91,8 +78,8 @@ def check_layer_attributes(model: Any, names: Mapping[int, str]) -> None:
         names: names of the weights by id of their variable.
 
     Raises:
-        PlanError: a weight has a constraint or is not finite, a depthwise convolution has too many channels,
-            or a layer has another penalty of its activations than L1 and L2.
+        PlanError: a weight has a constraint or is not finite, or a layer has another penalty of its
+            activations than L1 and L2.
     """
     for layer in flatten_layers(model.layers):
         for part in list_sublayers(layer):
@@ -110,13 +97,6 @@ def check_layer_attributes(model: Any, names: Mapping[int, str]) -> None:
                 raise PlanError(
                     f"{describe_layer(layer)} has the activation PReLU, which has weights; add it as a layer "
                     "behind this one"
-                )
-            channels = _count_depthwise_channels(part)
-            if channels > MAX_DEPTHWISE_CHANNELS:
-                raise PlanError(
-                    f"{describe_layer(layer)} has {channels} depthwise channels, expected at most "
-                    f"{MAX_DEPTHWISE_CHANNELS}, the buffer of a TFLite runtime, which hangs with more; use "
-                    "fewer filters"
                 )
             if isinstance(part, keras.layers.Embedding):
                 raise PlanError(
@@ -155,13 +135,6 @@ def check_layer_attributes(model: Any, names: Mapping[int, str]) -> None:
                 "L1, L2 or L1L2 of a layer that is in no other layer; remove it, or add an "
                 "ActivityRegularization layer"
             )
-
-
-def _count_depthwise_channels(layer: Any) -> int:
-    if not isinstance(layer, _DEPTHWISE_LAYERS):
-        return 0
-    kernel = getattr(layer, "depthwise_kernel", None)
-    return math.prod((layer.kernel if kernel is None else kernel).shape[-2:])
 
 
 def _check_dtypes(layer: Any) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from edgefl.compiler.activations import STABLE_ACTIVATIONS
 from edgefl.compiler.convolution import (
+    MAX_DEPTHWISE_CHANNELS,
     TRACING_PROGRAM,
     convolve,
     find_swap_input,
@@ -27,6 +28,7 @@ from edgefl.compiler.norms import (
 )
 from edgefl.compiler.recurrent import STEPWISE_LAYERS, call_bidirectional, call_recurrent
 from edgefl.compiler.windows import make_geometry
+from edgefl.errors import PlanError
 
 Tensor = Any
 ReadVariable = Callable[[Any], Tensor]
@@ -70,6 +72,9 @@ def _scale(x: Tensor, factor: NDArray[np.float64], offset: NDArray[np.float64]) 
         x: float32[batch, ...].
         factor: one factor, or any shape that can be broadcast to x.
         offset: one offset, or any shape that can be broadcast to x.
+
+    Raises:
+        PlanError: the export graph scales more channels than a runtime can, each by a factor of its own.
     """
     channels = x.shape[-1]
     is_by_channel = all(
@@ -77,6 +82,13 @@ def _scale(x: Tensor, factor: NDArray[np.float64], offset: NDArray[np.float64]) 
     )
     if not TRACING_EXPORT.get() or not is_by_channel:
         return x * tf.constant(factor, tf.float32) + tf.constant(offset, tf.float32)
+    if channels > MAX_DEPTHWISE_CHANNELS:
+        if factor.size > 1 or offset.size > 1:
+            raise PlanError(
+                f"the model scales {channels} features, each by its own factor, expected at most "
+                f"{MAX_DEPTHWISE_CHANNELS} for an export; scale them by one factor, or before they are stored"
+            )
+        channels = 1
     factors, offsets = (np.broadcast_to(values.ravel(), (channels,)) for values in (factor, offset))
     filters = tf.constant(factors.reshape(1, 1, channels, 1), tf.float32)
     image = tf.reshape(x, (x.shape[0], -1, 1, channels))

@@ -229,8 +229,8 @@ def _count_repeats(positions: int, last: int) -> int:
     Runtimes multiply values by the factors of their channels one row at a time. A row of a few channels takes
     as long as a row of a hundred, so the factors are repeated.
     """
-    fitting = [n for n in range(1, positions + 1) if positions % n == 0 and n * last <= MAX_ROW]
-    return max(fitting, default=1)
+    fitting = range(1, min(positions, MAX_ROW // last) + 1)
+    return max((count for count in fitting if positions % count == 0), default=1)
 
 
 def _sum(x: Tensor, axis: int) -> Tensor:

@@ -70,8 +70,7 @@ class Phase:
 
     Attributes:
         index: index of the axis in the tensor.
-        taps: indices of the elements of a window that see these pixels. It may be empty.
-        dilation: distance between two of these elements in the gradient.
+        taps: indices of the elements of a window that see these pixels. Only the first phase always has some.
         size: number of pixels. It is the same for all phases, so the last one may lie outside of the image.
         before: padding before the gradient. A negative number removes values.
         after: padding after the gradient. A negative number removes values.
@@ -79,15 +78,14 @@ class Phase:
 
     index: int
     taps: range
-    dilation: int
     size: int
     before: int
     after: int
 
     @property
-    def is_centred(self) -> bool:
+    def has_same_padding(self) -> bool:
         """Whether the padding is that of SAME."""
-        total = (len(self.taps) - 1) * self.dilation
+        total = len(self.taps) - 1
         return self.before == total // 2 and self.after == total - total // 2
 
 
@@ -95,21 +93,19 @@ def list_phases(axis: Axis) -> list[Phase]:
     """Return the phases of an axis, in the order of the first pixels of the image.
 
     Args:
-        axis: the axis. Its stride or its dilation is 1.
+        axis: the axis, with SAME or VALID padding and without dilation.
     """
     size = -(-axis.size // axis.stride)
     phases = []
-    for pixel in range(axis.stride):
+    for pixel in range(min(axis.stride, axis.size)):
         skipped, first = divmod(pixel + axis.before, axis.stride)
         taps = range(first, axis.window, axis.stride)
-        reach = (len(taps) - 1) * axis.dilation
         phases.append(
             Phase(
                 index=axis.index,
                 taps=taps,
-                dilation=axis.dilation,
                 size=size,
-                before=reach - skipped,
+                before=len(taps) - 1 - skipped,
                 after=size + skipped - axis.out,
             )
         )
@@ -323,15 +319,29 @@ def scatter_taps(values: Sequence[Tensor], axis: Axis) -> Tensor:
     return add_tensors([scatter_tap(values[k], axis, k) for k in seen])
 
 
-def join_phases(values: Sequence[Tensor], axis: Axis) -> Tensor:
+def join_phases(values: Sequence[Tensor | None], axis: Axis) -> Tensor:
     """Return the image of the values of all phases of an axis.
 
     Args:
-        values: for each phase, its values.
+        values: for each phase, its values, or None for zeros.
         axis: the axis.
     """
-    whole = _interleave(values, axis.index)
-    return cut_axis(whole, axis.index, 0, axis.size)
+    parts: list[Tensor] = []
+    zeros: list[int] = []
+    for value in values:
+        if value is None:
+            zeros[-1] += 1
+        else:
+            parts.append(value)
+            zeros.append(0)
+    shape = parts[0].shape.as_list()
+    # The zeros are a pad, because constants would take space in the plan
+    wide = [
+        _fit(part, axis.index + 1, 0, count * shape[axis.index + 1])
+        for part, count in zip(parts, zeros, strict=True)
+    ]
+    shape[axis.index] *= len(values)
+    return cut_axis(tf.reshape(concat(wide, axis.index + 1), shape), axis.index, 0, axis.size)
 
 
 def add_tensors(values: Sequence[Tensor]) -> Tensor:

@@ -3,7 +3,7 @@
 conv3x3 32 with stride 2, thirteen blocks of depthwise 3x3 and conv1x1, global average pooling, FC classes.
 Each convolution has a batch norm and a ReLU.
 
-At width .25 with 96x96x3 pixels and two classes, the model has 219,058 weights, 10,944 of them moving
+At width .25 with 96x96x3 pixels and two classes, the model has 219,058 weights, 5,472 of them moving
 statistics.
 
 Source: A. Howard et al., arXiv:1704.04861, table 1; C. Banbury et al., arXiv:2106.07597, section 4.

@@ -4,7 +4,7 @@ conv3x3 16, then a block each with 16, 32 and 64 filters, global average pooling
 third block halve the image. A block is relu(shortcut(x) + norm(conv3x3(relu(norm(conv3x3(x)))))). Where the
 size changes, the shortcut is a conv1x1.
 
-The model has 78,666 weights at 32x32x3 and ten classes, 448 of them moving statistics.
+The model has 78,666 weights at 32x32x3 and ten classes, 480 of them moving statistics.
 
 Source: K. He et al. 2016, arXiv:1512.03385; C. Banbury et al., arXiv:2106.07597, section 4.
 """

@@ -525,7 +525,8 @@ def steps(isa: str, root: Path, models: tuple[str, ...], out: Path | None, as_js
     Example:
       python -m tests.benchmarks steps --isa arm64 --model lenet5-b10
     """
-    command = " ".join((f"{COMMAND} steps --isa {isa}", *(f"--model {name}" for name in models)))
+    options = (f"--isa {isa}", f"--root {root}", *(f"--model {name}" for name in models))
+    command = " ".join((f"{COMMAND} steps", *options))
     with Progress() as progress:
         result = run_steps_bench(root, models or tuple(BENCH_MODELS), command, progress)
     print_result(result, render_steps, out, as_json)

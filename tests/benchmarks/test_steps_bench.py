@@ -7,18 +7,25 @@ import pytest
 from edgefl.errors import ConfigError, EdgeflError
 from tests.benchmarks.steps.instructions import parse_marks, run_steps_bench
 
+COUNTS = (10, 90, 95, 180, 185, 305)
+MARKS = "INFO: a runtime\n" + "".join(f"MARK {i} {count}\n" for i, count in enumerate(COUNTS))
+
 
 def test_parse_marks_counts_last_epoch():
-    text = "MARK 0 100\nINFO: a runtime\nMARK 1 250\nMARK 2 300\nMARK 3 420\n"
-    assert parse_marks(text) == 120
+    assert parse_marks(MARKS, 0) == 120
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"), [("", "no output"), ("MARK 0 100\nSegmentation fault\n", "fault")]
+    ("text", "status", "shown"),
+    [
+        ("", 0, "status 0 and 0 marks.*no output"),
+        (MARKS.rpartition("MARK")[0] + "Segmentation fault\n", 139, "status 139 and 5 marks.*fault"),
+        (MARKS, 1, "status 1 and 6 marks"),
+    ],
 )
-def test_failed_process_is_explained(text, shown):
+def test_failed_process_is_explained(text, status, shown):
     with pytest.raises(EdgeflError, match=rf"{shown}.*emulate-an-arm-board"):
-        parse_marks(text)
+        parse_marks(text, status)
 
 
 def make_board(root: Path) -> Path:

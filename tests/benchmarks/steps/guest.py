@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from edgefl.learner.litert import LiteRTLearner
+from edgefl.plan.runtime import describe_runtime
 from edgefl.plan.spec import load_plan
 
 GETPRIORITY = 141  # on aarch64
@@ -23,7 +24,8 @@ def mark(place: int) -> None:
 
 
 def main(directory: Path, steps: int) -> None:
-    """Train random weights on random samples."""
+    """Print the runtime, and train random weights on random samples."""
+    print(describe_runtime("litert"))
     plan = load_plan(directory)
     learner = LiteRTLearner(plan, threads=1)
     rng = np.random.default_rng(1)

@@ -14,8 +14,8 @@ from typing import Any
 
 from edgefl.bench.device import BENCH_MODELS, render_config, run_bench_step
 from edgefl.errors import ConfigError, EdgeflError
-from edgefl.plan.runtime import describe_runtime
 from edgefl.system.host import describe_machine
+from tests.benchmarks.steps.guest import EPOCHS
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[2]
@@ -46,6 +46,7 @@ def run_steps_bench(
     site, python = _find_python(root)
     emulator = _find_program("qemu-aarch64", "qemu-user")
     rows = []
+    runtime = ""
     with tempfile.TemporaryDirectory() as directory:
         plugin = Path(directory) / "count_instructions.so"
         compiler = _find_program("gcc", "gcc")
@@ -66,12 +67,13 @@ def run_steps_bench(
                 check=False,
                 env={
                     "PYTHONHOME": str(root / "usr"),
-                    "PYTHONPATH": f"{site}:{REPOSITORY}",
+                    "PYTHONPATH": f"{REPOSITORY}:{site}",
                     "PYTHONDONTWRITEBYTECODE": "1",
                     "OMP_NUM_THREADS": "1",
                 },
             )
-            instructions = parse_marks(done.stderr) / STEPS
+            instructions = parse_marks(done.stderr, done.returncode) / STEPS
+            runtime = done.stdout.strip()
             rows.append(
                 {
                     "model": name,
@@ -82,25 +84,29 @@ def run_steps_bench(
             )
     return {
         "machine": f"{PROCESSOR} under QEMU on {describe_machine()}",
-        "runtime": describe_runtime("litert"),
+        "runtime": runtime,
         "command": command,
         "rows": rows,
     }
 
 
-def parse_marks(text: str) -> int:
+def parse_marks(text: str, status: int) -> int:
     """Return the instructions of the last epoch, between the last two marks that the plugin printed.
 
     Args:
         text: what the emulated process printed to stderr.
+        status: its exit status.
 
     Raises:
-        EdgeflError: there are fewer marks, because the process failed.
+        EdgeflError: the process failed, or it printed another number of marks.
     """
     counts = [int(line.split()[2]) for line in text.splitlines() if line.startswith("MARK ")]
-    if len(counts) < 2:
+    if status or len(counts) != 2 * EPOCHS:
         last = (text.strip().splitlines() or ["no output"])[-1]
-        raise EdgeflError(f"the emulated process failed: {last}; make the board as {PAGE} says")
+        raise EdgeflError(
+            f"the emulated process ended with status {status} and {len(counts)} marks, expected 0 and "
+            f"{2 * EPOCHS}: {last}; make the board as {PAGE} says"
+        )
     return counts[-1] - counts[-2]
 
 

@@ -210,3 +210,28 @@ def test_a_loss_is_the_mean_over_weighted_samples():
     )
     assert loss == pytest.approx(2.126928, abs=1e-5)
     np.testing.assert_allclose(trained["fc/bias"], [-0.880797, 0.880797], atol=1e-6)
+
+
+class OwnDepthwise(keras.Layer):
+    """Calls a depthwise convolution that no layer of Keras describes."""
+
+    def call(self, x: Any) -> Any:
+        return keras.ops.depthwise_conv(x, keras.ops.ones((1, 1, 4834, 1)))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: L.DepthwiseConv2D(1, name="deep"),
+        lambda: L.SeparableConv2D(1, 1, name="deep"),
+        lambda: OwnDepthwise(name="deep"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["train", "predict"])
+def test_depthwise_convolution_that_no_runtime_ends_is_refused(layer, kind):
+    network = Network(build_sequential((1, 1, 4834), layer(), L.GlobalAveragePooling2D()))
+    objective = of.classify(network, 2, sgd()) if kind == "train" else of.predict_logits(network, 2)
+    with pytest.raises(
+        PlanError, match=r"layer deep.* has 4834 depthwise channels, expected at most 4832.*few"
+    ):
+        compile_program([objective])

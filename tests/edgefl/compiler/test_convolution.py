@@ -150,6 +150,8 @@ def test_large_convolution_keeps_conv2d_and_trains_like_keras(monkeypatch: pytes
         (4, 2, "SAME", [((0, 2), 2, 1, 0), ((1,), 2, 0, 0)]),
         # They start at -1, 1 and 3
         (5, 2, "SAME", [((1,), 3, 0, 0), ((0, 2), 3, 0, 1)]),
+        # Only element 1 of the one window is in the image
+        (1, 3, "SAME", [((1,), 1, 0, 0)]),
         # One window of pixels 0 to 2, and pixel 3 in none
         (4, 4, "VALID", [((0,), 1, 0, 0), ((1,), 1, 0, 0), ((2,), 1, 0, 0), ((), 1, -1, 0)]),
     ],

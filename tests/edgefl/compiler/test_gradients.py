@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from edgefl.compiler import convolution
 from edgefl.compiler.gradients import use_builtin_gradients
+from edgefl.errors import PlanError
 
 EXAMPLES = settings(max_examples=20, deadline=None, derandomize=True)
 PADDING = st.sampled_from(["same", "valid"])
@@ -97,33 +98,70 @@ def test_conv1d(kernel, channels, extra, stride, padding):
     st.tuples(SMALL, SMALL),
     st.integers(1, 3),
     st.integers(1, 3),
-    st.tuples(st.integers(0, 5), st.integers(0, 5)),
+    st.tuples(st.integers(1, 8), st.integers(1, 8)),
     st.integers(1, 5),
     PADDING,
 )
-@example((1, 1), 2, 1, (0, 0), 2, "same")
-@example((1, 3), 2, 2, (4, 1), 3, "valid")
-def test_depthwise(kernel, channels, multiplier, extra, stride, padding):
-    """Covers strides above the size of the filter, where some pixels are in no window."""
+@example((3, 3), 2, 1, (1, 1), 3, "same")
+@example((3, 4), 2, 1, (5, 2), 4, "same")
+@example((1, 1), 2, 1, (1, 1), 2, "same")
+@example((1, 3), 2, 2, (7, 5), 3, "valid")
+def test_depthwise(kernel, channels, multiplier, size, stride, padding):
+    """Covers images below the stride or the filter, and strides above it, whose windows skip pixels."""
+    assume(padding == "same" or (size[0] >= kernel[0] and size[1] >= kernel[1]))
     layer = keras.layers.DepthwiseConv2D(kernel, strides=stride, padding=padding, depth_multiplier=multiplier)
-    check_gradients(layer, (2, kernel[0] + extra[0], kernel[1] + extra[1], channels))
+    check_gradients(layer, (2, *size, channels))
 
 
-@EXAMPLES
-@given(st.tuples(SMALL, SMALL), st.integers(2, 3), st.integers(1, 2), st.integers(7, 10), PADDING)
-def test_depthwise_dilated(kernel, dilation, multiplier, size, padding):
-    assume(padding == "same" or (max(kernel) - 1) * dilation < size)
-    layer = keras.layers.DepthwiseConv2D(
-        kernel, dilation_rate=dilation, padding=padding, depth_multiplier=multiplier
-    )
-    check_gradients(layer, (2, size, size + 1, 2))
-
-
-@pytest.mark.parametrize("limit", [1, 6, 11, 12])
-def test_depthwise_splits_batch_by_channels(limit, monkeypatch):
-    """Four samples of three channels are one to four convolutions."""
+@pytest.mark.parametrize(
+    ("limit", "channels"), [(1, [3, 3, 3, 3]), (5, [3, 3, 3, 3]), (6, [6, 6]), (11, [9, 3]), (12, [12])]
+)
+def test_depthwise_splits_batch_by_channels(limit, channels, monkeypatch):
+    """The gradient of the filter has the channels of as many of the four samples as the limit allows."""
     monkeypatch.setattr(convolution, "MAX_DEPTHWISE_CHANNELS", limit)
-    check_gradients(keras.layers.DepthwiseConv2D(3, strides=2, padding="same"), (4, 7, 6, 3))
+    layer = keras.layers.DepthwiseConv2D(3, strides=2, padding="same")
+    check_gradients(layer, (4, 7, 6, 3))
+    with tf.Graph().as_default() as graph, use_builtin_gradients():
+        x = tf.compat.v1.placeholder(tf.float32, (4, 7, 6, 3))
+        kernel = tf.compat.v1.placeholder(tf.float32, (3, 3, 3, 1))
+        y = tf.nn.depthwise_conv2d(x, kernel, (1, 2, 2, 1), "SAME")
+        tf.gradients(y, kernel)
+    ops = [op for op in graph.get_operations() if op.type == "DepthwiseConv2dNative"]
+    assert [op.outputs[0].shape[-1] for op in ops if op.outputs[0].shape[0] == 1] == channels
+
+
+def test_depthwise_with_gaps_has_no_constants():
+    """A third of the pixels is in no window. Their zeros are not stored in the program."""
+    with tf.Graph().as_default() as graph, use_builtin_gradients():
+        x = tf.compat.v1.placeholder(tf.float32, (8, 48, 48, 4))
+        kernel = tf.compat.v1.placeholder(tf.float32, (2, 2, 4, 1))
+        y = tf.nn.depthwise_conv2d(x, kernel, (1, 3, 3, 1), "VALID")
+        tf.gradients(y, x, tf.compat.v1.placeholder(tf.float32, y.shape))
+    sizes = [
+        op.outputs[0].shape.num_elements() for op in graph.get_operations() if op.type in ("Const", "Fill")
+    ]
+    assert max(sizes) < 100
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"strides": (1, 1, 1, 1), "padding": "VALID", "dilations": (1, 2, 2, 1)},
+        {
+            "strides": (1, 1, 1, 1),
+            "padding": "EXPLICIT",
+            "explicit_paddings": (0, 0, 2, 2, 2, 2, 0, 0),
+        },
+    ],
+)
+def test_depthwise_of_an_own_layer_is_refused(options):
+    with tf.Graph().as_default(), use_builtin_gradients():
+        x = tf.compat.v1.placeholder(tf.float32, (1, 8, 8, 2))
+        kernel = tf.compat.v1.placeholder(tf.float32, (3, 3, 2, 1))
+        with tf.name_scope("own"):
+            y = tf.raw_ops.DepthwiseConv2dNative(input=x, filter=kernel, **options)
+        with pytest.raises(PlanError, match=r"layer own calls .* explicit padding, .*keras.layers.Depthwise"):
+            tf.gradients(y, x)
 
 
 @EXAMPLES

@@ -108,10 +108,6 @@ REFUSED: dict[str, tuple[Any, str]] = {
         lambda: build((6,), L.Embedding(20, 4, name="words")),
         r"layer words \(Embedding\) looks up whole numbers .*one-hot",
     ),
-    "depthwise channels": (
-        lambda: build((2, 2, 2417), L.DepthwiseConv2D(1, depth_multiplier=2, name="deep")),
-        r"layer deep \(DepthwiseConv2D\) has 4834 depthwise channels, expected at most 4832.*fewer filters",
-    ),
     "constraint": (
         lambda: build((6,), L.Dense(4, kernel_constraint="non_neg", name="h")),
         "layer h has the constraint NonNeg on its kernel",

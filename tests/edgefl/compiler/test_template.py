@@ -154,6 +154,20 @@ def test_filled_template_matches_the_keras_model(name: str) -> None:
     assert compute_difference(objective, template, bindings, draw_weights(objective)) <= 1e-5
 
 
+def test_template_scales_many_features_by_one_factor_only() -> None:
+    """A runtime never ends a depthwise convolution of more than 4832 channels."""
+    many = 4900
+    network = build_network(layers.Rescaling(0.1, offset=1), layers.Dense(2), shape=(many,))
+    objective = of.predict_logits(network, 16)
+    template, bindings = build_template(objective)
+    assert compute_difference(objective, template, bindings, draw_weights(objective)) <= 1e-5
+    mean = np.zeros(many)
+    normalization = layers.Normalization(mean=mean, variance=mean + 1)
+    network = build_network(normalization, layers.Dense(2), shape=(many,))
+    with pytest.raises(PlanError, match=r"scales 4900 features.*at most 4832 .*; scale them by one factor"):
+        build_template(of.predict_logits(network, 16))
+
+
 def test_filled_template_matches_a_one_dimensional_model() -> None:
     network = build_network(
         layers.Conv1D(4, 3, padding="same"),
