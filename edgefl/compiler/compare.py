@@ -55,6 +55,12 @@ A deep model has millions of ReLUs, and some of them flip. Batch norms of few va
 """
 MAX_EXPLAINED = 0.3
 """Largest difference that rounding explains. A lost activation makes a larger one."""
+FIRST_SEED = 1
+REPEATED_SEEDS = (2, 3)
+"""Seeds of the arguments of a signature. The repeated ones decide if the first one gives a small difference.
+
+A flipped ReLU seldom repeats. In DS-CNN, with two million ReLU values, one flip changed a gradient by a fifth.
+"""
 SMALL_SHARE = 1e-4
 """Share of the largest gradient. Smaller gradients may be rounding errors of sums that are 0.
 
@@ -279,20 +285,30 @@ def measure_signature(
         tensors = {name: tf.constant(value) for name, value in args.items()}
         return subtract_weights({name: value.numpy() for name, value in function(**tensors).items()}, args)
 
-    worst: dict[str, float] = {}
-    names: set[str] = set()
-    for draw in DRAWS:
-        args = draw_arguments(signature, num_classes, draw)
+    def measure_draw(draw: Draw, seed: int) -> tuple[set[str], dict[str, float]]:
+        """Return the names of the results, and the differences of those that are numbers."""
+        args = draw_arguments(signature, num_classes, draw, seed)
         received = subtract_weights(interpreter.get_signature_runner(objective.name)(**args), args)
         results = run_tensorflow(args)
         expected = _drop_undefined(results)
         floor = find_floor(value for name, value in expected.items() if name.startswith("t_"))
         floors = {name: floor if name.startswith("t_") else 0.0 for name in expected}
         differences = measure_differences(received, expected, floors)
-        if not max(differences.values(), default=0.0) <= TOLERANCES[objective.kind]:
+        if not max(differences.values(), default=0.0) <= tolerance:
             changed = run_tensorflow({name: _add_rounding(name, value) for name, value in args.items()})
             differences = subtract_rounding(differences, measure_differences(changed, expected, floors))
-        names |= results.keys()
+        return set(results), differences
+
+    tolerance = TOLERANCES[objective.kind]
+    worst: dict[str, float] = {}
+    names: set[str] = set()
+    for draw in DRAWS:
+        results, differences = measure_draw(draw, FIRST_SEED)
+        if tolerance < max(differences.values(), default=0.0) <= MAX_EXPLAINED:
+            repeated = [measure_draw(draw, seed)[1] for seed in REPEATED_SEEDS]
+            if all(max(values.values(), default=np.inf) <= tolerance for values in repeated):
+                differences = repeated[0]
+        names |= results
         worst |= {name: max(value, worst.get(name, value)) for name, value in differences.items()}
     return max(worst.get(name, np.inf) for name in names)
 
@@ -327,7 +343,9 @@ def _add_rounding(name: str, value: Array) -> Array:
     return np.asarray(value * (1 + ROUNDING * signs), np.float32)
 
 
-def draw_arguments(signature: SignatureSpec, num_classes: int, draw: Draw = BOTH_SIGNS) -> dict[str, Any]:
+def draw_arguments(
+    signature: SignatureSpec, num_classes: int, draw: Draw = BOTH_SIGNS, seed: int = 1
+) -> dict[str, Any]:
     """Return arguments of a signature by their names in the program.
 
     The learning rate is 1, so that rounding does not hide a small gradient.
@@ -336,8 +354,9 @@ def draw_arguments(signature: SignatureSpec, num_classes: int, draw: Draw = BOTH
         signature: the signature.
         num_classes: number of classes of the labels.
         draw: which values, see DRAWS.
+        seed: seed of the values.
     """
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(seed)
     args: dict[str, Any] = {}
     for name, spec in list_arguments(signature).items():
         if spec.dtype == "int32":

@@ -11,11 +11,13 @@ from edgefl.compiler import layers as forms
 from edgefl.compiler import objective as of
 from edgefl.compiler.compare import (
     POSITIVE,
+    TOLERANCES,
     check_network,
     check_program,
     draw_tensor,
     find_wrong_export_layer,
     measure_difference,
+    measure_signature,
     subtract_rounding,
 )
 from edgefl.compiler.compile import compile_program
@@ -25,6 +27,7 @@ from edgefl.compiler.template import build_template
 from edgefl.errors import PlanError
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.models.input_normalization import normalize_input
+from edgefl.plan.runtime import load_interpreter
 from edgefl.plan.spec import Plan, PlanSpec, TensorSpec
 from edgefl.rng import derive_rng
 
@@ -260,3 +263,41 @@ def test_padded_samples_have_no_penalty():
         weights.append(list(fitted.values()))
     for one, other in zip(*weights, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+class ChangedInterpreter:
+    """The interpreter of a program, with errors in some of its calls."""
+
+    def __init__(self, program: bytes, errors: list[float]) -> None:
+        self._interpreter = load_interpreter(program)
+        self._errors = [*errors]
+
+    def get_signature_runner(self, name: str) -> Any:
+        runner = self._interpreter.get_signature_runner(name)
+        error = self._errors.pop(0) if self._errors else 0.0
+
+        def run(**arguments: Any) -> dict[str, Any]:
+            results = runner(**arguments)
+            step = results["t_0"] - arguments["t_0"]
+            return {**results, "t_0": results["t_0"] + error * np.abs(step).max()}
+
+        return run
+
+
+@pytest.mark.parametrize(
+    ("errors", "is_accepted"),
+    [
+        ([0.0], True),
+        ([0.1, 0.0, 0.0], True),  # one flip
+        ([0.1, 0.1, 0.0], False),
+        ([0.1, 0.0, 0.1], False),
+        ([0.5, 0.0, 0.0], False),  # more than a flip
+        ([np.nan, 0.0, 0.0], False),
+    ],
+)
+def test_small_difference_counts_if_two_of_three_draws_have_it(errors, is_accepted):
+    network = build((6,), L.Dense(5, "tanh"))
+    objective = of.classify(network, 8, sgd())
+    program, (signature,) = compile_program([objective])
+    difference = measure_signature(objective, signature, ChangedInterpreter(program, errors), 3)
+    assert (difference <= TOLERANCES["train"]) is is_accepted
