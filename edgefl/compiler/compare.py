@@ -59,7 +59,7 @@ FIRST_SEED = 1
 REPEATED_SEEDS = (2, 3)
 """Seeds of the arguments of a signature. The repeated ones decide if the first one gives a small difference.
 
-A flipped ReLU seldom repeats. In DS-CNN, with two million ReLU values, one flip changed a gradient by a fifth.
+A flipped ReLU seldom repeats. In DS-CNN, with two million ReLU values, one changed a gradient by a fifth.
 """
 SMALL_SHARE = 1e-4
 """Share of the largest gradient. Smaller gradients may be rounding errors of sums that are 0.
