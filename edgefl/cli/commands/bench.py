@@ -56,7 +56,8 @@ def print_result(
     "models",
     multiple=True,
     type=click.Choice(list(BENCH_MODELS)),
-    help="Measure only this model. Can be repeated.",
+    metavar="NAME",
+    help=f"Measure only this model: {', '.join(BENCH_MODELS)}. Can be repeated.",
 )
 @click.option(
     "--plan",
