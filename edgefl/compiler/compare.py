@@ -6,6 +6,7 @@ of the program, run by the TFLite runtime as on a device, with the same function
 weights, biases and statistics are drawn on both sides of 0, so that a lost activation shows. A second draw
 has a sample of zeros and biases of 0, where activations bend and maxima are equal, as in black pictures at
 the start of a training. A third draw has positive samples, for models that compute logarithms or roots.
+Rounding can make a small difference in a signature, so two other seeds of the same draw then decide.
 """
 
 import itertools
@@ -343,9 +344,7 @@ def _add_rounding(name: str, value: Array) -> Array:
     return np.asarray(value * (1 + ROUNDING * signs), np.float32)
 
 
-def draw_arguments(
-    signature: SignatureSpec, num_classes: int, draw: Draw = BOTH_SIGNS, seed: int = 1
-) -> dict[str, Any]:
+def draw_arguments(signature: SignatureSpec, num_classes: int, draw: Draw, seed: int) -> dict[str, Any]:
     """Return arguments of a signature by their names in the program.
 
     The learning rate is 1, so that rounding does not hide a small gradient.

@@ -238,8 +238,8 @@ def differentiate_depthwise(op: Any, gradient: Tensor) -> list[Tensor]:
         gradient: the gradient of its output, float32[batch, out_rows, out_columns, channels * multiplier].
 
     Raises:
-        PlanError: the layout is not NHWC, or an own layer uses dilations or explicit padding. Keras pads the
-            image and moves its pixels for these.
+        PlanError: the layout is not NHWC, or a layer of the user calls the op with dilations or explicit
+            padding. Layers of Keras do not: they move or pad the pixels before.
     """
     image, kernel = op.inputs
     _check_layout(op)

@@ -187,11 +187,9 @@ def _call_batch_norm(layer: Any, read: ReadVariable, x: Tensor, training: bool) 
     """Apply a batch norm with the statistics of the batch, or return None if it uses moving statistics."""
     if not training or not layer.trainable or layer.renorm or layer.synchronized:
         return None
-    inner = find_swap_input(x)
-    out, mean, variance = apply_batch_norm(
-        x if inner is None else inner, *_read_affine(layer, read, x), layer.epsilon, inner is not None
-    )
-    out = out if inner is None else swap_batch_channels(out)
+    image, is_swapped = _undo_swap(x)
+    out, mean, variance = apply_batch_norm(image, *_read_affine(layer, read, x), layer.epsilon, is_swapped)
+    out = swap_batch_channels(out) if is_swapped else out
     momentum = layer.momentum
     pairs = ((layer.moving_mean, mean), (layer.moving_variance, variance))
     return out, [(variable, read(variable) * momentum + new * (1.0 - momentum)) for variable, new in pairs]
@@ -199,15 +197,10 @@ def _call_batch_norm(layer: Any, read: ReadVariable, x: Tensor, training: bool) 
 
 def _call_group_norm(layer: Any, read: ReadVariable, x: Tensor, training: bool) -> LayerResult:
     del training
-    inner = find_swap_input(x)
-    out = apply_group_norm(
-        x if inner is None else inner,
-        *_read_affine(layer, read, x),
-        layer.epsilon,
-        layer.groups,
-        inner is not None,
-    )
-    return out if inner is None else swap_batch_channels(out), ()
+    image, is_swapped = _undo_swap(x)
+    affine = _read_affine(layer, read, x)
+    out = apply_group_norm(image, *affine, layer.epsilon, layer.groups, is_swapped)
+    return swap_batch_channels(out) if is_swapped else out, ()
 
 
 def _export_group_norm(layer: Any, read: ReadVariable, x: Tensor, training: bool) -> LayerResult:
@@ -227,6 +220,12 @@ def _call_unit_norm(layer: Any, read: ReadVariable, x: Tensor, training: bool) -
     del layer, read, training
     lengths = tf.maximum(tf.reduce_sum(x * x, -1, keepdims=True), MIN_SQUARE)
     return x * tf.math.rsqrt(lengths), ()
+
+
+def _undo_swap(x: Tensor) -> tuple[Tensor, bool]:
+    """Return the image before a swap of batch and channels, or x, and whether x is the result of a swap."""
+    image = find_swap_input(x)
+    return (x, False) if image is None else (image, True)
 
 
 def _read_affine(layer: Any, read: ReadVariable, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -84,7 +84,7 @@ class Phase:
 
     @property
     def has_same_padding(self) -> bool:
-        """Whether the padding is that of SAME."""
+        """Whether a convolution with the padding SAME pads the gradient in this way."""
         total = len(self.taps) - 1
         return self.before == total // 2 and self.after == total - total // 2
 

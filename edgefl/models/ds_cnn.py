@@ -13,6 +13,7 @@ from typing import Any
 import keras
 
 from edgefl.errors import ConfigError
+from edgefl.models.norm_relu import add_norm_relu
 
 NUM_BLOCKS = 4
 
@@ -43,17 +44,12 @@ def ds_cnn(
     layers = keras.layers
     x = keras.Input(input_shape, name="x")
     y = layers.Conv2D(filters, (10, 4), strides=2, padding="same", name="conv")(x)
-    y = layers.Dropout(0.2, name="dropout1")(_add_norm(y, momentum, "conv"))
+    y = layers.Dropout(0.2, name="dropout1")(add_norm_relu(y, momentum, "conv"))
     for block in range(1, NUM_BLOCKS + 1):
         y = layers.DepthwiseConv2D(3, padding="same", name=f"block{block}_depthwise")(y)
-        y = _add_norm(y, momentum, f"block{block}_depthwise")
+        y = add_norm_relu(y, momentum, f"block{block}_depthwise")
         y = layers.Conv2D(filters, 1, name=f"block{block}_pointwise")(y)
-        y = _add_norm(y, momentum, f"block{block}_pointwise")
+        y = add_norm_relu(y, momentum, f"block{block}_pointwise")
     y = layers.Dropout(0.4, name="dropout2")(y)
     y = layers.GlobalAveragePooling2D(name="average")(y)
     return keras.Model(x, layers.Dense(num_classes, name="fc")(y), name="ds_cnn")
-
-
-def _add_norm(x: Any, momentum: float, name: str) -> Any:
-    y = keras.layers.BatchNormalization(momentum=momentum, name=f"{name}_norm")(x)
-    return keras.layers.ReLU(name=f"{name}_relu")(y)

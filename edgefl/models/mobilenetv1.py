@@ -14,6 +14,7 @@ from typing import Any
 import keras
 
 from edgefl.errors import ConfigError
+from edgefl.models.norm_relu import add_norm_relu
 
 BLOCK_SIZES = (
     (64, 1),
@@ -56,19 +57,14 @@ def mobilenetv1(
     layers = keras.layers
     x = keras.Input(input_shape, name="x")
     y = layers.Conv2D(int(32 * width), 3, strides=2, padding="same", use_bias=False, name="conv")(x)
-    y = _add_norm(y, momentum, "conv")
+    y = add_norm_relu(y, momentum, "conv")
     for index, (channels, stride) in enumerate(BLOCK_SIZES, 1):
         name = f"block{index}"
         y = layers.DepthwiseConv2D(
             3, strides=stride, padding="same", use_bias=False, name=f"{name}_depthwise"
         )(y)
-        y = _add_norm(y, momentum, f"{name}_depthwise")
+        y = add_norm_relu(y, momentum, f"{name}_depthwise")
         y = layers.Conv2D(int(channels * width), 1, use_bias=False, name=f"{name}_pointwise")(y)
-        y = _add_norm(y, momentum, f"{name}_pointwise")
+        y = add_norm_relu(y, momentum, f"{name}_pointwise")
     y = layers.GlobalAveragePooling2D(name="average")(y)
     return keras.Model(x, layers.Dense(num_classes, name="fc")(y), name="mobilenetv1")
-
-
-def _add_norm(x: Any, momentum: float, name: str) -> Any:
-    y = keras.layers.BatchNormalization(momentum=momentum, name=f"{name}_norm")(x)
-    return keras.layers.ReLU(name=f"{name}_relu")(y)

@@ -16,6 +16,7 @@ from typing import Any
 import keras
 
 from edgefl.errors import ConfigError
+from edgefl.models.norm_relu import add_norm_relu
 
 BLOCK_STAGES = (
     (1, 16, 1, 1),
@@ -28,6 +29,8 @@ BLOCK_STAGES = (
 )
 """Expansion t, channels c, number of blocks n, and stride s of the first block, for each stage."""
 LAST_CHANNELS = 1280
+MAX_RELU = 6.0
+"""Largest output of a ReLU6."""
 
 
 def mobilenetv2(
@@ -63,12 +66,13 @@ def mobilenetv2(
         raise ConfigError(f"mobilenetv2 has width {width}, expected a number above 0 such as 0.35 or 1.0")
     layers = keras.layers
     x = keras.Input(input_shape, name="x")
-    y = _add_norm(
+    y = add_norm_relu(
         layers.Conv2D(
             _round_to_eights(32 * width), 3, strides=2, padding="same", use_bias=False, name="conv"
         )(x),
         momentum,
         "conv",
+        MAX_RELU,
     )
     for stage, (expansion, channels, count, stride) in enumerate(BLOCK_STAGES, 1):
         for index in range(count):
@@ -77,7 +81,7 @@ def mobilenetv2(
                 y, expansion, _round_to_eights(channels * width), 1 if index else stride, momentum, name
             )
     y = layers.Conv2D(_round_to_eights(LAST_CHANNELS * max(width, 1.0)), 1, use_bias=False, name="last")(y)
-    y = layers.GlobalAveragePooling2D(name="average")(_add_norm(y, momentum, "last"))
+    y = layers.GlobalAveragePooling2D(name="average")(add_norm_relu(y, momentum, "last", MAX_RELU))
     y = layers.Dropout(dropout, name="dropout")(y)
     return keras.Model(x, layers.Dense(num_classes, name="fc")(y), name="mobilenetv2")
 
@@ -89,17 +93,12 @@ def _add_inverted_residual(
     y = x
     if expansion > 1:
         y = layers.Conv2D(expansion * x.shape[3], 1, use_bias=False, name=f"{name}_expand")(y)
-        y = _add_norm(y, momentum, f"{name}_expand")
+        y = add_norm_relu(y, momentum, f"{name}_expand", MAX_RELU)
     y = layers.DepthwiseConv2D(3, strides=stride, padding="same", use_bias=False, name=f"{name}_depthwise")(y)
-    y = _add_norm(y, momentum, f"{name}_depthwise")
+    y = add_norm_relu(y, momentum, f"{name}_depthwise", MAX_RELU)
     y = layers.Conv2D(channels, 1, use_bias=False, name=f"{name}_project")(y)
     y = layers.BatchNormalization(momentum=momentum, name=f"{name}_project_norm")(y)
     return layers.Add(name=f"{name}_add")([x, y]) if stride == 1 and channels == x.shape[3] else y
-
-
-def _add_norm(x: Any, momentum: float, name: str) -> Any:
-    y = keras.layers.BatchNormalization(momentum=momentum, name=f"{name}_norm")(x)
-    return keras.layers.ReLU(6.0, name=f"{name}_relu")(y)
 
 
 def _round_to_eights(channels: float) -> int:

@@ -519,7 +519,7 @@ def dashboard(devices: int, period: float, seconds: float, out: Path | None, as_
 def steps(isa: str, root: Path, models: tuple[str, ...], out: Path | None, as_json: bool) -> None:
     """Instructions of a training step on an emulated board, and the peak memory of the process that trains.
 
-    The memory is that of the same plan on this machine. Ten models take about ten minutes.
+    The peak memory is measured with the same plan on this machine. Ten models take about 20 minutes.
 
     \b
     Example:

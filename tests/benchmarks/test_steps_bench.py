@@ -44,5 +44,5 @@ def test_incomplete_board_is_refused(missing, tmp_path):
 
 
 def test_board_with_x86_cpuinfo_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"expected one of ARM; copy the cpuinfo"):
+    with pytest.raises(ConfigError, match=r"expected an ARM processor; copy the cpuinfo"):
         run_steps_bench(make_board(tmp_path), ["lenet5-b10"], "steps", print)

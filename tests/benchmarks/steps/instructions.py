@@ -135,8 +135,8 @@ def _find_python(root: Path) -> tuple[Path, Path]:
     for path in (python, site, cpuinfo):
         if not path.exists():
             raise ConfigError(f"the board in {root} has no {path.relative_to(root)}; make it as {PAGE} says")
-    if "CPU part" not in cpuinfo.read_text():  # The runtime crashes with that of an x86 processor
+    if "CPU part" not in cpuinfo.read_text():  # The runtime crashes with the flags of an x86 processor
         raise ConfigError(
-            f"{cpuinfo} describes another processor, expected one of ARM; copy the cpuinfo of {PAGE} there"
+            f"{cpuinfo} describes another processor, expected an ARM processor; copy the cpuinfo of {PAGE}"
         )
     return site, python

@@ -28,8 +28,9 @@ from edgefl.errors import PlanError
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.models.input_normalization import normalize_input
 from edgefl.plan.runtime import load_interpreter
-from edgefl.plan.spec import Plan, PlanSpec, TensorSpec
+from edgefl.plan.spec import TensorSpec
 from edgefl.rng import derive_rng
+from tests.support.network_plan import compile_network_plan
 
 L = keras.layers
 
@@ -48,8 +49,7 @@ def check(network: Network) -> None:
 def test_relu_behind_a_dense_layer_without_bias_is_computed():
     """The kernel is the identity, so the hidden values are 0 and 3, and each logit is their sum."""
     network = build((2,), L.Dense(2, activation="relu", use_bias=False, name="h"))
-    program, signatures = compile_program((of.predict_logits(network, 1),))
-    plan = Plan(PlanSpec("m", "a", {}, (2,), 3, network.specs, signatures), program, b"")
+    plan = compile_network_plan(network, (of.predict_logits(network, 1),))
     weights = {
         "h/kernel": np.eye(2, dtype=np.float32),
         "end/kernel": np.ones((2, 3), np.float32),
@@ -236,9 +236,8 @@ def test_three_steps_with_penalties_match_keras(name):
     network = Network(model)
     start = network.read_weights()
     objectives = (of.classify(network, 6, sgd(0.1)),)
-    program, signatures = compile_program(objectives)
-    check_program(network, objectives, signatures, program)
-    plan = Plan(PlanSpec("m", "a", {}, (5,), 3, network.specs, signatures), program, b"")
+    plan = compile_network_plan(network, objectives)
+    check_program(network, objectives, plan.spec.signatures, plan.program)
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(6, 5)).astype(np.float32), rng.integers(0, 3, 6)
     weights, _ = LiteRTLearner(plan).fit("train", start, {"x": x}, y, epochs=3, rng=derive_rng(1, 1))
@@ -254,8 +253,7 @@ def test_padded_samples_have_no_penalty():
     network = build((5,), L.Dense(4, "tanh", activity_regularizer="l2", kernel_regularizer="l2"))
     weights = []
     for batch in (3, 4):
-        program, signatures = compile_program((of.classify(network, batch, sgd(0.1)),))
-        plan = Plan(PlanSpec("m", "a", {}, (5,), 3, network.specs, signatures), program, b"")
+        plan = compile_network_plan(network, (of.classify(network, batch, sgd(0.1)),))
         x = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
         fitted, _ = LiteRTLearner(plan).fit(
             "train", network.read_weights(), {"x": x}, np.arange(3), epochs=2, rng=derive_rng(1, 1)

@@ -17,8 +17,8 @@ from edgefl.errors import PlanError
 from edgefl.learner.keras import KerasLearner
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.inspect import inspect_plan, render_plan
-from edgefl.plan.spec import Plan, PlanSpec
 from edgefl.rng import derive_rng
+from tests.support.network_plan import compile_network_plan
 
 L = keras.layers
 
@@ -86,15 +86,6 @@ MODELS: dict[str, Callable[[], Any]] = {
 }
 
 
-def make_plan(network: Network, objectives: tuple[of.Objective, ...]) -> Plan:
-    program, signatures = compile_program(objectives)
-    return Plan(
-        PlanSpec("m", "a", {}, network.input_shape, network.num_classes, network.specs, signatures),
-        program,
-        b"",
-    )
-
-
 def draw_samples(network: Network, count: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(3)
     return rng.random((count, *network.input_shape), dtype=np.float32), rng.integers(
@@ -115,7 +106,7 @@ def test_program_trains_like_tensorflow(name):
         of.train_head(network, 4, adam(0.01)),
         of.predict_head(network, 6),
     )
-    plan = make_plan(network, objectives)
+    plan = compile_network_plan(network, objectives)
     x, y = draw_samples(network, 10)
     device = LiteRTLearner(plan)
     reference = KerasLearner(plan.spec, objectives)
@@ -146,7 +137,7 @@ def test_program_trains_like_tensorflow(name):
 
 def test_inspection_shows_model_options_and_augmentation_only_if_there_are_any():
     network = Network(MODELS["residual"]())
-    plan = make_plan(network, (of.predict_logits(network, 4),))
+    plan = compile_network_plan(network, (of.predict_logits(network, 4),))
     changed = replace(plan.spec, model_options={"mean": [0.5], "std": [0.2]}, augmentation={"crop": 2})
     text = render_plan(inspect_plan(replace(plan, spec=changed)))
     assert "model options: mean [0.5], std [0.2]" in text.splitlines()
@@ -159,7 +150,7 @@ def test_inspection_shows_model_options_and_augmentation_only_if_there_are_any()
 def test_inspection_lists_builtin_ops_noise_and_hyperparameters():
     network = Network(MODELS["residual"]())
     report = inspect_plan(
-        make_plan(network, (of.classify(network, 4, adamw()), of.predict_logits(network, 4)))
+        compile_network_plan(network, (of.classify(network, 4, adamw()), of.predict_logits(network, 4)))
     )
     train = report["signatures"]["train"]
     assert train["noise"] == {"dropout": [4, 5]}
@@ -202,7 +193,7 @@ def test_a_loss_is_the_mean_over_weighted_samples():
     """Logits (2, 0) and class 1 have a loss of 2.126928. The padding sample of the batch has weight 0."""
     network = Network(keras.Sequential([keras.Input((2,)), L.Dense(2, name="fc")]))
     objective = of.classify(network, 2, sgd(1.0))
-    plan = make_plan(network, (objective,))
+    plan = compile_network_plan(network, (objective,))
     weights = {"fc/kernel": np.eye(2, dtype=np.float32), "fc/bias": np.zeros(2, np.float32)}
     x = np.array([[2.0, 0.0]], np.float32)
     trained, loss = LiteRTLearner(plan).fit(

@@ -9,15 +9,14 @@ from hypothesis import strategies as st
 
 from edgefl.compiler import convolution
 from edgefl.compiler import objective as of
-from edgefl.compiler.compile import compile_program
 from edgefl.compiler.network import Network
 from edgefl.compiler.optimizer import sgd
 from edgefl.compiler.windows import gather_tap, has_samples, list_phases, make_geometry, scatter_tap
 from edgefl.learner.keras import KerasLearner
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.inspect import inspect_plan
-from edgefl.plan.spec import Plan, PlanSpec
 from edgefl.rng import derive_rng
+from tests.support.network_plan import compile_network_plan
 
 SIZES = st.tuples(st.integers(1, 4), st.integers(1, 4))
 
@@ -125,8 +124,7 @@ def test_large_convolution_keeps_conv2d_and_trains_like_keras(monkeypatch: pytes
         )
     )
     objectives = (of.classify(network, 4, sgd(0.05)),)
-    program, signatures = compile_program(objectives)
-    plan = Plan(PlanSpec("m", "a", {}, (9, 8, 2), 3, network.specs, signatures), program, b"")
+    plan = compile_network_plan(network, objectives)
     assert inspect_plan(plan)["signatures"]["train"]["ops"]["CONV_2D"] >= 2
     rng = np.random.default_rng(0)
     x = rng.random((10, 9, 8, 2), dtype=np.float32)

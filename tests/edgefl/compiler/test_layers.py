@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from edgefl.compiler import objective as of
-from edgefl.compiler.compile import compile_program
 from edgefl.compiler.network import Network
 from edgefl.compiler.optimizer import sgd
 from edgefl.learner.keras import KerasLearner
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.inspect import inspect_plan
-from edgefl.plan.spec import Plan, PlanSpec
 from edgefl.rng import derive_rng
+from tests.support.network_plan import compile_network_plan
 
 L = keras.layers
 
@@ -107,8 +106,7 @@ def test_layer_chain_trains_like_tensorflow(name):
     x = keras.Input(shape)
     network = Network(keras.Model(x, L.Dense(3)(make()(x))))
     objectives = (of.classify(network, 4, sgd(0.05)),)
-    program, signatures = compile_program(objectives)
-    plan = Plan(PlanSpec("m", "a", {}, shape, 3, network.specs, signatures), program, b"")
+    plan = compile_network_plan(network, objectives)
     ops = set(inspect_plan(plan)["signatures"]["train"]["ops"])
     assert not {op for op in ops if op == "CUSTOM" or op.startswith(("FLEX", "STABLEHLO"))}
     rng = np.random.default_rng(0)

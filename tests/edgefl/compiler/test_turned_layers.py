@@ -7,15 +7,14 @@ from keras import layers
 
 from edgefl.algorithms.plans import build_plan
 from edgefl.compiler import objective as of
-from edgefl.compiler.compile import compile_program
 from edgefl.compiler.network import Network
 from edgefl.compiler.optimizer import sgd
 from edgefl.config import FederationConfig, ModelConfig
 from edgefl.learner.keras import KerasLearner
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.inspect import inspect_plan
-from edgefl.plan.spec import Plan, PlanSpec
 from edgefl.rng import derive_rng
+from tests.support.network_plan import compile_network_plan
 
 
 def build_image_model() -> keras.Model:
@@ -51,8 +50,7 @@ def test_swapped_layers_train_and_predict_like_keras(make):
     keras.utils.set_random_seed(0)
     network = Network(make())
     objectives = (of.classify(network, 4, sgd(0.1, momentum=0.5)), of.predict_logits(network, 4))
-    program, signatures = compile_program(objectives)
-    plan = Plan(PlanSpec("m", "a", {}, network.input_shape, 3, network.specs, signatures), program, b"")
+    plan = compile_network_plan(network, objectives)
     rng = np.random.default_rng(0)
     x = rng.random((10, *network.input_shape), dtype=np.float32)
     y = rng.integers(0, 3, 10)

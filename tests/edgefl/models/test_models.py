@@ -81,6 +81,7 @@ def test_every_model_file_is_listed_with_its_source():
         "input_normalization",
         "input_scaling",
         "keras_file",
+        "norm_relu",
         "options",
         "weights_file",
     }

@@ -159,14 +159,19 @@ def test_client_reports_validation_loss_only_without_exploration():
             {"num_experts": 2, "patience": 1, "validation_share": 0.1, "epsilon": epsilon}
         )
         update, _ = device.local_update(
-            broadcast, ClientState(), Shard(x, y, x, y, 3), "a", derive_rng(1, 1, "a")
+            broadcast,
+            ClientState(),
+            Shard(x_train=x, y_train=y, x_test=x, y_test=y, num_classes=3),
+            "a",
+            derive_rng(1, 1, "a"),
         )
         assert ("validation_loss" in update.metrics) == counts
 
 
 def test_single_sample_is_used_only_for_training():
     device, broadcast = start_device({"num_experts": 2, "patience": 1, "validation_share": 0.1})
-    shard = Shard(np.ones((1, 4), np.float32), np.array([1]), np.ones((1, 4), np.float32), np.array([1]), 3)
+    x, y = np.ones((1, 4), np.float32), np.array([1])
+    shard = Shard(x_train=x, y_train=y, x_test=x, y_test=y, num_classes=3)
     update, _ = device.local_update(broadcast, ClientState(), shard, "a", derive_rng(1, 1, "a"))
     assert "validation_loss" not in update.metrics
     assert update.num_samples == 1
