@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.algorithms.range_test import RATE, describe_lowered_rate
-from edgefl.algorithms.registry import check_plan_options, resolve_algorithm_options
+from edgefl.algorithms.registry import check_plan_options, has_raised_rate, resolve_algorithm_options
 from edgefl.config import FederationConfig, SamplesConfig, with_simulated_clients
 from edgefl.data.dataset import as_float
 from edgefl.data.mapped_shards import MappedShards, map_dataset
@@ -256,11 +256,9 @@ def _lower_rate(
         error: how the training diverged. It is raised again unless a range test chose a larger rate, and if
             the run has a result already, to which rounds were added.
     """
-    rate = resolve_algorithm_options(config).get(RATE, 0.0)
-    has_larger_rate = config.range_test and plan.spec.options.get(RATE, 0.0) > rate
-    if not has_larger_rate or run.files.summary.exists():
+    if not has_raised_rate(config, plan.spec) or run.files.summary.exists():
         raise error
-    configured = with_learning_rate(plan, rate)
+    configured = with_learning_rate(plan, resolve_algorithm_options(config)[RATE])
     LOGGER.warning(describe_lowered_rate(error, plan.spec, configured.spec))
     run.forget_rounds()
     save_plan(configured, run.files.plan)

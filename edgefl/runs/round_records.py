@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from edgefl.algorithms.registry import has_raised_rate
 from edgefl.config import FederationConfig
 from edgefl.errors import StateError
 from edgefl.plan.spec import PlanSpec, read_num_classes
@@ -84,6 +85,7 @@ def find_recorded_divergence(
         read_num_classes(spec) or 0,
         read_median_accuracy(records[-1]),
         rounds=config.rounds,
+        has_raised_rate=has_raised_rate(config, spec),
     )
 
 

@@ -17,6 +17,7 @@ from edgefl.algorithms import PHASE_DONE, PHASE_PERSONALIZE, Algorithm
 from edgefl.algorithms.clustering.cluster_models import explain_clusters, is_newly_clustered
 from edgefl.algorithms.cohort import count_required_updates
 from edgefl.algorithms.mixtures.gate_utilization import count_local_experts
+from edgefl.algorithms.registry import has_raised_rate
 from edgefl.config import FederationConfig
 from edgefl.errors import EdgeflError, RoundError
 from edgefl.plan.measured_values import encode_measured_values
@@ -392,7 +393,13 @@ class RoundServer:
             self._log(accountant.describe_spending(self._config, after.round - 1))
         if not self._config.privacy.is_on and accuracy is not None:
             classes = read_num_classes(self._spec) or 0
-            divergence = find_divergence(self._losses, classes, accuracy, rounds=self._config.rounds)
+            divergence = find_divergence(
+                self._losses,
+                classes,
+                accuracy,
+                rounds=self._config.rounds,
+                has_raised_rate=has_raised_rate(self._config, self._spec),
+            )
             if divergence:
                 raise FederationDivergedError(divergence)
             is_last = choose_phase(self._config, after) == PHASE_PERSONALIZE

@@ -12,6 +12,7 @@ from typing import Any
 
 from edgefl.algorithms import PHASE_DONE, PHASE_PERSONALIZE, make_algorithm
 from edgefl.algorithms.base import Algorithm
+from edgefl.algorithms.registry import has_raised_rate
 from edgefl.client.runner import WorkItem
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
@@ -225,7 +226,14 @@ def simulate(
                 continue
             classes = read_num_classes(plan.spec) or 0
             accuracy = summarize_accuracy(record.updates.values()).median
-            if divergence := find_divergence(all_losses, classes, accuracy, rounds=config.rounds):
+            divergence = find_divergence(
+                all_losses,
+                classes,
+                accuracy,
+                rounds=config.rounds,
+                has_raised_rate=has_raised_rate(config, plan.spec),
+            )
+            if divergence:
                 raise FederationDivergedError(divergence)
             is_last = state.round > config.rounds or state.phase in (PHASE_PERSONALIZE, PHASE_DONE)
             if is_last and (warning := explain_no_progress(all_losses, classes, accuracy)):

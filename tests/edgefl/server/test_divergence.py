@@ -132,6 +132,29 @@ def test_long_federation_diverges_after_three_consecutive_high_losses():
 NO_EFFECT = [2.3026, 2.3026, 2.3026, 2.3026]
 
 
+STUCK = [1.59, 2.302, 2.303, 2.303, 2.302, 2.303]
+"""Each client learns in round 1, and the mean of the models does not."""
+
+
+def test_raised_rate_with_five_rounds_at_guessing_counts_as_diverged():
+    stuck = find_divergence(STUCK, 10, has_raised_rate=True)
+    assert stuck is not None and (stuck.round, stuck.loss, stuck.first_loss) == (6, 2.303, 1.59)
+    assert find_divergence(STUCK[:-1], 10, has_raised_rate=True) is None  # five rounds are needed
+    assert find_divergence(STUCK, 10) is None
+    assert find_divergence(STUCK, 10, 0.32, has_raised_rate=True) is not None
+    assert find_divergence(STUCK, 10, 0.33, has_raised_rate=True) is None
+
+
+def test_raised_rate_is_kept_if_one_of_five_rounds_is_better_than_round_1():
+    two_classes_each = [0.69] * 6  # each device has learned its share of classes again in each round
+    assert find_divergence(two_classes_each, 10, 0.1, has_raised_rate=True) is not None
+    assert find_divergence([*two_classes_each[:-1], 0.684], 10, 0.1, has_raised_rate=True) is not None
+    assert find_divergence([*two_classes_each[:-1], 0.683], 10, 0.1, has_raised_rate=True) is None
+    assert find_divergence(two_classes_each, 10, has_raised_rate=True) is None  # no accuracy, below guessing
+    assert find_divergence([math.nan, *STUCK], 10, 0.1, has_raised_rate=True) is None
+    assert find_divergence([0.69] * 6, 0, 0.1, has_raised_rate=True) is None  # no classification
+
+
 @pytest.mark.parametrize(
     ("losses", "remedy"),
     [
@@ -188,7 +211,7 @@ def simulate_noise(rounds, *, learning_rate=10.0, **settings):
     }
     zeros = {spec.name: np.zeros(spec.shape, np.float32) for spec in plan.spec.weights}
     losses = []
-    config = FederationConfig(rounds=rounds, options=options, **settings)
+    config = FederationConfig(rounds=rounds, **settings)
     simulate(
         plan,
         {**zeros, "trunk/kernel": np.eye(2, dtype=np.float32)},
@@ -205,6 +228,14 @@ def test_the_simulator_stops_a_federation_that_diverged():
         simulate_noise(30)
     with pytest.raises(FederationDivergedError, match="diverged in round 2: the median loss is"):
         simulate_noise(2)
+
+
+def test_the_simulator_takes_back_only_a_rate_that_a_range_test_raised():
+    """A rate of .1 learns nothing of these labels, and the rate of the algorithm by itself is .01."""
+    assert len(simulate_noise(8, learning_rate=0.1)) == 8
+    with pytest.raises(FederationDivergedError, match="diverged in round 6: the median loss is"):
+        simulate_noise(8, learning_rate=0.1, range_test=True)
+    assert len(simulate_noise(8, learning_rate=0.01, range_test=True)) == 8
 
 
 def test_simulator_warns_once_about_a_model_that_learns_nothing(caplog):
