@@ -115,7 +115,7 @@ def test_the_round_server_warns_once_of_training_without_effect():
 
 def test_the_round_server_takes_back_a_raised_rate_without_effect():
     settings = {"options": {"learning_rate": 0.5}, "weight_scale": 0.0}
-    with pytest.raises(FederationDivergedError, match="diverged in round 6: the median loss is 1.1"):
+    with pytest.raises(FederationDivergedError, match=r"diverged in round 6: the median loss is 1\.1"):
         play(make_config(rounds=8, range_test=True), **settings)
     assert len(play(make_config(rounds=8), **settings)[0].records) == 8
 
