@@ -32,7 +32,7 @@ def draw_noise_arguments(signature: SignatureSpec, num_classes: int) -> dict[str
 
     Returns:
         Arrays with the shapes and dtypes of the signature, by argument name. Data, weights and noise are
-        uniform in [0, 1), and optimizer slots are 0.
+        uniform in [0, 1), and optimizer slots and sums of gradients are 0.
     """
     rng = np.random.default_rng(0)
     arguments = {f"d_{spec.name}": rng.random(spec.shape).astype(spec.dtype) for spec in signature.data}
@@ -40,16 +40,17 @@ def draw_noise_arguments(signature: SignatureSpec, num_classes: int) -> dict[str
         arguments |= {
             f"{letter}_{i}": rng.random(spec.shape).astype(spec.dtype) for i, spec in enumerate(specs)
         }
-    arguments |= {f"s_{i}": np.zeros(spec.shape, spec.dtype) for i, spec in enumerate(signature.slots)}
+    for letter, specs in (("s", signature.slots), ("g", signature.gradients)):
+        arguments |= {f"{letter}_{i}": np.zeros(spec.shape, spec.dtype) for i, spec in enumerate(specs)}
     arguments |= {f"h_{name}": np.asarray(value, np.float32) for name, value in signature.hyper.items()}
     if signature.kind == "train":
         label = signature.label
         arguments["d_y"] = (
-            (np.arange(signature.batch_size) % num_classes).astype(np.int32)
+            (np.arange(signature.call_size) % num_classes).astype(np.int32)
             if label is None
             else rng.random(label.shape).astype(label.dtype)
         )
-        arguments["d_sample_weight"] = np.ones(signature.batch_size, np.float32)
+        arguments["d_sample_weight"] = np.ones(signature.call_size, np.float32)
     return arguments
 
 

@@ -20,6 +20,7 @@ from edgefl.config import (
     PersonalizationConfig,
     PrivacyConfig,
     SamplesConfig,
+    TrainingConfig,
 )
 from edgefl.tasks.config import TaskConfig
 
@@ -116,6 +117,7 @@ CONFIG_TABLES = {
     "privacy": PrivacyConfig,
     "task": TaskConfig,
     "augmentation": AugmentationConfig,
+    "training": TrainingConfig,
     "samples": SamplesConfig,
     "data": DataConfig,
     "partition": PartitionConfig,

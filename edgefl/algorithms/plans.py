@@ -58,11 +58,15 @@ def make_keras_learner(spec: PlanSpec) -> "KerasLearner":
         ConfigError: the model does not exist on this machine.
     """
     from edgefl.compiler.build import rebuild_network
+    from edgefl.compiler.objective import split_batch
     from edgefl.learner.keras import KerasLearner
 
-    network = rebuild_network(spec)
+    objectives = _build_all_objectives(
+        spec.algorithm, rebuild_network(spec), spec.options, spec.personalization
+    )
     return KerasLearner(
-        spec, _build_all_objectives(spec.algorithm, network, spec.options, spec.personalization)
+        spec,
+        [split_batch(objective, spec.find_signature(objective.name).call_size) for objective in objectives],
     )
 
 

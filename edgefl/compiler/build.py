@@ -12,7 +12,7 @@ import keras
 from edgefl.compiler.compare import check_program, find_wrong_export_layer
 from edgefl.compiler.compile import compile_program
 from edgefl.compiler.network import Network
-from edgefl.compiler.objective import Objective
+from edgefl.compiler.objective import Objective, split_batch
 from edgefl.compiler.template import build_template
 from edgefl.compiler.weight_draws import draw_weights
 from edgefl.config import FederationConfig, ModelConfig
@@ -61,7 +61,9 @@ def compile_plan(
     """
     unmeasured = _with_placeholders(config)
     network = make_network(unmeasured)
-    objectives = make_objectives(network)
+    objectives = [
+        split_batch(objective, config.training.micro_batch) for objective in make_objectives(network)
+    ]
     initial = network.read_weights()
     for objective in objectives:
         initial = initial | dict(objective.initial)
@@ -89,7 +91,7 @@ def compile_plan(
         model_options=_list_model_options(unmeasured.model),
         single_bindings=single_bindings,
         personalization=asdict(config.personalization),
-        format=choose_plan_format(task, augmentation, samples),
+        format=choose_plan_format(task, augmentation, samples, signatures),
         task=task,
         augmentation=augmentation,
         samples=samples,

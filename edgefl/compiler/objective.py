@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from edgefl.compiler.network import Network, collect_penalties
 from edgefl.compiler.optimizer import Optimizer
-from edgefl.errors import PlanError
-from edgefl.plan.spec import SignatureSpec, TensorSpec
+from edgefl.errors import ConfigError, PlanError
+from edgefl.plan.spec import SignatureSpec, TensorSpec, divide_batch
 from edgefl.tasks.scores import HUBER_DELTA
 
 Tensor = Any
@@ -38,7 +38,8 @@ class Objective:
     Attributes:
         name: name of the signature.
         kind: `train` or `predict`.
-        batch_size: number of samples per call. Data specs have the batch as their first axis.
+        batch_size: number of samples of a training step or of a prediction. Data specs have it as their first
+            axis, or the size of a micro-batch, see `split_batch`.
         data: specs of the data tensors, without the labels `y`.
         trained: specs of the weights that a training step changes.
         frozen: specs of the other weights. A call receives trained and frozen weights by name.
@@ -76,6 +77,11 @@ class Objective:
         """The trained weights that the optimizer changes."""
         return tuple(spec for spec in self.trained if spec.name not in self.assigned)
 
+    @property
+    def is_split(self) -> bool:
+        """Whether a training step takes several calls, one for each micro-batch."""
+        return self.data[0].shape[0] < self.batch_size
+
 
 def make_signature(objective: Objective) -> SignatureSpec:
     """Return the plan's specification of an objective.
@@ -109,6 +115,48 @@ def make_signature(objective: Objective) -> SignatureSpec:
         noise=o.noise,
         hyper=dict(optimizer.hyper),
         label=o.label,
+        gradients=o.optimized if o.is_split else (),
+    )
+
+
+def split_batch(objective: Objective, micro_batch: int) -> Objective:
+    """Return an objective whose training step takes micro-batches one after the other.
+
+    Gradients, and with them the step, are the same apart from rounding. Parts have equal sizes.
+
+    Args:
+        objective: the objective. Predictions and smaller batches are returned unchanged.
+        micro_batch: maximum number of samples of a micro-batch. 0 returns the objective unchanged.
+
+    Raises:
+        ConfigError: samples of a batch depend on each other, because of a batch norm or of a dropout that
+            drops the same values of all samples.
+    """
+    batch_size = objective.batch_size
+    if objective.kind == "predict" or not 0 < micro_batch < batch_size:
+        return objective
+    if objective.assigned:
+        raise ConfigError(
+            f"[training] micro_batch is {micro_batch}, but the model has batch norms "
+            f"({objective.assigned[0]}), expected norms of single samples, such as GroupNormalization: a "
+            "smaller batch has other statistics; replace the batch norms, or lower batch_size, which is "
+            f"{batch_size}, and leave micro_batch out"
+        )
+    if shared := [spec.name for spec in objective.noise if spec.shape[:1] != (batch_size,)]:
+        raise ConfigError(
+            f"[training] micro_batch is {micro_batch}, but {shared[0]} drops the same values of all samples "
+            "of a batch, expected a noise_shape that starts with None; change it, or leave micro_batch out"
+        )
+    size = divide_batch(batch_size, micro_batch)
+
+    def resize(spec: TensorSpec) -> TensorSpec:
+        return replace(spec, shape=(size, *spec.shape[1:]))
+
+    return replace(
+        objective,
+        data=tuple(map(resize, objective.data)),
+        noise=tuple(map(resize, objective.noise)),
+        label=resize(objective.label) if objective.label else None,
     )
 
 
@@ -122,7 +170,7 @@ def run_signature(objective: Objective, signature: SignatureSpec, args: Tensors)
 
     Returns:
         For `predict` the tensor `out`. For `train` the trained weights `t_0`, `t_1` and so on, the slots
-        `s_0`, `s_1` and so on, and the `loss`.
+        `s_0`, `s_1` and so on, the sums of gradients `g_0`, `g_1` and so on, and the `loss`.
 
     Raises:
         PlanError: the objective lacks a function, or a layer cannot be traced.
@@ -137,7 +185,9 @@ def run_signature(objective: Objective, signature: SignatureSpec, args: Tensors)
         )
     losses = sum(penalties, losses)
     share = args["d_sample_weight"]
-    loss = tf.reduce_sum(losses * share) / tf.maximum(tf.reduce_sum(share), 1e-7)
+    loss = tf.reduce_sum(losses * share)
+    if not signature.gradients:
+        loss /= tf.maximum(tf.reduce_sum(share), 1e-7)
     optimized = {spec.name: weights[spec.name] for spec in objective.optimized}
     gradients = tf.gradients(
         loss, list(optimized.values()), unconnected_gradients=tf.UnconnectedGradients.ZERO
@@ -149,14 +199,18 @@ def run_signature(objective: Objective, signature: SignatureSpec, args: Tensors)
                 f"the weight {name} is a table whose rows a layer looks up, and TFLite has no gradient "
                 "of that; freeze the layer with trainable=False, or use Dense on one-hot samples"
             )
+    sums = dict(zip(optimized, gradients, strict=True))
+    for name, earlier in _name_tensors("g", signature.gradients, args).items():
+        sums[name] += earlier
     new, slots = _require_optimizer(objective).update(
         optimized,
-        dict(zip(optimized, gradients, strict=True)),
+        sums,
         _name_tensors("s", signature.slots, args),
         hyper,
     )
     new |= {name: assigned.get(name, weights[name]) for name in objective.assigned}
     results = {f"t_{i}": new[spec.name] for i, spec in enumerate(signature.trained)}
+    results |= {f"g_{i}": sums[spec.name] for i, spec in enumerate(signature.gradients)}
     return results | {f"s_{i}": slots[spec.name] for i, spec in enumerate(signature.slots)} | {"loss": loss}
 
 
@@ -178,17 +232,18 @@ def list_arguments(signature: SignatureSpec) -> dict[str, TensorSpec]:
 
     Args:
         signature: the signature. The prefixes of the names are d for data, t for trained weights, f for
-            frozen weights, s for slots, n for noise and h for hyper-parameters.
+            frozen weights, s for slots, n for noise, g for sums of gradients and h for hyper-parameters.
     """
     specs_by_name = {f"d_{spec.name}": spec for spec in signature.data}
     if signature.kind == "train":
-        specs_by_name["d_y"] = signature.label or TensorSpec("y", (signature.batch_size,), "int32")
-        specs_by_name["d_sample_weight"] = TensorSpec("sample_weight", (signature.batch_size,))
+        specs_by_name["d_y"] = signature.label or TensorSpec("y", (signature.call_size,), "int32")
+        specs_by_name["d_sample_weight"] = TensorSpec("sample_weight", (signature.call_size,))
     for letter, specs in (
         ("t", signature.trained),
         ("f", signature.frozen),
         ("s", signature.slots),
         ("n", signature.noise),
+        ("g", signature.gradients),
     ):
         specs_by_name |= {f"{letter}_{i}": spec for i, spec in enumerate(specs)}
     return specs_by_name | {f"h_{name}": TensorSpec(name, ()) for name in signature.hyper}

@@ -32,6 +32,7 @@ OTHER_TABLE_FIELDS = (
     "personalization",
     "task",
     "augmentation",
+    "training",
     "samples",
     "fleet",
 )
@@ -368,6 +369,26 @@ class AugmentationConfig:
 
 
 @dataclass(frozen=True)
+class TrainingConfig:
+    """`[training]`: how devices compute a training step. Raises ConfigError if a value is out of range.
+
+    Attributes:
+        micro_batch: maximum number of samples that a device computes at once. It trains a larger batch in
+            parts and adds their gradients, so a step needs less memory and has the same result, apart from
+            rounding. Models with batch norms cannot. 0: the whole batch.
+    """
+
+    micro_batch: int = 0
+
+    def __post_init__(self) -> None:
+        if type(self.micro_batch) is not int or self.micro_batch < 0:
+            raise ConfigError(
+                f"[training] micro_batch is {self.micro_batch}, expected a number of samples, or 0 for the "
+                "whole batch"
+            )
+
+
+@dataclass(frozen=True)
 class FleetConfig:
     """`[fleet]`: the devices of a simulation in virtual time. Only `edgefl simulate` reads it.
 
@@ -505,6 +526,7 @@ class FederationConfig:
     personalization: PersonalizationConfig = field(default_factory=PersonalizationConfig)
     task: TaskConfig = field(default_factory=TaskConfig)
     augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
     samples: SamplesConfig = field(default_factory=SamplesConfig)
     fleet: FleetConfig | None = None
 
@@ -806,6 +828,7 @@ def read_tables(raw: Mapping[str, Any]) -> FederationConfig:
         augmentation=AugmentationConfig(
             **_check_table("augmentation", raw.get("augmentation", {}), AugmentationConfig)
         ),
+        training=TrainingConfig(**_check_table("training", raw.get("training", {}), TrainingConfig)),
         samples=SamplesConfig(**_check_table("samples", raw.get("samples", {}), SamplesConfig)),
         fleet=FleetConfig(**_check_table("fleet", raw["fleet"], FleetConfig)) if "fleet" in raw else None,
     )

@@ -16,6 +16,7 @@ from edgefl.config.schema import (
     PartitionConfig,
     PersonalizationConfig,
     PrivacyConfig,
+    TrainingConfig,
 )
 from edgefl.config.toml import format_key, format_value
 from edgefl.tasks.config import TaskConfig
@@ -33,6 +34,7 @@ TABLE_CLASSES: Mapping[str, type] = {
     "personalization": PersonalizationConfig,
     "task": TaskConfig,
     "augmentation": AugmentationConfig,
+    "training": TrainingConfig,
 }
 COMMENT_COLUMNS = 100
 TEMPLATE_HEADER = """# A federation, written by `edgefl init`. A key behind # has its default value.

@@ -39,6 +39,7 @@ def to_toml(config: FederationConfig) -> str:
         "personalization": asdict(config.personalization),
         **({} if config.task == CLASSIFICATION_TASK else {"task": asdict(config.task)}),
         **({"augmentation": asdict(config.augmentation)} if config.augmentation.is_on else {}),
+        **({"training": asdict(config.training)} if config.training.micro_batch else {}),
         **({"samples": asdict(config.samples)} if config.samples.as_plan_entry() else {}),
         **({"fleet": asdict(config.fleet)} if config.fleet else {}),
     }

@@ -77,16 +77,18 @@ def train_epochs(
     for _ in range(epochs):
         total = 0.0
         for index, sample_weight in iterate_batches(count, size, rng):
-            arguments |= {f"d_{spec.name}": data[spec.name][index] for spec in signature.data}
+            batch = {f"d_{spec.name}": data[spec.name][index] for spec in signature.data}
             if changes_samples:
-                arguments[f"d_{SAMPLES}"] = augment_images(arguments[f"d_{SAMPLES}"], augmentation, rng)
-            arguments |= {"d_y": targets[index], "d_sample_weight": sample_weight}
-            arguments |= _name_arrays(
-                "n", [rng.random(spec.shape, dtype=np.float32) for spec in signature.noise]
-            )
-            out = step(arguments)
+                batch[f"d_{SAMPLES}"] = augment_images(batch[f"d_{SAMPLES}"], augmentation, rng)
+            batch |= {"d_y": targets[index], "d_sample_weight": sample_weight}
+            if signature.gradients:
+                noise_shapes = [(size, *spec.shape[1:]) for spec in signature.noise]
+            else:
+                noise_shapes = [spec.shape for spec in signature.noise]
+            batch |= _name_arrays("n", [rng.random(shape, dtype=np.float32) for shape in noise_shapes])
+            out, batch_loss = _train_batch(step, signature, arguments, batch)
             arguments |= {name: out[name] for name in state}
-            total += float(out["loss"]) * float(sample_weight.sum())
+            total += batch_loss * float(sample_weight.sum())
         loss = total / count
         if not np.isfinite(loss):
             raise DivergedError(
@@ -100,6 +102,42 @@ def train_epochs(
     return {
         spec.name: np.array(arguments[f"t_{i}"], np.float32) for i, spec in enumerate(signature.trained)
     }, loss
+
+
+def _train_batch(
+    step: StepFunction,
+    signature: SignatureSpec,
+    arguments: Mapping[str, np.ndarray],
+    batch: Mapping[str, np.ndarray],
+) -> tuple[Mapping[str, np.ndarray], float]:
+    """Take one training step, in several calls if the signature takes micro-batches.
+
+    Args:
+        step: runs the signature once.
+        signature: the training signature.
+        arguments: weights, slots and hyperparameters.
+        batch: the arguments with an axis of samples. The samples of weight 0 are the last ones.
+
+    Returns:
+        The results of the last call, and the mean loss of the batch.
+    """
+    if not signature.gradients:
+        out = step({**arguments, **batch})
+        return out, float(out["loss"])
+    weight = batch["d_sample_weight"]
+    parts = {**batch, "d_sample_weight": weight / weight.sum()}
+    sums = _name_arrays("g", [np.zeros(spec.shape, np.float32) for spec in signature.gradients])
+    loss = 0.0
+    for start in range(0, int(weight.sum()), signature.call_size):
+        part = {name: array[start : start + signature.call_size] for name, array in parts.items()}
+        if missing := signature.call_size - len(part["d_y"]):
+            part = {name: np.concatenate([array, parts[name][:missing]]) for name, array in part.items()}
+            part["d_sample_weight"][-missing:] = 0
+        out = step({**arguments, **part, **sums})
+        sums = {name: out[name] for name in sums}
+        loss += float(out["loss"])
+    # The parts of the next batch start from these weights, and its first call overwrites the results
+    return {name: array.copy() for name, array in out.items() if name not in sums}, loss
 
 
 def predict_samples(

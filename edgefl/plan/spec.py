@@ -7,7 +7,8 @@ model).
 
 import hashlib
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -30,11 +31,14 @@ AUGMENTED_PLAN_FORMAT = 4
 """The format of plans whose training changes pictures at random. An older edgefl refuses it."""
 SAMPLES_PLAN_FORMAT = 5
 """The format of plans that state unit or layout of the samples. An older edgefl refuses it."""
+MICRO_BATCH_PLAN_FORMAT = 6
+"""The format of plans that train a batch in several calls. An older edgefl refuses it."""
 PLAN_FORMATS = (
     PLAN_FORMAT,
     TASK_PLAN_FORMAT,
     AUGMENTED_PLAN_FORMAT,
     SAMPLES_PLAN_FORMAT,
+    MICRO_BATCH_PLAN_FORMAT,
 )
 PREDICT_MIXTURE = "predict_mixture"
 """The signature that predicts with the personal model of a client. The export template computes the same."""
@@ -66,18 +70,24 @@ class SignatureSpec:
     """One pure function of the program.
 
     In the `.tflite`, the arguments have positional names: `d_<name>` for data, `t_<i>` for trained weights,
-    `f_<i>` for frozen weights, `s_<i>` for optimizer slots, `n_<i>` for noise and `h_<name>` for
-    hyper-parameters.
+    `f_<i>` for frozen weights, `s_<i>` for optimizer slots, `n_<i>` for noise, `g_<i>` for sums of gradients
+    and `h_<name>` for hyper-parameters.
 
     A `train` signature also takes the labels `d_y`, shape (batch,), int32, and the weights `d_sample_weight`,
     shape (batch,), float32. For another task than classification, `d_y` is `label`, shape (batch, outputs),
     float32. It returns the new `t_<i>` and `s_<i>`, and the scalar `loss`, the mean over the
     weighted samples. A `predict` signature takes data and frozen weights and returns `out`.
 
+    A `train` signature with `gradients` takes a micro-batch, a part of a batch, so that it needs less memory.
+    `d_sample_weight` are then shares of the whole batch. It adds the part's gradients to `g_<i>`, which are 0
+    for the first part, and also returns them. Its `t_<i>` and `s_<i>` are valid after the last part, and
+    its `loss` is the part's share of the batch's loss.
+
     Attributes:
         name: name of the function.
         kind: `train` or `predict`.
-        batch_size: size of the first axis of the data and of `out`.
+        batch_size: number of samples of a training step or of a prediction. Without `gradients` it is the
+            size of the first axis of data and noise, otherwise this axis has the size of a micro-batch.
         data: the data arguments.
         trained: the weights that the function updates.
         frozen: the weights that the function only reads.
@@ -86,6 +96,8 @@ class SignatureSpec:
         hyper: hyper-parameters with their defaults, float32 scalars in the `.tflite`.
         out: the output of a `predict` signature, else None.
         label: the labels of a `train` signature that does not train on classes, else None.
+        gradients: the weights whose gradients are summed over micro-batches. Empty if one call trains on a
+            whole batch.
     """
 
     name: str
@@ -99,6 +111,12 @@ class SignatureSpec:
     hyper: Mapping[str, float] = field(default_factory=dict)
     out: TensorSpec | None = None
     label: TensorSpec | None = None
+    gradients: tuple[TensorSpec, ...] = ()
+
+    @property
+    def call_size(self) -> int:
+        """Number of samples that one call takes."""
+        return self.data[0].shape[0] if self.gradients else self.batch_size
 
 
 @dataclass(frozen=True)
@@ -247,8 +265,22 @@ def _parse_table(raw: Mapping[str, Any], key: str) -> dict[str, Any]:
     return table
 
 
+def divide_batch(batch_size: int, micro_batch: int) -> int:
+    """Return the number of samples of each part of a batch. The parts have equal sizes.
+
+    Args:
+        batch_size: number of samples of the batch.
+        micro_batch: maximum number of samples of a part. 0: the whole batch is one part.
+    """
+    parts = math.ceil(batch_size / micro_batch) if micro_batch else 1
+    return math.ceil(batch_size / parts)
+
+
 def choose_plan_format(
-    task: Mapping[str, Any], augmentation: Mapping[str, Any], samples: Mapping[str, Any]
+    task: Mapping[str, Any],
+    augmentation: Mapping[str, Any],
+    samples: Mapping[str, Any],
+    signatures: Iterable[SignatureSpec] = (),
 ) -> int:
     """Return the lowest format of a plan with these entries, which most versions of edgefl can read.
 
@@ -256,7 +288,10 @@ def choose_plan_format(
         task: see `PlanSpec`.
         augmentation: see `PlanSpec`.
         samples: see `PlanSpec`.
+        signatures: see `PlanSpec`.
     """
+    if any(signature.gradients for signature in signatures):
+        return MICRO_BATCH_PLAN_FORMAT
     if samples:
         return SAMPLES_PLAN_FORMAT
     if augmentation:
@@ -270,6 +305,8 @@ def serialize_spec(spec: PlanSpec) -> str:
     for signature in fields["signatures"]:
         if signature["label"] is None:
             del signature["label"]
+        if not signature["gradients"]:
+            del signature["gradients"]
     for key in ("task", "augmentation", "samples"):
         if not fields[key]:
             del fields[key]
@@ -303,6 +340,7 @@ def parse_spec(text: str) -> PlanSpec:
                 hyper=s["hyper"],
                 out=_parse_tensors([s["out"]])[0] if s["out"] else None,
                 label=_parse_tensors([s["label"]])[0] if s.get("label") else None,
+                gradients=_parse_tensors(s.get("gradients", [])),
             )
             for s in raw["signatures"]
         )

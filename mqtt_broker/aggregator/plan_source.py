@@ -17,7 +17,15 @@ from edgefl.config import FederationConfig, ModelConfig
 from edgefl.errors import PlanError
 from edgefl.learner.augmentation import read_augmentation
 from edgefl.plan.normalization import has_placeholders, set_normalization
-from edgefl.plan.spec import INITIAL_FILE, Plan, PlanSpec, load_plan, read_samples_config, read_task
+from edgefl.plan.spec import (
+    INITIAL_FILE,
+    Plan,
+    PlanSpec,
+    divide_batch,
+    load_plan,
+    read_samples_config,
+    read_task,
+)
 from edgefl.server.initial_weights import decode_initial_weights
 from edgefl.types import Weights
 
@@ -58,7 +66,7 @@ def list_differing_options(spec: PlanSpec, config: FederationConfig) -> list[str
     """Return a warning for each option with different values in the plan and the configuration.
 
     The comparison covers the algorithm's options that the configuration sets or implies, `[augmentation]`,
-    `[task]`, the keys of `[model]` and `[samples]` that the configuration sets, and all of
+    `[training]`, `[task]`, the keys of `[model]` and `[samples]` that the configuration sets, and all of
     `[personalization]` except `deadline_s`. The aggregator reads `deadline_s` from the configuration.
 
     Args:
@@ -102,8 +110,27 @@ def list_differing_options(spec: PlanSpec, config: FederationConfig) -> list[str
         + settings
         + changes
         + stated
+        + _list_micro_batch_changes(spec, config)
         + _list_model_changes(spec, config)
     ]
+
+
+def _list_micro_batch_changes(spec: PlanSpec, config: FederationConfig) -> list[tuple[str, Any, Any]]:
+    """Return the key `micro_batch`, the size of the plan's largest part and the configuration's value.
+
+    Args:
+        spec: spec of the plan.
+        config: configuration of the federation.
+
+    Returns:
+        One entry, or none if the configuration divides batches as the plan does.
+    """
+    micro_batch = config.training.micro_batch
+    signatures = [signature for signature in spec.signatures if signature.kind == "train"]
+    if all(item.call_size == divide_batch(item.batch_size, micro_batch) for item in signatures):
+        return []
+    planned = max((item.call_size for item in signatures if item.gradients), default=0)
+    return [("[training] micro_batch", planned, micro_batch)]
 
 
 def describe_scaling_model(spec: PlanSpec, config: FederationConfig) -> str:

@@ -655,6 +655,7 @@ def _build_training(network: "Network", options: FedMixOptions, count: int) -> "
     def compute_loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
         import tensorflow as tf
 
+        num_samples = data["x"].shape[0]  # the batch, or a part of it
         condition_responsibility = tf.nn.softmax(weights[PHI_MODEL])
         condition = tf.one_hot(data["y"], conditions) if by_label else data[CONDITION]
         for_gate = tf.matmul(condition, condition_responsibility)
@@ -671,7 +672,7 @@ def _build_training(network: "Network", options: FedMixOptions, count: int) -> "
                 expert_weights, data["x"], training=True, noise=strip_prefix(f"expert{k}", noise)
             )
             logits = logits + weights[output_bias[0].name] if output_bias else logits
-            losses.append(tf.reshape(of.cross_entropy(logits, data["y"]), (batch, 1)))
+            losses.append(tf.reshape(of.cross_entropy(logits, data["y"]), (num_samples, 1)))
             hidden.append(below)
             assigned |= {f"expert{k}/{name}": value for name, value in updates.items()}
         gated = tf.nn.log_softmax(
@@ -685,7 +686,7 @@ def _build_training(network: "Network", options: FedMixOptions, count: int) -> "
         if options.client_entropy:
             gated = gated - tf.matmul(condition, tf.nn.log_softmax(weights[PHI_MODEL]))
         gate_bound = tf.reduce_sum(for_gate * gated, axis=1)
-        return tf.reshape(weighted_sum(split_columns(used), losses), (batch,)) - gate_bound, assigned
+        return tf.reshape(weighted_sum(split_columns(used), losses), (num_samples,)) - gate_bound, assigned
 
     fixed = tuple(
         spec for spec in network.specs if spec.name not in (*network.trainable, *network.statistics)

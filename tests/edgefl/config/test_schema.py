@@ -8,6 +8,7 @@ from edgefl.config import (
     AugmentationConfig,
     FederationConfig,
     ModelConfig,
+    TrainingConfig,
     load_config,
     parse_config,
     restore_config,
@@ -208,6 +209,19 @@ def test_augmentation_is_read_and_survives_toml() -> None:
 def test_augmentation_that_cannot_work_is_refused(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_config(f"[augmentation]\n{text}\n")
+
+
+def test_micro_batch_is_read_and_survives_toml() -> None:
+    config = parse_config("[training]\nmicro_batch = 8\n")
+    assert config.training == TrainingConfig(micro_batch=8)
+    assert parse_config(to_toml(config)) == config
+    assert "[training]" not in to_toml(FederationConfig())
+
+
+@pytest.mark.parametrize("value", ["-1", "2.5", "true", "'8'"])
+def test_wrong_micro_batch_is_refused(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"\[training\] micro_batch is .*, expected a"):
+        parse_config(f"[training]\nmicro_batch = {value}")
 
 
 @pytest.mark.parametrize(

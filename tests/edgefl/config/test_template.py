@@ -12,6 +12,7 @@ from edgefl.config import (
     ModelConfig,
     PartitionConfig,
     PrivacyConfig,
+    TrainingConfig,
     parse_config,
 )
 from edgefl.config.schema import OTHER_TABLE_FIELDS
@@ -39,6 +40,7 @@ CONFIG_TABLES = (
     PrivacyConfig,
     TaskConfig,
     AugmentationConfig,
+    TrainingConfig,
 )
 
 
@@ -78,6 +80,7 @@ def test_docstring_explains_exactly_the_keys_of_its_table(table: type) -> None:
         "personalization",
         "task",
         "augmentation",
+        "training",
     }
     assert set(read_key_docs(table)) - {"options"} == keys
 

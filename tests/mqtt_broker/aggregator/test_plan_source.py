@@ -9,7 +9,9 @@ from edgefl.config import (
     ModelConfig,
     PersonalizationConfig,
     SamplesConfig,
+    TrainingConfig,
 )
+from edgefl.plan.spec import TensorSpec
 from edgefl.tasks.config import TaskConfig
 from mqtt_broker.aggregator.plan_source import describe_scaling_model, list_differing_options
 from tests.support.numpy_learner.softmax import softmax_spec
@@ -61,6 +63,20 @@ def test_plan_without_personalization_settings_differs_from_the_defaults():
         "the plan has [personalization] validation_share = 0.0, the configuration 0.2",
         "the plan has [personalization] baseline = False, the configuration True",
     ]
+
+
+def test_other_division_of_batches_is_named():
+    whole = make_spec(asdict(PersonalizationConfig()))
+    train = whole.find_signature("train")
+    fives = replace(train, batch_size=10, data=(TensorSpec("x", (5, 2)),), gradients=train.trained)
+    spec = replace(whole, signatures=(fives,))
+    assert list_differing_options(spec, FederationConfig(training=TrainingConfig(8))) == []
+    (line,) = list_differing_options(spec, FederationConfig(training=TrainingConfig(4)))
+    assert line.startswith("the plan has [training] micro_batch = 5, the configuration 4; ")
+    (line,) = list_differing_options(spec, FederationConfig())
+    assert line.startswith("the plan has [training] micro_batch = 5, the configuration 0; ")
+    (line,) = list_differing_options(whole, FederationConfig(training=TrainingConfig(1)))
+    assert line.startswith("the plan has [training] micro_batch = 0, the configuration 1; ")
 
 
 def test_differing_model_and_task_are_named():

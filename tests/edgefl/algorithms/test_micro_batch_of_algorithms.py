@@ -1,0 +1,59 @@
+"""Every algorithm gives the same models with a micro-batch, apart from rounding."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgefl.algorithms import REGISTRY, complete_algorithm_options
+from edgefl.config import PersonalizationConfig, TrainingConfig
+from edgefl.plan.spec import MICRO_BATCH_PLAN_FORMAT
+from edgefl.simulation.simulate import simulate
+from edgefl.types import Shard
+
+OPTIONS = {"epochs": 1, "batch_size": 8, "learning_rate": 0.1, "num_experts": 2, "local_epochs": 2}
+FAST = ("fedavg", "fedmix")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in sorted(REGISTRY)],
+)
+def test_micro_batch_gives_the_models_of_whole_batches(name, tiny_config, digits):
+    from edgefl.algorithms.plans import build_plan
+
+    defaults = complete_algorithm_options(name, {})
+    config = replace(
+        tiny_config,
+        algorithm=name,
+        options={key: value for key, value in OPTIONS.items() if key in defaults},
+        rounds=2,
+        personalization=PersonalizationConfig(epochs=1),
+    )
+    x, y = digits
+    shards = {
+        f"pi-{i}": Shard(x[i::10][:30], y[i::10][:30], x[i + 5 :: 10], y[i + 5 :: 10], 10) for i in range(3)
+    }
+    runs = []
+    for micro_batch in (0, 3):
+        configured = replace(config, training=TrainingConfig(micro_batch))
+        plan, initial = build_plan(configured)
+        assert (plan.spec.format == MICRO_BATCH_PLAN_FORMAT) == bool(micro_batch)
+        results = {}
+        run = simulate(
+            plan,
+            initial,
+            shards,
+            configured,
+            keep_result=lambda client_id, result, results=results: results.setdefault(client_id, result),
+        )
+        runs.append((run.state, results))
+    (expected, expected_results), (received, results) = runs
+    for model, weights in expected.models.items():
+        for weight, array in weights.items():
+            np.testing.assert_allclose(received.models[model][weight], array, rtol=1e-3, atol=1e-4)
+    for client_id, result in expected_results.items():
+        for weight, array in result.mixture.weights.items():
+            np.testing.assert_allclose(
+                results[client_id].mixture.weights[weight], array, rtol=1e-3, atol=1e-3
+            )
