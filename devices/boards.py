@@ -15,6 +15,8 @@ from pathlib import Path
 from edgefl.errors import ConfigError
 from edgefl.system.host import ROOT, read_board_model, read_text, read_total_memory_mb
 
+PROCESS_SHARE = 0.75
+"""Share of a board's memory that the process of a device may use. The system needs the rest."""
 RUNTIMES_BY_BITS = {64: "ai-edge-litert", 32: "tflite-runtime"}
 
 

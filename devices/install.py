@@ -200,7 +200,7 @@ def make_install_command(start: click.Command) -> click.Command:
 
         Example: edgefl device install --enrol pi-7.enrol --data shard.npz --state /var/lib/edgefl -o .
         """
-        from devices.boards import detect_machine, find_board
+        from devices.boards import PROCESS_SHARE, detect_machine, find_board
         from devices.conditions import parse_window
         from edgefl.data.sources.options import parse_source_options
         from edgefl.security.enrolment import load_enrolment
@@ -251,7 +251,7 @@ def make_install_command(start: click.Command) -> click.Command:
         # Code of the owner is imported from the current directory
         folder = source.folder or (str(Path.cwd()) if options["algorithms"] or options["models"] else "")
         text = render_device_unit(
-            client_id, arguments, state, user, board.title, int(total_mb / 1.048576 * 3 / 4), folder
+            client_id, arguments, state, user, board.title, int(PROCESS_SHARE * total_mb / 1.048576), folder
         )
         name = f"edgefl-{client_id}.service"
         path = (options["out"] / name).resolve() if options["out"] else Path(name)

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from devices.boards import detect_machine
+from devices.boards import PROCESS_SHARE, detect_machine
+from devices.plan_trial import TOO_LITTLE_MEMORY
 from edgefl.algorithms import REGISTRY
 from edgefl.algorithms.registry import EARLY_ALGORITHMS
 from edgefl.errors import PlanError, StateError
@@ -25,6 +26,7 @@ from edgefl.plan.runtime import RUNTIME_VERSION
 from edgefl.plan.spec import PREDICT_MIXTURE, PREDICT_SINGLE, PlanSpec
 from edgefl.storage.device_directory import DeviceFiles
 from edgefl.system.files import open_no_link, write_state
+from edgefl.system.host import read_memory_limit_mb
 
 MAX_VERDICTS = 32
 TRIAL_TIMEOUT_S = 300.0
@@ -193,9 +195,9 @@ class PlanTrials:
         else:
             reason = str(verdict.get("reason", ""))
         if reason:
+            remedy = f"build the plan again, or update the TFLite runtime ({RUNTIME_VERSION})"
             raise PlanError(
-                f"the plan {sha256[:8]} is refused: {reason}; build the plan again, or update the TFLite "
-                f"runtime ({RUNTIME_VERSION})"
+                f"the plan {sha256[:8]} is refused: {reason}" + ("" if ";" in reason else f"; {remedy}")
             )
 
     def _read_verdicts(self) -> dict[str, Any]:
@@ -230,6 +232,16 @@ def choose_trial_limit_mb() -> int:
     return max(MIN_TRIAL_MB, int(memory / 2 / 1.048576)) if math.isfinite(memory) else MIN_TRIAL_MB
 
 
+def find_usable_mb() -> float:
+    """Return the memory that this process may use, in MB of 10^6 bytes. NaN if it is unknown.
+
+    It is three quarters of the machine's memory, because the system needs a quarter, or less if a service
+    manager or a container limits this process.
+    """
+    limits = (PROCESS_SHARE * detect_machine().memory_mb, read_memory_limit_mb())
+    return min((limit for limit in limits if math.isfinite(limit)), default=math.nan)
+
+
 def try_in_child(
     blob: Path, command: Sequence[str] = (sys.executable, "-m", "devices.plan_trial")
 ) -> tuple[str, bool]:
@@ -237,15 +249,16 @@ def try_in_child(
 
     Args:
         blob: the file that contains the plan.
-        command: the command of the child process. The path and the memory limit in MB are appended.
+        command: the command of the child process. The path, the memory limit in MB and the memory that
+            a device may use are appended.
 
     Returns:
         The reason why the plan is refused, empty if it runs, and whether the outcome is final. A trial that
-            ran out of time may succeed later.
+            ran out of time or memory may succeed later.
     """
     try:
         done = subprocess.run(
-            [*command, str(blob), str(choose_trial_limit_mb())],
+            [*command, str(blob), str(choose_trial_limit_mb()), str(find_usable_mb())],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -265,7 +278,10 @@ def try_in_child(
         return f"its program crashed the TFLite runtime ({name})", True
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     return (
-        (lines[-1][:500] if lines else f"its trial ended with exit code {done.returncode}", True)
+        (
+            lines[-1][:500] if lines else f"its trial ended with exit code {done.returncode}",
+            done.returncode != TOO_LITTLE_MEMORY,
+        )
         if done.returncode
         else ("", True)
     )

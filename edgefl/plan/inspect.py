@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.errors import PlanError
+from edgefl.plan.memory import estimate_process_mb
 from edgefl.plan.normalization import NORMALIZATION_KEYS, UNMEASURED, has_placeholders
 from edgefl.plan.spec import Plan, SignatureSpec, TensorSpec
 from edgefl.plan.tflite import Subgraph, read_model
@@ -19,8 +20,9 @@ def inspect_plan(plan: Plan) -> dict[str, Any]:
 
     Returns:
         The id, the model and the algorithm with their options, the augmentation, unit and layout of the
-            samples, sizes in bytes and the shapes of the weights. Also the tensors of each signature and how
-            often it has each operator.
+            samples, sizes in bytes and the shapes of the weights. `process_mb` is an estimate of the memory
+            of a device's process in MB of 10^6 bytes. Also the tensors of each signature and how often it has
+            each operator.
 
     Raises:
         PlanError: the program lacks a signature of the plan.
@@ -52,6 +54,7 @@ def inspect_plan(plan: Plan) -> dict[str, Any]:
         "weights_bytes": 4 * _count_weights(spec.weights),
         "program_bytes": len(plan.program),
         "template_bytes": len(plan.template),
+        "process_mb": estimate_process_mb(spec, program),
         "weights": _list_shapes(spec.weights),
         "signatures": {s.name: _describe_signature(s) | {"ops": ops[s.name]} for s in spec.signatures},
     }
@@ -64,6 +67,7 @@ def render_plan(report: dict[str, Any]) -> str:
         f"plan {report['id'][:12]}: {report['model']} ({report['num_weights']:,} weights, {shape} -> "
         f"{report['num_classes']}) for {report['algorithm']}",
         ", ".join(f"{part} {report[f'{part}_bytes']:,} bytes" for part in ("program", "template", "weights")),
+        f"a device needs about {report['process_mb']:.0f} MB of memory to train",
         "weights " + ", ".join(f"{name}{tuple(shape)}" for name, shape in report["weights"].items()),
     ]
     for title, key in (
@@ -97,6 +101,7 @@ def _describe_signature(signature: SignatureSpec) -> dict[str, Any]:
     return {
         "kind": signature.kind,
         "batch_size": signature.batch_size,
+        "call_size": signature.call_size,
         "data": _list_shapes(signature.data),
         "trained": _list_shapes(signature.trained),
         "frozen": _list_shapes(signature.frozen),

@@ -59,6 +59,28 @@ def read_total_memory_mb(root: Path = ROOT) -> float:
     return float("nan")
 
 
+def read_memory_limit_mb(root: Path = ROOT) -> float:
+    """Return the memory limit of this process's control groups, in MB of 10^6 bytes.
+
+    A service manager or a container sets it. The value is infinite without a limit.
+
+    Args:
+        root: directory that contains /proc and /sys.
+    """
+    limits = [math.inf]
+    for row in read_text(root / "proc/self/cgroup").splitlines():
+        _, controllers, group = row.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        # Version 2 of control groups has one hierarchy without a name, version 1 one for each controller
+        name = "memory.limit_in_bytes" if controllers else "memory.max"
+        folder = root / "sys/fs/cgroup" / controllers / group.lstrip("/")
+        for directory in (folder, *folder.parents[: len(Path(group).parts) - 1]):
+            limit = read_text(directory / name).strip()
+            limits += [int(limit) / 1e6] if limit.isdigit() else []
+    return min(limits)
+
+
 def describe_machine() -> str:
     """Return one line with processor, board, operating system and Python version."""
     cpu = platform.machine()

@@ -1,6 +1,7 @@
 """The checks of a plan before a device runs it: the names in it, and its program in a child process."""
 
 import json
+import math
 import random
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from edgefl.algorithms import REGISTRY, complete_algorithm_options
 from edgefl.data.sources import DataSource
 from edgefl.errors import ConfigError, PlanError
 from edgefl.plan.spec import Plan, encode_plan, parse_spec, serialize_spec
+from edgefl.system.host import read_memory_limit_mb
 from tests.support.numpy_learner.softmax import softmax_spec
 
 SHA256 = "ab" * 32
@@ -130,22 +132,34 @@ def blob(toys, program, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "limit_mb", "error"),
+    ("kind", "usable_mb", "error"),
     [
-        ({}, 256, ""),
-        ({"huge": True}, 256, "does not run"),
-        ({"crashes": True}, 256, None),
-        ({"augmentation": {"shear": 1}}, 256, "augmentation does not fit"),
+        ({}, "200", ""),
+        ({}, "nan", ""),
+        ({}, "50.4", "needs about 62 MB to train, and this device may use 50 MB; lower micro_batch"),
+        ({"huge": True}, "nan", "does not run"),
+        ({"huge": True}, "200", "MB to train, and this device may use 200 MB; lower micro_batch"),
+        ({"crashes": True}, "200", None),
+        ({"augmentation": {"shear": 1}}, "200", "augmentation does not fit"),
     ],
-    ids=["good", "more memory than the limit", "crash", "unknown augmentation"],
+    ids=[
+        "good",
+        "unknown memory",
+        "too little memory",
+        "more memory than the limit",
+        "more memory than the device has",
+        "crash",
+        "unknown augmentation",
+    ],
 )
-def test_plan_trial_reports_failing_and_crashing_programs(blob, kind, limit_mb, error):
+def test_plan_trial_reports_failing_and_crashing_programs(blob, kind, usable_mb, error):
     done = subprocess.run(
-        [sys.executable, "-m", "devices.plan_trial", blob(**kind), str(limit_mb)],
+        [sys.executable, "-m", "devices.plan_trial", blob(**kind), "256", usable_mb],
         capture_output=True,
         text=True,
     )
-    assert done.returncode == (-signal.SIGSEGV if error is None else int(bool(error))), done.stderr
+    expected = -signal.SIGSEGV if error is None else 0 if not error else 2 if "may use" in error else 1
+    assert done.returncode == expected, done.stderr
     assert (error or "") in done.stderr and "Traceback" not in done.stderr
 
 
@@ -154,7 +168,7 @@ def test_plan_trial_loads_no_tensorflow_and_no_algorithm(blob):
         "import sys; from devices.plan_trial import main; code = main(*sys.argv[1:]); sys.exit(code or "
         "any(name in sys.modules for name in ('tensorflow', 'keras', 'edgefl.algorithms', 'paho')))"
     )
-    assert subprocess.run([sys.executable, "-c", code, blob(), "256"], check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code, blob(), "256", "200"], check=False).returncode == 0
 
 
 def test_trial_result_describes_how_the_process_ended(tmp_path):
@@ -169,6 +183,7 @@ def test_trial_result_describes_how_the_process_ended(tmp_path):
     # The kernel may have run out of memory, so the trial is repeated
     assert "SIGKILL" in reason and "memory" in reason and not is_final
     assert run_trial("import sys; print('why', file=sys.stderr); sys.exit(1)") == ("why", True)
+    assert run_trial("import sys; print('why', file=sys.stderr); sys.exit(2)") == ("why", False)
     assert try_in_child(tmp_path, ("/no/such/program",))[1] is False
 
 
@@ -179,6 +194,37 @@ def test_trial_that_exceeds_processor_time_is_slow_and_not_crashed(tmp_path):
     reason, is_final = try_in_child(tmp_path, (sys.executable, "-c", code))
     assert "processor time" in reason and "crashed" not in reason, reason
     assert not is_final
+
+
+def test_device_with_too_little_memory_refuses_with_the_figure_and_tries_again(blob, tmp_path, monkeypatch):
+    """A container with more memory, or the next plan, is accepted. The remedy is about memory."""
+    trials = PlanTrials(tmp_path)
+    monkeypatch.setattr("devices.plan_check.read_memory_limit_mb", lambda: 50.0)
+    with pytest.raises(PlanError, match=r"about 62 MB to train, .* may use 50 MB; lower micro_batch .* out$"):
+        trials.check(SHA256, blob())
+    monkeypatch.setattr("devices.plan_check.read_memory_limit_mb", lambda: 500.0)
+    trials.check(SHA256, blob())
+
+
+@pytest.mark.parametrize(
+    ("group", "files", "limit_mb"),
+    [
+        ("0::/", {"memory.max": "100000000"}, 100),  # a container
+        ("0::/system.slice/edgefl.service", {"system.slice/edgefl.service/memory.max": "64000000"}, 64),
+        ("0::/a/b", {"a/b/memory.max": "max", "a/memory.max": "80000000", "memory.max": "90000000"}, 80),
+        ("5:cpu:/a\n4:memory:/a", {"memory/a/memory.limit_in_bytes": "70000000"}, 70),  # version 1
+        ("0::/a", {"a/memory.max": "max"}, math.inf),
+        ("", {}, math.inf),
+    ],
+)
+def test_memory_limit_is_the_smallest_of_the_control_groups(group, files, limit_mb, tmp_path):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(group)
+    for name, text in files.items():
+        path = tmp_path / "sys/fs/cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert read_memory_limit_mb(tmp_path) == limit_mb
 
 
 CRASH = """
