@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -34,6 +34,7 @@ class BenchModel:
         num_classes: number of classes.
         batch_size: samples of a training step.
         steps: number of timed steps.
+        micro_batch: `micro_batch` of `[training]`. The peer always trains a whole batch.
     """
 
     name: str
@@ -41,6 +42,7 @@ class BenchModel:
     num_classes: int
     batch_size: int
     steps: int
+    micro_batch: int = 0
 
 
 BENCH_MODELS = {
@@ -48,6 +50,9 @@ BENCH_MODELS = {
         name="lenet5", input_shape=(28, 28, 1), num_classes=10, batch_size=10, steps=100
     ),
     "lenet5-b64": BenchModel(name="lenet5", input_shape=(28, 28, 1), num_classes=10, batch_size=64, steps=30),
+    "lenet5-b64-m8": BenchModel(
+        name="lenet5", input_shape=(28, 28, 1), num_classes=10, batch_size=64, steps=30, micro_batch=8
+    ),
     "cnn1d-b32": BenchModel(name="cnn1d", input_shape=(128, 9), num_classes=6, batch_size=32, steps=60),
     "ds-cnn-b32": BenchModel(name="ds-cnn", input_shape=(49, 10, 1), num_classes=12, batch_size=32, steps=15),
     "aem-cnn-b10": BenchModel(
@@ -56,11 +61,17 @@ BENCH_MODELS = {
     "five-conv-b32": BenchModel(
         name="five-conv", input_shape=(32, 32, 3), num_classes=10, batch_size=32, steps=12
     ),
+    "five-conv-b32-m4": BenchModel(
+        name="five-conv", input_shape=(32, 32, 3), num_classes=10, batch_size=32, steps=12, micro_batch=4
+    ),
     "resnet8-b32": BenchModel(
         name="resnet8", input_shape=(32, 32, 3), num_classes=10, batch_size=32, steps=8
     ),
     "resnet20-b32": BenchModel(
         name="resnet20", input_shape=(32, 32, 3), num_classes=10, batch_size=32, steps=4
+    ),
+    "resnet20-b32-m4": BenchModel(
+        name="resnet20", input_shape=(32, 32, 3), num_classes=10, batch_size=32, steps=4, micro_batch=4
     ),
     "mobilenetv1-b16": BenchModel(
         name="mobilenetv1", input_shape=(96, 96, 3), num_classes=2, batch_size=16, steps=8
@@ -69,24 +80,35 @@ BENCH_MODELS = {
         name="mobilenetv2", input_shape=(32, 32, 3), num_classes=7, batch_size=32, steps=6
     ),
 }
-"""The models of `edgefl bench device` by the name of the benchmark."""
+"""The models of `edgefl bench device` by the name of the benchmark: -b is the batch, -m the micro-batch."""
 PLAN_STEPS = 20
 """Number of timed steps of a given plan."""
 
 
-def render_config(name: str) -> str:
-    """Return the content of a benchmark's federation.toml.
-
-    Args:
-        name: a key of `BENCH_MODELS`.
-    """
-    model = BENCH_MODELS[name]
+def render_config(model: BenchModel) -> str:
+    """Return the content of a benchmark's federation.toml."""
     return (
         f'[model]\nname = "{model.name}"\ninput_shape = {list(model.input_shape)}\n'
         f"num_classes = {model.num_classes}\n"
         f'[algorithm]\nname = "fedavg"\nbatch_size = {model.batch_size}\nlearning_rate = 0.001\n'
-        "momentum = 0.0\n"
+        f"momentum = 0.0\n[training]\nmicro_batch = {model.micro_batch}\n"
     )
+
+
+def compile_bench_plan(model: BenchModel, plan: Path) -> Path:
+    """Compile the plan of a benchmark in a process of its own, and return its directory.
+
+    Args:
+        model: the model.
+        plan: the directory of the new plan. Its configuration is written beside it.
+
+    Raises:
+        PlanError: the process failed.
+    """
+    config = plan.with_suffix(".toml")
+    config.write_text(render_config(model))
+    run_bench_step(["build", str(plan), str(config)])
+    return plan
 
 
 def run_bench_step(arguments: list[str]) -> Any:
@@ -196,16 +218,17 @@ def run_device_bench(
     rows = []
     with tempfile.TemporaryDirectory() as directory:
         for name in models:
-            config = Path(directory) / f"{name}.toml"
-            config.write_text(render_config(name))
-            plan = Path(directory) / name
             progress(f"{name}: compiling the plan")
-            run_bench_step(["build", str(plan), str(config)])
+            model = BENCH_MODELS[name]
+            plan = compile_bench_plan(model, Path(directory) / name)
+            whole = plan
+            if model.micro_batch:
+                whole = compile_bench_plan(replace(model, micro_batch=0), Path(directory) / f"{name}-whole")
+            plans = {"litert": plan, "keras": whole, "predict": plan}
             pairs = []
             for repeat in range(repeats):
                 pair = {
-                    kind: run_bench_step([kind, str(plan), str(BENCH_MODELS[name].steps)])
-                    for kind in ("litert", "keras", "predict")
+                    kind: run_bench_step([kind, str(path), str(model.steps)]) for kind, path in plans.items()
                 }
                 progress(
                     f"{name}: {repeat + 1}/{repeats} LiteRT {pair['litert']['ms']:.2f} ms, Keras "
@@ -215,7 +238,7 @@ def run_device_bench(
             rows.append(
                 {
                     "model": name,
-                    "batch_size": BENCH_MODELS[name].batch_size,
+                    "batch_size": model.batch_size,
                     "plan_bytes": len(encode_plan(load_plan(plan))),
                     **_take_medians(pairs),
                     "ratio": median(p["litert"]["ms"] / p["keras"]["ms"] for p in pairs),
@@ -247,14 +270,14 @@ def _describe_host(result: dict[str, Any]) -> str:
 def render_device_bench(result: dict[str, Any]) -> str:
     """Return the result of `run_device_bench` as text for a terminal."""
     rows = [
-        f"{row['model']:15} {row['batch_size']:5d} {row['litert_ms']:10.2f} {row['keras_ms']:9.2f} "
+        f"{row['model']:16} {row['batch_size']:5d} {row['litert_ms']:10.2f} {row['keras_ms']:9.2f} "
         f"{row['ratio']:6.2f} {row['litert_mb']:10.0f} {row['keras_mb']:9.0f}"
         for row in result["rows"]
     ]
     return "\n".join(
         (
             _describe_host(result),
-            f"{'model':15} {'batch':>5} {'LiteRT ms':>10} {'Keras ms':>9} {'ratio':>6} {'LiteRT MB':>10} "
+            f"{'model':16} {'batch':>5} {'LiteRT ms':>10} {'Keras ms':>9} {'ratio':>6} {'LiteRT MB':>10} "
             f"{'Keras MB':>9}",
             *rows,
         )

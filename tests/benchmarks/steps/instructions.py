@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgefl.bench.device import BENCH_MODELS, render_config, run_bench_step
+from edgefl.bench.device import BENCH_MODELS, compile_bench_plan, run_bench_step
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.system.host import describe_machine
 from tests.benchmarks.steps.guest import EPOCHS
@@ -55,10 +55,7 @@ def run_steps_bench(
         emulate = [emulator, "-cpu", PROCESSOR, "-L", str(root), "-plugin", str(plugin), "-d", "plugin"]
         for name in models:
             progress(f"{name}: compiling the plan")
-            plan = Path(directory) / name
-            config = plan.with_suffix(".toml")
-            config.write_text(render_config(name))
-            run_bench_step(["build", str(plan), str(config)])
+            plan = compile_bench_plan(BENCH_MODELS[name], Path(directory) / name)
             progress(f"{name}: training under QEMU")
             done = subprocess.run(
                 [*emulate, str(python), "-S", str(HERE / "guest.py"), str(plan), str(STEPS)],
@@ -113,10 +110,10 @@ def parse_marks(text: str, status: int) -> int:
 def render(result: dict[str, Any]) -> str:
     """Return the result of `run_steps_bench` as text for a terminal."""
     rows = [
-        f"{row['model']:15} {row['batch_size']:5d} {row['million_instructions']:14.1f} {row['peak_mb']:8.0f}"
+        f"{row['model']:16} {row['batch_size']:5d} {row['million_instructions']:14.1f} {row['peak_mb']:8.0f}"
         for row in result["rows"]
     ]
-    header = f"{'model':15} {'batch':>5} {'M instructions':>14} {'peak MB':>8}"
+    header = f"{'model':16} {'batch':>5} {'M instructions':>14} {'peak MB':>8}"
     return "\n".join((f"{result['machine']}; {result['runtime']}", header, *rows))
 
 

@@ -30,6 +30,15 @@ def test_device_bench_reports_time_and_memory(monkeypatch):
     assert row["predict_ms"] > 0 and row["predict_mb"] > 20 and row["plan_bytes"] > 10_000
 
 
+@pytest.mark.slow
+def test_device_bench_compares_a_micro_batch_with_a_whole_batch_of_keras(monkeypatch):
+    model = replace(device.BENCH_MODELS["lenet5-b64-m8"], batch_size=8, micro_batch=2, steps=2)
+    monkeypatch.setattr(device, "BENCH_MODELS", {"lenet5-b8-m2": model})
+    (row,) = device.run_device_bench(("lenet5-b8-m2",), 1, lambda line: None)["rows"]
+    assert (row["model"], row["batch_size"]) == ("lenet5-b8-m2", 8)
+    assert row["litert_ms"] > 0 and row["keras_ms"] > 0
+
+
 BLOCK_TENSORFLOW = """
 import sys
 sys.modules["tensorflow"] = sys.modules["keras"] = None
