@@ -143,6 +143,8 @@ def test_raised_rate_with_five_rounds_at_guessing_counts_as_diverged():
     assert find_divergence(STUCK, 10) is None
     assert find_divergence(STUCK, 10, 0.32, has_raised_rate=True) is not None
     assert find_divergence(STUCK, 10, 0.33, has_raised_rate=True) is None
+    measured = [1.47, 1.49, 1.48, 1.48, 1.48, 1.48]  # CIFAR-10, momentum .9 and a rate of .03
+    assert find_divergence(measured, 10, 0.26, has_raised_rate=True) is not None
 
 
 def test_raised_rate_is_kept_if_one_of_five_rounds_is_better_than_round_1():
