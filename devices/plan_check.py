@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from devices.boards import PROCESS_SHARE, detect_machine
-from devices.plan_trial import TOO_LITTLE_MEMORY
 from edgefl.algorithms import REGISTRY
 from edgefl.algorithms.registry import EARLY_ALGORITHMS
 from edgefl.errors import PlanError, StateError
@@ -65,6 +64,7 @@ def check_names(spec: PlanSpec, learner: str, allowed: AllowedCode) -> None:
             "again"
         )
     _check_sizes(spec)
+    _check_parts(spec)
     check_normalization(spec)
     if spec.algorithm not in (*REGISTRY, *EARLY_ALGORITHMS, *allowed.algorithms):
         raise PlanError(
@@ -107,6 +107,18 @@ def _check_sizes(spec: PlanSpec) -> None:
                 f"the plan has input_shape {spec.input_shape} and num_classes {spec.num_classes}, but its "
                 f"signature {signature.name} has the inputs {shapes} and outputs {outputs}; build the plan "
                 "again"
+            )
+
+
+def _check_parts(spec: PlanSpec) -> None:
+    """Check that the parts of a batch have the same size in all data and noise of a signature."""
+    for signature in spec.signatures:
+        tensors = (*signature.data, *signature.noise)
+        sizes = {tensor.shape[:1] for tensor in tensors} if signature.gradients else set()
+        if len(sizes) > 1 or any(not size or not 0 < size[0] <= signature.batch_size for size in sizes):
+            raise PlanError(
+                f"the plan's signature {signature.name} takes parts of {sorted(sizes)} samples, expected one "
+                f"number from 1 to {signature.batch_size}; build the plan again"
             )
 
 
@@ -195,9 +207,9 @@ class PlanTrials:
         else:
             reason = str(verdict.get("reason", ""))
         if reason:
-            remedy = f"build the plan again, or update the TFLite runtime ({RUNTIME_VERSION})"
             raise PlanError(
-                f"the plan {sha256[:8]} is refused: {reason}" + ("" if ";" in reason else f"; {remedy}")
+                f"the plan {sha256[:8]} is refused: {reason}; build the plan again, or update the TFLite "
+                f"runtime ({RUNTIME_VERSION})"
             )
 
     def _read_verdicts(self) -> dict[str, Any]:
@@ -222,16 +234,6 @@ class PlanTrials:
         write_state(self._path, (json.dumps(content, indent=1) + "\n").encode())
 
 
-def choose_trial_limit_mb() -> int:
-    """Return the memory limit of a trial in MB of 2^20 bytes.
-
-    Returns:
-        Half of the machine's memory, at least `MIN_TRIAL_MB`.
-    """
-    memory = detect_machine().memory_mb
-    return max(MIN_TRIAL_MB, int(memory / 2 / 1.048576)) if math.isfinite(memory) else MIN_TRIAL_MB
-
-
 def find_usable_mb() -> float:
     """Return the memory that this process may use, in MB of 10^6 bytes. NaN if it is unknown.
 
@@ -242,6 +244,30 @@ def find_usable_mb() -> float:
     return min((limit for limit in limits if math.isfinite(limit)), default=math.nan)
 
 
+def check_memory(spec: PlanSpec, usable_mb: float) -> None:
+    """Check that a device has enough memory to train a plan.
+
+    Args:
+        spec: the spec of the plan. One of an older edgefl does not say what it needs.
+        usable_mb: see `find_usable_mb`.
+
+    Raises:
+        PlanError: the device has too little memory.
+    """
+    if spec.process_mb > usable_mb:
+        raise PlanError(
+            f"the plan needs about {spec.process_mb} MB of memory to train, and this device may use "
+            f"{usable_mb:.0f} MB; set micro_batch of [training] in federation.toml, lower it or batch_size, "
+            "or leave this device out"
+        )
+
+
+def choose_trial_limit_mb() -> int:
+    """Return the memory limit of a trial in MB of 2^20 bytes: that of this process, or `MIN_TRIAL_MB`."""
+    usable = find_usable_mb()
+    return max(MIN_TRIAL_MB, int(usable / 1.048576)) if math.isfinite(usable) else MIN_TRIAL_MB
+
+
 def try_in_child(
     blob: Path, command: Sequence[str] = (sys.executable, "-m", "devices.plan_trial")
 ) -> tuple[str, bool]:
@@ -249,16 +275,15 @@ def try_in_child(
 
     Args:
         blob: the file that contains the plan.
-        command: the command of the child process. The path, the memory limit in MB and the memory that
-            a device may use are appended.
+        command: the command of the child process. The path and the memory limit in MB are appended.
 
     Returns:
         The reason why the plan is refused, empty if it runs, and whether the outcome is final. A trial that
-            ran out of time or memory may succeed later.
+            ran out of time may succeed later.
     """
     try:
         done = subprocess.run(
-            [*command, str(blob), str(choose_trial_limit_mb()), str(find_usable_mb())],
+            [*command, str(blob), str(choose_trial_limit_mb())],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -278,10 +303,7 @@ def try_in_child(
         return f"its program crashed the TFLite runtime ({name})", True
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     return (
-        (
-            lines[-1][:500] if lines else f"its trial ended with exit code {done.returncode}",
-            done.returncode != TOO_LITTLE_MEMORY,
-        )
+        (lines[-1][:500] if lines else f"its trial ended with exit code {done.returncode}", True)
         if done.returncode
         else ("", True)
     )

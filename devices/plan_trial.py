@@ -1,7 +1,7 @@
-"""Tries a plan in a child process of `plan_check`: `python -m devices.plan_trial BLOB LIMIT_MB USABLE_MB`.
+"""Tries a plan in a child process of `plan_check`: `python -m devices.plan_trial BLOB LIMIT_MB`.
 
-The process refuses a plan that needs more memory than the device has, and runs each signature once on noise.
-It imports no algorithm and no TensorFlow, and has limits on memory and processor time.
+The process runs each signature once on noise. It imports no algorithm and no TensorFlow, and has limits on
+memory and processor time.
 """
 
 import contextlib
@@ -15,14 +15,10 @@ import numpy as np
 from edgefl.errors import EdgeflError
 from edgefl.learner.augmentation import read_augmentation
 from edgefl.learner.litert import LiteRTLearner
-from edgefl.plan.memory import estimate_process_mb
 from edgefl.plan.runtime import load_interpreter
 from edgefl.plan.spec import Plan, SignatureSpec, decode_plan, read_samples_config
-from edgefl.plan.tflite import read_model
 
 CPU_LIMIT_S = 240
-TOO_LITTLE_MEMORY = 2
-"""Exit code for a device with too little memory. It may have more after its next start."""
 KILL_AFTER_S = 10
 """Processor time between SIGXCPU at the soft limit and SIGKILL at the hard limit."""
 
@@ -88,35 +84,15 @@ def set_limits(limit_mb: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_LIMIT_S, CPU_LIMIT_S + KILL_AFTER_S))
 
 
-def explain_missing_memory(plan: Plan, usable_mb: float) -> str:
-    """Return why a device has too little memory to train a plan, with the figure that it needs, or "".
-
-    Args:
-        plan: the plan.
-        usable_mb: memory that the device's process may use, in MB of 10^6 bytes. NaN if it is unknown.
-
-    Raises:
-        ModelFileError: the program is damaged.
-    """
-    needed_mb = estimate_process_mb(plan.spec, read_model(plan.program))
-    if not needed_mb > usable_mb:
-        return ""
-    return (
-        f"it needs about {needed_mb:.0f} MB to train, and this device may use {usable_mb:.0f} MB; lower "
-        "micro_batch of [training] in federation.toml, or leave this device out"
-    )
-
-
-def main(blob: str, limit_mb: str, usable_mb: str) -> int:
+def main(blob: str, limit_mb: str) -> int:
     """Try a plan. The last line of standard error names the problem.
 
     Args:
         blob: path of the plan.
-        limit_mb: memory limit of this process in MB of 2^20 bytes.
-        usable_mb: see `explain_missing_memory`.
+        limit_mb: memory limit in MB of 2^20 bytes.
 
     Returns:
-        The exit code: 0 if the plan runs, `TOO_LITTLE_MEMORY`, otherwise 1.
+        The exit code: 0 if the plan runs, otherwise 1.
     """
     content = Path(blob).read_bytes()
     with contextlib.suppress(EdgeflError):
@@ -124,11 +100,7 @@ def main(blob: str, limit_mb: str, usable_mb: str) -> int:
         load_interpreter(b"\0\0\0\0TFL3")
     set_limits(int(limit_mb))
     try:
-        plan = decode_plan(content)
-        if reason := explain_missing_memory(plan, float(usable_mb)):
-            print(reason, file=sys.stderr)
-            return TOO_LITTLE_MEMORY
-        run_once(plan)
+        run_once(decode_plan(content))
     except MemoryError:
         print(f"its program needs more than {limit_mb} MB", file=sys.stderr)
     except EdgeflError as error:

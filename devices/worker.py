@@ -13,7 +13,7 @@ from devices.driver import Work
 from devices.export import export_in_child, extract_export_metrics
 from devices.local_dataset import LocalDataset
 from devices.masked_attempt import CannotMaskError, MaskedAttempt, draw_attempt
-from devices.plan_check import PlanTrials, check_names
+from devices.plan_check import PlanTrials, check_memory, check_names, find_usable_mb
 from devices.settings import DeviceSettings
 from devices.storage import DeviceStorage
 from devices.store import DeviceStore
@@ -117,6 +117,7 @@ class DeviceWorker:
             spec = plan.spec
             check_names(spec, settings.learner, settings.allowed)
             if settings.learner == "litert" and spec.signatures:
+                check_memory(spec, find_usable_mb())
                 self._trials.check(action.sha256, self._storage.cache.locate(action.sha256))
             check_shard(self._samples.load_shard(spec), spec)
         except (PlanError, ConfigError) as error:

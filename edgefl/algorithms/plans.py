@@ -3,7 +3,7 @@
 The functions import TensorFlow. The module does not.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ def build_plan(config: FederationConfig) -> tuple[Plan, Weights]:
     several models, the initial weights include further draws (`edgefl.algorithms.draws`).
 
     Raises:
-        ConfigError: the model or an option does not exist.
+        ConfigError: the model or an option does not exist, or the model cannot use `micro_batch`.
         PlanError: a layer cannot be compiled.
     """
     from edgefl.compiler.build import compile_plan
@@ -42,8 +42,10 @@ def build_plan(config: FederationConfig) -> tuple[Plan, Weights]:
     plan, initial, draws = compile_plan(
         config,
         options,
-        lambda network: _build_all_objectives(
-            config.algorithm, network, options, asdict(config.personalization)
+        lambda network: _split_batches(
+            _build_all_objectives(config.algorithm, network, options, asdict(config.personalization)),
+            config.training.micro_batch,
+            network.num_classes,
         ),
         count_further_draws(config.algorithm, options),
     )
@@ -64,9 +66,9 @@ def make_keras_learner(spec: PlanSpec) -> "KerasLearner":
     objectives = _build_all_objectives(
         spec.algorithm, rebuild_network(spec), spec.options, spec.personalization
     )
+    sizes = {signature.name: signature.call_size for signature in spec.signatures}
     return KerasLearner(
-        spec,
-        [split_batch(objective, spec.find_signature(objective.name).call_size) for objective in objectives],
+        spec, [split_batch(objective, sizes.get(objective.name, 0)) for objective in objectives]
     )
 
 
@@ -85,3 +87,19 @@ def _build_all_objectives(
         *algorithm_objectives,
         of.classify(network, personalization["batch_size"], optimizer, TRAIN_SINGLE),
     )
+
+
+def _split_batches(
+    objectives: Iterable["Objective"], micro_batch: int, num_classes: int
+) -> tuple["Objective", ...]:
+    """Return the objectives with their batches in parts, see `split_batch`."""
+    from edgefl.compiler.objective import split_batch
+    from edgefl.learner.part_check import check_parts
+
+    split_objectives = []
+    for whole in objectives:
+        objective = split_batch(whole, micro_batch)
+        if objective.is_split:
+            check_parts(whole, objective, num_classes)
+        split_objectives.append(objective)
+    return tuple(split_objectives)

@@ -90,19 +90,6 @@ def has_range_test(spec: PlanSpec) -> bool:
     )
 
 
-def has_raised_rate(config: FederationConfig, spec: PlanSpec) -> bool:
-    """Return whether a range test found a larger learning rate than the algorithm has by itself.
-
-    Args:
-        config: the configuration of a federation.
-        spec: the spec of its plan.
-    """
-    if not config.range_test:
-        return False
-    rate = resolve_algorithm_options(config).get(range_test.RATE, 0.0)
-    return bool(spec.options.get(range_test.RATE, 0.0) > rate)
-
-
 def make_options(name: str, options: Mapping[str, Any]) -> Any:
     """Return the algorithm's options dataclass with these options, and defaults for all others.
 

@@ -12,13 +12,14 @@ import keras
 from edgefl.compiler.compare import check_program, find_wrong_export_layer
 from edgefl.compiler.compile import compile_program
 from edgefl.compiler.network import Network
-from edgefl.compiler.objective import Objective, split_batch
+from edgefl.compiler.objective import Objective
 from edgefl.compiler.template import build_template
 from edgefl.compiler.weight_draws import draw_weights
 from edgefl.config import FederationConfig, ModelConfig
 from edgefl.errors import PlanError
 from edgefl.models import build_model
 from edgefl.models.input_scaling import choose_samples, find_scaling
+from edgefl.plan.memory import estimate_process_mb
 from edgefl.plan.normalization import (
     NORMALIZATION_KEYS,
     has_placeholders,
@@ -35,6 +36,7 @@ from edgefl.plan.spec import (
     choose_plan_format,
     read_task,
 )
+from edgefl.plan.tflite import read_model
 from edgefl.types import Array, Weights
 
 
@@ -61,9 +63,7 @@ def compile_plan(
     """
     unmeasured = _with_placeholders(config)
     network = make_network(unmeasured)
-    objectives = [
-        split_batch(objective, config.training.micro_batch) for objective in make_objectives(network)
-    ]
+    objectives = make_objectives(network)
     initial = network.read_weights()
     for objective in objectives:
         initial = initial | dict(objective.initial)
@@ -102,6 +102,7 @@ def compile_plan(
         config.seed,
         lambda seed: make_network(replace(unmeasured, seed=seed)),
     )
+    spec = replace(spec, process_mb=round(estimate_process_mb(spec, read_model(program))))
     plan = Plan(spec=spec, program=program, template=template, single=single)
     if has_placeholders(spec):  # an error after the devices have measured would be too late
         set_normalization(plan, (0.0,), (1.0,))

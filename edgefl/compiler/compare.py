@@ -292,8 +292,11 @@ def measure_signature(
         received = subtract_weights(interpreter.get_signature_runner(objective.name)(**args), args)
         results = run_tensorflow(args)
         expected = _drop_undefined(results)
-        floor = find_floor(value for name, value in expected.items() if name.startswith("t_"))
-        floors = {name: floor if name.startswith("t_") else 0.0 for name in expected}
+        floor_by_kind = {
+            kind: find_floor(value for name, value in expected.items() if name.startswith(kind))
+            for kind in ("t_", "g_")
+        }
+        floors = {name: floor_by_kind.get(name[:2], 0.0) for name in expected}
         differences = measure_differences(received, expected, floors)
         if not max(differences.values(), default=0.0) <= tolerance:
             changed = run_tensorflow({name: _add_rounding(name, value) for name, value in args.items()})

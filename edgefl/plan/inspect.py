@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from edgefl.errors import PlanError
-from edgefl.plan.memory import estimate_process_mb
 from edgefl.plan.normalization import NORMALIZATION_KEYS, UNMEASURED, has_placeholders
 from edgefl.plan.spec import Plan, SignatureSpec, TensorSpec
 from edgefl.plan.tflite import Subgraph, read_model
@@ -54,7 +53,7 @@ def inspect_plan(plan: Plan) -> dict[str, Any]:
         "weights_bytes": 4 * _count_weights(spec.weights),
         "program_bytes": len(plan.program),
         "template_bytes": len(plan.template),
-        "process_mb": estimate_process_mb(spec, program),
+        "process_mb": spec.process_mb,
         "weights": _list_shapes(spec.weights),
         "signatures": {s.name: _describe_signature(s) | {"ops": ops[s.name]} for s in spec.signatures},
     }
@@ -67,7 +66,7 @@ def render_plan(report: dict[str, Any]) -> str:
         f"plan {report['id'][:12]}: {report['model']} ({report['num_weights']:,} weights, {shape} -> "
         f"{report['num_classes']}) for {report['algorithm']}",
         ", ".join(f"{part} {report[f'{part}_bytes']:,} bytes" for part in ("program", "template", "weights")),
-        f"a device needs about {report['process_mb']:.0f} MB of memory to train",
+        f"a device needs about {report['process_mb']} MB of memory to train",
         "weights " + ", ".join(f"{name}{tuple(shape)}" for name, shape in report["weights"].items()),
     ]
     for title, key in (

@@ -162,6 +162,8 @@ class PlanSpec:
         task: keys of `edgefl.tasks.config.TaskConfig`. Empty for its defaults, a classification.
         augmentation: keys of `edgefl.config.AugmentationConfig`. Empty without augmentation.
         samples: keys of `edgefl.config.SamplesConfig`. Empty for its defaults.
+        process_mb: estimated peak memory of a device's process that trains the plan, in MB of 10^6 bytes, see
+            `edgefl.plan.memory`. 0 if it is unknown.
     """
 
     model: str
@@ -179,6 +181,7 @@ class PlanSpec:
     task: Mapping[str, Any] = field(default_factory=dict)
     augmentation: Mapping[str, Any] = field(default_factory=dict)
     samples: Mapping[str, Any] = field(default_factory=dict)
+    process_mb: int = 0
 
     @property
     def is_classification(self) -> bool:
@@ -307,7 +310,7 @@ def serialize_spec(spec: PlanSpec) -> str:
             del signature["label"]
         if not signature["gradients"]:
             del signature["gradients"]
-    for key in ("task", "augmentation", "samples"):
+    for key in ("task", "augmentation", "samples", "process_mb"):
         if not fields[key]:
             del fields[key]
     return json.dumps(fields, sort_keys=True, indent=1)
@@ -360,6 +363,7 @@ def parse_spec(text: str) -> PlanSpec:
             task=_parse_table(raw, "task"),
             augmentation=_parse_table(raw, "augmentation"),
             samples=_parse_table(raw, "samples"),
+            process_mb=int(raw.get("process_mb", 0)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise PlanError(f"this is not a plan: {error!r}; build it again with `edgefl plan build`") from error

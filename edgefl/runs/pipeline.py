@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.algorithms.range_test import RATE, describe_lowered_rate
-from edgefl.algorithms.registry import check_plan_options, has_raised_rate, resolve_algorithm_options
+from edgefl.algorithms.registry import check_plan_options, resolve_algorithm_options
 from edgefl.config import FederationConfig, SamplesConfig, with_simulated_clients
 from edgefl.data.dataset import as_float
 from edgefl.data.mapped_shards import MappedShards, map_dataset
@@ -244,6 +244,13 @@ def load_or_build_plan(
     return plan_and_weights
 
 
+def _can_lower_rate(run: RunDirectory, plan: Plan, config: FederationConfig) -> bool:
+    """Return whether a range test raised the rate of a run, and no result would be lost with its rounds."""
+    if not config.range_test or run.files.summary.exists():
+        return False
+    return bool(plan.spec.options.get(RATE, 0.0) > resolve_algorithm_options(config).get(RATE, 0.0))
+
+
 def _lower_rate(
     run: RunDirectory, plan: Plan, config: FederationConfig, error: FederationDivergedError
 ) -> Plan:
@@ -256,7 +263,7 @@ def _lower_rate(
         error: how the training diverged. It is raised again unless a range test chose a larger rate, and if
             the run has a result already, to which rounds were added.
     """
-    if not has_raised_rate(config, plan.spec) or run.files.summary.exists():
+    if not _can_lower_rate(run, plan, config):
         raise error
     configured = with_learning_rate(plan, resolve_algorithm_options(config)[RATE])
     LOGGER.warning(describe_lowered_rate(error, plan.spec, configured.spec))
@@ -338,7 +345,8 @@ def play_run(
             return keep_result(client_id, result)
 
         records = () if start else run.read_records()
-        if divergence := find_recorded_divergence(records, config, plan.spec):
+        can_lower_rate = _can_lower_rate(run, plan, config)
+        if divergence := find_recorded_divergence(records, config, plan.spec, can_lower_rate):
             raise FederationDivergedError(divergence)
         test = (as_float(dataset.x_test), dataset.y_test) if measure_test else None
         return simulate(
@@ -357,6 +365,7 @@ def play_run(
             evaluate_every=evaluate_every,
             losses=[record["loss"] for record in records],
             without_rounds=without_rounds,
+            can_lower_rate=can_lower_rate,
         )
 
     try:
@@ -434,6 +443,7 @@ def play_fleet(
                 trainer,
                 log=lambda hours, line: LOGGER.info("%.2f h: %s", hours, line),
                 progress=save,
+                can_lower_rate=_can_lower_rate(run, plan, config),
             )
         records = run.read_records()
         losses = [record["loss"] for record in records]

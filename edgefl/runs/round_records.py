@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgefl.algorithms.registry import has_raised_rate
 from edgefl.config import FederationConfig
 from edgefl.errors import StateError
 from edgefl.plan.spec import PlanSpec, read_num_classes
@@ -69,7 +68,10 @@ def _iterate_records(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def find_recorded_divergence(
-    records: Sequence[Mapping[str, Any]], config: FederationConfig, spec: PlanSpec
+    records: Sequence[Mapping[str, Any]],
+    config: FederationConfig,
+    spec: PlanSpec,
+    can_lower_rate: bool = False,
 ) -> Divergence | None:
     """Return the evidence that the training of a federation diverged, or None.
 
@@ -77,6 +79,7 @@ def find_recorded_divergence(
         records: the records of all rounds. A loss may be missing.
         config: the configuration of the federation. With `[privacy]`, a loss stops nothing.
         spec: the spec of the plan.
+        can_lower_rate: see `find_divergence`.
     """
     if config.privacy.is_on or not records:
         return None
@@ -85,7 +88,7 @@ def find_recorded_divergence(
         read_num_classes(spec) or 0,
         read_median_accuracy(records[-1]),
         rounds=config.rounds,
-        has_raised_rate=has_raised_rate(config, spec),
+        can_lower_rate=can_lower_rate,
     )
 
 

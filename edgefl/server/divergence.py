@@ -20,7 +20,7 @@ Losses and accuracies are medians over the clients of a round, so fewer than hal
 stop a federation nor hide that it diverged. The federation also stops when clients have no finite loss, if
 they are at least half of a round and the round cannot reach its quorum without them.
 
-The bounds must never stop honest training. It comes from 142 recorded runs of all algorithms. Their highest
+The bounds must never stop honest training. They come from 142 recorded runs of all algorithms. Their highest
 loss over three rounds in a row was 1.7 ln C. The highest loss of a single round was 2.7 ln C, of FedMix,
 whose loss has a term for the gate. The loss of round 1 alone decides nothing, because it is already high with
 a learning rate of 100. The loss alone decides nothing either. A linear model with that rate has a falling
@@ -57,7 +57,7 @@ def find_divergence(
     accuracy: float = math.nan,
     *,
     rounds: int = 0,
-    has_raised_rate: bool = False,
+    can_lower_rate: bool = False,
 ) -> Divergence | None:
     """Return the evidence that training diverged, or None when it did not.
 
@@ -68,7 +68,7 @@ def find_divergence(
         accuracy: median accuracy that clients report in the last round, from 0 to 1. NaN when fewer than half
             of them report an accuracy.
         rounds: number of rounds of the federation. 0 when it is unknown or unlimited.
-        has_raised_rate: whether the federation can start again with a lower rate. Training without any effect
+        can_lower_rate: whether the federation can start again with a lower rate. Training without any effect
             then counts as diverged.
     """
     loss_values = _as_floats(losses)
@@ -81,7 +81,7 @@ def find_divergence(
     first = loss_values[0]
     limit = max(_compute_loss_limit(guess_loss, num_classes), fall * first if math.isfinite(first) else 0.0)
     is_high = all(loss > limit for loss in loss_values[-in_a_row:])
-    has_no_effect = has_raised_rate and _has_no_effect(loss_values, guess_loss, num_classes, accuracy)
+    has_no_effect = can_lower_rate and _has_no_effect(loss_values, guess_loss, num_classes, accuracy)
     if not is_high and not has_no_effect:
         return None
     return Divergence(round=len(loss_values), loss=loss_values[-1], first_loss=first, guess_loss=guess_loss)

@@ -17,7 +17,6 @@ from edgefl.algorithms import PHASE_DONE, PHASE_PERSONALIZE, Algorithm
 from edgefl.algorithms.clustering.cluster_models import explain_clusters, is_newly_clustered
 from edgefl.algorithms.cohort import count_required_updates
 from edgefl.algorithms.mixtures.gate_utilization import count_local_experts
-from edgefl.algorithms.registry import has_raised_rate
 from edgefl.config import FederationConfig
 from edgefl.errors import EdgeflError, RoundError
 from edgefl.plan.measured_values import encode_measured_values
@@ -137,6 +136,7 @@ class RoundServer:
         admits_arrivals: whether clients that come online while a round is open take part in it.
         gathers_online: whether the first round waits for all clients that are online already. Without it, the
             first `min_clients` of their statuses open the round.
+        can_lower_rate: see `find_divergence`.
 
     Attributes:
         is_done: whether the federation is complete.
@@ -160,6 +160,7 @@ class RoundServer:
         personalizes: bool = True,
         admits_arrivals: bool = False,
         gathers_online: bool = False,
+        can_lower_rate: bool = False,
     ) -> None:
         self._config = config
         self._spec = spec
@@ -177,6 +178,7 @@ class RoundServer:
         self._personalizes = personalizes
         self._admits_arrivals = admits_arrivals
         self._gathers_online = gathers_online
+        self._can_lower_rate = can_lower_rate
         self._following = resume.following if resume else None
         self._actions: list[Action] = []
         self._personalization_s = config.deadline_s
@@ -398,7 +400,7 @@ class RoundServer:
                 classes,
                 accuracy,
                 rounds=self._config.rounds,
-                has_raised_rate=has_raised_rate(self._config, self._spec),
+                can_lower_rate=self._can_lower_rate,
             )
             if divergence:
                 raise FederationDivergedError(divergence)

@@ -12,7 +12,6 @@ from typing import Any
 
 from edgefl.algorithms import PHASE_DONE, PHASE_PERSONALIZE, make_algorithm
 from edgefl.algorithms.base import Algorithm
-from edgefl.algorithms.registry import has_raised_rate
 from edgefl.client.runner import WorkItem
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
@@ -137,6 +136,7 @@ def simulate(
     evaluate_every: int = 0,
     losses: Sequence[float | None] = (),
     without_rounds: Collection[str] = (),
+    can_lower_rate: bool = False,
 ) -> Simulation:
     """Run the rounds of a federation, and personalize all clients.
 
@@ -167,6 +167,7 @@ def simulate(
             again. They are also evaluated after the last round. 0 never evaluates.
         losses: mean training loss of each round before `start`. None or NaN for a round without a loss.
         without_rounds: ids of clients that take part in no round and are only personalized.
+        can_lower_rate: see `edgefl.server.divergence.find_divergence`.
 
     Returns:
         The last server state and the client results.
@@ -231,7 +232,7 @@ def simulate(
                 classes,
                 accuracy,
                 rounds=config.rounds,
-                has_raised_rate=has_raised_rate(config, plan.spec),
+                can_lower_rate=can_lower_rate,
             )
             if divergence:
                 raise FederationDivergedError(divergence)

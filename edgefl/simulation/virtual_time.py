@@ -230,6 +230,7 @@ def simulate_fleet(
     *,
     log: Callable[[float, str], None] = lambda hours, line: None,
     progress: RoundCallback = lambda state, record: None,
+    can_lower_rate: bool = False,
 ) -> tuple[ServerState, FleetFigures]:
     """Simulate a federation in virtual time.
 
@@ -241,6 +242,7 @@ def simulate_fleet(
         trainer: trains the clients.
         log: receives the virtual time in hours and a line of the round server's log.
         progress: receives the state after each round and the record of the round. Its seconds are virtual.
+        can_lower_rate: see `edgefl.server.divergence.find_divergence`.
 
     Returns:
         The last server state, and the events of the fleet.
@@ -269,6 +271,7 @@ def simulate_fleet(
         trainer=trainer,
         log=log,
         progress=progress,
+        can_lower_rate=can_lower_rate,
     ).run()
 
 
@@ -283,6 +286,7 @@ class _VirtualFleet:
         trainer: Trainer,
         log: Callable[[float, str], None],
         progress: RoundCallback,
+        can_lower_rate: bool,
     ) -> None:
         self._plan = plan
         self._config = config
@@ -336,6 +340,7 @@ class _VirtualFleet:
             started=1,
             draw_cohort=lambda state, available: choose_task_clients(config, state, available),
             new_nonce=lambda: f"{next(self._order):016x}",
+            can_lower_rate=can_lower_rate,
         )
 
     @property

@@ -62,15 +62,16 @@ def read_total_memory_mb(root: Path = ROOT) -> float:
 def read_memory_limit_mb(root: Path = ROOT) -> float:
     """Return the memory limit of this process's control groups, in MB of 10^6 bytes.
 
-    A service manager or a container sets it. The value is infinite without a limit.
+    A service manager or a container sets it. Without a limit the value is infinite, or above any memory.
 
     Args:
         root: directory that contains /proc and /sys.
     """
     limits = [math.inf]
     for row in read_text(root / "proc/self/cgroup").splitlines():
-        _, controllers, group = row.split(":", 2)
-        if controllers not in ("", "memory"):
+        _, _, entry = row.partition(":")
+        controllers, colon, group = entry.partition(":")
+        if not colon or controllers not in ("", "memory"):
             continue
         # Version 2 of control groups has one hierarchy without a name, version 1 one for each controller
         name = "memory.limit_in_bytes" if controllers else "memory.max"

@@ -372,6 +372,7 @@ class Aggregator:
             introduce=self._enrolments.find_introduction if self._enrolments else None,
             resume=storage.resume(config, spec, algorithm, initial) if resumed else None,
             gathers_online=gathers_online,
+            can_lower_rate=self._can_lower_rate(),
         )
         return server, aggregate
 

@@ -61,7 +61,7 @@ class Run:
     lines: list
 
 
-def play(config, algorithm="fedavg", options=None, ids=IDS, weight_scale=0.1):
+def play(config, algorithm="fedavg", options=None, ids=IDS, weight_scale=0.1, can_lower_rate=False):
     plan = make_plan(algorithm, **(options or {}))
     shards = {client_id: make_shard(i, 20 + 5 * i) for i, client_id in enumerate(ids)}
     learner = SoftmaxLearner(plan.spec)
@@ -81,6 +81,7 @@ def play(config, algorithm="fedavg", options=None, ids=IDS, weight_scale=0.1):
         trainer,
         log=lambda hours, line: lines.append((hours, line)),
         progress=lambda state, record: records.append(record),
+        can_lower_rate=can_lower_rate,
     )
     return Run(state, figures, records, trainer, lines), (plan, initial, shards, learner)
 
@@ -113,10 +114,10 @@ def test_the_round_server_warns_once_of_training_without_effect():
     assert [line for _, line in run.lines].count(warning) == 1
 
 
-def test_the_round_server_takes_back_a_raised_rate_without_effect():
+def test_the_round_server_stops_training_without_effect_only_if_the_rate_can_be_lowered():
     settings = {"options": {"learning_rate": 0.5}, "weight_scale": 0.0}
     with pytest.raises(FederationDivergedError, match=r"diverged in round 6: the median loss is 1\.1"):
-        play(make_config(rounds=8, range_test=True), **settings)
+        play(make_config(rounds=8), **settings, can_lower_rate=True)
     assert len(play(make_config(rounds=8), **settings)[0].records) == 8
 
 
