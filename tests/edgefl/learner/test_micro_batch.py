@@ -149,6 +149,13 @@ def test_loss_that_depends_on_other_samples_is_refused() -> None:
         check_parts(whole, split_batch(whole, 5), 3)
 
 
+def test_check_of_parts_takes_positive_samples_if_the_loss_is_undefined_for_others() -> None:
+    inputs = keras.Input((4,))
+    y = keras.layers.Dense(3)(keras.ops.log(inputs))
+    whole = classify(Network(keras.Model(inputs, y)), BATCH, OPTIMIZERS["sgd"])
+    check_parts(whole, split_batch(whole, 5), 3)
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_check_of_parts_accepts_rounding(optimizer: str) -> None:
     whole = classify(Network(make_model()), BATCH, OPTIMIZERS[optimizer])
