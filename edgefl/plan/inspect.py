@@ -66,12 +66,10 @@ def render_plan(report: dict[str, Any]) -> str:
         f"plan {report['id'][:12]}: {report['model']} ({report['num_weights']:,} weights, {shape} -> "
         f"{report['num_classes']}) for {report['algorithm']}",
         ", ".join(f"{part} {report[f'{part}_bytes']:,} bytes" for part in ("program", "template", "weights")),
-        *(
-            [f"a device needs about {report['process_mb']} MB of memory to train"]
-            * bool(report["process_mb"])
-        ),
         "weights " + ", ".join(f"{name}{tuple(shape)}" for name, shape in report["weights"].items()),
     ]
+    if report["process_mb"]:  # plans of an older edgefl do not state it
+        lines.append(f"a device needs about {report['process_mb']} MB of memory to train")
     for title, key in (
         ("model options", "model_options"),
         ("augmentation", "augmentation"),
