@@ -20,6 +20,7 @@ from devices.boards import PROCESS_SHARE, detect_machine
 from edgefl.algorithms import REGISTRY
 from edgefl.algorithms.registry import EARLY_ALGORITHMS
 from edgefl.errors import PlanError, StateError
+from edgefl.plan.memory import PROCESS_MB
 from edgefl.plan.normalization import check_normalization
 from edgefl.plan.runtime import RUNTIME_VERSION
 from edgefl.plan.spec import PREDICT_MIXTURE, PREDICT_SINGLE, PlanSpec
@@ -113,12 +114,16 @@ def _check_sizes(spec: PlanSpec) -> None:
 def _check_parts(spec: PlanSpec) -> None:
     """Check that the parts of a batch have the same size in all data and noise of a signature."""
     for signature in spec.signatures:
+        if not signature.gradients:
+            continue
         tensors = (*signature.data, *signature.noise)
-        sizes = {tensor.shape[:1] for tensor in tensors} if signature.gradients else set()
-        if len(sizes) > 1 or any(not size or not 0 < size[0] <= signature.batch_size for size in sizes):
+        sizes = [tensor.shape[0] if tensor.shape else 0 for tensor in tensors]
+        most = signature.batch_size
+        are_counts = all(type(size) is int for size in (*sizes, most))
+        if not (are_counts and len(set(sizes)) == 1 and 0 < sizes[0] <= most):
             raise PlanError(
-                f"the plan's signature {signature.name} takes parts of {sorted(sizes)} samples, expected one "
-                f"number from 1 to {signature.batch_size}; build the plan again"
+                f"the plan's signature {signature.name} takes parts of {sizes} samples, expected one number "
+                f"from 1 to {most}; build the plan again"
             )
 
 
@@ -245,7 +250,9 @@ def find_usable_mb() -> float:
 
 
 def check_memory(spec: PlanSpec, usable_mb: float) -> None:
-    """Check that a device has enough memory to train a plan.
+    """Check that a device has enough memory to try and to train a plan.
+
+    The trial runs in a process beside this one, so it needs more than the training.
 
     Args:
         spec: the spec of the plan. One of an older edgefl does not say what it needs.
@@ -254,18 +261,22 @@ def check_memory(spec: PlanSpec, usable_mb: float) -> None:
     Raises:
         PlanError: the device has too little memory.
     """
-    if spec.process_mb > usable_mb:
+    needed_mb = spec.process_mb + PROCESS_MB
+    if spec.process_mb and needed_mb > usable_mb:
         raise PlanError(
-            f"the plan needs about {spec.process_mb} MB of memory to train, and this device may use "
-            f"{usable_mb:.0f} MB; set micro_batch of [training] in federation.toml, lower it or batch_size, "
-            "or leave this device out"
+            f"the plan needs about {needed_mb:.0f} MB of memory, and this device may use {usable_mb:.0f} MB; "
+            "set micro_batch of [training] in federation.toml, lower it or batch_size, or leave this device "
+            "out"
         )
 
 
 def choose_trial_limit_mb() -> int:
-    """Return the memory limit of a trial in MB of 2^20 bytes: that of this process, or `MIN_TRIAL_MB`."""
-    usable = find_usable_mb()
-    return max(MIN_TRIAL_MB, int(usable / 1.048576)) if math.isfinite(usable) else MIN_TRIAL_MB
+    """Return how much memory a trial may allocate, in MB of 2^20 bytes, at least `MIN_TRIAL_MB`.
+
+    It is what this process may use, without what this process and an idle trial take.
+    """
+    left_mb = find_usable_mb() - 2 * PROCESS_MB
+    return max(MIN_TRIAL_MB, int(left_mb / 1.048576)) if math.isfinite(left_mb) else MIN_TRIAL_MB
 
 
 def try_in_child(

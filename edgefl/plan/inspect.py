@@ -79,7 +79,9 @@ def render_plan(report: dict[str, Any]) -> str:
             lines.append(f"{title}: " + ", ".join(f"{name} {value}" for name, value in report[key].items()))
     for name, signature in report["signatures"].items():
         data = ", ".join(f"{key}{tuple(value)}" for key, value in signature["data"].items())
-        lines.append(f"{name}: {signature['kind']}, {data} -> {signature['gives']}")
+        size, part_size = signature["batch_size"], signature["call_size"]
+        parts = f", batches of {size} in parts of {part_size}" if part_size < size else ""
+        lines.append(f"{name}: {signature['kind']}, {data} -> {signature['gives']}{parts}")
         for part in ("trained", "frozen", "noise"):
             if signature[part]:
                 lines.append(f"  {part}: " + ", ".join(signature[part]))

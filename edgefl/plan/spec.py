@@ -268,6 +268,13 @@ def _parse_table(raw: Mapping[str, Any], key: str) -> dict[str, Any]:
     return table
 
 
+def _parse_count(raw: Mapping[str, Any], key: str) -> int:
+    count = raw.get(key, 0)
+    if type(count) is not int or count < 0:
+        raise TypeError(f"{key} is {count!r}")
+    return count
+
+
 def divide_batch(batch_size: int, micro_batch: int) -> int:
     """Return the number of samples of each part of a batch. The parts have equal sizes.
 
@@ -363,7 +370,7 @@ def parse_spec(text: str) -> PlanSpec:
             task=_parse_table(raw, "task"),
             augmentation=_parse_table(raw, "augmentation"),
             samples=_parse_table(raw, "samples"),
-            process_mb=int(raw.get("process_mb", 0)),
+            process_mb=_parse_count(raw, "process_mb"),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise PlanError(f"this is not a plan: {error!r}; build it again with `edgefl plan build`") from error

@@ -95,6 +95,8 @@ class RunDirectory:
             raise StateError(
                 f"{self.files.note} has no configuration; pass another --out, or remove {self.files.root}"
             )
+        # An older edgefl did not store settings that it lacks. It behaved as with their defaults
+        before = json.loads(json.dumps(asdict(FederationConfig()))) | before
         other = [key for key in config_values if config_values[key] != before.get(key) and key != "rounds"]
         if other:
             name = other[0]

@@ -84,7 +84,13 @@ def find_divergence(
     has_no_effect = can_lower_rate and _has_no_effect(loss_values, guess_loss, num_classes, accuracy)
     if not is_high and not has_no_effect:
         return None
-    return Divergence(round=len(loss_values), loss=loss_values[-1], first_loss=first, guess_loss=guess_loss)
+    return Divergence(
+        round=len(loss_values),
+        loss=loss_values[-1],
+        first_loss=first,
+        guess_loss=guess_loss,
+        flat_rounds=0 if is_high else ROUNDS_WITHOUT_EFFECT,
+    )
 
 
 def explain_no_progress(

@@ -17,6 +17,8 @@ REPORTED_PACKAGES = (
     "numpy",
     "scikit-learn",
 )
+NO_MEMORY_LIMIT = 2**60
+"""Version 1 of control groups writes a number above this one if there is no limit."""
 Pid = int | Literal["self"]
 ROOT = Path("/")
 RSS_ROWS = re.compile(rb"\nVmHWM:\s*(\d+) kB\nVmRSS:\s*(\d+) kB\n")
@@ -62,12 +64,12 @@ def read_total_memory_mb(root: Path = ROOT) -> float:
 def read_memory_limit_mb(root: Path = ROOT) -> float:
     """Return the memory limit of this process's control groups, in MB of 10^6 bytes.
 
-    A service manager or a container sets it. Without a limit the value is infinite, or above any memory.
+    A service manager or a container sets it. Without a limit the value is NaN.
 
     Args:
         root: directory that contains /proc and /sys.
     """
-    limits = [math.inf]
+    limits = []
     for row in read_text(root / "proc/self/cgroup").splitlines():
         _, _, entry = row.partition(":")
         controllers, colon, group = entry.partition(":")
@@ -78,8 +80,9 @@ def read_memory_limit_mb(root: Path = ROOT) -> float:
         folder = root / "sys/fs/cgroup" / controllers / group.lstrip("/")
         for directory in (folder, *folder.parents[: len(Path(group).parts) - 1]):
             limit = read_text(directory / name).strip()
-            limits += [int(limit) / 1e6] if limit.isdigit() else []
-    return min(limits)
+            if limit.isdigit() and int(limit) < NO_MEMORY_LIMIT:
+                limits.append(int(limit) / 1e6)
+    return min(limits, default=math.nan)
 
 
 def describe_machine() -> str:

@@ -24,6 +24,8 @@ class Divergence:
         guess_loss: loss of a model that guesses, ln C.
         clients: number of clients whose loss was not finite.
         cohort: number of clients in the round. 0 when the median loss was the reason.
+        flat_rounds: number of rounds in a row, up to this one, that were no better than round 1. 0 when the
+            loss was too high or not finite.
     """
 
     round: int
@@ -32,6 +34,7 @@ class Divergence:
     guess_loss: float = math.nan
     clients: int = 0
     cohort: int = 0
+    flat_rounds: int = 0
 
 
 class FederationDivergedError(DivergedError):
@@ -60,6 +63,12 @@ def explain_divergence(divergence: Divergence) -> str:
     guess = f", and a model that guesses has {divergence.guess_loss:.3g}"
     if divergence.guess_loss == divergence.first_loss:
         guess = ""  # no classification
+    if divergence.flat_rounds:
+        return (
+            f"training has had no effect until round {divergence.round}: the median losses of the last "
+            f"{divergence.flat_rounds} rounds are not below the loss of round 1, "
+            f"{divergence.first_loss:.4g}; {remedy}"
+        )
     return (
         f"training diverged in round {divergence.round}: the median loss is {divergence.loss:.4g}, it was "
         f"{divergence.first_loss:.4g} in round 1{guess}; {remedy}"
@@ -108,4 +117,5 @@ def decode_divergence(settings: Mapping[str, float]) -> Divergence | None:
         guess_loss=read_number("guess_loss"),
         clients=read_count("clients"),
         cohort=read_count("cohort"),
+        flat_rounds=read_count("flat_rounds"),
     )

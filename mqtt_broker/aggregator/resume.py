@@ -81,7 +81,8 @@ def resume_or_start(
     settings = select_fixed_settings(config, plan)
     existing = journal.read_start()
     if existing and not fresh:
-        before = journal.parse_settings(existing)
+        # An older edgefl did not store settings that it lacks. It behaved as with their defaults
+        before = select_fixed_settings(FederationConfig(), "") | journal.parse_settings(existing)
         if differs := sorted(key for key in settings if settings[key] != before.get(key)):
             key = differs[0]
             raise ConfigError(

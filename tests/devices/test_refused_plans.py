@@ -70,6 +70,21 @@ def offer_plan(fake_aggregator, federation, plan):
     return aggregator
 
 
+def test_device_refuses_a_plan_for_which_it_has_too_little_memory(
+    federate, mosquitto_url, toys, fake_aggregator, program
+):
+    federation = federate(mosquitto_url, algorithm="fedavg")
+    spec = federation.plan.spec
+    huge = Plan(replace(spec, process_mb=10**9), program(spec), b"")
+    aggregator = offer_plan(fake_aggregator, federation, huge)
+    device = federation.device("pi-1", toys.shard(1), "--learner", "litert")
+    wait_until_online(aggregator, device)
+    aggregator.send_task(1)
+    reason = wait_until_paused(aggregator, device, "MB of memory")
+    assert "set micro_batch of [training]" in reason and "about 1000000062 MB" in reason
+    stop_device(device)
+
+
 def test_plan_cannot_make_a_device_import_a_module(
     federate, mosquitto_url, toys, fake_aggregator, tmp_path, monkeypatch
 ):

@@ -72,9 +72,15 @@ def test_high_loss_ends_the_federation_with_the_reason(federate, mosquitto_url, 
     assert [device.end() for device in devices] == [0, 0]
 
 
-def test_rate_of_a_range_test_is_taken_back_if_the_federation_diverges(federate, mosquitto_url, toys):
+@pytest.mark.parametrize(
+    ("rate", "rounds", "reason"),
+    [(1.0, 6, "training diverged in round 4"), (0.01, 8, "training has had no effect until round 6")],
+)
+def test_rate_of_a_range_test_is_taken_back_if_the_federation_fails(
+    rate, rounds, reason, federate, mosquitto_url, toys
+):
     """The stored outcome of the test is replaced, because no device votes for such a rate by itself."""
-    settings = {"options": {"learning_rate": 1.0, "epochs": 2}, "range_test": True, "rounds": 6}
+    settings = {"options": {"learning_rate": rate, "epochs": 2}, "range_test": True, "rounds": rounds}
     federation = federate(mosquitto_url, algorithm="fedavg", **settings)
     aggregator = federation.aggregator()
     devices = [federation.device(f"pi-{i}", make_unlearnable_shard(toys, i)) for i in range(2)]
@@ -87,12 +93,13 @@ def test_rate_of_a_range_test_is_taken_back_if_the_federation_diverges(federate,
     again = federation.aggregator()
     assert again.end() == 0, again.err
     assert [device.end() for device in devices] == [0, 0], [device.err for device in devices]
-    assert "range test over the devices: learning_rate = 10, the default is 1" in again.err
-    assert "training diverged in round 4" in again.err
-    assert "the range test chose learning_rate = 10, and the federation starts again with 1" in again.err
+    assert f"range test over the devices: learning_rate = {10 * rate:g}, the default is {rate:g}" in again.err
+    assert reason in again.err
+    taken_back = f"chose learning_rate = {10 * rate:g}, and the federation starts again with {rate:g}"
+    assert taken_back in again.err
     result = federation.result()
-    assert result["learning_rate"] == 1.0
-    assert len(result["losses"]) == 6 and max(result["losses"]) < 20
+    assert result["learning_rate"] == rate
+    assert len(result["losses"]) == rounds and max(result["losses"]) < 20
 
 
 def find_divergence_round(federation, toys, shards):

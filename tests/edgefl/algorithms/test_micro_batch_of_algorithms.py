@@ -32,11 +32,18 @@ def test_micro_batch_gives_the_models_of_whole_batches(name, tiny_config, digits
     )
     x, y = digits
     shards = {
-        f"pi-{i}": Shard(x[i::10][:30], y[i::10][:30], x[i + 5 :: 10], y[i + 5 :: 10], 10) for i in range(3)
+        f"pi-{i}": Shard(
+            x_train=x[i::10][:30],
+            y_train=y[i::10][:30],
+            x_test=x[i + 5 :: 10],
+            y_test=y[i + 5 :: 10],
+            num_classes=10,
+        )
+        for i in range(3)
     }
     runs = []
     for micro_batch in (0, 3):
-        configured = replace(config, training=TrainingConfig(micro_batch))
+        configured = replace(config, training=TrainingConfig(micro_batch=micro_batch))
         plan, initial = build_plan(configured)
         assert (plan.spec.format == MICRO_BATCH_PLAN_FORMAT) == bool(micro_batch)
         results = {}
@@ -52,6 +59,13 @@ def test_micro_batch_gives_the_models_of_whole_batches(name, tiny_config, digits
     for model, weights in expected.models.items():
         for weight, array in weights.items():
             np.testing.assert_allclose(received.models[model][weight], array, rtol=1e-3, atol=1e-4)
+    assert any(
+        not np.array_equal(array, initial[weight])
+        for result in expected_results.values()
+        for peer in result.mixture.peers.values()
+        for weight, array in peer.weights.items()
+        if weight in initial
+    )
     for client_id, result in expected_results.items():
         for weight, array in result.mixture.weights.items():
             np.testing.assert_allclose(

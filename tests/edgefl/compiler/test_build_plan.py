@@ -1,6 +1,7 @@
 """`edgefl plan build` and `inspect`: the same configuration gives the same plan, and errors are readable."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,6 +19,7 @@ from edgefl.config import AugmentationConfig, FederationConfig, ModelConfig
 from edgefl.errors import PlanError
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan import spec as plan_spec
+from edgefl.plan.inspect import inspect_plan, render_plan
 from edgefl.plan.spec import decode_plan, encode_plan, load_plan, parse_spec, save_plan, serialize_spec
 
 MODEL_OPTIONS = ["--model", "softmax", "--input-shape", "6,6,1", "--num-classes", "3"]
@@ -41,6 +43,7 @@ def test_written_plan_equals_the_built_plan(plan_directory):
     assert set(written) == {spec.name for spec in plan.spec.weights}
     assert all((written[name] == weights[name]).all() for name in written)
     assert plan.template and plan.spec.bindings
+    assert 60 < plan.spec.process_mb < 70  # a softmax takes little more than Python and the runtime
     assert "train_gate" in {s.name for s in plan.spec.signatures}
     assert plan.spec.options["gate_epochs"] > 0
 
@@ -78,6 +81,22 @@ def test_build_errors_are_readable(args, message, tmp_path, capsys):
     assert run_command(["plan", "build", "-o", str(tmp_path / "p"), *args]) == 1
     error = capsys.readouterr().err
     assert message in error and "Traceback" not in error
+
+
+def test_inspection_names_memory_and_the_parts_of_a_batch(tmp_path, capsys):
+    (tmp_path / "federation.toml").write_text(
+        '[model]\nname = "softmax"\ninput_shape = [6, 6, 1]\nnum_classes = 3\n'
+        "[algorithm]\nbatch_size = 10\n[training]\nmicro_batch = 4\n"
+    )
+    build = ["plan", "build", "-o", str(tmp_path / "plan"), "--config", str(tmp_path / "federation.toml")]
+    assert run_command(build) == 0
+    assert run_command(["plan", "inspect", str(tmp_path / "plan")]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"^a device needs about 6\d MB of memory to train$", text, re.MULTILINE)
+    assert re.search(r"^train: train, x\(4, 6, 6, 1\) .*, batches of 10 in parts of 4$", text, re.MULTILINE)
+    plan = load_plan(tmp_path / "plan")
+    text = render_plan(inspect_plan(replace(plan, spec=replace(plan.spec, process_mb=0))))
+    assert "of memory" not in text
 
 
 def test_inspect_without_a_plan_names_the_build_command(tmp_path, capsys):

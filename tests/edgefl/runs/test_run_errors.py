@@ -51,6 +51,14 @@ def test_resume_with_another_configuration_is_refused(run_failing, prepare):
     )
 
 
+def test_run_of_an_older_edgefl_without_a_setting_is_continued(prepare, capfd):
+    config, out = prepare()
+    note = json.loads((Path(out) / "run.json").read_text())
+    del note["config"]["training"]
+    (Path(out) / "run.json").write_text(json.dumps(note))
+    assert edgefl(["simulate", config, "--out", out, "--resume"]) == 0, capfd.readouterr().err
+
+
 def test_data_set_of_another_shape_is_refused_before_the_model_is_compiled(run_failing, prepare, tmp_path):
     """`edgefl init` writes no data set for devices with CSV files, so the default one does not fit."""
     config, _ = prepare()

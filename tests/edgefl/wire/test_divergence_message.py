@@ -43,6 +43,11 @@ def make_state(phase: str, **settings: float) -> State:
             Divergence(round=1, clients=2, cohort=3),
             "training diverged in round 1: 2 of 3 clients have a loss that is no finite number; lower",
         ),
+        (
+            Divergence(round=6, loss=1.48, first_loss=1.47, guess_loss=math.log(10), flat_rounds=5),
+            "training has had no effect until round 6: the median losses of the last 5 rounds are not below "
+            "the loss of round 1, 1.47; lower learning_rate of [algorithm]",
+        ),
     ],
 )
 def test_divergence_round_trips_through_numbers_of_the_last_state(divergence, sentence):
@@ -56,9 +61,9 @@ def test_divergence_round_trips_through_numbers_of_the_last_state(divergence, se
     assert read_divergence(make_state("federate", **settings)) is None
 
 
-@given(values=st.lists(st.floats(), min_size=6, max_size=6))
+@given(values=st.lists(st.floats(), min_size=7, max_size=7))
 def test_any_received_divergence_numbers_can_be_explained(values):
-    names = ("round", "loss", "first_loss", "guess_loss", "clients", "cohort")
+    names = ("round", "loss", "first_loss", "guess_loss", "clients", "cohort", "flat_rounds")
     settings = {f"diverged_{name}": value for name, value in zip(names, values, strict=True)}
     result = read_divergence(make_state(STOPPED_PHASE, **settings))
     assert result is not None

@@ -70,12 +70,12 @@ def test_other_division_of_batches_is_named():
     train = whole.find_signature("train")
     fives = replace(train, batch_size=10, data=(TensorSpec("x", (5, 2)),), gradients=train.trained)
     spec = replace(whole, signatures=(fives,))
-    assert list_differing_options(spec, FederationConfig(training=TrainingConfig(8))) == []
-    (line,) = list_differing_options(spec, FederationConfig(training=TrainingConfig(4)))
+    assert list_differing_options(spec, FederationConfig(training=TrainingConfig(micro_batch=8))) == []
+    (line,) = list_differing_options(spec, FederationConfig(training=TrainingConfig(micro_batch=4)))
     assert line.startswith("the plan has [training] micro_batch = 5, the configuration 4; ")
     (line,) = list_differing_options(spec, FederationConfig())
     assert line.startswith("the plan has [training] micro_batch = 5, the configuration 0; ")
-    (line,) = list_differing_options(whole, FederationConfig(training=TrainingConfig(1)))
+    (line,) = list_differing_options(whole, FederationConfig(training=TrainingConfig(micro_batch=1)))
     assert line.startswith("the plan has [training] micro_batch = 0, the configuration 1; ")
 
 

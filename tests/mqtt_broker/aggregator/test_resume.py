@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from edgefl.config import FederationConfig
-from edgefl.errors import StateError
+from edgefl.config import FederationConfig, TrainingConfig
+from edgefl.errors import ConfigError, StateError
 from edgefl.rng import derive_rng
 from edgefl.server.events import DroppedClient, OpenedRound, StoreUpdate
 from edgefl.simulation.simulate import simulate
@@ -17,7 +17,7 @@ from edgefl.storage.checkpoint import decode_server_state, decode_stored_mixture
 from edgefl.wire.messages import Begin
 from edgefl.wire.tensors import encode_models
 from mqtt_broker.aggregator.journal import FederationStart, Journal
-from mqtt_broker.aggregator.resume import resume_or_start
+from mqtt_broker.aggregator.resume import resume_or_start, select_fixed_settings
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 BEGIN = Begin("pi-1", "s", 1, "p", "ab" * 32, 10, 1, 65536, 5, {"loss": 0.5}, "n1", 0.0)
@@ -273,3 +273,20 @@ def test_results_without_a_journal_are_not_removed(name, damage, tmp_path):
         assert path.read_bytes() == b"of a federation"
         _, is_resumed = resume_or_start(journal, config, "p", tmp_path, fresh=True)
         assert not (is_resumed or path.exists())
+
+
+def test_setting_that_an_older_edgefl_did_not_store_counts_as_its_default(tmp_path, monkeypatch):
+    def select_older(config, plan):
+        settings = select_fixed_settings(config, plan)
+        del settings["training"]
+        return settings
+
+    config = FederationConfig()
+    with Journal(tmp_path) as journal:
+        with monkeypatch.context() as context:
+            context.setattr("mqtt_broker.aggregator.resume.select_fixed_settings", select_older)
+            resume_or_start(journal, config, "p", tmp_path, fresh=True)
+        assert resume_or_start(journal, config, "p", tmp_path, fresh=False)[1]
+        other = replace(config, training=TrainingConfig(micro_batch=4))
+        with pytest.raises(ConfigError, match=r"with training .* 0}.*, this one has .* 4}"):
+            resume_or_start(journal, other, "p", tmp_path, fresh=False)
