@@ -14,7 +14,15 @@ from edgefl.learner.base import evaluate, predict_label_log_p
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.fill import fill_template
 from edgefl.plan.runtime import load_interpreter
-from edgefl.plan.spec import TASK_PLAN_FORMAT, decode_plan, encode_plan, parse_spec, read_task, serialize_spec
+from edgefl.plan.spec import (
+    PLAN_FORMATS,
+    TASK_PLAN_FORMAT,
+    decode_plan,
+    encode_plan,
+    parse_spec,
+    read_task,
+    serialize_spec,
+)
 from edgefl.rng import derive_rng
 from edgefl.simulation.simulate import simulate
 from edgefl.tasks.config import TaskConfig
@@ -78,8 +86,9 @@ def test_plan_has_its_own_format_and_survives_the_wire() -> None:
     assert read_task(again.spec) == replace(TASK, loss="huber")
     label = again.spec.find_signature("train").label
     assert label is not None and label.shape[1:] == (2,)
-    text = serialize_spec(replace(plan.spec, format=6))
-    with pytest.raises(PlanError, match="plan format 6, expected at most 5; update edgefl"):
+    newest = max(PLAN_FORMATS)
+    text = serialize_spec(replace(plan.spec, format=newest + 1))
+    with pytest.raises(PlanError, match=f"format {newest + 1}, expected at most {newest}; update edgefl"):
         parse_spec(text)
     with pytest.raises(PlanError, match="this is not a plan: TypeError"):
         parse_spec(json.dumps(json.loads(serialize_spec(plan.spec)) | {"task": ["anomaly"]}))
