@@ -81,6 +81,8 @@ BENCH_MODELS = {
     ),
 }
 """The models of `edgefl bench device` by the name of the benchmark: -b is the batch, -m the micro-batch."""
+RATIO_KEYS = {"keras": "ratio", "torch": "torch_ratio"}
+"""The key of the ratio to a peer in a row, by the kind of the peer's process."""
 PLAN_STEPS = 20
 """Number of timed steps of a given plan."""
 
@@ -125,7 +127,7 @@ def run_bench_step(arguments: list[str]) -> Any:
         capture_output=True,
         text=True,
         check=False,
-        env=_ENV,
+        env=_ENV | ({"KERAS_BACKEND": "torch"} if arguments[0] == "torch" else {}),
     )
     if done.returncode:
         raise PlanError(
@@ -193,7 +195,7 @@ def _take_medians(rows: list[dict[str, dict[str, float]]]) -> dict[str, float]:
 def run_device_bench(
     models: tuple[str, ...], repeats: int, progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Measure training steps of LiteRT and Keras in turn.
+    """Measure training steps of LiteRT and Keras in turn, and of PyTorch if it is installed.
 
     Args:
         models: keys of `BENCH_MODELS`.
@@ -202,8 +204,8 @@ def run_device_bench(
 
     Returns:
         The result as a JSON tree, with one row per model. A row has the medians of milliseconds per training
-        step and per inference of one sample, the peak memory of these processes in MB, and the median ratio
-        of LiteRT to Keras.
+        step and per inference of one sample, and the peak memory of these processes in MB. It also has the
+        median ratios of LiteRT to Keras and to PyTorch.
 
     Raises:
         ConfigError: TensorFlow is not installed.
@@ -225,6 +227,8 @@ def run_device_bench(
             if model.micro_batch:
                 whole = compile_bench_plan(replace(model, micro_batch=0), Path(directory) / f"{name}-whole")
             plans = {"litert": plan, "keras": whole, "predict": plan}
+            if find_spec("torch") is not None:
+                plans["torch"] = whole
             pairs = []
             for repeat in range(repeats):
                 pair = {
@@ -241,7 +245,11 @@ def run_device_bench(
                     "batch_size": model.batch_size,
                     "plan_bytes": len(encode_plan(load_plan(plan))),
                     **_take_medians(pairs),
-                    "ratio": median(p["litert"]["ms"] / p["keras"]["ms"] for p in pairs),
+                    **{
+                        key: median(pair["litert"]["ms"] / pair[peer]["ms"] for pair in pairs)
+                        for peer, key in RATIO_KEYS.items()
+                        if peer in plans
+                    },
                 }
             )
     return _describe_bench(rows)
@@ -262,23 +270,21 @@ def render_plan_bench(result: dict[str, Any]) -> str:
 
 
 def _describe_host(result: dict[str, Any]) -> str:
-    shown = ("ai-edge-litert", "tflite-runtime", "tensorflow", "keras", "numpy")
+    shown = ("ai-edge-litert", "tflite-runtime", "tensorflow", "torch", "keras", "numpy")
     versions = ", ".join(f"{name} {result['versions'][name]}" for name in shown if name in result["versions"])
     return f"{result['machine']}; {versions}"
 
 
 def render_device_bench(result: dict[str, Any]) -> str:
     """Return the result of `run_device_bench` as text for a terminal."""
-    rows = [
-        f"{row['model']:16} {row['batch_size']:5d} {row['litert_ms']:10.2f} {row['keras_ms']:9.2f} "
-        f"{row['ratio']:6.2f} {row['litert_mb']:10.0f} {row['keras_mb']:9.0f}"
-        for row in result["rows"]
-    ]
-    return "\n".join(
-        (
-            _describe_host(result),
-            f"{'model':16} {'batch':>5} {'LiteRT ms':>10} {'Keras ms':>9} {'ratio':>6} {'LiteRT MB':>10} "
-            f"{'Keras MB':>9}",
-            *rows,
-        )
-    )
+    titles = {"keras": "Keras", "torch": "PyTorch"}
+    peers = [peer for peer in RATIO_KEYS if f"{peer}_ms" in result["rows"][0]]
+    header = f"{'model':16} {'batch':>5} {'LiteRT ms':>10}"
+    header += "".join(f" {titles[peer] + ' ms':>10} {'ratio':>6}" for peer in peers)
+    header += "".join(f" {title + ' MB':>10}" for title in ("LiteRT", *(titles[peer] for peer in peers)))
+    rows = []
+    for row in result["rows"]:
+        line = f"{row['model']:16} {row['batch_size']:5d} {row['litert_ms']:10.2f}"
+        line += "".join(f" {row[f'{peer}_ms']:10.2f} {row[RATIO_KEYS[peer]]:6.2f}" for peer in peers)
+        rows.append(line + "".join(f" {row[f'{kind}_mb']:10.0f}" for kind in ("litert", *peers)))
+    return "\n".join((_describe_host(result), header, *rows))

@@ -1,8 +1,8 @@
 """One process of `edgefl bench device`.
 
-`build PLAN CONFIG` compiles the plan. `litert PLAN STEPS` and `keras PLAN STEPS` measure milliseconds per
-training step and peak memory. `predict PLAN STEPS` measures milliseconds per inference of one sample and peak
-memory.
+`build PLAN CONFIG` compiles the plan. `litert PLAN STEPS`, `keras PLAN STEPS` and `torch PLAN STEPS` measure
+milliseconds per training step and peak memory. `torch` needs the variable KERAS_BACKEND=torch. `predict PLAN
+STEPS` measures milliseconds per inference of one sample and peak memory.
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.config import load_config
+from edgefl.config import ModelConfig, load_config
 from edgefl.learner.base import iterate_batches
 from edgefl.plan.spec import PREDICT_SINGLE, Plan, SignatureSpec, load_plan, save_plan
 from edgefl.system.host import read_peak_rss_mb
@@ -134,14 +134,57 @@ def make_keras_epoch(plan: Plan) -> Callable[[RandomInputs], None]:
     return run_epoch
 
 
-MAKERS = {"litert": make_litert_epoch, "keras": make_keras_epoch, "predict": make_litert_inference}
+def make_torch_epoch(plan: Plan) -> Callable[[RandomInputs], None]:
+    """Return a function that trains one epoch of the same Keras model with PyTorch, on one thread.
+
+    Keras computes the layers with PyTorch, and PyTorch the gradients and the step of SGD. The model has its
+    initial weights.
+    """
+    import keras
+    import torch
+
+    from edgefl.models import build_model
+
+    torch.set_num_threads(1)
+    spec = plan.spec
+    config = ModelConfig(
+        name=spec.model,
+        input_shape=spec.input_shape,
+        num_classes=spec.num_classes,
+        options=dict(spec.model_options),
+    )
+    model = build_model(config)
+    signature = spec.find_signature("train")
+    measure_loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer = torch.optim.SGD(
+        [variable.value for variable in model.trainable_variables], lr=signature.hyper["learning_rate"]
+    )
+
+    def run_epoch(inputs: RandomInputs) -> None:
+        for index, _ in iterate_batches(len(inputs.y), signature.batch_size, np.random.default_rng(1)):
+            optimizer.zero_grad()
+            logits = model(torch.from_numpy(inputs.data["x"][index]), training=True)
+            loss = measure_loss(torch.from_numpy(inputs.y[index]), logits)
+            loss.backward()
+            optimizer.step()
+        float(loss)
+
+    return run_epoch
+
+
+MAKERS = {
+    "litert": make_litert_epoch,
+    "keras": make_keras_epoch,
+    "torch": make_torch_epoch,
+    "predict": make_litert_inference,
+}
 
 
 def main(kind: str, plan: Path, argument: str) -> None:
     """Compile the plan or measure steps, and print the result as one JSON line.
 
     Args:
-        kind: `build`, `litert`, `keras` or `predict`.
+        kind: `build`, `litert`, `keras`, `torch` or `predict`.
         plan: the directory of the plan.
         argument: the configuration file to build from, or the number of steps of a measurement.
     """

@@ -14,6 +14,7 @@ REPORTED_PACKAGES = (
     "keras",
     "ai-edge-litert",
     "tflite-runtime",
+    "torch",
     "numpy",
     "scikit-learn",
 )

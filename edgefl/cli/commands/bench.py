@@ -72,9 +72,10 @@ def print_result(
 def device(repeats: int, models: tuple[str, ...], plan: Path | None, out: Path | None, as_json: bool) -> None:
     """Measure peak memory and milliseconds of a training step and of an inference, with one thread.
 
-    Without --plan it compares LiteRT and Keras with built-in models. With --plan it runs on a board, without
-    TensorFlow. The file of --out has the machine, versions and figures, and no data, names or addresses of
-    yours. Send it to the project if your board is not on its results page.
+    Without --plan it compares LiteRT with Keras on built-in models, and with PyTorch if it is installed.
+    With --plan it runs on a board, without TensorFlow. The file of --out has the machine, versions and
+    figures, and no data, names or addresses of yours. Send it to the project if your board is not on its
+    results page.
 
     \b
     Example:

@@ -39,6 +39,41 @@ def test_device_bench_compares_a_micro_batch_with_a_whole_batch_of_keras(monkeyp
     assert row["litert_ms"] > 0 and row["keras_ms"] > 0
 
 
+@pytest.mark.slow
+def test_torch_trains_the_same_model(tmp_path):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    model = replace(device.BENCH_MODELS["lenet5-b10"], steps=2)
+    plan = device.compile_bench_plan(model, tmp_path / "plan")
+    figures = device.run_bench_step(["torch", str(plan), "2"])
+    assert figures["ms"] > 0 and figures["mb"] > 100
+
+
+ROW = {
+    "model": "lenet5-b10",
+    "batch_size": 10,
+    "litert_ms": 1.5,
+    "keras_ms": 2.0,
+    "ratio": 0.75,
+    "litert_mb": 67.0,
+    "keras_mb": 774.0,
+}
+
+
+def render_rows(*rows):
+    """Return the table of the benchmark without the line about the machine."""
+    result = {"machine": "a machine", "versions": {}, "rows": list(rows)}
+    return device.render_device_bench(result).splitlines()[1:]
+
+
+def test_table_has_columns_for_each_installed_peer():
+    header, line = render_rows(ROW)
+    assert header == "model            batch  LiteRT ms   Keras ms  ratio  LiteRT MB   Keras MB"
+    assert line == "lenet5-b10          10       1.50       2.00   0.75         67        774"
+    header, line = render_rows({**ROW, "torch_ms": 3.0, "torch_ratio": 0.5, "torch_mb": 927.0})
+    assert header.split("Keras ms")[1] == "  ratio PyTorch ms  ratio  LiteRT MB   Keras MB PyTorch MB"
+    assert line.split("2.00")[1] == "   0.75       3.00   0.50         67        774        927"
+
+
 BLOCK_TENSORFLOW = """
 import sys
 sys.modules["tensorflow"] = sys.modules["keras"] = None
