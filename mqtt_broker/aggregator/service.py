@@ -41,6 +41,7 @@ from edgefl.plan.spec import Plan, encode_plan
 from edgefl.privacy import accountant
 from edgefl.privacy.mechanism import check_privacy, count_expected_cohort, draw_cohort
 from edgefl.rng import derive_rng
+from edgefl.runs.round_records import find_recorded_divergence, read_round_records
 from edgefl.security.enrolment import load_enrolment, make_tls_context
 from edgefl.security.trust import DeviceKeys, Trust
 from edgefl.server.events import CloseRound, Finish
@@ -135,6 +136,8 @@ class Aggregator:
         self._config = accountant.limit_to_budget(config)
         self._plan = self._configured_plan = plan
         self._keeps_rate = False
+        self._sessions: list[str] = []
+        """The sessions of this aggregator, also those of measurements, whose states the broker may retain."""
         self._topics = FederationTopics(config.name)
 
     def run(self, broker: str, *, take_over: bool = False, fresh: bool = False) -> dict[str, Any]:
@@ -184,7 +187,7 @@ class Aggregator:
         run = journal.begin_run(
             max(time.time_ns() // 10**6, self._read_last_start(broker) + 1 if take_over else 0)
         )
-        sessions = [session]
+        sessions = self._sessions = [session, *self._sessions]
         if not started.is_done:
             for measurement in self._list_measurements():
                 if journal.read_last_number() and not measurement.directory.exists():
@@ -211,6 +214,11 @@ class Aggregator:
                 self._use_measured(measurement, state)
                 sessions.append(measuring)
                 run = journal.begin_run(run)  # a later start, because devices order tasks by it
+            if resumed and self._can_lower_rate():  # the process may have ended before it lowered the rate
+                records = read_round_records(AggregatorFiles(self._out).rounds)
+                spec = self._plan.spec
+                if divergence := find_recorded_divergence(records, self._config, spec, can_lower_rate=True):
+                    raise FederationDivergedError(divergence)
             self._config = replace(self._config, chunk_bytes=self._choose_chunk_bytes(broker))
         else:
             result = load_result(self._out)

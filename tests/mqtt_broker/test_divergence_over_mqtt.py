@@ -1,6 +1,7 @@
 """A federation that diverges ends with the reason, at the aggregator and on devices, and can start again."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -100,6 +101,30 @@ def test_rate_of_a_range_test_is_taken_back_if_the_federation_fails(
     result = federation.result()
     assert result["learning_rate"] == rate
     assert len(result["losses"]) == rounds and max(result["losses"]) < 20
+
+
+def test_rate_is_taken_back_by_an_aggregator_that_was_killed_before(federate, mosquitto_url, toys):
+    """The records say that six rounds had no effect, and the state is of an earlier round. The rate of the
+    range test was raised by hand, because no device votes for such a rate by itself.
+    """
+    settings = {"options": {"learning_rate": 0.01, "epochs": 2}, "range_test": True, "rounds": 8}
+    federation = federate(mosquitto_url, algorithm="fedavg", **settings)
+    aggregator = federation.aggregator()
+    devices = [federation.device(f"pi-{i}", make_unlearnable_shard(toys, i)) for i in range(2)]
+    aggregator.wait_for("range test over the devices")
+    aggregator.popen.kill()
+    aggregator.popen.wait()
+    tested = federation.out / "range-test"
+    save_state(load_state(tested).with_record(ChosenRate(FACTORS.index(10.0))), tested)
+    records = [{"round": i + 1, "phase": "federate", "loss": 1.1, "updates": {}} for i in range(6)]
+    (federation.out / "rounds.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    again = federation.aggregator()
+    assert again.end() == 0, again.err
+    assert [device.end() for device in devices] == [0, 0], [device.err for device in devices]
+    before, _, after = again.err.partition("the federation starts again with 0.01")
+    assert "no effect until round 6" in before and "round 1" in after
+    assert not re.search(r"^round 1\b", before, re.MULTILINE)
+    assert federation.result()["learning_rate"] == 0.01
 
 
 def find_divergence_round(federation, toys, shards):
