@@ -1,4 +1,7 @@
-"""Every algorithm gives the same models with a micro-batch, apart from rounding."""
+"""Every algorithm gives the same models with a micro-batch, apart from rounding.
+
+FedBN is left out, because its models have batch norms, which a micro-batch refuses.
+"""
 
 from dataclasses import replace
 
@@ -17,7 +20,10 @@ FAST = ("fedavg", "fedmix")
 
 @pytest.mark.parametrize(
     "name",
-    [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in sorted(REGISTRY)],
+    [
+        name if name in FAST else pytest.param(name, marks=pytest.mark.slow)
+        for name in sorted({*REGISTRY} - {"fedbn"})
+    ],
 )
 def test_micro_batch_gives_the_models_of_whole_batches(name, tiny_config, digits):
     from edgefl.algorithms.plans import build_plan
