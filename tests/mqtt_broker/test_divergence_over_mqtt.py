@@ -36,6 +36,24 @@ def make_overflowing_shard(toys, seed):
     return replace(shard, x_train=shard.x_train * np.float32(1e20), x_test=shard.x_test * np.float32(1e20))
 
 
+def raise_tested_rate(federate, mosquitto_url, toys, *, rate, rounds):
+    """Start a federation that cannot learn, kill its aggregator after the range test and store ten times
+    the rate as the outcome of the test, because no device votes for such a rate by itself.
+
+    Returns the federation and its two devices, which wait for the aggregator.
+    """
+    options = {"learning_rate": rate, "epochs": 2}
+    federation = federate(mosquitto_url, algorithm="fedavg", options=options, range_test=True, rounds=rounds)
+    aggregator = federation.aggregator()
+    devices = [federation.device(f"pi-{i}", make_unlearnable_shard(toys, i)) for i in range(2)]
+    aggregator.wait_for("range test over the devices")
+    aggregator.popen.kill()
+    aggregator.popen.wait()
+    tested = federation.out / "range-test"
+    save_state(load_state(tested).with_record(ChosenRate(FACTORS.index(10.0))), tested)
+    return federation, devices
+
+
 def test_high_loss_ends_the_federation_with_the_reason(federate, mosquitto_url, toys, listen):
     federation = federate(mosquitto_url, rounds=30, min_clients=2, options={"learning_rate": 10.0})
     listener = listen(federation)
@@ -80,17 +98,7 @@ def test_high_loss_ends_the_federation_with_the_reason(federate, mosquitto_url, 
 def test_rate_of_a_range_test_is_taken_back_if_the_federation_fails(
     rate, rounds, reason, federate, mosquitto_url, toys
 ):
-    """The stored outcome of the test is replaced, because no device votes for such a rate by itself."""
-    settings = {"options": {"learning_rate": rate, "epochs": 2}, "range_test": True, "rounds": rounds}
-    federation = federate(mosquitto_url, algorithm="fedavg", **settings)
-    aggregator = federation.aggregator()
-    devices = [federation.device(f"pi-{i}", make_unlearnable_shard(toys, i)) for i in range(2)]
-    aggregator.wait_for("range test over the devices")
-    aggregator.popen.kill()
-    aggregator.popen.wait()
-    tested = federation.out / "range-test"
-    state = load_state(tested)
-    save_state(state.with_record(ChosenRate(FACTORS.index(10.0))), tested)
+    federation, devices = raise_tested_rate(federate, mosquitto_url, toys, rate=rate, rounds=rounds)
     again = federation.aggregator()
     assert again.end() == 0, again.err
     assert [device.end() for device in devices] == [0, 0], [device.err for device in devices]
@@ -104,18 +112,8 @@ def test_rate_of_a_range_test_is_taken_back_if_the_federation_fails(
 
 
 def test_rate_is_taken_back_by_an_aggregator_that_was_killed_before(federate, mosquitto_url, toys):
-    """The records say that six rounds had no effect, and the state is of an earlier round. The rate of the
-    range test was raised by hand, because no device votes for such a rate by itself.
-    """
-    settings = {"options": {"learning_rate": 0.01, "epochs": 2}, "range_test": True, "rounds": 8}
-    federation = federate(mosquitto_url, algorithm="fedavg", **settings)
-    aggregator = federation.aggregator()
-    devices = [federation.device(f"pi-{i}", make_unlearnable_shard(toys, i)) for i in range(2)]
-    aggregator.wait_for("range test over the devices")
-    aggregator.popen.kill()
-    aggregator.popen.wait()
-    tested = federation.out / "range-test"
-    save_state(load_state(tested).with_record(ChosenRate(FACTORS.index(10.0))), tested)
+    """The records say that six rounds had no effect, and the state is of an earlier round."""
+    federation, devices = raise_tested_rate(federate, mosquitto_url, toys, rate=0.01, rounds=8)
     records = [{"round": i + 1, "phase": "federate", "loss": 1.1, "updates": {}} for i in range(6)]
     (federation.out / "rounds.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     again = federation.aggregator()

@@ -134,7 +134,13 @@ def draw_shards() -> dict[str, Shard]:
         y = (x[:, :2] * 2 + x[:, 2:] + number).astype(np.float32)
         zeros = np.zeros(60, np.int64)
         shards[f"client-{number}"] = Shard(
-            x[:40], zeros[:40], x[40:], zeros[40:], 1, target_train=y[:40], target_test=y[40:]
+            x_train=x[:40],
+            y_train=zeros[:40],
+            x_test=x[40:],
+            y_test=zeros[40:],
+            num_classes=1,
+            target_train=y[:40],
+            target_test=y[40:],
         )
     return shards
 

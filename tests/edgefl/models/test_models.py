@@ -2,6 +2,7 @@
 
 import math
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -100,8 +101,8 @@ def test_mean_and_std_are_one_layer_in_front_of_any_model(name, shape, channels)
     mean = (0.4, 0.1, -2.0)[:channels]
     std = (0.5, 2.0, 0.25)[:channels]
     raw, normalized = (
-        make_network(FederationConfig(seed=5, model=ModelConfig(name, shape, 10, {}, *constants)))
-        for constants in ((), (mean, std))
+        make_network(FederationConfig(seed=5, model=replace(ModelConfig(name, shape, 10), **constants)))
+        for constants in ({}, {"mean": mean, "std": std})
     )
     assert (raw.specs, raw.head_names, raw.features_shape) == (
         normalized.specs,
@@ -121,7 +122,7 @@ def test_mean_and_std_are_one_layer_in_front_of_any_model(name, shape, channels)
 
 
 def test_a_plan_carries_mean_and_std() -> None:
-    model = ModelConfig("softmax", (2, 2, 1), 3, {}, (0.25,), (0.5,))
+    model = ModelConfig("softmax", (2, 2, 1), 3, mean=(0.25,), std=(0.5,))
     plan, weights = build_plan(FederationConfig(algorithm="fedavg", model=model))
     assert plan.spec.model_options == {"mean": [0.25], "std": [0.5]}
     x = np.float32([[[[1], [0]], [[0.25], [0.5]]]])

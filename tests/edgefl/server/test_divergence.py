@@ -208,7 +208,13 @@ def simulate_noise(rounds, *, learning_rate=10.0, can_lower_rate=False, **settin
     plan = Plan(softmax_spec("fedavg", inputs=2, features=2, classes=3, options=options), b"", b"")
     x = np.full((60, 2), 0.1, np.float32)
     shards = {
-        f"pi-{i}": Shard(x, np.random.default_rng(i).integers(0, 3, 60), x, np.zeros(60, np.int64), 3)
+        f"pi-{i}": Shard(
+            x_train=x,
+            y_train=np.random.default_rng(i).integers(0, 3, 60),
+            x_test=x,
+            y_test=np.zeros(60, np.int64),
+            num_classes=3,
+        )
         for i in range(2)
     }
     zeros = {spec.name: np.zeros(spec.shape, np.float32) for spec in plan.spec.weights}

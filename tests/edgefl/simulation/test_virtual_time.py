@@ -49,7 +49,7 @@ def make_shard(seed, count):
     rng = np.random.default_rng(seed)
     y = np.concatenate([np.arange(3), rng.integers(0, 3, count + 7)])
     x = (np.eye(3, 4)[y] * 2 + rng.normal(0, 0.7, (count + 10, 4))).astype(np.float32)
-    return Shard(x[:count], y[:count], x[count:], y[count:], 3)
+    return Shard(x_train=x[:count], y_train=y[:count], x_test=x[count:], y_test=y[count:], num_classes=3)
 
 
 @dataclass
@@ -83,7 +83,8 @@ def play(config, algorithm="fedavg", options=None, ids=IDS, weight_scale=0.1, ca
         progress=lambda state, record: records.append(record),
         can_lower_rate=can_lower_rate,
     )
-    return Run(state, figures, records, trainer, lines), (plan, initial, shards, learner)
+    run = Run(state=state, figures=figures, records=records, trainer=trainer, lines=lines)
+    return run, (plan, initial, shards, learner)
 
 
 def make_config(fleet=None, **changes):
