@@ -9,6 +9,7 @@ from devices.local_dataset import LocalDataset
 from edgefl.algorithms import PHASE_PERSONALIZE, complete_algorithm_options
 from edgefl.algorithms.mixtures.gate_utilization import measure_gate_utilization
 from edgefl.algorithms.names import COMPARE_SCALAR
+from edgefl.client.blend import find_gated_weights
 from edgefl.client.local_training import fit_epochs
 from edgefl.client.runner import ClientRunner, WorkItem
 from edgefl.data.task_form import to_task_form
@@ -97,7 +98,8 @@ def measure_gate(runner: ClientRunner, mixture: Mixture, client_id: str) -> dict
     Returns:
         The metrics `gate_0`, `gate_1` and so on, see `measure_gate_utilization`.
     """
-    return measure_gate_utilization(runner.learner, mixture.weights, runner.shards[client_id].x_test)
+    gated = find_gated_weights(mixture)
+    return measure_gate_utilization(runner.learner, gated, runner.shards[client_id].x_test)
 
 
 def was_masked(task: Task, note: Mapping[str, Any]) -> bool:

@@ -212,10 +212,13 @@ class Mixture:
         peers: other models that the client may be measured with, such as `federated`, `local` or `ensemble`.
         diagnostics: numbers about the mixture, such as how often the gate picks each expert. They stay with
             the mixture.
-        signature: `predict_mixture`, or `predict` if the client ships one model instead of the mixture.
+        signature: `predict_mixture`, `predict` if the client ships one model instead of the mixture, or
+            `predict_blend` if it ships a blend of its models.
+        single: for a blend, the name of the member that the client would ship alone. Empty for other models.
     """
 
     weights: Weights
     peers: Mapping[str, Peer] = field(default_factory=dict)
     diagnostics: Scalars = field(default_factory=dict)
     signature: str = "predict_mixture"
+    single: str = ""

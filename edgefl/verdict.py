@@ -24,7 +24,10 @@ ROUND_METRICS = (
 """The metrics that the figure of a round comes from. The first metric that a client reports is used."""
 DEVICE_FIGURES = ("local", "federated", "shipped", "int8")
 """The figures of a device, in the order of the table columns."""
-MODEL_KINDS = ("local", "federated", "fine-tuned", "mixture")
+SHARE_PREFIX = "share_"
+"""Prefix of a model's share in the blend that a device ships, a metric of the personalization."""
+BLEND_KIND = "blend"
+MODEL_KINDS = ("local", "federated", "fine-tuned", "mixture", BLEND_KIND)
 """The kinds of model that a device can ship, by the value of its metric `shipped`."""
 TABLE_HEADINGS = ("device", *DEVICE_FIGURES, "model", "against local")
 SIGNIFICANCE_LEVEL = 0.05
@@ -38,6 +41,7 @@ SUGGESTED_ALGORITHMS = ("clustered", "pfl-mfe")
 """Algorithms to try, in this order. None is suggested after a later one, so the advice has an end."""
 UNTRAINED_LAYER_ALGORITHMS = ("fedper", "fedrep", "lg-fedavg")
 """Algorithms whose federated model has untrained layers, because their trained copies stay on the devices."""
+MAJORITY = 0.5
 CHANCE_MARGIN = 0.02
 SMOOTHED_ROUNDS = 5
 """Number of rounds whose accuracies are averaged, to see whether the accuracy still rises."""
@@ -168,6 +172,7 @@ def judge_federation(
     )
     tested = [_parse_count(row.get("n_test")) or 0 for _, row in named_rows]
     medians = {name: statistics.median(item) if item else None for name, item in values.items()}
+    shares = _average_shares([row for _, row in named_rows])
     advice = _suggest_remedy(
         verdict,
         medians,
@@ -179,8 +184,9 @@ def judge_federation(
         rounds,
         has_history=bool(_read_last_points(accuracies)),
         counts=tuple(len(counts) * statistics.median(item) for item in zip(*counts, strict=True)),
+        local_share=shares.get("local", 0.0),
     )
-    sentence = " ".join(filter(None, (_describe_outcome(verdict), advice)))
+    sentence = " ".join(filter(None, (_describe_outcome(verdict), _describe_shares(shares), advice)))
     return FederationVerdict(**{**vars(verdict), "sentence": sentence})
 
 
@@ -465,6 +471,8 @@ def describe_device_verdict(row: DeviceFigures, measure: str = DEFAULT_MEASURE) 
         measure: name of the measure in the sentence.
     """
     kind = f"its {row.kind} model" if row.kind else "its model"
+    if row.kind == BLEND_KIND:
+        kind = "a blend of its models"
     if row.shipped is None:
         return f"{row.id} ships {kind}; its {measure} was not measured."
     start = f"{row.id} ships {kind} with {format_percent(row.shipped)} {measure}"
@@ -602,6 +610,25 @@ def _describe_outcome(verdict: FederationVerdict) -> str:
     )
 
 
+def _average_shares(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the mean share of each kind of model in the blends that devices ship, the largest first."""
+    blends = [row for row in rows if _parse_number(row.get("shipped")) == MODEL_KINDS.index(BLEND_KIND)]
+    keys = {kind: SHARE_PREFIX + kind.replace("-", "_") for kind in MODEL_KINDS}
+    totals = {
+        kind: math.fsum(_parse_share(row.get(key)) or 0.0 for row in blends) for kind, key in keys.items()
+    }
+    ordered = sorted(totals.items(), key=lambda item: -item[1])
+    return {kind: total / len(blends) for kind, total in ordered if total}
+
+
+def _describe_shares(shares: Mapping[str, float]) -> str:
+    if not shares:
+        return ""
+    named = [f"{format_percent(share)} {kind}" for kind, share in shares.items()]
+    listed = f"{', '.join(named[:-1])}{' and ' if named[1:] else ''}{named[-1]}"
+    return f"On average the shipped blends consist of {listed} model."
+
+
 def _suggest_remedy(
     verdict: FederationVerdict,
     medians: Mapping[str, float | None],
@@ -614,6 +641,7 @@ def _suggest_remedy(
     *,
     has_history: bool,
     counts: Sequence[float],
+    local_share: float,
 ) -> str:
     """Return the remedy that the medians over the devices suggest, or an empty string.
 
@@ -623,6 +651,7 @@ def _suggest_remedy(
     Args:
         has_history: whether the accuracies of the rounds are known.
         counts: gained and lost samples of the typical device, times the number of devices. Empty without.
+        local_share: mean share of the local models in the blends. 0 without blends.
     """
     local, federated, shipped = (medians[name] for name in ("local", "federated", "shipped"))
     if shipped is None or verdict.gain_points is None:
@@ -651,7 +680,7 @@ def _suggest_remedy(
             "try a smaller learning_rate, or more rounds."
         )
     if verdict.worse > verdict.better and not select:
-        return "Set select = true in [personalization], so that a device can keep its local model."
+        return "Set select = true in [personalization], so that a device compares its models."
     if local == 1:
         return (
             "Training alone makes no error on the test samples, so nothing can be better: check that the "
@@ -660,6 +689,11 @@ def _suggest_remedy(
     remedies = _list_remedies(algorithm, has_history)
     gap = None if local is None or federated is None else local - federated
     if remedies and (gap is None or _is_beyond_chance(gap, local or 0.0, federated or 0.0, tested)):
+        if local_share > MAJORITY:
+            return (
+                "The blends are mostly the local models: the data of the devices differ a lot, or each "
+                f"device has enough. Try {remedies}."
+            )
         if 2 * verdict.kinds["local"] > verdict.devices:
             return (
                 "Most devices ship their local model: their data differ a lot, or each device has enough. "

@@ -60,7 +60,7 @@ COMMAND_SUMMARIES = {
     "devices.commands:device": "Run and manage the service of this board.",
     "edgefl.cli.commands.doctor:doctor": "Find problems and their remedies.",
     "firmware_export.commands:export": (
-        "Quantize a device's mixture to int8, with its own samples, on the device itself."
+        "Quantize the model that a device ships to int8, with its own samples, on the device itself."
     ),
     "firmware_export.commands:infer": (
         "Run a .tflite on a shard and print its accuracy, its latency and the runtime."

@@ -1,19 +1,39 @@
 """The comparison of a client's models in the last round, so that all clients can use the scores of all.
 
 The scores of a client's own validation samples stay in its state until the personalization. Its update
-reports their means, one number for each model.
+reports their means and, for a blend, the shares.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from zlib import crc32
 
 import numpy as np
 
-from edgefl.algorithms.names import RANK_SCALAR_PREFIX
+from edgefl.algorithms.names import BLEND_PREFIX, RANK_SCALAR_PREFIX, SCORE_METRIC_PREFIX
 from edgefl.client.selection import COMPARED_MODELS, PREFERRED_ORDER, SCORE_UNIT, Scores
 from edgefl.client.validation import ValidationSplit
 from edgefl.types import ClientState, Scalars, StateRecord
+
+
+@dataclass(frozen=True)
+class ModelComparison:
+    """A client's models on its validation samples.
+
+    Attributes:
+        scores: scores of the validation samples by model, shape (n,), int64. Empty if nothing was compared.
+        shares: share of each model in the blend that fits these samples, see `edgefl.client.blend`. Empty
+            for a client that ships one model.
+    """
+
+    scores: Mapping[str, Scores] = field(default_factory=dict)
+    shares: Mapping[str, float] = field(default_factory=dict)
+
+    def as_metrics(self) -> dict[str, float]:
+        """Return the mean scores and the shares as metrics of an update."""
+        scores = {SCORE_METRIC_PREFIX + name: mean for name, mean in average_scores(self.scores).items()}
+        return scores | {BLEND_PREFIX + name: share for name, share in self.shares.items()}
 
 
 @dataclass(frozen=True)
@@ -69,6 +89,12 @@ def average_scores(scores: Mapping[str, Scores]) -> dict[str, float]:
         scores: scores of the validation samples by model, shape (n,), int64.
     """
     return {name: float(values.mean()) / SCORE_UNIT for name, values in scores.items()}
+
+
+def read_blend_shares(scalars: Scalars) -> dict[str, float]:
+    """Return the mean shares of all clients by model, or nothing if the last broadcast has none."""
+    shares = {name: scalars.get(BLEND_PREFIX + name, math.nan) for name in COMPARED_MODELS}
+    return {name: min(share, 1.0) for name, share in shares.items() if share > 0}
 
 
 def read_model_order(scalars: Scalars) -> tuple[str, ...]:

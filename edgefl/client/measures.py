@@ -8,6 +8,7 @@ under the ROC curve, or R2 of the reconstruction if no test sample is an anomaly
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.client.blend import predict_outputs
 from edgefl.client.selection import SCORE_UNIT, Scores
 from edgefl.learner.base import Learner, predict_label_log_p
 from edgefl.plan.spec import read_task
@@ -77,7 +78,7 @@ def measure_test_samples(learner: Learner, peer: Peer, shard: Shard) -> tuple[Ra
     task = read_task(learner.spec)
     if not len(shard.y_test):
         return np.zeros(0), {"accuracy" if task.is_classification else "r2": float("nan")}
-    outputs = learner.predict(peer.signature, peer.weights, {"x": shard.x_test})
+    outputs = predict_outputs(learner, peer, shard.x_test)
     if task.is_classification:
         correct = (outputs.argmax(axis=1) == shard.y_test) & np.isfinite(outputs).all(axis=1)
         return correct.astype(np.float64), {"accuracy": float(correct.mean())}

@@ -1,4 +1,4 @@
-"""The last step of a client: it makes several models, compares them, and ships one.
+"""The last step of a client: it makes several models, compares them, and ships a blend or the best one.
 
 The models are the client's local model, the federated model, the federated model after some epochs on the
 client's own samples, and the algorithm's mixture. First all models are made without the validation samples
@@ -19,6 +19,7 @@ import numpy as np
 
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.names import (
+    BLEND_MODEL,
     FEDERATED_MODEL,
     FINE_TUNED_MODEL,
     LOCAL_EPOCHS,
@@ -28,9 +29,10 @@ from edgefl.algorithms.names import (
 )
 from edgefl.algorithms.options import extend_epochs
 from edgefl.client.batch_norm import reestimate_statistics
-from edgefl.client.comparison import average_scores, read_model_order
+from edgefl.client.blend import choose_members, fit_member_shares, join_members, split_members
+from edgefl.client.comparison import ModelComparison, average_scores, read_blend_shares, read_model_order
 from edgefl.client.measures import measure_test_samples, score_samples
-from edgefl.client.selection import COMPARED_MODELS, Scores, choose_within_noise, is_worse
+from edgefl.client.selection import SCORE_UNIT, SHIPPED_MODELS, Scores, choose_within_noise, is_worse
 from edgefl.client.validation import ValidationSplit
 from edgefl.config import PersonalizationConfig
 from edgefl.errors import DivergedError
@@ -39,6 +41,7 @@ from edgefl.plan.spec import PREDICT_MIXTURE, PREDICT_SINGLE, TRAIN_SINGLE, Plan
 from edgefl.tasks.config import ANOMALY
 from edgefl.tasks.scores import measure_sample_losses
 from edgefl.types import Broadcast, ClientState, Mixture, Peer, Scalars, Shard, Weights
+from edgefl.verdict import SHARE_PREFIX
 
 RngFactory = Callable[[str], np.random.Generator]
 """Returns a generator for a purpose. The empty purpose is for the algorithm."""
@@ -53,6 +56,8 @@ LARGER_STEPS = (3.0, 9.0)
 """Factors of the learning rate for a local model that is short of training."""
 MIN_FALL = 0.9
 """A larger step is used if it brings the loss below this share of the loss without it."""
+FAILED_FALL = 100
+"""The last training of a model may have failed if its mean score fell by more than this, in thousandths."""
 LOGGER = logging.getLogger(__name__)
 
 
@@ -74,7 +79,8 @@ class Candidates:
     """The models that a client compares, made on the same samples.
 
     Attributes:
-        models: the models by name, see `COMPARED_MODELS`. Models that the algorithm lacks are left out.
+        models: the models by name, see `edgefl.client.selection.COMPARED_MODELS`. Models that the
+            algorithm lacks are left out.
         mixture: the algorithm's mixture, with its peers and diagnostics.
         state: the client's state after the personalization.
         failures: for each model whose training diverged, the reason, by name.
@@ -98,7 +104,7 @@ def choose_personal_model(
     make_rng: RngFactory,
     earlier_scores: Mapping[str, Scores] | None = None,
 ) -> tuple[Mixture, ClientState, Scalars]:
-    """Make the models of a client, choose one, and measure all of them on the client's test samples.
+    """Make and measure the models of a client, and return the one to ship: a blend or a single model.
 
     Args:
         algorithm: the algorithm with its learner.
@@ -116,10 +122,10 @@ def choose_personal_model(
     Returns:
         The shipped model with the others as its peers, the client's state, and the metrics. The metrics are
             n_train, n_validation, n_test, accuracy_NAME of each model, accuracy_shipped, and shipped, an
-            index into `COMPARED_MODELS`. With a local model there are also test_gained and test_lost. These
-            count the test samples that only the shipped model or only the local model predicts correctly, or
-            predicts better. Other tasks than classification have other measures than accuracy, see
-            `edgefl.client.measures`. Without test samples, a figure is NaN.
+            index into `SHIPPED_MODELS`. A blend has share_NAME of each member. With a local model there are
+            also test_gained and test_lost. These count the test samples that only the shipped model or only
+            the local model predicts correctly, or predicts better. Other tasks than classification have other
+            measures than accuracy, see `edgefl.client.measures`. Without test samples, a figure is NaN.
 
     Raises:
         DataError: the samples do not fit the plan.
@@ -129,7 +135,7 @@ def choose_personal_model(
     is_detector = read_task(learner.spec).kind == ANOMALY
     scores = {} if is_detector else dict(earlier_scores or {})
     if settings.select and len(split.y) and not scores and not is_detector:
-        scores = compare_models(algorithm, learner, broadcast, state, split, settings, make_rng)
+        scores = dict(compare_models(algorithm, learner, broadcast, state, split, settings, make_rng).scores)
     elif settings.select and not len(split.y):
         LOGGER.warning("%s: no sample to compare models on; a second recording would provide some", client_id)
     trained_on = split.train if is_detector else replace(shard, unseen_train=split.rows)
@@ -143,7 +149,19 @@ def choose_personal_model(
     order = read_model_order(broadcast.scalars) if settings.select else ORDER_WITHOUT_SELECTION
     chosen = choose_shipped_model(learner, candidates.models, scores, split, order, client_id)
     shipped = candidates.models[chosen]
+    single = ""
     peers = {**candidates.mixture.peers, **candidates.models}
+    shares: Scalars = {}
+    if should_blend(settings, learner.spec):
+        trained = drop_failed_models(learner, candidates.models, scores, split, client_id)
+        members = choose_members(learner, trained, trained_on)
+        if len(members) > 1:
+            shipped = peers[BLEND_MODEL] = join_members(members, read_blend_shares(broadcast.scalars))
+            blended = split_members(learner.spec, shipped.weights)
+            shares = {SHARE_PREFIX + member.name: member.share for member in blended}
+            alone = {member.name: candidates.models[member.name] for member in blended}
+            single = choose_shipped_model(learner, alone, scores, split, order, client_id)
+            chosen = BLEND_MODEL
     rated = {name: measure_test_samples(learner, peer, shard) for name, peer in peers.items()}
     metrics = {
         "n_train": float(len(split.train.y_train)),
@@ -155,7 +173,8 @@ def choose_personal_model(
             for measure, figure in figures.items()
         },
         **{f"{measure}_shipped": figure for measure, figure in rated[chosen][1].items()},
-        "shipped": float(COMPARED_MODELS.index(chosen)),
+        "shipped": float(SHIPPED_MODELS.index(chosen)),
+        **shares,
     }
     if LOCAL_MODEL in rated:
         metrics["test_gained"] = float((rated[chosen][0] > rated[LOCAL_MODEL][0]).sum())
@@ -166,8 +185,19 @@ def choose_personal_model(
         peers=peers,
         diagnostics={**candidates.mixture.diagnostics, **validation},
         signature=shipped.signature,
+        single=single,
     )
     return mixture, candidates.state, metrics
+
+
+def should_blend(settings: PersonalizationConfig, spec: PlanSpec) -> bool:
+    """Return whether a client ships a blend of its models, see `edgefl.client.blend`.
+
+    Args:
+        settings: `[personalization]` of the federation.
+        spec: the spec of the plan.
+    """
+    return settings.select and settings.ship != "one" and spec.is_classification
 
 
 def choose_shipped_model(
@@ -178,7 +208,9 @@ def choose_shipped_model(
     order: Sequence[str],
     client_id: str,
 ) -> str:
-    """Return the name of the model to ship.
+    """Return the name of the best single model.
+
+    A client with a blend ships it only in an export of one member.
 
     The models of most tasks were trained on the validation samples too, so they should be at least as good on
     these as before. If the chosen model is significantly worse on them, its last training failed. The models
@@ -200,12 +232,54 @@ def choose_shipped_model(
     if not is_worse(score_samples(learner, models[chosen], split.x, split.y), before[chosen], split.group):
         return chosen
     LOGGER.warning(
-        "%s: the model %s was better before its last training, so all models are compared again",
+        "%s: the model %s was better before its last training, so the best single model is chosen again",
         client_id,
         chosen,
     )
     after = {name: score_samples(learner, models[name], split.x, split.y) for name in before}
     return choose_within_noise(after, order, split.group)
+
+
+def drop_failed_models(
+    learner: Learner,
+    models: Mapping[str, Peer],
+    scores: Mapping[str, Scores],
+    split: ValidationSplit,
+    client_id: str,
+) -> dict[str, Peer]:
+    """Return the models whose last training did not fail.
+
+    It failed if the model now scores worse on the validation samples than before it had seen them, beyond the
+    noise and by more than `FAILED_FALL` on average.
+
+    Args:
+        learner: runs the plan.
+        models: the models that were made on all samples, by name.
+        scores: scores of the models that were made without the validation samples, shape (n,), int64.
+        split: the client's samples.
+        client_id: the client, for warnings.
+    """
+    after = {
+        name: score_samples(learner, peer, split.x, split.y)
+        for name, peer in models.items()
+        if name in scores
+    }
+    failed = [
+        name
+        for name, values in after.items()
+        if scores[name].mean() - values.mean() > FAILED_FALL and is_worse(values, scores[name], split.group)
+    ]
+    if failed:
+        LOGGER.warning(
+            "%s: left out of the blend, because the last training made it worse: %s",
+            client_id,
+            ", ".join(
+                f"{name} (mean score {after[name].mean() / SCORE_UNIT:.2f}, before "
+                f"{scores[name].mean() / SCORE_UNIT:.2f})"
+                for name in failed
+            ),
+        )
+    return {name: peer for name, peer in models.items() if name not in failed}
 
 
 def compare_models(
@@ -216,8 +290,8 @@ def compare_models(
     split: ValidationSplit,
     settings: PersonalizationConfig,
     make_rng: RngFactory,
-) -> dict[str, Scores]:
-    """Make the models of a client without its validation samples, and score them on these.
+) -> ModelComparison:
+    """Make the models of a client without its validation samples, and compare them on these.
 
     Args:
         algorithm: the algorithm with its learner.
@@ -228,15 +302,18 @@ def compare_models(
         settings: `[personalization]` of the federation.
         make_rng: makes the generators. The same purpose always gives the same draws.
 
-    Returns:
-        The scores of each model, shape (n,), int64, by name.
-
     Raises:
         DataError: the samples do not fit the plan.
         DivergedError: no model could be made.
     """
     candidates = make_candidates(algorithm, learner, broadcast, state, split.train, settings, make_rng)
-    return {name: score_samples(learner, peer, split.x, split.y) for name, peer in candidates.models.items()}
+    scores = {
+        name: score_samples(learner, peer, split.x, split.y) for name, peer in candidates.models.items()
+    }
+    if not should_blend(settings, learner.spec):
+        return ModelComparison(scores)
+    members = choose_members(learner, candidates.models, split.train)
+    return ModelComparison(scores, fit_member_shares(learner, members, split.x, split.y, split.group))
 
 
 def make_candidates(

@@ -8,14 +8,13 @@ import numpy as np
 
 from edgefl.algorithms import complete_algorithm_options, make_algorithm
 from edgefl.algorithms.base import Algorithm
-from edgefl.algorithms.names import COMPARE_SCALAR, SCORE_METRIC_PREFIX
+from edgefl.algorithms.names import COMPARE_SCALAR
 from edgefl.client.batch_norm import with_statistics
-from edgefl.client.comparison import average_scores, split_scores, with_scores
+from edgefl.client.comparison import ModelComparison, split_scores, with_scores
 from edgefl.client.compression import with_compression
 from edgefl.client.evaluation import evaluate_current_model
 from edgefl.client.local_training import derive_client_rng
 from edgefl.client.personalization import RngFactory, choose_personal_model, compare_models
-from edgefl.client.selection import Scores
 from edgefl.client.validation import ValidationSplit, hold_out_validation, read_personalization
 from edgefl.data.task_form import TaskShards
 from edgefl.errors import DataError, DivergedError
@@ -91,7 +90,8 @@ class ClientRunner:
 
         The metrics of the update include `epochs` if the work item sets them. If the work item asks for an
         evaluation, they include the accuracy on the validation samples before the training
-        (`evaluate_current_model`). In the last round, they include the mean scores of the client's models.
+        (`evaluate_current_model`). In the last round, they include the mean scores of the client's
+        models, and the shares of a blend.
 
         Returns:
             The update and the client's new state.
@@ -110,17 +110,17 @@ class ClientRunner:
                 further |= evaluate_current_model(algorithm, self.learner, item.broadcast, before, samples)
             update, state = algorithm.local_update(item.broadcast, before, samples.train, item.client_id, rng)
             if COMPARE_SCALAR in item.broadcast.scalars:
-                scores = self._compare(item, state, samples)
-                further |= {SCORE_METRIC_PREFIX + name: mean for name, mean in average_scores(scores).items()}
-                state = with_scores(state, scores, samples)
+                comparison = self._compare(item, state, samples)
+                further |= comparison.as_metrics()
+                state = with_scores(state, comparison.scores, samples)
         if item.epochs is not None:
             further["epochs"] = float(item.epochs)
         return replace(update, metrics={**update.metrics, **further}), state
 
-    def _compare(self, item: WorkItem, state: ClientState, samples: ValidationSplit) -> dict[str, Scores]:
-        """Return the scores of the client's models, or nothing if they cannot be compared."""
+    def _compare(self, item: WorkItem, state: ClientState, samples: ValidationSplit) -> ModelComparison:
+        """Return the comparison of the client's models, or an empty one if they cannot be compared."""
         if not (self._settings.select and len(samples.y)):
-            return {}
+            return ModelComparison()
         try:
             return compare_models(
                 self.configure_algorithm(item),
@@ -132,7 +132,7 @@ class ClientRunner:
                 self._make_rng_factory(item, "compare"),
             )
         except DivergedError:
-            return {}
+            return ModelComparison()
 
     def _make_rng_factory(self, item: WorkItem, use: str = "") -> RngFactory:
         def make_rng(purpose: str) -> np.random.Generator:

@@ -22,11 +22,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.algorithms.names import FEDERATED_MODEL, FINE_TUNED_MODEL, LOCAL_MODEL, MIXTURE_MODEL
+from edgefl.algorithms.names import BLEND_MODEL, FEDERATED_MODEL, FINE_TUNED_MODEL, LOCAL_MODEL, MIXTURE_MODEL
 from edgefl.types import Labels
 
 COMPARED_MODELS = (LOCAL_MODEL, FEDERATED_MODEL, FINE_TUNED_MODEL, MIXTURE_MODEL)
-"""The models that a client compares. The metric `shipped` is an index into them."""
+"""The models that a client compares."""
+SHIPPED_MODELS = (*COMPARED_MODELS, BLEND_MODEL)
+"""The models that a client may ship. The metric `shipped` is an index into them."""
 PREFERRED_ORDER = (LOCAL_MODEL, FINE_TUNED_MODEL, FEDERATED_MODEL, MIXTURE_MODEL)
 """The preference within the noise, when a client knows no scores of other clients. The first is preferred."""
 Scores = NDArray[np.int64]

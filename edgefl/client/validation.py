@@ -40,11 +40,15 @@ class ValidationSplit:
 def read_personalization(spec: PlanSpec) -> PersonalizationConfig:
     """Return the personalization settings of a plan. Without any, a client ships its mixture.
 
+    A plan without `ship` is from an edgefl that shipped one model.
+
     Raises:
         PlanError: this version of edgefl does not know a setting of the plan.
     """
     try:
-        return PersonalizationConfig(**spec.personalization) if spec.personalization else MIXTURE_ONLY
+        if not spec.personalization:
+            return MIXTURE_ONLY
+        return PersonalizationConfig(**{"ship": "one", **spec.personalization})
     except (TypeError, ConfigError) as error:
         raise PlanError(
             f"the plan's personalization settings do not fit: {error}; update edgefl on this device, or "

@@ -21,6 +21,8 @@ MIN_STD = 1e-7
 MAX_CONSTANT = 1e15
 """Largest mean and std. Their squares are finite in float32."""
 T = TypeVar("T")
+SHIP_CHOICES = ("auto", "blend", "one")
+"""Values of `ship`, see `PersonalizationConfig`."""
 OTHER_TABLE_FIELDS = (
     "broker",
     "algorithm",
@@ -237,15 +239,15 @@ class PrivacyConfig:
 
 @dataclass(frozen=True)
 class PersonalizationConfig:
-    """`[personalization]`: how a device chooses its model when the rounds are over.
+    """`[personalization]`: how a device makes the model that it ships when the rounds are over.
 
     A device compares the model that it trained alone, the federation's model, the federation's model after
     fine-tuning on the device's samples, and the mixture of the algorithm. Raises ConfigError if values are
     out of range or do not fit together.
 
     Attributes:
-        select: true ships the model with the best validation result. false ships the mixture of the
-            algorithm.
+        select: true compares the models on validation samples and ships what `ship` says. false ships the
+            mixture of the algorithm.
         validation_share: share of a device's training samples that are used only to compare models. A device
             with fewer than 100 samples uses at least a third of them. 0 uses none and needs select = false.
         baseline: the device also trains a model on its own samples alone, for as many epochs as the
@@ -255,6 +257,9 @@ class PersonalizationConfig:
         learning_rate: learning rate of Adam for fine-tuning and for the model trained alone.
         batch_size: samples per batch for fine-tuning and for the model trained alone. It is fixed when the
             plan is built.
+        ship: what a device ships if select is true. blend: all of its models. Their probabilities are added
+            with shares that fit the validation samples of all devices. one: the best of them. auto: blend in
+            a classification, else one.
         deadline_s: seconds after which the aggregator stops waiting for devices that make their models. 0
             estimates it from the training times that devices report, between deadline_s of a round and 2 x
             rounds x deadline_s. It may change with a restart.
@@ -267,9 +272,20 @@ class PersonalizationConfig:
     least_steps: int = 200
     learning_rate: float = 0.001
     batch_size: int = 16
+    ship: str = "auto"
     deadline_s: float = 0.0
 
     def __post_init__(self) -> None:
+        if self.ship not in SHIP_CHOICES:
+            raise ConfigError(
+                f"[personalization] ship is {self.ship!r}, expected one of "
+                f"{', '.join(map(repr, SHIP_CHOICES))}; without the key it is 'auto'"
+            )
+        if self.ship == "blend" and not self.select:
+            raise ConfigError(
+                '[personalization] ship = "blend" with select = false, expected select = true: a blend needs '
+                'several models; remove select = false, or set ship = "auto"'
+            )
         if not self.deadline_s >= 0:
             raise ConfigError(
                 f"[personalization] deadline_s is {self.deadline_s}, expected seconds of at least 0"
@@ -483,9 +499,9 @@ class FederationConfig:
             algorithm.
         evaluate: in each round, each device reports the validation accuracy of the model that it would use
             now, one number. Devices never report it if [privacy] keeps updates private.
-        share_scores: in the last round, each device compares its models and reports the mean score of each,
-            four numbers. All devices then prefer models in the order of these scores. It needs evaluate, and
-            select in [personalization].
+        share_scores: in the last round, each device compares its models and reports the mean score of each
+            and the shares of its blend, at most eight numbers. All devices then use the order of these scores
+            and the median shares. It needs evaluate, and select in [personalization].
         broker: address of the broker.
         algorithm: a name from `edgefl algorithms`, or module:name.
         options: options of the algorithm.
@@ -586,6 +602,11 @@ class FederationConfig:
             )
         self._check_mode()
         self._check_task()
+        if self.personalization.ship == "blend" and not self.task.is_classification:
+            raise ConfigError(
+                f'[personalization] ship = "blend" with kind = "{self.task.kind}" of [task], expected a '
+                'classification; set ship = "auto" or "one"'
+            )
         self.augmentation.check_samples(self.model.input_shape, self.task.kind)
         self.samples.check_model(self.model.input_shape, self.model.num_classes, self.task)
         if self.privacy.is_on and self.clients_per_round > self.privacy.population:

@@ -44,8 +44,12 @@ PREDICT_MIXTURE = "predict_mixture"
 """The signature that predicts with the personal model of a client. The export template computes the same."""
 PREDICT_SINGLE = "predict"
 """The signature that predicts with one model. A client may ship one model instead of its mixture."""
+PREDICT_BLEND = "predict_blend"
+"""Predicts with several models of a client, see `edgefl.client.blend`. No program has such a signature."""
 TRAIN_SINGLE = "train_single"
 """The signature that trains one model on the samples of a client, from scratch or from a federated model."""
+PERSONAL_SIGNATURES = (PREDICT_MIXTURE, PREDICT_SINGLE, PREDICT_BLEND)
+"""The signatures of a client's personal model."""
 PLAN_FILE_NAMES = {
     "spec": "plan.json",
     "program": "plan.tflite",

@@ -6,7 +6,7 @@ one entry without ai-edge-litert, for boards that have only tflite-runtime.
 """
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -377,6 +377,58 @@ def make_operator_code(name: str, version: int) -> Any:
     code.deprecatedBuiltinCode = min(code.builtinCode, 127)
     code.version = version
     return code
+
+
+def add_tensor(root: Any, name: str, shape: Sequence[int], data: Array | None = None) -> int:
+    """Add a float32 tensor to the only subgraph of a ModelT, and return its index.
+
+    Args:
+        root: the ModelT.
+        name: name of the tensor.
+        shape: its shape.
+        data: the values of a constant, float32. None for an activation.
+    """
+    from ai_edge_litert import schema_py_generated as schema
+
+    graph = root.subgraphs[0]
+    tensor, buffer = schema.TensorT(), schema.BufferT()
+    tensor.name = name.encode()
+    tensor.shape = np.array(shape, np.int32)
+    tensor.type = schema.TensorType.FLOAT32
+    tensor.buffer = len(root.buffers)
+    tensor.hasRank = True
+    buffer.data = None if data is None else data.reshape(-1).view(np.uint8)
+    root.buffers = [*root.buffers, buffer]
+    graph.tensors = [*graph.tensors, tensor]
+    return len(graph.tensors) - 1
+
+
+def add_operator(
+    root: Any, name: str, options: str, inputs: Sequence[int], output: str, **members: Any
+) -> int:
+    """Add an operator to the end of the only subgraph of a ModelT, and return the index of its output.
+
+    The output has the shape of the first input.
+
+    Args:
+        root: the ModelT.
+        name: the name of the operator in the schema, such as ADD.
+        options: the name of its options table in the schema, such as AddOptions.
+        inputs: indices of the inputs.
+        output: name of the output tensor.
+        members: options by their names in the schema's object API.
+    """
+    from ai_edge_litert import schema_py_generated as schema
+
+    graph = root.subgraphs[0]
+    operator = schema.OperatorT()
+    operator.opcodeIndex = len(root.operatorCodes)
+    root.operatorCodes = [*root.operatorCodes, make_operator_code(name, 1)]
+    operator.inputs = list(inputs)
+    operator.outputs = [add_tensor(root, output, graph.tensors[inputs[0]].shape)]
+    set_operator_options(operator, options, **members)
+    graph.operators = [*graph.operators, operator]
+    return int(operator.outputs[0])
 
 
 def with_metadata(model: bytes, name: str, content: bytes) -> bytes:

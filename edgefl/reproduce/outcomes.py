@@ -8,8 +8,7 @@ cent. Each client's models are measured on its own test samples:
 - federated: the model of the federation.
 - fine-tuned: the federated model after some epochs on the client's samples.
 - mixture: the algorithm's personalized model.
-- shipped, int8: the model of these four that the client chooses on its validation samples, in float and in
-  int8.
+- shipped, int8: the model that the client ships, in float and in int8. It is a blend of these four.
 """
 
 import math

@@ -18,6 +18,7 @@ from edgefl.algorithms.mixtures.responsibility import Real
 from edgefl.algorithms.names import select_experts
 from edgefl.algorithms.registry import REGISTRY, check_plan_options, find_entry, make_options
 from edgefl.client.batch_norm import MAX_STATISTICS_SAMPLES, find_training_signature, make_renewer
+from edgefl.client.blend import predict_outputs
 from edgefl.client.runner import ClientRunner
 from edgefl.config import FederationConfig, restore_config
 from edgefl.data.forms import has_label_arrays, to_input_shape, to_training_form
@@ -38,7 +39,7 @@ from edgefl.simulation.clients import make_work_items
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.storage.checkpoint import decode_server_state
 from edgefl.storage.run_directory import RunFiles
-from edgefl.types import Array, Labels, Mixture, Scalars, ServerState, Shard, Weights
+from edgefl.types import Array, Labels, Mixture, Peer, Scalars, ServerState, Shard, Weights
 from edgefl.wire.divergence_message import explain_divergence
 
 MIN_STATISTICS_SAMPLES = 32
@@ -191,7 +192,7 @@ def personalize_new_client(run: FinishedRun, client_id: str, shard: Shard) -> tu
     mixture, _, metrics = runner.personalize(item)
     if not (spec.is_classification and len(shard.y_test)):
         return mixture, metrics, np.zeros(0, np.int64)
-    outputs = runner.learner.predict(mixture.signature, mixture.weights, {"x": shard.x_test})
+    outputs = predict_outputs(runner.learner, Peer(mixture.signature, mixture.weights), shard.x_test)
     return mixture, metrics, np.asarray(outputs.argmax(axis=1), np.int64)
 
 

@@ -1,17 +1,18 @@
-"""Lets devices choose their models by the scores of all devices.
+"""Lets devices choose and blend their models by the figures of all devices.
 
 The broadcast of the last round also holds everything that a device needs to make its models, and asks the
-device to compare them. The updates of that round report the mean score of each model. The broadcast of the
-personalization holds the rank of each model. See `edgefl.client.comparison` for the device's part.
+device to compare them. The updates of that round report the mean score of each model, and its share in a
+blend. The broadcast of the personalization holds the rank and the mean share of each model. See
+`edgefl.client.comparison` for the device's part.
 """
 
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from edgefl.algorithms.base import PHASE_PERSONALIZE, Algorithm
-from edgefl.algorithms.names import COMPARE_SCALAR, RANK_SCALAR_PREFIX, SCORE_METRIC_PREFIX
+from edgefl.algorithms.names import BLEND_PREFIX, COMPARE_SCALAR, RANK_SCALAR_PREFIX, SCORE_METRIC_PREFIX
 from edgefl.client.selection import COMPARED_MODELS, PREFERRED_ORDER
 from edgefl.config import FederationConfig
 from edgefl.plan.spec import PlanSpec
@@ -40,11 +41,18 @@ class ModelOrder(StateRecord):
     models: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class BlendShares(StateRecord):
+    """The mean share of each model in the blends of all clients. Empty before the last round."""
+
+    by_model: Mapping[str, float] = field(default_factory=dict)
+
+
 def with_comparison(algorithm: Algorithm, config: FederationConfig, spec: PlanSpec) -> Algorithm:
     """Return the algorithm with a comparison of models in its last round.
 
-    After the last round the server state holds the order of the models. The algorithm is returned unchanged
-    where devices do not compare their models.
+    After the last round the server state holds the order of the models and the shares of blends. The
+    algorithm is returned unchanged where devices do not compare their models.
 
     Args:
         algorithm: the algorithm, without a learner.
@@ -59,7 +67,9 @@ def with_comparison(algorithm: Algorithm, config: FederationConfig, spec: PlanSp
         if state.phase == PHASE_PERSONALIZE:
             order = state.read_record(ModelOrder).models
             ranks = {RANK_SCALAR_PREFIX + name: float(index) for index, name in enumerate(order)}
-            return replace(sent, scalars={**sent.scalars, **ranks})
+            means = state.read_record(BlendShares).by_model
+            shares = {BLEND_PREFIX + name: share for name, share in means.items()}
+            return replace(sent, scalars={**sent.scalars, **ranks, **shares})
         if state.round != config.rounds:
             return sent
         last = algorithm.broadcast(replace(state, phase=PHASE_PERSONALIZE), client_id)
@@ -71,27 +81,50 @@ def with_comparison(algorithm: Algorithm, config: FederationConfig, spec: PlanSp
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
         reported: list[dict[str, float]] = []
+        shares: list[dict[str, float]] = []
 
         def record_scores() -> Iterator[Update]:
             for update in updates:
-                reported.append(read_scores(update))
+                reported.append(read_fractions(update, SCORE_METRIC_PREFIX))
+                shares.append(read_fractions(update, BLEND_PREFIX))
                 yield update
 
         after = algorithm.aggregate(state, record_scores())
         if state.round != config.rounds:
             return after
-        return after.with_record(ModelOrder(tuple(rank_models(reported))))
+        ranked = after.with_record(ModelOrder(tuple(rank_models(reported))))
+        return ranked.with_record(BlendShares(average_shares(shares)))
 
     return replace(algorithm, broadcast=broadcast, aggregate=aggregate)
 
 
-def read_scores(update: Update) -> dict[str, float]:
-    """Return the scores that an update reports, from 0 to 1, by model.
+def read_fractions(update: Update, prefix: str) -> dict[str, float]:
+    """Return the figures that an update reports for its models, from 0 to 1, by model.
 
-    Scores outside this range are clipped. Scores that are not finite are left out.
+    Figures outside this range are clipped. Figures that are not finite are left out.
+
+    Args:
+        update: the update.
+        prefix: the prefix of their metrics.
     """
-    scores = {name: update.metrics.get(SCORE_METRIC_PREFIX + name, math.nan) for name in COMPARED_MODELS}
-    return {name: min(max(value, 0.0), 1.0) for name, value in scores.items() if math.isfinite(value)}
+    figures = {name: update.metrics.get(prefix + name, math.nan) for name in COMPARED_MODELS}
+    return {name: min(max(value, 0.0), 1.0) for name, value in figures.items() if math.isfinite(value)}
+
+
+def average_shares(reported: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean share of each model over all devices, by model. Their sum is 1.
+
+    Each device counts once, whatever number of samples it has. So one of n devices moves no mean by more than
+    1/n.
+
+    Args:
+        reported: the shares of each device, from 0 to 1, by model. The shares of a device are divided by
+            their sum. A device without shares does not count.
+    """
+    totals = [(shares, math.fsum(shares.values())) for shares in reported]
+    parts = [{name: share / total for name, share in shares.items()} for shares, total in totals if total > 0]
+    means = {name: math.fsum(part.get(name, 0.0) for part in parts) for name in COMPARED_MODELS}
+    return {name: total / len(parts) for name, total in means.items() if total > 0}
 
 
 def rank_models(reported: Iterable[Mapping[str, float]]) -> list[str]:

@@ -9,9 +9,9 @@ import math
 import re
 from collections.abc import Mapping
 
-from edgefl.algorithms.names import SCORE_METRIC_PREFIX
-from edgefl.client.selection import COMPARED_MODELS
-from edgefl.verdict import MEASURES
+from edgefl.algorithms.names import BLEND_PREFIX, SCORE_METRIC_PREFIX
+from edgefl.client.selection import SHIPPED_MODELS
+from edgefl.verdict import MEASURES, SHARE_PREFIX
 
 MAX_LOSS = 1e9
 """Largest loss, and largest negative loss."""
@@ -45,10 +45,12 @@ def _limit(name: str, value: float, max_count: int) -> float:
     if name.endswith("loss"):
         return min(max(value, -MAX_LOSS), MAX_LOSS) if math.isfinite(value) else math.nan
     low, high = -MAX_FIGURE, MAX_FIGURE
-    if name.partition("_")[0] in MEASURES or name.startswith(SCORE_METRIC_PREFIX):
+    if name.partition("_")[0] in MEASURES or name.startswith(
+        (SCORE_METRIC_PREFIX, BLEND_PREFIX, SHARE_PREFIX)
+    ):
         low, high = 0.0, 1.0
     elif name == "shipped":
-        low, high = 0.0, len(COMPARED_MODELS) - 1.0
+        low, high = 0.0, len(SHIPPED_MODELS) - 1.0
     elif name in _COUNTS:
         low, high = 0.0, float(max_count)
         value = value if float(value).is_integer() else math.nan

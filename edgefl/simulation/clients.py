@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.mixtures.gate_utilization import measure_gate_by_class
 from edgefl.algorithms.names import FEDERATED_MODEL, MIXTURE_MODEL
+from edgefl.client.blend import find_gated_weights, predict_outputs
 from edgefl.client.local_training import derive_client_rng
 from edgefl.client.measures import measure_test_samples
 from edgefl.client.runner import ClientRunner, WorkItem, prefix_errors
-from edgefl.client.selection import COMPARED_MODELS
+from edgefl.client.selection import SHIPPED_MODELS
 from edgefl.errors import DivergedError
 from edgefl.learner.base import Learner, evaluate
 from edgefl.learner.litert import LiteRTLearner
@@ -132,7 +133,7 @@ class OpenFederation:
             if key not in self._measured:
                 while len(self._measured) >= _MAX_MEASURED_MODELS:
                     del self._measured[next(iter(self._measured))]
-                predicted = _predict(self.runner.learner, peer.signature, peer.weights, x)
+                predicted = _predict(self.runner.learner, peer, x)
                 self._measured[key] = _measure_by_class(predicted, y, num_classes)
             accuracies[name] = self._measured[key]
         return accuracies
@@ -222,22 +223,20 @@ def personalize_client(federation: OpenFederation, item: WorkItem) -> tuple[Clie
     if not runner.plan.spec.is_classification:
         return ClientResult(mixture=mixture, metrics=metrics, class_share=np.zeros(0)), state
     counts = np.bincount(shard.y_train, minlength=shard.num_classes)
-    predicted = _predict(runner.learner, mixture.signature, mixture.weights, shard.x_test)
+    predicted = _predict(runner.learner, Peer(mixture.signature, mixture.weights), shard.x_test)
     accuracies = _measure_by_class(predicted, shard.y_test, shard.num_classes)
     finite = accuracies[np.isfinite(accuracies)]
     balanced = float(finite.mean()) if len(finite) else float("nan")
     precisions = {"precision_shipped": measure_macro_precision(shard.y_test, predicted)}
     algorithm_mixture = mixture.peers.get(MIXTURE_MODEL)
     if algorithm_mixture is not None:
-        is_shipped = metrics["shipped"] == COMPARED_MODELS.index(MIXTURE_MODEL)
+        is_shipped = metrics["shipped"] == SHIPPED_MODELS.index(MIXTURE_MODEL)
         precisions["precision_mixture"] = (
             precisions["precision_shipped"]
             if is_shipped
             else measure_macro_precision(
                 shard.y_test,
-                _predict(
-                    runner.learner, algorithm_mixture.signature, algorithm_mixture.weights, shard.x_test
-                ),
+                _predict(runner.learner, algorithm_mixture, shard.x_test),
             )
         )
     result = ClientResult(
@@ -246,7 +245,7 @@ def personalize_client(federation: OpenFederation, item: WorkItem) -> tuple[Clie
         class_share=counts / max(1, counts.sum()),
         test_accuracies=federation.evaluate_on_test(mixture, shard.num_classes),
         confusion=count_confusions(shard.y_test, predicted),
-        gates=measure_gate_by_class(runner.learner, mixture.weights, shard.x_test, shard.y_test),
+        gates=measure_gate_by_class(runner.learner, find_gated_weights(mixture), shard.x_test, shard.y_test),
     )
     return result, state
 
@@ -348,10 +347,10 @@ def count_confusions(true: Labels, predicted: Labels) -> NDArray[np.int64]:
     return np.column_stack([pairs, counts]).astype(np.int64).reshape(-1, 3)
 
 
-def _predict(learner: Learner, signature: str, weights: Weights, x: Array) -> Labels:
+def _predict(learner: Learner, peer: Peer, x: Array) -> Labels:
     if not len(x):
         return np.zeros(0, np.int64)
-    return np.asarray(learner.predict(signature, weights, {"x": x}).argmax(axis=1), np.int64)
+    return np.asarray(predict_outputs(learner, peer, x).argmax(axis=1), np.int64)
 
 
 def _measure_by_class(predicted: Labels, y: Labels, num_classes: int) -> ClassAccuracies:

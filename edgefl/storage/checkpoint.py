@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from edgefl.errors import StateError
-from edgefl.plan.spec import PREDICT_MIXTURE, PREDICT_SINGLE
+from edgefl.plan.spec import PERSONAL_SIGNATURES, PREDICT_MIXTURE
 from edgefl.storage.directory import STATE_FORMAT, check_state_format
 from edgefl.storage.records import decode_records, encode_records
 from edgefl.types import BaseState, ClientState, Mixture, ServerState, StateRecord, Weights
@@ -179,7 +179,12 @@ def encode_mixture(mixture: Mixture, plan_id: str = "") -> bytes:
     """
     return _encode(
         "mixture",
-        {"plan": plan_id, "sha256": _digest(mixture), "signature": mixture.signature},
+        {
+            "plan": plan_id,
+            "sha256": _digest(mixture),
+            "signature": mixture.signature,
+            "single": mixture.single,
+        },
         {"weights": mixture.weights},
     )
 
@@ -192,11 +197,15 @@ def decode_stored_mixture(blob: bytes) -> StoredMixture:
     """
     note, groups = _decode("mixture", blob)
     weights = groups.get("weights", {})
-    mixture = Mixture(weights=weights, signature=note.get("signature", PREDICT_MIXTURE))
-    if mixture.signature not in (PREDICT_MIXTURE, PREDICT_SINGLE):
+    mixture = Mixture(
+        weights=weights,
+        signature=note.get("signature", PREDICT_MIXTURE),
+        single=str(note.get("single", "")),
+    )
+    if mixture.signature not in PERSONAL_SIGNATURES:
         raise StateError(
-            f"this mixture is for the signature {mixture.signature!r}, expected {PREDICT_MIXTURE} or "
-            f"{PREDICT_SINGLE}; copy the file again, or let the device personalize again"
+            f"this mixture is for the signature {mixture.signature!r}, expected one of "
+            f"{', '.join(PERSONAL_SIGNATURES)}; copy the file again, or let the device personalize again"
         )
     digest = _digest(mixture)
     if note.get("sha256") != digest or not isinstance(note.get("plan"), str):
@@ -208,8 +217,9 @@ def decode_stored_mixture(blob: bytes) -> StoredMixture:
 
 
 def _digest(mixture: Mixture) -> str:
-    """Return the sha256 of the signature and of the names, types, shapes and values of the weights."""
-    hashed = hashlib.sha256(b"" if mixture.signature == PREDICT_MIXTURE else mixture.signature.encode())
+    """Return the sha256 of `signature`, `single` and all weights with their names, types and shapes."""
+    signature = "" if mixture.signature == PREDICT_MIXTURE else mixture.signature
+    hashed = hashlib.sha256(f"{signature}{mixture.single}".encode())
     _add_arrays(hashed, mixture.weights)
     return hashed.hexdigest()
 

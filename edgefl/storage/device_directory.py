@@ -52,11 +52,13 @@ class DeviceFiles(Directory):
     blobs = StoredFile("blobs/", "plans and models of the federation, by sha256", "device")
     plan_trials = StoredFile("plans.json", "plans that were tried, and which are refused", "device")
     crash_log = StoredFile("crash.log", "report of a fatal signal", "device")
-    plan = StoredFile("plan/", "plan of the mixture", "device")
-    mixture = StoredFile("mixture.safetensors", "the personal mixture", "device", is_secret=True)
-    export = StoredFile("model/", "export of the mixture", "device, without --no-export")
+    plan = StoredFile("plan/", "plan of the shipped model", "device")
+    mixture = StoredFile("mixture.safetensors", "the shipped model", "device", is_secret=True)
+    export = StoredFile(
+        "model/", "export of the shipped model, with all members of a blend", "device, without --no-export"
+    )
     model = StoredFile(
-        "model/model.tflite", "int8 model of the mixture", "device, without --no-export", is_secret=True
+        "model/model.tflite", "the shipped model as int8", "device, without --no-export", is_secret=True
     )
     shard = StoredFile(
         "shard.npz",

@@ -1,4 +1,4 @@
-"""The budget of a model in RAM and flash, and the error for a model that exceeds it."""
+"""The budget of a model in RAM, flash and instructions, and the error for a model that exceeds it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,9 +8,14 @@ from firmware_export.certificate.resource_usage import TargetCost
 from firmware_export.codegen.c_source import LayerCost
 
 FLASH_REMEDIES = (
-    "--weights 3 or 4: the C then stores 3 or 4 bits of a dense layer's weight",
+    "fewer --members of a blend, or --weights 3 or 4, which stores 3 or 4 bits of a dense layer's weight",
     "fewer experts (num_experts of [algorithm]), or pfl-mfe, whose experts share their convolutions",
     "a smaller layer (options of [model]: filters, hidden) and a new federation, or a part with more flash",
+)
+TIME_REMEDIES = (
+    "a larger --instructions, if the part is fast enough",
+    "fewer members of a blend: --members",
+    "fewer filters, or a larger stride or pooling (options of [model]), and a new federation",
 )
 RAM_REMEDIES = (
     "fewer filters, or a larger stride or pooling, in that layer (options of [model]), and a new federation",
@@ -32,15 +37,17 @@ IMPORTED_RAM_REMEDIES = (
 
 @dataclass(frozen=True)
 class Budget:
-    """Maximum bytes of the model.
+    """What the model may need on its target. 0 is no limit.
 
     Attributes:
-        ram_bytes: maximum RAM, including the stack. 0 is no limit.
-        flash_bytes: maximum flash. 0 is no limit.
+        ram_bytes: maximum RAM, including the stack.
+        flash_bytes: maximum flash.
+        instructions: maximum number of instructions of an inference, as a mean over samples.
     """
 
     ram_bytes: int = 0
     flash_bytes: int = 0
+    instructions: int = 0
 
 
 def check_budget(
@@ -49,7 +56,7 @@ def check_budget(
     """Check that a model fits its budget.
 
     Args:
-        budget: maximum RAM and flash of the model.
+        budget: what the model may need.
         cost: resources that the model needs on its target.
         layers: cost of each layer of the generated C.
         imported: whether the model is a given .tflite, so that no federation can train a smaller one.
@@ -86,6 +93,12 @@ def check_budget(
                 IMPORTED_RAM_REMEDIES if imported else RAM_REMEDIES,
             )
         )
+    if budget.instructions and cost.instructions_mean > budget.instructions:
+        problems.append(
+            f"an inference needs {cost.instructions_mean:,} instructions on {cost.target}, expected at most "
+            f"{budget.instructions:,}: {cost.instructions_mean - budget.instructions:,} too many."
+            f"{_list_remedies(TIME_REMEDIES)}"
+        )
     if problems:
         raise ExportError("\n".join(problems))
 
@@ -93,8 +106,11 @@ def check_budget(
 def _describe_problem(
     kind: str, target: str, needed: int, allowed: int, where: str, remedies: Sequence[str]
 ) -> str:
-    listed = "".join(f"\n  {number}. {remedy}" for number, remedy in enumerate(remedies, 1))
     return (
         f"the model needs {needed:,} bytes of {kind} on {target}, expected at most {allowed:,}: "
-        f"{needed - allowed:,} too many ({where}). Three remedies:{listed}"
+        f"{needed - allowed:,} too many ({where}).{_list_remedies(remedies)}"
     )
+
+
+def _list_remedies(remedies: Sequence[str]) -> str:
+    return " Three remedies:" + "".join(f"\n  {i}. {remedy}" for i, remedy in enumerate(remedies, 1))

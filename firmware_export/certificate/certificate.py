@@ -36,7 +36,7 @@ FILE_INPUTS = "file"
 RANDOM_INPUTS = "random"
 TASK_KEY = "task"
 """Task and figures of a model that is no classifier. The certificate of a classifier has no such entry."""
-QUANTIZATION_KEYS = ("route", "quantizer", "recipe", "calibration_samples", "mixing", "held_out")
+QUANTIZATION_KEYS = ("route", "quantizer", "recipe", "calibration_samples", "mixing", "held_out", "members")
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class ExportRequest:
 
     Attributes:
         target: name of the target.
-        budget: maximum RAM and flash of the model.
+        budget: what the model may need.
         threshold: gate value below which an expert is skipped.
         update_key: public key for the firmware's updates, in base64. Empty if the firmware takes no updates.
         update_device: id of the device that accepts the updates.
@@ -235,15 +235,15 @@ def check_measurable(request: ExportRequest) -> None:
         ExportError: a tool is missing, or the target cannot have a budget.
     """
     read_tflm_version()
-    if not (request.budget.ram_bytes or request.budget.flash_bytes):
+    if request.budget == Budget():
         return
     if TARGETS[request.target].is_host:
         raise ExportError(
-            "--ram and --flash limit a microcontroller, but the target is host; use --target cortex-m4, or "
-            "leave them out"
+            "--ram, --flash and --instructions limit a microcontroller, but the target is host; use --target "
+            "cortex-m4, or leave them out"
         )
     if reason := explain_missing_tools(*TARGETS[request.target].tools):
-        raise ExportError(f"--ram and --flash cannot be checked: {reason}")
+        raise ExportError(f"--ram, --flash and --instructions cannot be checked: {reason}")
 
 
 def read_request(certificate: Mapping[str, Any]) -> ExportRequest:
@@ -253,7 +253,12 @@ def read_request(certificate: Mapping[str, Any]) -> ExportRequest:
         ExportError: the certificate is damaged.
     """
     try:
-        budget = Budget(int(certificate["budget"]["ram_bytes"]), int(certificate["budget"]["flash_bytes"]))
+        limits = certificate["budget"]
+        budget = Budget(
+            ram_bytes=int(limits["ram_bytes"]),
+            flash_bytes=int(limits["flash_bytes"]),
+            instructions=int(limits.get("instructions", 0)),
+        )
         key = str(certificate["update_key"])
         device = str(certificate.get("update_device", ""))
         threshold = float(certificate["threshold"])

@@ -3,7 +3,7 @@
 import base64
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,20 +14,28 @@ from edgefl.data.sources import DataSource
 from edgefl.data.sources.classes import read_class_list
 from edgefl.data.sources.options import add_data_options
 from edgefl.errors import ExportError
+from edgefl.system.format import format_percent
 from edgefl.system.progress import Progress
 from firmware_export.certificate.budget import Budget
 from firmware_export.certificate.bundle import remove_certificate, remove_derived_files, write_bundle
 from firmware_export.certificate.certificate import ExportRequest, check_measurable
 from firmware_export.certificate.golden import choose_golden_samples
+from firmware_export.certificate.member_exports import (
+    MemberExport,
+    choose_member_count,
+    describe_member_exports,
+    measure_member_exports,
+)
 from firmware_export.codegen.c_source import check_labels
 from firmware_export.codegen.prefix import DEFAULT_PREFIX, check_prefix
 from firmware_export.commands.certificate import describe_certificate, profile, verify
 from firmware_export.commands.fleet import fleet
 from firmware_export.commands.import_model import import_model
 from firmware_export.commands.update import drift, key, update
-from firmware_export.firmware.targets import find_target, parse_bytes
+from firmware_export.firmware.targets import find_target, parse_bytes, parse_count
 from firmware_export.ota.signing_key import read_public_key
 from firmware_export.quantize.device_state import read_state
+from firmware_export.quantize.personal_model import list_exported_members
 from firmware_export.quantize.quantize import MAX_LOSS_INCREASE, ExportReport, export_mixture
 from firmware_export.quantize.routes import DEVICE_ROUTE, TENSORFLOW_ROUTE, QuantizationOptions
 from firmware_export.quantize.task_figures import describe_task_figures, describe_threshold
@@ -139,6 +147,17 @@ class ExportGroup(click.Group):
 @click.option("--ram", help="Maximum RAM of the model on the target, including its stack, such as 64K.")
 @click.option("--flash", help="Maximum flash of the model on the target, such as 256K.")
 @click.option(
+    "--instructions",
+    help="Maximum instructions of an inference on the target, such as 4M.",
+)
+@click.option(
+    "--members",
+    type=click.IntRange(1),
+    help="Number of members of a blend to export: 1 for the model that the device would ship alone, more for "
+    "those with the largest shares. Default: all. With --target it is 1, or as many as fit --ram, --flash "
+    "and --instructions if all three are given.",
+)
+@click.option(
     "--update-key",
     type=click.Path(path_type=Path),
     help="Public key of `edgefl export key`, with which the firmware checks updates.",
@@ -185,6 +204,8 @@ def export(
     target: str | None,
     ram: str | None,
     flash: str | None,
+    instructions: str | None,
+    members: int | None,
     update_key: Path | None,
     samples: int,
     threshold: float,
@@ -194,7 +215,7 @@ def export(
     quantization: QuantizationOptions,
     as_json: bool,
 ) -> None:
-    """Quantize a device's mixture to int8, with its own samples, on the device itself.
+    """Quantize the model that a device ships to int8, with its own samples, on the device itself.
 
     With --target, the folder also gets C99 source, files for TensorFlow Lite Micro and a firmware project. A
     certificate states that all of them compute the same bytes. For the certificate, the model's C is compiled
@@ -216,7 +237,11 @@ def export(
         )
     request = None
     if target is not None:
-        budget = Budget(parse_bytes(ram) if ram else 0, parse_bytes(flash) if flash else 0)
+        budget = Budget(
+            ram_bytes=parse_bytes(ram) if ram else 0,
+            flash_bytes=parse_bytes(flash) if flash else 0,
+            instructions=parse_count(instructions) if instructions else 0,
+        )
         request = ExportRequest(
             target=find_target(target).name,
             budget=budget,
@@ -231,10 +256,10 @@ def export(
                 f"--target with --activations {quantization.bits}, expected 8: the C has int8 activations; "
                 "leave out one of them"
             )
-    elif ram or flash or threshold or update_key or labels or prefix != DEFAULT_PREFIX:
+    elif ram or flash or instructions or threshold or update_key or labels or prefix != DEFAULT_PREFIX:
         raise ExportError(
-            "--ram, --flash, --threshold, --prefix, --labels and --update-key need a target, but --target is "
-            "missing; add one, such as --target cortex-m4"
+            "--ram, --flash, --instructions, --threshold, --prefix, --labels and --update-key need a target, "
+            "but --target is missing; add one, such as --target cortex-m4"
         )
     device = read_state(state, source)
     if request is not None:
@@ -245,19 +270,37 @@ def export(
     shard = device_samples.shard
     for change in device_samples.changes:
         click.echo(f"{device.data.data}: {change}", err=True)
-    old = remove_certificate(out)
-    with Progress() as progress:
-        progress.update_live("quantizing and measuring")
-        report = export_mixture(
+
+    def write_models(folder: Path, max_members: int) -> ExportReport:
+        return export_mixture(
             device.plan,
             device.mixture,
             shard,
-            out,
+            folder,
             seed=device.seed,
             client_id=device.client_id,
             options=quantization,
             split=device_samples.split,
+            max_members=max_members,
         )
+
+    exports: tuple[MemberExport, ...] = ()
+    names = list_exported_members(device.plan, device.mixture)
+    if members and members > max(len(names), 1):
+        shipped = f"ships a blend of {len(names)} models" if names else "ships one model"
+        raise ExportError(
+            f"--members is {members}, but {device.client_id} {shipped}, expected at most "
+            f"{max(len(names), 1)}; lower --members, or leave it out"
+        )
+    old = remove_certificate(out)
+    with Progress() as progress:
+        if request is not None and len(names) > 1 and not members and not quantization.tuning.name:
+            progress.update(f"measuring 1 to {len(names)} members of the blend for {request.target}")
+            held_out = choose_golden_samples(shard, samples, device.seed)
+            exports = measure_member_exports(write_models, names, *held_out, request)
+            members = choose_member_count(exports, request.budget)
+        progress.update_live("quantizing and measuring")
+        report = write_models(out, members or (0 if request is None else 1))
         certificate = None
         if request is not None:
             progress.update(f"building for {request.target}, comparing up to {samples} samples")
@@ -270,6 +313,8 @@ def export(
         click.echo(json.dumps(certificate, indent=1))
         return
     click.echo(_describe(report, out))
+    if exports:
+        click.echo(describe_member_exports(exports, members or 1))
     if certificate is not None:
         click.echo(describe_certificate(certificate, out, report.warnings))
 
@@ -286,6 +331,7 @@ def _describe(report: ExportReport, out: Path) -> str:
     kind = f"int{report.activation_bits}"
     lines = [
         f"{out / 'model.tflite'}: {kind}, {report.tflite_bytes:,} bytes (float {report.float_bytes:,})",
+        *([f"shares of the blend: {_list_shares(report.members)}"] if report.members else []),
         *_describe_figures(report, kind),
         f"recipe: {report.recipe} ({report.calibration_samples} calibration samples); measured with "
         f"{report.runtime}",
@@ -314,6 +360,10 @@ def _describe(report: ExportReport, out: Path) -> str:
             "model's after all remedies; the best model was kept. Collect more samples on this device."
         )
     return "\n".join(lines)
+
+
+def _list_shares(members: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {format_percent(share)}" for name, share in members.items())
 
 
 def _describe_figures(report: ExportReport, kind: str) -> list[str]:

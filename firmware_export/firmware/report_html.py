@@ -256,6 +256,12 @@ def _describe_threshold(certificate: Mapping[str, Any]) -> str:
     )
 
 
+def _describe_value(value: Any) -> str:
+    if isinstance(value, Mapping):  # the shares of a blend
+        return ", ".join(f"{name} {_format_percent(share)}" for name, share in value.items())
+    return str(value)
+
+
 def _render_model(certificate: Mapping[str, Any]) -> str:
     model = certificate["model"]
     rows = [
@@ -267,7 +273,10 @@ def _render_model(certificate: Mapping[str, Any]) -> str:
         ),
         ("operators", ", ".join(model["operators"])),
         ("parts", ", ".join(model["parts"])),
-        *((key.replace("_", " "), str(value)) for key, value in certificate["quantization"].items()),
+        *(
+            (key.replace("_", " "), _describe_value(value))
+            for key, value in certificate["quantization"].items()
+        ),
         ("skip threshold", _describe_threshold(certificate)),
         (
             "golden outputs",

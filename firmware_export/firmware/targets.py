@@ -214,6 +214,19 @@ def find_target(name: str) -> Target:
     return TARGETS[name]
 
 
+def parse_count(text: str) -> int:
+    """Parse a number of instructions such as "4M", "800K" or "4000000". K is 1,000.
+
+    Raises:
+        ConfigError: the text is not a positive number.
+    """
+    match = re.fullmatch(r"([0-9]+)\s*([km]?)", text.strip().lower())
+    count = int(match[1]) * {"": 1, "k": 10**3, "m": 10**6}[match[2]] if match else 0
+    if count < 1:
+        raise ConfigError(f"{text!r} is not a number of instructions, expected one such as 4M or 800K")
+    return count
+
+
 def parse_bytes(text: str) -> int:
     """Parse a number of bytes such as "64K", "1M", "0x8000" or "65536". K is 1,024.
 

@@ -4,7 +4,9 @@ A recipe defines how the ranges are chosen.
 """
 
 import warnings
+from contextlib import redirect_stderr
 from dataclasses import dataclass, replace
+from io import StringIO
 from typing import Any
 
 from edgefl.errors import ExportError
@@ -73,8 +75,9 @@ def quantize(model: bytes, observed: RecordedExtremes, recipe: Recipe, bits: int
         session = quantizer.Quantizer(model, rules.get_quantization_recipe())
         tensor_ranges = choose_ranges(observed, recipe.samples, recipe.percentile, recipe.margin)
         tensor_ranges |= widen_kernel_ranges(observed.layers, tensor_ranges, recipe.per_channel, bits)
-        # Its interpreter keeps all tensors and warns about the memory
-        with warnings.catch_warnings():
+        # Its interpreter keeps all tensors and warns about the memory. For more than 100 tensors it draws a
+        # progress bar, although the bars are turned off
+        with warnings.catch_warnings(), redirect_stderr(StringIO()):
             warnings.simplefilter("ignore")
             result = bytes(
                 session.quantize(

@@ -21,7 +21,6 @@ from edgefl.client.validation import hold_out_validation, read_personalization
 from edgefl.config import PersonalizationConfig
 from edgefl.data.split import SPLIT_METADATA_NAME, SplitRecord, encode_split
 from edgefl.errors import ExportError
-from edgefl.plan.fill import fill_template
 from edgefl.plan.spec import Plan, read_samples_config, read_task
 from edgefl.plan.tflite import with_metadata
 from edgefl.rng import derive_rng
@@ -34,6 +33,7 @@ from edgefl.tasks.scores import measure_sample_losses
 from edgefl.types import Array, Labels, Mixture, Shard
 from firmware_export.quantize.device_route import RECIPES, Recipe, load_quantizer, quantize
 from firmware_export.quantize.exported_task import measure_exported
+from firmware_export.quantize.personal_model import make_float_model
 from firmware_export.quantize.ranges import check_calibration
 from firmware_export.quantize.report import ExportReport, QuantizationAttempt, find_warnings
 from firmware_export.quantize.routes import (
@@ -42,7 +42,7 @@ from firmware_export.quantize.routes import (
     QuantizationOptions,
     generate_candidates,
 )
-from firmware_export.tflite.graph import OperatorGraph, read_graph
+from firmware_export.tflite.graph import detect_mixing, read_graph
 from firmware_export.tflite.interpreter import (
     LoadedModel,
     dequantize_output,
@@ -57,7 +57,6 @@ __all__ = [
     "QuantizationAttempt",
     "QuantizationOptions",
     "Recipe",
-    "detect_mixing",
     "export_mixture",
     "quantize",
 ]
@@ -80,6 +79,7 @@ def export_mixture(
     recipes: tuple[Recipe, ...] = RECIPES,
     options: QuantizationOptions | None = None,
     split: SplitRecord | None = None,
+    max_members: int = 0,
 ) -> ExportReport:
     """Write model.tflite, model_float.tflite and report.json, and return the report.
 
@@ -108,6 +108,7 @@ def export_mixture(
         options: how to quantize. None means the defaults.
         split: how the samples were held out. Both models carry it as metadata, so that `edgefl infer` finds
             the held-out samples.
+        max_members: maximum number of a blend's members, see `make_float_model`. 0 takes all.
 
     Raises:
         PlanError: the mixture belongs to another plan.
@@ -140,7 +141,8 @@ def export_mixture(
             f"a label is {y.max()}, the mixture has {plan.spec.num_classes} classes; is this shard from "
             "another data set?"
         )
-    model = fill_template(*plan.find_template(mixture.signature), mixture.weights)
+    personal = make_float_model(plan, mixture, max_members)
+    model = personal.model
     expected, _ = run_samples(load_tflite(model), x_compared)
     is_enough = _make_limit(task, expected, y_compared)
     calibration, _ = _shuffle_samples(shard, seed)
@@ -212,6 +214,7 @@ def export_mixture(
         mixing=_describe_mixing(task, model),
         deflated_bytes=len(zlib.compress(made, 9)),
         warnings=warnings,
+        members=personal.shares or None,
         held_out=split.description if split is not None else "",
         **figures,
     )
@@ -259,24 +262,6 @@ def _shuffle_samples(shard: Shard, seed: int) -> tuple[Array, Labels]:
     """Return the training samples and their labels in the order of calibration."""
     order = derive_rng(seed, 0, "calibration").permutation(len(shard.x_train))
     return shard.x_train[order], shard.y_train[order]
-
-
-def detect_mixing(graph: OperatorGraph) -> str:
-    """Return the values that a graph mixes, detected from its products and softmax operators.
-
-    Returns:
-        "probabilities" or "logits" of the experts, or "none" for a single model.
-    """
-    products = {
-        i
-        for (name, _), inputs in zip(graph.operators, graph.inputs, strict=True)
-        if name == "MUL"
-        for i in inputs
-    }
-    if not products:
-        return "none"
-    softmaxes = [outputs[0] for name, outputs in graph.operators if name == "SOFTMAX"]
-    return "probabilities" if sum(i in products for i in softmaxes) > 1 else "logits"
 
 
 def _describe_mixing(task: TaskConfig, model: bytes) -> str:

@@ -95,11 +95,12 @@ class ExportReport:
         client_id: id of the client.
         route: "device" or "tensorflow".
         activation_bits: 8 or 16.
-        mixing: what the graph mixes, see `detect_mixing`. "outputs" for a mixture of another task than
-            classification.
+        mixing: what the graph mixes, see `firmware_export.tflite.graph.detect_mixing`. "outputs" for a
+            mixture of another task than classification.
         deflated_bytes: size of the integer model after zlib. Pruned and clustered weights reduce it.
         warnings: see `find_warnings`.
         held_out: a description of the rule that held out the samples.
+        members: share of each exported member of a blend, by name. None for another model.
         task: for another task than classification, its `kind` and `loss`, the figures of
             `task_figures.measure_model` with `_float` and `_int8` behind their names, and `within_limit`:
             False if the mean loss of the best model still grows more than `MAX_LOSS_INCREASE`.
@@ -132,6 +133,7 @@ class ExportReport:
     deflated_bytes: int
     warnings: tuple[str, ...] = ()
     held_out: str = ""
+    members: Mapping[str, float] | None = None
     task: Mapping[str, Any] | None = None
     anomaly: Mapping[str, Any] | None = None
 

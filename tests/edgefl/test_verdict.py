@@ -128,6 +128,21 @@ def test_devices_that_ship_their_local_model_do_not_change_the_level():
     assert (verdict.better, verdict.as_good, verdict.worse) == (1, 49, 0)
 
 
+def test_sentence_names_the_mean_shares_of_the_blends():
+    """The third device ships its local model, so it has no shares."""
+    blends = [
+        {"id": "pi-1", "shipped": 4.0, "share_local": 0.25, "share_fine_tuned": 0.25, "share_federated": 0.5},
+        {"id": "pi-2", "shipped": 4.0, "share_local": 0.35, "share_federated": 0.65},
+        {"id": "pi-3", "shipped": 0.0, "share_local": 1.0},
+    ]
+    rows = [{**row, "accuracy_local": 0.5, "accuracy_shipped": 0.75} for row in blends]
+    sentence = judge_federation(rows).sentence
+    assert (
+        "the shipped blends consist of 57.5% federated, 30.0% local and 12.5% fine-tuned model." in sentence
+    )
+    assert "blends" not in judge_federation(rows[2:]).sentence
+
+
 def test_verdict_on_a_federation_by_hand():
     verdict = judge_federation(FOUR_ROWS)
     assert [item.id for item in verdict.rows] == ["pi-1", "pi-2", "pi-3", "pi-4"]
@@ -138,7 +153,7 @@ def test_verdict_on_a_federation_by_hand():
     )
     assert verdict.worst == {"local": 0.75, "federated": 0.5, "shipped": 0.75, "int8": 0.8}
     assert verdict.gain_points == pytest.approx(2.5)
-    assert verdict.kinds == {"local": 1, "federated": 1, "fine-tuned": 1, "mixture": 1}
+    assert verdict.kinds == {"local": 1, "federated": 1, "fine-tuned": 1, "mixture": 1, "blend": 0}
     assert verdict.overall == "as good"  # gains of 5, 7, 0 and -8
     assert verdict.sentence == (
         "The federation was worth it for 1 of 4 devices: its model is better than training alone (as good "
@@ -287,6 +302,19 @@ def test_following_the_advice_ends(rows, algorithm):
             "rounds.",
         ),
         (
+            [
+                make_row(f"d-{i}", 0.9, 0.6, 0.9, 0.9, 4.0, 0.0, 0.0)
+                | {"share_local": 0.8, "share_federated": 0.2}
+                for i in range(2)
+            ],
+            {"algorithm": "clustered"},
+            "The federation was worth it for none of 2 devices: no model is better than training alone "
+            "beyond chance (as good for 2, worse for none). On average accuracy stays the same. On average "
+            "the shipped blends consist of 80.0% local and 20.0% federated model. ",
+            "The blends are mostly the local models: the data of the devices differ a lot, or each device "
+            'has enough. Try the algorithm "pfl-mfe", or more rounds.',
+        ),
+        (
             # Its federated model ends in layers that no device has trained.
             [make_row("a", 0.6, 0.12, 0.6, 0.6, 0.0, 0.0, 0.0)],
             {"num_classes": 10, "algorithm": "fedrep"},
@@ -299,7 +327,7 @@ def test_following_the_advice_ends(rows, algorithm):
             {"select": False},
             "The federation was worth it for none of 1 device: no model is better than training alone beyond "
             "chance (as good for none, worse for 1). On average accuracy falls by 30.0 points. ",
-            "Set select = true in [personalization], so that a device can keep its local model.",
+            "Set select = true in [personalization], so that a device compares its models.",
         ),
         (
             # The devices choose a model, and all of them chose the mixture.

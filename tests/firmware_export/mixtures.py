@@ -15,7 +15,14 @@ from typing import Any
 
 import pytest
 
-from edgefl.config import MIXTURE_ONLY, DataConfig, FederationConfig, ModelConfig, PartitionConfig
+from edgefl.config import (
+    MIXTURE_ONLY,
+    DataConfig,
+    FederationConfig,
+    ModelConfig,
+    PartitionConfig,
+    PersonalizationConfig,
+)
 from edgefl.data import load_data, make_shards
 from edgefl.data.dataset import Dataset
 from edgefl.plan.spec import Plan
@@ -36,6 +43,7 @@ GATES: Mapping[str, dict[str, Any]] = {
 }
 _STEP = {"batch_size": 32, "learning_rate": 0.05}
 _CLUSTERS = {"num_experts": 2, "epochs": 2, **_STEP}
+_BLENDED = PersonalizationConfig(epochs=3, least_steps=30)
 _PERSONAL = {"epochs": 3, "adapt_epochs": 3, **_STEP}
 OPTIONS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "aem": ("aem", {**_CLUSTERS, "local_epochs": 6, "local_learning_rate": 1e-3, "gate_epochs": 10}),
@@ -49,8 +57,11 @@ OPTIONS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "pfl-mfe": ("pfl-mfe", {**_PERSONAL, "gate_epochs": 5}),
     "single": ("fedavg", {"epochs": 2, **_STEP}),
     "pfl-ft": ("pfl-ft", _PERSONAL),
+    "blend": ("fedavg", {"epochs": 2, **_STEP}),
+    "blend-of-mixture": ("pfl-mfe", {**_PERSONAL, "gate_epochs": 5}),
 }
-"""Algorithm and options of each kind. aem has a convolutional gate and three experts: two of the clusters,
+"""Algorithm and options of each kind. The blends have the local, the fine-tuned and the federated model, and
+the second one also a mixture. aem has a convolutional gate and three experts: two of the clusters,
 and the local one.
 """
 ROUNDS = {("aem", "fashion-mnist"): 3, ("fedmix", "uci-har"): 4}
@@ -58,7 +69,7 @@ ROUNDS = {("aem", "fashion-mnist"): 3, ("fedmix", "uci-har"): 4}
 too steep for int8.
 """
 KINDS = tuple(OPTIONS)
-FAST = ("aem", "pfl-mfe", "single")
+FAST = ("aem", "pfl-mfe", "single", "blend")
 ON_PICTURES = (("aem", "fashion-mnist"), ("pfl-mfe", "cifar10"))
 MIXTURES = [
     pytest.param(
@@ -113,7 +124,7 @@ def federate(kind: str, data: str) -> tuple[Plan, Mixture, Shard]:
         algorithm=algorithm,
         options={**options, **gate_options},
         model=MODELS[data],
-        personalization=MIXTURE_ONLY,
+        personalization=_BLENDED if kind.startswith("blend") else MIXTURE_ONLY,
     )
     shards = list(make_shards(load_dataset(data), PartitionConfig("dirichlet", 2), 1).values())
     plan, initial = build_plan(config)

@@ -16,7 +16,7 @@ from edgefl.data.npz import load_shard
 from edgefl.plan.measured_values import with_learning_rate
 from edgefl.plan.normalization import has_placeholders, set_normalization
 from edgefl.plan.spec import PREDICT_MIXTURE, TensorSpec, decode_plan, load_plan
-from edgefl.server.comparison import rank_models
+from edgefl.server.comparison import average_shares, rank_models
 from edgefl.simulation.measurement import find_learning_rate, normalize_plan
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import decode_server_state, decode_stored_mixture
@@ -349,12 +349,15 @@ def test_every_published_message_and_tensor_is_public(finished_run, plan):
 def test_devices_send_scores_last_round_and_get_ranks_in_last_task(finished_run, select):
     _, messages, *_ = finished_run
     asked = 2 if select == "true" else None  # the last round
-    reported = {}
+    reported, blended = {}, {}
     for begin in decode_kind(messages, "begin"):
         scores = {name: value for name, value in begin["metrics"].items() if name.startswith("score_")}
         assert bool(scores) == (begin["round"] == asked)
         if scores:
             reported[begin["client_id"]] = scores
+            blended[begin["client_id"]] = {
+                name: value for name, value in begin["metrics"].items() if name.startswith("blend_")
+            }
     models = {"score_local", "score_federated", "score_fine_tuned", "score_mixture"}
     assert [set(each) for each in reported.values()] == [models] * (len(IDS) if select == "true" else 0)
     for task in decode_kind(messages, "task"):
@@ -365,6 +368,11 @@ def test_devices_send_scores_last_round_and_get_ranks_in_last_task(finished_run,
             [{k.removeprefix("score_"): v for k, v in each.items()} for each in reported.values()]
         )
         assert ranks == ({f"rank_{name}": place for place, name in enumerate(order)} if is_last else {})
+        shares = {name: value for name, value in task["scalars"].items() if name.startswith("blend_")}
+        means = average_shares(
+            [{k.removeprefix("blend_"): v for k, v in each.items()} for each in blended.values()]
+        )
+        assert shares == ({f"blend_{name}": share for name, share in means.items()} if is_last else {})
 
 
 def decode_kind(messages, kind):

@@ -115,6 +115,9 @@ def test_commands_of_the_simulation_page_work(workspace: Any, page: Callable[[st
     workspace.run(simulate.take("edgefl simulate federation.toml"))
     assert "int8" in workspace.run(simulate.take("edgefl export --state"))
     assert "held-out samples" in workspace.run(simulate.take("edgefl infer"))
+    choice = page("docs/how-to/choose-the-model.md")
+    client = {"--state state": "--state runs/clothes/mixtures/client-000"}
+    assert "int8" in workspace.run(choice.take("edgefl export --state"), client)
     write_digits(workspace, "new.npz")
     assert "held-out samples" in workspace.run(simulate.take("edgefl personalize"))
     assert "int8" in workspace.run(simulate.take("edgefl export --state"))

@@ -113,10 +113,10 @@ def personalize(
 
 
 def _format_labelled(figures: Mapping[str, Any]) -> str:
-    from edgefl.client.selection import COMPARED_MODELS
+    from edgefl.client.selection import SHIPPED_MODELS
     from edgefl.verdict import MEASURES
 
-    shipped = COMPARED_MODELS[int(figures["shipped"])]
+    shipped = SHIPPED_MODELS[int(figures["shipped"])]
     rows: list[tuple[str, ...]] = [("per cent", "", "", "")]
     for name, value in figures.items():
         measure, _, model = name.partition("_")

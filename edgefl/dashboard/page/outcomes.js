@@ -3,7 +3,7 @@
 import { collator, isNumber } from "./dom.js";
 
 export const FIGURES = ["local", "federated", "shipped", "int8"];
-const KINDS = ["local", "federated", "fine-tuned", "mixture"];
+const KINDS = ["local", "federated", "fine-tuned", "mixture", "blend"];
 
 const mean = (values) => (values.length ? values.reduce((a, b) => a + b, 0) / values.length : undefined);
 

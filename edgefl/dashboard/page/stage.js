@@ -104,7 +104,8 @@ function stopped(state) {
   $("stopped-steps").replaceChildren(command("edgefl aggregator start"));
 }
 
-const kindsIn = (kinds) => kinds.map(([kind, n], i) => `${i ? count(n) : `${plural(n, "device")} ${n === 1 ? "keeps" : "keep"}`} the ${kind} model`).join(", ");
+const modelOf = (kind) => (kind === "blend" ? "a blend of models" : `the ${kind} model`);
+const kindsIn = (kinds) => kinds.map(([kind, n], i) => `${i ? count(n) : `${plural(n, "device")} ${n === 1 ? "keeps" : "keep"}`} ${modelOf(kind)}`).join(", ");
 
 function gainText(points, overall) {
   if (Math.abs(points) < 0.05) return "the same as alone";

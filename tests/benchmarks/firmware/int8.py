@@ -19,9 +19,8 @@ from edgefl.system.host import describe_machine, read_versions
 from edgefl.types import Shard
 from firmware_export.quantize.dense_weights import with_few_values
 from firmware_export.quantize.device_route import RECIPES, quantize
-from firmware_export.quantize.quantize import detect_mixing
 from firmware_export.quantize.ranges import record_extremes
-from firmware_export.tflite.graph import read_graph
+from firmware_export.tflite.graph import detect_mixing, read_graph
 from firmware_export.tflite.interpreter import load_tflite, measure_accuracy, run_samples
 from tests.benchmarks.firmware.mixing import measure_agreement as measure_formulas
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgefl.algorithms.names import FINE_TUNED_MODEL, LOCAL_MODEL, MIXTURE_MODEL
-from edgefl.client.personalization import choose_shipped_model
+from edgefl.client.personalization import choose_shipped_model, drop_failed_models
 from edgefl.client.selection import PREFERRED_ORDER
 from edgefl.client.validation import ValidationSplit
 from edgefl.types import Peer, Shard
@@ -86,3 +86,14 @@ def test_first_available_model_is_shipped_without_scores(learner):
         choose_shipped_model(learner, models, {FINE_TUNED_MODEL: HIGH}, SPLIT, PREFERRED_ORDER, "a")
         == LOCAL_MODEL
     )
+
+
+def test_blend_leaves_out_a_model_that_training_degraded(learner, caplog):
+    """Its probabilities fell from .99 to 1/3. A fall by a few thousandths is no failure."""
+    models = {FINE_TUNED_MODEL: make_model(0.0), LOCAL_MODEL: make_model(4.8), MIXTURE_MODEL: make_model(0.0)}
+    scores = {FINE_TUNED_MODEL: HIGH, LOCAL_MODEL: HIGH}
+    with caplog.at_level(logging.WARNING):
+        kept = drop_failed_models(learner, models, scores, SPLIT, "pi-1")
+    assert list(kept) == [LOCAL_MODEL, MIXTURE_MODEL], "nothing shows how good the mixture was"
+    assert "pi-1: left out of the blend" in caplog.text
+    assert "fine_tuned (mean score 0.33, before 0.99)" in caplog.text and "local" not in caplog.text

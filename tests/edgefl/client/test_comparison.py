@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 
 from edgefl.algorithms.names import FEDERATED_MODEL, FINE_TUNED_MODEL, LOCAL_MODEL, MIXTURE_MODEL
 from edgefl.algorithms.papers.apfl import PersonalShare
-from edgefl.client.comparison import average_scores, read_model_order, split_scores, with_scores
+from edgefl.client.comparison import (
+    average_scores,
+    read_blend_shares,
+    read_model_order,
+    split_scores,
+    with_scores,
+)
 from edgefl.client.selection import PREFERRED_ORDER, choose_within_noise
 from edgefl.client.validation import ValidationSplit
 from edgefl.types import ClientState, Shard
@@ -64,6 +70,17 @@ def test_model_order_follows_the_ranks_in_the_broadcast():
         FINE_TUNED_MODEL,
         FEDERATED_MODEL,
     )
+
+
+def test_shares_of_a_broadcast_are_from_0_to_1():
+    scalars = {
+        "blend_local": 1e308,
+        "blend_federated": 0.25,
+        "blend_mixture": float("nan"),
+        "blend_other": 1.0,
+    }
+    assert read_blend_shares({**scalars, "blend_fine_tuned": -1.0}) == {"local": 1.0, "federated": 0.25}
+    assert read_blend_shares({"rank_local": 0.0}) == {}
 
 
 def test_client_deviates_from_the_order_beyond_the_noise():

@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 
 from edgefl.algorithms import PHASE_PERSONALIZE, make_algorithm
+from edgefl.algorithms.names import COMPARE_SCALAR
+from edgefl.client.blend import split_members
 from edgefl.client.personalization import choose_personal_model
 from edgefl.client.runner import ClientRunner, WorkItem
-from edgefl.client.selection import COMPARED_MODELS
+from edgefl.client.selection import COMPARED_MODELS, SHIPPED_MODELS
 from edgefl.client.validation import hold_out_validation, read_personalization
 from edgefl.config import FederationConfig, ModelConfig, PersonalizationConfig
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.fill import fill_template, list_weight_names
 from edgefl.plan.runtime import load_interpreter
-from edgefl.plan.spec import PREDICT_MIXTURE, PREDICT_SINGLE
+from edgefl.plan.spec import PREDICT_BLEND, PREDICT_MIXTURE, PREDICT_SINGLE
 from edgefl.rng import derive_rng
 from edgefl.server.baseline import with_baseline
 from edgefl.simulation.simulate import simulate
@@ -87,7 +89,7 @@ def make_perfect_weights(initial):
 def test_local_model_is_shipped_if_federated_model_is_always_wrong(built_plan):
     """The federated model is wrong about every sample, and fine-tuning has no epochs."""
     wrong = {name: -array for name, array in make_perfect_weights(built_plan[1]).items()}
-    mixture, _, metrics = personalize_client(built_plan, make_shard(150), wrong, epochs=0)
+    mixture, _, metrics = personalize_client(built_plan, make_shard(150), wrong, epochs=0, ship="one")
     assert metrics["accuracy_federated"] == 0.0
     assert COMPARED_MODELS[int(metrics["shipped"])] == "local"
     assert metrics["accuracy_shipped"] == metrics["accuracy_local"] > 0.9
@@ -99,12 +101,47 @@ def test_local_model_is_shipped_if_federated_model_is_always_wrong(built_plan):
 def test_federated_model_is_shipped_if_local_training_learns_nothing(built_plan):
     """At a learning rate of nearly zero, the local model keeps its initial weights."""
     _, _, metrics = personalize_client(
-        built_plan, make_shard(150), make_perfect_weights(built_plan[1]), learning_rate=1e-9
+        built_plan, make_shard(150), make_perfect_weights(built_plan[1]), learning_rate=1e-9, ship="one"
     )
     assert metrics["accuracy_local"] < 0.9
     assert COMPARED_MODELS[int(metrics["shipped"])] in ("federated", "fine_tuned")
     assert metrics["accuracy_shipped"] == 1.0
     assert metrics["test_gained"] == round(30 * (1 - metrics["accuracy_local"]))
+
+
+def test_all_models_are_shipped_with_the_shares_of_all_clients(built_plan):
+    """A clients ships what a wrong federated model and its own models know together."""
+    wrong = {name: -array for name, array in make_perfect_weights(built_plan[1]).items()}
+    plan, broadcast = broadcast_last_model(built_plan, wrong, epochs=0)
+    shares = {"blend_local": 0.5, "blend_fine_tuned": 0.125, "blend_federated": 0.375}
+    broadcast = replace(broadcast, scalars={**broadcast.scalars, **shares})
+    runner = ClientRunner(plan, LiteRTLearner(plan), {CLIENT: make_shard(150)}, seed=1)
+    mixture, _, metrics = runner.personalize(WorkItem(broadcast, ClientState(), CLIENT))
+    members = split_members(plan.spec, mixture.weights)
+    assert {member.name: member.share for member in members} == {
+        "local": 0.5,
+        "fine_tuned": 0.125,
+        "federated": 0.375,
+    }
+    assert (mixture.signature, mixture.single) == (PREDICT_BLEND, "local")
+    assert SHIPPED_MODELS[int(metrics["shipped"])] == "blend"
+    assert metrics["accuracy_shipped"] == metrics["accuracy_blend"] > 0.9
+    assert metrics["share_federated"] == 0.375
+    local = next(member for member in members if member.name == "local")
+    assert have_same_bits(local.peer.weights, mixture.peers["local"].weights)
+
+
+def test_comparison_reports_the_shares_of_a_blend(built_plan):
+    """The federated model is always wrong, so its share is at most what its pseudo-count gives it."""
+    wrong = {name: -array for name, array in make_perfect_weights(built_plan[1]).items()}
+    plan, broadcast = broadcast_last_model(built_plan, wrong, epochs=0)
+    runner = ClientRunner(plan, LiteRTLearner(plan), {CLIENT: make_shard(150)}, seed=1)
+    last = replace(broadcast, phase="federate", scalars={**broadcast.scalars, COMPARE_SCALAR: 1.0})
+    update, _ = runner.update(WorkItem(last, ClientState(), CLIENT))
+    shares = {name: value for name, value in update.metrics.items() if name.startswith("blend_")}
+    assert sum(shares.values()) == pytest.approx(1)
+    assert shares["blend_local"] > 0.8
+    assert shares["blend_federated"] < 0.1 and shares["blend_fine_tuned"] < 0.1
 
 
 def test_without_selection_the_mixture_is_shipped(built_plan):
@@ -187,7 +224,7 @@ def test_plan_has_templates_for_a_mixture_and_a_single_model(built_plan):
 
 
 def test_preferred_model_is_shipped_without_validation_samples(built_plan):
-    _, _, metrics = personalize_client(built_plan, make_shard(1))
+    _, _, metrics = personalize_client(built_plan, make_shard(1), ship="one")
     assert metrics["n_validation"] == 0.0
     assert COMPARED_MODELS[int(metrics["shipped"])] == "local"
 
@@ -216,3 +253,10 @@ def test_rounds_do_not_train_on_validation_samples(built_plan):
     accuracies = [result.mixture.diagnostics["validation/federated"] for result in client_results]
     assert np.mean(accuracies) < 0.35
     assert np.mean([result.metrics["n_validation"] for result in client_results]) == pytest.approx(15, abs=3)
+
+
+def test_plan_of_an_edgefl_without_blends_ships_one_model(built_plan):
+    spec = built_plan[0].spec
+    settings = {key: value for key, value in spec.personalization.items() if key != "ship"}
+    assert read_personalization(spec).ship == "auto"
+    assert read_personalization(replace(spec, personalization=settings)).ship == "one"

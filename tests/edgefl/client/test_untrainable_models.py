@@ -119,7 +119,7 @@ def ship_model(
 
 @pytest.mark.parametrize("select", [True, False])
 def test_a_client_without_its_mixture_ships_another_model(select: bool, shard: Shard, caplog: Any) -> None:
-    mixture, metrics = ship_model({"train_gate"}, shard, select=select)
+    mixture, metrics = ship_model({"train_gate"}, shard, select=select, ship="one")
     assert COMPARED_MODELS[int(metrics["shipped"])] in (LOCAL_MODEL, FEDERATED_MODEL, FINE_TUNED_MODEL)
     assert "accuracy_mixture" not in metrics
     assert np.isfinite(metrics["accuracy_shipped"])

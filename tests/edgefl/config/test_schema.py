@@ -132,6 +132,12 @@ def test_empty_file_gives_the_defaults() -> None:
         ("[model]\ninput_shape = []", "input_shape is \\[\\]"),
         ("[model]\ninput_shape = [28, '1']", "expected whole numbers above 0"),
         ("[algorithm]\nname = 3", "name is 3, expected text"),
+        ("[personalization]\nship = 'best'", "ship is 'best', expected one of 'auto', 'blend', 'one'"),
+        ("[personalization]\nship = 'blend'\nselect = false", 'expected select = true: .* set ship = "auto"'),
+        (
+            "[personalization]\nship = 'blend'\n[task]\nkind = 'regression'\n[model]\nnum_classes = 1",
+            'with kind = "regression" of \\[task\\], expected a classification',
+        ),
         ("[federation", "not TOML"),
     ],
 )

@@ -34,6 +34,8 @@ NAMES = (
         "score_federated",
         "score_fine_tuned",
         "score_mixture",
+        "blend_local",
+        "blend_fine_tuned",
         "epochs",
         "q/0",
         "q/1",
@@ -175,6 +177,7 @@ class BoardNetwork(HostileNetwork):
         metrics = {"loss": 1.0 + number / 100 - task.round / 10, "accuracy": 0.5 + number / 100}
         if COMPARE_SCALAR in task.scalars:
             metrics |= {"score_local": 0.5, "score_fine_tuned": 0.6, "score_mixture": 0.7 + number / 100}
+            metrics |= {"blend_local": 0.3 + number / 100, "blend_fine_tuned": 0.7 - number / 100}
         return TrainedUpdate(encode_models(deltas, task.codec), samples, metrics)
 
     def make_hostile_update(self, client_id, task):

@@ -13,7 +13,7 @@ from edgefl.algorithms.names import COMPARE_SCALAR, GLOBAL, LOCAL_EPOCHS, LOCAL_
 from edgefl.config import FederationConfig, PersonalizationConfig, PrivacyConfig
 from edgefl.rng import derive_rng
 from edgefl.server.baseline import with_baseline
-from edgefl.server.comparison import rank_models, should_compare_models, with_comparison
+from edgefl.server.comparison import average_shares, rank_models, should_compare_models, with_comparison
 from edgefl.storage.checkpoint import decode_server_state, encode_server_state
 from edgefl.types import Update
 from tests.support.numpy_learner.softmax import softmax_spec
@@ -74,6 +74,53 @@ def test_last_broadcast_contains_the_model_ranking():
     assert ranks == {"rank_mixture": 0, "rank_local": 1}
     assert COMPARE_SCALAR not in sent.scalars
     json.dumps(dict(sent.scalars))
+
+
+def test_last_broadcast_contains_the_mean_shares():
+    algorithm = build_algorithm()
+    first = algorithm.init(INITIAL, derive_rng(1, 0, "init"))
+    last = algorithm.aggregate(first, [make_update("a", 1, blend_local=1.0)])
+    updates = [
+        make_update("a", 2, blend_local=0.5, blend_federated=0.5),
+        make_update("b", 2, blend_local=0.25, blend_federated=0.75),
+        make_update("c", 2, blend_local=0.25, blend_federated=0.75),
+        make_update("d", 2),
+    ]
+    after = algorithm.aggregate(last, updates)
+    after = decode_server_state(encode_server_state(replace(after, phase=PHASE_PERSONALIZE)))
+    scalars = algorithm.broadcast(after, "a").scalars
+    shares = {name: value for name, value in scalars.items() if name.startswith("blend_")}
+    assert shares == {"blend_local": pytest.approx(1 / 3), "blend_federated": pytest.approx(2 / 3)}
+
+
+def test_shares_of_a_device_count_as_parts_of_their_sum():
+    """The parts of `local` are 1, .5 and 0, and those of `mixture` are 0, .5 and 1."""
+    devices = [{"local": 0.2}, {"local": 1.0, "mixture": 1.0}, {"mixture": 0.9, "local": 0.0}]
+    assert average_shares(devices) == {"local": 0.5, "mixture": 0.5}
+    assert average_shares([]) == average_shares([{}, {"local": 0.0}]) == {}
+
+
+def test_devices_that_prefer_different_models_keep_all_of_them():
+    """The medians would give the local model everything: .3, 0, 0 and 0, divided by their sum."""
+    others = ["fine_tuned", "federated", "mixture"]
+    shares = average_shares([{"local": 0.3, name: 0.7} for name in others])
+    assert shares == {"local": pytest.approx(0.3), **{name: pytest.approx(0.7 / 3) for name in others}}
+
+
+@given(
+    st.lists(
+        st.dictionaries(st.sampled_from(["local", "federated", "mixture"]), st.floats(0, 1)),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_a_device_moves_a_share_by_at_most_its_part(hostile):
+    honest = [{"local": 0.3 + i / 100, "fine_tuned": 0.7 - i / 100} for i in range(5)]
+    before, after = average_shares(honest), average_shares([*honest, *hostile])
+    assert sum(after.values()) == pytest.approx(1)
+    part = len(hostile) / (len(honest) + len(hostile))
+    for name in {*before, *after}:
+        assert abs(after.get(name, 0.0) - before.get(name, 0.0)) <= part + 1e-9
 
 
 def test_models_are_ranked_by_the_median_difference_from_the_mean_of_a_device():

@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from edgefl.algorithms import PHASE_PERSONALIZE, REGISTRY
+from edgefl.algorithms.names import SCORE_METRIC_PREFIX
 from edgefl.algorithms.robust import average_deltas
-from edgefl.server.comparison import ModelOrder, rank_models, read_scores
+from edgefl.server.comparison import BlendShares, ModelOrder, rank_models, read_fractions
 from edgefl.server.plausibility import find_problem, list_left_out_clients
 from edgefl.server.spread import summarize_accuracy
 from edgefl.types import Update
@@ -34,7 +35,7 @@ def check_decisions(network):
     *rounds, last = network.closed
     for begin in (begin for action in network.closed for begin in action.begins):
         for name, value in begin.metrics.items():
-            is_share = name.partition("_")[0] in ("accuracy", "auc", "r2", "score")
+            is_share = name.partition("_")[0] in ("accuracy", "auc", "r2", "score", "blend", "share")
             low, high = (0.0, 1.0) if is_share else (-1e15, 1e15)
             assert math.isnan(value) or low <= value <= high, f"{name} is {value}"
     for action in rounds:
@@ -47,10 +48,14 @@ def check_decisions(network):
         assert min(accuracies) <= median <= max(accuracies)
     order = network.memory.state.read_record(ModelOrder).models
     scores = [
-        read_scores(Update("", 1, 1, {}, figures))
+        read_fractions(Update("", 1, 1, {}, figures), SCORE_METRIC_PREFIX)
         for figures in list_figures(rounds[-1].begins, network.honest)
     ]
     assert order == tuple(rank_models(scores))
+    shares = network.memory.state.read_record(BlendShares).by_model
+    honest_part = len(list_figures(rounds[-1].begins, network.honest)) / len(rounds[-1].begins)
+    assert sum(shares.values()) == pytest.approx(1)
+    assert shares["local"] >= 0.3 * honest_part and shares["fine_tuned"] >= 0.65 * honest_part
     rows = [{**begin.metrics, "id": begin.client_id} for begin in last.begins]
     verdict = judge_federation(rows)
     assert {row.id for row in verdict.rows} >= set(network.honest)
@@ -73,6 +78,7 @@ LIES = {
     "score_federated": 1.0,
     "score_local": 1.0,
     "score_mixture": 0.0,
+    "blend_local": 1.0,
     "test_gained": 0.0,
     "id": 5.0,
     "test_lost": 2.0**53 - 1,

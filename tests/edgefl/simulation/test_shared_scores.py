@@ -7,14 +7,15 @@ import pytest
 
 from edgefl.algorithms import REGISTRY
 from edgefl.client.comparison import ValidationScores
-from edgefl.client.selection import COMPARED_MODELS
+from edgefl.client.selection import COMPARED_MODELS, SHIPPED_MODELS
 from edgefl.config import FederationConfig, PersonalizationConfig
-from edgefl.server.comparison import rank_models
+from edgefl.server.comparison import average_shares, rank_models
 from edgefl.types import Shard
 from tests.support.numpy_learner.softmax import softmax_spec
 from tests.support.softmax_federation import simulate_softmax
 
-SETTINGS = PersonalizationConfig(least_steps=20)
+SETTINGS = PersonalizationConfig(least_steps=20, ship="one")
+BLENDED = PersonalizationConfig(least_steps=20)
 OPTIONS = {"aem": {"local_epochs": 5, "gate_epochs": 5, "num_experts": 2}, "fedap": {"pretrain_rounds": 1}}
 
 
@@ -25,13 +26,13 @@ def make_shard(seed):
     return Shard(x[:25], y[:25], x[25:], y[25:], 3)
 
 
-def simulate_federation(name, shards, **changes):
+def simulate_federation(name, shards, settings=SETTINGS, **changes):
     """Simulate three rounds. Return the end, the last states of the clients, and the records of rounds."""
     options = REGISTRY[name].defaults | OPTIONS.get(name, {})
     spec = softmax_spec(
-        name, inputs=4, features=3, classes=3, options=options, personalization=asdict(SETTINGS)
+        name, inputs=4, features=3, classes=3, options=options, personalization=asdict(settings)
     )
-    config = FederationConfig(rounds=3, algorithm=name, options=options, personalization=SETTINGS)
+    config = FederationConfig(rounds=3, algorithm=name, options=options, personalization=settings)
     states, records = {}, []
     end = simulate_softmax(
         spec,
@@ -62,6 +63,37 @@ def test_score_sharing_changes_only_the_shipped_model(name):
     assert scores[:8] == [set()] * 8
     assert scores[8:] == [{f"score_{model}" for model in COMPARED_MODELS}] * 4
     assert not [state for state in states.values() if ValidationScores.__name__ in state.records]
+
+
+@pytest.mark.parametrize("name", ["fedavg", "pfl-mfe"])
+def test_all_blends_have_the_mean_shares(name):
+    shards = {f"pi-{i}": make_shard(i) for i in range(4)}
+    end, _, records = simulate_federation(name, shards, BLENDED)
+    models = [model for model in COMPARED_MODELS if name != "fedavg" or model != "mixture"]
+    reported = [
+        {model: figures[f"blend_{model}"] for model in models} for figures in records[-1].updates.values()
+    ]
+    assert [sum(shares.values()) for shares in reported] == [pytest.approx(1)] * 4
+    assert not [
+        key
+        for record in records[:-1]
+        for figures in record.updates.values()
+        for key in figures
+        if "blend" in key
+    ]
+    expected = average_shares(reported)
+    for metrics in end.metrics.values():
+        assert {model: metrics[f"share_{model}"] for model in models} == pytest.approx(expected)
+        assert SHIPPED_MODELS[int(metrics["shipped"])] == "blend"
+
+
+def test_blends_have_equal_shares_if_scores_are_not_shared():
+    shards = {f"pi-{i}": make_shard(i) for i in range(4)}
+    end, _, records = simulate_federation("fedavg", shards, BLENDED, share_scores=False)
+    assert not [key for figures in records[-1].updates.values() for key in figures if "blend" in key]
+    for metrics in end.metrics.values():
+        shares = [metrics[f"share_{model}"] for model in ("local", "federated", "fine_tuned")]
+        assert shares == [pytest.approx(1 / 3)] * 3
 
 
 def test_client_without_validation_samples_ships_overall_best_model():

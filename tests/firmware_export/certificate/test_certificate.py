@@ -115,7 +115,11 @@ def test_one_different_output_byte_is_an_error(bundle, monkeypatch) -> None:
 
 @pytest.mark.parametrize(
     ("budget", "texts"),
-    [(Budget(0, 100_000), ("flash", "fc1", "at most 100,000")), (Budget(1024, 0), ("RAM", "conv1"))],
+    [
+        (Budget(flash_bytes=100_000), ("flash", "fc1", "at most 100,000")),
+        (Budget(ram_bytes=1024), ("RAM", "conv1")),
+        (Budget(instructions=1000), ("instructions on", "at most 1,000", "--members")),
+    ],
 )
 def test_an_exceeded_budget_names_layers_and_three_remedies(bundle, budget, texts) -> None:
     model, model_float = ((bundle / name).read_bytes() for name in ("model.tflite", "model_float.tflite"))
@@ -159,7 +163,8 @@ def test_a_folder_that_cannot_be_written_is_an_error(copy, digits, monkeypatch, 
 
 def test_profile_divides_instructions_among_layers(bundle) -> None:
     target, layers, budget = profile_bundle(bundle, "cortex-m3")
-    assert target == "cortex-m3" and budget == {"ram_bytes": 64 << 10, "flash_bytes": 256 << 10}
+    assert target == "cortex-m3"
+    assert budget == {"ram_bytes": 64 << 10, "flash_bytes": 256 << 10, "instructions": 0}
     certificate = read_certificate(bundle)
     cost = next(row for row in certificate["cost"] if row["target"] == "cortex-m3")
     assert sum(layer.instructions for layer in layers) == pytest.approx(cost["instructions_mean"], rel=0.05)

@@ -26,6 +26,8 @@ from firmware_export.tflite.interpreter import load_tflite, quantize_input
 from tests.firmware_export.graphs import Op, T, make_tflite
 
 GATED = {"aem": 3, "ensemble": 3, "fedmix": 3, "pfl-mf": 2, "pfl-mfe": 2}
+BLENDED = {"blend": 3, "blend-of-mixture": 4}
+"""Number of experts of a kind with a gate, and of a blend, which has none."""
 CORES = ("cortex-m0", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55", "rv32imc")
 PARTS_MAIN = """
 #include <stdio.h>
@@ -75,10 +77,11 @@ def test_c_of_every_mixture_gives_tflite_micro_bytes(made, compiled, tmp_path) -
     received, gates = compiled.run(program, x, expected.shape[1])
     assert len(x) >= 700
     np.testing.assert_array_equal(received, expected)
-    experts = GATED.get(made.kind, 0)
+    gated = GATED.get(made.kind, 0)
+    experts = BLENDED.get(made.kind, gated)
     assert [f"expert{k}" in source.parts for k in range(4)] == [k < experts for k in range(4)]
-    assert len(gates) == experts * len(x)
-    assert ("gate" in source.parts) == bool(experts)
+    assert len(gates) == gated * len(x)
+    assert ("gate" in source.parts) == bool(gated)
 
 
 def test_generated_c_is_reproducible_and_reports_its_ram_size(made, compiled, tmp_path) -> None:

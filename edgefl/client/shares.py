@@ -1,0 +1,100 @@
+"""The shares of a blend's members, and a bias that tells a model which classes a client has.
+
+A blend predicts p(y|x) = sum_m pi_m p_m(y|x). The shares pi are fitted by expectation maximization on
+samples that no member was trained on.
+
+Source: A. P. Dempster, N. M. Laird and D. B. Rubin, Maximum likelihood from incomplete data via the EM
+algorithm, 1977. FedEM fits its constant shares by the same steps on training samples (O. Marfoq et al.,
+Federated multi-task learning under a mixture of distributions, 2021, algorithm 1).
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.types import Labels
+
+Real = NDArray[np.float64]
+EM_STEPS = 20
+PSEUDO_COUNT = 1.0
+"""Number of samples that each member counts in its favour in every step."""
+NEWTON_STEPS = 30
+LEAST_STEP = 1e-9
+
+
+def fit_shares(log_p: Real, group: Labels | None = None, steps: int = EM_STEPS) -> Real:
+    """Return the shares with which the members' probabilities of the labels are most likely.
+
+    Windows of one recording tend to be right or wrong together, so a recording counts as one sample.
+
+    Args:
+        log_p: log p_m(y|x) of each sample and member, shape (n, members). -inf is allowed.
+        group: recording of each sample, shape (n,), int64. None if samples are independent.
+        steps: number of steps, from equal shares.
+
+    Returns:
+        The shares, shape (members,), whose sum is 1. Without samples they are equal.
+    """
+    count = log_p.shape[1]
+    weight = _weigh_samples(len(log_p), group)
+    p = np.exp(log_p - np.maximum(log_p.max(axis=1, keepdims=True, initial=-np.inf), -1e300))
+    shares = np.full(count, 1 / count)
+    for _ in range(steps):
+        joint = shares * p
+        total = joint.sum(axis=1, keepdims=True)
+        # A sample that no member explains says nothing about the shares
+        responsibility = np.where(total > 0, joint / np.where(total > 0, total, 1), shares)
+        shares = (weight @ responsibility + PSEUDO_COUNT) / (weight.sum() + PSEUDO_COUNT * count)
+    return shares
+
+
+def _weigh_samples(count: int, group: Labels | None) -> Real:
+    """Return the weight of each sample, 1 divided by the number of samples of its recording."""
+    if group is None:
+        return np.ones(count)
+    _, members, sizes = np.unique(group, return_inverse=True, return_counts=True)
+    return np.asarray(1 / sizes[members.reshape(-1)], np.float64)
+
+
+def fit_output_bias(logits: Real, y: Labels) -> Real:
+    """Return the numbers to add to a model's logits so that it predicts a client's labels best.
+
+    They maximize sum_i log softmax(logits_i + b)[y_i] - |b|^2 / 2 by Newton's method. The maximum is unique.
+
+    Args:
+        logits: outputs of the model, shape (n, classes), finite.
+        y: labels, shape (n,), int64.
+
+    Returns:
+        The bias b, shape (classes,). Its sum is 0. Without samples it is 0.
+    """
+    classes = logits.shape[1]
+    counts = np.bincount(y, minlength=classes).astype(np.float64)
+    bias = np.zeros(classes)
+    value = _measure_likelihood(logits, y, bias)
+    for _ in range(NEWTON_STEPS):
+        p = _compute_softmax(logits + bias)
+        gradient = counts - p.sum(axis=0) - bias
+        curvature = np.diag(p.sum(axis=0) + 1) - p.T @ p
+        step = np.linalg.solve(curvature, gradient)
+        scale = 1.0
+        while np.abs(scale * step).max(initial=0.0) > LEAST_STEP:
+            after = _measure_likelihood(logits, y, bias + scale * step)
+            if after >= value:
+                break
+            scale /= 2
+        else:
+            break
+        bias, value = bias + scale * step, after
+    return bias
+
+
+def _measure_likelihood(logits: Real, y: Labels, bias: Real) -> float:
+    shifted = logits + bias
+    top = shifted.max(axis=1, keepdims=True)
+    log_total = np.log(np.exp(shifted - top).sum(axis=1)) + top[:, 0]
+    return float((shifted[np.arange(len(y)), y] - log_total).sum() - bias @ bias / 2)
+
+
+def _compute_softmax(logits: Real) -> Real:
+    p = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(p / p.sum(axis=1, keepdims=True), np.float64)
