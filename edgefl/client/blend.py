@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edgefl.algorithms.mixtures.responsibility import Real, normalize_logits
 from edgefl.algorithms.names import (
     FEDERATED_MODEL,
     FINE_TUNED_MODEL,
@@ -23,7 +24,7 @@ from edgefl.algorithms.names import (
     strip_prefix,
     with_prefix,
 )
-from edgefl.client.shares import Real, fit_output_bias, fit_shares
+from edgefl.client.shares import fit_output_bias, fit_shares
 from edgefl.errors import ConfigError, PlanError
 from edgefl.learner.base import Learner, predict_label_log_p
 from edgefl.plan.spec import PREDICT_BLEND, PREDICT_MIXTURE, PREDICT_SINGLE, PlanSpec
@@ -207,9 +208,7 @@ def predict_outputs(learner: Learner, peer: Peer, x: Array) -> Array:
         return learner.predict(peer.signature, peer.weights, {"x": x})
     total: Real = np.zeros((len(x), learner.spec.num_classes))
     for member in split_members(learner.spec, peer.weights):
-        logits = predict_outputs(learner, member.peer, x).astype(np.float64)
-        p = np.exp(logits - logits.max(axis=1, keepdims=True))
-        total += member.share * p / p.sum(axis=1, keepdims=True)
+        total += member.share * normalize_logits(predict_outputs(learner, member.peer, x))
     return np.log(total + MIN_BLENDED_PROBABILITY).astype(np.float32)
 
 

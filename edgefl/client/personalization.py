@@ -147,21 +147,20 @@ def choose_personal_model(
     for name, reason in candidates.failures.items():
         LOGGER.warning("%s: the model %s is left out: %s", client_id, name, reason)
     order = read_model_order(broadcast.scalars) if settings.select else ORDER_WITHOUT_SELECTION
-    chosen = choose_shipped_model(learner, candidates.models, scores, split, order, client_id)
-    shipped = candidates.models[chosen]
-    single = ""
-    peers = {**candidates.mixture.peers, **candidates.models}
-    shares: Scalars = {}
+    blend = None
     if should_blend(settings, learner.spec):
         trained = drop_failed_models(learner, candidates.models, scores, split, client_id)
         members = choose_members(learner, trained, trained_on)
         if len(members) > 1:
-            shipped = peers[BLEND_MODEL] = join_members(members, read_blend_shares(broadcast.scalars))
-            blended = split_members(learner.spec, shipped.weights)
-            shares = {SHARE_PREFIX + member.name: member.share for member in blended}
-            alone = {member.name: candidates.models[member.name] for member in blended}
-            single = choose_shipped_model(learner, alone, scores, split, order, client_id)
-            chosen = BLEND_MODEL
+            blend = join_members(members, read_blend_shares(broadcast.scalars))
+    shares = (
+        {member.name: member.share for member in split_members(learner.spec, blend.weights)} if blend else {}
+    )
+    choices = {name: peer for name, peer in candidates.models.items() if name in shares or not blend}
+    single = choose_shipped_model(learner, choices, scores, split, order, client_id)
+    chosen = BLEND_MODEL if blend else single
+    peers = {**candidates.mixture.peers, **candidates.models, **({BLEND_MODEL: blend} if blend else {})}
+    shipped = peers[chosen]
     rated = {name: measure_test_samples(learner, peer, shard) for name, peer in peers.items()}
     metrics = {
         "n_train": float(len(split.train.y_train)),
@@ -174,7 +173,7 @@ def choose_personal_model(
         },
         **{f"{measure}_shipped": figure for measure, figure in rated[chosen][1].items()},
         "shipped": float(SHIPPED_MODELS.index(chosen)),
-        **shares,
+        **{SHARE_PREFIX + name: share for name, share in shares.items()},
     }
     if LOCAL_MODEL in rated:
         metrics["test_gained"] = float((rated[chosen][0] > rated[LOCAL_MODEL][0]).sum())
@@ -185,7 +184,7 @@ def choose_personal_model(
         peers=peers,
         diagnostics={**candidates.mixture.diagnostics, **validation},
         signature=shipped.signature,
-        single=single,
+        single=single if blend else "",
     )
     return mixture, candidates.state, metrics
 

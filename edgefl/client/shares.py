@@ -1,4 +1,4 @@
-"""The shares of a blend's members, and a bias that tells a model which classes a client has.
+"""Fits the shares of a blend's members, and the bias of a model, to the samples of a client.
 
 A blend predicts p(y|x) = sum_m pi_m p_m(y|x). The shares pi are fitted by expectation maximization on
 samples that no member was trained on.
@@ -9,11 +9,13 @@ Federated multi-task learning under a mixture of distributions, 2021, algorithm 
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edgefl.algorithms.mixtures.constant_shares import infer_responsibilities
+from edgefl.algorithms.mixtures.responsibility import Real, normalize_logits
 from edgefl.types import Labels
 
-Real = NDArray[np.float64]
+MIN_LOG_P = -1e6
+"""Takes the place of log 0. A sample that no member explains then says nothing about the shares."""
 EM_STEPS = 20
 PSEUDO_COUNT = 1.0
 """Number of samples that each member counts in its favour in every step."""
@@ -36,13 +38,9 @@ def fit_shares(log_p: Real, group: Labels | None = None, steps: int = EM_STEPS) 
     """
     count = log_p.shape[1]
     weight = _weigh_samples(len(log_p), group)
-    p = np.exp(log_p - np.maximum(log_p.max(axis=1, keepdims=True, initial=-np.inf), -1e300))
     shares = np.full(count, 1 / count)
     for _ in range(steps):
-        joint = shares * p
-        total = joint.sum(axis=1, keepdims=True)
-        # A sample that no member explains says nothing about the shares
-        responsibility = np.where(total > 0, joint / np.where(total > 0, total, 1), shares)
+        responsibility = infer_responsibilities(shares, np.maximum(log_p, MIN_LOG_P))
         shares = (weight @ responsibility + PSEUDO_COUNT) / (weight.sum() + PSEUDO_COUNT * count)
     return shares
 
@@ -72,7 +70,7 @@ def fit_output_bias(logits: Real, y: Labels) -> Real:
     bias = np.zeros(classes)
     value = _measure_likelihood(logits, y, bias)
     for _ in range(NEWTON_STEPS):
-        p = _compute_softmax(logits + bias)
+        p = normalize_logits(logits + bias)
         gradient = counts - p.sum(axis=0) - bias
         curvature = np.diag(p.sum(axis=0) + 1) - p.T @ p
         step = np.linalg.solve(curvature, gradient)
@@ -90,11 +88,5 @@ def fit_output_bias(logits: Real, y: Labels) -> Real:
 
 def _measure_likelihood(logits: Real, y: Labels, bias: Real) -> float:
     shifted = logits + bias
-    top = shifted.max(axis=1, keepdims=True)
-    log_total = np.log(np.exp(shifted - top).sum(axis=1)) + top[:, 0]
-    return float((shifted[np.arange(len(y)), y] - log_total).sum() - bias @ bias / 2)
-
-
-def _compute_softmax(logits: Real) -> Real:
-    p = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return np.asarray(p / p.sum(axis=1, keepdims=True), np.float64)
+    log_p = shifted[np.arange(len(y)), y] - np.logaddexp.reduce(shifted, axis=1)
+    return float(log_p.sum() - bias @ bias / 2)

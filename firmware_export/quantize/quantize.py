@@ -42,7 +42,7 @@ from firmware_export.quantize.routes import (
     QuantizationOptions,
     generate_candidates,
 )
-from firmware_export.tflite.graph import detect_mixing, read_graph
+from firmware_export.tflite.graph import OperatorGraph, read_graph
 from firmware_export.tflite.interpreter import (
     LoadedModel,
     dequantize_output,
@@ -57,6 +57,7 @@ __all__ = [
     "QuantizationAttempt",
     "QuantizationOptions",
     "Recipe",
+    "detect_mixing",
     "export_mixture",
     "quantize",
 ]
@@ -262,6 +263,24 @@ def _shuffle_samples(shard: Shard, seed: int) -> tuple[Array, Labels]:
     """Return the training samples and their labels in the order of calibration."""
     order = derive_rng(seed, 0, "calibration").permutation(len(shard.x_train))
     return shard.x_train[order], shard.y_train[order]
+
+
+def detect_mixing(graph: OperatorGraph) -> str:
+    """Return the values that a graph mixes, detected from its products and softmax operators.
+
+    Returns:
+        "probabilities" or "logits" of the experts, or "none" for a single model.
+    """
+    products = {
+        i
+        for (name, _), inputs in zip(graph.operators, graph.inputs, strict=True)
+        if name == "MUL"
+        for i in inputs
+    }
+    if not products:
+        return "none"
+    softmaxes = [outputs[0] for name, outputs in graph.operators if name == "SOFTMAX"]
+    return "probabilities" if sum(i in products for i in softmaxes) > 1 else "logits"
 
 
 def _describe_mixing(task: TaskConfig, model: bytes) -> str:

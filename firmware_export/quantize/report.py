@@ -95,8 +95,8 @@ class ExportReport:
         client_id: id of the client.
         route: "device" or "tensorflow".
         activation_bits: 8 or 16.
-        mixing: what the graph mixes, see `firmware_export.tflite.graph.detect_mixing`. "outputs" for a
-            mixture of another task than classification.
+        mixing: what the graph mixes, see `detect_mixing`. "outputs" for a mixture of another task than
+            classification.
         deflated_bytes: size of the integer model after zlib. Pruned and clustered weights reduce it.
         warnings: see `find_warnings`.
         held_out: a description of the rule that held out the samples.

@@ -85,21 +85,3 @@ def check_integer(graph: OperatorGraph) -> None:
 
 def _name_layer(graph: OperatorGraph, outputs: tuple[int, ...]) -> str:
     return clean_name(graph.tensors[outputs[0]].name) if outputs else "?"
-
-
-def detect_mixing(graph: OperatorGraph) -> str:
-    """Return the values that a graph mixes, detected from its products and softmax operators.
-
-    Returns:
-        "probabilities" or "logits" of the experts, or "none" for a single model.
-    """
-    products = {
-        i
-        for (name, _), inputs in zip(graph.operators, graph.inputs, strict=True)
-        if name == "MUL"
-        for i in inputs
-    }
-    if not products:
-        return "none"
-    softmaxes = [outputs[0] for name, outputs in graph.operators if name == "SOFTMAX"]
-    return "probabilities" if sum(i in products for i in softmaxes) > 1 else "logits"

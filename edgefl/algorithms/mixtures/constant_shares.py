@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgefl.algorithms.mixtures.responsibility import Real
+from edgefl.algorithms.mixtures.responsibility import Real, normalize_logits
 from edgefl.algorithms.names import name_expert, prefix_specs, strip_prefix
 from edgefl.plan.spec import PREDICT_MIXTURE, TensorSpec
 from edgefl.types import Weights
@@ -17,8 +17,25 @@ if TYPE_CHECKING:
 Tensor = Any
 Tensors = Mapping[str, Tensor]
 
+MIN_PI = 1e-6
+"""Minimum mixture weight in the E step."""
 PI_NAME = "pi"
 """The array of the client state with the shares of the experts, shape (experts,), float32."""
+
+
+def infer_responsibilities(pi: Real, log_p: Real) -> Real:
+    """Return q(m | x_i, y_i), proportional to pi_m p_m(y_i | x_i).
+
+    Args:
+        pi: mixture weights, shape (components,), float64.
+        log_p: log p_m(y_i | x_i), shape (n, components), float64.
+
+    Returns:
+        The responsibilities, shape (n, components), float64.
+
+    Source: Marfoq et al., arXiv:2108.10252, the E step of algorithm 1.
+    """
+    return normalize_logits(np.log(np.maximum(pi, MIN_PI)) + log_p)
 
 
 def assemble_constant_mixture(models: Mapping[int, Weights], shares: Real, substitute: Weights) -> Weights:

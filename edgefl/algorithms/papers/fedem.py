@@ -37,8 +37,9 @@ from edgefl.algorithms.mixtures.constant_shares import (
     PI_NAME,
     assemble_constant_mixture,
     build_constant_mixture_objective,
+    infer_responsibilities,
 )
-from edgefl.algorithms.mixtures.responsibility import Real, normalize_logits
+from edgefl.algorithms.mixtures.responsibility import Real
 from edgefl.algorithms.names import FEDERATED_MODEL, name_expert, name_experts, select_experts
 from edgefl.algorithms.options import TrainingOptions, as_sgd_hyper, check_count, limit_experts
 from edgefl.config import FederationConfig
@@ -55,8 +56,6 @@ Tensors = Mapping[str, Tensor]
 
 RESPONSIBILITY = "responsibility"
 """The data tensor with the weight of each sample in a component's training, shape (n, 1)."""
-MIN_PI = 1e-6
-"""Minimum mixture weight in the E step."""
 
 
 @dataclass(frozen=True)
@@ -88,21 +87,6 @@ def resolve_fedem_options(options: FedEmOptions, config: FederationConfig) -> Fe
         config: the configuration, which sets the expected clients.
     """
     return replace(options, num_experts=limit_experts(options.num_experts, config))
-
-
-def infer_responsibilities(pi: Real, log_p: Real) -> Real:
-    """Return q(m | x_i, y_i), proportional to pi_m p_m(y_i | x_i).
-
-    Args:
-        pi: mixture weights, shape (components,), float64.
-        log_p: log p_m(y_i | x_i), shape (n, components), float64.
-
-    Returns:
-        The responsibilities, shape (n, components), float64.
-
-    Source: Marfoq et al., arXiv:2108.10252, the E step of algorithm 1.
-    """
-    return normalize_logits(np.log(np.maximum(pi, MIN_PI)) + log_p)
 
 
 def estimate_pi(pi: Real, log_p: Real, steps: int) -> Real:

@@ -19,8 +19,9 @@ from edgefl.system.host import describe_machine, read_versions
 from edgefl.types import Shard
 from firmware_export.quantize.dense_weights import with_few_values
 from firmware_export.quantize.device_route import RECIPES, quantize
+from firmware_export.quantize.quantize import detect_mixing
 from firmware_export.quantize.ranges import record_extremes
-from firmware_export.tflite.graph import detect_mixing, read_graph
+from firmware_export.tflite.graph import read_graph
 from firmware_export.tflite.interpreter import load_tflite, measure_accuracy, run_samples
 from tests.benchmarks.firmware.mixing import measure_agreement as measure_formulas
 
@@ -139,15 +140,15 @@ def measure(kind: str, data: str, client: str, model: bytes, shard: Shard, dense
         100 * measure_accuracy(outputs, y) for outputs in (expected, device_outputs, converter_outputs)
     )
     return Row(
-        kind,
-        data,
-        client,
-        len(y),
-        floats,
-        device,
-        converter,
-        float((device_outputs.argmax(axis=1) == expected.argmax(axis=1)).mean()),
-        formulas,
+        kind=kind,
+        data=data,
+        client=client,
+        samples=len(y),
+        accuracy_float=floats,
+        device=device,
+        converter=converter,
+        agreement=float((device_outputs.argmax(axis=1) == expected.argmax(axis=1)).mean()),
+        mixing=formulas,
     )
 
 

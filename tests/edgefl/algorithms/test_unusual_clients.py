@@ -13,8 +13,9 @@ import pytest
 
 from edgefl.algorithms import PHASE_PERSONALIZE, REGISTRY
 from edgefl.algorithms.names import BLEND_MODEL, FEDERATED_MODEL, LOCAL_MODEL, MIXTURE_MODEL
-from edgefl.client.selection import COMPARED_MODELS, SHIPPED_MODELS
+from edgefl.client.selection import COMPARED_MODELS, PREFERRED_ORDER, SHIPPED_MODELS
 from edgefl.config import MIXTURE_ONLY, FederationConfig, PersonalizationConfig
+from edgefl.server.comparison import ModelOrder
 from edgefl.simulation.simulate import Simulation
 from edgefl.types import Shard, Weights
 from tests.support.numpy_learner.softmax import softmax_spec
@@ -36,7 +37,8 @@ def draw_samples(seed: int, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 def make_shard(seed: int, labels: np.ndarray, test_count: int = 12) -> Shard:
     x, y = draw_samples(seed, labels)
-    return Shard(x, y, *draw_samples(seed + 100, np.resize(labels, test_count)), 4)
+    x_test, y_test = draw_samples(seed + 100, np.resize(labels, test_count))
+    return Shard(x_train=x, y_train=y, x_test=x_test, y_test=y_test, num_classes=4)
 
 
 @pytest.fixture
@@ -112,6 +114,7 @@ def test_unusual_clients_complete_the_federation(
             if key.startswith("validation/")
         }
         shipped = SHIPPED_MODELS[int(metrics["shipped"])]
+        shares = {key.removeprefix("share_") for key in metrics if key.startswith("share_")}
         assert {f"accuracy_{model}" for model in candidates} <= metrics.keys()
         assert have_equal_bits(
             end.mixtures[client_id].weights, end.mixtures[client_id].peers[shipped].weights
@@ -119,6 +122,9 @@ def test_unusual_clients_complete_the_federation(
         assert metrics["n_train"] + metrics["n_validation"] == len(unusual_shards[client_id].y_train)
         if client_id == "one sample":
             assert (metrics["n_validation"], compared) == (0, {})
+            order = (*end.state.read_record(ModelOrder).models, *PREFERRED_ORDER)
+            alone = end.mixtures[client_id].single or shipped
+            assert alone == next(model for model in order if model in (shares or candidates))
         else:
             assert metrics["n_validation"] >= 1
             assert compared.keys() == candidates
@@ -145,6 +151,9 @@ def test_client_whose_training_diverges_ships_a_finite_model(
     assert rounds == [{"usual"}] * 3
     metrics = end.metrics["large values"]
     assert not {"accuracy_local", "accuracy_fine_tuned"} & metrics.keys()
-    assert SHIPPED_MODELS[int(metrics["shipped"])] in (FEDERATED_MODEL, MIXTURE_MODEL, BLEND_MODEL)
+    shares = {key.removeprefix("share_") for key in metrics if key.startswith("share_")}
+    shipped = SHIPPED_MODELS[int(metrics["shipped"])]
+    assert shares == {FEDERATED_MODEL, MIXTURE_MODEL} if shipped == BLEND_MODEL else not shares
+    assert shipped in (FEDERATED_MODEL, MIXTURE_MODEL, BLEND_MODEL)
     assert math.isfinite(metrics["accuracy_shipped"])
     assert all(np.isfinite(array).all() for array in end.mixtures["large values"].weights.values())

@@ -53,7 +53,7 @@ def draw_samples(count, seed=1):
 def make_shard(count):
     x, y = draw_samples(count)
     x_test, y_test = draw_samples(30, seed=2)
-    return Shard(x, y, x_test, y_test, 3)
+    return Shard(x_train=x, y_train=y, x_test=x_test, y_test=y_test, num_classes=3)
 
 
 def broadcast_last_model(built_plan, federated=None, **settings):
@@ -245,7 +245,13 @@ def test_rounds_do_not_train_on_validation_samples(built_plan):
 
     def draw_random_shard():
         x = rng.normal(0, 1, (45, 64)).astype(np.float32)
-        return Shard(x, rng.integers(0, 8, 45), x[:8], rng.integers(0, 8, 8), 8)
+        return Shard(
+            x_train=x,
+            y_train=rng.integers(0, 8, 45),
+            x_test=x[:8],
+            y_test=rng.integers(0, 8, 8),
+            num_classes=8,
+        )
 
     shards = {f"pi-{i}": draw_random_shard() for i in range(3)}
     plan, initial = build_plan(config)

@@ -53,7 +53,7 @@ class FailingLearner(SoftmaxLearner):
 def shard() -> Shard:
     y = np.arange(40) % 3
     x = (np.eye(3, 4)[y] * 2 + np.random.default_rng(1).normal(0, 0.5, (40, 4))).astype(np.float32)
-    return Shard(x[:30], y[:30], x[30:], y[30:], 3)
+    return Shard(x_train=x[:30], y_train=y[:30], x_test=x[30:], y_test=y[30:], num_classes=3)
 
 
 def make_broadcast(learner: SoftmaxLearner) -> Broadcast:

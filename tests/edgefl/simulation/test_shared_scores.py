@@ -23,7 +23,7 @@ def make_shard(seed):
     rng = np.random.default_rng(seed)
     y = np.arange(40) % 3
     x = (np.eye(3, 4)[y] * 2 + rng.normal(0, 1, (40, 4))).astype(np.float32)
-    return Shard(x[:25], y[:25], x[25:], y[25:], 3)
+    return Shard(x_train=x[:25], y_train=y[:25], x_test=x[25:], y_test=y[25:], num_classes=3)
 
 
 def simulate_federation(name, shards, settings=SETTINGS, **changes):

@@ -18,13 +18,14 @@ from edgefl.plan.tflite import read_float_constants, read_subgraph, with_constan
 from firmware_export.quantize.quantize import (
     RECIPES,
     QuantizationOptions,
+    detect_mixing,
     export_mixture,
     quantize,
 )
 from firmware_export.quantize.ranges import record_extremes
 from firmware_export.quantize.routes import CONTROL_NAME
 from firmware_export.quantize.tune import TUNING_LEARNING_RATE, Tuning, train_control, tune_int8
-from firmware_export.tflite.graph import detect_mixing, read_graph
+from firmware_export.tflite.graph import read_graph
 from firmware_export.tflite.interpreter import MICRO_RUNTIME, load_tflite, measure_accuracy, run_samples
 
 KINDS = ("aem", "fedmix", "pfl-mf", "pfl-mfe", "single", "blend", "blend-of-mixture")

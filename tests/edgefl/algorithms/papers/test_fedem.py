@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from edgefl.algorithms import PHASE_FEDERATE, PHASE_PERSONALIZE, complete_algorithm_options, make_algorithm
-from edgefl.algorithms.papers.fedem import estimate_pi, infer_responsibilities
+from edgefl.algorithms.mixtures.constant_shares import infer_responsibilities
+from edgefl.algorithms.papers.fedem import estimate_pi
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
 from edgefl.rng import derive_rng
