@@ -93,6 +93,20 @@ DATASETS: Mapping[str, DatasetEntry] = {
         home="made by LEAF's preprocess.sh; copy its data folder to $EDGEFL_DATA/femnist",
         files=("femnist",),
     ),
+    "spoken-digits": DatasetEntry(
+        module="spoken_digits",
+        about="Free Spoken Digit Dataset, 3,000 sounds at 8 kHz, 10 classes, by speaker",
+        licence="CC BY-SA 4.0",
+        home="git clone github.com/Jakobovski/free-spoken-digit-dataset into $EDGEFL_DATA",
+        files=("spoken_digits.npz", "free-spoken-digit-dataset/recordings"),
+    ),
+    "shoulder": DatasetEntry(
+        module="shoulder",
+        about="140 smartwatch recordings of 7 shoulder exercises, 6 motion channels, by person",
+        licence="BSD 3-Clause",
+        home="watch_dataset.npy of the package seglearn 1.2.5; copy it to $EDGEFL_DATA",
+        files=("shoulder.npz", "watch_dataset.npy"),
+    ),
     "machines": DatasetEntry(
         module="machines",
         about="synthetic: vibration of machines with bearing faults, normal and 3 faults, by machine",

@@ -165,17 +165,33 @@ def test_gains_over_local_models_match_hand_calculation():
     means = find_table(results, "points above local")
     assert list(means) == [name for name in outcomes.MAIN_ALGORITHMS if name != "local"]
     assert means["fedmix"] == ["-20.0", "+5.0", "-1.0", "+5.0", "+4.0", "+4.0", "+4.0"]
-    # 5 + 5/9, 4 - 2/9, the lowest, and 4 - 2/6 over the six federations that are hard alone
-    assert means["aem"] == ["-20.0", "+5.0", "-1.0", "+5.6", "+3.8", "+2.0", "+3.7"]
+    # 5 + 5/14, 4 - 2/14, the lowest, and 4 - 2/9 over the nine federations that are hard alone
+    assert means["aem"] == ["-20.0", "+5.0", "-1.0", "+5.4", "+3.9", "+2.0", "+3.8"]
     by_federation = find_table(results, "int8 above local")
-    assert by_federation["aem"] == [*7 * ["+4.0"], "+2.0", "+4.0"]
-    assert by_federation["ditto"] == 9 * ["+4.0"]
+    assert by_federation["aem"] == [*7 * ["+4.0"], "+2.0", *6 * ["+4.0"]]
+    assert by_federation["ditto"] == 14 * ["+4.0"]
     shipped = find_table(results, "shipped above local, seed 1")
-    assert shipped["aem"] == [*7 * ["+5.0"], "+10.0", "+5.0", "+5.6"]
+    assert shipped["aem"] == [*7 * ["+5.0"], "+10.0", *6 * ["+5.0"], "+5.4"]
     assert shipped.keys() == {*REGISTRY} - {"local", *outcomes.LEFT_OUT_ALGORITHMS}
     assert "standard error of int8 above local: 0.0 to 0.0 points, median 0.0" in outcomes.format_results(
         results
     )
+
+
+def test_gains_on_the_class_mix_match_hand_calculation():
+    """The first client ships its fine-tuned model, +10, and the second one a blend, +4. A client without a
+    measurement does not count. People differ in more than their classes, so har has no column.
+    """
+    expected = {"expected_local": 0.7, "expected_fine_tuned": 0.8, "expected_blend": 0.74}
+    rows = GOOD | expected, GOOD | expected | {"shipped": 4}, GOOD
+    results = [{"few-aem": make_run(*rows), "har-aem": make_run(GOOD)}]
+    assert outcomes.measure_class_mix_gains(results, "few-aem") == pytest.approx((7.0,))
+    assert find_table(results, "shipped above local, class mix") == {"aem": ["+7.0"]}
+    assert outcomes.measure_class_mix_gains(results, "har-aem") == ()
+    without = outcomes.format_results([{"few-aem": make_run(GOOD)}])
+    assert "class mix" not in without
+    measured = {stage.name: stage.measure_test for stage in outcomes.stages("reduced", 1)}
+    assert measured["few-aem"] and not measured["har-aem"]
 
 
 def test_gains_of_some_stages_are_shown():

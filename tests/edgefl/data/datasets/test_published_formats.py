@@ -1,9 +1,11 @@
 """The formats in which data sets are published, with small handmade archives."""
 
 import gzip
+import hashlib
 import io
 import json
 import tarfile
+import wave
 import zipfile
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 
 from edgefl.data import list_datasets, load_dataset
-from edgefl.data.datasets import cifar10, cifar100
+from edgefl.data.datasets import cifar10, cifar100, shoulder
 from edgefl.data.datasets.catalog import DATASETS
 from edgefl.data.datasets.uci_har import CHANNELS
 from edgefl.errors import ConfigError, DataError
@@ -241,10 +243,118 @@ def test_unsplit_leaf_files_are_split_by_client(folder: Path) -> None:
         load_dataset("femnist")
 
 
-@pytest.mark.parametrize("name", ["cifar10", "cifar100", "mnist-writers", "uci-har", "dermamnist", "femnist"])
+def write_wav(path: Path, values: list[int], rate: int = 8000) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes(np.array(values, "<i2").tobytes())
+
+
+def test_spoken_digits_are_read_from_the_published_folder(folder: Path) -> None:
+    """A short sound gets zeros on both sides, a long one is cut on both sides, and take 10 is the last."""
+    recordings = folder / "free-spoken-digit-dataset/recordings"
+    for take in (0, 1, 2, 10):
+        write_wav(recordings / f"7_anna_{take}.wav", [1024 * take, 16384])
+    write_wav(recordings / "0_bert_0.wav", [1, 2, 3, 4, 5, 6])
+    write_wav(recordings / "0_bert_1.wav", [8192])
+    data = load_dataset("spoken-digits", {"window": 4, "test_share": 0.25})
+    assert data.y_train.tolist() == [7, 7, 7, 0] and data.y_test.tolist() == [7, 0] and data.num_classes == 10
+    assert data.group_train is not None and data.group_train.tolist() == [0, 0, 0, 1]
+    assert data.group_test is not None and data.group_test.tolist() == [0, 1]
+    assert data.x_train[..., 0].tolist()[2:] == [
+        [0, 2048 / 2**15, 0.5, 0],
+        [2 / 2**15, 3 / 2**15, 4 / 2**15, 5 / 2**15],
+    ]
+    assert data.x_test[..., 0].tolist() == [[0, 10240 / 2**15, 0.5, 0], [0, 0.25, 0, 0]]
+    few = load_dataset("spoken-digits", {"window": 4, "test_share": 0.25, "takes": 2})
+    assert few.y_train.tolist() == [7, 7, 0] and few.x_train[1, 1, 0] == 1024 / 2**15
+
+
+def test_spoken_digits_of_another_rate_or_name_are_refused(folder: Path) -> None:
+    recordings = folder / "free-spoken-digit-dataset/recordings"
+    write_wav(recordings / "7_anna_0.wav", [1], rate=16000)
+    with pytest.raises(
+        DataError, match=r"7_anna_0\.wav is a WAV at 16000 Hz .*expected a WAV at 8000 Hz.*clone"
+    ):
+        load_dataset("spoken-digits")
+    write_wav(recordings / "7.wav", [1])
+    with pytest.raises(DataError, match=r"7\.wav is not named .*expected DIGIT_SPEAKER_TAKE\.wav; remove"):
+        load_dataset("spoken-digits")
+    with pytest.raises(DataError, match="window is 0 and takes is 0, expected 1 or more"):
+        load_dataset("spoken-digits", {"window": 0})
+
+
+def make_watch_data() -> dict[str, object]:
+    """Return recordings of two people and exercises, whose first channel counts rows."""
+    lengths = [40, 40, 40, 40, 40, 40, 40, 40]
+    rows = [np.arange(6 * n, dtype=np.float64).reshape(n, 6) + 1000 * i for i, n in enumerate(lengths)]
+    return {
+        "X": rows,
+        "y": np.array([0, 0, 1, 1, 0, 0, 1, 1]),
+        "subject": np.array([3, 3, 3, 3, 5, 5, 5, 5]),
+        "side": np.array([0, 1] * 4),
+    }
+
+
+def test_published_shoulder_exercises_are_read_after_a_check_of_the_digest(tmp_path: Path) -> None:
+    """The file holds Python objects, which can run code, so no other file is opened."""
+    path = tmp_path / "watch_dataset.npy"
+    np.save(path, np.array(make_watch_data()), allow_pickle=True)
+    stored = shoulder.read_published_file(path, hashlib.sha256(path.read_bytes()).hexdigest())
+    assert stored.exercise.tolist() == [0, 0, 1, 1, 0, 0, 1, 1]
+    assert stored.person.tolist() == [3, 3, 3, 3, 5, 5, 5, 5]
+    assert stored.rows[1][0].tolist() == [1000, 1001, 1002, 1003, 1004, 1005]
+    with pytest.raises(
+        DataError, match=r"watch_dataset\.npy has the SHA-256 \w+, expected eb122f.*pip download"
+    ):
+        shoulder.read_published_file(path)
+
+
+def test_windows_of_shoulder_exercises_share_no_row_with_held_out_ones(folder: Path) -> None:
+    watch = make_watch_data()
+    np.savez(
+        folder / "shoulder.npz",
+        x=np.concatenate(watch["X"]),  # type: ignore[call-overload]
+        ends=np.arange(40, 321, 40),
+        **{name: watch[name] for name in ("y", "subject")},  # type: ignore[arg-type]
+    )
+    data = load_dataset("shoulder", {"window": 8, "step": 4, "test_share": 0.3})
+    assert data.x_train.shape[1:] == (8, 6) and data.num_classes == 7
+    train, test = (set(x[:, :, 0].ravel().tolist()) for x in (data.x_train, data.x_test))
+    assert test and not train & test
+    assert data.group_train is not None and set(data.group_train.tolist()) == {3, 5}
+    assert data.group_test is not None and set(data.group_test.tolist()) == {3, 5}
+    assert set(data.y_test.tolist()) == {0, 1}
+    assert data.recording_train is not None
+    for recording in np.unique(data.recording_train):
+        rows = data.recording_train == recording
+        assert len(set(data.y_train[rows])) == 1 and len(set(data.group_train[rows])) == 1
+    with pytest.raises(
+        DataError, match="window is 41, expected at most 40, the rows of the shortest recording"
+    ):
+        load_dataset("shoulder", {"window": 41})
+    with pytest.raises(DataError, match="window is 8 and step is 0, expected 1 or more"):
+        load_dataset("shoulder", {"window": 8, "step": 0})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cifar10",
+        "cifar100",
+        "mnist-writers",
+        "uci-har",
+        "dermamnist",
+        "femnist",
+        "spoken-digits",
+        "shoulder",
+    ],
+)
 def test_error_for_missing_files_explains_how_to_get_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
-    with pytest.raises(DataError, match=r"copy it to|preprocess\.sh"):
+    with pytest.raises(DataError, match=r"copy it to|preprocess\.sh|git clone|pip download"):
         load_dataset(name)
 
 

@@ -78,3 +78,22 @@ def test_dermamnist_is_divided_into_packages() -> None:
     client_partitions = make_client_partitions(data, PartitionConfig("packages", 34, {}), 1)
     assert {(len(part.train), len(part.test)) for part in client_partitions.values()} == {(56, 14)}
     assert find_file("dermamnist.npz") is not None
+
+
+@needs("spoken-digits")
+def test_spoken_digits_hold_out_the_last_takes() -> None:
+    data = load_data(DataConfig("spoken-digits", options={"takes": 25}), 1)
+    assert data.x_train.shape[1:] == (8000, 1) and data.group_train is not None
+    assert data.group_test is not None
+    assert set(np.bincount(data.group_train * 10 + data.y_train)) == {25}
+    assert set(np.bincount(data.group_test * 10 + data.y_test)) == {10}
+
+
+@needs("shoulder")
+def test_each_person_of_the_shoulder_exercises_has_each_exercise_in_both_parts() -> None:
+    data = load_data(DataConfig("shoulder"), 1)
+    assert data.x_train.shape[1:] == (128, 6)
+    assert data.group_train is not None and data.group_test is not None
+    for group, labels in ((data.group_train, data.y_train), (data.group_test, data.y_test)):
+        people = np.unique(group)
+        assert len(people) >= 7 and len(set(zip(group, labels, strict=True))) == 7 * len(people)
