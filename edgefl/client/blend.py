@@ -1,4 +1,4 @@
-"""The blend of a client's models: p(y|x) = sum_m pi_m p_m(y|x).
+"""The blend of a client's models: p(y|x) = sum_m pi_m p_m(y|x). A regression predicts the mean of p.
 
 Its members are models that a client has made anyway: its local model, the fine-tuned model, the federated
 model and the algorithm's mixture. They are run one after the other, so the plan needs no signature for them.
@@ -24,7 +24,7 @@ from edgefl.algorithms.names import (
     strip_prefix,
     with_prefix,
 )
-from edgefl.client.shares import fit_output_bias, fit_shares
+from edgefl.client.shares import compute_normal_log_p, fit_output_bias, fit_output_offset, fit_shares
 from edgefl.errors import ConfigError, PlanError
 from edgefl.learner.base import Learner, predict_label_log_p
 from edgefl.plan.spec import PREDICT_BLEND, PREDICT_MIXTURE, PREDICT_SINGLE, PlanSpec
@@ -58,14 +58,14 @@ class BlendMember:
 def choose_members(learner: Learner, models: Mapping[str, Peer], shard: Shard) -> dict[str, Peer]:
     """Return the models of a client that its blend consists of, by name.
 
-    The federated model gets a bias for the client's classes, see `fit_output_bias`. A federated model that
+    The federated model gets a bias for the client's samples, see `with_fitted_bias`. A federated model that
     consists of several experts is left out, because the algorithm's mixture has the same experts. A mixture
     that is the federated model is left out too. So are a federated model with untrained layers and a model
     whose outputs are not finite. The result is empty if the client has neither the federated nor the
     fine-tuned model.
 
     Args:
-        learner: runs the plan, a classification.
+        learner: runs the plan, a classification or a regression.
         models: the client's models by name.
         shard: the samples that the models were trained on.
     """
@@ -88,13 +88,14 @@ def choose_members(learner: Learner, models: Mapping[str, Peer], shard: Shard) -
 
 
 def with_fitted_bias(learner: Learner, peer: Peer, x: Array, y: Labels) -> Peer:
-    """Return a model whose output layer has a bias that is fitted to the classes of a client.
+    """Return a model whose output layer has a bias that is fitted to the classes or targets of a client.
 
     Args:
         learner: runs the plan.
-        peer: the model. It is returned unchanged if its output layer has no bias that is added to the logits.
+        peer: the model. It is returned unchanged if its output layer has no bias that is added to the
+            outputs.
         x: samples of the client, shape (n, *input_shape), float32. At most `MAX_CHECKED_SAMPLES` are used.
-        y: their labels, shape (n,), int64.
+        y: their labels, shape (n,), int64, or their targets, shape (n, outputs), float32.
     """
     try:
         _, name = find_output_weights(peer.weights)
@@ -114,7 +115,9 @@ def with_fitted_bias(learner: Learner, peer: Peer, x: Array, y: Labels) -> Peer:
     moved = predict_outputs(learner, add(probe), x[:1]) - logits[:1]
     if np.abs(moved - probe).max() > BIAS_TOLERANCE * scale:
         return peer
-    return add(fit_output_bias(logits, y))
+    if learner.spec.is_classification:
+        return add(fit_output_bias(logits, y))
+    return add(fit_output_offset(y - logits))
 
 
 def fit_member_shares(
@@ -126,13 +129,20 @@ def fit_member_shares(
         learner: runs the plan.
         members: the members by name.
         x: the samples, shape (n, *input_shape), float32.
-        y: their labels, shape (n,), int64.
+        y: their labels, shape (n,), int64, or their targets, shape (n, outputs), float32.
         group: their recordings, shape (n,), int64. None if samples are independent.
     """
     if not members:
         return {}
-    log_p = [predict_label_log_p(learner, peer.signature, peer.weights, x, y) for peer in members.values()]
-    shares = fit_shares(np.nan_to_num(np.stack(log_p, axis=1), nan=-np.inf), group)
+    if learner.spec.is_classification:
+        log_p = np.stack(
+            [predict_label_log_p(learner, peer.signature, peer.weights, x, y) for peer in members.values()],
+            axis=1,
+        )
+    else:
+        errors = [y - predict_outputs(learner, peer, x).astype(np.float64) for peer in members.values()]
+        log_p = compute_normal_log_p(np.stack(errors, axis=1), group)
+    shares = fit_shares(np.nan_to_num(log_p, nan=-np.inf), group)
     return dict(zip(members, map(float, shares), strict=True))
 
 
@@ -198,7 +208,7 @@ def predict_outputs(learner: Learner, peer: Peer, x: Array) -> Array:
         x: samples, shape (n, *input_shape), float32, n at least 1.
 
     Returns:
-        The outputs, shape (n, outputs), float32. For a blend these are log probabilities.
+        The outputs, shape (n, outputs), float32. For a blend of classifiers these are log probabilities.
 
     Raises:
         PlanError: the weights do not fit the plan.
@@ -206,10 +216,12 @@ def predict_outputs(learner: Learner, peer: Peer, x: Array) -> Array:
     """
     if peer.signature != PREDICT_BLEND:
         return learner.predict(peer.signature, peer.weights, {"x": x})
+    is_classification = learner.spec.is_classification
     total: Real = np.zeros((len(x), learner.spec.num_classes))
     for member in split_members(learner.spec, peer.weights):
-        total += member.share * normalize_logits(predict_outputs(learner, member.peer, x))
-    return np.log(total + MIN_BLENDED_PROBABILITY).astype(np.float32)
+        outputs = predict_outputs(learner, member.peer, x).astype(np.float64)
+        total += member.share * (normalize_logits(outputs) if is_classification else outputs)
+    return (np.log(total + MIN_BLENDED_PROBABILITY) if is_classification else total).astype(np.float32)
 
 
 def find_gated_weights(mixture: Mixture) -> Weights:

@@ -196,7 +196,7 @@ def should_blend(settings: PersonalizationConfig, spec: PlanSpec) -> bool:
         settings: `[personalization]` of the federation.
         spec: the spec of the plan.
     """
-    return settings.select and settings.ship != "one" and spec.is_classification
+    return settings.select and settings.ship != "one" and read_task(spec).kind != ANOMALY
 
 
 def choose_shipped_model(

@@ -1,7 +1,8 @@
 """Fits the shares of a blend's members, and the bias of a model, to the samples of a client.
 
 A blend predicts p(y|x) = sum_m pi_m p_m(y|x). The shares pi are fitted by expectation maximization on
-samples that no member was trained on.
+samples that no member was trained on. In a regression, p_m is a normal distribution around the prediction of
+the member, and the blend predicts the mean of p.
 
 Source: A. P. Dempster, N. M. Laird and D. B. Rubin, Maximum likelihood from incomplete data via the EM
 algorithm, 1977. FedEM fits its constant shares by the same steps on training samples (O. Marfoq et al.,
@@ -17,6 +18,8 @@ from edgefl.types import Labels
 MIN_LOG_P = -1e6
 """Takes the place of log 0. A sample that no member explains then says nothing about the shares."""
 EM_STEPS = 20
+LARGEST_ERROR = 1e100
+"""Takes the place of an infinite error. Its square is a number too."""
 PSEUDO_COUNT = 1.0
 """Number of samples that each member counts in its favour in every step."""
 NEWTON_STEPS = 30
@@ -43,6 +46,37 @@ def fit_shares(log_p: Real, group: Labels | None = None, steps: int = EM_STEPS) 
         responsibility = infer_responsibilities(shares, np.maximum(log_p, MIN_LOG_P))
         shares = (weight @ responsibility + PSEUDO_COUNT) / (weight.sum() + PSEUDO_COUNT * count)
     return shares
+
+
+def compute_normal_log_p(errors: Real, group: Labels | None = None) -> Real:
+    """Return log p_m(y|x) in a regression. The variance of a member is the mean square of its errors.
+
+    Args:
+        errors: target minus prediction of each sample, member and output, shape (n, members, outputs), n at
+            least 1. They may be infinite or NaN.
+        group: recording of each sample, shape (n,), int64. None if samples are independent.
+
+    Returns:
+        The logarithms of the densities, shape (n, members).
+    """
+    weight = _weigh_samples(len(errors), group)
+    squares = np.nan_to_num(errors, nan=LARGEST_ERROR, posinf=LARGEST_ERROR, neginf=-LARGEST_ERROR) ** 2
+    variance = np.tensordot(weight / weight.sum(), squares, axes=1) + np.finfo(np.float64).tiny
+    return np.asarray(-0.5 * (squares / variance + np.log(2 * np.pi * variance)).sum(axis=2))
+
+
+def fit_output_offset(errors: Real) -> Real:
+    """Return the numbers to add to a regression's outputs so that it predicts a client's targets best.
+
+    It is the mean error with one pseudo-count without an error.
+
+    Args:
+        errors: target minus prediction of each sample, shape (n, outputs), finite.
+
+    Returns:
+        The offset, shape (outputs,). Without samples it is 0.
+    """
+    return np.asarray(errors.sum(axis=0) / (len(errors) + PSEUDO_COUNT))
 
 
 def _weigh_samples(count: int, group: Labels | None) -> Real:

@@ -257,9 +257,9 @@ class PersonalizationConfig:
         learning_rate: learning rate of Adam for fine-tuning and for the model trained alone.
         batch_size: samples per batch for fine-tuning and for the model trained alone. It is fixed when the
             plan is built.
-        ship: what a device ships if select is true. blend: all of its models. Their probabilities are added
-            with shares that fit the validation samples of all devices. one: the best of them. auto: blend in
-            a classification, else one.
+        ship: what a device ships if select is true. blend: all of its models. Their probabilities or
+            predictions are added with shares that fit the validation samples of all devices. one: the best
+            of them. auto: blend, but one in anomaly detection.
         deadline_s: seconds after which the aggregator stops waiting for devices that make their models. 0
             estimates it from the training times that devices report, between deadline_s of a round and 2 x
             rounds x deadline_s. It may change with a restart.
@@ -602,10 +602,10 @@ class FederationConfig:
             )
         self._check_mode()
         self._check_task()
-        if self.personalization.ship == "blend" and not self.task.is_classification:
+        if self.personalization.ship == "blend" and self.task.kind == ANOMALY:
             raise ConfigError(
                 f'[personalization] ship = "blend" with kind = "{self.task.kind}" of [task], expected a '
-                'classification; set ship = "auto" or "one"'
+                'classification or a regression; set ship = "auto" or "one"'
             )
         self.augmentation.check_samples(self.model.input_shape, self.task.kind)
         self.samples.check_model(self.model.input_shape, self.model.num_classes, self.task)

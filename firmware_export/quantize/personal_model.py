@@ -54,7 +54,8 @@ def make_float_model(plan: Plan, mixture: Mixture, max_members: int = 0) -> Floa
             JoinedModel(
                 model=model,
                 share=member.share / total,
-                gives_logits=peer.signature == PREDICT_SINGLE or not _gives_probabilities(model),
+                gives_logits=plan.spec.is_classification
+                and (peer.signature == PREDICT_SINGLE or not _gives_probabilities(model)),
             )
         )
     shares = {member.name: part.share for member, part in zip(members, parts, strict=True)}

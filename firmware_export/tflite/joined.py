@@ -1,4 +1,7 @@
-"""Joins float models into one whose output is the sum of their probabilities, each times its share pi_m."""
+"""Joins float models into one whose output is the sum of their probabilities, each times its share pi_m.
+
+Models of a regression have no probabilities, so their outputs are added.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,9 +24,9 @@ class JoinedModel:
     """One of the models to join.
 
     Attributes:
-        model: a float `.tflite` with one input x, float32[1, ...], and one output, float32[1, classes].
+        model: a float `.tflite` with one input x, float32[1, ...], and one output, float32[1, outputs].
         share: its share pi_m.
-        gives_logits: whether the outputs are logits. Otherwise they are probabilities.
+        gives_logits: whether the outputs are logits. Otherwise they are added as they are.
     """
 
     model: bytes
@@ -32,13 +35,13 @@ class JoinedModel:
 
 
 def join_models(parts: Sequence[JoinedModel]) -> bytes:
-    """Return a float `.tflite` whose output is the sum of the models' probabilities, each times its share.
+    """Return a float `.tflite` whose output is the sum of the models' outputs, each times its share.
 
     The order of operators is the order of the models, so that one model can reuse the memory of the model
     before it.
 
     Args:
-        parts: the models, at least one. All have the same input and number of classes.
+        parts: the models, at least one. All have the same input and number of outputs.
 
     Raises:
         ModelFileError: a model cannot be read, or has several subgraphs.
@@ -91,10 +94,9 @@ def _append_graph(root: Any, other: Any, number: int) -> int:
 
 
 def _add_product(root: Any, number: int, part: JoinedModel) -> int:
-    """Multiply the probabilities of the graph's output by a share. Return the tensor of the product."""
-    graph = root.subgraphs[0]
-    p = graph.outputs[0]
+    """Multiply the graph's output, or its softmax, by a share. Return the tensor of the product."""
+    output = root.subgraphs[0].outputs[0]
     if part.gives_logits:
-        p = add_operator(root, "SOFTMAX", "SoftmaxOptions", [p], f"member{number}/p", beta=1.0)
+        output = add_operator(root, "SOFTMAX", "SoftmaxOptions", [output], f"member{number}/p", beta=1.0)
     share = add_tensor(root, f"share{number}", (1, 1), np.array([[part.share]], np.float32))
-    return add_operator(root, "MUL", "MulOptions", [p, share], f"product{number}")
+    return add_operator(root, "MUL", "MulOptions", [output, share], f"product{number}")

@@ -10,13 +10,15 @@ import pytest
 from click.testing import CliRunner
 
 from devices.export import extract_export_metrics
-from edgefl.config import MIXTURE_ONLY, FederationConfig, ModelConfig
+from edgefl.client.blend import predict_outputs, split_members
+from edgefl.config import MIXTURE_ONLY, FederationConfig, ModelConfig, PersonalizationConfig
 from edgefl.data.npz import save_shard
 from edgefl.data.task_form import to_task_form
 from edgefl.errors import ExportError
+from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.spec import Plan
 from edgefl.tasks.config import TaskConfig
-from edgefl.types import Mixture, Shard
+from edgefl.types import Mixture, Peer, Shard
 from firmware_export.certificate.budget import Budget
 from firmware_export.certificate.bundle import write_bundle
 from firmware_export.certificate.certificate import ExportRequest, make_certificate
@@ -32,7 +34,7 @@ from firmware_export.firmware.targets import TARGETS
 from firmware_export.quantize.anomaly import load_detector, run_scores
 from firmware_export.quantize.quantize import ExportReport, QuantizationOptions, export_mixture
 from firmware_export.quantize.tune import Tuning
-from firmware_export.tflite.interpreter import load_tflite
+from firmware_export.tflite.interpreter import load_tflite, run_samples
 
 VALUES = 6
 RNG = np.random.default_rng(1)
@@ -63,7 +65,9 @@ def draw_shard(task: TaskConfig) -> Shard:
     return Shard(x[:250], y[:250], x[250:], y[250:], 1, target_train=target[:250], target_test=target[250:])
 
 
-def federate(task: TaskConfig, algorithm: str, out: Path) -> Exported:
+def federate(
+    task: TaskConfig, algorithm: str, out: Path, personalization: PersonalizationConfig = MIXTURE_ONLY
+) -> Exported:
     pytest.importorskip("tensorflow")
     pytest.importorskip("ai_edge_quantizer")
     from edgefl.algorithms.plans import build_plan
@@ -77,7 +81,7 @@ def federate(task: TaskConfig, algorithm: str, out: Path) -> Exported:
         rounds=8,
         min_clients=2,
         algorithm=algorithm,
-        personalization=MIXTURE_ONLY,
+        personalization=personalization,
     )
     shards = {f"client-{number}": draw_shard(task) for number in range(2)}
     plan, initial = build_plan(config)
@@ -90,6 +94,12 @@ def federate(task: TaskConfig, algorithm: str, out: Path) -> Exported:
 @pytest.fixture(scope="module")
 def regression(tmp_path_factory) -> Exported:
     return federate(TaskConfig("regression"), "pfl-mfe", tmp_path_factory.mktemp("regression"))
+
+
+@pytest.fixture(scope="module")
+def blend(tmp_path_factory) -> Exported:
+    settings = PersonalizationConfig(epochs=3, least_steps=30)
+    return federate(TaskConfig("regression"), "fedavg", tmp_path_factory.mktemp("blend"), settings)
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +122,23 @@ def test_experts_with_one_output_keep_their_gate(regression) -> None:
     source = generate_c((regression.out / "model.tflite").read_bytes())
     assert source.parts == ("trunk", "gate", "expert0", "expert1", "mix")
     assert "#define MODEL_EXPERTS 2" in source.files["model.h"]
+
+
+def test_blend_of_a_regression_adds_the_predictions(blend) -> None:
+    learner = LiteRTLearner(blend.plan)
+    members = split_members(blend.plan.spec, blend.mixture.weights)
+    assert {member.name for member in members} == {"local", "fine_tuned", "federated"}
+    x = blend.shard.x_test
+    expected = sum(member.share * predict_outputs(learner, member.peer, x) for member in members)
+    personal = Peer(blend.mixture.signature, blend.mixture.weights)
+    np.testing.assert_allclose(predict_outputs(learner, personal, x), expected, atol=1e-5)
+    float_model = load_tflite((blend.out / "model_float.tflite").read_bytes())
+    np.testing.assert_allclose(run_samples(float_model, x)[0], expected, atol=1e-5)
+    figures = blend.report.task
+    assert figures is not None and figures["r2_int8"] > figures["r2_float"] - 0.05 > 0.5
+    assert blend.report.members is not None and blend.report.members.keys() == {
+        member.name for member in members
+    }
 
 
 def test_detector_finds_the_anomalies_in_int8(anomaly) -> None:
@@ -137,7 +164,14 @@ def test_detector_of_the_file_gives_the_reported_false_alarms(anomaly) -> None:
     assert alarms[is_anomaly].mean() == anomaly.report.anomaly["measured"]["recall"]
 
 
-@pytest.mark.parametrize("name", [pytest.param("regression", marks=pytest.mark.slow), "anomaly"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("regression", marks=pytest.mark.slow),
+        pytest.param("blend", marks=pytest.mark.slow),
+        "anomaly",
+    ],
+)
 def test_export_is_certified_and_verified(request, name) -> None:
     pytest.importorskip("tflite_micro")
     made = request.getfixturevalue(name)
@@ -145,7 +179,7 @@ def test_export_is_certified_and_verified(request, name) -> None:
         pytest.skip(reason)
     samples = choose_golden_samples(made.shard, 20, 1)
     certificate = write_bundle(made.out, *samples, ExportRequest("host", Budget(0, 0)))
-    assert certificate["task"]["kind"] == name
+    assert certificate["task"]["kind"] == made.plan.spec.task["kind"]
     assert certificate["accuracy"]["accuracy_int8"] is None and not certificate["accuracy"]["by_class"]
     result = verify_bundle(made.out)
     assert any(line.startswith("R2: float") for line in result.checked)

@@ -1,5 +1,7 @@
 """The blend of a client's models: its members, its outputs, and what a client ships."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -18,6 +20,7 @@ from edgefl.types import Mixture, Peer, Shard
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 LEARNER = SoftmaxLearner(softmax_spec("fedavg", inputs=2, features=2, classes=2))
+REGRESSION = SoftmaxLearner(replace(LEARNER.spec, task={"kind": "regression", "outputs": 2}))
 X = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.0, 0.0]], np.float32)
 Y = np.array([0, 1, 1, 0])
 SHARD = Shard(x_train=X, y_train=Y, x_test=X, y_test=Y, num_classes=2)
@@ -41,6 +44,39 @@ def test_outputs_are_the_weighted_probabilities():
     assert blend.signature == PREDICT_BLEND
     p = np.exp(predict_outputs(LEARNER, blend, X))
     np.testing.assert_allclose(p, [[0.64, 0.36]] * 4, atol=1e-6)
+
+
+def make_linear_model(offset):
+    """Return a model of `REGRESSION` that predicts both values of a sample plus an offset."""
+    weights = {
+        "trunk/kernel": np.eye(2, dtype=np.float32),
+        "head/kernel": np.eye(2, dtype=np.float32),
+        "head/bias": np.array([offset, offset], np.float32),
+    }
+    return Peer(PREDICT_SINGLE, weights)
+
+
+def test_outputs_of_a_regression_are_the_weighted_predictions():
+    """.75 * (x + 1) + .25 * (x - 2) = x + .25."""
+    shares = {"local": 0.75, "federated": 0.25}
+    blend = join_members({"local": make_linear_model(1), "federated": make_linear_model(-2)}, shares)
+    np.testing.assert_allclose(predict_outputs(REGRESSION, blend, X), X + 0.25, atol=1e-6)
+
+
+def test_federated_model_of_a_regression_gets_an_offset():
+    """Its predictions are 5 too high for each of four samples: the bias changes by -5 * 4 / (4 + 1)."""
+    shard = Shard(x_train=X, y_train=X, x_test=X, y_test=X, num_classes=2)
+    models = {"local": make_linear_model(1), "federated": make_linear_model(5)}
+    members = choose_members(REGRESSION, models, shard)
+    np.testing.assert_allclose(members["federated"].weights["head/bias"], [1, 1], atol=1e-6)
+    np.testing.assert_allclose(members["local"].weights["head/bias"], [1, 1])
+
+
+def test_shares_of_a_regression_follow_the_errors():
+    """The first member is exact, so each of four samples is its own: (4 + 1) / (4 + 2)."""
+    members = {"local": make_linear_model(0), "federated": make_linear_model(3)}
+    shares = fit_member_shares(REGRESSION, members, X, X, None)
+    assert shares == {"local": pytest.approx(5 / 6), "federated": pytest.approx(1 / 6)}
 
 
 def test_shares_of_missing_members_go_to_the_others():

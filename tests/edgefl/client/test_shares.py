@@ -1,11 +1,11 @@
-"""The shares of a blend and the fitted bias, against cases worked by hand."""
+"""The shares of a blend, the fitted bias and the fitted offset, against cases worked by hand."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.client.shares import fit_output_bias, fit_shares
+from edgefl.client.shares import compute_normal_log_p, fit_output_bias, fit_output_offset, fit_shares
 
 
 def test_two_steps_of_one_sample_worked_by_hand():
@@ -65,3 +65,46 @@ def test_bias_of_one_class_that_a_client_has_alone():
 
 def test_balanced_classes_need_no_bias():
     np.testing.assert_allclose(fit_output_bias(np.zeros((6, 3)), np.arange(6) % 3), 0, atol=1e-12)
+
+
+def test_densities_of_a_regression_worked_by_hand():
+    """The variances of the errors are 1 and 2, so a density is exp(-e^2 / 2 v) / sqrt(2 pi v)."""
+    log_p = compute_normal_log_p(np.array([[[1.0], [2.0]], [[-1.0], [0.0]]]))
+    expected = [
+        [-0.5 - np.log(2 * np.pi) / 2, -1 - np.log(4 * np.pi) / 2],
+        [-0.5 - np.log(2 * np.pi) / 2, -np.log(4 * np.pi) / 2],
+    ]
+    np.testing.assert_allclose(log_p, expected)
+
+
+def test_densities_of_several_outputs_are_multiplied():
+    """The second output has errors ten times as large, and variances of its own."""
+    errors = np.array([[[1.0], [2.0]], [[-1.0], [0.0]]])
+    both = compute_normal_log_p(np.concatenate([errors, 10 * errors], axis=2))
+    np.testing.assert_allclose(both, 2 * compute_normal_log_p(errors) - np.log(10))
+
+
+def test_windows_of_a_recording_count_as_one_error():
+    """Three windows of a recording have errors of 1, the window of another one of 3: (1 + 9) / 2."""
+    errors = np.array([1.0, 1.0, 1.0, 3.0]).reshape(4, 1, 1)
+    log_p = compute_normal_log_p(errors, np.array([4, 4, 4, 9]))
+    np.testing.assert_allclose(log_p[3], -0.9 - np.log(2 * np.pi * 5) / 2)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_a_member_that_predicts_exactly_gets_the_samples(scale):
+    errors = scale * np.array([[[0.0], [1.0]]] * 7)
+    np.testing.assert_allclose(fit_shares(compute_normal_log_p(errors)), [8 / 9, 1 / 9], rtol=1e-6)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_member_whose_prediction_is_no_number_gets_no_sample(value):
+    errors = np.array([[[0.5], [1.0]]] * 7)
+    errors[3, 1, 0] = value
+    np.testing.assert_allclose(fit_shares(compute_normal_log_p(errors)), [8 / 9, 1 / 9], rtol=1e-6)
+
+
+def test_offset_is_the_mean_error_with_one_pseudo_count():
+    """(1 + 2 + 3) / (3 + 1)."""
+    np.testing.assert_allclose(fit_output_offset(np.array([[1.0, 0], [2, 0], [3, 0]])), [1.5, 0])
+    np.testing.assert_allclose(fit_output_offset(np.zeros((0, 2))), [0, 0])

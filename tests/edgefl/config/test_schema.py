@@ -135,8 +135,8 @@ def test_empty_file_gives_the_defaults() -> None:
         ("[personalization]\nship = 'best'", "ship is 'best', expected one of 'auto', 'blend', 'one'"),
         ("[personalization]\nship = 'blend'\nselect = false", 'expected select = true: .* set ship = "auto"'),
         (
-            "[personalization]\nship = 'blend'\n[task]\nkind = 'regression'\n[model]\nnum_classes = 1",
-            'with kind = "regression" of \\[task\\], expected a classification',
+            "[personalization]\nship = 'blend'\n[task]\nkind = 'anomaly'\n[model]\nnum_classes = 784",
+            'with kind = "anomaly" of \\[task\\], expected a classification or a regression; set ship',
         ),
         ("[federation", "not TOML"),
     ],
