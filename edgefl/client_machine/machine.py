@@ -431,6 +431,8 @@ class ClientMachine:
         answer = self._masked.make_answer(event.task, event.sha256, event.size, answered)
         if work and work.step == event.task:
             work.is_computing = False
+            if event.size:
+                self._masked.count_vector(work.step)
             yield from self._begin_upload(work.step, answer, now)
         elif job and job.task and job.stage == "attempt" and job.task.nonce == event.task.nonce:
             job.stage = "upload"
@@ -669,7 +671,8 @@ class ClientMachine:
             if not self._masked.begin_attempt(task):
                 job.stage, job.has_left = "upload", True
                 problem = (
-                    f"the aggregator requests keys for more than {MAX_ATTEMPTS} attempts; look at its log"
+                    f"this device sent masked updates in {MAX_ATTEMPTS} attempts at this round, expected a "
+                    "sum after one; look at the log of the aggregator, then restart this device"
                 )
                 yield from self._decline(task, problem, now)
                 return

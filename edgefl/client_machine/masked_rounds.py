@@ -1,7 +1,8 @@
 """The rules of a client in masked rounds.
 
 Attempts with different clients give different sums, whose difference may reveal an update. Therefore a client
-takes part in at most MAX_ATTEMPTS attempts at one round. It sends no plain update of a session for which it
+sends its masked vector in at most MAX_ATTEMPTS attempts at one round. An attempt that ends before that tells
+nothing, as when an aggregator restarts again and again. A client sends no plain update of a session for which it
 masked an update.
 """
 
@@ -77,13 +78,15 @@ class Attempt:
 
     Attributes:
         task: the masked task.
-        count: number of attempts at the round so far, from 1.
+        count: number of attempts at the round in which the client sent its masked vector so far.
         has_keys: whether the driver could draw the keys.
+        has_vector: whether the client sent its masked vector in this attempt.
     """
 
     task: Task
     count: int
     has_keys: bool = True
+    has_vector: bool = False
 
 
 class MaskingRules:
@@ -131,7 +134,7 @@ class MaskingRules:
         return (last.task.session, last.task.nonce) != (task.session, task.nonce)
 
     def begin_attempt(self, task: Task) -> bool:
-        """Begin another attempt, and return whether the client takes part in it.
+        """Begin another attempt, and return whether the client may take part in it.
 
         Args:
             task: the masked task.
@@ -141,16 +144,26 @@ class MaskingRules:
             task.session,
             task.round,
         )
-        count = last.count + 1 if last is not None and is_same_round else 1
-        if count > MAX_ATTEMPTS:
+        count = last.count if last is not None and is_same_round else 0
+        if count >= MAX_ATTEMPTS:
             return False
-        self._attempt = Attempt(task, count)
+        self._attempt = Attempt(task=task, count=count)
         return True
 
     def forget_attempt(self) -> None:
-        """Forget the present attempt, for which the driver could draw no keys. It still counts."""
+        """Forget the keys of the present attempt, which the driver could not draw."""
         if self._attempt:
             self._attempt = replace(self._attempt, has_keys=False)
+
+    def count_vector(self, step: Task) -> None:
+        """Count the masked vector of an attempt, which the client is about to send. A repeated one counts once.
+
+        Args:
+            step: the step that the client answers.
+        """
+        attempt = self._attempt
+        if attempt is not None and step.phase == MASK_STEP and not attempt.has_vector:
+            self._attempt = replace(attempt, count=attempt.count + 1, has_vector=True)
 
     def has_keys(self, step: Task) -> bool:
         """Return whether the driver holds the keys of the attempt of a step.

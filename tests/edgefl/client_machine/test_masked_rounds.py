@@ -146,17 +146,32 @@ def test_repeated_step_is_answered_again_after_the_round():
     assert len(driver.list(AnswerStep)) == 5 and len(driver.list(PublishMetrics)) == 1
 
 
-def test_client_takes_part_in_a_limited_number_of_attempts_at_a_round():
+def test_client_sends_a_limited_number_of_masked_vectors_in_a_round():
+    """A repeated step gets the same vector, which counts once."""
     driver = MachineHarness()
     for count in range(MAX_ATTEMPTS):
         begin_attempt(driver, attempt=f"e{count}")
+        for step in ("share", "mask", "mask"):
+            answer_step(driver, step, f"e{count}")
+            driver.handle(ReceiptReceived(driver.make_receipt()))
     assert len(driver.list(BeginAttempt)) == MAX_ATTEMPTS
     lines = list_lines(driver.handle(TaskReceived(make_masked_task(attempt="last"))))
-    assert any("requests keys for more than 8 attempts" in line for line in lines)
+    assert any("in 8 attempts at this round, expected a sum after one" in line for line in lines)
+    assert any("restart this device" in line for line in lines)
     assert driver.list_messages(Begin)[-1].sha256 == EMPTY_ANSWER.sha256
     driver.handle(ReceiptReceived(driver.make_receipt()))
     driver.handle(TaskReceived(make_masked_task(number=2, attempt="next")))
     assert driver.list(Train)[-1].task.round == 2, "a later round has attempts of its own"
+
+
+def test_attempts_without_a_masked_vector_do_not_count():
+    """An aggregator that restarts again and again asks for keys each time, and learns nothing from them."""
+    driver = MachineHarness()
+    for count in range(3 * MAX_ATTEMPTS):
+        begin_attempt(driver, attempt=f"e{count}")
+        assert answer_step(driver, "share", f"e{count}").size == 9
+        driver.handle(ReceiptReceived(driver.make_receipt()))
+    assert answer_step(driver, "mask", f"e{count}").size == 9
 
 
 def test_step_after_failed_keys_gets_an_empty_answer():

@@ -387,25 +387,33 @@ class HostileNetwork:
         # A status is lost only together with the connection, and the broker sends it again afterwards
         self.handle(LinkRestored())
         self.to_server.extend(self.client_statuses.values())
+        self.play_until(lambda: self.server.is_done and not self.to_clients)
+
+    def play_until(self, condition):
+        """Play without faults until a condition holds."""
         for _ in range(FINAL_STEPS):
-            if self.server.is_done and not self.to_clients:
+            if condition():
                 return
-            if self.to_server and not self.server.is_done:
-                self.handle(self.to_server.pop(0))
-            elif self.to_clients:
-                self.deliver_to_client(*self.to_clients.pop(0))
-            elif any(client.training for client in self.clients.values()):
-                for client in self.clients.values():
-                    self.train(client)
-            else:
-                changes = [
-                    self.server.get_timer(),
-                    *(client.machine.get_timer() for client in self.clients.values()),
-                ]
-                self.now = max(self.now, min(changes))
-                assert self.now < float("inf"), "nothing will happen any more"
-                self.pass_time()
-        raise AssertionError("the federation does not end")
+            self.play_next()
+        raise AssertionError("the federation does not end, or does not come to this point")
+
+    def play_next(self):
+        """Deliver the next message, or let clients train, or pass time until something happens."""
+        if self.to_server and not self.server.is_done:
+            self.handle(self.to_server.pop(0))
+        elif self.to_clients:
+            self.deliver_to_client(*self.to_clients.pop(0))
+        elif any(client.training for client in self.clients.values()):
+            for client in self.clients.values():
+                self.train(client)
+        else:
+            changes = [
+                self.server.get_timer(),
+                *(client.machine.get_timer() for client in self.clients.values()),
+            ]
+            self.now = max(self.now, min(changes))
+            assert self.now < float("inf"), "nothing will happen any more"
+            self.pass_time()
 
     # Final checks
 

@@ -4,7 +4,8 @@ The models are always those of a sum over some of the clients, and no update is 
 """
 
 import os
-from itertools import combinations
+from collections import Counter, defaultdict
+from itertools import chain, combinations
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,7 +13,7 @@ from safetensors.numpy import load
 
 from devices.masked_attempt import draw_attempt
 from edgefl.algorithms import PHASE_PERSONALIZE
-from edgefl.client_machine.events import AnswerStep, BeginAttempt, MaskedAnswerReady
+from edgefl.client_machine.events import AnswerStep, BeginAttempt, MaskedAnswerReady, WriteClientLog
 from edgefl.client_machine.order import SharingRules
 from edgefl.config import FederationConfig, PrivacyConfig
 from edgefl.errors import DataError, RoundError, WireError
@@ -21,6 +22,7 @@ from edgefl.security.secagg.vectors import list_shapes
 from edgefl.security.trust import Trust
 from edgefl.server.events import ChunkReceived, SaveState
 from edgefl.types import Update
+from edgefl.wire.masked import MASK_STEP, MAX_ATTEMPTS
 from edgefl.wire.tensors import encode_models
 from tests.edgefl.server.hostile_network import HostileNetwork, compute_delta, count_samples
 from tests.edgefl.server.test_round_server import steps
@@ -35,10 +37,16 @@ ROUNDS = 2
 
 
 class MaskedNetwork(HostileNetwork):
-    """A masked federation whose clients lose their keys when they crash."""
+    """A masked federation whose clients lose their keys when they crash.
+
+    The owner of a client restarts it when its log says so.
+    """
 
     def __init__(self):
         self.attempts = {}
+        self.to_restart = set()
+        self.masked = defaultdict(set)
+        """The clients that masked their update, by the attempt."""
         self.updates = set()
         self.states = {}
         config = FederationConfig(
@@ -62,13 +70,23 @@ class MaskedNetwork(HostileNetwork):
         match action:
             case BeginAttempt(task, answered):
                 return self.begin_attempt(client_id, task, answered.answer)
+            case WriteClientLog(line) if "then restart this device" in line:
+                self.to_restart.add(client_id)
             case AnswerStep(step, request):
+                if step.phase == MASK_STEP:
+                    self.masked[step.nonce].add(client_id)
                 try:
                     answer = self.attempts[client_id].answer_step(step, request)
                 except (RoundError, WireError, DataError):
                     answer = b""
                 return self.reply(client_id, step, answer)
         return None
+
+    def pass_time(self):
+        for client_id in sorted(self.to_restart):
+            self.restart(self.clients[client_id])
+        self.to_restart.clear()
+        super().pass_time()
 
     def begin_attempt(self, client_id, task, answer):
         last = self.attempts.get(client_id)
@@ -149,6 +167,31 @@ def test_masked_federation_without_faults_sums_over_all_clients():
     network.check()
     assert network.starts == 1 and set(network.ends) == set(network.clients)
     assert load(next(iter(network.updates))), "updates were trained"
+
+
+def test_aggregator_that_restarts_often_in_one_round_gets_its_sum():
+    """It restarts as soon as the clients have announced their keys."""
+    network = MaskedNetwork()
+    for _ in range(3 * MAX_ATTEMPTS):
+        network.play_until(lambda: len(network.attempts) == CLIENTS)
+        network.attempts.clear()
+        network.start_server()
+    network.finish()
+    assert not network.to_restart
+    network.check()
+
+
+def test_owner_restarts_a_client_that_sent_all_its_masked_vectors():
+    """The aggregator ends as soon as a client has masked its update, so no attempt gives a sum."""
+    network = MaskedNetwork()
+    count = 0
+    while not network.to_restart:
+        network.play_until(lambda before=count: len(network.masked) > before or network.to_restart)
+        count = len(network.masked)
+        network.start_server()
+    assert max(Counter(chain(*network.masked.values())).values()) == MAX_ATTEMPTS
+    network.finish()
+    network.check()
 
 
 @given(schedule=steps)
