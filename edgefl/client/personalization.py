@@ -40,7 +40,7 @@ from edgefl.learner.base import Learner
 from edgefl.plan.spec import PREDICT_MIXTURE, PREDICT_SINGLE, TRAIN_SINGLE, PlanSpec, read_task
 from edgefl.tasks.config import ANOMALY
 from edgefl.tasks.scores import measure_sample_losses
-from edgefl.types import Broadcast, ClientState, Mixture, Peer, Scalars, Shard, Weights
+from edgefl.types import Array, Broadcast, ClientState, Mixture, Peer, Scalars, Shard, Weights
 from edgefl.verdict import SHARE_PREFIX
 
 RngFactory = Callable[[str], np.random.Generator]
@@ -50,6 +50,9 @@ ORDER_WITHOUT_SELECTION = (MIXTURE_MODEL, FEDERATED_MODEL, LOCAL_MODEL, FINE_TUN
 """The order without selection: a client ships the first of these models that could be made."""
 SHORT_SHARE = 0.1
 """A local model whose loss is above this share of ln C is short of training."""
+LEARNED_SHARE = 0.02
+"""A classifier whose loss is at most this share of ln C has learned its samples. Further epochs change
+nothing that its user notices."""
 SHORT_REGRESSION_SHARE = 0.01
 """The same share for a regression, whose loss can fall further below the one of predicting the mean."""
 LARGER_STEPS = (3.0, 9.0)
@@ -418,6 +421,18 @@ def find_final_loss(spec: PlanSpec, shard: Shard) -> float:
     return SHORT_REGRESSION_SHARE * float(measure_sample_losses(task.loss_name, mean, shard.y_train).mean())
 
 
+def find_learned_loss(spec: PlanSpec, shard: Shard) -> float:
+    """Return the loss at which a model has learned the samples, -infinity if its loss never says so.
+
+    Args:
+        spec: the spec of the plan.
+        shard: the client's samples.
+    """
+    if not read_task(spec).is_classification:
+        return -math.inf
+    return LEARNED_SHARE * math.log(max(shard.num_classes, 2))
+
+
 def train_to_end(train: Callable[[float], TrainedModel], learning_rate: float, enough: float) -> TrainedModel:
     """Return a trained model, with larger steps if it is short of training after all epochs.
 
@@ -458,11 +473,13 @@ def train_single(
 ) -> TrainedModel:
     """Return one model, trained from these weights on the training samples of a shard.
 
+    The training ends earlier if the model has learned the samples, see `find_learned_loss`.
+
     Args:
         learner: runs the plan.
         start: the weights before the training.
         shard: the client's samples.
-        epochs: number of epochs.
+        epochs: maximum number of epochs.
         learning_rate: step size.
         rng: draws the batches and the noise.
 
@@ -470,16 +487,23 @@ def train_single(
         DataError: the samples do not fit the plan.
         DivergedError: the loss is not a finite number.
     """
-    trained, loss = learner.fit(
-        TRAIN_SINGLE,
-        start,
-        {"x": shard.x_train},
-        shard.y_train,
-        epochs=epochs,
-        rng=rng,
-        hyper={"learning_rate": learning_rate},
-    )
-    weights = {**start, **trained}
+    learned = find_learned_loss(learner.spec, shard)
+    weights = start
+    slots: dict[str, Array] = {}
+    for _ in range(max(1, epochs)):  # Zero epochs check the samples, too
+        trained, loss = learner.fit(
+            TRAIN_SINGLE,
+            weights,
+            {"x": shard.x_train},
+            shard.y_train,
+            epochs=min(1, epochs),
+            rng=rng,
+            hyper={"learning_rate": learning_rate},
+            slots=slots,
+        )
+        weights = {**weights, **trained}
+        if loss <= learned:
+            break
     return TrainedModel(
         reestimate_statistics(learner, TRAIN_SINGLE, weights, shard.x_train, shard.y_train, rng), loss
     )

@@ -2,8 +2,8 @@
 
 Attempts with different clients give different sums, whose difference may reveal an update. Therefore a client
 sends its masked vector in at most MAX_ATTEMPTS attempts at one round. An attempt that ends before that tells
-nothing, as when an aggregator restarts again and again. A client sends no plain update of a session for which it
-masked an update.
+nothing, as when an aggregator restarts again and again. A client sends no plain update of a session for which
+it masked an update.
 """
 
 import hashlib
@@ -156,7 +156,7 @@ class MaskingRules:
             self._attempt = replace(self._attempt, has_keys=False)
 
     def count_vector(self, step: Task) -> None:
-        """Count the masked vector of an attempt, which the client is about to send. A repeated one counts once.
+        """Count the masked vector that the client is about to send. A repeated one counts once.
 
         Args:
             step: the step that the client answers.

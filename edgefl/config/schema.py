@@ -250,9 +250,9 @@ class PersonalizationConfig:
             mixture of the algorithm.
         validation_share: share of a device's training samples that are used only to compare models. A device
             with fewer than 100 samples uses at least a third of them. 0 uses none and needs select = false.
-        baseline: the device also trains a model on its own samples alone, for as many epochs as the
-            federation takes, for comparison.
-        epochs: epochs of fine-tuning the federation's model on the device's samples.
+        baseline: the device also trains a model on its own samples alone, for comparison. It trains for as
+            many epochs as the federation takes, or until it has learned the samples.
+        epochs: maximum epochs of fine-tuning the federation's model on the device's samples.
         least_steps: minimum number of fine-tuning steps. A device with few samples trains more epochs.
         learning_rate: learning rate of Adam for fine-tuning and for the model trained alone.
         batch_size: samples per batch for fine-tuning and for the model trained alone. It is fixed when the

@@ -1,4 +1,4 @@
-"""A model of one device that is short of training after all epochs is trained with larger steps."""
+"""The end of the training of one device: when all is learned, or with larger steps after all epochs."""
 
 import math
 from dataclasses import replace
@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgefl.client.personalization import find_final_loss, train_single, train_to_end
-from edgefl.errors import DivergedError
+from edgefl.client.personalization import find_final_loss, find_learned_loss, train_single, train_to_end
+from edgefl.errors import DataError, DivergedError
 from edgefl.tasks.config import TaskConfig
 from edgefl.types import Shard
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
@@ -31,7 +31,7 @@ def make_shard(*, shuffled=False):
 
 
 class Recorder(SoftmaxLearner):
-    """A learner that records the rate of each training, and diverges above the largest rate."""
+    """A learner that records the rate of each epoch, and diverges above the largest rate."""
 
     def __init__(self, largest_rate):
         super().__init__(SPEC)
@@ -46,7 +46,9 @@ class Recorder(SoftmaxLearner):
 
 
 def train(rate, *, shard=None, largest_rate=math.inf, enough=None):
-    """Return the model and the rates of all trainings. `enough` replaces the final loss of the shard."""
+    """Return the model and the rates of all trainings of five epochs or fewer. `enough` replaces the final
+    loss of the shard.
+    """
     learner = Recorder(largest_rate)
     samples = shard or make_shard()
 
@@ -54,7 +56,49 @@ def train(rate, *, shard=None, largest_rate=math.inf, enough=None):
         return train_single(learner, make_start(), samples, 5, used_rate, np.random.default_rng(2))
 
     final = find_final_loss(SPEC, samples) if enough is None else enough
-    return train_to_end(train_once, rate, final), learner.rates
+    return train_to_end(train_once, rate, final), list(dict.fromkeys(learner.rates))
+
+
+@pytest.mark.parametrize(("rate", "epochs"), [(0.5, 7), (0.01, 9)])
+def test_training_ends_when_the_samples_are_learned(rate, epochs):
+    """The model has learned at a mean loss of .02 ln 3 = .022, which only the larger rate reaches."""
+    learner = Recorder(math.inf)
+    start, shard = make_start(), make_shard()
+    model = train_single(learner, start, shard, 9, rate, np.random.default_rng(2))
+    assert len(learner.rates) == epochs
+    assert (model.loss <= 0.02 * math.log(3)) == (epochs < 9)
+
+    def fit(count):
+        return SoftmaxLearner(SPEC).fit(
+            "train_single",
+            start,
+            {"x": shard.x_train},
+            shard.y_train,
+            epochs=count,
+            rng=np.random.default_rng(2),
+            hyper={"learning_rate": rate},
+        )
+
+    assert fit(epochs - 1)[1] > 0.02 * math.log(3)
+    whole, loss = fit(epochs)
+    assert loss == model.loss
+    assert all(np.array_equal(model.weights[name], array) for name, array in whole.items())
+
+
+def test_no_epochs_return_the_start_and_check_the_samples():
+    start = make_start()
+    model = train_single(SoftmaxLearner(SPEC), start, make_shard(), 0, 0.1, np.random.default_rng(2))
+    assert model.loss == 0 and all(np.array_equal(model.weights[name], start[name]) for name in start)
+    wrong = replace(make_shard(), x_train=np.zeros((40, 7), np.float32))
+    with pytest.raises(DataError, match="7"):
+        train_single(SoftmaxLearner(SPEC), start, wrong, 0, 0.1, np.random.default_rng(2))
+
+
+@pytest.mark.parametrize("kind", ["regression", "anomaly"])
+def test_other_tasks_train_all_epochs(kind):
+    spec = replace(SPEC, task={"kind": kind, "outputs": 1})
+    assert find_learned_loss(spec, make_shard()) == -math.inf
+    assert find_learned_loss(SPEC, replace(make_shard(), num_classes=1)) == pytest.approx(0.02 * math.log(2))
 
 
 def test_model_that_is_trained_stays():
