@@ -1,4 +1,4 @@
-"""The blend of a client's models: p(y|x) = sum_m pi_m p_m(y|x). A regression predicts the mean of p.
+"""The blend of a client's models: p(y|x) = sum_m pi_m p_m(y|x), or in a regression sum_m pi_m f_m(x).
 
 Its members are models that a client has made anyway: its local model, the fine-tuned model, the federated
 model and the algorithm's mixture. They are run one after the other, so the plan needs no signature for them.
@@ -24,10 +24,10 @@ from edgefl.algorithms.names import (
     strip_prefix,
     with_prefix,
 )
-from edgefl.client.shares import compute_normal_log_p, fit_output_bias, fit_output_offset, fit_shares
+from edgefl.client.shares import compute_error_log_p, fit_output_bias, fit_output_offset, fit_shares
 from edgefl.errors import ConfigError, PlanError
 from edgefl.learner.base import Learner, predict_label_log_p
-from edgefl.plan.spec import PREDICT_BLEND, PREDICT_MIXTURE, PREDICT_SINGLE, PlanSpec
+from edgefl.plan.spec import PREDICT_BLEND, PREDICT_MIXTURE, PREDICT_SINGLE, PlanSpec, read_task
 from edgefl.types import Array, Labels, Mixture, Peer, Shard, Weights
 from edgefl.verdict import UNTRAINED_LAYER_ALGORITHMS
 
@@ -36,6 +36,8 @@ MEMBER_ORDER = (LOCAL_MODEL, FINE_TUNED_MODEL, FEDERATED_MODEL, MIXTURE_MODEL)
 MIN_BLENDED_PROBABILITY = 1e-7
 """Keeps the logarithm of a probability finite."""
 BIAS_TOLERANCE = 1e-3
+BIAS_PROBE_SAMPLES = 8
+"""Number of samples that show whether a bias is added to the outputs."""
 MAX_CHECKED_SAMPLES = 1000
 """Maximum number of training samples for a bias, and to look for outputs that are not finite."""
 
@@ -107,17 +109,20 @@ def with_fitted_bias(learner: Learner, peer: Peer, x: Array, y: Labels) -> Peer:
     def add(bias: Real) -> Peer:
         return Peer(peer.signature, {**peer.weights, name: np.asarray(peer.weights[name] + bias, np.float32)})
 
-    logits = predict_outputs(learner, peer, x).astype(np.float64)
-    if peer.weights[name].shape != logits.shape[1:] or not np.isfinite(logits).all():
+    outputs = predict_outputs(learner, peer, x).astype(np.float64)
+    if peer.weights[name].shape != outputs.shape[1:] or not np.isfinite(outputs).all():
         return peer
-    scale = 1 + float(np.abs(logits[:1]).max())
-    probe = np.linspace(0, scale, logits.shape[1])
-    moved = predict_outputs(learner, add(probe), x[:1]) - logits[:1]
-    if np.abs(moved - probe).max() > BIAS_TOLERANCE * scale:
-        return peer
-    if learner.spec.is_classification:
-        return add(fit_output_bias(logits, y))
-    return add(fit_output_offset(y - logits))
+    probed = x[:BIAS_PROBE_SAMPLES], outputs[:BIAS_PROBE_SAMPLES]
+    scale = 1 + float(np.abs(probed[1]).max())
+    steps = scale * np.arange(1, outputs.shape[1] + 1) / outputs.shape[1]
+    for probe in (steps, -steps):  # an activation after the output layer may act on one sign only
+        moved = predict_outputs(learner, add(probe), probed[0]) - probed[1]
+        if np.abs(moved - probe).max() > BIAS_TOLERANCE * scale:
+            return peer
+    task = read_task(learner.spec)
+    if task.is_classification:
+        return add(fit_output_bias(outputs, y))
+    return add(fit_output_offset(y - outputs, task.loss_name))
 
 
 def fit_member_shares(
@@ -141,7 +146,7 @@ def fit_member_shares(
         )
     else:
         errors = [y - predict_outputs(learner, peer, x).astype(np.float64) for peer in members.values()]
-        log_p = compute_normal_log_p(np.stack(errors, axis=1), group)
+        log_p = compute_error_log_p(np.stack(errors, axis=1), read_task(learner.spec).loss_name, group)
     shares = fit_shares(np.nan_to_num(log_p, nan=-np.inf), group)
     return dict(zip(members, map(float, shares), strict=True))
 

@@ -1,8 +1,9 @@
 """Fits the shares of a blend's members, and the bias of a model, to the samples of a client.
 
 A blend predicts p(y|x) = sum_m pi_m p_m(y|x). The shares pi are fitted by expectation maximization on
-samples that no member was trained on. In a regression, p_m is a normal distribution around the prediction of
-the member, and the blend predicts the mean of p.
+samples that no member was trained on. In a regression, p_m is a distribution around the prediction of the
+member, and the blend predicts the mean of p. It is a normal distribution for squared errors. For other losses
+it is a Laplace distribution, which large errors move less.
 
 Source: A. P. Dempster, N. M. Laird and D. B. Rubin, Maximum likelihood from incomplete data via the EM
 algorithm, 1977. FedEM fits its constant shares by the same steps on training samples (O. Marfoq et al.,
@@ -19,7 +20,8 @@ MIN_LOG_P = -1e6
 """Takes the place of log 0. A sample that no member explains then says nothing about the shares."""
 EM_STEPS = 20
 LARGEST_ERROR = 1e100
-"""Takes the place of an infinite error. Its square is a number too."""
+"""Takes the place of an infinite error. Its square is finite."""
+SQUARED_LOSS = "mse"
 PSEUDO_COUNT = 1.0
 """Number of samples that each member counts in its favour in every step."""
 NEWTON_STEPS = 30
@@ -48,35 +50,47 @@ def fit_shares(log_p: Real, group: Labels | None = None, steps: int = EM_STEPS) 
     return shares
 
 
-def compute_normal_log_p(errors: Real, group: Labels | None = None) -> Real:
-    """Return log p_m(y|x) in a regression. The variance of a member is the mean square of its errors.
+def compute_error_log_p(errors: Real, loss: str, group: Labels | None = None) -> Real:
+    """Return log p_m(y|x) in a regression. The width of p_m comes from the errors of the member.
 
     Args:
         errors: target minus prediction of each sample, member and output, shape (n, members, outputs), n at
             least 1. They may be infinite or NaN.
+        loss: loss of the task. `mse` has a normal distribution with the mean square as variance, others a
+            Laplace distribution with the mean absolute error as scale.
         group: recording of each sample, shape (n,), int64. None if samples are independent.
 
     Returns:
         The logarithms of the densities, shape (n, members).
     """
     weight = _weigh_samples(len(errors), group)
-    squares = np.nan_to_num(errors, nan=LARGEST_ERROR, posinf=LARGEST_ERROR, neginf=-LARGEST_ERROR) ** 2
-    variance = np.tensordot(weight / weight.sum(), squares, axes=1) + np.finfo(np.float64).tiny
-    return np.asarray(-0.5 * (squares / variance + np.log(2 * np.pi * variance)).sum(axis=2))
+    sizes = np.abs(np.nan_to_num(errors, nan=LARGEST_ERROR, posinf=LARGEST_ERROR, neginf=LARGEST_ERROR))
+    if loss == SQUARED_LOSS:
+        sizes = sizes**2
+    mean = np.tensordot(weight / weight.sum(), sizes, axes=1) + np.finfo(np.float64).tiny
+    if loss == SQUARED_LOSS:
+        log_p = -0.5 * (sizes / mean + np.log(2 * np.pi * mean))
+    else:
+        log_p = -sizes / mean - np.log(2 * mean)
+    return np.asarray(log_p.sum(axis=2))
 
 
-def fit_output_offset(errors: Real) -> Real:
-    """Return the numbers to add to a regression's outputs so that it predicts a client's targets best.
+def fit_output_offset(errors: Real, loss: str) -> Real:
+    """Return the numbers to add to a regression's outputs so that its loss on a client's samples falls.
 
-    It is the mean error with one pseudo-count without an error.
+    For `mse` it is the sum of the errors divided by n + 1, and for other losses the median of the errors and
+    one 0.
 
     Args:
         errors: target minus prediction of each sample, shape (n, outputs), finite.
+        loss: loss of the task.
 
     Returns:
         The offset, shape (outputs,). Without samples it is 0.
     """
-    return np.asarray(errors.sum(axis=0) / (len(errors) + PSEUDO_COUNT))
+    if loss == SQUARED_LOSS:
+        return np.asarray(errors.sum(axis=0) / (len(errors) + PSEUDO_COUNT))
+    return np.asarray(np.median(np.concatenate([errors, np.zeros((1, errors.shape[1]))]), axis=0))
 
 
 def _weigh_samples(count: int, group: Labels | None) -> Real:

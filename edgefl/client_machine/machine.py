@@ -431,8 +431,7 @@ class ClientMachine:
         answer = self._masked.make_answer(event.task, event.sha256, event.size, answered)
         if work and work.step == event.task:
             work.is_computing = False
-            if event.size:
-                self._masked.count_vector(work.step)
+            self._masked.count_vector(work.step, event.size)
             yield from self._begin_upload(work.step, answer, now)
         elif job and job.task and job.stage == "attempt" and job.task.nonce == event.task.nonce:
             job.stage = "upload"
@@ -671,8 +670,10 @@ class ClientMachine:
             if not self._masked.begin_attempt(task):
                 job.stage, job.has_left = "upload", True
                 problem = (
-                    f"this device sent masked updates in {MAX_ATTEMPTS} attempts at this round, expected a "
-                    "sum after one; look at the log of the aggregator, then restart this device"
+                    f"this device sent its masked update in {MAX_ATTEMPTS} attempts at this round, and takes "
+                    "part in no further one, because differences of their sums may reveal the update; look "
+                    "in the aggregator's log why no attempt gave a sum; a restart of this device allows "
+                    f"{MAX_ATTEMPTS} more"
                 )
                 yield from self._decline(task, problem, now)
                 return

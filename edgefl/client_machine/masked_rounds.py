@@ -1,9 +1,9 @@
 """The rules of a client in masked rounds.
 
 Attempts with different clients give different sums, whose difference may reveal an update. Therefore a client
-sends its masked vector in at most MAX_ATTEMPTS attempts at one round. An attempt that ends before that tells
-nothing, as when an aggregator restarts again and again. A client sends no plain update of a session for which
-it masked an update.
+sends its masked vector in at most MAX_ATTEMPTS attempts at one round. An attempt that ends before the client
+sends it reveals nothing and does not count. So an aggregator may restart often. A client sends no plain
+update of a session for which it masked an update.
 """
 
 import hashlib
@@ -12,7 +12,14 @@ from dataclasses import dataclass, replace
 
 from edgefl.client_machine.events import Answer, AnsweredRound
 from edgefl.client_machine.order import is_unmasked_update
-from edgefl.wire.masked import AGREE_STEP, MASK_STEP, MAX_ATTEMPTS, UNMASK_STEP, parse_attempt
+from edgefl.wire.masked import (
+    AGREE_STEP,
+    MASK_STEP,
+    MAX_ATTEMPTS,
+    UNMASK_STEP,
+    VECTOR_ELEMENT_BYTES,
+    parse_attempt,
+)
 from edgefl.wire.messages import Receipt, Task
 
 MAX_STEP_BYTES = 16 * 1024 * 1024
@@ -155,14 +162,16 @@ class MaskingRules:
         if self._attempt:
             self._attempt = replace(self._attempt, has_keys=False)
 
-    def count_vector(self, step: Task) -> None:
+    def count_vector(self, step: Task, size: int) -> None:
         """Count the masked vector that the client is about to send. A repeated one counts once.
 
         Args:
             step: the step that the client answers.
+            size: number of bytes of the answer. A complaint in place of a vector does not count.
         """
         attempt = self._attempt
-        if attempt is not None and step.phase == MASK_STEP and not attempt.has_vector:
+        is_vector = step.phase == MASK_STEP and size > 0 and size % VECTOR_ELEMENT_BYTES == 0
+        if attempt is not None and is_vector and not attempt.has_vector:
             self._attempt = replace(attempt, count=attempt.count + 1, has_vector=True)
 
     def has_keys(self, step: Task) -> bool:

@@ -253,7 +253,7 @@ class PersonalizationConfig:
         baseline: the device also trains a model on its own samples alone, for comparison. It trains for as
             many epochs as the federation takes, or until it has learned the samples.
         epochs: maximum epochs of fine-tuning the federation's model on the device's samples.
-        least_steps: minimum number of fine-tuning steps. A device with few samples trains more epochs.
+        least_steps: the maximum of epochs is raised until they take this number of steps.
         learning_rate: learning rate of Adam for fine-tuning and for the model trained alone.
         batch_size: samples per batch for fine-tuning and for the model trained alone. It is fixed when the
             plan is built.

@@ -1,5 +1,6 @@
 """The interface of a learner, and the parts that all learners share: batches, checks and evaluation."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -40,6 +41,8 @@ class Learner(Protocol):
         hyper: Mapping[str, float] | None = None,
         slots: dict[str, Array] | None = None,
         augment: bool = True,
+        final_loss: float = -math.inf,
+        least_epochs: int = 1,
     ) -> tuple[Weights, float]:
         """Train for some epochs.
 
@@ -51,13 +54,15 @@ class Learner(Protocol):
             data: samples for each data tensor of the signature, such as `x`: shape (n, ...), float32.
             labels: labels, shape (n,), int64. For another task than classification the values to predict,
                 shape (n, outputs), float32.
-            epochs: number of epochs.
+            epochs: maximum number of epochs.
             rng: draws the batches, the augmentation and the noise.
             hyper: hyperparameters by name. The plan's defaults are used for all others.
             slots: optimizer slots by name, such as momentum. They are replaced by the slots after the
                 training. The training starts from zero slots if this is empty or None.
             augment: whether the plan's augmentation changes the samples `x`. False trains on them as they
                 are.
+            final_loss: the training ends with the first epoch whose mean loss is at most this.
+            least_epochs: it does not end before that for this many epochs.
 
         Returns:
             The trained weights without the frozen ones, and the mean loss of the last epoch.

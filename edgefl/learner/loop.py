@@ -3,6 +3,7 @@
 All learners share them, so all make the same draws in the same order.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -38,6 +39,8 @@ def train_epochs(
     hyper: Mapping[str, float] | None,
     slots: dict[str, Array] | None,
     augmentation: AugmentationConfig,
+    final_loss: float = -math.inf,
+    least_epochs: int = 1,
 ) -> tuple[Weights, float]:
     """Train with a step function, see `Learner.fit`.
 
@@ -47,11 +50,13 @@ def train_epochs(
         weights: see `Learner.fit`.
         data: see `Learner.fit`.
         labels: see `Learner.fit`.
-        epochs: number of epochs.
+        epochs: maximum number of epochs.
         rng: draws the batches, the augmentation and the noise.
         hyper: see `Learner.fit`.
         slots: see `Learner.fit`.
         augmentation: random changes of the data tensor `x`.
+        final_loss: see `Learner.fit`.
+        least_epochs: see `Learner.fit`.
 
     Returns:
         The trained weights without the frozen ones, and the mean loss of the last epoch.
@@ -74,7 +79,7 @@ def train_epochs(
     loss = 0.0
     size = signature.batch_size
     changes_samples = augmentation.is_on and any(spec.name == SAMPLES for spec in signature.data)
-    for _ in range(epochs):
+    for epoch in range(1, epochs + 1):
         total = 0.0
         for index, sample_weight in iterate_batches(count, size, rng):
             batch = {f"d_{spec.name}": data[spec.name][index] for spec in signature.data}
@@ -95,6 +100,8 @@ def train_epochs(
                 f"{signature.name}: the loss is {loss}, expected a finite number; lower the learning rate or "
                 "check the data's scale"
             )
+        if loss <= final_loss and epoch >= least_epochs:
+            break
     if slots is not None:
         slots |= {
             spec.name: np.array(arguments[f"s_{i}"], np.float32) for i, spec in enumerate(signature.slots)
@@ -196,6 +203,8 @@ class StepLearner(ABC):
         hyper: Mapping[str, float] | None = None,
         slots: dict[str, Array] | None = None,
         augment: bool = True,
+        final_loss: float = -math.inf,
+        least_epochs: int = 1,
     ) -> tuple[Weights, float]:
         """Train for some epochs, see `Learner.fit`."""
         return train_epochs(
@@ -209,6 +218,8 @@ class StepLearner(ABC):
             hyper,
             slots,
             read_augmentation(self.spec) if augment else AugmentationConfig(),
+            final_loss,
+            least_epochs,
         )
 
     def predict(self, signature: str, weights: Weights, data: DataTensors) -> Array:

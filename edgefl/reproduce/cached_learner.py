@@ -7,6 +7,7 @@ time of the benchmark.
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -66,6 +67,8 @@ class CachedLearner:
         hyper: Mapping[str, float] | None = None,
         slots: dict[str, Array] | None = None,
         augment: bool = True,
+        final_loss: float = -math.inf,
+        least_epochs: int = 1,
     ) -> tuple[Weights, float]:
         """Train for some epochs, or read the trained weights if the directory has them. See `Learner.fit`.
 
@@ -77,12 +80,14 @@ class CachedLearner:
             weights: at least the trained and the frozen weights of the signature.
             data: samples for each data tensor of the signature, such as `x`: shape (n, ...), float32.
             labels: labels, shape (n,), int64.
-            epochs: number of epochs.
+            epochs: maximum number of epochs.
             rng: draws the batches, the augmentation and the noise. It continues as after the training, even
                 if there was none.
             hyper: hyperparameters by name. The plan's defaults are used for all others.
             slots: optimizer slots by name, see `Learner.fit`.
             augment: whether the plan's augmentation changes the samples.
+            final_loss: mean loss of an epoch with which the training ends.
+            least_epochs: it does not end before that for this many epochs.
 
         Returns:
             The trained weights without the frozen ones, and the mean loss of the last epoch.
@@ -105,11 +110,15 @@ class CachedLearner:
                 hyper=hyper,
                 slots=slots,
                 augment=augment,
+                final_loss=final_loss,
+                least_epochs=least_epochs,
             )
 
         if signature != TRAIN_SINGLE or slots is not None:
             return train()
-        key = self._hash_inputs(weights, data, labels, epochs, rng, hyper, augment)
+        key = self._hash_inputs(
+            weights, data, labels, epochs, rng, hyper, augment, (final_loss, least_epochs)
+        )
         files = self._directory / f"{key}.safetensors", self._directory / f"{key}.json"
         if files[1].exists():
             notes = json.loads(files[1].read_text())
@@ -151,8 +160,14 @@ class CachedLearner:
         rng: np.random.Generator,
         hyper: Mapping[str, float] | None,
         augment: bool,
+        end: tuple[float, int],
     ) -> str:
-        settings = {"epochs": epochs, "rng": rng.bit_generator.state, "hyper": dict(hyper or {})}
+        settings = {
+            "epochs": epochs,
+            "rng": rng.bit_generator.state,
+            "hyper": dict(hyper or {}),
+            "end": end,
+        }
         if augment and self.spec.augmentation:
             settings["augmentation"] = dict(self.spec.augmentation)
         digest = hashlib.sha256(self._model + json.dumps(settings, sort_keys=True).encode())

@@ -4,14 +4,15 @@ Every algorithm but FedBN runs on federations of real data with 4 to 60 clients 
 before the results were known. The first columns of the table are mean accuracies over clients, in per
 cent. Each client's models are measured on its own test samples:
 
-- local: the model that a client trains alone, on all of its samples and for as many epochs as the federation.
+- local: the model that a client trains alone, on all of its samples and for at most as many epochs as the
+  federation.
 - federated: the model of the federation.
 - fine-tuned: the federated model after some epochs on the client's samples.
 - mixture: the algorithm's personalized model.
-- shipped, int8: the model that the client ships, in float and in int8. It is a blend of these four.
+- shipped, int8: the model that the client ships, in float and in int8. It is a blend of up to four models.
 
 Where clients differ in their classes only, the models are also measured on the whole test part, weighted to
-the classes of each client. A client's own test samples are 14 to 250, so this has less error.
+the classes of each client. Clients have few test samples of their own, so this has a smaller standard error.
 """
 
 import itertools
@@ -172,7 +173,7 @@ FEDERATIONS: Mapping[str, BenchmarkFederation] = {
         is_hard_alone=True,
     ),
     "cifar100-tasks": BenchmarkFederation(
-        about="20 classes of CIFAR-100, 8 clients in four groups of like classes, 100 pictures of two each",
+        about="20 classes of CIFAR-100, 8 clients in four groups of like classes, two of 100 pictures each",
         model=_configure_lenet5(3, 32, 20),
         data=DataConfig(name="cifar100", options={"classes": list(range(20))}),
         partition=PartitionConfig(

@@ -15,7 +15,7 @@ from edgefl.types import Broadcast, ServerState, Update, Weights
 def count_local_epochs(config: FederationConfig, spec: PlanSpec, round: int) -> int:
     """Return the number of epochs that a client trains when it takes part in every round.
 
-    A client trains its local model for these epochs plus the epochs of its personalization.
+    A client trains its local model for at most these epochs plus the epochs of its personalization.
 
     Args:
         config: the federation.

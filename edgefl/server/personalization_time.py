@@ -8,8 +8,9 @@ from edgefl.algorithms.options import extend_epochs
 from edgefl.client.personalization import LARGER_STEPS
 from edgefl.client.validation import read_personalization
 from edgefl.config import FederationConfig
-from edgefl.plan.spec import PlanSpec
+from edgefl.plan.spec import PlanSpec, read_task
 from edgefl.server.baseline import count_local_epochs
+from edgefl.tasks.config import ANOMALY
 
 SAFETY_FACTOR = 2
 """Factor on each forecast. A personalization also evaluates, exports, and waits for a busy board."""
@@ -89,6 +90,6 @@ def count_personalization_epochs(config: FederationConfig, spec: PlanSpec, sampl
     algorithm = sum(raise_epochs(count) for count in counts)
     tuned = raise_epochs(settings.epochs)
     local = count_local_epochs(config, spec, config.rounds) + tuned
-    if spec.is_classification:
+    if read_task(spec).kind != ANOMALY:
         local *= 1 + len(LARGER_STEPS)
     return TRAININGS_PER_MODEL * (local + tuned + algorithm)

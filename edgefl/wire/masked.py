@@ -40,7 +40,9 @@ DIGESTS_BYTES = 64
 SEALED_BYTES = DIGESTS_BYTES + 160
 SHARE_BYTES = 66
 MAX_ATTEMPTS = 8
-"""Maximum number of attempts at one round in which a device takes part."""
+"""Maximum number of attempts at one round in which a device sends its masked vector, and of attempts that an
+aggregator plays."""
+VECTOR_ELEMENT_BYTES = 8
 ADVERTISED_BYTES = 2048
 AGREED_BYTES = 512
 MAX_MASKED_CLIENTS = 2**12
@@ -272,7 +274,7 @@ def encode_complaint(ids: Sequence[str]) -> bytes:
         ids: ids of the clients that sealed these shares, sorted.
     """
     line = encode_ids(ids)
-    return line if len(line) % 8 else line + b"\n"
+    return line if len(line) % VECTOR_ELEMENT_BYTES else line + b"\n"
 
 
 def decode_complaint(blob: bytes) -> tuple[str, ...]:
@@ -281,7 +283,7 @@ def decode_complaint(blob: bytes) -> tuple[str, ...]:
     Raises:
         WireError: the bytes are neither a complaint nor a masked vector.
     """
-    return decode_ids(blob.removesuffix(b"\n")) if len(blob) % 8 else ()
+    return decode_ids(blob.removesuffix(b"\n")) if len(blob) % VECTOR_ELEMENT_BYTES else ()
 
 
 def split_blob(blob: bytes, count: int, size: int) -> list[bytes]:

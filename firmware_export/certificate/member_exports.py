@@ -29,14 +29,14 @@ class MemberExport:
 
     Attributes:
         names: the members.
-        accuracy_int8: accuracy of the int8 model on the samples of the export's report. None if the model
-            cannot be exported.
+        score_int8: accuracy of the int8 model on the samples of the export's report, or R2 in a regression.
+            None if the model cannot be exported.
         cost: what the model needs on the target. None if the target's tools are missing, or if the model does
             not fit or cannot be exported.
     """
 
     names: tuple[str, ...]
-    accuracy_int8: float | None
+    score_int8: float | None
     cost: TargetCost | None
 
 
@@ -58,16 +58,17 @@ def measure_member_exports(
     """
     exports = []
     for number, members in enumerate(names, 1):
-        accuracy, cost = None, None
+        score, cost = None, None
         with suppress(ExportError), tempfile.TemporaryDirectory(prefix="edgefl-members-") as work:
-            accuracy = export(Path(work), number).accuracy_int8
+            report = export(Path(work), number)
+            score = report.accuracy_int8 if report.task is None else report.task["r2_int8"]
             model = (Path(work) / MODEL_FILE).read_bytes()
             source = generate_c(model, threshold=request.threshold, labels=request.labels)
             golden = make_golden(model, x[:COUNTED_SAMPLES], y[:COUNTED_SAMPLES])
             # No target is the export's own here, so a model that does not fit is no error
             (result,) = run_everywhere(source.files, golden, [TARGETS[request.target]], "")
             cost = extract_cost(result)
-        exports.append(MemberExport(members, accuracy, cost))
+        exports.append(MemberExport(members, score, cost))
     return tuple(exports)
 
 
@@ -92,15 +93,16 @@ def _fits(cost: TargetCost | None, budget: Budget) -> bool:
     )
 
 
-def describe_member_exports(exports: Sequence[MemberExport], chosen: int) -> str:
+def describe_member_exports(exports: Sequence[MemberExport], chosen: int, score: str = "accuracy") -> str:
     """Return a table of the exports with a star at the chosen one, and how to choose another one.
 
     Args:
         exports: the exports with one member, with two, and so on.
         chosen: number of members of the chosen export.
+        score: name of the score, such as accuracy.
     """
     rows: list[tuple[str, ...]] = [
-        ("members", "int8 accuracy", "flash bytes", "RAM and stack bytes", "instructions", "")
+        ("members", f"int8 {score}", "flash bytes", "RAM and stack bytes", "instructions", "")
     ]
     for export in exports:
         cost = export.cost
@@ -112,7 +114,7 @@ def describe_member_exports(exports: Sequence[MemberExport], chosen: int) -> str
         rows.append(
             (
                 ", ".join(export.names),
-                format_percent(export.accuracy_int8),
+                format_percent(export.score_int8),
                 *(f"{value:,}" if value else "-" for value in costs),
                 "*" if len(export.names) == chosen else "",
             )

@@ -314,7 +314,8 @@ def export(
         return
     click.echo(_describe(report, out))
     if exports:
-        click.echo(describe_member_exports(exports, members or 1))
+        score = "accuracy" if report.task is None else "R2"
+        click.echo(describe_member_exports(exports, members or 1, score))
     if certificate is not None:
         click.echo(describe_certificate(certificate, out, report.warnings))
 

@@ -145,18 +145,22 @@ def test_device_masks_and_reveals_only_once_per_attempt(federate, mosquitto_url,
     assert sorted(path.name for path in (federation.directory / "state-pi-1").iterdir()) == files
 
 
-def test_device_refuses_keys_after_8_attempts_at_a_round(federate, mosquitto_url, toys, fake_aggregator):
+def test_device_refuses_keys_after_its_masked_vector_in_8_attempts_at_a_round(
+    federate, mosquitto_url, toys, fake_aggregator
+):
     federation = federate(mosquitto_url)
     aggregator = fake_aggregator(federation)
     device = federation.device("pi-1", toys.shard(1))
     aggregator.next("status")
     for attempt in range(8):
-        PlayedAttempt(federation, aggregator, f"{attempt}")
+        played = PlayedAttempt(federation, aggregator, f"{attempt}")
+        played.share()
+        assert aggregator.accept_update(played.step("mask", played.make_inbox(*IDS)))
     aggregator.send_task(1, codec=MASKED_CODEC, nonce="8-advertise")
     begin = aggregator.next("begin")
     assert begin.size == 0, "keys for a ninth attempt at one round"
     aggregator.send_receipt(begin, "rejected", reason="cannot")
-    device.wait_for("requests keys for more than 8 attempts")
+    device.wait_for("sent its masked update in 8 attempts at this round")
     aggregator.send_task(2, codec=MASKED_CODEC, nonce="9-advertise")
     assert aggregator.next("begin").size > 0
 

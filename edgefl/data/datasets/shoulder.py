@@ -1,7 +1,7 @@
 """Shoulder exercises: a smartwatch's accelerations and rotations at 50 Hz, seven exercises by ten people.
 
 Each person recorded each exercise once with each arm. Reads the `watch_dataset.npy` of the package seglearn,
-or a `shoulder.npz` with `x` and with `ends`, `y`, `subject` and `left` of each recording.
+or a `shoulder.npz` with `x` and with `ends`, `y` and `subject` of each recording.
 
 Source: D. Burns et al., Shoulder physiotherapy exercise recognition, Physiological Measurement 39 (2018).
 """
@@ -16,6 +16,7 @@ import numpy as np
 from edgefl.data.arrays import read_arrays
 from edgefl.data.dataset import Dataset
 from edgefl.data.datasets.fetch import find_file, list_data_folders
+from edgefl.data.datasets.joined import split_recordings
 from edgefl.data.recordings import Recordings
 from edgefl.data.sources.windows import cut_rows
 from edgefl.data.train_test import split_by_owner, split_train_test
@@ -101,7 +102,7 @@ def load(*, window: int = 128, step: int = 64, test_share: float = 0.2) -> Datas
 def _read_recordings() -> WatchRecordings:
     if file := find_file("shoulder.npz"):
         x, ends, exercise, person = read_arrays(file, ("x", "ends", "y", "subject")).values()
-        rows = tuple(np.split(x.astype(np.float32), ends[:-1]))
+        rows = split_recordings(file, x.astype(np.float32), ends, exercise, person)
         return WatchRecordings(rows, exercise.astype(np.int64), person.astype(np.int64))
     if file := find_file(PUBLISHED_FILE):
         return read_published_file(file)

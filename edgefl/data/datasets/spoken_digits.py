@@ -17,6 +17,7 @@ from edgefl.data.arrays import read_arrays
 from edgefl.data.dataset import Dataset
 from edgefl.data.datasets.fetch import find_file, list_data_folders
 from edgefl.data.datasets.held_out import hold_out_last
+from edgefl.data.datasets.joined import split_recordings
 from edgefl.data.sources.sample_files import read_sample
 from edgefl.errors import DataError
 from edgefl.types import Array
@@ -78,6 +79,8 @@ def load(*, window: int = 8000, takes: int = 0, test_share: float = 0.2) -> Data
         raise DataError(
             f"no {FOLDER}/recordings in {' or '.join(map(str, list_data_folders()))}; {MANUAL_DOWNLOAD}"
         )
+    if not recordings:
+        raise DataError(f"{folder} has no recordings named DIGIT_SPEAKER_TAKE.wav; {MANUAL_DOWNLOAD}")
     recordings.sort(key=lambda recording: (recording.speaker, recording.digit, recording.take))
     speakers = sorted({recording.speaker for recording in recordings})
     x = np.stack([fit_window(recording.sound, window) for recording in recordings])[..., None]
@@ -116,7 +119,7 @@ def _read_npz(path: Path) -> Iterator[Recording]:
     audio, ends, digits, speakers, takes = read_arrays(
         path, ("audio", "ends", "y", "speaker", "take")
     ).values()
-    sounds = np.split(audio.astype(np.float32) / FULL_SCALE, ends[:-1])
+    sounds = split_recordings(path, audio.astype(np.float32) / FULL_SCALE, ends, digits, speakers, takes)
     for sound, digit, speaker, take in zip(sounds, digits, speakers, takes, strict=True):
         yield Recording(digit=int(digit), speaker=f"{speaker:02d}", take=int(take), sound=sound)
 

@@ -19,7 +19,7 @@ def group(
 
     A client has the training and the test samples of its group. Clients are ordered by group id. Only groups
     with at least `min_samples` training samples and at least one test sample are drawn. The data set decides
-    which samples of a group are test samples: the built-in ones hold out the last samples of the group.
+    which samples of a group are test samples: most built-in ones hold out the last samples of the group.
 
     Args:
         view: labels and groups of the data set.

@@ -150,6 +150,47 @@ def test_a_bias_that_is_not_added_to_the_outputs_stays():
     assert with_fitted_bias(LEARNER, without, X, Y) is without
 
 
+class ScaledRegression(SoftmaxLearner):
+    """A regression whose output is ten times the output of the layer with the bias."""
+
+    def predict(self, signature, weights, data):
+        return 10 * super().predict(signature, weights, data)
+
+
+class ClippedRegression(SoftmaxLearner):
+    """A regression whose outputs are not negative."""
+
+    def predict(self, signature, weights, data):
+        return np.maximum(0, super().predict(signature, weights, data))
+
+
+def test_bias_before_another_factor_stays_in_a_regression_with_one_output():
+    """A fitted bias would be wrong by the factor."""
+    spec = softmax_spec("fedavg", inputs=2, features=2, classes=1)
+    weights = {
+        "trunk/kernel": np.eye(2, dtype=np.float32),
+        "head/kernel": np.ones((2, 1), np.float32),
+        "head/bias": np.float32([1]),
+    }
+    model = Peer(PREDICT_SINGLE, weights)
+    learner = ScaledRegression(replace(spec, task={"kind": "regression", "outputs": 1}))
+    assert with_fitted_bias(learner, model, X, np.zeros((4, 1), np.float32)) is model
+
+
+def test_bias_before_an_activation_stays():
+    """A positive step of the bias changes each output by as much, a negative one does not."""
+    model = make_linear_model(1)
+    assert with_fitted_bias(ClippedRegression(REGRESSION.spec), model, X, X) is model
+
+
+def test_outliers_do_not_move_the_offset_of_absolute_errors():
+    """Three targets are the predictions plus 2, and one is 1,000 above. With one 0, the median error is 2."""
+    spec = replace(REGRESSION.spec, task={"kind": "regression", "loss": "mae", "outputs": 2})
+    targets = X + np.float32([[2], [2], [2], [1000]])
+    fitted = with_fitted_bias(SoftmaxLearner(spec), make_linear_model(0), X, targets)
+    np.testing.assert_allclose(fitted.weights["head/bias"], [2, 2], atol=1e-5)
+
+
 def test_members_are_different_models_with_finite_outputs():
     models = {
         "mixture": make_model(2, PREDICT_MIXTURE),

@@ -31,7 +31,7 @@ class FailingLearner(SoftmaxLearner):
     """Trains a single model with the step of `train`, and diverges for the named signatures.
 
     `local` and `fine_tuned` name the training of a single model. `local` starts with a bias of zeros, and
-    `fine_tuned` with another bias. The epochs of one training share their slots.
+    `fine_tuned` with another bias.
     """
 
     def __init__(self, failing: set[str]) -> None:
@@ -39,16 +39,11 @@ class FailingLearner(SoftmaxLearner):
         single = replace(self.spec.find_signature("train"), name=TRAIN_SINGLE)
         self.spec = replace(self.spec, signatures=(*self.spec.signatures, single))
         self.failing = failing
-        self.slots: object = None
-        self.single = ""
 
     def fit(self, signature: str, weights: Weights, *data: Any, **options: Any) -> tuple[Weights, float]:
         name = signature
         if signature == TRAIN_SINGLE:
-            if options["slots"] is not self.slots:
-                self.slots = options["slots"]
-                self.single = FINE_TUNED_MODEL if weights["head/bias"].any() else LOCAL_MODEL
-            name = self.single
+            name = FINE_TUNED_MODEL if weights["head/bias"].any() else LOCAL_MODEL
         if name in self.failing:
             raise DivergedError(f"{name}: the loss is nan, expected a finite number")
         return super().fit("train" if signature == TRAIN_SINGLE else signature, weights, *data, **options)

@@ -99,12 +99,12 @@ def begin_attempt(driver, number=1, attempt="e"):
     driver.handle(ReceiptReceived(driver.make_receipt()))
 
 
-def answer_step(driver, step, attempt="e"):
+def answer_step(driver, step, attempt="e", size=16):
     """Let the client answer a step, and return its announcement."""
     task = make_masked_task(step, attempt=attempt)
     driver.handle(TaskReceived(task))
     assert driver.list(AnswerStep)[-1] == AnswerStep(task, b"c")
-    driver.handle(MaskedAnswerReady(task, "e" * 64, 9))
+    driver.handle(MaskedAnswerReady(task, "e" * 64, size))
     return driver.list_messages(Begin)[-1]
 
 
@@ -114,7 +114,7 @@ def test_client_answers_all_steps_of_an_attempt(requires_masks):
     begin_attempt(driver)
     for step in ("share", "mask", "agree", "unmask"):
         begin = answer_step(driver, step)
-        assert (begin.sha256, begin.size, begin.num_samples) == ("e" * 64, 9, 10)
+        assert (begin.sha256, begin.size, begin.num_samples) == ("e" * 64, 16, 10)
         shared = {"seconds": 3.0} if requires_masks else {"loss": 0.5, "seconds": 3.0}
         assert begin.metrics == (shared if step == "mask" else {})
         assert not driver.list(PublishMetrics), "the part of the client is not over"
@@ -156,8 +156,8 @@ def test_client_sends_a_limited_number_of_masked_vectors_in_a_round():
             driver.handle(ReceiptReceived(driver.make_receipt()))
     assert len(driver.list(BeginAttempt)) == MAX_ATTEMPTS
     lines = list_lines(driver.handle(TaskReceived(make_masked_task(attempt="last"))))
-    assert any("in 8 attempts at this round, expected a sum after one" in line for line in lines)
-    assert any("restart this device" in line for line in lines)
+    assert any("in 8 attempts at this round, and takes part in no further one" in line for line in lines)
+    assert any("a restart of this device allows 8 more" in line for line in lines)
     assert driver.list_messages(Begin)[-1].sha256 == EMPTY_ANSWER.sha256
     driver.handle(ReceiptReceived(driver.make_receipt()))
     driver.handle(TaskReceived(make_masked_task(number=2, attempt="next")))
@@ -169,9 +169,32 @@ def test_attempts_without_a_masked_vector_do_not_count():
     driver = MachineHarness()
     for count in range(3 * MAX_ATTEMPTS):
         begin_attempt(driver, attempt=f"e{count}")
-        assert answer_step(driver, "share", f"e{count}").size == 9
+        assert answer_step(driver, "share", f"e{count}").size == 16
         driver.handle(ReceiptReceived(driver.make_receipt()))
-    assert answer_step(driver, "mask", f"e{count}").size == 9
+    assert answer_step(driver, "mask", f"e{count}").size == 16
+
+
+def test_complaints_do_not_count_as_masked_vectors():
+    """A device that cannot open shares complains in place of its vector, by an answer of 9 bytes here."""
+    driver = MachineHarness()
+    for count in range(2 * MAX_ATTEMPTS):
+        begin_attempt(driver, attempt=f"e{count}")
+        assert answer_step(driver, "mask", f"e{count}", size=9).size == 9
+        driver.handle(ReceiptReceived(driver.make_receipt("rejected", reason="c1 sent bad shares")))
+    assert len(driver.list(BeginAttempt)) == 2 * MAX_ATTEMPTS
+
+
+def test_new_keys_in_an_attempt_keep_the_count_of_vectors():
+    """The driver could draw no keys, and the aggregator repeats the task of the attempt."""
+    driver = MachineHarness()
+    for count in range(MAX_ATTEMPTS):
+        begin_attempt(driver, attempt=f"e{count}")
+        answer_step(driver, "mask", f"e{count}")
+        driver.handle(ReceiptReceived(driver.make_receipt()))
+        driver.handle(TaskReceived(make_masked_task(attempt=f"f{count}")))
+        if driver.list(BeginAttempt)[-1].task.nonce == make_masked_task(attempt=f"f{count}").nonce:
+            driver.handle(TrainingFailed(make_masked_task(attempt=f"f{count}"), "no random numbers"))
+    assert driver.list_messages(Begin)[-1].sha256 == EMPTY_ANSWER.sha256
 
 
 def test_step_after_failed_keys_gets_an_empty_answer():

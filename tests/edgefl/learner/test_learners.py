@@ -91,6 +91,26 @@ def test_epochs_in_several_calls_with_slots_give_the_bits_of_one_call(case):
         learner.fit("train", model, {"x": x}, y, epochs=1, rng=rng, slots={"other": np.zeros(1, np.float32)})
 
 
+def test_training_ends_with_the_first_epoch_whose_loss_is_low_enough(case):
+    """The result and the next draw are those of a training of as many epochs."""
+    learner, weights, x, y = case
+
+    def fit(epochs, **options):
+        rng = derive_rng(1, 1)
+        hyper = {"learning_rate": 0.1, "momentum": 0.9}
+        trained, loss = learner.fit(
+            "train", weights, {"x": x[:50]}, y[:50], epochs=epochs, rng=rng, hyper=hyper, **options
+        )
+        return {name: array.tobytes() for name, array in trained.items()}, loss, rng.random()
+
+    losses = [fit(count)[1] for count in (1, 2, 3)]
+    lowest = losses.index(min(losses[:2]))
+    assert fit(3, final_loss=losses[lowest]) == fit(lowest + 1)
+    assert fit(3, final_loss=min(losses) / 2) == fit(3)
+    assert fit(3, final_loss=max(losses), least_epochs=2) == fit(2)
+    assert fit(3, final_loss=max(losses), least_epochs=9) == fit(3)
+
+
 def test_number_of_threads_does_not_change_results(tiny, digits):
     """A device uses more threads than the simulator. Both must learn the same."""
     (plan, weights), (x, y) = tiny[:2], digits

@@ -5,11 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from edgefl.client.personalization import train_single
 from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig
 from edgefl.errors import DataError
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.spec import PREDICT_SINGLE, TRAIN_SINGLE
 from edgefl.reproduce.cached_learner import CachedLearner
+from edgefl.types import Shard
 
 CONFIG = FederationConfig(
     name="local-models",
@@ -74,7 +76,7 @@ def test_local_model_is_shared_between_algorithms(fedavg_plan, samples, tmp_path
 
 @pytest.mark.parametrize(
     "changes",
-    [{"epochs": 3}, {"seed": 2}, {"hyper": {"learning_rate": 0.5}}],
+    [{"epochs": 3}, {"seed": 2}, {"hyper": {"learning_rate": 0.5}}, {"final_loss": 5.0}, {"least_epochs": 2}],
     ids=lambda changes: next(iter(changes)),
 )
 def test_changed_training_settings_miss_the_cache(fedavg_plan, samples, tmp_path, changes):
@@ -93,6 +95,20 @@ def test_changed_labels_or_samples_miss_the_cache(fedavg_plan, samples, tmp_path
     fit(learner, initial, (x, y[::-1].copy()))
     fit(learner, initial, (x + np.float32(0.1), y))
     assert learner.saved_s == 0
+
+
+def test_local_model_of_a_client_is_cached(fedavg_plan, samples, tmp_path):
+    plan, initial = fedavg_plan
+    x, y = samples
+    shard = Shard(x_train=x, y_train=y, x_test=x, y_test=y, num_classes=10)
+    start = {t.name: initial[t.name] for t in plan.spec.find_signature(TRAIN_SINGLE).trained}
+    first, second = (CachedLearner(plan, tmp_path) for _ in range(2))
+    models = [
+        train_single(learner, start, shard, 3, 0.01, np.random.default_rng(1)) for learner in (first, second)
+    ]
+    assert first.saved_s == 0 < second.saved_s
+    assert models[0].loss == models[1].loss
+    assert all(np.array_equal(array, models[1].weights[name]) for name, array in models[0].weights.items())
 
 
 def test_training_that_carries_slots_is_not_cached(fedavg_plan, samples, tmp_path):

@@ -70,7 +70,7 @@ class MaskedNetwork(HostileNetwork):
         match action:
             case BeginAttempt(task, answered):
                 return self.begin_attempt(client_id, task, answered.answer)
-            case WriteClientLog(line) if "then restart this device" in line:
+            case WriteClientLog(line) if "a restart of this device allows" in line:
                 self.to_restart.add(client_id)
             case AnswerStep(step, request):
                 if step.phase == MASK_STEP:

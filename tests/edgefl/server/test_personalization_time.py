@@ -1,6 +1,7 @@
 """How long the aggregator waits for devices that personalize."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -39,6 +40,12 @@ def test_personalization_epochs_match_hand_calculation():
     assert count_personalization_epochs(SETTINGS, SPEC, SAMPLES) == EPOCHS == 1400
     # 16,000 samples are 1,000 steps an epoch, so that the 10 epochs stay
     assert count_personalization_epochs(SETTINGS, SPEC, 16_000) == 2 * (3 * (200 + 10) + 10 + 10)
+
+
+@pytest.mark.parametrize(("kind", "local"), [("regression", 3 * (200 + 20)), ("anomaly", 200 + 20)])
+def test_other_tasks_train_local_models_with_larger_steps_unless_they_find_anomalies(kind, local):
+    spec = replace(SPEC, task={"kind": kind})
+    assert count_personalization_epochs(SETTINGS, spec, SAMPLES) == 2 * (local + 20 + 20)
 
 
 def test_deadline_follows_from_the_round_times():

@@ -286,6 +286,39 @@ def test_spoken_digits_of_another_rate_or_name_are_refused(folder: Path) -> None
         load_dataset("spoken-digits", {"window": 0})
 
 
+def test_interrupted_clone_of_the_spoken_digits_is_refused(folder: Path) -> None:
+    (folder / "free-spoken-digit-dataset/recordings").mkdir(parents=True)
+    with pytest.raises(
+        DataError, match=r"recordings has no recordings named DIGIT_SPEAKER_TAKE\.wav; .*git clone"
+    ):
+        load_dataset("spoken-digits")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"ends": np.array([2, 4])}, "end at row 4 of 5, expected increasing ends up to the last row"),
+        ({"ends": np.array([2, 2])}, "end at row 2 of 5, expected increasing ends"),
+        ({"ends": np.array([2.0, 5.0])}, "ends is float64.*expected integers; copy it again"),
+        ({"take": np.array([0])}, r"2 recordings and an array of shape \(1,\), expected a value for each"),
+    ],
+)
+def test_damaged_file_of_spoken_digits_is_refused(folder: Path, changed: dict, message: str) -> None:
+    stored = {
+        "audio": np.arange(5, dtype=np.int16),
+        "ends": np.array([2, 5]),
+        "y": np.array([3, 3]),
+        "speaker": np.array([0, 0]),
+        "take": np.array([0, 1]),
+    }
+    np.savez(folder / "spoken_digits.npz", **stored)
+    data = load_dataset("spoken-digits", {"window": 3})
+    assert data.x_train[0, :, 0].tolist() == [0, 1 / 2**15, 0] and data.y_test.tolist() == [3]
+    np.savez(folder / "spoken_digits.npz", **{**stored, **changed})
+    with pytest.raises(DataError, match=message):
+        load_dataset("spoken-digits")
+
+
 def make_watch_data() -> dict[str, object]:
     """Return recordings of two people and exercises, whose first channel counts rows."""
     lengths = [40, 40, 40, 40, 40, 40, 40, 40]
