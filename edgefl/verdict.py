@@ -141,7 +141,7 @@ def judge_federation(
     """
     named_rows = sorted(((str(row["id"]), row) for row in rows), key=lambda item: item[0])
     measure = measure or find_measure(row for _, row in named_rows)
-    counts = [item for _, row in named_rows if (item := read_discordant_counts(row)) is not None]
+    counts = [item for _, row in named_rows if (item := _read_evidence(row, measure)) is not None]
     # A device whose two models agree on all test samples, such as one that ships its local model, is no test.
     tested_counts = [item for item in counts if any(item)]
     better_level = find_significance_level([sign_test(gained, lost) for gained, lost in tested_counts])
@@ -515,14 +515,13 @@ def _is_chance(share: float, num_classes: int, tested: int) -> bool:
 def _read_device(
     name: str, row: Mapping[str, Any], measure: str, better_level: float, worse_level: float
 ) -> DeviceFigures:
-    # Without a selection, the algorithm's mixture is shipped.
-    chosen = "shipped" if _parse_number(row.get(f"{measure}_shipped")) is not None else "mixture"
+    chosen = _find_shipped_name(row, measure)
     shipped = _parse_share(row.get(f"{measure}_{chosen}"))
     code = _parse_number(row.get("shipped"))
     kind = "mixture" if code is None and shipped is not None and chosen == "mixture" else ""
     if code is not None and code in range(len(MODEL_KINDS)):
         kind = MODEL_KINDS[int(code)]
-    counts = read_discordant_counts(row)
+    counts = _read_evidence(row, measure)
     return DeviceFigures(
         id=name,
         local=_parse_share(row.get(f"{measure}_local")),
@@ -532,6 +531,28 @@ def _read_device(
         kind=kind,
         comparison=compare_with_local(*counts, better_level, worse_level) if counts else "",
     )
+
+
+def _find_shipped_name(row: Mapping[str, Any], measure: str) -> str:
+    """Return the name of the shipped model's figures. Without a selection, it is the algorithm's mixture."""
+    return "shipped" if _parse_number(row.get(f"{measure}_shipped")) is not None else "mixture"
+
+
+def _read_evidence(row: Mapping[str, Any], measure: str) -> tuple[int, int] | None:
+    """Return the discordant counts of a device, or equal ones if its R2 contradicts them.
+
+    In a regression a model may have the smaller error in most samples and still the lower R2, because of a
+    few large errors. It is then neither better nor worse.
+    """
+    counts = read_discordant_counts(row)
+    shipped = _parse_share(row.get(f"{measure}_{_find_shipped_name(row, measure)}"))
+    local = _parse_share(row.get(f"{measure}_local"))
+    if measure != "r2" or counts is None or shipped is None or local is None:
+        return counts
+    if (counts[0] - counts[1]) * (shipped - local) >= 0:
+        return counts
+    half = sum(counts) // 2
+    return half, sum(counts) - half
 
 
 def _parse_number(value: Any) -> float | None:

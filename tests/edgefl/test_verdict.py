@@ -553,3 +553,21 @@ def test_device_that_reports_absurd_counts_and_another_measure_decides_nothing()
     liar = {"id": "liar", "accuracy_shipped": 1.0, "test_gained": 0.0, "test_lost": 2.0**53 - 1}
     verdict = judge_federation([*honest, liar])
     assert (verdict.overall, verdict.measure, verdict.devices) == ("better", "R2", 10)
+
+
+@pytest.mark.parametrize(
+    ("shipped", "gained", "lost", "comparison"),
+    [
+        (0.84, 440, 360, "better"),
+        (0.82, 440, 360, "as good"),
+        (0.82, 360, 440, "worse"),
+        (0.84, 360, 440, "as good"),
+        (0.83, 360, 440, "worse"),
+    ],
+)
+def test_errors_of_most_samples_and_the_whole_must_agree_in_a_regression(shipped, gained, lost, comparison):
+    """A local model with an R2 of .83 and smaller errors in most samples is no better if its R2 is lower."""
+    row = {"id": "pi-1", "r2_local": 0.83, "r2_shipped": shipped, "test_gained": gained, "test_lost": lost}
+    verdict = judge_federation([row], measure="r2")
+    assert verdict.rows[0].comparison == comparison
+    assert verdict.overall == comparison
