@@ -104,6 +104,41 @@ def make_label_view(dataset: Dataset) -> LabelView:
     )
 
 
+def divide_samples(
+    x: Pixels,
+    y: Labels,
+    train: Labels,
+    test: Labels,
+    num_classes: int,
+    group: Labels | None = None,
+    recording_train: Labels | None = None,
+    note: str = "",
+) -> Dataset:
+    """Return the data set of these training and test rows.
+
+    Args:
+        x: all samples, shape (n, *input_shape), float32, or uint8 for pictures that are not divided yet.
+        y: their labels, shape (n,), int64.
+        train: the training rows, shape (k,), int64.
+        test: the test rows, shape (m,), int64.
+        num_classes: number of classes.
+        group: the group of each sample, shape (n,), int64. None if unknown.
+        recording_train: the recording of each training row, shape (k,), int64. None if unknown.
+        note: a remark for the user.
+    """
+    return Dataset(
+        x_train=x[train],
+        y_train=y[train],
+        x_test=x[test],
+        y_test=y[test],
+        num_classes=num_classes,
+        group_train=None if group is None else group[train],
+        group_test=None if group is None else group[test],
+        recording_train=recording_train,
+        note=note,
+    )
+
+
 def as_float(samples: NDArray[Any], scale: float = 0.0) -> Array:
     """Convert samples to float32, and divide them.
 

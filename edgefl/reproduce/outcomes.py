@@ -128,11 +128,12 @@ def _configure_lenet5(channels: int, size: int = 28, classes: int = 10) -> Model
     return ModelConfig(name="lenet5", input_shape=(size, size, channels), num_classes=classes)
 
 
+HAR_MODEL = ModelConfig(name="cnn1d", input_shape=(128, 9), num_classes=6)
 FASHION_MNIST = DataConfig(name="fashion-mnist", num_train=2000, num_test=2000)
 FEDERATIONS: Mapping[str, BenchmarkFederation] = {
     "har": BenchmarkFederation(
         about="UCI HAR, 8 people with 220 training windows each",
-        model=ModelConfig(name="cnn1d", input_shape=(128, 9), num_classes=6),
+        model=HAR_MODEL,
         data=DataConfig(name="uci-har"),
         partition=PartitionConfig(name="group", num_clients=8),
     ),
@@ -215,7 +216,7 @@ FEDERATIONS: Mapping[str, BenchmarkFederation] = {
     ),
     "har-20": BenchmarkFederation(
         about="UCI HAR, 20 people with 72 training windows each",
-        model=ModelConfig(name="cnn1d", input_shape=(128, 9), num_classes=6),
+        model=HAR_MODEL,
         data=DataConfig(name="uci-har", num_train=1440),
         partition=PartitionConfig(name="group", num_clients=20),
         is_hard_alone=True,
@@ -482,16 +483,7 @@ def measure_gains(results: SeedResults, stage: str, column: str) -> tuple[float,
         stage: name of the stage.
         column: a key of `METRIC_KEYS`.
     """
-    means = []
-    for run in _find_runs(results, stage):
-        pairs = [
-            (_read_number(row, METRIC_KEYS[column]), _read_number(row, METRIC_KEYS["local"]))
-            for row in _select_tested(run)
-        ]
-        differences = [one - other for one, other in pairs if one is not None and other is not None]
-        if differences:
-            means.append(100 * fmean(differences))
-    return tuple(means)
+    return _average_differences(results, stage, lambda row: METRIC_KEYS[column], METRIC_KEYS["local"])
 
 
 def measure_class_mix_gains(results: SeedResults, stage: str) -> tuple[float, ...]:
@@ -504,16 +496,26 @@ def measure_class_mix_gains(results: SeedResults, stage: str) -> tuple[float, ..
         results: for each seed, the results by stage.
         stage: name of the stage.
     """
+    return _average_differences(
+        results, stage, lambda row: f"expected_{SHIPPED_MODELS[int(row['shipped'])]}", "expected_local"
+    )
+
+
+def _average_differences(
+    results: SeedResults, stage: str, find_key: Callable[[Mapping[str, Any]], str], other: str
+) -> tuple[float, ...]:
+    """Return the mean difference of two figures over the clients that have both, in points for each seed.
+
+    Args:
+        results: for each seed, the results by stage.
+        stage: name of the stage.
+        find_key: returns the key of the first figure in the row of a client.
+        other: key of the second figure.
+    """
     means = []
     for run in _find_runs(results, stage):
-        pairs = [
-            (
-                _read_number(row, f"expected_{SHIPPED_MODELS[int(row['shipped'])]}"),
-                _read_number(row, "expected_local"),
-            )
-            for row in _select_tested(run)
-        ]
-        differences = [one - other for one, other in pairs if one is not None and other is not None]
+        pairs = [(_read_number(row, find_key(row)), _read_number(row, other)) for row in _select_tested(run)]
+        differences = [one - two for one, two in pairs if one is not None and two is not None]
         if differences:
             means.append(100 * fmean(differences))
     return tuple(means)

@@ -3,8 +3,8 @@
 conv64 stride 8, 16, pool 4, conv3 32, pool 4, conv3 64, pool 4, global average pooling, FC. Each convolution
 has a batch norm and a ReLU. The first filters are 8 ms long at 8 kHz. The sizes are a choice of this project.
 
-Source: the form is that of M3 in W. Dai et al., Very deep convolutional neural networks for raw waveforms,
-arXiv:1610.00087.
+Source: the order of layers follows the network M3 of W. Dai et al., Very deep convolutional neural networks
+for raw waveforms, arXiv:1610.00087.
 """
 
 from typing import Any

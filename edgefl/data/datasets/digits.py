@@ -7,7 +7,7 @@ Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, 19
 
 import numpy as np
 
-from edgefl.data.dataset import Dataset, resize_bilinear
+from edgefl.data.dataset import Dataset, divide_samples, resize_bilinear
 from edgefl.rng import derive_rng
 
 TEST_SHARE = 0.2
@@ -26,4 +26,4 @@ def load() -> Dataset:
     y = np.asarray(labels, np.int64)
     order = derive_rng(0, 0, "digits").permutation(len(y))
     test, train = np.split(order, [int(TEST_SHARE * len(y))])
-    return Dataset(x_train=x[train], y_train=y[train], x_test=x[test], y_test=y[test], num_classes=10)
+    return divide_samples(x, y, train, test, num_classes=10)

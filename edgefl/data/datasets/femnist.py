@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgefl.data.dataset import Dataset, Pixels
+from edgefl.data.dataset import Dataset, Pixels, divide_samples
 from edgefl.data.datasets.fetch import find_file, list_data_folders
 from edgefl.data.datasets.held_out import hold_out_last
 from edgefl.errors import DataError
@@ -65,15 +65,7 @@ def load(*, writers: int = 0, test_share: float = 0.2) -> Dataset:
     if not len(y):
         raise DataError(f"no all_data_*.json with samples in {folder}; {MANUAL_DOWNLOAD}")
     train, test = hold_out_last(writer, test_share)
-    return Dataset(
-        x_train=x[train],
-        y_train=y[train],
-        x_test=x[test],
-        y_test=y[test],
-        num_classes=NUM_CLASSES,
-        group_train=writer[train],
-        group_test=writer[test],
-    )
+    return divide_samples(x, y, train, test, num_classes=NUM_CLASSES, group=writer)
 
 
 def _list_files(folder: Path, part: str) -> list[Path]:

@@ -9,7 +9,7 @@ Source: C. Yadav and L. Bottou, Cold Case: The Lost MNIST Digits, arXiv:1905.104
 import numpy as np
 
 from edgefl.data.arrays import read_arrays
-from edgefl.data.dataset import Dataset, Pixels
+from edgefl.data.dataset import Dataset, Pixels, divide_samples
 from edgefl.data.datasets.fetch import RemoteFile, find_file, find_or_download
 from edgefl.data.datasets.held_out import hold_out_last
 from edgefl.data.datasets.idx import read_idx
@@ -68,15 +68,7 @@ def load(*, split: str = "own", test_share: float = 0.2) -> Dataset:
             group_test=writer_test,
         )
     train, test = hold_out_last(writer, test_share, time)
-    return Dataset(
-        x_train=x[train],
-        y_train=y[train],
-        x_test=x[test],
-        y_test=y[test],
-        num_classes=10,
-        group_train=writer[train],
-        group_test=writer[test],
-    )
+    return divide_samples(x, y, train, test, num_classes=10, group=writer)
 
 
 def _read_part(part: str) -> tuple[Pixels, Labels, Labels, Labels]:

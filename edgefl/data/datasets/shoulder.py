@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from edgefl.data.arrays import read_arrays
-from edgefl.data.dataset import Dataset
+from edgefl.data.dataset import Dataset, divide_samples
 from edgefl.data.datasets.fetch import find_file, list_data_folders
 from edgefl.data.datasets.joined import split_recordings
 from edgefl.data.recordings import Recordings
@@ -87,14 +87,13 @@ def load(*, window: int = 128, step: int = 64, test_share: float = 0.2) -> Datas
             x[rows], y[rows], test_share, derive_rng(1, 0, "split:"), recordings=recordings.select(rows)
         ),
     )
-    return Dataset(
-        x_train=x[split.train],
-        y_train=y[split.train],
-        x_test=x[split.test],
-        y_test=y[split.test],
+    return divide_samples(
+        x,
+        y,
+        split.train,
+        split.test,
         num_classes=NUM_EXERCISES,
-        group_train=person[split.train],
-        group_test=person[split.test],
+        group=person,
         recording_train=split.group,
     )
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from edgefl.data.arrays import read_arrays
-from edgefl.data.dataset import Dataset
+from edgefl.data.dataset import Dataset, divide_samples
 from edgefl.data.datasets.fetch import find_file, list_data_folders
 from edgefl.data.datasets.held_out import hold_out_last
 from edgefl.data.datasets.joined import split_recordings
@@ -91,15 +91,7 @@ def load(*, window: int = 8000, takes: int = 0, test_share: float = 0.2) -> Data
     if takes:
         first = np.searchsorted(pair[train], pair[train])  # the recordings are sorted by pair
         train = train[np.arange(len(train)) - first < takes]
-    return Dataset(
-        x_train=x[train],
-        y_train=y[train],
-        x_test=x[test],
-        y_test=y[test],
-        num_classes=NUM_DIGITS,
-        group_train=speaker[train],
-        group_test=speaker[test],
-    )
+    return divide_samples(x, y, train, test, num_classes=NUM_DIGITS, group=speaker)
 
 
 def fit_window(sound: Array, window: int) -> Array:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.data.arrays import read_arrays
-from edgefl.data.dataset import Dataset
+from edgefl.data.dataset import Dataset, divide_samples
 from edgefl.data.datasets.fetch import RemoteFile, find_file, find_or_download
 from edgefl.data.recordings import find_recordings
 from edgefl.data.train_test import split_by_owner, split_train_test
@@ -79,16 +79,8 @@ def load(*, split: str = "own", test_share: float = 0.2, standardise: bool = Tru
     values = (x.astype(np.float32) - CHANNEL_MEAN) / CHANNEL_SCALE if standardise else x.astype(np.float32)
     count = len(np.unique(wearer))
     note = f"{count} of the 30 wearers" if count < 30 else ""
-    return Dataset(
-        x_train=values[train],
-        y_train=y[train],
-        x_test=values[test],
-        y_test=y[test],
-        num_classes=6,
-        group_train=wearer[train],
-        group_test=wearer[test],
-        note=note,
-        recording_train=recording,
+    return divide_samples(
+        values, y, train, test, num_classes=6, group=wearer, recording_train=recording, note=note
     )
 
 

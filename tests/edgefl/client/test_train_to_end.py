@@ -27,7 +27,7 @@ def make_shard(*, shuffled=False):
     y = rng.integers(3, size=40)
     x = np.eye(4)[y].astype(np.float32)
     labels = rng.permutation(y) if shuffled else y
-    return Shard(x, labels, x, labels, 3)
+    return Shard(x_train=x, y_train=labels, x_test=x, y_test=labels, num_classes=3)
 
 
 class Recorder(SoftmaxLearner):
@@ -147,5 +147,6 @@ def test_final_loss_of_a_regression_is_a_share_of_predicting_the_mean(task, expe
     """The mean of 100, 130, 160 and 130 is 130. The distances from it are 30, 0, 30 and 0."""
     y = np.array([[100.0], [130.0], [160.0], [130.0]], np.float32)
     spec = replace(SPEC, task={"kind": task.kind, "loss": task.loss_name, "outputs": 1})
-    shard = Shard(np.zeros((4, 4), np.float32), y, np.zeros((4, 4), np.float32), y, 1)
+    x = np.zeros((4, 4), np.float32)
+    shard = Shard(x_train=x, y_train=y, x_test=x, y_test=y, num_classes=1)
     assert find_final_loss(spec, shard) == pytest.approx(expected)

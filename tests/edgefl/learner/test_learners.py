@@ -216,7 +216,14 @@ def test_litert_trains_like_keras(litert, keras_learner, tiny, digits):
 def test_algorithm_satisfies_the_laws_on_litert(litert, tiny, tiny_config, digits):
     x, y = digits
     shards = {
-        f"pi-{i}": Shard(x[i::4][:40], y[i::4][:40], x[i::4][40:60], y[i::4][40:60], 10) for i in range(3)
+        f"pi-{i}": Shard(
+            x_train=x[i::4][:40],
+            y_train=y[i::4][:40],
+            x_test=x[i::4][40:60],
+            y_test=y[i::4][40:60],
+            num_classes=10,
+        )
+        for i in range(3)
     }
     check_algorithm(
         lambda learner: make_algorithm("pfl-mfe", learner, tiny_config.options), litert, tiny[1], shards

@@ -284,7 +284,16 @@ def test_plot_has_a_bar_per_paper_algorithm_and_federation(tmp_path):
     assert len(shown) == len(PAPER_ALGORITHMS) * len(FEDERATIONS)
     assert {round(figure.mean, 6) for figure in shown} == {4.0}
     pytest.importorskip("matplotlib")
-    plot_report(ExperimentReport("outcomes", "reduced", (1,), shown, (), 1.0, {}), tmp_path / "report.png")
+    report = ExperimentReport(
+        experiment="outcomes",
+        scale="reduced",
+        seeds=(1,),
+        figures=shown,
+        verdicts=(),
+        seconds=1.0,
+        note={},
+    )
+    plot_report(report, tmp_path / "report.png")
 
 
 def test_all_figures_have_a_unique_name_and_values():

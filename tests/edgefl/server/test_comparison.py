@@ -40,7 +40,13 @@ def build_algorithm(config=CONFIG, spec=None):
 
 def make_update(client_id, round_number, **metrics):
     delta = {name: np.zeros_like(array) for name, array in INITIAL.items()}
-    return Update(client_id, round_number, 5, {GLOBAL: delta}, {"loss": 1.0, **metrics})
+    return Update(
+        client_id=client_id,
+        round=round_number,
+        num_samples=5,
+        deltas={GLOBAL: delta},
+        metrics={"loss": 1.0, **metrics},
+    )
 
 
 def test_last_round_requests_scores_and_sends_local_start_weights():

@@ -48,7 +48,9 @@ def check_decisions(network):
         assert min(accuracies) <= median <= max(accuracies)
     order = network.memory.state.read_record(ModelOrder).models
     scores = [
-        read_fractions(Update("", 1, 1, {}, figures), SCORE_METRIC_PREFIX)
+        read_fractions(
+            Update(client_id="", round=1, num_samples=1, deltas={}, metrics=figures), SCORE_METRIC_PREFIX
+        )
         for figures in list_figures(rounds[-1].begins, network.honest)
     ]
     assert order == tuple(rank_models(scores))

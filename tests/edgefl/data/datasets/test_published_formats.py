@@ -8,6 +8,7 @@ import tarfile
 import wave
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -319,7 +320,7 @@ def test_damaged_file_of_spoken_digits_is_refused(folder: Path, changed: dict, m
         load_dataset("spoken-digits")
 
 
-def make_watch_data() -> dict[str, object]:
+def make_watch_data() -> dict[str, Any]:
     """Return recordings of two people and exercises, whose first channel counts rows."""
     lengths = [40, 40, 40, 40, 40, 40, 40, 40]
     rows = [np.arange(6 * n, dtype=np.float64).reshape(n, 6) + 1000 * i for i, n in enumerate(lengths)]
@@ -349,9 +350,9 @@ def test_windows_of_shoulder_exercises_share_no_row_with_held_out_ones(folder: P
     watch = make_watch_data()
     np.savez(
         folder / "shoulder.npz",
-        x=np.concatenate(watch["X"]),  # type: ignore[call-overload]
+        x=np.concatenate(watch["X"]),
         ends=np.arange(40, 321, 40),
-        **{name: watch[name] for name in ("y", "subject")},  # type: ignore[arg-type]
+        **{name: watch[name] for name in ("y", "subject")},
     )
     data = load_dataset("shoulder", {"window": 8, "step": 4, "test_share": 0.3})
     assert data.x_train.shape[1:] == (8, 6) and data.num_classes == 7
