@@ -245,10 +245,12 @@ def join_groups(group: Labels, other: Labels) -> Labels:
 
 
 def cut_recordings(labels: Labels, recordings: Recordings) -> tuple[Labels, Recordings]:
-    """Cut recordings until each class occurs in `MIN_CLASS_RECORDINGS` of them, if there are enough windows.
+    """Cut the recordings of a class that has fewer than `MIN_CLASS_RECORDINGS` of them.
 
-    The recording with the most windows of a class is cut in half. Windows on both sides of a cut are left
-    out.
+    Each of these recordings is cut into as many pieces, if there are enough windows: the piece with the most
+    windows is cut in half. One piece can then be for the test and one for validation, and the training still
+    sees a part of every recording. Otherwise a model would be chosen on a recording unlike all trained ones
+    and tested on a trained recording. Windows on both sides of a cut are left out.
 
     Args:
         labels: the class of each window, shape (n,), int64.
@@ -257,27 +259,30 @@ def cut_recordings(labels: Labels, recordings: Recordings) -> tuple[Labels, Reco
     Returns:
         Sorted indices of the remaining windows, shape (m,), int64, and their recordings.
     """
-    group = np.unique(recordings.group, return_inverse=True)[1].astype(np.int64)
+    recording = recordings.group
+    piece = np.unique(recording, return_inverse=True)[1].astype(np.int64)
     start = recordings.start
-    remaining = np.ones(len(group), bool)
+    remaining = np.ones(len(piece), bool)
     for label in np.unique(labels):
-        while True:
-            with_label = remaining & (labels == label)
-            names, counts = np.unique(group[with_label], return_counts=True)
-            if len(names) >= MIN_CLASS_RECORDINGS:
-                break
-            pieces = (
-                _halve(start, remaining & (group == name), with_label & (group == name), recordings.length)
-                for name in names[np.argsort(-counts, kind="stable")]
-            )
-            halves = next((piece for piece in pieces if piece is not None), None)
-            if halves is None:
-                break
-            right, astride = halves
-            group[right] = group.max() + 1
-            remaining[astride] = False
+        names = np.unique(recording[remaining & (labels == label)])
+        for name in names if len(names) < MIN_CLASS_RECORDINGS else ():
+            while True:
+                with_label = remaining & (labels == label) & (recording == name)
+                members, counts = np.unique(piece[with_label], return_counts=True)
+                if len(members) >= MIN_CLASS_RECORDINGS:
+                    break
+                cuts = (
+                    _halve(start, remaining & (piece == one), with_label & (piece == one), recordings.length)
+                    for one in members[np.argsort(-counts, kind="stable")]
+                )
+                halves = next((cut for cut in cuts if cut is not None), None)
+                if halves is None:
+                    break
+                right, astride = halves
+                piece[right] = piece.max() + 1
+                remaining[astride] = False
     rows = np.flatnonzero(remaining)
-    return rows, Recordings(group[rows], start[rows], recordings.length)
+    return rows, Recordings(piece[rows], start[rows], recordings.length)
 
 
 def _halve(

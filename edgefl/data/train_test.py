@@ -59,7 +59,7 @@ def split_train_test(
     With `recordings`, whole recordings are held out. Otherwise, with `group`, whole groups are held out, and
     groups whose windows overlap are merged. Otherwise, if most windows overlap others, whole recordings of
     overlapping windows are held out. Otherwise the last rows of each class are held out. If a class has too
-    few recordings, recordings are cut. Windows that overlap a cut are in neither part.
+    few recordings, they are cut into pieces. Windows that overlap a cut are in neither part.
 
     Args:
         x: samples, shape (n, *input_shape), float32.

@@ -101,6 +101,28 @@ def test_only_recording_of_a_class_is_cut():
     assert rows_of_pieces == [{0}, {5, 6, 7, 8}, {2, 3}]
 
 
+def test_both_recordings_of_a_class_are_cut_into_three_pieces():
+    """Two recordings of nine and seven windows with a step of half a window are cut as one would be.
+
+    Windows 0 to 8 are the first recording. The second, windows 9 to 15, is cut before window 13, where window
+    12 is on the cut, and before window 11, where window 10 is on the cut.
+    """
+    recordings = Recordings(np.repeat([5, 3], [9, 7]), 4 * np.r_[:9, :7], 8)
+    rows, pieces = cut_recordings(np.zeros(16, np.int64), recordings)
+    members = [set(rows[pieces.group == group].tolist()) for group in np.unique(pieces.group)]
+    assert sorted(members, key=min) == [{0}, {2, 3}, {5, 6, 7, 8}, {9}, {11}, {13, 14, 15}]
+
+
+def test_class_with_three_recordings_leaves_those_of_another_class_whole():
+    """Recording 0 has both classes. It is cut for class 1 only, which has no other recording."""
+    labels = np.array([0, 0, 1, 1, 1, 1, 1, 1, 0, 0])
+    recordings = Recordings(np.array([0] * 8 + [1, 2]), 8 * np.r_[:8, 0, 0], 8)
+    rows, pieces = cut_recordings(labels, recordings)
+    assert rows.tolist() == list(range(10))
+    members = [set(rows[pieces.group == group].tolist()) for group in np.unique(pieces.group)]
+    assert sorted(members, key=min) == [{0, 1, 2, 3}, {4}, {5, 6, 7}, {8}, {9}]
+
+
 def test_three_recordings_of_a_class_are_not_cut():
     labels = np.array([0, 0, 0, 0, 0, 0])
     recordings = Recordings(np.array([1, 1, 2, 2, 3, 3]), np.array([0, 4, 0, 4, 0, 4]), 8)

@@ -49,6 +49,20 @@ def test_each_class_of_one_long_recording_is_on_both_sides():
     assert not collect_readings(x[split.train]) & collect_readings(x[split.test])
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_two_recordings_of_a_class_are_both_trained_on(seed):
+    """With one of the two for validation, models would be chosen on data unlike those of the test.
+
+    For instance, a person records an exercise once with each arm.
+    """
+    x = np.concatenate([make_windows(30, 8, 1), make_windows(24, 8, 2)])
+    recording = np.repeat([0, 1], [30, 24])
+    split = divide(x, np.zeros(54), seed=seed)
+    train, validation = hold_out(np.zeros(len(split.train)), split.group, 0.2, derive_rng(seed, 1, "v"))
+    assert set(recording[split.train[train]]) == {0, 1}
+    assert len(validation) and len(split.test)
+
+
 def test_last_samples_of_each_class_are_held_out_remove_recordings():
     """Rows are assumed to be in time order. The training rows of a class are blocks of consecutive rows."""
     labels = np.arange(40) % 2
