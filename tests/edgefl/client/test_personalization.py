@@ -161,6 +161,23 @@ def test_the_shipped_model_trains_on_the_validation_samples_too(built_plan):
     assert have_same_bits(plain.peers["local"].weights, selected.peers["local"].weights)
 
 
+def test_models_to_compare_are_trained_for_less_time_than_models_to_ship(built_plan):
+    """The local and the fine-tuned model are trained for the comparison, and then again."""
+    ends = []
+
+    class Recording(LiteRTLearner):
+        def fit(self, signature, *arguments, final_loss=-np.inf, **more):
+            if np.isfinite(final_loss):
+                ends.append((final_loss / np.log(3), more["least_epochs"]))
+            return super().fit(signature, *arguments, final_loss=final_loss, **more)
+
+    plan, broadcast = broadcast_last_model(built_plan)
+    runner = ClientRunner(plan, Recording(plan), {CLIENT: make_shard(160)}, seed=1)
+    runner.personalize(WorkItem(broadcast, ClientState(), CLIENT))
+    assert [round(share, 6) for share, _ in ends] == [0.02, 0.02, 0.002, 0.002]
+    assert [epochs for _, epochs in ends] == [25, 25, 50, 50]  # 8 of 128 and 10 of 160 samples in a batch
+
+
 def test_algorithm_is_told_which_samples_the_rounds_did_not_have(built_plan):
     """The algorithm first makes its model for the comparison, and then on all samples."""
     plan, broadcast = broadcast_last_model(built_plan)

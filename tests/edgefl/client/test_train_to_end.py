@@ -6,7 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgefl.client.personalization import find_final_loss, find_learned_loss, train_single, train_to_end
+from edgefl.client.personalization import (
+    COMPARED,
+    LEARNED,
+    find_final_loss,
+    find_learned_loss,
+    train_single,
+    train_to_end,
+)
 from edgefl.errors import DivergedError
 from edgefl.tasks.config import TaskConfig
 from edgefl.types import Shard
@@ -58,14 +65,25 @@ def train(rate, *, shard=None, largest_rate=math.inf, enough=None):
 
 
 @pytest.mark.parametrize(
-    ("rate", "most", "epochs"), [(0.5, 200, 100), (0.5, 70, 70), (0.1, 300, 167), (0.1, 120, 120)]
+    ("end", "rate", "most", "epochs"),
+    [
+        (LEARNED, 0.5, 200, 100),
+        (LEARNED, 0.5, 70, 70),
+        (LEARNED, 0.1, 300, 167),
+        (LEARNED, 0.1, 120, 120),
+        (COMPARED, 0.5, 200, 40),
+        (COMPARED, 0.05, 200, 59),
+    ],
 )
-def test_training_ends_when_the_samples_are_learned(rate, most, epochs):
-    """The model has learned at a mean loss of .002 ln 3 = .0022. That takes 34 epochs with the larger rate,
-    but a training may end only after 500 steps, which are 100 epochs.
+def test_training_ends_when_the_samples_are_learned(end, rate, most, epochs):
+    """A model to ship has learned at a mean loss of .002 ln 3 = .0022. That takes 34 epochs with the largest
+    rate, but its training may end only after 500 steps, which are 100 epochs. A model to compare ends at
+    .02 ln 3 and after 200 steps.
     """
     start, shard = make_start(), make_shard()
-    model = train_single(SoftmaxLearner(SPEC), start, shard, most, rate, np.random.default_rng(2))
+    model = train_single(SoftmaxLearner(SPEC), start, shard, most, rate, np.random.default_rng(2), end)
+    least = math.ceil(end.least_steps / 5)
+    learned = end.loss_share * math.log(3)
 
     def fit(count):
         return SoftmaxLearner(SPEC).fit(
@@ -78,12 +96,12 @@ def test_training_ends_when_the_samples_are_learned(rate, most, epochs):
             hyper={"learning_rate": rate},
         )
 
-    if epochs > 100:
-        assert fit(epochs - 1)[1] > 0.002 * math.log(3)
+    if epochs > least:
+        assert fit(epochs - 1)[1] > learned
     whole, loss = fit(epochs)
     assert loss == model.loss
     if epochs < most:
-        assert loss <= 0.002 * math.log(3)
+        assert loss <= learned and epochs >= least
     assert all(np.array_equal(model.weights[name], array) for name, array in whole.items())
 
 
@@ -100,8 +118,9 @@ def test_a_rare_class_is_learned_before_the_training_ends():
 @pytest.mark.parametrize("kind", ["regression", "anomaly"])
 def test_other_tasks_train_all_epochs(kind):
     spec = replace(SPEC, task={"kind": kind, "outputs": 1})
-    assert find_learned_loss(spec, make_shard()) == -math.inf
-    assert find_learned_loss(SPEC, replace(make_shard(), num_classes=1)) == pytest.approx(0.002 * math.log(2))
+    assert find_learned_loss(spec, make_shard(), LEARNED) == -math.inf
+    one_class = replace(make_shard(), num_classes=1)
+    assert find_learned_loss(SPEC, one_class, LEARNED) == pytest.approx(0.002 * math.log(2))
 
 
 def test_model_that_is_trained_stays():
