@@ -223,7 +223,7 @@ FEDERATIONS: Mapping[str, BenchmarkFederation] = {
         recommended=FEW_SAMPLES_ALGORITHM,
     ),
     "shoulder": BenchmarkFederation(
-        about="Seven shoulder exercises, 7 people with 160 to 310 training windows each",
+        about="Seven shoulder exercises, 7 people with 160 to 320 training windows each",
         model=ModelConfig(name="cnn1d", input_shape=(128, 6), num_classes=7),
         data=DataConfig(name="shoulder"),
         partition=PartitionConfig(name="group", num_clients=7),
