@@ -11,7 +11,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 CHECKS := $(addprefix tests/,test_layout.py lint test_docs_pages.py \
 	devices/test_store.py devices/test_conditions.py mqtt_broker/aggregator/test_messages.py \
 	firmware_export/tflite/test_quantized_model.py firmware_export/codegen/test_lint.py firmware_export/codegen/test_buffers.py) \
-	$(addprefix tests/edgefl/,config data plan privacy security server storage system transport wire)
+	$(addprefix tests/edgefl/,base data program/plan learning/privacy protocol)
 
 .PHONY: check demo test test-all test-loaded test-deep test-faults test-fuzz test-parity lint docs install clean
 .DEFAULT_GOAL := demo
@@ -38,7 +38,7 @@ test-loaded: install  ## the tests in random order on a busy machine: what fails
 		$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" --random-order $(ARGS)
 
 test-deep: install  ## ten thousand schedules of lost messages, crashes and hostile boards for both machines
-	EDGEFL_SCHEDULES=$${EDGEFL_SCHEDULES:-2500} $(BIN)/python -m pytest $(addprefix tests/edgefl/server/test_,round_server.py hostile_board.py masked_schedules.py) $(ARGS)
+	EDGEFL_SCHEDULES=$${EDGEFL_SCHEDULES:-2500} $(BIN)/python -m pytest $(addprefix tests/edgefl/protocol/server/test_,round_server.py hostile_board.py masked_schedules.py) $(ARGS)
 
 test-faults: install  ## fifty fleets that something happens to; ARGS="-k 'happens[17]'" repeats the one of seed 17
 	EDGEFL_FAULT_RUNS=$${EDGEFL_FAULT_RUNS:-50} $(BIN)/python -m pytest tests/mqtt_broker/test_fault_suite.py $(ARGS)

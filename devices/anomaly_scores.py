@@ -9,21 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from devices.readings import MAX_SENSORS
-from edgefl.data.forms import format_shape, to_input_shape
-from edgefl.errors import ConfigError, DataError, PlanError, StateError
-from edgefl.plan.runtime import load_interpreter
-from edgefl.plan.tflite import read_metadata
-from edgefl.system.stderr import suppress_stderr
-from edgefl.tasks.detector import (
+from edgefl.base.errors import ConfigError, DataError, PlanError, StateError
+from edgefl.base.system.stderr import suppress_stderr
+from edgefl.base.tasks.detector import (
     TASK_METADATA_NAME,
     AnomalyDetector,
     ModelTask,
     decode_model_task,
     make_score_rule,
 )
-from edgefl.tasks.samples import SAMPLES_METADATA_NAME, SamplesConfig, decode_samples
-from edgefl.types import Array
-from edgefl.wire.messages import Anomaly
+from edgefl.base.tasks.samples import SAMPLES_METADATA_NAME, SamplesConfig, decode_samples
+from edgefl.base.types import Array
+from edgefl.data.forms import format_shape, to_input_shape
+from edgefl.program.plan.runtime import load_interpreter
+from edgefl.program.plan.tflite import read_metadata
+from edgefl.protocol.wire.messages import Anomaly
 
 EXPORT_REMEDY = (
     "take part in a federation with kind = 'anomaly' in [task], and let the device export its model"

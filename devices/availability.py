@@ -19,11 +19,11 @@ from devices.conditions import (
     is_on_mains,
 )
 from devices.host_sensors import read_load_average, read_power_supplies
-from edgefl.errors import StateError
-from edgefl.storage.device_directory import DeviceFiles
-from edgefl.system.files import remove_state, write_state
-from edgefl.system.host import ROOT
-from edgefl.wire.messages import PAUSED_BY_OPERATOR
+from edgefl.base.errors import StateError
+from edgefl.base.storage.device_directory import DeviceFiles
+from edgefl.base.system.files import remove_state, write_state
+from edgefl.base.system.host import ROOT
+from edgefl.protocol.wire.messages import PAUSED_BY_OPERATOR
 
 CHECK_INTERVAL_S = 2.0
 

@@ -4,10 +4,10 @@ import hashlib
 import os
 from pathlib import Path
 
-from edgefl.errors import StateError
-from edgefl.storage.device_directory import STATE_ACCESS_REMEDY
-from edgefl.system.files import remove_state, write_errors, write_state
-from edgefl.wire.topics import SHA256_PATTERN, check_sha256
+from edgefl.base.errors import StateError
+from edgefl.base.storage.device_directory import STATE_ACCESS_REMEDY
+from edgefl.base.system.files import remove_state, write_errors, write_state
+from edgefl.protocol.wire.topics import SHA256_PATTERN, check_sha256
 
 MAX_CACHE_BYTES = 64 * 1024 * 1024
 

@@ -12,8 +12,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgefl.errors import ConfigError
-from edgefl.system.host import ROOT, read_board_model, read_text, read_total_memory_mb
+from edgefl.base.errors import ConfigError
+from edgefl.base.system.host import ROOT, read_board_model, read_text, read_total_memory_mb
 
 PROCESS_SHARE = 0.75
 """Share of a board's memory that the process of a device may use. The system needs the rest."""

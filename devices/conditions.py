@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from devices.host_sensors import PowerSupply
-from edgefl.errors import ConfigError
+from edgefl.base.errors import ConfigError
 
 MAX_IDLE_LOAD = 0.5
 """Load per core by other processes from which the board counts as busy."""

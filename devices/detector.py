@@ -10,21 +10,22 @@ from typing import Any
 
 from devices.anomaly_scores import AlarmTracker, WindowScorer, load_window_scorer
 from devices.readings import SensorTopics, SensorWindow, WindowCutter
+from edgefl.base.errors import ConfigError, DataError
+from edgefl.base.names import check_client_id
+from edgefl.base.storage.device_directory import DeviceFiles, decode_note
+from edgefl.base.system.signals import Stopped
+from edgefl.base.tasks.config import ANOMALY, TaskConfig
+from edgefl.base.tasks.samples import SamplesConfig
+from edgefl.base.tasks.scores import measure_alarms
 from edgefl.data.forms import scale_samples, split_targets, to_training_form
 from edgefl.data.npz import check_lengths, read_label_array, read_sample_array
 from edgefl.data.sources import DataSource, parse_source, read_source
 from edgefl.data.task_form import check_anomaly_labels, find_anomalies
 from edgefl.data.unit import check_unit, to_federation_classes
-from edgefl.errors import ConfigError, DataError
-from edgefl.security.enrolment import Enrolment, make_tls_context
-from edgefl.storage.device_directory import DeviceFiles, decode_note
-from edgefl.system.signals import Stopped
-from edgefl.tasks.config import ANOMALY, TaskConfig
-from edgefl.tasks.samples import SamplesConfig
-from edgefl.tasks.scores import measure_alarms
-from edgefl.transport.link import Link, Message
-from edgefl.wire.strict_json import encode_json
-from edgefl.wire.topics import FederationTopics, check_client_id
+from edgefl.protocol.security.enrolment import Enrolment, make_tls_context
+from edgefl.protocol.transport.link import Link, Message
+from edgefl.protocol.wire.strict_json import encode_json
+from edgefl.protocol.wire.topics import FederationTopics
 
 LOGGER = logging.getLogger("edgefl.detector")
 UNUSABLE_LOG_INTERVAL_S = 60.0

@@ -12,7 +12,8 @@ from typing import Protocol
 
 from devices.messages import read_client_event
 from devices.telemetry import make_telemetry
-from edgefl.client_machine.events import (
+from edgefl.base.errors import WireError
+from edgefl.protocol.device.events import (
     AnswerStep,
     AvailabilityChanged,
     BeginAttempt,
@@ -30,16 +31,15 @@ from edgefl.client_machine.events import (
     Unsubscribe,
     WriteClientLog,
 )
-from edgefl.client_machine.machine import ClientMachine
-from edgefl.client_machine.upload import MAX_UPLOAD_CHUNKS_IN_FLIGHT
-from edgefl.errors import WireError
-from edgefl.security.trust import Trust
-from edgefl.transport.link import Connected, Link, Message
-from edgefl.transport.reconnects import Reconnects
-from edgefl.wire.chunks import slice_chunk
-from edgefl.wire.machine_events import LinkLoad, LinkRestored, Publish, TimePassed
-from edgefl.wire.strict_json import encode_json
-from edgefl.wire.topics import FederationTopics
+from edgefl.protocol.device.machine import ClientMachine
+from edgefl.protocol.device.upload import MAX_UPLOAD_CHUNKS_IN_FLIGHT
+from edgefl.protocol.security.trust import Trust
+from edgefl.protocol.transport.link import Connected, Link, Message
+from edgefl.protocol.transport.reconnects import Reconnects
+from edgefl.protocol.wire.chunks import slice_chunk
+from edgefl.protocol.wire.machine_events import LinkLoad, LinkRestored, Publish, TimePassed
+from edgefl.protocol.wire.strict_json import encode_json
+from edgefl.protocol.wire.topics import FederationTopics
 
 LOGGER = logging.getLogger("edgefl.device")
 LONGEST_WAIT_S = 0.5

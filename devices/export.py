@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from edgefl.base.errors import ExportError
+from edgefl.base.storage.device_directory import DeviceFiles
 from edgefl.data.sources import DataSource
-from edgefl.errors import ExportError
-from edgefl.storage.device_directory import DeviceFiles
 
 EXPORT_TIMEOUT_S = 900.0
 TASK_MEASURES = ("auc", "r2")
-"""Measures of the tasks that are no classifications, see `edgefl.verdict.MEASURES`."""
+"""Measures of the tasks that are no classifications, see `edgefl.base.verdict.MEASURES`."""
 
 
 def export_in_child(state: Path, source: DataSource) -> Mapping[str, Any]:

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgefl.system.host import ROOT, read_text
+from edgefl.base.system.host import ROOT, read_text
 
 # cpu-thermal (Raspberry Pi), CPU-therm and cpu-thermal (Jetson), soc_thermal (Rockchip), x86_pkg_temp
 CPU_ZONE = re.compile(r"cpu|soc|x86_pkg", re.IGNORECASE)

@@ -9,12 +9,12 @@ the will of a dead device within that time.
 import logging
 import time
 
-from edgefl.client_machine.duplicate_id import DuplicateIdError, describe_duplicate_id
-from edgefl.errors import LinkError, WireError
-from edgefl.transport.link import Link, Message
-from edgefl.wire.messages import STOPPED_PHASE, Claim, State, Status
-from edgefl.wire.strict_json import decode_json, encode_json
-from edgefl.wire.topics import FederationTopics, parse_topic
+from edgefl.base.errors import LinkError, WireError
+from edgefl.protocol.device.duplicate_id import DuplicateIdError, describe_duplicate_id
+from edgefl.protocol.transport.link import Link, Message
+from edgefl.protocol.wire.messages import STOPPED_PHASE, Claim, State, Status
+from edgefl.protocol.wire.strict_json import decode_json, encode_json
+from edgefl.protocol.wire.topics import FederationTopics, parse_topic
 
 LOGGER = logging.getLogger("edgefl.device")
 RETAINED_WAIT_S = 0.5

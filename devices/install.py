@@ -13,7 +13,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from edgefl.errors import ConfigError
+from edgefl.base.errors import ConfigError
 
 # OOMPolicy: a new plan runs in a child process first. The device continues if the kernel kills the child for
 # lack of memory.
@@ -202,11 +202,11 @@ def make_install_command(start: click.Command) -> click.Command:
         """
         from devices.boards import PROCESS_SHARE, detect_machine, find_board
         from devices.conditions import parse_window
+        from edgefl.base.names import check_client_id
+        from edgefl.base.system.files import write_atomic
         from edgefl.data.sources.options import parse_source_options
-        from edgefl.security.enrolment import load_enrolment
-        from edgefl.system.files import write_atomic
-        from edgefl.wire.topics import check_client_id
-        from edgefl.wire.url import parse_url
+        from edgefl.protocol.security.enrolment import load_enrolment
+        from edgefl.protocol.wire.url import parse_url
 
         enrolment = load_enrolment(options["enrol"]) if options["enrol"] else None
         client_id = enrolment.client_id if enrolment else options["client_id"]

@@ -8,13 +8,13 @@ from typing import Protocol
 
 from devices.identity import check_id_is_free, find_federation, report_other_federations
 from edgefl import __version__
-from edgefl.security.enrolment import Enrolment, make_tls_context
-from edgefl.security.trust import Trust
-from edgefl.transport.link import Link, Message
-from edgefl.wire.messages import Status
-from edgefl.wire.strict_json import encode_json
-from edgefl.wire.topics import FederationTopics
-from edgefl.wire.url import hide_password, parse_urls
+from edgefl.protocol.security.enrolment import Enrolment, make_tls_context
+from edgefl.protocol.security.trust import Trust
+from edgefl.protocol.transport.link import Link, Message
+from edgefl.protocol.wire.messages import Status
+from edgefl.protocol.wire.strict_json import encode_json
+from edgefl.protocol.wire.topics import FederationTopics
+from edgefl.protocol.wire.url import hide_password, parse_urls
 
 LOGGER = logging.getLogger("edgefl.device")
 CONNECT_TIMEOUT_S = 10.0

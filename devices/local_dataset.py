@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.base.errors import DataError
+from edgefl.base.types import Shard
 from edgefl.data.forms import describe_shape_change
 from edgefl.data.npz import LoadedSamples
 from edgefl.data.sources import DataSource, load_samples, load_samples_for_plan
 from edgefl.data.split import BY_WINDOW
-from edgefl.errors import DataError
-from edgefl.plan.spec import PlanSpec
-from edgefl.types import Shard
+from edgefl.program.plan.spec import PlanSpec
 
 SKETCH_SIZE = 32
 

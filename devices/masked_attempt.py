@@ -1,8 +1,8 @@
 """The keys of a device in masked rounds.
 
 In a masked round, a device never sends the trained update itself. It sends only the messages of
-`edgefl.security.secagg.participant`. The device draws new keys for each attempt at a round, and stores them
-in memory until the next attempt, so that a repeated step gets the same bytes.
+`edgefl.protocol.security.secagg.participant`. The device draws new keys for each attempt at a round, and
+stores them in memory until the next attempt, so that a repeated step gets the same bytes.
 """
 
 from collections.abc import Callable
@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 from safetensors.numpy import load
 
-from edgefl.client_machine.order import SharingRules
-from edgefl.errors import ConfigError, DataError
-from edgefl.security.trust import Trust
-from edgefl.types import Array
-from edgefl.wire.masked import hash_context
-from edgefl.wire.messages import Task
+from edgefl.base.errors import ConfigError, DataError
+from edgefl.base.types import Array
+from edgefl.protocol.device.order import SharingRules
+from edgefl.protocol.security.trust import Trust
+from edgefl.protocol.wire.masked import hash_context
+from edgefl.protocol.wire.messages import Task
 
 if TYPE_CHECKING:
-    from edgefl.security.secagg.masking import FixedPointVector
-    from edgefl.security.secagg.participant import Participant
+    from edgefl.protocol.security.secagg.masking import FixedPointVector
+    from edgefl.protocol.security.secagg.participant import Participant
 
 
 class CannotMaskError(ConfigError):
@@ -86,8 +86,8 @@ def draw_attempt(
         DataError: the plan trains no shared model.
     """
     try:
-        from edgefl.security.secagg.participant import Participant
-        from edgefl.security.secagg.vectors import encode_deltas, list_shapes
+        from edgefl.protocol.security.secagg.participant import Participant
+        from edgefl.protocol.security.secagg.vectors import encode_deltas, list_shapes
     except ImportError as error:
         raise CannotMaskError(
             f"round {task.round} is masked, and the package cryptography that it needs cannot be loaded "

@@ -1,6 +1,7 @@
 """Reads the messages of an aggregator as events of the client machine."""
 
-from edgefl.client_machine.events import (
+from edgefl.base.errors import WireError
+from edgefl.protocol.device.events import (
     BlobChunkReceived,
     BlobManifestReceived,
     ClaimReceived,
@@ -10,12 +11,11 @@ from edgefl.client_machine.events import (
     StateReceived,
     TaskReceived,
 )
-from edgefl.errors import WireError
-from edgefl.security.trust import Trust
-from edgefl.transport.link import Message
-from edgefl.wire.messages import Claim, Manifest, Receipt, State, Status, Task
-from edgefl.wire.strict_json import decode_json
-from edgefl.wire.topics import parse_topic
+from edgefl.protocol.security.trust import Trust
+from edgefl.protocol.transport.link import Message
+from edgefl.protocol.wire.messages import Claim, Manifest, Receipt, State, Status, Task
+from edgefl.protocol.wire.strict_json import decode_json
+from edgefl.protocol.wire.topics import parse_topic
 
 
 def read_client_event(

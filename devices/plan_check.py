@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import IO, Any
 
 from devices.boards import PROCESS_SHARE, detect_machine
-from edgefl.algorithms import REGISTRY
-from edgefl.algorithms.registry import EARLY_ALGORITHMS
-from edgefl.errors import PlanError, StateError
-from edgefl.plan.memory import PROCESS_MB
-from edgefl.plan.normalization import check_normalization
-from edgefl.plan.runtime import RUNTIME_VERSION
-from edgefl.plan.spec import PREDICT_MIXTURE, PREDICT_SINGLE, PlanSpec
-from edgefl.storage.device_directory import DeviceFiles
-from edgefl.system.files import open_no_link, write_state
-from edgefl.system.host import read_memory_limit_mb
+from edgefl.base.errors import PlanError, StateError
+from edgefl.base.storage.device_directory import DeviceFiles
+from edgefl.base.system.files import open_no_link, write_state
+from edgefl.base.system.host import read_memory_limit_mb
+from edgefl.learning.algorithms import REGISTRY
+from edgefl.learning.algorithms.registry import EARLY_ALGORITHMS
+from edgefl.program.plan.memory import PROCESS_MB
+from edgefl.program.plan.normalization import check_normalization
+from edgefl.program.plan.runtime import RUNTIME_VERSION
+from edgefl.program.plan.spec import PREDICT_MIXTURE, PREDICT_SINGLE, PlanSpec
 
 MAX_VERDICTS = 32
 TRIAL_TIMEOUT_S = 300.0
@@ -75,7 +75,7 @@ def check_names(spec: PlanSpec, learner: str, allowed: AllowedCode) -> None:
         )
     if learner != "keras":
         return  # Other learners run the compiled program and load no model by name
-    from edgefl.models import list_models
+    from edgefl.program.models import list_models
 
     # An option may also name a model, such as the model of a gate
     options = [

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from edgefl.errors import EdgeflError
-from edgefl.learner.augmentation import read_augmentation
-from edgefl.learner.litert import LiteRTLearner
-from edgefl.plan.runtime import load_interpreter
-from edgefl.plan.spec import Plan, SignatureSpec, decode_plan, read_samples_config
+from edgefl.base.errors import EdgeflError
+from edgefl.program.learner.augmentation import read_augmentation
+from edgefl.program.learner.litert import LiteRTLearner
+from edgefl.program.plan.runtime import load_interpreter
+from edgefl.program.plan.spec import Plan, SignatureSpec, decode_plan, read_samples_config
 
 CPU_LIMIT_S = 240
 KILL_AFTER_S = 10

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.config import suggest_nearest
+from edgefl.base.config import suggest_nearest
+from edgefl.base.errors import ConfigError, DataError
+from edgefl.base.types import Array
 from edgefl.data.sources.classes import parse_number
 from edgefl.data.sources.windows import FLOAT32_MAX, find_epoch_unit, find_majority
-from edgefl.errors import ConfigError, DataError
-from edgefl.types import Array
 
 MAX_SENSOR_CHANNELS = 1024
 MAX_SENSORS = 256

@@ -23,6 +23,8 @@ from devices.readings import (
     format_counts,
     parse_label,
 )
+from edgefl.base.errors import DataError
+from edgefl.base.system.signals import Stopped
 from edgefl.data.sources.ring import (
     CLASS_LABELS,
     NO_LABELS,
@@ -32,9 +34,7 @@ from edgefl.data.sources.ring import (
     load_ring,
     lock_ring,
 )
-from edgefl.errors import DataError
-from edgefl.system.signals import Stopped
-from edgefl.transport.link import Link, Message
+from edgefl.protocol.transport.link import Link, Message
 
 LOGGER = logging.getLogger("edgefl.recorder")
 PROBLEMS_LOG_INTERVAL_S = 60.0

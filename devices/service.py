@@ -17,20 +17,20 @@ from devices.storage import DeviceStorage
 from devices.store import DeviceStore
 from devices.telemetry import read_field_figures
 from devices.worker import DeviceWorker
-from edgefl.algorithms import PHASE_PERSONALIZE
-from edgefl.client_machine.duplicate_id import DuplicateIdError
-from edgefl.client_machine.events import (
+from edgefl.base.errors import DataError, LinkError
+from edgefl.base.names import check_client_id, check_federation
+from edgefl.base.storage.device_directory import DeviceFiles
+from edgefl.base.verdict import judge_federation, render_device_lines
+from edgefl.learning.algorithms import PHASE_PERSONALIZE
+from edgefl.protocol.device.duplicate_id import DuplicateIdError
+from edgefl.protocol.device.events import (
     ClientEvent,
     EndParticipation,
     SaveRound,
     Trained,
     make_answered_round,
 )
-from edgefl.client_machine.machine import ClientMachine, ClientSettings
-from edgefl.errors import DataError, LinkError
-from edgefl.storage.device_directory import DeviceFiles
-from edgefl.verdict import judge_federation, render_device_lines
-from edgefl.wire.topics import check_client_id, check_federation
+from edgefl.protocol.device.machine import ClientMachine, ClientSettings
 
 LOGGER = logging.getLogger("edgefl.device")
 STOP_TIMEOUT_S = 5.0

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from devices.conditions import Conditions
 from devices.plan_check import AllowedCode
-from edgefl.client_machine.order import SharingRules
 from edgefl.data.sources import DataSource
-from edgefl.security.enrolment import Enrolment
-from edgefl.transport.link import KEEPALIVE_S
+from edgefl.protocol.device.order import SharingRules
+from edgefl.protocol.security.enrolment import Enrolment
+from edgefl.protocol.transport.link import KEEPALIVE_S
 
 
 @dataclass(frozen=True)

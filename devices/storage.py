@@ -6,7 +6,11 @@ from pathlib import Path
 
 from devices.blob_cache import BlobCache
 from devices.store import DeviceStore, FinishedRound
-from edgefl.client_machine.events import (
+from edgefl.base.errors import StateError, WireError
+from edgefl.base.storage.device_directory import STATE_ACCESS_REMEDY, DeviceFiles
+from edgefl.base.system.files import SECRET_MODE, remove_state, write_state
+from edgefl.base.types import ClientState
+from edgefl.protocol.device.events import (
     Answer,
     AnsweredRound,
     ClientAction,
@@ -20,14 +24,10 @@ from edgefl.client_machine.events import (
     StoreBlob,
     Train,
 )
-from edgefl.client_machine.masked_rounds import EMPTY_ANSWER
-from edgefl.client_machine.order import RESET_REMEDY
-from edgefl.errors import StateError, WireError
-from edgefl.storage.device_directory import STATE_ACCESS_REMEDY, DeviceFiles
-from edgefl.system.files import SECRET_MODE, remove_state, write_state
-from edgefl.types import ClientState
-from edgefl.wire.messages import Task
-from edgefl.wire.strict_json import decode_json, encode_json
+from edgefl.protocol.device.masked_rounds import EMPTY_ANSWER
+from edgefl.protocol.device.order import RESET_REMEDY
+from edgefl.protocol.wire.messages import Task
+from edgefl.protocol.wire.strict_json import decode_json, encode_json
 
 
 class DeviceStorage:

@@ -17,20 +17,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from edgefl.errors import StateError, WireError
-from edgefl.plan.spec import Plan
-from edgefl.storage.checkpoint import decode_client_state, encode_client_state
-from edgefl.storage.device_directory import (
+from edgefl.base.errors import StateError, WireError
+from edgefl.base.storage.device_directory import (
     STATE_ACCESS_REMEDY,
     DeviceFiles,
     check_note_format,
     decode_note,
     encode_note,
-    save_personal_model,
 )
-from edgefl.system.files import SECRET_MODE, open_no_link, remove_state, write_errors, write_state
-from edgefl.types import ClientState, Mixture
-from edgefl.wire.strict_json import decode_json, encode_json
+from edgefl.base.system.files import SECRET_MODE, open_no_link, remove_state, write_errors, write_state
+from edgefl.base.types import ClientState, Mixture
+from edgefl.learning.checkpoint import decode_client_state, encode_client_state
+from edgefl.learning.personal_model import save_personal_model
+from edgefl.program.plan.spec import Plan
+from edgefl.protocol.wire.strict_json import decode_json, encode_json
 
 MAX_MASKED_SESSIONS = 64
 MAX_STORED_ROUNDS = 2

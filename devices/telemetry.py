@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from devices.host_sensors import read_temperature_c
-from edgefl.storage.device_directory import DeviceFiles
-from edgefl.system.host import read_rss_mb
-from edgefl.wire.messages import Metrics
+from edgefl.base.storage.device_directory import DeviceFiles
+from edgefl.base.system.host import read_rss_mb
+from edgefl.protocol.wire.messages import Metrics
 
 MAX_METRICS = 32
 METRIC_NAME_PATTERN = re.compile(r"[A-Za-z0-9_.:-]{1,64}")

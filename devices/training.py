@@ -6,19 +6,19 @@ from typing import Any
 
 from devices.learners import LEARNERS
 from devices.local_dataset import LocalDataset
-from edgefl.algorithms import PHASE_PERSONALIZE, complete_algorithm_options
-from edgefl.algorithms.mixtures.gate_utilization import measure_gate_utilization
-from edgefl.algorithms.names import COMPARE_SCALAR
-from edgefl.client.blend import find_gated_weights
-from edgefl.client.local_training import fit_epochs
-from edgefl.client.runner import ClientRunner, WorkItem
+from edgefl.base.errors import DataError
+from edgefl.base.types import Broadcast, ClientState, Mixture, Scalars, Shard, Weights
 from edgefl.data.task_form import to_task_form
-from edgefl.errors import DataError
-from edgefl.learner.none import NoLearner
-from edgefl.plan.spec import Plan, PlanSpec, read_task
-from edgefl.types import Broadcast, ClientState, Mixture, Scalars, Shard, Weights
-from edgefl.wire.masked import MASKED_CODEC
-from edgefl.wire.messages import Task
+from edgefl.learning.algorithms import PHASE_PERSONALIZE, complete_algorithm_options
+from edgefl.learning.algorithms.mixtures.gate_utilization import measure_gate_utilization
+from edgefl.learning.algorithms.names import COMPARE_SCALAR
+from edgefl.learning.client.blend import find_gated_weights
+from edgefl.learning.client.local_training import fit_epochs
+from edgefl.learning.client.runner import ClientRunner, WorkItem
+from edgefl.program.learner.none import NoLearner
+from edgefl.program.plan.spec import Plan, PlanSpec, read_task
+from edgefl.protocol.wire.masked import MASKED_CODEC
+from edgefl.protocol.wire.messages import Task
 
 LOGGER = logging.getLogger("edgefl.device")
 

@@ -18,9 +18,21 @@ from devices.settings import DeviceSettings
 from devices.storage import DeviceStorage
 from devices.store import DeviceStore
 from devices.training import check_shard, choose_epochs, make_work_item, measure_gate, open_runner, was_masked
-from edgefl.algorithms import PHASE_PERSONALIZE
-from edgefl.client.runner import ClientRunner
-from edgefl.client_machine.events import (
+from edgefl.base.errors import (
+    ConfigError,
+    DataError,
+    DivergedError,
+    ExportError,
+    PlanError,
+    RoundError,
+    WireError,
+)
+from edgefl.base.system.host import read_peak_rss_mb
+from edgefl.base.types import ClientState, Weights
+from edgefl.learning.algorithms import PHASE_PERSONALIZE
+from edgefl.learning.client.runner import ClientRunner
+from edgefl.program.plan.spec import Plan, decode_plan
+from edgefl.protocol.device.events import (
     Answer,
     AnswerStep,
     BeginAttempt,
@@ -34,14 +46,10 @@ from edgefl.client_machine.events import (
     Trained,
     TrainingFailed,
 )
-from edgefl.client_machine.masked_rounds import is_same_attempt
-from edgefl.errors import ConfigError, DataError, DivergedError, ExportError, PlanError, RoundError, WireError
-from edgefl.plan.spec import Plan, decode_plan
-from edgefl.security.trust import Trust
-from edgefl.system.host import read_peak_rss_mb
-from edgefl.types import ClientState, Weights
-from edgefl.wire.messages import Task
-from edgefl.wire.tensors import bound_blob_size, decode_subset, encode_models
+from edgefl.protocol.device.masked_rounds import is_same_attempt
+from edgefl.protocol.security.trust import Trust
+from edgefl.protocol.wire.messages import Task
+from edgefl.protocol.wire.tensors import bound_blob_size, decode_subset, encode_models
 
 LOGGER = logging.getLogger("edgefl.device")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from edgefl.runs import pipeline
+from edgefl.simulation.runs import pipeline
 from tests.support.debian_packages import format_command, list_missing
 from tests.support.plans import make_cached_builder
 

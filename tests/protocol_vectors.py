@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from edgefl.rng import derive_rng
-from edgefl.security.secagg.masking import expand_mask, to_vector
-from edgefl.security.secagg.participant import to_advertised
-from edgefl.security.secagg.secure_sum import PublicKeys, Secrets, mask_vector
-from edgefl.security.secagg.shamir import PRIME, combine_shares
-from edgefl.security.signing import derive_public_key, encode_signed
-from edgefl.types import Array
-from edgefl.verdict import judge_federation
-from edgefl.wire.chunks import count_chunks, to_ranges
-from edgefl.wire.codecs import pack_array
-from edgefl.wire.masked import (
+from edgefl.base.codecs import pack_array
+from edgefl.base.rng import derive_rng
+from edgefl.base.types import Array
+from edgefl.base.verdict import judge_federation
+from edgefl.protocol.security.secagg.masking import expand_mask, to_vector
+from edgefl.protocol.security.secagg.participant import to_advertised
+from edgefl.protocol.security.secagg.secure_sum import PublicKeys, Secrets, mask_vector
+from edgefl.protocol.security.secagg.shamir import PRIME, combine_shares
+from edgefl.protocol.security.signing import derive_public_key, encode_signed
+from edgefl.protocol.wire.chunks import count_chunks, to_ranges
+from edgefl.protocol.wire.masked import (
     Introduced,
     encode_complaint,
     encode_ids,
@@ -28,11 +28,11 @@ from edgefl.wire.masked import (
     hash_binding,
     hash_context,
 )
-from edgefl.wire.messages import Begin, Receipt, State, Task
-from edgefl.wire.strict_json import decode_json, encode_json
-from edgefl.wire.tensors import bound_models_size, encode_models, encode_weights, list_specs
-from edgefl.wire.topics import TOPIC_PREFIX, FederationTopics
-from edgefl.wire.verdict_message import make_verdict_message
+from edgefl.protocol.wire.messages import Begin, Receipt, State, Task
+from edgefl.protocol.wire.strict_json import decode_json, encode_json
+from edgefl.protocol.wire.tensors import bound_models_size, encode_models, encode_weights, list_specs
+from edgefl.protocol.wire.topics import TOPIC_PREFIX, FederationTopics
+from edgefl.protocol.wire.verdict_message import make_verdict_message
 
 PAGE = Path(__file__).parents[1] / "docs" / "protocol-vectors.md"
 KEY = base64.b64encode(bytes(range(32))).decode()

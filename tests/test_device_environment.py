@@ -21,11 +21,11 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from edgefl.config import PartitionConfig
+from edgefl.base.config import PartitionConfig
+from edgefl.cli.demo.processes import Children
 from edgefl.data import load_dataset, make_shards
 from edgefl.data.dataset import subsample
 from edgefl.data.npz import save_shard
-from edgefl.demo.processes import Children
 from tests.support.project_copy import copy_project
 from tests.support.rooms import PACKAGES
 

@@ -91,9 +91,9 @@ def test_the_wheel_holds_the_data_of_the_packages(built: Distributions) -> None:
     }
     assert {
         "edgefl/py.typed",
-        "edgefl/dashboard/page/index.html",
-        "edgefl/dashboard/page/vendor/uplot-1.6.32/LICENSE",
-        "edgefl/report/page.css",
+        "edgefl/watch/dashboard/page/index.html",
+        "edgefl/watch/dashboard/page/vendor/uplot-1.6.32/LICENSE",
+        "edgefl/watch/report/page.css",
         "mqtt_broker/broker/clusters/nats.conf",
         "mqtt_broker/integrations/examples/telegraf/telegraf.conf",
         "firmware_export/templates/project/CMakeLists.txt.in",

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 import pytest
 
+from edgefl.base.config import parse_config
 from edgefl.cli import main as cli
-from edgefl.config import parse_config
 from tests.benchmarks.__main__ import COMMAND, benchmarks
 
 ROOT = Path(__file__).parents[1]

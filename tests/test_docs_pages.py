@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edgefl.algorithms import REGISTRY, make_algorithm
-from edgefl.config import (
+from edgefl.base.config import (
     AugmentationConfig,
     DataConfig,
     FederationConfig,
@@ -22,7 +21,8 @@ from edgefl.config import (
     SamplesConfig,
     TrainingConfig,
 )
-from edgefl.tasks.config import TaskConfig
+from edgefl.base.tasks.config import TaskConfig
+from edgefl.learning.algorithms import REGISTRY, make_algorithm
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

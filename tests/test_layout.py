@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.rooms import PICTURE, ROOMS, draw, rooms_of
+from tests.support.rooms import PICTURE, ROOMS, draw, parts_of, rooms_of
 
 ROOT = Path(__file__).parents[1]
 TOP = {
@@ -49,18 +49,18 @@ assert "tensorflow" not in sys.modules
 DEVICE_ROOMS = (
     "devices",
     "edgefl.cli.main",
-    "edgefl.algorithms",
-    "edgefl.client",
-    "edgefl.config",
+    "edgefl.learning.algorithms",
+    "edgefl.learning.client",
+    "edgefl.base.config",
     "edgefl.data.sources",
     "edgefl.data.npz",
-    "edgefl.learner.litert",
-    "edgefl.plan",
-    "edgefl.security",
-    "edgefl.storage",
-    "edgefl.system",
-    "edgefl.transport",
-    "edgefl.wire",
+    "edgefl.program.learner.litert",
+    "edgefl.program.plan",
+    "edgefl.protocol.security",
+    "edgefl.base.storage",
+    "edgefl.base.system",
+    "edgefl.protocol.transport",
+    "edgefl.protocol.wire",
     "firmware_export.commands",
     "firmware_export.quantize",
     "firmware_export.tflite",
@@ -79,6 +79,8 @@ def test_repository_root_has_only_listed_entries() -> None:
 @pytest.mark.parametrize("package", ROOMS)
 def test_every_room_is_in_the_reading_order(package: str) -> None:
     assert rooms_of(package) == set(ROOMS[package])
+    for room, parts in ROOMS[package].items():
+        assert not parts or parts_of(package, room) == set(parts), room
 
 
 def test_picture_of_the_rooms_is_up_to_date() -> None:

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from edgefl.config import FederationConfig, ModelConfig
-from edgefl.errors import ConfigError
+from edgefl.base.config import FederationConfig, ModelConfig
+from edgefl.base.errors import ConfigError
 from tests.support.plans import compute_key, make_cached_builder
 
 
 def test_each_configuration_is_built_once_with_the_same_bits(tmp_path):
-    from edgefl.algorithms.plans import build_plan
+    from edgefl.learning.algorithms.plans import build_plan
 
     pytest.importorskip("tensorflow")
     built = []

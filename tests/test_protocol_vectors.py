@@ -98,7 +98,7 @@ def test_packed_updates_match_the_second_implementation() -> None:
 
 
 def test_deflate_unpacks_to_the_plain_bytes() -> None:
-    from edgefl.wire.deflate import deflate_blob, inflate_blob
+    from edgefl.protocol.wire.deflate import deflate_blob, inflate_blob
 
     blob = bytes(range(23))
     assert inflate_blob(foreign.deflated(blob, 4), 4, 23, "peer") == blob

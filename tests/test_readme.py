@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edgefl.demo.processes import Children
+from edgefl.cli.demo.processes import Children
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 LIMIT_S = 240

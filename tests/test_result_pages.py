@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from edgefl.reproduce.experiment import PAPERS, load_experiments, parse_experiment
-from edgefl.reproduce.results import RESULTS_DIRECTORY, write_result
-from tests.edgefl.reproduce.test_results import make_seed_result
+from edgefl.lab.reproduce.experiment import PAPERS, load_experiments, parse_experiment
+from edgefl.lab.reproduce.results import RESULTS_DIRECTORY, write_result
+from tests.edgefl.lab.reproduce.test_results import make_seed_result
 from tests.support.result_pages import (
     BLOCK,
     ROOT,

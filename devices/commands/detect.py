@@ -5,11 +5,11 @@ from pathlib import Path
 
 import click
 
-from edgefl.errors import ConfigError
-from edgefl.system.files import to_json_value
-from edgefl.system.logs import LogOptions, add_log_options
-from edgefl.system.progress import Progress
-from edgefl.system.signals import raise_on_signal
+from edgefl.base.errors import ConfigError
+from edgefl.base.system.files import to_json_value
+from edgefl.base.system.logs import LogOptions, add_log_options
+from edgefl.base.system.progress import Progress
+from edgefl.base.system.signals import raise_on_signal
 
 
 @click.command(short_help="Report anomalies in sensor topics.")
@@ -100,7 +100,7 @@ def detect(
     from devices.detector import Detector, DetectSettings
     from devices.readings import SensorTopics
     from edgefl.data.sources import make_source
-    from edgefl.security.enrolment import load_enrolment
+    from edgefl.protocol.security.enrolment import load_enrolment
 
     if bool(topic) == bool(data):
         raise ConfigError("--topic and --data are both given or both missing, expected one of them; pass one")

@@ -14,12 +14,12 @@ from devices.commands.detect import detect
 from devices.commands.record import record
 from devices.install import make_install_command
 from devices.learners import LEARNERS
+from edgefl.base.errors import ConfigError
+from edgefl.base.system.logs import LogOptions, add_log_options
+from edgefl.base.system.progress import Progress
+from edgefl.base.system.signals import Stopped, raise_on_signal
 from edgefl.data.sources import DataSource
 from edgefl.data.sources.options import add_data_options
-from edgefl.errors import ConfigError
-from edgefl.system.logs import LogOptions, add_log_options
-from edgefl.system.progress import Progress
-from edgefl.system.signals import Stopped, raise_on_signal
 
 SECURITY_OPTION = click.option(
     "--security",
@@ -184,10 +184,10 @@ def start(
     from devices.plan_check import AllowedCode
     from devices.service import LOGGER, run_device
     from devices.settings import DeviceSettings
-    from edgefl.client_machine.order import SharingRules
-    from edgefl.config import DEFAULT_BROKER
-    from edgefl.security.enrolment import load_enrolment
-    from edgefl.wire.topics import check_client_id
+    from edgefl.base.config import DEFAULT_BROKER
+    from edgefl.base.names import check_client_id
+    from edgefl.protocol.device.order import SharingRules
+    from edgefl.protocol.security.enrolment import load_enrolment
 
     enrolment = load_enrolment(enrol) if enrol else None
     if enrolment and client_id not in (None, enrolment.client_id):
@@ -280,8 +280,8 @@ def enrol_device(
 
     Example: edgefl device enrol pi-7 --security broker -o pi-7.enrol
     """
-    from edgefl.security.authority import create_enrolment
-    from edgefl.security.enrolment import save_enrolment
+    from edgefl.protocol.security.authority import create_enrolment
+    from edgefl.protocol.security.enrolment import save_enrolment
 
     out = out or Path(f"{client_id}.enrol")
     if out.exists():
@@ -307,7 +307,7 @@ def revoke_device(client_id: str, security: Path, ca: Path | None) -> None:
 
     Example: edgefl device revoke pi-7 --security broker
     """
-    from edgefl.security.authority import revoke_enrolment
+    from edgefl.protocol.security.authority import revoke_enrolment
 
     revoke_enrolment(security, client_id, ca)
     click.echo(f"revoked {client_id}: a running aggregator now ignores it")

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import click
 
-from edgefl.errors import ConfigError
-from edgefl.system.logs import LogOptions, add_log_options
-from edgefl.system.progress import Progress
-from edgefl.system.signals import raise_on_signal
+from edgefl.base.errors import ConfigError
+from edgefl.base.system.logs import LogOptions, add_log_options
+from edgefl.base.system.progress import Progress
+from edgefl.base.system.signals import raise_on_signal
 
 
 @click.command(short_help="Record sensor topics as training data.")

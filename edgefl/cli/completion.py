@@ -32,7 +32,7 @@ def complete_names(
 
 def list_algorithm_names() -> Iterable[str]:
     """Return the names of `edgefl algorithms`."""
-    from edgefl.algorithms.registry import REGISTRY
+    from edgefl.learning.algorithms.registry import REGISTRY
 
     return REGISTRY
 
@@ -46,7 +46,7 @@ def list_dataset_names() -> Iterable[str]:
 
 def list_model_names() -> Iterable[str]:
     """Return the names of `edgefl models`."""
-    from edgefl.models import list_models
+    from edgefl.program.models import list_models
 
     return list_models()
 

@@ -15,10 +15,10 @@ import click
 from click.shell_completion import CompletionItem
 
 from edgefl import __version__
-from edgefl.config import suggest_nearest
-from edgefl.errors import ConfigError, EdgeflError
-from edgefl.system.format import escape_unprintable
-from edgefl.system.logs import format_journal_line, is_journal
+from edgefl.base.config import suggest_nearest
+from edgefl.base.errors import ConfigError, EdgeflError
+from edgefl.base.system.format import escape_unprintable
+from edgefl.base.system.logs import format_journal_line, is_journal
 
 ENTRY_POINT_GROUP = "edgefl.commands"
 CORE_COMMANDS = {

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.config import DataConfig, SamplesConfig
+from edgefl.base.config import DataConfig, SamplesConfig
+from edgefl.base.errors import DataError
 from edgefl.data.dataset import Dataset, pick_classes, resize_pictures, scale_dataset, subsample
 from edgefl.data.datasets.catalog import (
     DATASETS,
@@ -21,7 +22,6 @@ from edgefl.data.options import fill_defaults
 from edgefl.data.partitions.client_partition import ClientPartition, copy_shard
 from edgefl.data.partitions.registry import PARTITIONS, make_client_partitions, make_shards
 from edgefl.data.unit import check_unit
-from edgefl.errors import DataError
 
 __all__ = [
     "DATASETS",

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.errors import DataError
-from edgefl.system.host import read_total_memory_mb
-from edgefl.types import Labels
+from edgefl.base.errors import DataError
+from edgefl.base.system.host import read_total_memory_mb
+from edgefl.base.types import Labels
 
 HEADER_READERS = {
     (1, 0): np.lib.format.read_array_header_1_0,

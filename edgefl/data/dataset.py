@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.base.errors import DataError
+from edgefl.base.rng import derive_rng
+from edgefl.base.types import Array, Labels
 from edgefl.data.forms import scale_samples
-from edgefl.errors import DataError
-from edgefl.rng import derive_rng
-from edgefl.types import Array, Labels
 
 Pixels = NDArray[Any]
 RESIZE_BLOCK = 256
@@ -41,7 +41,7 @@ class Dataset:
             samples have classes.
         target_test: values to predict of each test sample, like `target_train`.
         has_labels: whether the samples were labelled. Without labels, all of them are 0.
-        scale: what divides the samples, see `edgefl.tasks.samples.SamplesConfig`.
+        scale: what divides the samples, see `edgefl.base.tasks.samples.SamplesConfig`.
         class_names: names of the classes, empty if they have numbers only.
         channels: names of the channels in their order, empty if they have numbers only.
         group_names: names of the groups, in the order of their numbers. Empty if they have numbers only.

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.tasks.samples import GREY_SCALE, SamplesConfig
-from edgefl.types import Array
+from edgefl.base.tasks.samples import GREY_SCALE, SamplesConfig
+from edgefl.base.types import Array
 
 MIN_PICTURE_SIDE = 8
 """Minimum number of rows and of columns of a picture."""

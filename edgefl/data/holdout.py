@@ -7,8 +7,8 @@ similar. A model that was trained on part of a group would score too well on the
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.errors import DataError
-from edgefl.types import Labels
+from edgefl.base.errors import DataError
+from edgefl.base.types import Labels
 
 MAX_RANDOM_ORDERS = 8
 """Maximum number of random group orders that are tried until each class is on both sides."""

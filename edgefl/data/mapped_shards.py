@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from edgefl.base.errors import DataError
+from edgefl.base.system.files import choose_write_remedy
+from edgefl.base.types import Shard
 from edgefl.data.dataset import Dataset
 from edgefl.data.partitions.client_partition import ClientPartition, copy_shard
 from edgefl.data.resident_shards import ResidentShards
-from edgefl.errors import DataError
-from edgefl.system.files import choose_write_remedy
-from edgefl.types import Shard
 
 _SAMPLES = ("x_train", "x_test")
 

@@ -16,6 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.base.errors import DataError
+from edgefl.base.rng import derive_rng
+from edgefl.base.system.files import SECRET_MODE, write_atomic
+from edgefl.base.system.format import shorten_names
+from edgefl.base.system.natural_order import make_natural_key
+from edgefl.base.tasks.samples import SamplesConfig, is_scale
+from edgefl.base.types import Array, Labels, Shard
 from edgefl.data.arrays import list_arrays, read_arrays
 from edgefl.data.forms import PART_SUFFIXES, has_label_arrays, split_targets, to_input_shape, to_training_form
 from edgefl.data.recordings import (
@@ -28,13 +35,6 @@ from edgefl.data.recordings import (
 from edgefl.data.split import BY_FILE, SplitRecord
 from edgefl.data.train_test import TrainTestSplit, merge_scattered_labels, split_ring, split_train_test
 from edgefl.data.unit import check_unit, to_federation_classes
-from edgefl.errors import DataError
-from edgefl.rng import derive_rng
-from edgefl.system.files import SECRET_MODE, write_atomic
-from edgefl.system.format import shorten_names
-from edgefl.system.natural_order import make_natural_key
-from edgefl.tasks.samples import SamplesConfig, is_scale
-from edgefl.types import Array, Labels, Shard
 
 RING_ARRAYS = ("window_number", "recording", "first_row")
 TARGET_ARRAYS = ("target", "target_test")

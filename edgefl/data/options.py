@@ -7,9 +7,9 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from edgefl.config import suggest_nearest
-from edgefl.config.schema import describe_type
-from edgefl.errors import ConfigError
+from edgefl.base.config import suggest_nearest
+from edgefl.base.config.schema import describe_type
+from edgefl.base.errors import ConfigError
 
 
 def read_defaults(function: Callable[..., Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.types import Array, Labels
+from edgefl.base.types import Array, Labels
 
 MIN_OVERLAP_DIVISOR = 8
 """Overlaps shorter than 1/8 of a window are not searched for."""

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from edgefl.base.types import Shard
 from edgefl.data.dataset import Dataset
 from edgefl.data.partitions.client_partition import ClientPartition, copy_shard
-from edgefl.types import Shard
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.errors import DataError
-from edgefl.tasks.config import ANOMALY, REGRESSION, TaskConfig
-from edgefl.types import Array, Labels, Shard
+from edgefl.base.errors import DataError
+from edgefl.base.tasks.config import ANOMALY, REGRESSION, TaskConfig
+from edgefl.base.types import Array, Labels, Shard
 
 
 def to_task_form(shard: Shard, task: TaskConfig) -> Shard:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.base.errors import DataError
+from edgefl.base.types import Array, Labels
 from edgefl.data.holdout import count_held_out, hold_out
 from edgefl.data.recordings import (
     Recordings,
@@ -16,8 +18,6 @@ from edgefl.data.recordings import (
     join_groups,
 )
 from edgefl.data.split import BY_GROUP, BY_RECORDING, BY_WINDOW, IN_TIME
-from edgefl.errors import DataError
-from edgefl.types import Array, Labels
 
 MIN_JOINED_SHARE = 0.5
 """Share of windows that must overlap others before whole recordings are held out."""

@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.base.errors import ConfigError, DataError
+from edgefl.base.system.format import shorten_names
+from edgefl.base.tasks.samples import GREY_SCALE, MAX_SAMPLE_VALUE, SamplesConfig
 from edgefl.data.forms import (
     LOW_MAXIMUM,
     MIN_PICTURE_SIDE,
@@ -19,9 +22,6 @@ from edgefl.data.forms import (
     Arrays,
     find_scale,
 )
-from edgefl.errors import ConfigError, DataError
-from edgefl.system.format import shorten_names
-from edgefl.tasks.samples import GREY_SCALE, MAX_SAMPLE_VALUE, SamplesConfig
 
 BLOCK_ROWS = 1024
 """Number of samples that are converted at a time, because a board has little memory."""

@@ -12,20 +12,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.algorithms.base import Algorithm
-from edgefl.algorithms.mixtures.gate_utilization import measure_gate_by_class
-from edgefl.algorithms.names import FEDERATED_MODEL, MIXTURE_MODEL
-from edgefl.client.blend import find_gated_weights, predict_outputs
-from edgefl.client.local_training import derive_client_rng
-from edgefl.client.measures import measure_test_samples
-from edgefl.client.runner import ClientRunner, WorkItem, prefix_errors
-from edgefl.client.selection import SHIPPED_MODELS
-from edgefl.errors import DivergedError
-from edgefl.learner.base import Learner, evaluate
-from edgefl.learner.litert import LiteRTLearner
-from edgefl.plan.normalization import check_normalization
-from edgefl.plan.spec import Plan
-from edgefl.types import (
+from edgefl.base.errors import DivergedError
+from edgefl.base.types import (
     Array,
     ClientState,
     Labels,
@@ -37,6 +25,18 @@ from edgefl.types import (
     Update,
     Weights,
 )
+from edgefl.learning.algorithms.base import Algorithm
+from edgefl.learning.algorithms.mixtures.gate_utilization import measure_gate_by_class
+from edgefl.learning.algorithms.names import FEDERATED_MODEL, MIXTURE_MODEL
+from edgefl.learning.client.blend import find_gated_weights, predict_outputs
+from edgefl.learning.client.local_training import derive_client_rng
+from edgefl.learning.client.measures import measure_test_samples
+from edgefl.learning.client.runner import ClientRunner, WorkItem, prefix_errors
+from edgefl.learning.client.selection import SHIPPED_MODELS
+from edgefl.program.learner.base import Learner, evaluate
+from edgefl.program.learner.litert import LiteRTLearner
+from edgefl.program.plan.normalization import check_normalization
+from edgefl.program.plan.spec import Plan
 
 ClassAccuracies = NDArray[np.float64]
 T = TypeVar("T")
@@ -76,9 +76,9 @@ class ClientResult:
 
     Attributes:
         mixture: the client's personal model.
-        metrics: see `edgefl.client.personalization`. `balanced_shipped` is the mean of the accuracies by
-            class on the client's test samples. `precision_shipped` and `precision_mixture` are the macro
-            precisions of the model that the client ships and of the algorithm's mixture.
+        metrics: see `edgefl.learning.client.personalization`. `balanced_shipped` is the mean of the
+            accuracies by class on the client's test samples. `precision_shipped` and `precision_mixture` are
+            the macro precisions of the model that the client ships and of the algorithm's mixture.
         class_share: share of each class in the client's training samples, shape (classes,), float64.
         test_accuracies: accuracy by class on the common test samples, shape (classes,), float64, for the
             mixture (`shipped`) and each peer. NaN for a class without samples. Empty without common samples.
@@ -172,7 +172,7 @@ def make_work_items(
         state: the server state.
         clients: client ids.
         states: client states by client id. A client that is missing has an empty state.
-        codec: codec of the updates, see `edgefl.wire.codecs`.
+        codec: codec of the updates, see `edgefl.base.codecs`.
         evaluate: whether updates report the accuracy on the client's validation samples.
     """
     for client_id in clients:
@@ -281,7 +281,7 @@ def evaluate_client(federation: OpenFederation, item: WorkItem) -> Scalars:
     Returns:
         `accuracy_mixture` and `loss_mixture` on the client's test samples, NaN without test samples. If the
             mixture has a federated model as a peer, also `accuracy_federated` and `loss_federated`. For
-            another task than classification, the measures of `edgefl.client.measures` instead.
+            another task than classification, the measures of `edgefl.learning.client.measures` instead.
 
     Raises:
         DataError: the client cannot be personalized. The error names client and round.

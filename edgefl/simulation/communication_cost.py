@@ -3,11 +3,11 @@
 import hashlib
 from collections.abc import Iterable, Mapping
 
-from edgefl.types import Broadcast, Update, Weights
-from edgefl.wire.chunks import CHUNK_BYTES, count_chunks
-from edgefl.wire.messages import Begin, Task
-from edgefl.wire.strict_json import encode_json
-from edgefl.wire.tensors import encode_models, encode_weights
+from edgefl.base.types import Broadcast, Update, Weights
+from edgefl.protocol.wire.chunks import CHUNK_BYTES, count_chunks
+from edgefl.protocol.wire.messages import Begin, Task
+from edgefl.protocol.wire.strict_json import encode_json
+from edgefl.protocol.wire.tensors import encode_models, encode_weights
 
 _SHA256 = "0" * 64
 _SESSION = "0" * 16
@@ -27,7 +27,7 @@ class CommunicationCost:
     Args:
         sent_models: sha256 of the models that each client received in an earlier part of the run, by client
             id.
-        codec: codec of the updates, see `edgefl.wire.codecs`.
+        codec: codec of the updates, see `edgefl.base.codecs`.
         settings: settings of each task, see `FederationConfig.task_settings`.
     """
 

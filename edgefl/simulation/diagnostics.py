@@ -19,19 +19,19 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.algorithms import PHASE_PERSONALIZE, complete_algorithm_options, read_assignments
-from edgefl.algorithms.base import Algorithm
-from edgefl.algorithms.clustering.cluster_models import is_newly_clustered
-from edgefl.algorithms.clustering.cluster_report import make_cluster_report
-from edgefl.algorithms.mixtures.responsibility import normalize_logits
-from edgefl.algorithms.names import EXPERT_PREFIX, GLOBAL, INITIAL, LOCAL_START, PHI_MODEL
-from edgefl.learner import evaluate
-from edgefl.learner.base import Learner
-from edgefl.plan.spec import Plan
+from edgefl.base.types import Array, ClientState, Labels, ServerState, Update
+from edgefl.learning.algorithms import PHASE_PERSONALIZE, complete_algorithm_options, read_assignments
+from edgefl.learning.algorithms.base import Algorithm
+from edgefl.learning.algorithms.clustering.cluster_models import is_newly_clustered
+from edgefl.learning.algorithms.clustering.cluster_report import make_cluster_report
+from edgefl.learning.algorithms.mixtures.responsibility import normalize_logits
+from edgefl.learning.algorithms.names import EXPERT_PREFIX, GLOBAL, INITIAL, LOCAL_START, PHI_MODEL
+from edgefl.program.learner import evaluate
+from edgefl.program.learner.base import Learner
+from edgefl.program.plan.spec import Plan
 from edgefl.simulation.clients import evaluate_client, make_work_items
 from edgefl.simulation.engines.base import Engine
 from edgefl.simulation.gradient_divergence import GradientDivergence
-from edgefl.types import Array, ClientState, Labels, ServerState, Update
 
 
 class RoundDiagnostics:
@@ -107,7 +107,7 @@ def evaluate_clients(
         state: the server state.
         states: client states by client id.
         clients: client ids.
-        codec: codec of the updates, see `edgefl.wire.codecs`.
+        codec: codec of the updates, see `edgefl.base.codecs`.
 
     Returns:
         The metrics of `evaluate_client` that are finite, by client id.

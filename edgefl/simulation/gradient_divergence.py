@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from edgefl.types import Array, Weights
+from edgefl.base.types import Array, Weights
 
 
 class GradientDivergence:

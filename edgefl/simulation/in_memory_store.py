@@ -3,9 +3,10 @@
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from edgefl.algorithms import PHASE_PERSONALIZE
-from edgefl.config import FederationConfig
-from edgefl.server.events import (
+from edgefl.base.config import FederationConfig
+from edgefl.base.types import ServerState, Update
+from edgefl.learning.algorithms import PHASE_PERSONALIZE
+from edgefl.protocol.server.events import (
     Action,
     CloseRound,
     CommitUpdates,
@@ -17,10 +18,9 @@ from edgefl.server.events import (
     SaveState,
     StoreUpdate,
 )
-from edgefl.server.round_server import Resume, choose_phase
-from edgefl.server.rounds import UpdateKey
-from edgefl.types import ServerState, Update
-from edgefl.wire.messages import Begin
+from edgefl.protocol.server.round_server import Resume, choose_phase
+from edgefl.protocol.server.rounds import UpdateKey
+from edgefl.protocol.wire.messages import Begin
 
 RoundKey = tuple[int, str]
 """The number and the phase of a round."""

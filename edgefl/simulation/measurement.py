@@ -2,22 +2,22 @@
 
 from collections.abc import Callable, Mapping
 
-from edgefl.algorithms.base import Algorithm
-from edgefl.algorithms.measurement import prepare_measurement, read_moments
-from edgefl.algorithms.range_test import (
+from edgefl.base.types import ServerState, Shard, Weights
+from edgefl.learning.algorithms.base import Algorithm
+from edgefl.learning.algorithms.measurement import prepare_measurement, read_moments
+from edgefl.learning.algorithms.range_test import (
     draw_test_clients,
     prepare_range_test,
     with_chosen_rate,
 )
-from edgefl.algorithms.registry import has_range_test
-from edgefl.learner.base import Learner
-from edgefl.learner.litert import LiteRTLearner
-from edgefl.learner.none import NoLearner
-from edgefl.plan.normalization import has_placeholders, set_normalization
-from edgefl.plan.spec import Plan
+from edgefl.learning.algorithms.registry import has_range_test
+from edgefl.program.learner.base import Learner
+from edgefl.program.learner.litert import LiteRTLearner
+from edgefl.program.learner.none import NoLearner
+from edgefl.program.plan.normalization import has_placeholders, set_normalization
+from edgefl.program.plan.spec import Plan
 from edgefl.simulation.clients import SimulatedFederation, make_work_items, train_client
 from edgefl.simulation.engines.base import SerialEngine
-from edgefl.types import ServerState, Shard, Weights
 
 
 def normalize_plan(plan: Plan, shards: Mapping[str, Shard], seed: int) -> Plan:

@@ -10,25 +10,37 @@ from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapp
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from edgefl.algorithms import PHASE_DONE, PHASE_PERSONALIZE, make_algorithm
-from edgefl.algorithms.base import Algorithm
-from edgefl.client.runner import WorkItem
-from edgefl.config import FederationConfig
-from edgefl.errors import ConfigError
-from edgefl.learner.base import Learner
-from edgefl.learner.litert import LiteRTLearner
-from edgefl.plan.spec import Plan, read_num_classes
-from edgefl.privacy.accountant import limit_to_budget
-from edgefl.privacy.mechanism import draw_cohort
-from edgefl.privacy.noise import derive_noise_key
-from edgefl.rng import derive_rng
-from edgefl.security.secagg.masked_aggregation import count_secagg_bytes
-from edgefl.server.divergence import explain_no_progress, find_divergence
-from edgefl.server.plausibility import list_left_out_clients
-from edgefl.server.reported_figures import limit_figures
-from edgefl.server.rounds import count_needed_updates
-from edgefl.server.server_algorithm import build_server_algorithm
-from edgefl.server.spread import measure_loss, summarize_accuracy
+from edgefl.base.config import FederationConfig
+from edgefl.base.errors import ConfigError
+from edgefl.base.rng import derive_rng
+from edgefl.base.types import (
+    Array,
+    ClientState,
+    Labels,
+    Mixture,
+    Scalars,
+    ServerState,
+    Shard,
+    Update,
+    Weights,
+)
+from edgefl.learning.algorithms import PHASE_DONE, PHASE_PERSONALIZE, make_algorithm
+from edgefl.learning.algorithms.base import Algorithm
+from edgefl.learning.client.runner import WorkItem
+from edgefl.learning.privacy.accountant import limit_to_budget
+from edgefl.learning.privacy.mechanism import draw_cohort
+from edgefl.learning.privacy.noise import derive_noise_key
+from edgefl.program.learner.base import Learner
+from edgefl.program.learner.litert import LiteRTLearner
+from edgefl.program.plan.spec import Plan, read_num_classes
+from edgefl.protocol.security.secagg.masked_aggregation import count_secagg_bytes
+from edgefl.protocol.server.divergence import explain_no_progress, find_divergence
+from edgefl.protocol.server.plausibility import list_left_out_clients
+from edgefl.protocol.server.reported_figures import limit_figures
+from edgefl.protocol.server.rounds import count_needed_updates
+from edgefl.protocol.server.server_algorithm import build_server_algorithm
+from edgefl.protocol.server.spread import measure_loss, summarize_accuracy
+from edgefl.protocol.wire.divergence_message import Divergence, FederationDivergedError
 from edgefl.simulation.clients import (
     ClientResult,
     DivergedClient,
@@ -41,8 +53,6 @@ from edgefl.simulation.communication_cost import CommunicationCost
 from edgefl.simulation.diagnostics import RoundDiagnostics, evaluate_clients, evaluate_models
 from edgefl.simulation.engines.base import Engine, SerialEngine
 from edgefl.simulation.engines.processes import ProcessEngine
-from edgefl.types import Array, ClientState, Labels, Mixture, Scalars, ServerState, Shard, Update, Weights
-from edgefl.wire.divergence_message import Divergence, FederationDivergedError
 
 LOGGER = logging.getLogger(__name__)
 
@@ -62,7 +72,7 @@ class Record:
         bytes_down: payload bytes that the clients would receive over MQTT. For a fleet, models only.
         updates: number of samples (`num_samples`) and metrics by client id.
         accuracy_mean: mean accuracy over clients, or R2 for another task than classification. NaN if no
-            client reports it. `edgefl.verdict.read_round_metric` returns the metric.
+            client reports it. `edgefl.base.verdict.read_round_metric` returns the metric.
         accuracy_p10: 10th percentile of the accuracy over clients.
         accuracy_p90: 90th percentile of the accuracy over clients.
         measured: diagnostics of the round, see `edgefl.simulation.diagnostics`.
@@ -167,13 +177,13 @@ def simulate(
             again. They are also evaluated after the last round. 0 never evaluates.
         losses: mean training loss of each round before `start`. None or NaN for a round without a loss.
         without_rounds: ids of clients that take part in no round and are only personalized.
-        can_lower_rate: see `edgefl.server.divergence.find_divergence`.
+        can_lower_rate: see `edgefl.protocol.server.divergence.find_divergence`.
 
     Returns:
         The last server state and the client results.
 
     Raises:
-        FederationDivergedError: training diverged, see `edgefl.server.divergence`.
+        FederationDivergedError: training diverged, see `edgefl.protocol.server.divergence`.
         ConfigError: there is no client, the mode is async, the number of processes is below 1, or a learner
             is passed for several processes. Also if `[privacy]` does not fit the algorithm or the clients.
         ModuleNotFoundError: `max_epsilon` is set, and the extra `dp` is not installed.

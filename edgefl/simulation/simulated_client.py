@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from edgefl.client_machine.events import (
+from edgefl.protocol.device.events import (
     Answer,
     CacheRead,
     ClientAction,
@@ -26,9 +26,9 @@ from edgefl.client_machine.events import (
     Train,
     Trained,
 )
-from edgefl.client_machine.machine import ClientMachine, ClientSettings
-from edgefl.client_machine.masked_rounds import EMPTY_ANSWER
-from edgefl.server.events import (
+from edgefl.protocol.device.machine import ClientMachine, ClientSettings
+from edgefl.protocol.device.masked_rounds import EMPTY_ANSWER
+from edgefl.protocol.server.events import (
     BeginReceived,
     ChunkReceived,
     EndReceived,
@@ -36,10 +36,10 @@ from edgefl.server.events import (
     StatusReceived,
     WantReceived,
 )
-from edgefl.wire.chunks import MAX_BLOB_BYTES, slice_chunk
-from edgefl.wire.machine_events import LinkLoad, LinkRestored, Publish, TimePassed
-from edgefl.wire.messages import Begin, End, Status, Want
-from edgefl.wire.topics import FederationTopics
+from edgefl.protocol.wire.chunks import MAX_BLOB_BYTES, slice_chunk
+from edgefl.protocol.wire.machine_events import LinkLoad, LinkRestored, Publish, TimePassed
+from edgefl.protocol.wire.messages import Begin, End, Status, Want
+from edgefl.protocol.wire.topics import FederationTopics
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,20 @@ from typing import Protocol
 
 import numpy as np
 
-from edgefl.algorithms import PHASE_PERSONALIZE, Algorithm, complete_algorithm_options, make_algorithm
-from edgefl.algorithms.cohort import choose_task_clients
-from edgefl.client.runner import WorkItem
-from edgefl.client_machine.events import (
+from edgefl.base.config import FederationConfig, FleetConfig
+from edgefl.base.errors import ConfigError, RoundError
+from edgefl.base.rng import derive_rng
+from edgefl.base.types import Broadcast, ClientState, ServerState, Weights
+from edgefl.learning.algorithms import (
+    PHASE_PERSONALIZE,
+    Algorithm,
+    complete_algorithm_options,
+    make_algorithm,
+)
+from edgefl.learning.algorithms.cohort import choose_task_clients
+from edgefl.learning.client.runner import WorkItem
+from edgefl.program.plan.spec import Plan, encode_plan
+from edgefl.protocol.device.events import (
     BlobChunkReceived,
     BlobManifestReceived,
     ClientAction,
@@ -32,11 +42,7 @@ from edgefl.client_machine.events import (
     Train,
     Unsubscribe,
 )
-from edgefl.config import FederationConfig, FleetConfig
-from edgefl.errors import ConfigError, RoundError
-from edgefl.plan.spec import Plan, encode_plan
-from edgefl.rng import derive_rng
-from edgefl.server.events import (
+from edgefl.protocol.server.events import (
     Action,
     AggregateUpdates,
     BeginReceived,
@@ -48,20 +54,19 @@ from edgefl.server.events import (
     Stop,
     WriteLog,
 )
-from edgefl.server.faulty_updates import aggregate_usable
-from edgefl.server.round_server import RoundServer
-from edgefl.server.server_algorithm import build_server_algorithm
-from edgefl.server.spread import summarize_accuracy
+from edgefl.protocol.server.faulty_updates import aggregate_usable
+from edgefl.protocol.server.round_server import RoundServer
+from edgefl.protocol.server.server_algorithm import build_server_algorithm
+from edgefl.protocol.server.spread import summarize_accuracy
+from edgefl.protocol.wire.machine_events import LinkLoad, Publish, TimePassed
+from edgefl.protocol.wire.messages import Manifest, Receipt, Task
+from edgefl.protocol.wire.tensors import decode_subset, encode_models
+from edgefl.protocol.wire.topics import FederationTopics, parse_topic
 from edgefl.simulation.clients import ClientResult, personalize_client, train_client
 from edgefl.simulation.engines.base import Engine
 from edgefl.simulation.in_memory_store import InMemoryStore
 from edgefl.simulation.simulate import KeepResult, Record, RoundCallback
 from edgefl.simulation.simulated_client import SimulatedClient, TrainedUpdate
-from edgefl.types import Broadcast, ClientState, ServerState, Weights
-from edgefl.wire.machine_events import LinkLoad, Publish, TimePassed
-from edgefl.wire.messages import Manifest, Receipt, Task
-from edgefl.wire.tensors import decode_subset, encode_models
-from edgefl.wire.topics import FederationTopics, parse_topic
 
 DAY_S = 86_400.0
 HOUR_S = 3600.0
@@ -242,7 +247,7 @@ def simulate_fleet(
         trainer: trains the clients.
         log: receives the virtual time in hours and a line of the round server's log.
         progress: receives the state after each round and the record of the round. Its seconds are virtual.
-        can_lower_rate: see `edgefl.server.divergence.find_divergence`.
+        can_lower_rate: see `edgefl.protocol.server.divergence.find_divergence`.
 
     Returns:
         The last server state, and the events of the fleet.
@@ -251,7 +256,7 @@ def simulate_fleet(
         ConfigError: there is no table `[fleet]`, or `[privacy]` or `budget_s` is set.
         RoundError: no device came online in time, a round missed its quorum too often, all devices are lost,
             or the federation did not end within `max_days`.
-        FederationDivergedError: training diverged, see `edgefl.server.divergence`.
+        FederationDivergedError: training diverged, see `edgefl.protocol.server.divergence`.
         DataError: a client cannot train. The error names client and round.
         EdgeflError: a process that runs clients was killed.
     """

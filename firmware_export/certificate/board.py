@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from edgefl import __version__
-from edgefl.errors import ExportError
-from edgefl.system.files import write_atomic
+from edgefl.base.errors import ExportError
+from edgefl.base.system.files import write_atomic
 from firmware_export.certificate.bundle import GOLDEN_FILE
 from firmware_export.certificate.certificate import CERTIFICATE_FILE, read_certificate, read_request
 from firmware_export.certificate.golden import decode_golden

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edgefl.errors import ExportError
+from edgefl.base.errors import ExportError
 from firmware_export.certificate.resource_usage import TargetCost
 from firmware_export.codegen.c_source import LayerCost
 

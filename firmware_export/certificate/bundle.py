@@ -11,9 +11,9 @@ from json import dumps
 from pathlib import Path
 from typing import Any
 
-from edgefl.errors import ExportError
-from edgefl.system.files import SECRET_MODE, write_atomic
-from edgefl.types import Array, Labels
+from edgefl.base.errors import ExportError
+from edgefl.base.system.files import SECRET_MODE, write_atomic
+from edgefl.base.types import Array, Labels
 from firmware_export.certificate.certificate import (
     CERTIFICATE_FILE,
     ExportRequest,

@@ -11,8 +11,8 @@ from hashlib import sha256
 from typing import Any
 
 from edgefl import __version__
-from edgefl.errors import ConfigError, ExportError
-from edgefl.system.files import parse_json
+from edgefl.base.errors import ConfigError, ExportError
+from edgefl.base.system.files import parse_json
 from firmware_export.certificate.budget import Budget, check_budget
 from firmware_export.certificate.golden import GoldenVectors, compare_accuracy, measure_task
 from firmware_export.certificate.parity import EQUAL, ParityResult, hash_outputs, run_everywhere, run_skipping

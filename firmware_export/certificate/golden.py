@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.errors import ExportError
-from edgefl.rng import derive_rng
-from edgefl.types import Array, Labels, Shard
+from edgefl.base.errors import ExportError
+from edgefl.base.rng import derive_rng
+from edgefl.base.types import Array, Labels, Shard
 from firmware_export.certificate.tflm_runner import run_tflm
 from firmware_export.quantize.anomaly import load_detector, read_model_task
 from firmware_export.quantize.task_figures import combine_figures, measure_detector, measure_model

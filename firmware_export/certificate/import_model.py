@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from edgefl.base.errors import DataError, ExportError
+from edgefl.base.rng import derive_rng
+from edgefl.base.types import Array, Labels
 from edgefl.data.arrays import read_arrays
-from edgefl.errors import DataError, ExportError
-from edgefl.rng import derive_rng
-from edgefl.types import Array, Labels
 from firmware_export.certificate.simplify import SimplifiedModel, simplify_model
 from firmware_export.codegen.c_source import generate_c
 from firmware_export.codegen.lint import lint

@@ -6,9 +6,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgefl.errors import ExportError
-from edgefl.system.format import align_columns, format_percent
-from edgefl.types import Array, Labels
+from edgefl.base.errors import ExportError
+from edgefl.base.system.format import align_columns, format_percent
+from edgefl.base.types import Array, Labels
 from firmware_export.certificate.budget import Budget
 from firmware_export.certificate.bundle import MODEL_FILE
 from firmware_export.certificate.certificate import ExportRequest

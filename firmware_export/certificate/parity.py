@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.errors import ExportError
+from edgefl.base.errors import ExportError
 from firmware_export.certificate.golden import GoldenVectors
 from firmware_export.firmware.firmware import (
     BuiltFirmware,

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.errors import PlanError
-from edgefl.plan.runtime import load_interpreter
-from edgefl.plan.tflite import read_subgraph
+from edgefl.base.errors import PlanError
+from edgefl.program.plan.runtime import load_interpreter
+from edgefl.program.plan.tflite import read_subgraph
 from firmware_export.certificate.simplify import find_constants
 
 

@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.errors import ExportError
-from edgefl.plan.tflite import (
+from edgefl.base.errors import ExportError
+from edgefl.base.types import Array
+from edgefl.program.plan.tflite import (
     Subgraph,
     make_operator_code,
     pack_model,
@@ -26,7 +27,6 @@ from edgefl.plan.tflite import (
     set_operator_options,
     unpack_model,
 )
-from edgefl.types import Array
 from firmware_export.firmware.limits import TOOL_LIMITS
 from firmware_export.tflite.quantized_model import clean_name
 

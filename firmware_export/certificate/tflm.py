@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from edgefl.errors import ExportError
+from edgefl.base.errors import ExportError
 from firmware_export.tflite.graph import OperatorGraph
 
 RESOLVER_METHODS: Mapping[str, str] = {

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.errors import ExportError
+from edgefl.base.errors import ExportError
 from firmware_export.firmware.limits import TOOL_LIMITS
 from firmware_export.tflite.portable import check_inside
 

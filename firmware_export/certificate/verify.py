@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.errors import ExportError
+from edgefl.base.errors import ExportError
 from firmware_export.certificate.bundle import (
     FLOAT_MODEL_FILE,
     GOLDEN_FILE,

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from edgefl.base.errors import ExportError, StateError
+from edgefl.base.storage.demo_directory import DemoFiles
+from edgefl.base.types import Shard
 from edgefl.data.sources import DataSource
-from edgefl.errors import ExportError, StateError
-from edgefl.storage.demo_directory import DemoFiles
-from edgefl.types import Shard
 from firmware_export.certificate.bundle import FLOAT_MODEL_FILE, MODEL_FILE, REPORT_JSON_FILE
 from firmware_export.certificate.certificate import CERTIFICATE_FILE
 from firmware_export.certificate.golden import choose_golden_samples, make_golden, measure_task

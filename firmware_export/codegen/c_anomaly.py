@@ -1,4 +1,5 @@
-"""Renders the C of an anomaly detector: the score of `edgefl.tasks.detector`, its threshold and counters.
+"""Renders the C of an anomaly detector: the score of `edgefl.base.tasks.detector`, its threshold and
+counters.
 
 The text comes from `templates/anomaly`.
 """
@@ -7,8 +8,8 @@ from importlib import resources
 
 import numpy as np
 
-from edgefl.errors import ConfigError, ExportError
-from edgefl.tasks.detector import AnomalyDetector, ModelTask, make_score_rule
+from edgefl.base.errors import ConfigError, ExportError
+from edgefl.base.tasks.detector import AnomalyDetector, ModelTask, make_score_rule
 from firmware_export.tflite.quantized_model import QuantizedModel
 
 LOSS_NAMES = {

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.plan.tflite import Operator, TfliteTensor
+from edgefl.program.plan.tflite import Operator, TfliteTensor
 from firmware_export.codegen.fixed_point import quantize_multiplier
 from firmware_export.codegen.layer import (
     Field,

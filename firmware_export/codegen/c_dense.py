@@ -6,7 +6,7 @@ A large kernel with few values is stored as a table of values and an index of th
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.plan.tflite import Operator
+from edgefl.program.plan.tflite import Operator
 from firmware_export.codegen.c_convolution import make_channel_fields
 from firmware_export.codegen.layer import Field, Layer, flatten_ints, refuse
 from firmware_export.quantize.dense_weights import INDEX_BITS, MIN_KERNEL_WEIGHTS

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgefl.errors import ExportError
-from edgefl.plan.tflite import Operator, TfliteTensor
+from edgefl.base.errors import ExportError
+from edgefl.program.plan.tflite import Operator, TfliteTensor
 from firmware_export.codegen.c_convolution import check_output_size, compute_padding
 from firmware_export.codegen.fixed_point import compute_input_radius, quantize_multiplier
 from firmware_export.codegen.layer import (

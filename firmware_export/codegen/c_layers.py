@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
-from edgefl.errors import ExportError
-from edgefl.plan.tflite import Operator
+from edgefl.base.errors import ExportError
+from edgefl.program.plan.tflite import Operator
 from firmware_export.codegen import c_convolution, c_dense, c_elementwise, c_movement
 from firmware_export.codegen.c_movement import RESHAPE_OPERATORS, TensorView
 from firmware_export.codegen.layer import Layer, make_identifier

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.plan.tflite import Operator, TfliteTensor
+from edgefl.program.plan.tflite import Operator, TfliteTensor
 from firmware_export.codegen.layer import Layer, check_output_shape, refuse
 from firmware_export.tflite.quantized_model import QuantizedModel
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from edgefl.errors import ExportError
-from edgefl.plan.tflite import read_metadata
-from edgefl.tasks.samples import SAMPLES_METADATA_NAME, decode_samples
+from edgefl.base.errors import ExportError
+from edgefl.base.tasks.samples import SAMPLES_METADATA_NAME, decode_samples
+from edgefl.program.plan.tflite import read_metadata
 from firmware_export.codegen.buffers import MemoryPlan, align, plan_buffers
 from firmware_export.codegen.c_anomaly import make_network_detector
 from firmware_export.codegen.c_layers import build_layers
@@ -99,8 +99,8 @@ def generate_c(model: bytes, *, threshold: float = 0.0, labels: Sequence[str] = 
     """Return the C of a model.
 
     Args:
-        model: an int8 .tflite. If it contains its task, see `edgefl.tasks.detector`, the C gets the functions
-            of that task instead of `model_classify`.
+        model: an int8 .tflite. If it contains its task, see `edgefl.base.tasks.detector`, the C gets the
+            functions of that task instead of `model_classify`.
         threshold: gate value below which an expert is skipped. It must be below 1 / experts. An expert with
             gate value zero is always skipped.
         labels: name of each output, for model.h. Empty for none.

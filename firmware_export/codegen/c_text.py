@@ -8,8 +8,8 @@ from textwrap import indent
 import numpy as np
 
 from edgefl import __version__
-from edgefl.tasks.detector import AnomalyDetector, ModelTask
-from edgefl.tasks.samples import SamplesConfig
+from edgefl.base.tasks.detector import AnomalyDetector, ModelTask
+from edgefl.base.tasks.samples import SamplesConfig
 from firmware_export.codegen.buffers import MemoryPlan
 from firmware_export.codegen.c_anomaly import render_detector_c, render_detector_h
 from firmware_export.codegen.c_loops import StepLoop

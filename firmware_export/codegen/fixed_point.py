@@ -10,7 +10,7 @@ the rest, and three Newton steps for 1/(1+x).
 
 import math
 
-from edgefl.errors import ExportError
+from edgefl.base.errors import ExportError
 
 ONE_Q31 = (1 << 31) - 1
 EXP_FACTORS = (

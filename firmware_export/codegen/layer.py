@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from edgefl.errors import ExportError
-from edgefl.plan.tflite import Operator, TfliteTensor
+from edgefl.base.errors import ExportError
+from edgefl.program.plan.tflite import Operator, TfliteTensor
 from firmware_export.tflite.quantized_model import QuantizedModel
 
 MAX_IDENTIFIER_LENGTH = 48

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgefl.plan.tflite import Operator, TfliteTensor
+from edgefl.program.plan.tflite import Operator, TfliteTensor
 from firmware_export.codegen.c_layers import SUPPORTED_OPERATORS
 from firmware_export.codegen.layer import name_layer
 from firmware_export.tflite.graph import FORBIDDEN_OPERATORS

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from edgefl.plan.tflite import Operator, TfliteTensor
+from edgefl.program.plan.tflite import Operator, TfliteTensor
 from firmware_export.codegen import fixed_point as fixed
 from firmware_export.codegen.layer import compute_activation_range, refuse, round_half_away
 from firmware_export.tflite.quantized_model import QuantizedModel

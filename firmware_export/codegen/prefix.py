@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from edgefl.errors import ConfigError
+from edgefl.base.errors import ConfigError
 
 DEFAULT_PREFIX = "model"
 PREFIX_PATTERN = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")

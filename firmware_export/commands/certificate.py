@@ -9,10 +9,10 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from edgefl.base.errors import ExportError
+from edgefl.base.system.progress import Progress
 from edgefl.data.sources import DataSource
 from edgefl.data.sources.options import add_data_options
-from edgefl.errors import ExportError
-from edgefl.system.progress import Progress
 from firmware_export.certificate.board import (
     BOARD_REPORT_FILE,
     DEFAULT_BOARD_SAMPLES,

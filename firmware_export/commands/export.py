@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 
+from edgefl.base.errors import ExportError
+from edgefl.base.system.format import format_percent
+from edgefl.base.system.progress import Progress
 from edgefl.data.sources import DataSource
 from edgefl.data.sources.classes import read_class_list
 from edgefl.data.sources.options import add_data_options
-from edgefl.errors import ExportError
-from edgefl.system.format import format_percent
-from edgefl.system.progress import Progress
 from firmware_export.certificate.budget import Budget
 from firmware_export.certificate.bundle import remove_certificate, remove_derived_files, write_bundle
 from firmware_export.certificate.certificate import ExportRequest, check_measurable

@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from edgefl.errors import StateError
-from edgefl.storage.device_directory import DeviceFiles
-from edgefl.storage.run_directory import RunFiles
-from edgefl.system.progress import Progress
-from edgefl.verdict import DEFAULT_MEASURE, MEASURES
+from edgefl.base.errors import StateError
+from edgefl.base.storage.device_directory import DeviceFiles
+from edgefl.base.storage.run_directory import RunFiles
+from edgefl.base.system.progress import Progress
+from edgefl.base.verdict import DEFAULT_MEASURE, MEASURES
 from firmware_export.quantize.device_state import read_state
 from firmware_export.quantize.quantize import ExportReport, export_mixture
 

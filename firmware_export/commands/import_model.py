@@ -6,10 +6,10 @@ from pathlib import Path
 import click
 import numpy as np
 
+from edgefl.base.errors import ExportError
+from edgefl.base.system.files import write_atomic
+from edgefl.base.system.progress import Progress
 from edgefl.data.sources.classes import read_class_list
-from edgefl.errors import ExportError
-from edgefl.system.files import write_atomic
-from edgefl.system.progress import Progress
 from firmware_export.certificate.budget import Budget
 from firmware_export.certificate.bundle import (
     FLOAT_MODEL_FILE,

@@ -9,16 +9,16 @@ from typing import Any
 import click
 import numpy as np
 
+from edgefl.base.errors import ExportError
+from edgefl.base.system.progress import Progress
+from edgefl.base.tasks.config import ANOMALY, TaskConfig
+from edgefl.base.tasks.detector import ModelTask
+from edgefl.base.types import Array, Shard
 from edgefl.data.sources import DataSource
 from edgefl.data.sources.options import add_data_options
 from edgefl.data.split import SPLIT_METADATA_NAME, SplitRecord, decode_split
 from edgefl.data.task_form import check_anomaly_labels, find_anomalies
-from edgefl.errors import ExportError
-from edgefl.plan.tflite import read_metadata
-from edgefl.system.progress import Progress
-from edgefl.tasks.config import ANOMALY, TaskConfig
-from edgefl.tasks.detector import ModelTask
-from edgefl.types import Array, Shard
+from edgefl.program.plan.tflite import read_metadata
 from firmware_export.certificate.bundle import MODEL_FILE, REPORT_JSON_FILE
 from firmware_export.quantize.anomaly import load_detector, read_model_task
 from firmware_export.quantize.task_figures import FIGURE_NAMES, measure_detector, measure_model

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from edgefl.errors import ExportError
-from edgefl.storage.device_directory import DeviceFiles
-from edgefl.system.files import SECRET_MODE, write_atomic
+from edgefl.base.errors import ExportError
+from edgefl.base.storage.device_directory import DeviceFiles
+from edgefl.base.system.files import SECRET_MODE, write_atomic
 from firmware_export.certificate.bundle import REPORT_JSON_FILE
 from firmware_export.ota.drift import DriftResult, GateUsage, as_values, measure_drift, read_counters
 from firmware_export.ota.signing_key import make_signing_key, read_signer

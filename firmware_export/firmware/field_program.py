@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 
-from edgefl.errors import ExportError
+from edgefl.base.errors import ExportError
 from firmware_export.firmware.targets import COMPILER_OPTIONS, Target
 from firmware_export.ota.update_package import hash_device_id
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.errors import ExportError
+from edgefl.base.errors import ExportError
 from firmware_export.firmware.limits import PROGRAM_LIMITS
 from firmware_export.firmware.project import make_project_files, read_input_bytes, read_output_bytes
 from firmware_export.firmware.targets import COMPILER_OPTIONS, Target

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from edgefl.errors import ExportError
+from edgefl.base.errors import ExportError
 from firmware_export.firmware.field_program import UpdateSettings, make_field_files
 from firmware_export.firmware.targets import ARM, COMPILER_OPTIONS, Target
 from firmware_export.firmware.toolchain import TOOL_PACKAGES

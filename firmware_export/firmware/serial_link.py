@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from edgefl.errors import ExportError
-from edgefl.system.format import escape_unprintable
+from edgefl.base.errors import ExportError
+from edgefl.base.system.format import escape_unprintable
 
 REQUEST_MARK = b"\xe5\xf1"
 REPLY_MARK = b"\xe5\xf2"

@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from edgefl.config import suggest_nearest
-from edgefl.errors import ConfigError
+from edgefl.base.config import suggest_nearest
+from edgefl.base.errors import ConfigError
 from firmware_export.firmware.toolchain import CC
 
 HOST_TARGET = "host"

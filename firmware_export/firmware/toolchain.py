@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from edgefl.errors import ExportError
+from edgefl.base.errors import ExportError
 from firmware_export.firmware.limits import TOOL_LIMITS, ProcessLimits, run_limited
 
 TOOL_PACKAGES = {

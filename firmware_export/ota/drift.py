@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.errors import ExportError
+from edgefl.base.errors import ExportError
 
 COUNTERS_HEADER = struct.Struct("<4sIII")
 COUNTERS_MAGIC = b"EFLD"

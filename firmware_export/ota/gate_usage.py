@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.errors import ExportError
-from edgefl.plan.runtime import load_interpreter
+from edgefl.base.errors import ExportError
+from edgefl.program.plan.runtime import load_interpreter
 from firmware_export.codegen.mixture_structure import find_parts
 from firmware_export.ota.drift import GateUsage
 from firmware_export.tflite.quantized_model import read_quantized_model

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from edgefl.errors import ExportError
+from edgefl.base.errors import ExportError
 
 PUBLIC_KEY_SUFFIX = ".pub"
 

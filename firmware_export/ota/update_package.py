@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.errors import ExportError
+from edgefl.base.errors import ExportError
 
 UPDATE_MAGIC = b"EFLU"
 UPDATE_FORMAT_VERSION = 2

@@ -1,7 +1,7 @@
 """Anomaly detectors of exported models: their scores, and the calibration of their threshold.
 
-`edgefl.tasks.detector` defines the scores. The model file contains loss, threshold and false-alarm rate, so
-that the file alone is a detector.
+`edgefl.base.tasks.detector` defines the scores. The model file contains loss, threshold and false-alarm rate,
+so that the file alone is a detector.
 """
 
 import math
@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.client.validation import ValidationSplit
-from edgefl.errors import ConfigError, ExportError
-from edgefl.plan.tflite import read_metadata
-from edgefl.tasks.config import TaskConfig
-from edgefl.tasks.detector import (
+from edgefl.base.errors import ConfigError, ExportError
+from edgefl.base.tasks.config import TaskConfig
+from edgefl.base.tasks.detector import (
     TASK_METADATA_NAME,
     AnomalyDetector,
     AnomalyScores,
@@ -25,7 +23,9 @@ from edgefl.tasks.detector import (
     make_score_rule,
     score_reconstructions,
 )
-from edgefl.types import Array, Shard
+from edgefl.base.types import Array, Shard
+from edgefl.learning.client.validation import ValidationSplit
+from edgefl.program.plan.tflite import read_metadata
 from firmware_export.tflite.interpreter import LoadedModel, quantize_input
 
 VALIDATION_SAMPLES = "validation"

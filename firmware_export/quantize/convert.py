@@ -6,9 +6,9 @@ It is the alternative to the device route.
 from collections.abc import Iterator
 from typing import Any
 
-from edgefl.errors import ExportError
-from edgefl.system.stderr import suppress_stderr
-from edgefl.types import Array
+from edgefl.base.errors import ExportError
+from edgefl.base.system.stderr import suppress_stderr
+from edgefl.base.types import Array
 from firmware_export.quantize.keras_clone import clone
 from firmware_export.tflite.graph import check_integer, read_graph
 from firmware_export.tflite.portable import to_portable

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.errors import ExportError
-from edgefl.plan.runtime import load_interpreter
-from edgefl.plan.tflite import with_constants
-from edgefl.types import Array
+from edgefl.base.errors import ExportError
+from edgefl.base.types import Array
+from edgefl.program.plan.runtime import load_interpreter
+from edgefl.program.plan.tflite import with_constants
 from firmware_export.tflite.interpreter import load_tflite, quantize_input
 from firmware_export.tflite.portable import to_portable
 from firmware_export.tflite.quantized_model import read_quantized_model

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from io import StringIO
 from typing import Any
 
-from edgefl.errors import ExportError
+from edgefl.base.errors import ExportError
 from firmware_export.quantize.ranges import RecordedExtremes, choose_ranges
 from firmware_export.quantize.weight_layers import widen_kernel_ranges
 from firmware_export.tflite.graph import check_integer, read_graph

@@ -3,14 +3,15 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from edgefl.base.errors import StateError
+from edgefl.base.storage.device_directory import DeviceFiles, decode_note
+from edgefl.base.storage.run_directory import RunFiles
+from edgefl.base.types import Mixture, Shard
 from edgefl.data.npz import LoadedSamples
 from edgefl.data.sources import DataSource, load_samples_for_plan, parse_source
 from edgefl.data.task_form import to_task_form
-from edgefl.errors import StateError
-from edgefl.plan.spec import Plan, read_task
-from edgefl.storage.device_directory import DeviceFiles, decode_note, load_personal_model
-from edgefl.storage.run_directory import RunFiles
-from edgefl.types import Mixture, Shard
+from edgefl.learning.personal_model import load_personal_model
+from edgefl.program.plan.spec import Plan, read_task
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.client.validation import ValidationSplit
-from edgefl.tasks.config import ANOMALY, TaskConfig
-from edgefl.tasks.detector import ModelTask
-from edgefl.types import Shard
+from edgefl.base.tasks.config import ANOMALY, TaskConfig
+from edgefl.base.tasks.detector import ModelTask
+from edgefl.base.types import Shard
+from edgefl.learning.client.validation import ValidationSplit
 from firmware_export.quantize.anomaly import VALIDATION_SAMPLES, calibrate_detector, explain_false_alarms
 from firmware_export.quantize.task_figures import combine_figures, measure_detector, measure_model
 from firmware_export.tflite.interpreter import LoadedModel, dequantize_output, quantize_input

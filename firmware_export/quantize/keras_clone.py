@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.errors import ExportError
-from edgefl.plan.tflite import Operator, read_float_constants, read_subgraph
-from edgefl.types import Array
+from edgefl.base.errors import ExportError
+from edgefl.base.types import Array
+from edgefl.program.plan.tflite import Operator, read_float_constants, read_subgraph
 
 ACTIVATIONS = {0: "linear", 1: "relu", 3: "relu6"}
 PADDINGS = {0: "same", 1: "valid"}

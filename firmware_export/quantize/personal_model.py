@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from edgefl.client.blend import BlendMember, split_members
-from edgefl.plan.fill import fill_template
-from edgefl.plan.spec import PREDICT_BLEND, PREDICT_SINGLE, Plan
-from edgefl.types import Mixture
+from edgefl.base.types import Mixture
+from edgefl.learning.client.blend import BlendMember, split_members
+from edgefl.program.plan.fill import fill_template
+from edgefl.program.plan.spec import PREDICT_BLEND, PREDICT_SINGLE, Plan
 from firmware_export.tflite.interpreter import load_tflite, run_samples
 from firmware_export.tflite.joined import JoinedModel, join_models
 

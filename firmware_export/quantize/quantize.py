@@ -16,21 +16,21 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.client.measures import measure_constant_loss
-from edgefl.client.validation import hold_out_validation, read_personalization
-from edgefl.config import PersonalizationConfig
+from edgefl.base.config import PersonalizationConfig
+from edgefl.base.errors import ExportError
+from edgefl.base.rng import derive_rng
+from edgefl.base.system.files import SECRET_MODE, write_atomic
+from edgefl.base.system.host import read_peak_rss_mb
+from edgefl.base.tasks.config import TaskConfig
+from edgefl.base.tasks.detector import TASK_METADATA_NAME, encode_model_task
+from edgefl.base.tasks.samples import SAMPLES_METADATA_NAME, encode_samples
+from edgefl.base.tasks.scores import measure_sample_losses
+from edgefl.base.types import Array, Labels, Mixture, Shard
 from edgefl.data.split import SPLIT_METADATA_NAME, SplitRecord, encode_split
-from edgefl.errors import ExportError
-from edgefl.plan.spec import Plan, read_samples_config, read_task
-from edgefl.plan.tflite import with_metadata
-from edgefl.rng import derive_rng
-from edgefl.system.files import SECRET_MODE, write_atomic
-from edgefl.system.host import read_peak_rss_mb
-from edgefl.tasks.config import TaskConfig
-from edgefl.tasks.detector import TASK_METADATA_NAME, encode_model_task
-from edgefl.tasks.samples import SAMPLES_METADATA_NAME, encode_samples
-from edgefl.tasks.scores import measure_sample_losses
-from edgefl.types import Array, Labels, Mixture, Shard
+from edgefl.learning.client.measures import measure_constant_loss
+from edgefl.learning.client.validation import hold_out_validation, read_personalization
+from edgefl.program.plan.spec import Plan, read_samples_config, read_task
+from edgefl.program.plan.tflite import with_metadata
 from firmware_export.quantize.device_route import RECIPES, Recipe, load_quantizer, quantize
 from firmware_export.quantize.exported_task import measure_exported
 from firmware_export.quantize.personal_model import make_float_model
@@ -88,8 +88,8 @@ def export_mixture(
     microcontroller. The float model runs on the default kernels, which differ by rounding only. Both are
     measured on the held-out samples, or on the training samples if nothing is held out.
 
-    Both models carry unit and layout of their samples as metadata, see `edgefl.tasks.samples`. A model of
-    another task than classification carries its task as metadata, see `edgefl.tasks.detector`. The
+    Both models carry unit and layout of their samples as metadata, see `edgefl.base.tasks.samples`. A model
+    of another task than classification carries its task as metadata, see `edgefl.base.tasks.detector`. The
     float figures of such a task are those of real outputs, and so are the int8 figures, after the outputs are
     dequantized.
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.errors import ExportError
-from edgefl.plan.runtime import load_interpreter
-from edgefl.plan.tflite import Operator, read_subgraph
-from edgefl.types import Array
+from edgefl.base.errors import ExportError
+from edgefl.base.types import Array
+from edgefl.program.plan.runtime import load_interpreter
+from edgefl.program.plan.tflite import Operator, read_subgraph
 from firmware_export.quantize.weight_layers import WeightLayer, find_weight_layers
 from firmware_export.tflite.graph import read_graph
 from firmware_export.tflite.repeated_steps import StepNode, find_repeated_steps

@@ -106,7 +106,7 @@ class ExportReport:
             False if the mean loss of the best model still grows more than `MAX_LOSS_INCREASE`.
         anomaly: for an anomaly task, the `threshold` and its `unit` (the loss that a score of 1 means), the
             `false_alarm_rate` that it aims at, the samples it comes from (`calibrated_on`, `samples`, `bins`:
-            their scores in the bins of `edgefl.tasks.detector`), and the figures of
+            their scores in the bins of `edgefl.base.tasks.detector`), and the figures of
             `task_figures.measure_detector` on the measured samples (`measured`).
     """
 

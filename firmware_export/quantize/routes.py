@@ -9,8 +9,8 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
-from edgefl.errors import ExportError
-from edgefl.types import Array, Labels
+from edgefl.base.errors import ExportError
+from edgefl.base.types import Array, Labels
 from firmware_export.quantize.dense_weights import INDEX_BITS, with_few_values
 from firmware_export.quantize.device_route import RECIPES, Recipe, dedupe_recipes, load_quantizer, quantize
 from firmware_export.quantize.ranges import record_extremes

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.tasks.detector import AnomalyDetector, AnomalyScores
-from edgefl.tasks.scores import measure_alarms, measure_auc, measure_r2, measure_sample_losses
+from edgefl.base.tasks.detector import AnomalyDetector, AnomalyScores
+from edgefl.base.tasks.scores import measure_alarms, measure_auc, measure_r2, measure_sample_losses
 
 FIGURE_NAMES = {"auc": "AUC", "r2": "R2", "mae": "mean absolute error"}
 """Names of figures for readers, in their order."""

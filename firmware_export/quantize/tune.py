@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.errors import ExportError
-from edgefl.plan.tflite import read_float_constants, with_constants
-from edgefl.types import Array, Labels
+from edgefl.base.errors import ExportError
+from edgefl.base.types import Array, Labels
+from edgefl.program.plan.tflite import read_float_constants, with_constants
 from firmware_export.quantize.convert import convert_float, convert_keras
 from firmware_export.quantize.keras_clone import (
     FlatClone,

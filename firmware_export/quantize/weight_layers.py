@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.plan.tflite import read_float_constants
-from edgefl.types import Array
+from edgefl.base.types import Array
+from edgefl.program.plan.tflite import read_float_constants
 from firmware_export.tflite.graph import read_graph
 
 CHANNEL_AXIS = {"CONV_2D": 0, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 0}

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from edgefl.errors import ExportError
-from edgefl.plan.tflite import read_subgraph
+from edgefl.base.errors import ExportError
+from edgefl.program.plan.tflite import read_subgraph
 from firmware_export.tflite.quantized_model import clean_name
 
 FORBIDDEN_OPERATORS = {

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.errors import ExportError
-from edgefl.plan.runtime import describe_runtime, list_runtimes, load_interpreter
-from edgefl.system.stderr import suppress_stderr
-from edgefl.types import Array, Labels
+from edgefl.base.errors import ExportError
+from edgefl.base.system.stderr import suppress_stderr
+from edgefl.base.types import Array, Labels
+from edgefl.program.plan.runtime import describe_runtime, list_runtimes, load_interpreter
 from firmware_export.tflite.portable import check_inside
 
 MICRO_RUNTIME = "tflite-micro"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.plan.tflite import (
+from edgefl.program.plan.tflite import (
     add_operator,
     add_tensor,
     pack_model,

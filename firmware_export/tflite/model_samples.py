@@ -2,12 +2,12 @@
 
 import numpy as np
 
+from edgefl.base.errors import ExportError
+from edgefl.base.tasks.samples import GREY_SCALE, SAMPLES_METADATA_NAME, decode_samples
 from edgefl.data.npz import LoadedSamples, make_samples
 from edgefl.data.sources import DataSource, read_source
 from edgefl.data.unit import StoredValues, list_class_names, read_stored_values
-from edgefl.errors import ExportError
-from edgefl.plan.tflite import read_metadata
-from edgefl.tasks.samples import GREY_SCALE, SAMPLES_METADATA_NAME, decode_samples
+from edgefl.program.plan.tflite import read_metadata
 from firmware_export.tflite.interpreter import LoadedModel
 
 MAX_UNIT_INPUT = 1.6

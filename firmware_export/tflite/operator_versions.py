@@ -10,7 +10,7 @@ November 2026.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from edgefl.plan.tflite import Operator, TfliteTensor
+from edgefl.program.plan.tflite import Operator, TfliteTensor
 
 OPERATOR_VERSIONS: dict[str, tuple[int, int]] = {
     "ABS": (2, 3),

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from copy import copy
 from typing import Any
 
-from edgefl.errors import ExportError, ModelFileError
-from edgefl.plan.tflite import (
+from edgefl.base.errors import ExportError, ModelFileError
+from edgefl.program.plan.tflite import (
     Subgraph,
     pack_model,
     read_builtin_code,

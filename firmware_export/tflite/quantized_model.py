@@ -7,8 +7,8 @@ names safe to print.
 import re
 from dataclasses import dataclass, replace
 
-from edgefl.errors import ExportError
-from edgefl.plan.tflite import Operator, TfliteTensor, check_model_size, read_subgraph
+from edgefl.base.errors import ExportError
+from edgefl.program.plan.tflite import Operator, TfliteTensor, check_model_size, read_subgraph
 
 MAX_NAME_LENGTH = 200
 MAX_OPERATORS = 4096

@@ -6,22 +6,22 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from edgefl.algorithms import complete_algorithm_options
-from edgefl.algorithms.base import read_assignments
-from edgefl.algorithms.clustering.cluster_models import (
+from edgefl.base.config import FederationConfig
+from edgefl.base.errors import ConfigError
+from edgefl.base.types import ServerState, Update
+from edgefl.learning.algorithms import complete_algorithm_options
+from edgefl.learning.algorithms.base import read_assignments
+from edgefl.learning.algorithms.clustering.cluster_models import (
     LastCut,
     list_compared_clients,
 )
-from edgefl.algorithms.clustering.similarity import select_compared_weights as names_compared
-from edgefl.algorithms.names import INITIAL, extract_layer
-from edgefl.config import FederationConfig
-from edgefl.errors import ConfigError
-from edgefl.plan.spec import PlanSpec
-from edgefl.transport.link import Link
-from edgefl.types import ServerState, Update
-from edgefl.wire.messages import Clusters
-from edgefl.wire.strict_json import MAX_ITEMS, MAX_JSON_BYTES, encode_json
-from edgefl.wire.topics import FederationTopics
+from edgefl.learning.algorithms.clustering.similarity import select_compared_weights as names_compared
+from edgefl.learning.algorithms.names import INITIAL, extract_layer
+from edgefl.program.plan.spec import PlanSpec
+from edgefl.protocol.transport.link import Link
+from edgefl.protocol.wire.messages import Clusters
+from edgefl.protocol.wire.strict_json import MAX_ITEMS, MAX_JSON_BYTES, encode_json
+from edgefl.protocol.wire.topics import FederationTopics
 from mqtt_broker.aggregator.run_log import write_clusters
 
 SHARE_PATTERN = re.compile(r"q/(\d{1,4})")

@@ -10,10 +10,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from edgefl.algorithms import PHASE_DONE
-from edgefl.errors import WireError
-from edgefl.security.trust import Trust
-from edgefl.server.events import (
+from edgefl.base.errors import WireError
+from edgefl.base.types import ServerState
+from edgefl.learning.algorithms import PHASE_DONE
+from edgefl.protocol.security.trust import Trust
+from edgefl.protocol.server.events import (
     OTHER_SENDER,
     Action,
     AggregateUpdates,
@@ -27,14 +28,13 @@ from edgefl.server.events import (
     Stop,
     WriteLog,
 )
-from edgefl.server.presence import ClientLineLimit
-from edgefl.server.round_server import RoundServer
-from edgefl.transport.link import Connected, Link, Message
-from edgefl.transport.reconnects import Reconnects
-from edgefl.types import ServerState
-from edgefl.wire.machine_events import LinkLoad, LinkRestored, Publish, TimePassed
-from edgefl.wire.messages import JOINING_PHASE, STOPPED_PHASE, State, Task
-from edgefl.wire.topics import FederationTopics
+from edgefl.protocol.server.presence import ClientLineLimit
+from edgefl.protocol.server.round_server import RoundServer
+from edgefl.protocol.transport.link import Connected, Link, Message
+from edgefl.protocol.transport.reconnects import Reconnects
+from edgefl.protocol.wire.machine_events import LinkLoad, LinkRestored, Publish, TimePassed
+from edgefl.protocol.wire.messages import JOINING_PHASE, STOPPED_PHASE, State, Task
+from edgefl.protocol.wire.topics import FederationTopics
 from mqtt_broker.aggregator.messages import list_aggregator_topics, read_event
 from mqtt_broker.aggregator.storage import Storage
 

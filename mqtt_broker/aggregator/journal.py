@@ -16,15 +16,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from edgefl.errors import ConfigError, StateError, WireError
-from edgefl.server.events import DroppedClient, OpenedRound, StoreUpdate
-from edgefl.server.rounds import UpdateKey
-from edgefl.storage.aggregator_directory import AggregatorFiles
-from edgefl.storage.directory import STATE_FORMAT, check_state_format
-from edgefl.system.files import choose_write_remedy, open_no_link, parse_json
-from edgefl.wire.codecs import check_codec
-from edgefl.wire.messages import Begin
-from edgefl.wire.strict_json import decode_json, encode_json
+from edgefl.base.codecs import check_codec
+from edgefl.base.errors import ConfigError, StateError, WireError
+from edgefl.base.storage.aggregator_directory import AggregatorFiles
+from edgefl.base.storage.directory import STATE_FORMAT, check_state_format
+from edgefl.base.system.files import choose_write_remedy, open_no_link, parse_json
+from edgefl.protocol.server.events import DroppedClient, OpenedRound, StoreUpdate
+from edgefl.protocol.server.rounds import UpdateKey
+from edgefl.protocol.wire.messages import Begin
+from edgefl.protocol.wire.strict_json import decode_json, encode_json
 
 SCHEMA = """
 create table session (id text not null, settings text not null, started real not null, done integer not null default 0);

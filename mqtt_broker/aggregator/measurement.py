@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from edgefl.algorithms.base import Algorithm
-from edgefl.config import MIXTURE_ONLY, AugmentationConfig, FederationConfig
-from edgefl.errors import StateError
-from edgefl.plan.spec import Plan, encode_plan
-from edgefl.security.trust import Trust
-from edgefl.server.events import CloseRound
-from edgefl.server.faulty_updates import aggregate_usable
-from edgefl.server.round_server import RoundServer
-from edgefl.transport.link import Link, Message
-from edgefl.types import ServerState
-from edgefl.wire.topics import FederationTopics
+from edgefl.base.config import MIXTURE_ONLY, AugmentationConfig, FederationConfig
+from edgefl.base.errors import StateError
+from edgefl.base.types import ServerState
+from edgefl.learning.algorithms.base import Algorithm
+from edgefl.program.plan.spec import Plan, encode_plan
+from edgefl.protocol.security.trust import Trust
+from edgefl.protocol.server.events import CloseRound
+from edgefl.protocol.server.faulty_updates import aggregate_usable
+from edgefl.protocol.server.round_server import RoundServer
+from edgefl.protocol.transport.link import Link, Message
+from edgefl.protocol.wire.topics import FederationTopics
 from mqtt_broker.aggregator.driver import Driver, Hooks
 from mqtt_broker.aggregator.journal import FederationStart, Journal
 from mqtt_broker.aggregator.messages import OtherAggregatorError

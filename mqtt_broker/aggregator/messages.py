@@ -1,8 +1,8 @@
 """Conversion of an aggregator's incoming messages to events of its round server."""
 
-from edgefl.errors import LinkError, WireError
-from edgefl.security.trust import Trust
-from edgefl.server.events import (
+from edgefl.base.errors import LinkError, WireError
+from edgefl.protocol.security.trust import Trust
+from edgefl.protocol.server.events import (
     BeginReceived,
     ChunkReceived,
     ClientExcluded,
@@ -14,10 +14,10 @@ from edgefl.server.events import (
     StatusReceived,
     WantReceived,
 )
-from edgefl.transport.link import Message
-from edgefl.wire.messages import STOPPED_PHASE, Begin, Manifest, State, Status, Want
-from edgefl.wire.strict_json import decode_json
-from edgefl.wire.topics import Address, FederationTopics, parse_topic
+from edgefl.protocol.transport.link import Message
+from edgefl.protocol.wire.messages import STOPPED_PHASE, Begin, Manifest, State, Status, Want
+from edgefl.protocol.wire.strict_json import decode_json
+from edgefl.protocol.wire.topics import Address, FederationTopics, parse_topic
 
 UPLOAD_KINDS = ("begin", "chunk", "end")
 

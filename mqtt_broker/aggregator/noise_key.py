@@ -4,10 +4,10 @@ import hmac
 import secrets
 from pathlib import Path
 
-from edgefl.errors import StateError
-from edgefl.privacy.noise import NOISE_KEY_BYTES
-from edgefl.storage.aggregator_directory import AggregatorFiles
-from edgefl.system.files import SECRET_MODE, choose_write_remedy, write_atomic
+from edgefl.base.errors import StateError
+from edgefl.base.storage.aggregator_directory import AggregatorFiles
+from edgefl.base.system.files import SECRET_MODE, choose_write_remedy, write_atomic
+from edgefl.learning.privacy.noise import NOISE_KEY_BYTES
 
 
 def load_noise_key(out: Path, session: str) -> bytes:

@@ -7,10 +7,10 @@ and receives no other task until it is resumed, not even in the last phase.
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from edgefl.errors import StateError
-from edgefl.storage.aggregator_directory import AggregatorFiles
-from edgefl.system.files import write_atomic
-from edgefl.wire.topics import CLIENT_ID_PATTERN, check_client_id
+from edgefl.base.errors import StateError
+from edgefl.base.names import CLIENT_ID_PATTERN, check_client_id
+from edgefl.base.storage.aggregator_directory import AggregatorFiles
+from edgefl.base.system.files import write_atomic
 
 
 def read_paused_clients(out: Path) -> frozenset[str]:

@@ -9,15 +9,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from edgefl.algorithms import resolve_algorithm_options
-from edgefl.algorithms.range_test import RATE
-from edgefl.algorithms.registry import check_plan_options, find_entry
-from edgefl.client.validation import read_personalization
-from edgefl.config import FederationConfig, ModelConfig
-from edgefl.errors import PlanError
-from edgefl.learner.augmentation import read_augmentation
-from edgefl.plan.normalization import has_placeholders, set_normalization
-from edgefl.plan.spec import (
+from edgefl.base.config import FederationConfig, ModelConfig
+from edgefl.base.errors import PlanError
+from edgefl.base.types import Weights
+from edgefl.learning.algorithms import resolve_algorithm_options
+from edgefl.learning.algorithms.range_test import RATE
+from edgefl.learning.algorithms.registry import check_plan_options, find_entry
+from edgefl.learning.client.validation import read_personalization
+from edgefl.program.learner.augmentation import read_augmentation
+from edgefl.program.plan.normalization import has_placeholders, set_normalization
+from edgefl.program.plan.spec import (
     INITIAL_FILE,
     Plan,
     PlanSpec,
@@ -26,8 +27,7 @@ from edgefl.plan.spec import (
     read_samples_config,
     read_task,
 )
-from edgefl.server.initial_weights import decode_initial_weights
-from edgefl.types import Weights
+from edgefl.protocol.server.initial_weights import decode_initial_weights
 
 
 def build_plan_in_child(config_path: Path, directory: Path) -> None:

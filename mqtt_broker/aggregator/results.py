@@ -9,26 +9,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgefl.algorithms import PHASE_PERSONALIZE
-from edgefl.config import FederationConfig
-from edgefl.errors import StateError
-from edgefl.plan.spec import PlanSpec, read_num_classes
-from edgefl.privacy import accountant
-from edgefl.runs.round_records import read_round_accuracies
-from edgefl.server.events import DroppedClient
-from edgefl.server.rounds import Round
-from edgefl.server.spread import measure_loss, measure_spreads, summarize_accuracy
-from edgefl.storage.aggregator_directory import AGGREGATOR_SPACE_REMEDY, AggregatorFiles
-from edgefl.storage.checkpoint import decode_server_state, encode_server_state
-from edgefl.system import format as text_format
-from edgefl.system.files import SECRET_MODE, parse_json, write_state
-from edgefl.transport.link import Link
-from edgefl.types import ServerState
-from edgefl.verdict import FederationVerdict, as_dict, judge_federation, name_measure, read_round_metric
-from edgefl.wire.messages import Begin, Summary
-from edgefl.wire.strict_json import encode_json
-from edgefl.wire.topics import FederationTopics
-from edgefl.wire.verdict_message import make_verdict_message
+from edgefl.base.config import FederationConfig
+from edgefl.base.errors import StateError
+from edgefl.base.storage.aggregator_directory import AGGREGATOR_SPACE_REMEDY, AggregatorFiles
+from edgefl.base.system import format as text_format
+from edgefl.base.system.files import SECRET_MODE, parse_json, write_state
+from edgefl.base.types import ServerState
+from edgefl.base.verdict import FederationVerdict, as_dict, judge_federation, name_measure, read_round_metric
+from edgefl.learning.algorithms import PHASE_PERSONALIZE
+from edgefl.learning.checkpoint import decode_server_state, encode_server_state
+from edgefl.learning.privacy import accountant
+from edgefl.program.plan.spec import PlanSpec, read_num_classes
+from edgefl.protocol.server.events import DroppedClient
+from edgefl.protocol.server.rounds import Round
+from edgefl.protocol.server.spread import measure_loss, measure_spreads, summarize_accuracy
+from edgefl.protocol.transport.link import Link
+from edgefl.protocol.wire.messages import Begin, Summary
+from edgefl.protocol.wire.strict_json import encode_json
+from edgefl.protocol.wire.topics import FederationTopics
+from edgefl.protocol.wire.verdict_message import make_verdict_message
+from edgefl.simulation.runs.round_records import read_round_accuracies
 
 LOGGER = logging.getLogger("edgefl.aggregator")
 
@@ -186,7 +186,8 @@ def make_result(
         losses: median training loss of each round. None for a round without a loss.
         seconds: duration of the federation in seconds.
         verdict: verdict on the federation.
-        measured: what was measured before round 1, see `edgefl.plan.measured_values.list_measured_values`.
+        measured: what was measured before round 1, see
+            `edgefl.program.plan.measured_values.list_measured_values`.
     """
     private = {"privacy": accountant.summarize_spending(config, len(losses))} if config.privacy.is_on else {}
     return {

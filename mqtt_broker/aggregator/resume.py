@@ -10,15 +10,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from edgefl.algorithms import PHASE_DONE
-from edgefl.config import FederationConfig
-from edgefl.errors import ConfigError, LinkError, StateError, WireError
-from edgefl.storage.aggregator_directory import AggregatorFiles
-from edgefl.system.files import remove_state
-from edgefl.transport.link import Link, Message
-from edgefl.wire.messages import STOPPED_PHASE, State
-from edgefl.wire.strict_json import decode_json
-from edgefl.wire.topics import FederationTopics
+from edgefl.base.config import FederationConfig
+from edgefl.base.errors import ConfigError, LinkError, StateError, WireError
+from edgefl.base.storage.aggregator_directory import AggregatorFiles
+from edgefl.base.system.files import remove_state
+from edgefl.learning.algorithms import PHASE_DONE
+from edgefl.protocol.transport.link import Link, Message
+from edgefl.protocol.wire.messages import STOPPED_PHASE, State
+from edgefl.protocol.wire.strict_json import decode_json
+from edgefl.protocol.wire.topics import FederationTopics
 from mqtt_broker.aggregator.journal import FederationStart, Journal
 from mqtt_broker.aggregator.run_log import write_run_note
 

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from edgefl.algorithms import complete_algorithm_options
-from edgefl.algorithms.clustering.cluster_report import make_cluster_report
-from edgefl.config import FederationConfig
-from edgefl.plan.spec import PlanSpec
-from edgefl.storage.aggregator_directory import AGGREGATOR_SPACE_REMEDY, AggregatorFiles
-from edgefl.system.files import SECRET_MODE, open_no_link, to_json_value, write_errors, write_state
-from edgefl.system.host import describe_machine, read_versions
-from edgefl.types import ServerState
-from edgefl.wire.messages import Begin, Summary
+from edgefl.base.config import FederationConfig
+from edgefl.base.storage.aggregator_directory import AGGREGATOR_SPACE_REMEDY, AggregatorFiles
+from edgefl.base.system.files import SECRET_MODE, open_no_link, to_json_value, write_errors, write_state
+from edgefl.base.system.host import describe_machine, read_versions
+from edgefl.base.types import ServerState
+from edgefl.learning.algorithms import complete_algorithm_options
+from edgefl.learning.algorithms.clustering.cluster_report import make_cluster_report
+from edgefl.program.plan.spec import PlanSpec
+from edgefl.protocol.wire.messages import Begin, Summary
 
 
 def append_round(summary: Summary, begins: Sequence[Begin], out: Path) -> None:

@@ -14,10 +14,16 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from edgefl.algorithms import make_algorithm
-from edgefl.algorithms.cohort import choose_task_clients
-from edgefl.algorithms.measurement import prepare_measurement, read_moments
-from edgefl.algorithms.range_test import (
+from edgefl.base.config import FederationConfig
+from edgefl.base.errors import ConfigError, LinkError, StateError
+from edgefl.base.rng import derive_rng
+from edgefl.base.storage.aggregator_directory import AggregatorFiles
+from edgefl.base.types import ServerState, Weights
+from edgefl.base.verdict import FederationVerdict, render_verdict_lines
+from edgefl.learning.algorithms import make_algorithm
+from edgefl.learning.algorithms.cohort import choose_task_clients
+from edgefl.learning.algorithms.measurement import prepare_measurement, read_moments
+from edgefl.learning.algorithms.range_test import (
     MAX_TRIALS,
     RANGE_TEST_ALGORITHM,
     RATE,
@@ -27,40 +33,34 @@ from edgefl.algorithms.range_test import (
     prepare_range_test,
     with_chosen_rate,
 )
-from edgefl.algorithms.registry import has_range_test
-from edgefl.config import FederationConfig
-from edgefl.errors import ConfigError, LinkError, StateError
-from edgefl.plan.measured_values import list_measured_values, restore_measured_values
-from edgefl.plan.normalization import (
+from edgefl.learning.algorithms.registry import has_range_test
+from edgefl.learning.privacy import accountant
+from edgefl.learning.privacy.mechanism import check_privacy, count_expected_cohort, draw_cohort
+from edgefl.program.plan.measured_values import list_measured_values, restore_measured_values
+from edgefl.program.plan.normalization import (
     format_normalization,
     has_placeholders,
     read_normalization,
     set_normalization,
 )
-from edgefl.plan.spec import Plan, encode_plan
-from edgefl.privacy import accountant
-from edgefl.privacy.mechanism import check_privacy, count_expected_cohort, draw_cohort
-from edgefl.rng import derive_rng
-from edgefl.runs.round_records import find_recorded_divergence, read_round_records
-from edgefl.security.enrolment import load_enrolment, make_tls_context
-from edgefl.security.trust import DeviceKeys, Trust
-from edgefl.server.events import CloseRound, Finish
-from edgefl.server.faulty_updates import aggregate_usable
-from edgefl.server.plausibility import read_left_out_rounds
-from edgefl.server.round_server import RoundServer
-from edgefl.server.secagg.checks import check_secagg_config
-from edgefl.server.server_algorithm import build_server_algorithm
-from edgefl.server.staleness import check_staleness
-from edgefl.storage.aggregator_directory import AggregatorFiles
-from edgefl.transport.link import KEEPALIVE_S, Link, Message
-from edgefl.transport.message_size import describe_limit, find_message_size
-from edgefl.types import ServerState, Weights
-from edgefl.verdict import FederationVerdict, render_verdict_lines
-from edgefl.wire.divergence_message import Divergence, FederationDivergedError, encode_divergence
-from edgefl.wire.messages import Summary
-from edgefl.wire.strict_json import encode_json
-from edgefl.wire.topics import FederationTopics
-from edgefl.wire.url import hide_password
+from edgefl.program.plan.spec import Plan, encode_plan
+from edgefl.protocol.security.enrolment import load_enrolment, make_tls_context
+from edgefl.protocol.security.trust import DeviceKeys, Trust
+from edgefl.protocol.server.events import CloseRound, Finish
+from edgefl.protocol.server.faulty_updates import aggregate_usable
+from edgefl.protocol.server.plausibility import read_left_out_rounds
+from edgefl.protocol.server.round_server import RoundServer
+from edgefl.protocol.server.secagg.checks import check_secagg_config
+from edgefl.protocol.server.server_algorithm import build_server_algorithm
+from edgefl.protocol.server.staleness import check_staleness
+from edgefl.protocol.transport.link import KEEPALIVE_S, Link, Message
+from edgefl.protocol.transport.message_size import describe_limit, find_message_size
+from edgefl.protocol.wire.divergence_message import Divergence, FederationDivergedError, encode_divergence
+from edgefl.protocol.wire.messages import Summary
+from edgefl.protocol.wire.strict_json import encode_json
+from edgefl.protocol.wire.topics import FederationTopics
+from edgefl.protocol.wire.url import hide_password
+from edgefl.simulation.runs.round_records import find_recorded_divergence, read_round_records
 from mqtt_broker.aggregator.cluster_telemetry import ClusterTelemetry
 from mqtt_broker.aggregator.driver import Driver, Hooks
 from mqtt_broker.aggregator.journal import FederationStart, Journal

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from edgefl.types import ServerState
+from edgefl.base.types import ServerState
 from mqtt_broker.aggregator.results import save_state
 
 MAX_SAVE_DELAY_S = 0.05

@@ -9,11 +9,14 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgefl.algorithms import PHASE_PERSONALIZE, Algorithm
-from edgefl.config import FederationConfig
-from edgefl.errors import StateError
-from edgefl.plan.spec import PlanSpec
-from edgefl.server.events import (
+from edgefl.base.config import FederationConfig
+from edgefl.base.errors import StateError
+from edgefl.base.storage.aggregator_directory import AGGREGATOR_SPACE_REMEDY, AggregatorFiles
+from edgefl.base.system.files import SECRET_MODE, write_state
+from edgefl.base.types import ServerState, Update, Weights
+from edgefl.learning.algorithms import PHASE_PERSONALIZE, Algorithm
+from edgefl.program.plan.spec import PlanSpec
+from edgefl.protocol.server.events import (
     Action,
     CloseRound,
     CommitUpdates,
@@ -24,13 +27,10 @@ from edgefl.server.events import (
     SaveState,
     StoreUpdate,
 )
-from edgefl.server.round_server import MAX_TIMED_ROUNDS, Resume, choose_phase, read_round_times
-from edgefl.server.tasks import ExpectedTensors, list_expected_tensors
-from edgefl.storage.aggregator_directory import AGGREGATOR_SPACE_REMEDY, AggregatorFiles
-from edgefl.system.files import SECRET_MODE, write_state
-from edgefl.types import ServerState, Update, Weights
-from edgefl.wire.messages import Begin
-from edgefl.wire.tensors import decode_models
+from edgefl.protocol.server.round_server import MAX_TIMED_ROUNDS, Resume, choose_phase, read_round_times
+from edgefl.protocol.server.tasks import ExpectedTensors, list_expected_tensors
+from edgefl.protocol.wire.messages import Begin
+from edgefl.protocol.wire.tensors import decode_models
 from mqtt_broker.aggregator.journal import Journal
 from mqtt_broker.aggregator.results import load_state
 from mqtt_broker.aggregator.state_writer import StateWriter

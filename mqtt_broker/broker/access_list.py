@@ -6,8 +6,8 @@ imports it.
 
 from pathlib import Path
 
-from edgefl.errors import ConfigError
-from edgefl.wire.topics import TOPIC_PREFIX
+from edgefl.base.errors import ConfigError
+from edgefl.protocol.wire.topics import TOPIC_PREFIX
 
 
 def check_access_list(directory: Path) -> None:

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from edgefl.errors import ConfigError, LinkError
-from edgefl.transport.link import Link
+from edgefl.base.errors import ConfigError, LinkError
+from edgefl.protocol.transport.link import Link
 from mqtt_broker.broker.mosquitto_config import MAX_QUEUED_BYTES, choose_limits
 
 LOOPBACK_HOST = "127.0.0.1"

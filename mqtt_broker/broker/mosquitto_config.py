@@ -20,11 +20,11 @@ import pwd
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgefl.errors import ConfigError
-from edgefl.security.authority import AGGREGATOR_ID, PUBLIC_MODE, WATCHER_ID
-from edgefl.system.files import write_atomic
-from edgefl.system.host import read_total_memory_mb
-from edgefl.wire.topics import TOPIC_PREFIX
+from edgefl.base.errors import ConfigError
+from edgefl.base.system.files import write_atomic
+from edgefl.base.system.host import read_total_memory_mb
+from edgefl.protocol.security.authority import AGGREGATOR_ID, PUBLIC_MODE, WATCHER_ID
+from edgefl.protocol.wire.topics import TOPIC_PREFIX
 
 BROKER_ACCOUNT = "mosquitto"
 """The account that mosquitto's package creates."""

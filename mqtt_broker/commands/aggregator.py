@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from edgefl.system.logs import LogOptions, add_log_options
-from edgefl.system.progress import Progress
-from edgefl.system.signals import Stopped, raise_on_signal
+from edgefl.base.system.logs import LogOptions, add_log_options
+from edgefl.base.system.progress import Progress
+from edgefl.base.system.signals import Stopped, raise_on_signal
 from mqtt_broker.integrations.tool_options import ToolOptions, add_tool_options, check_tools
 
 VOUCHER_NOTICE_S = 14 * 86400.0
@@ -79,16 +79,16 @@ def start_aggregator(
 
     Example: edgefl aggregator start --config federation.toml --broker mqtt://192.168.1.10:1883 --out run-1
     """
-    from edgefl.config import load_config
-    from edgefl.loggers import describe_run, open_logs
-    from edgefl.loggers.scalars import extract_round_scalars
-    from edgefl.plan.int8 import describe_missing_int8
-    from edgefl.security.enrolled_devices import list_ending_vouchers
-    from edgefl.security.enrolment import load_enrolment
-    from edgefl.server.config_check import check_config
-    from edgefl.storage.aggregator_directory import AggregatorFiles
-    from edgefl.wire.messages import Summary
-    from edgefl.wire.url import hide_password, parse_urls
+    from edgefl.base.config import load_config
+    from edgefl.base.round_scalars import extract_round_scalars
+    from edgefl.base.storage.aggregator_directory import AggregatorFiles
+    from edgefl.program.plan.int8 import describe_missing_int8
+    from edgefl.protocol.security.enrolled_devices import list_ending_vouchers
+    from edgefl.protocol.security.enrolment import load_enrolment
+    from edgefl.protocol.server.config_check import check_config
+    from edgefl.protocol.wire.messages import Summary
+    from edgefl.protocol.wire.url import hide_password, parse_urls
+    from edgefl.watch.loggers import describe_run, open_logs
     from mqtt_broker.aggregator.journal import has_federation, make_private_directory
     from mqtt_broker.aggregator.plan_source import (
         build_plan_in_child,
@@ -179,8 +179,8 @@ def start_aggregator(
 
 def _check_broker(url: str, security: Path | None) -> None:
     """Raise LinkError if no broker answers. Building the plan takes many seconds, so this comes first."""
-    from edgefl.security.enrolment import load_enrolment, make_tls_context
-    from edgefl.transport.link import Link
+    from edgefl.protocol.security.enrolment import load_enrolment, make_tls_context
+    from edgefl.protocol.transport.link import Link
 
     context = make_tls_context(load_enrolment(security / "aggregator.enrol")) if security else None
     Link(url, f"edgefl-aggregator-probe-{secrets.token_hex(4)}", context=context).close(1.0)

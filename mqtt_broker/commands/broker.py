@@ -118,7 +118,7 @@ def init_broker(
 
     Example: edgefl broker init broker --host aggregator.local
     """
-    from edgefl.security.authority import create_key_directory
+    from edgefl.protocol.security.authority import create_key_directory
     from mqtt_broker.broker.dev_broker import find_mosquitto
     from mqtt_broker.broker.mosquitto_config import (
         BrokerLimits,
@@ -194,9 +194,9 @@ def watcher(security: Path, out: Path, days: int, ca: Path | None) -> None:
 
     Example: edgefl broker watcher --security broker -o watcher.enrol
     """
-    from edgefl.errors import ConfigError
-    from edgefl.security.authority import enrol_watcher
-    from edgefl.security.enrolment import save_enrolment
+    from edgefl.base.errors import ConfigError
+    from edgefl.protocol.security.authority import enrol_watcher
+    from edgefl.protocol.security.enrolment import save_enrolment
     from mqtt_broker.broker.mosquitto_config import has_watcher_account
 
     if out.exists():
@@ -238,7 +238,7 @@ def vouch(security: Path, ca: Path | None, days: int, as_json: bool) -> None:
 
     Example: edgefl broker vouch --security broker --days 90
     """
-    from edgefl.security.authority import renew_vouchers
+    from edgefl.protocol.security.authority import renew_vouchers
 
     ids = renew_vouchers(security, days, ca)
     click.echo(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from edgefl.errors import ConfigError, StateError
+from edgefl.base.errors import ConfigError, StateError
 
 EXAMPLE_DESCRIPTIONS = {
     "grafana/edgefl.json": "Grafana dashboard, to import or to load from a dashboard directory",

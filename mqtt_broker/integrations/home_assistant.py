@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from edgefl import __version__
-from edgefl.errors import WireError
-from edgefl.tasks.config import ANOMALY, CLASSIFICATION, REGRESSION, TASK_KINDS
-from edgefl.transport.link import Message
-from edgefl.wire.messages import STOPPED_PHASE, Anomaly, State, Status
-from edgefl.wire.strict_json import decode_json
-from edgefl.wire.topics import FederationTopics, parse_topic
+from edgefl.base.errors import WireError
+from edgefl.base.tasks.config import ANOMALY, CLASSIFICATION, REGRESSION, TASK_KINDS
+from edgefl.protocol.transport.link import Message
+from edgefl.protocol.wire.messages import STOPPED_PHASE, Anomaly, State, Status
+from edgefl.protocol.wire.strict_json import decode_json
+from edgefl.protocol.wire.topics import FederationTopics, parse_topic
 from mqtt_broker.integrations.tool_options import DISCOVERY_PREFIX
 
 ORIGIN = {"name": "edgefl", "sw_version": __version__}

@@ -14,15 +14,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from edgefl.algorithms import PHASE_DONE
-from edgefl.errors import LinkError, WireError
-from edgefl.monitor.view import list_view_subscriptions
-from edgefl.security.enrolment import load_enrolment, make_tls_context
-from edgefl.security.trust import DeviceKeys
-from edgefl.transport.link import Connected, Link, Message
-from edgefl.wire.messages import State
-from edgefl.wire.strict_json import decode_json
-from edgefl.wire.topics import FederationTopics
+from edgefl.base.errors import LinkError, WireError
+from edgefl.learning.algorithms import PHASE_DONE
+from edgefl.protocol.security.enrolment import load_enrolment, make_tls_context
+from edgefl.protocol.security.trust import DeviceKeys
+from edgefl.protocol.transport.link import Connected, Link, Message
+from edgefl.protocol.wire.messages import State
+from edgefl.protocol.wire.strict_json import decode_json
+from edgefl.protocol.wire.topics import FederationTopics
+from edgefl.watch.monitor.view import list_view_subscriptions
 from mqtt_broker.integrations.home_assistant import Announcer
 from mqtt_broker.integrations.tool_options import ToolOptions
 

@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from edgefl.algorithms import PHASE_DONE
-from edgefl.errors import ConfigError, WireError
-from edgefl.monitor.device_activity import ACTIVITY_KINDS
-from edgefl.monitor.view import FederationView, snapshot
-from edgefl.system.format import escape_unprintable
-from edgefl.verdict import DEFAULT_MEASURE, read_comparison_counts
-from edgefl.wire.messages import Receipt, Summary
-from edgefl.wire.strict_json import decode_json
-from edgefl.wire.topics import parse_topic
+from edgefl.base.errors import ConfigError, WireError
+from edgefl.base.system.format import escape_unprintable
+from edgefl.base.verdict import DEFAULT_MEASURE, read_comparison_counts
+from edgefl.learning.algorithms import PHASE_DONE
+from edgefl.protocol.wire.messages import Receipt, Summary
+from edgefl.protocol.wire.strict_json import decode_json
+from edgefl.protocol.wire.topics import parse_topic
+from edgefl.watch.monitor.device_activity import ACTIVITY_KINDS
+from edgefl.watch.monitor.view import FederationView, snapshot
 
 REASON_PHRASES = (
     ("stale", ("stale:",)),

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from edgefl.config import FederationConfig
-from edgefl.errors import ConfigError
-from edgefl.loggers import LOG_HELP, check_log
+from edgefl.base.config import FederationConfig
+from edgefl.base.errors import ConfigError
+from edgefl.watch.loggers import LOG_HELP, check_log
 
 DISCOVERY_PREFIX = "homeassistant"
 DISCOVERY_PREFIX_PATTERN = re.compile(r"[^\s/+#$][^\s/+#]*(/[^\s/+#]+)*")
@@ -25,7 +25,7 @@ class ToolOptions:
         clear: remove the entities when the federation is done.
         metrics_port: TCP port of the metrics. 0 chooses a free port, None serves no metrics.
         metrics_host: address of the metrics.
-        logs: values of `--log`, see `edgefl.loggers.open_logs`.
+        logs: values of `--log`, see `edgefl.watch.loggers.open_logs`.
     """
 
     home_assistant: str = ""

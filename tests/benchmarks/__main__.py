@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 import click
 
-from edgefl.bench.device import BENCH_MODELS
+from edgefl.base.errors import EdgeflError
+from edgefl.base.system.progress import Progress
+from edgefl.cli.bench.device import BENCH_MODELS
 from edgefl.cli.commands.bench import print_result
-from edgefl.errors import EdgeflError
-from edgefl.system.progress import Progress
 from tests.benchmarks.accuracy.comparison import render as render_accuracy
 from tests.benchmarks.accuracy.comparison import run_accuracy_bench
 from tests.benchmarks.anomaly.comparison import FEDERATIONS, run_anomaly_bench

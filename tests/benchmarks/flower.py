@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgefl.errors import ConfigError, EdgeflError
+from edgefl.base.errors import ConfigError, EdgeflError
 from mqtt_broker.broker.dev_broker import LOOPBACK_HOST
 from tests.benchmarks.process import start_program
 from tests.support.ports import choose_port

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from edgefl.system.host import read_rss_mb
+from edgefl.base.system.host import read_rss_mb
 
 SETTLE_S = 10.0
 END_S = 20.0

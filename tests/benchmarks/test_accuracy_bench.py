@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from edgefl.algorithms.names import GLOBAL, RECEIVED_PREFIX, with_prefix
-from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig
-from edgefl.errors import ConfigError
-from edgefl.learner.litert import LiteRTLearner
-from edgefl.runs.pipeline import open_partitioned_dataset
+from edgefl.base.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig
+from edgefl.base.errors import ConfigError
+from edgefl.learning.algorithms.names import GLOBAL, RECEIVED_PREFIX, with_prefix
+from edgefl.program.learner.litert import LiteRTLearner
+from edgefl.simulation.runs.pipeline import open_partitioned_dataset
 from edgefl.simulation.simulate import simulate
 from tests.benchmarks.__main__ import benchmarks
 from tests.benchmarks.accuracy import comparison, keras_trainer

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from edgefl.config import DataConfig, PartitionConfig
-from edgefl.types import Shard
+from edgefl.base.config import DataConfig, PartitionConfig
+from edgefl.base.types import Shard
 from tests.benchmarks.anomaly import comparison
 from tests.benchmarks.anomaly.comparison import (
     COLUMNS,

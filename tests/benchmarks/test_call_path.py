@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from edgefl.errors import ConfigError
+from edgefl.base.errors import ConfigError
 from mqtt_broker.broker.dev_broker import find_mosquitto
 from tests.benchmarks.__main__ import benchmarks
 from tests.benchmarks.structure.call_path import ROOT, CallGraph, CallPath, Function, compute_call_path
@@ -72,9 +72,9 @@ def test_recorded_calls_match_a_hand_traced_run():
 def test_statement_counts_match_hand_counts():
     assert count_statements(PROGRAM) == 5
     counts = count_by_package(
-        [("edgefl/server/a.py", PROGRAM), ("edgefl/b.py", PROGRAM), ("tests/c.py", PROGRAM)]
+        [("edgefl/protocol/server/a.py", PROGRAM), ("edgefl/b.py", PROGRAM), ("tests/c.py", PROGRAM)]
     )
-    assert counts["edgefl/server"] == {"files": 1, "statements": 5}
+    assert counts["edgefl/protocol/server"] == {"files": 1, "statements": 5}
     assert counts["edgefl"] == {"files": 2, "statements": 10}
     assert counts["devices"] == {"files": 0, "statements": 0}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from edgefl.errors import EdgeflError, ExportError
+from edgefl.base.errors import EdgeflError, ExportError
 from firmware_export.firmware.targets import TARGETS
 from firmware_export.tflite.quantized_model import read_quantized_model
 from tests.benchmarks.firmware.cmsis_nn import _generate_calls, measure

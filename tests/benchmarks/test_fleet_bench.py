@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from edgefl.errors import ConfigError, EdgeflError
+from edgefl.base.errors import ConfigError, EdgeflError
 from mqtt_broker.broker.dev_broker import find_mosquitto
 from tests.benchmarks.__main__ import benchmarks
 from tests.benchmarks.fleet import comparison, training

@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from edgefl.errors import DataError
+from edgefl.base.errors import DataError
 from tests.benchmarks.__main__ import int8
 from tests.benchmarks.firmware.int8 import Row, render, summarize
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from edgefl.errors import ExportError
+from edgefl.base.errors import ExportError
 from firmware_export.tflite.graph import read_graph
 from firmware_export.tflite.interpreter import load_tflite, run_samples
 from tests.benchmarks.firmware.mixing import measure_agreement, mix_logits, mix_outside

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgefl.types import Shard
+from edgefl.base.types import Shard
 from tests.benchmarks.regression.comparison import (
     COLUMNS,
     make_benchmark_config,

@@ -6,7 +6,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from edgefl.errors import PlanError
+from edgefl.base.errors import PlanError
 from tests.benchmarks.__main__ import benchmarks
 from tests.benchmarks.simulate import scale, steps
 

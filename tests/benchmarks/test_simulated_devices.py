@@ -4,7 +4,7 @@ from collections import Counter
 
 from click.testing import CliRunner
 
-from edgefl.monitor.view import FederationView, snapshot
+from edgefl.watch.monitor.view import FederationView, snapshot
 from tests.benchmarks.__main__ import benchmarks
 from tests.benchmarks.watching.simulated_devices import Fleet, list_round_messages
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from edgefl.errors import ConfigError, EdgeflError
+from edgefl.base.errors import ConfigError, EdgeflError
 from tests.benchmarks.steps.instructions import parse_marks, run_steps_bench
 
 COUNTS = (10, 90, 95, 180, 185, 305)

@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from edgefl.errors import DataError
+from edgefl.base.errors import DataError
 from tests.benchmarks.__main__ import tuning
 from tests.benchmarks.firmware.tuning import CONTROL, TUNINGS, UNTUNED, Row, render, summarize
 

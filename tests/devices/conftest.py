@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from devices.store import read_last_round
-from edgefl.plan.spec import encode_plan
-from edgefl.transport.link import Link, Message
-from edgefl.wire.chunks import CHUNK_BYTES, count_chunks, slice_chunk
-from edgefl.wire.messages import Begin, Manifest, Receipt, State, Status, Task, Want
-from edgefl.wire.strict_json import decode_json, encode_json
-from edgefl.wire.tensors import encode_weights
-from edgefl.wire.topics import parse_topic
+from edgefl.program.plan.spec import encode_plan
+from edgefl.protocol.transport.link import Link, Message
+from edgefl.protocol.wire.chunks import CHUNK_BYTES, count_chunks, slice_chunk
+from edgefl.protocol.wire.messages import Begin, Manifest, Receipt, State, Status, Task, Want
+from edgefl.protocol.wire.strict_json import decode_json, encode_json
+from edgefl.protocol.wire.tensors import encode_weights
+from edgefl.protocol.wire.topics import parse_topic
 
 _spec = importlib.util.spec_from_file_location(
     "broker_conftest", Path(__file__).parent.parent / "mqtt_broker" / "conftest.py"

@@ -3,11 +3,11 @@
 import json
 from pathlib import Path
 
+from edgefl.base.storage.device_directory import DeviceFiles, encode_note
+from edgefl.base.tasks.detector import TASK_METADATA_NAME, ModelTask, encode_model_task
+from edgefl.base.tasks.samples import SAMPLES_METADATA_NAME, SamplesConfig, encode_samples
 from edgefl.data.sources import DataSource
-from edgefl.plan.tflite import with_metadata
-from edgefl.storage.device_directory import DeviceFiles, encode_note
-from edgefl.tasks.detector import TASK_METADATA_NAME, ModelTask, encode_model_task
-from edgefl.tasks.samples import SAMPLES_METADATA_NAME, SamplesConfig, encode_samples
+from edgefl.program.plan.tflite import with_metadata
 from tests.firmware_export.graphs import Op, T, make_tflite
 
 SCALE = 0.5

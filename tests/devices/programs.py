@@ -3,7 +3,7 @@
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
-from edgefl.plan.tflite import pack_model
+from edgefl.program.plan.tflite import pack_model
 
 TYPES = {"float32": schema.TensorType.FLOAT32, "int32": schema.TensorType.INT32}
 IF = 118

@@ -7,8 +7,8 @@ import pytest
 
 from devices.anomaly_scores import AlarmTracker, load_window_scorer
 from devices.readings import MAX_SENSORS
-from edgefl.errors import ConfigError, DataError, StateError
-from edgefl.storage.device_directory import DeviceFiles
+from edgefl.base.errors import ConfigError, DataError, StateError
+from edgefl.base.storage.device_directory import DeviceFiles
 from tests.devices.detectors import save_detector
 
 

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from devices.blob_cache import BlobCache
-from edgefl.errors import StateError, WireError
+from edgefl.base.errors import StateError, WireError
 
 
 def test_cached_blob_is_found_by_its_hash(tmp_path):

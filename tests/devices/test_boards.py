@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from devices.boards import BOARDS, GENERIC_BOARD, detect_machine, find_board, match_board
 from devices.commands.boards import boards
-from edgefl.errors import ConfigError
-from edgefl.system.host import read_board_model, read_total_memory_mb
+from edgefl.base.errors import ConfigError
+from edgefl.base.system.host import read_board_model, read_total_memory_mb
 
 MODELS = [
     ("Raspberry Pi Zero 2 W Rev 1.0", "pi-zero-2-w"),

@@ -24,7 +24,7 @@ from devices.conditions import (
     parse_window,
 )
 from devices.host_sensors import PowerSupply, read_load_average, read_power_supplies, read_temperature_c
-from edgefl.errors import ConfigError, StateError
+from edgefl.base.errors import ConfigError, StateError
 
 NIGHT = TimeWindow(22 * 60, 6 * 60)
 NOON = 12 * 60

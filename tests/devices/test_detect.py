@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from devices.detector import Detector, DetectSettings
+from edgefl.base.errors import DataError
+from edgefl.base.tasks.samples import SamplesConfig
 from edgefl.data.sources import DataSource
-from edgefl.errors import DataError
-from edgefl.tasks.samples import SamplesConfig
-from edgefl.transport.link import Link, Message
-from edgefl.wire.messages import Anomaly
-from edgefl.wire.strict_json import decode_json
-from edgefl.wire.topics import FederationTopics
+from edgefl.protocol.transport.link import Link, Message
+from edgefl.protocol.wire.messages import Anomaly
+from edgefl.protocol.wire.strict_json import decode_json
+from edgefl.protocol.wire.topics import FederationTopics
 from tests.devices.detectors import encode_reading, save_detector
 from tests.support.broker import mosquitto
 from tests.support.ports import choose_port

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from devices.availability import pause_device
 from devices.commands import device as device_command
 from devices.store import DeviceStore, is_in_use, read_last_round
-from edgefl.errors import StateError
-from edgefl.types import ClientState
+from edgefl.base.errors import StateError
+from edgefl.base.types import ClientState
 
 
 def test_status_reports_running_and_paused_device(federate, mosquitto_url, toys):

@@ -8,17 +8,17 @@ import pytest
 
 from devices.driver import ClientDriver
 from devices.messages import read_client_event
-from edgefl.client_machine import machine as machine_module
-from edgefl.client_machine.events import PlanOpened, SavedClient, Train
-from edgefl.client_machine.machine import ClientMachine, ClientSettings
-from edgefl.errors import WireError
-from edgefl.security.trust import Trust
-from edgefl.transport.link import Link, Message
-from edgefl.wire.messages import Claim, Manifest, Status, Task
-from edgefl.wire.strict_json import decode_json, encode_json
-from edgefl.wire.topics import FederationTopics
+from edgefl.base.errors import WireError
+from edgefl.protocol.device import machine as machine_module
+from edgefl.protocol.device.events import PlanOpened, SavedClient, Train
+from edgefl.protocol.device.machine import ClientMachine, ClientSettings
+from edgefl.protocol.security.trust import Trust
+from edgefl.protocol.transport.link import Link, Message
+from edgefl.protocol.wire.messages import Claim, Manifest, Status, Task
+from edgefl.protocol.wire.strict_json import decode_json, encode_json
+from edgefl.protocol.wire.topics import FederationTopics
 from mqtt_broker.broker.dev_broker import LOOPBACK_HOST, find_mosquitto
-from tests.edgefl.client_machine.machines import make_task
+from tests.edgefl.protocol.device.machines import make_task
 from tests.support.broker import mosquitto
 from tests.support.ports import choose_port
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from devices.boards import detect_machine
 from devices.commands.device import device, start
 from devices.install import format_path_setting, quote_argument, render_device_unit
-from edgefl.errors import ConfigError
+from edgefl.base.errors import ConfigError
 
 REQUIRED_OPTIONS = ("--broker", "mqtt://broker.local:1883", "--id", "pi-7")
 

@@ -2,10 +2,10 @@
 plays.
 """
 
-from edgefl.algorithms import make_algorithm
-from edgefl.rng import derive_rng
-from edgefl.types import Broadcast, ClientState
-from edgefl.wire.tensors import encode_models
+from edgefl.base.rng import derive_rng
+from edgefl.base.types import Broadcast, ClientState
+from edgefl.learning.algorithms import make_algorithm
+from edgefl.protocol.wire.tensors import encode_models
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from devices.local_dataset import SKETCH_SIZE, LocalDataset
+from edgefl.base.errors import DataError
+from edgefl.base.tasks.samples import SamplesConfig
 from edgefl.data.sources import make_source
-from edgefl.errors import DataError
-from edgefl.plan.spec import PlanSpec
-from edgefl.tasks.samples import SamplesConfig
+from edgefl.program.plan.spec import PlanSpec
 
 X = np.random.default_rng(2).normal(size=(200, 16, 3)).astype(np.float32)
 Y = np.arange(200) % 4

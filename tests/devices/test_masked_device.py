@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from devices.training import make_work_item, was_masked
-from edgefl.security.secagg.participant import Participant
-from edgefl.security.trust import Trust
-from edgefl.transport.link import Message
-from edgefl.types import ClientState
-from edgefl.wire.masked import (
+from edgefl.base.types import ClientState
+from edgefl.protocol.security.secagg.participant import Participant
+from edgefl.protocol.security.trust import Trust
+from edgefl.protocol.transport.link import Message
+from edgefl.protocol.wire.masked import (
     MASKED_CODEC,
     SEALED_BYTES,
     Advertised,
@@ -25,8 +25,8 @@ from edgefl.wire.masked import (
     hash_context,
     split_blob,
 )
-from edgefl.wire.messages import Begin, Task
-from edgefl.wire.strict_json import decode_json
+from edgefl.protocol.wire.messages import Begin, Task
+from edgefl.protocol.wire.strict_json import decode_json
 
 IDS = ("pi-1", "pi-2", "pi-3")
 

@@ -23,11 +23,11 @@ from devices.plan_check import (
     try_in_child,
 )
 from devices.training import check_shard
-from edgefl.algorithms import REGISTRY, complete_algorithm_options
+from edgefl.base.errors import ConfigError, PlanError
+from edgefl.base.system.host import read_memory_limit_mb
 from edgefl.data.sources import DataSource
-from edgefl.errors import ConfigError, PlanError
-from edgefl.plan.spec import Plan, TensorSpec, encode_plan, parse_spec, serialize_spec
-from edgefl.system.host import read_memory_limit_mb
+from edgefl.learning.algorithms import REGISTRY, complete_algorithm_options
+from edgefl.program.plan.spec import Plan, TensorSpec, encode_plan, parse_spec, serialize_spec
 from tests.support.numpy_learner.softmax import softmax_spec
 
 SHA256 = "ab" * 32
@@ -163,7 +163,7 @@ def test_plan_trial_reports_failing_and_crashing_programs(blob, kind, limit_mb, 
 def test_plan_trial_loads_no_tensorflow_and_no_algorithm(blob):
     code = (
         "import sys; from devices.plan_trial import main; code = main(*sys.argv[1:]); sys.exit(code or "
-        "any(name in sys.modules for name in ('tensorflow', 'keras', 'edgefl.algorithms', 'paho')))"
+        "any(name in sys.modules for name in ('tensorflow', 'keras', 'edgefl.learning.algorithms', 'paho')))"
     )
     assert subprocess.run([sys.executable, "-c", code, blob(), "256"], check=False).returncode == 0
 

@@ -17,7 +17,7 @@ from devices.readings import (
     parse_label,
     parse_reading,
 )
-from edgefl.errors import ConfigError, DataError
+from edgefl.base.errors import ConfigError, DataError
 
 
 @pytest.mark.parametrize(

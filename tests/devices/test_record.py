@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edgefl.data.npz import load_shard
-from edgefl.transport.link import Link, Message
+from edgefl.protocol.transport.link import Link, Message
 from mqtt_broker.broker.dev_broker import LOOPBACK_HOST
 from tests.support.broker import mosquitto
 from tests.support.ports import choose_port

@@ -11,12 +11,12 @@ from dataclasses import replace
 import numpy as np
 from safetensors.numpy import save
 
-from edgefl.plan.spec import Plan, encode_plan
+from edgefl.program.plan.spec import Plan, encode_plan
 
 DEADLINE_S = 60.0
 
 CUSTOM_ALGORITHM = """
-from edgefl.algorithms.papers.fedavg import ENTRIES as FEDAVG
+from edgefl.learning.algorithms.papers.fedavg import ENTRIES as FEDAVG
 
 print("imported own_rounds", flush=True)
 ENTRIES = {"mine": FEDAVG["fedavg"]}

@@ -7,13 +7,13 @@ import signal
 import time
 from dataclasses import replace
 
-from edgefl.algorithms import make_algorithm
-from edgefl.rng import derive_rng
-from edgefl.storage.directory import STATE_FORMAT
-from edgefl.types import Broadcast, ClientState
-from edgefl.wire.messages import Status
-from edgefl.wire.strict_json import encode_json
-from edgefl.wire.tensors import decode_models, encode_models, encode_weights, list_specs
+from edgefl.base.rng import derive_rng
+from edgefl.base.storage.directory import STATE_FORMAT
+from edgefl.base.types import Broadcast, ClientState
+from edgefl.learning.algorithms import make_algorithm
+from edgefl.protocol.wire.messages import Status
+from edgefl.protocol.wire.strict_json import encode_json
+from edgefl.protocol.wire.tensors import decode_models, encode_models, encode_weights, list_specs
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 

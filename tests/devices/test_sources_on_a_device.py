@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from edgefl.config import DataConfig, PartitionConfig
+from edgefl.base.config import DataConfig, PartitionConfig
 from edgefl.data import load_data, make_shards
 from edgefl.data.npz import save_shard
 from edgefl.data.sources import load_samples, parse_source

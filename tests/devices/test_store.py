@@ -13,9 +13,12 @@ from devices.export import export_in_child, extract_export_metrics
 from devices.plan_check import PlanTrials
 from devices.storage import DeviceStorage
 from devices.store import MAX_MASKED_SESSIONS, DeviceStore, FinishedRound, read_last_round
-from edgefl.algorithms.papers.apfl import PersonalShare
-from edgefl.client_machine.duplicate_id import should_yield
-from edgefl.client_machine.events import (
+from edgefl.base.errors import ExportError, StateError
+from edgefl.base.types import ClientState
+from edgefl.data.sources import DataSource
+from edgefl.learning.algorithms.papers.apfl import PersonalShare
+from edgefl.protocol.device.duplicate_id import should_yield
+from edgefl.protocol.device.events import (
     Answer,
     AnsweredRound,
     ForgetPendingTask,
@@ -26,11 +29,8 @@ from edgefl.client_machine.events import (
     SavePendingTask,
     SaveRound,
 )
-from edgefl.data.sources import DataSource
-from edgefl.errors import ExportError, StateError
-from edgefl.types import ClientState
-from edgefl.wire.messages import Status, Task
-from edgefl.wire.strict_json import decode_json, encode_json
+from edgefl.protocol.wire.messages import Status, Task
+from edgefl.protocol.wire.strict_json import decode_json, encode_json
 
 STATE = ClientState({"gate/kernel": np.float32([1, 2])}).with_record(PersonalShare(alpha=0.25))
 

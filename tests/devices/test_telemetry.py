@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devices.telemetry import MAX_METRICS, make_telemetry, read_field_figures
-from edgefl.storage.device_directory import DeviceFiles
-from edgefl.wire.messages import Metrics
-from edgefl.wire.strict_json import decode_json, encode_json
+from edgefl.base.storage.device_directory import DeviceFiles
+from edgefl.protocol.wire.messages import Metrics
+from edgefl.protocol.wire.strict_json import decode_json, encode_json
 
 ANY_FLOAT = st.floats(allow_nan=True, allow_infinity=True)
 

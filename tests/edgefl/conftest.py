@@ -5,8 +5,8 @@ import time
 import numpy as np
 import pytest
 
-from edgefl.config import FederationConfig, ModelConfig
-from edgefl.types import Shard
+from edgefl.base.config import FederationConfig, ModelConfig
+from edgefl.base.types import Shard
 
 
 def draw_blobs(seed: int, count: int, classes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -76,7 +76,7 @@ def tiny_config(tmp_path_factory):
 @pytest.fixture(scope="session")
 def tiny(tiny_config):
     """Return (plan, initial weights)."""
-    from edgefl.algorithms.plans import build_plan
+    from edgefl.learning.algorithms.plans import build_plan
 
     return build_plan(tiny_config)
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from edgefl.algorithms import PHASE_PERSONALIZE, make_algorithm
-from edgefl.rng import derive_rng
+from edgefl.base.rng import derive_rng
+from edgefl.base.types import Update
+from edgefl.learning.algorithms import PHASE_PERSONALIZE, make_algorithm
+from edgefl.protocol.wire.tensors import encode_models, encode_weights
 from edgefl.simulation.communication_cost import CommunicationCost
-from edgefl.types import Update
-from edgefl.wire.tensors import encode_models, encode_weights
 from tests.support.numpy_learner.softmax import softmax_spec
 
 

@@ -16,15 +16,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgefl.algorithms import make_algorithm
-from edgefl.config import FederationConfig, PartitionConfig
+from edgefl.base.config import FederationConfig, PartitionConfig
+from edgefl.base.errors import DataError
+from edgefl.base.rng import derive_rng
+from edgefl.base.types import Broadcast, ClientState, Mixture, Shard, Weights
 from edgefl.data import make_shards
 from edgefl.data.dataset import Dataset, subsample
-from edgefl.errors import DataError
-from edgefl.learner.litert import LiteRTLearner
-from edgefl.plan.spec import Plan
-from edgefl.rng import derive_rng
-from edgefl.types import Broadcast, ClientState, Mixture, Shard, Weights
+from edgefl.learning.algorithms import make_algorithm
+from edgefl.program.learner.litert import LiteRTLearner
+from edgefl.program.plan.spec import Plan
 
 ROOT = Path(__file__).parents[2]
 
@@ -104,7 +104,7 @@ class Trained:
 def lenet() -> tuple[Plan, Weights]:
     """The plan of LeNet-5 with PFL-MFE, and its initial weights."""
     pytest.importorskip("tensorflow")
-    from edgefl.algorithms.plans import build_plan
+    from edgefl.learning.algorithms.plans import build_plan
 
     return build_plan(FederationConfig(algorithm="pfl-mfe"))
 

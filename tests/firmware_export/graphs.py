@@ -54,7 +54,7 @@ def make_tflite(
     """Return the file. The last tensor is the output unless another one is passed."""
     from ai_edge_litert import schema_py_generated as schema
 
-    from edgefl.plan.tflite import pack_model
+    from edgefl.program.plan.tflite import pack_model
 
     model = schema.ModelT()
     graph = schema.SubGraphT()

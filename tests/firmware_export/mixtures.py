@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from edgefl.config import (
+from edgefl.base.config import (
     MIXTURE_ONLY,
     DataConfig,
     FederationConfig,
@@ -23,11 +23,11 @@ from edgefl.config import (
     PartitionConfig,
     PersonalizationConfig,
 )
+from edgefl.base.types import Mixture, Shard
 from edgefl.data import load_data, make_shards
 from edgefl.data.dataset import Dataset
-from edgefl.plan.spec import Plan
+from edgefl.program.plan.spec import Plan
 from edgefl.simulation.simulate import simulate
-from edgefl.types import Mixture, Shard
 from tests.support.plans import read_or_make
 
 DATA = ("fashion-mnist", "cifar10", "uci-har")
@@ -115,7 +115,7 @@ def load_dataset(data: str) -> Dataset:
 @cache
 def federate(kind: str, data: str) -> tuple[Plan, Mixture, Shard]:
     """Return plan, mixture and shard of the first of two clients after a few rounds."""
-    from edgefl.algorithms.plans import build_plan
+    from edgefl.learning.algorithms.plans import build_plan
 
     algorithm, options = OPTIONS[kind]
     gate_options = GATES[data] if algorithm == "aem" else {}

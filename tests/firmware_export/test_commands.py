@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from edgefl.data.npz import save_shard
-from edgefl.plan.spec import save_plan
-from edgefl.storage.checkpoint import encode_mixture
+from edgefl.learning.checkpoint import encode_mixture
+from edgefl.program.plan.spec import save_plan
 
 CHECK = """
 import sys

@@ -11,10 +11,10 @@ import pytest
 from safetensors.numpy import load, save
 
 from devices.store import DeviceStore
+from edgefl.base.types import Mixture, Shard
 from edgefl.data.npz import save_shard
-from edgefl.plan.spec import Binding, Plan, PlanSpec, load_plan
-from edgefl.storage.checkpoint import decode_stored_mixture
-from edgefl.types import Mixture, Shard
+from edgefl.learning.checkpoint import decode_stored_mixture
+from edgefl.program.plan.spec import Binding, Plan, PlanSpec, load_plan
 
 ROOT = Path(__file__).parents[2]
 INPUTS = 12

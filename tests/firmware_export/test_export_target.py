@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from edgefl.data.npz import save_shard
-from edgefl.plan.spec import save_plan
-from edgefl.storage.checkpoint import encode_mixture
+from edgefl.learning.checkpoint import encode_mixture
+from edgefl.program.plan.spec import save_plan
 from firmware_export.certificate.verify_report import verify_report
 from firmware_export.firmware.firmware import explain_not_runnable
 from firmware_export.firmware.targets import TARGETS

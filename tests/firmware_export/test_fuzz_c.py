@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from edgefl.errors import ExportError
+from edgefl.base.errors import ExportError
 from firmware_export.codegen.c_source import generate_c
 from firmware_export.ota.update_package import (
     ALL_DEVICES,

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgefl.base.errors import ExportError
 from edgefl.data.npz import save_shard
-from edgefl.errors import ExportError
-from edgefl.plan.spec import save_plan
-from edgefl.storage.checkpoint import encode_mixture
+from edgefl.learning.checkpoint import encode_mixture
+from edgefl.program.plan.spec import save_plan
 from firmware_export.certificate.tflm import render_model_ops_h
 from firmware_export.codegen.c_source import generate_c
 from firmware_export.firmware.firmware import (
@@ -48,7 +48,7 @@ NAMES = (
 
 def rename_tensors(model: bytes, rename) -> bytes:
     """Return the .tflite with `rename(index, old name)` as the names of its tensors."""
-    from edgefl.plan.tflite import pack_model, unpack_model
+    from edgefl.program.plan.tflite import pack_model, unpack_model
 
     root = unpack_model(model)
     for index, tensor in enumerate(root.subgraphs[0].tensors):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from edgefl.errors import ExportError
+from edgefl.base.errors import ExportError
 from firmware_export.certificate.import_model import dequantize_input, draw_random_samples, read_samples
 from firmware_export.certificate.verify import verify_bundle
 from firmware_export.commands.export import export

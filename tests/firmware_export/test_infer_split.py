@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.plan.spec import save_plan
-from edgefl.storage.checkpoint import encode_mixture
+from edgefl.learning.checkpoint import encode_mixture
+from edgefl.program.plan.spec import save_plan
 
 ROOT = Path(__file__).parents[2]
 COUNT = 200
@@ -161,7 +161,7 @@ def test_data_file_with_test_samples_is_measured_on_all_samples(home, tmp_path) 
 
 def test_split_record_names_no_sample_and_no_device(home) -> None:
     from edgefl.data.split import SPLIT_METADATA_NAME, decode_split
-    from edgefl.plan.tflite import read_metadata
+    from edgefl.program.plan.tflite import read_metadata
 
     for name in ("model.tflite", "model_float.tflite"):
         note = read_metadata((home / "model" / name).read_bytes(), SPLIT_METADATA_NAME)
@@ -185,7 +185,7 @@ def test_infer_prints_nothing_on_standard_error(home) -> None:
 
 
 def test_metadata_changes_no_weight_and_preserves_alignment(home) -> None:
-    from edgefl.plan.tflite import read_float_constants, unpack_model, with_metadata
+    from edgefl.program.plan.tflite import read_float_constants, unpack_model, with_metadata
     from firmware_export.tflite.graph import read_graph
 
     model = (home / "model/model.tflite").read_bytes()
@@ -204,7 +204,7 @@ def tiny() -> bytes:
     from ai_edge_litert import schema_py_generated as schema
 
     from edgefl.data.split import SPLIT_METADATA_NAME
-    from edgefl.plan.tflite import pack_model, with_metadata
+    from edgefl.program.plan.tflite import pack_model, with_metadata
 
     root = schema.ModelT()
     root.version = 3
@@ -217,7 +217,7 @@ def test_metadata_of_a_damaged_model_is_read_without_a_crash(
     tiny: bytes, value: int, offset: int, cut: int
 ) -> None:
     from edgefl.data.split import SPLIT_METADATA_NAME
-    from edgefl.plan.tflite import read_metadata
+    from edgefl.program.plan.tflite import read_metadata
 
     assert read_metadata(tiny, SPLIT_METADATA_NAME) == b"note"
     model = bytearray(tiny[: len(tiny) - cut])

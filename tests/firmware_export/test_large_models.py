@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgefl.base.types import Mixture, Shard
 from edgefl.data.npz import save_shard
-from edgefl.plan.spec import Plan, PlanSpec, save_plan
-from edgefl.storage.checkpoint import encode_mixture
-from edgefl.types import Mixture, Shard
+from edgefl.learning.checkpoint import encode_mixture
+from edgefl.program.plan.spec import Plan, PlanSpec, save_plan
 
 ROOT = Path(__file__).parents[2]
 FOREIGN = Path(__file__).with_name("foreign.py")

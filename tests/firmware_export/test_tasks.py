@@ -10,15 +10,15 @@ import pytest
 from click.testing import CliRunner
 
 from devices.export import extract_export_metrics
-from edgefl.client.blend import predict_outputs, split_members
-from edgefl.config import MIXTURE_ONLY, FederationConfig, ModelConfig, PersonalizationConfig
+from edgefl.base.config import MIXTURE_ONLY, FederationConfig, ModelConfig, PersonalizationConfig
+from edgefl.base.errors import ExportError
+from edgefl.base.tasks.config import TaskConfig
+from edgefl.base.types import Mixture, Peer, Shard
 from edgefl.data.npz import save_shard
 from edgefl.data.task_form import to_task_form
-from edgefl.errors import ExportError
-from edgefl.learner.litert import LiteRTLearner
-from edgefl.plan.spec import Plan
-from edgefl.tasks.config import TaskConfig
-from edgefl.types import Mixture, Peer, Shard
+from edgefl.learning.client.blend import predict_outputs, split_members
+from edgefl.program.learner.litert import LiteRTLearner
+from edgefl.program.plan.spec import Plan
 from firmware_export.certificate.budget import Budget
 from firmware_export.certificate.bundle import write_bundle
 from firmware_export.certificate.certificate import ExportRequest, make_certificate
@@ -70,7 +70,7 @@ def federate(
 ) -> Exported:
     pytest.importorskip("tensorflow")
     pytest.importorskip("ai_edge_quantizer")
-    from edgefl.algorithms.plans import build_plan
+    from edgefl.learning.algorithms.plans import build_plan
     from edgefl.simulation.simulate import simulate
 
     outputs = task.count_outputs((VALUES,), 0)

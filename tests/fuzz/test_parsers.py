@@ -20,29 +20,19 @@ import numpy as np
 import pytest
 
 from devices.readings import SensorTopics, WindowCutter, parse_label, parse_reading
-from edgefl.algorithms.papers.apfl import PersonalShare
-from edgefl.algorithms.server_optimizer import OptimizerSlots
-from edgefl.config import parse_config
+from edgefl.base.config import parse_config
+from edgefl.base.errors import EdgeflError
+from edgefl.base.types import ClientState, Mixture, ServerState, Shard
+from edgefl.base.verdict import judge_federation
 from edgefl.data.datasets.idx import read_idx
 from edgefl.data.npz import load_shard, save_shard
 from edgefl.data.sources import make_source, read_source
 from edgefl.data.sources.classes import read_class_list
 from edgefl.data.sources.ring import Ring, load_ring
 from edgefl.data.sources.sample_files import read_sample
-from edgefl.errors import EdgeflError
-from edgefl.monitor.message_lines import decode_message
-from edgefl.monitor.view import FederationView, snapshot
-from edgefl.plan.spec import Plan, PlanSpec, TensorSpec, decode_plan, encode_plan, serialize_spec
-from edgefl.security.certificates import check_voucher, make_authority, sign_voucher
-from edgefl.security.enrolled_devices import load_enrolled_devices as read_devices
-from edgefl.security.enrolment import ENROLMENT_FORMAT, Enrolment, load_enrolment
-from edgefl.security.secagg.secure_sum import PublicKeys
-from edgefl.security.signing import check_signature, derive_public_key, encode_signed
-from edgefl.security.trust import Trust
-from edgefl.server.events import OpenedRound, StoreUpdate
-from edgefl.server.plausibility import mark_left_out
-from edgefl.server.secagg.masked_sum import MaskedSum, decode_masked_sum, encode_masked_sum
-from edgefl.storage.checkpoint import (
+from edgefl.learning.algorithms.papers.apfl import PersonalShare
+from edgefl.learning.algorithms.server_optimizer import OptimizerSlots
+from edgefl.learning.checkpoint import (
     decode_client_state,
     decode_server_state,
     decode_stored_mixture,
@@ -50,12 +40,20 @@ from edgefl.storage.checkpoint import (
     encode_mixture,
     encode_server_state,
 )
-from edgefl.types import ClientState, Mixture, ServerState, Shard
-from edgefl.verdict import judge_federation
-from edgefl.wire import messages
-from edgefl.wire.chunks import Assembler, to_indices
-from edgefl.wire.deflate import deflate_blob
-from edgefl.wire.masked import (
+from edgefl.program.plan.spec import Plan, PlanSpec, TensorSpec, decode_plan, encode_plan, serialize_spec
+from edgefl.protocol.security.certificates import check_voucher, make_authority, sign_voucher
+from edgefl.protocol.security.enrolled_devices import load_enrolled_devices as read_devices
+from edgefl.protocol.security.enrolment import ENROLMENT_FORMAT, Enrolment, load_enrolment
+from edgefl.protocol.security.secagg.secure_sum import PublicKeys
+from edgefl.protocol.security.signing import check_signature, derive_public_key, encode_signed
+from edgefl.protocol.security.trust import Trust
+from edgefl.protocol.server.events import OpenedRound, StoreUpdate
+from edgefl.protocol.server.plausibility import mark_left_out
+from edgefl.protocol.server.secagg.masked_sum import MaskedSum, decode_masked_sum, encode_masked_sum
+from edgefl.protocol.wire import messages
+from edgefl.protocol.wire.chunks import Assembler, to_indices
+from edgefl.protocol.wire.deflate import deflate_blob
+from edgefl.protocol.wire.masked import (
     DIGESTS_BYTES,
     SEALED_BYTES,
     Advertised,
@@ -71,11 +69,13 @@ from edgefl.wire.masked import (
     encode_keys,
     encode_lists,
 )
-from edgefl.wire.strict_json import decode_json, encode_json
-from edgefl.wire.tensors import decode_models, decode_subset, encode_models, encode_weights
-from edgefl.wire.topics import TOPIC_PREFIX, parse_topic
-from edgefl.wire.url import parse_urls
-from edgefl.wire.verdict_message import make_verdict_message
+from edgefl.protocol.wire.strict_json import decode_json, encode_json
+from edgefl.protocol.wire.tensors import decode_models, decode_subset, encode_models, encode_weights
+from edgefl.protocol.wire.topics import TOPIC_PREFIX, parse_topic
+from edgefl.protocol.wire.url import parse_urls
+from edgefl.protocol.wire.verdict_message import make_verdict_message
+from edgefl.watch.monitor.message_lines import decode_message
+from edgefl.watch.monitor.view import FederationView, snapshot
 from firmware_export.certificate.certificate import read_certificate
 from firmware_export.certificate.golden import GoldenVectors, decode_golden, encode_golden
 from firmware_export.codegen.c_source import generate_c

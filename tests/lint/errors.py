@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from edgefl import errors
+from edgefl.base import errors
 from tests.lint.source import Problem, Source
 
 KINDS = {name for name in dir(errors) if name.endswith("Error")} | {
@@ -18,12 +18,12 @@ REMEDY = re.compile(r"; |\bexpected\b|\b(give|pass)\b|\bits log\b|: \{\}$|:\n\{\
 # Errors that only a log shows, such as the kind of a foreign message, and errors whose remedy is in a
 # filled-in value.
 EXEMPT = {
-    "edgefl/monitor/view.py",
-    "edgefl/monitor/message_lines.py",
-    "edgefl/wire/url.py",
+    "edgefl/watch/monitor/view.py",
+    "edgefl/watch/monitor/message_lines.py",
+    "edgefl/protocol/wire/url.py",
     "firmware_export/codegen/c_source.py",
-    "edgefl/report/figures/__init__.py",
-    "edgefl/report/figures/fedmix.py",
+    "edgefl/watch/report/figures/__init__.py",
+    "edgefl/watch/report/figures/fedmix.py",
 }
 
 

@@ -1,18 +1,18 @@
-"""Rule about names of files on disk: product code reads them from `edgefl.storage`."""
+"""Rule about names of files on disk: product code reads them from `edgefl.base.storage`."""
 
 import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from edgefl.plan.spec import INITIAL_FILE, PLAN_FILE_NAMES
-from edgefl.storage.aggregator_directory import AggregatorFiles
-from edgefl.storage.demo_directory import DemoFiles
-from edgefl.storage.device_directory import DeviceFiles
-from edgefl.storage.run_directory import RunFiles
+from edgefl.base.storage.aggregator_directory import AggregatorFiles
+from edgefl.base.storage.demo_directory import DemoFiles
+from edgefl.base.storage.device_directory import DeviceFiles
+from edgefl.base.storage.run_directory import RunFiles
+from edgefl.program.plan.spec import INITIAL_FILE, PLAN_FILE_NAMES
 from tests.lint.source import Problem, Source
 
-OWNERS = ("edgefl/storage/", "edgefl/plan/")
+OWNERS = ("edgefl/base/storage/", "edgefl/program/plan/")
 DIRECTORIES = (DeviceFiles, AggregatorFiles, RunFiles, DemoFiles)
 # Names that other things share: a configuration, an export, a firmware project, samples of a person.
 SHARED = {"federation.toml", "model", "model.tflite", "report.html", "shard.npz"}
@@ -33,7 +33,7 @@ def check_file_names(source: Source) -> Iterator[Problem]:
     repeated = [node for node in _list_strings(source.tree) if PATTERN.search(str(node.value))]
     repeated += [node for node in _list_path_parts(source.tree) if node.value in PLAIN_NAMES]
     for node in repeated:
-        yield node.lineno, f"spells out the file name {node.value!r}; read it from edgefl.storage"
+        yield node.lineno, f"spells out the file name {node.value!r}; read it from edgefl.base.storage"
 
 
 def _list_strings(tree: ast.Module) -> list[ast.Constant]:

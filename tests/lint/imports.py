@@ -1,10 +1,10 @@
 """Rules about imports: they run one way, and no device loads TensorFlow."""
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from tests.lint.source import Problem, Source
-from tests.support.rooms import PACKAGES, ROOMS, imported
+from tests.support.rooms import PACKAGES, ROOMS, ROOT, imported, place_of
 
 MAY_IMPORT = {
     "edgefl": {"edgefl"},
@@ -29,9 +29,9 @@ HEAVY = {
     "prometheus_client",
 }
 # Rooms that only run with TensorFlow may import it when they are loaded. A device never loads these rooms.
-TENSORFLOW = ("edgefl/models/", "edgefl/compiler/", "edgefl/learner/keras.py")
-PAHO = "edgefl/transport/"
-MACHINES = ("edgefl/server/", "edgefl/client_machine/")
+TENSORFLOW = ("edgefl/program/models/", "edgefl/program/compiler/", "edgefl/program/learner/keras.py")
+PAHO = "edgefl/protocol/transport/"
+MACHINES = ("edgefl/protocol/server/", "edgefl/protocol/device/")
 """Both machines take events and return actions. Their drivers have the clock, the link and the files."""
 OUTSIDE_OF_MACHINES = {
     "asyncio",
@@ -50,12 +50,12 @@ OUTSIDE_OF_MACHINES = {
     "time",
     "urllib",
 }
-PAPERS = "edgefl/algorithms/papers/"
-BASE_PAPER = "edgefl.algorithms.papers.fedavg"
+PAPERS = "edgefl/learning/algorithms/papers/"
+BASE_PAPER = "edgefl.learning.algorithms.papers.fedavg"
 """The only algorithm that others build on. A reader of one paper needs no other paper."""
-READS_FILES = {"edgefl/server/config_check.py"}
+READS_FILES = {"edgefl/protocol/server/config_check.py"}
 """Runs before a federation starts, and looks at the model file."""
-FLATBUFFERS = "edgefl/plan/tflite.py"
+FLATBUFFERS = "edgefl/program/plan/tflite.py"
 
 
 def check_packages(source: Source) -> Iterator[Problem]:
@@ -77,7 +77,7 @@ def check_machines(source: Source) -> Iterator[Problem]:
     if not source.path.startswith(MACHINES) or source.path in READS_FILES:
         return
     for line, name in _list_imports(ast.walk(source.tree)):
-        if name.partition(".")[0] in OUTSIDE_OF_MACHINES or name.startswith("edgefl.transport"):
+        if name.partition(".")[0] in OUTSIDE_OF_MACHINES or name.startswith("edgefl.protocol.transport"):
             yield line, f"imports {name}; let the driver pass what is needed in an event"
     for node in ast.walk(source.tree):
         if not isinstance(node, ast.Call):
@@ -94,18 +94,26 @@ def check_papers(source: Source) -> Iterator[Problem]:
     if not source.path.startswith(PAPERS):
         return
     for line, name in _list_imports(ast.walk(source.tree)):
-        if name.startswith("edgefl.algorithms.papers.") and not name.startswith(BASE_PAPER):
-            yield line, f"imports {name}; move what both papers need to edgefl/algorithms"
+        if name.startswith("edgefl.learning.algorithms.papers.") and not name.startswith(BASE_PAPER):
+            yield line, f"imports {name}; move what both papers need to edgefl/learning/algorithms"
 
 
 def check_room_order(source: Source) -> Iterator[Problem]:
-    """Yield imports of rooms that come later in the order of `tests/support/rooms.py`."""
-    package, _, rest = source.path.removesuffix(".py").partition("/")
-    room, order = rest.partition("/")[0], ROOMS[package]
+    """Yield imports of rooms, or of parts of the same room, that come later in `tests/support/rooms.py`."""
+    package, room, part = place_of(ROOT / source.path)
+    rooms = ROOMS[package]
     for line, name in _list_imports(ast.walk(source.tree)):
-        owner, *parts = name.split(".")
-        if owner == package and parts and parts[0] in order and order.index(parts[0]) > order.index(room):
-            yield line, f"imports {name}, and the room {parts[0]} comes after {room}"
+        owner, other, other_part, *_ = (*name.split("."), "", "")
+        if owner != package or other not in rooms:
+            continue
+        if _comes_after(tuple(rooms), other, room):
+            yield line, f"imports {name}, and the room {other} comes after {room}"
+        elif other == room and _comes_after(rooms[room], other_part, part):
+            yield line, f"imports {name}, and the part {other_part} comes after {part}"
+
+
+def _comes_after(order: Sequence[str], name: str, other: str) -> bool:
+    return name in order and other in order and order.index(name) > order.index(other)
 
 
 def check_heavy_imports(source: Source) -> Iterator[Problem]:

@@ -20,33 +20,35 @@ FORBIDDEN = frozenset(FORBIDDEN_WORDS.split())
 ALLOWED = re.compile(r"known_hosts|held_out|not_?found", re.IGNORECASE)
 # Names in JSON that users or other programs read.
 WRITTEN = {
-    "edgefl/doctor/broker_checks.py": {"found"},  # `edgefl doctor --json`
-    "edgefl/doctor/check_result.py": {"found"},
-    "edgefl/doctor/host_checks.py": {"found"},
-    "edgefl/doctor/runtimes.py": {"found"},
+    "edgefl/cli/doctor/broker_checks.py": {"found"},  # `edgefl doctor --json`
+    "edgefl/cli/doctor/check_result.py": {"found"},
+    "edgefl/cli/doctor/host_checks.py": {"found"},
+    "edgefl/cli/doctor/runtimes.py": {"found"},
     "edgefl/cli/commands/doctor.py": {"found"},
-    "edgefl/tune/directory.py": {"given"},  # `edgefl tune --json`
-    "edgefl/tune/stagewise.py": {"given"},
+    "edgefl/lab/tune/directory.py": {"given"},  # `edgefl tune --json`
+    "edgefl/lab/tune/stagewise.py": {"given"},
 }
 
 VAGUE = re.compile(r"manager|handler|helper|utils", re.IGNORECASE)
 
 # Public functions without a verb. All others begin with a word of tests/lint/verbs.txt.
 NOUNS = {
-    "factories of algorithms, registered under their name": re.compile(r"edgefl/algorithms/papers/\w+::\w+"),
-    "networks, registered under their name": re.compile(r"edgefl/models/(\w+)::\1"),
+    "factories of algorithms, registered under their name": re.compile(
+        r"edgefl/learning/algorithms/papers/\w+::\w+"
+    ),
+    "networks, registered under their name": re.compile(r"edgefl/program/models/(\w+)::\1"),
     "partitions, registered under the name in federation.toml": re.compile(
         r"edgefl/data/partitions/\w+::(client_dirichlet|dirichlet|iid|p_majority|pachinko|packages|"
         r"permutation|quantity|rotation|shards|tasks)"
     ),
-    "optimizers": re.compile(r"edgefl/compiler/optimizer::(sgd|adam|adamw)"),
+    "optimizers": re.compile(r"edgefl/program/compiler/optimizer::(sgd|adam|adamw)"),
     "functions that mathematics names": re.compile(
         r".*::(correlation|cosine_distance|cosine_similarity|cross_entropy|euclidean_distance|exp_of_negative|"
         r"inverse_square_root|krum|l2_norm|logistic|median|percentile|tanh|total_variation|trimmed_mean|"
         r"weighted_mean|weighted_sum)"
     ),
     "entry points of `python -m` and of the console script": re.compile(r".*::main"),
-    "the interface of an experiment": re.compile(r"edgefl/reproduce/\w+::(stages|figures|verdicts)"),
+    "the interface of an experiment": re.compile(r"edgefl/lab/reproduce/\w+::(stages|figures|verdicts)"),
     "actions of textual, ssl, click and socketserver": re.compile(
         r".*\.(action_\w+|recv|pending|shell_complete|server_bind)"
     ),

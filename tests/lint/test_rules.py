@@ -63,51 +63,56 @@ PROBLEMS = [
     (
         "devices/x.py",
         "import mqtt_broker.commands",
-        "import edgefl.wire",
+        "import edgefl.protocol.wire",
         "devices must not import mqtt_broker",
     ),
-    ("edgefl/server/x.py", "import time", "import math", "imports time; let the driver pass"),
-    ("edgefl/client_machine/x.py", "import random", "import math", "imports random; let the driver pass"),
+    ("edgefl/protocol/server/x.py", "import time", "import math", "imports time; let the driver pass"),
+    ("edgefl/protocol/device/x.py", "import random", "import math", "imports random; let the driver pass"),
     (
-        "edgefl/algorithms/papers/x.py",
-        "import edgefl.algorithms.papers.fedprox",
-        "import edgefl.algorithms.papers.fedavg",
-        "imports edgefl.algorithms.papers.fedprox; move what both papers need",
+        "edgefl/learning/algorithms/papers/x.py",
+        "import edgefl.learning.algorithms.papers.fedprox",
+        "import edgefl.learning.algorithms.papers.fedavg",
+        "imports edgefl.learning.algorithms.papers.fedprox; move what both papers need",
     ),
-    ("edgefl/server/x.py", "open('a')", "close('a')", "opens a file; let the driver do this"),
-    ("edgefl/wire/x.py", "import pickle", "import json", "imports pickle"),
+    ("edgefl/protocol/server/x.py", "open('a')", "close('a')", "opens a file; let the driver do this"),
+    ("edgefl/protocol/wire/x.py", "import pickle", "import json", "imports pickle"),
     (
         "devices/x.py",
         "import paho.mqtt.client",
-        "import edgefl.transport.link",
-        "which is for edgefl/transport/",
+        "import edgefl.protocol.transport.link",
+        "which is for edgefl/protocol/transport/",
     ),
-    ("edgefl/plan/x.py", "import flatbuffers", "import numpy", "which is for edgefl/plan/tflite.py"),
     (
-        "edgefl/wire/x.py",
+        "edgefl/program/plan/x.py",
+        "import flatbuffers",
+        "import numpy",
+        "which is for edgefl/program/plan/tflite.py",
+    ),
+    (
+        "edgefl/protocol/wire/x.py",
         "\nfrom edgefl import cli",
-        "\nfrom edgefl import errors",
+        "\nfrom edgefl.base import errors",
         "the room cli comes after wire",
     ),
     (
-        "edgefl/wire/x.py",
+        "edgefl/protocol/wire/x.py",
         "import keras",
         "def load_model():\n    import keras",
         "imports keras when it is imported",
     ),
     (
-        "edgefl/wire/x.py",
+        "edgefl/protocol/wire/x.py",
         "if USED:\n    import scipy",
         "if TYPE_CHECKING:\n    import scipy",
         "imports scipy when it is imported",
     ),
     ("tests/x.py", "class FileHandler: ...", "class FileWriter: ...", "the name FileHandler is vague"),
     ("tests/x.py", "x = (1,2)  # fmt" + ": skip", "x = (1, 2)", "switches the formatter off"),
-    ("edgefl/wire/x.py", "\n\nkeptRows = 1", "\n\nrows = 1", "keptRows has the forbidden word kept"),
-    ("edgefl/wire/x.py", "def rows(): ...", "def read_rows(): ...", "rows begins with no verb"),
-    ("edgefl/wire/x.py", UNDOCUMENTED, DOCUMENTED, "Queue.put_item does not document priority"),
+    ("edgefl/protocol/wire/x.py", "\n\nkeptRows = 1", "\n\nrows = 1", "keptRows has the forbidden word kept"),
+    ("edgefl/protocol/wire/x.py", "def rows(): ...", "def read_rows(): ...", "rows begins with no verb"),
+    ("edgefl/protocol/wire/x.py", UNDOCUMENTED, DOCUMENTED, "Queue.put_item does not document priority"),
     (
-        "edgefl/wire/x.py",
+        "edgefl/protocol/wire/x.py",
         'raise WireError(f"{a} is wrong")',
         'raise WireError(f"{a} is wrong; pass b")',
         "the error '{} is wrong' names no remedy",
@@ -141,25 +146,27 @@ def test_rule_reports_a_planted_problem_and_accepts_the_correction(
 
 
 def test_methods_of_subclasses_private_functions_and_commands_need_no_argument_entries() -> None:
-    assert list_problems_of_file("edgefl/wire/x.py", EXEMPT) == []
+    assert list_problems_of_file("edgefl/protocol/wire/x.py", EXEMPT) == []
 
 
 def test_all_python_files_of_the_project_are_read() -> None:
     paths = {source.path for source in read_sources()}
-    assert {"edgefl/wire/topics.py", "devices/service.py", "tests/lint/test_rules.py"} <= paths
+    assert {"edgefl/protocol/wire/topics.py", "devices/service.py", "tests/lint/test_rules.py"} <= paths
     assert len(paths) > 900
 
 
 def test_names_of_several_modules_need_a_role() -> None:
-    one, two = (Source(f"edgefl/wire/{name}.py", "def read_rows(): ...") for name in ("one", "two"))
+    one, two = (Source(f"edgefl/protocol/wire/{name}.py", "def read_rows(): ...") for name in ("one", "two"))
     problems = list(names.check_shared_names([one, two]))
-    assert "edgefl/wire/one.py, edgefl/wire/two.py define read_rows" in problems[0]
+    assert "edgefl/protocol/wire/one.py, edgefl/protocol/wire/two.py define read_rows" in problems[0]
     assert any("has a role for LOGGER, which no module defines" in problem for problem in problems)
     assert not any("read_rows" in problem for problem in names.check_shared_names([one]))
 
 
 def test_unused_verbs_and_exceptions_are_reported() -> None:
-    problems = list(names.check_unused_entries([Source("edgefl/wire/one.py", "def read_rows(): ...")]))
+    problems = list(
+        names.check_unused_entries([Source("edgefl/protocol/wire/one.py", "def read_rows(): ...")])
+    )
     verbs = next(problem for problem in problems if "verbs.txt" in problem).split()
     assert "write" in verbs and "read," not in verbs
     assert any("'optimizers'" in problem for problem in problems)

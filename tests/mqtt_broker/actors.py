@@ -9,11 +9,11 @@ import time
 from collections import deque
 from dataclasses import replace
 
-from edgefl.transport.link import Link, Message
-from edgefl.wire.chunks import CHUNK_BYTES, count_chunks, slice_chunk
-from edgefl.wire.messages import Begin, End, Receipt, Status, Task
-from edgefl.wire.strict_json import decode_json, encode_json
-from edgefl.wire.topics import TOPIC_PREFIX, parse_topic
+from edgefl.protocol.transport.link import Link, Message
+from edgefl.protocol.wire.chunks import CHUNK_BYTES, count_chunks, slice_chunk
+from edgefl.protocol.wire.messages import Begin, End, Receipt, Status, Task
+from edgefl.protocol.wire.strict_json import decode_json, encode_json
+from edgefl.protocol.wire.topics import TOPIC_PREFIX, parse_topic
 
 DEADLINE_S = 40.0
 

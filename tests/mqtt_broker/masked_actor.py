@@ -8,17 +8,17 @@ import time
 import numpy as np
 from safetensors.numpy import load
 
-from edgefl.algorithms import make_algorithm
-from edgefl.rng import derive_rng
-from edgefl.security.secagg.masked_aggregation import average_masked, wrap_means
-from edgefl.security.secagg.participant import Participant
-from edgefl.security.secagg.vectors import encode_deltas, list_shapes, measure_vector
-from edgefl.security.trust import Trust
-from edgefl.storage.checkpoint import decode_server_state
-from edgefl.types import Update
-from edgefl.wire.masked import Advertised, hash_context
-from edgefl.wire.messages import Want
-from edgefl.wire.strict_json import decode_json, encode_json
+from edgefl.base.rng import derive_rng
+from edgefl.base.types import Update
+from edgefl.learning.algorithms import make_algorithm
+from edgefl.learning.checkpoint import decode_server_state
+from edgefl.protocol.security.secagg.masked_aggregation import average_masked, wrap_means
+from edgefl.protocol.security.secagg.participant import Participant
+from edgefl.protocol.security.secagg.vectors import encode_deltas, list_shapes, measure_vector
+from edgefl.protocol.security.trust import Trust
+from edgefl.protocol.wire.masked import Advertised, hash_context
+from edgefl.protocol.wire.messages import Want
+from edgefl.protocol.wire.strict_json import decode_json, encode_json
 
 SAMPLES = 10
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save
 
-from edgefl.algorithms import complete_algorithm_options
+from edgefl.base.types import Shard
 from edgefl.data.npz import save_shard
-from edgefl.plan.spec import Plan, save_plan
-from edgefl.types import Shard
-from edgefl.wire.topics import FederationTopics
+from edgefl.learning.algorithms import complete_algorithm_options
+from edgefl.program.plan.spec import Plan, save_plan
+from edgefl.protocol.wire.topics import FederationTopics
 from tests.support.numpy_learner.softmax import softmax_spec
 from tests.support.ports import choose_port
 

@@ -4,9 +4,9 @@ import subprocess
 
 from click.testing import CliRunner
 
-from edgefl.security.authority import create_enrolment
-from edgefl.security.enrolment import make_tls_context, save_enrolment
-from edgefl.transport.link import Link
+from edgefl.protocol.security.authority import create_enrolment
+from edgefl.protocol.security.enrolment import make_tls_context, save_enrolment
+from edgefl.protocol.transport.link import Link
 from mqtt_broker.broker.dev_broker import find_mosquitto
 from mqtt_broker.commands import broker as broker_commands
 from tests.support.ports import choose_port

@@ -8,12 +8,12 @@ import time
 import numpy as np
 import pytest
 
-from edgefl.client.validation import hold_out_validation
-from edgefl.config import FederationConfig
-from edgefl.monitor.view import FederationView, snapshot
+from edgefl.base.config import FederationConfig
+from edgefl.learning.checkpoint import decode_server_state
+from edgefl.learning.client.validation import hold_out_validation
+from edgefl.protocol.wire.topics import parse_topic
 from edgefl.simulation.simulate import simulate
-from edgefl.storage.checkpoint import decode_server_state
-from edgefl.wire.topics import parse_topic
+from edgefl.watch.monitor.view import FederationView, snapshot
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 SETTINGS = {"rounds": 3, "min_clients": 3, "seed": 5}

@@ -7,16 +7,16 @@ A listener receives every message. None of them contains a private array of a cl
 import pytest
 
 from devices.store import DeviceStore
-from edgefl.algorithms import PHASE_CLUSTER
-from edgefl.config import FederationConfig
-from edgefl.simulation.simulate import simulate
-from edgefl.storage.checkpoint import (
+from edgefl.base.config import FederationConfig
+from edgefl.learning.algorithms import PHASE_CLUSTER
+from edgefl.learning.checkpoint import (
     decode_server_state,
     decode_stored_mixture,
     encode_server_state,
 )
-from edgefl.wire.tensors import decode_weights
-from edgefl.wire.topics import parse_topic
+from edgefl.protocol.wire.tensors import decode_weights
+from edgefl.protocol.wire.topics import parse_topic
+from edgefl.simulation.simulate import simulate
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 IDS = ("pi-0", "pi-1", "pi-2")

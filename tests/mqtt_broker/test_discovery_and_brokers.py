@@ -2,7 +2,7 @@
 
 import signal
 
-from edgefl.transport.link import Link, Message
+from edgefl.protocol.transport.link import Link, Message
 
 
 def test_broker_without_retained_messages_gets_them_again(federate, services, toys):

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgefl.algorithms.range_test import FACTORS, ChosenRate
+from edgefl.learning.algorithms.range_test import FACTORS, ChosenRate
+from edgefl.learning.checkpoint import encode_server_state
+from edgefl.protocol.wire.divergence_message import FederationDivergedError
 from edgefl.simulation.simulate import simulate
-from edgefl.storage.checkpoint import encode_server_state
-from edgefl.wire.divergence_message import FederationDivergedError
 from mqtt_broker.aggregator.results import load_state, save_state
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
@@ -127,7 +127,7 @@ def test_rate_is_taken_back_by_an_aggregator_that_was_killed_before(federate, mo
 
 def find_divergence_round(federation, toys, shards):
     """Return the round in which the simulator stops the same federation."""
-    from edgefl.config import FederationConfig
+    from edgefl.base.config import FederationConfig
 
     config = FederationConfig(rounds=30, min_clients=2)
     with pytest.raises(FederationDivergedError) as error:
@@ -190,7 +190,7 @@ def test_one_client_without_finite_loss_does_not_stop_the_federation(federate, m
 
 
 def run_simulator(plan, toys, shards):
-    from edgefl.config import FederationConfig
+    from edgefl.base.config import FederationConfig
 
     return simulate(
         plan, toys.weights(), shards, FederationConfig(rounds=3), learner=SoftmaxLearner(plan.spec)

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from edgefl.algorithms import PHASE_PERSONALIZE, make_algorithm
-from edgefl.algorithms.cohort import choose_cohort
-from edgefl.client.runner import ClientRunner, WorkItem
-from edgefl.rng import derive_rng
-from edgefl.storage.checkpoint import decode_server_state, decode_stored_mixture
-from edgefl.types import ClientState
+from edgefl.base.rng import derive_rng
+from edgefl.base.types import ClientState
+from edgefl.learning.algorithms import PHASE_PERSONALIZE, make_algorithm
+from edgefl.learning.algorithms.cohort import choose_cohort
+from edgefl.learning.checkpoint import decode_server_state, decode_stored_mixture
+from edgefl.learning.client.runner import ClientRunner, WorkItem
 from mqtt_broker.aggregator.journal import Journal
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 

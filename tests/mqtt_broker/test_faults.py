@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from edgefl.wire.chunks import CHUNK_BYTES
-from edgefl.wire.messages import State
-from edgefl.wire.strict_json import decode_json
-from edgefl.wire.tensors import encode_models
+from edgefl.protocol.wire.chunks import CHUNK_BYTES
+from edgefl.protocol.wire.messages import State
+from edgefl.protocol.wire.strict_json import decode_json
+from edgefl.protocol.wire.tensors import encode_models
 
 
 def make_update(toys, **changes):

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from edgefl.base.config import FederationConfig, load_config
 from edgefl.cli.commands.init import init
-from edgefl.config import FederationConfig, load_config
-from edgefl.runs.pipeline import open_partitioned_dataset
+from edgefl.learning.checkpoint import decode_server_state, decode_stored_mixture
+from edgefl.simulation.runs.pipeline import open_partitioned_dataset
 from edgefl.simulation.simulate import simulate
-from edgefl.storage.checkpoint import decode_server_state, decode_stored_mixture
 from mqtt_broker.aggregator.journal import Journal
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from edgefl.cli import main as cli
-from edgefl.transport.link import Link
-from edgefl.wire.messages import Summary
+from edgefl.protocol.transport.link import Link
+from edgefl.protocol.wire.messages import Summary
 from mqtt_broker.aggregator.results import describe_round
 from tests.support.ports import choose_port
 

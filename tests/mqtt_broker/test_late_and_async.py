@@ -7,20 +7,20 @@ import time
 import numpy as np
 import pytest
 
-from edgefl.algorithms import make_algorithm
-from edgefl.algorithms.cohort import choose_task_clients
-from edgefl.client.local_training import derive_client_rng
-from edgefl.config import FederationConfig
-from edgefl.rng import derive_rng
-from edgefl.server.events import OpenedRound
-from edgefl.server.staleness import scale_late_update
-from edgefl.storage.checkpoint import decode_server_state
-from edgefl.transport.link import Message
-from edgefl.types import ClientState, ServerState
-from edgefl.wire.chunks import slice_chunk
-from edgefl.wire.messages import Task
-from edgefl.wire.strict_json import decode_json
-from edgefl.wire.tensors import encode_models
+from edgefl.base.config import FederationConfig
+from edgefl.base.rng import derive_rng
+from edgefl.base.types import ClientState, ServerState
+from edgefl.learning.algorithms import make_algorithm
+from edgefl.learning.algorithms.cohort import choose_task_clients
+from edgefl.learning.checkpoint import decode_server_state
+from edgefl.learning.client.local_training import derive_client_rng
+from edgefl.protocol.server.events import OpenedRound
+from edgefl.protocol.server.staleness import scale_late_update
+from edgefl.protocol.transport.link import Message
+from edgefl.protocol.wire.chunks import slice_chunk
+from edgefl.protocol.wire.messages import Task
+from edgefl.protocol.wire.strict_json import decode_json
+from edgefl.protocol.wire.tensors import encode_models
 from mqtt_broker.aggregator.journal import Journal
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 

@@ -9,21 +9,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgefl.algorithms.measurement import MEAN, MOMENTS, VARIANCE, make_measurement_plan
-from edgefl.algorithms.range_test import FACTORS, LOSSES, prepare_range_test
-from edgefl.config import load_config
+from edgefl.base.config import load_config
 from edgefl.data.npz import load_shard
-from edgefl.plan.measured_values import with_learning_rate
-from edgefl.plan.normalization import has_placeholders, set_normalization
-from edgefl.plan.spec import PREDICT_MIXTURE, TensorSpec, decode_plan, load_plan
-from edgefl.server.comparison import average_shares, rank_models
+from edgefl.learning.algorithms.measurement import MEAN, MOMENTS, VARIANCE, make_measurement_plan
+from edgefl.learning.algorithms.range_test import FACTORS, LOSSES, prepare_range_test
+from edgefl.learning.checkpoint import decode_server_state, decode_stored_mixture
+from edgefl.program.plan.measured_values import with_learning_rate
+from edgefl.program.plan.normalization import has_placeholders, set_normalization
+from edgefl.program.plan.spec import PREDICT_MIXTURE, TensorSpec, decode_plan, load_plan
+from edgefl.protocol.server.comparison import average_shares, rank_models
+from edgefl.protocol.wire import messages
+from edgefl.protocol.wire.strict_json import decode_json
+from edgefl.protocol.wire.tensors import decode_models, decode_weights, read_header
+from edgefl.protocol.wire.topics import TOPIC_PREFIX, parse_topic
 from edgefl.simulation.measurement import find_learning_rate, normalize_plan
 from edgefl.simulation.simulate import simulate
-from edgefl.storage.checkpoint import decode_server_state, decode_stored_mixture
-from edgefl.wire import messages
-from edgefl.wire.strict_json import decode_json
-from edgefl.wire.tensors import decode_models, decode_weights, read_header
-from edgefl.wire.topics import TOPIC_PREFIX, parse_topic
 from mqtt_broker.aggregator.plan_source import build_plan_in_child, open_built_plan
 
 IDS = ("pi-1", "pi-2")
@@ -203,8 +203,8 @@ def is_training(received, client_id):
 
 
 def make_digits_shard(part):
+    from edgefl.base.types import Shard
     from edgefl.data import load_dataset
-    from edgefl.types import Shard
 
     data = load_dataset("digits")
     train = slice(part * 100, part * 100 + 100)

@@ -4,9 +4,9 @@ including the client states.
 
 import pytest
 
-from edgefl.config import FederationConfig
+from edgefl.base.config import FederationConfig
+from edgefl.learning.checkpoint import decode_server_state, decode_stored_mixture
 from edgefl.simulation.simulate import simulate
-from edgefl.storage.checkpoint import decode_server_state, decode_stored_mixture
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 

@@ -7,12 +7,12 @@ import stat
 
 import pytest
 
-from edgefl.config import FederationConfig, PrivacyConfig
-from edgefl.errors import StateError
-from edgefl.privacy.accountant import compute_epsilon
-from edgefl.server.events import OpenedRound
+from edgefl.base.config import FederationConfig, PrivacyConfig
+from edgefl.base.errors import StateError
+from edgefl.learning.checkpoint import decode_server_state, encode_server_state
+from edgefl.learning.privacy.accountant import compute_epsilon
+from edgefl.protocol.server.events import OpenedRound
 from edgefl.simulation.simulate import simulate
-from edgefl.storage.checkpoint import decode_server_state, encode_server_state
 from mqtt_broker.aggregator.journal import FederationStart, Journal
 from mqtt_broker.aggregator.noise_key import load_noise_key
 from tests.support.numpy_learner.softmax import SoftmaxLearner

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, load_file
 
-from edgefl.errors import WireError
-from edgefl.storage.checkpoint import decode_server_state
-from edgefl.wire import messages
-from edgefl.wire.masked import Advertised, Agreed
-from edgefl.wire.strict_json import decode_json
+from edgefl.base.errors import WireError
+from edgefl.learning.checkpoint import decode_server_state
+from edgefl.protocol.wire import messages
+from edgefl.protocol.wire.masked import Advertised, Agreed
+from edgefl.protocol.wire.strict_json import decode_json
 
 
 def load_module(name):

@@ -13,11 +13,11 @@ from functools import partial
 import pytest
 
 from devices.store import read_last_round
-from edgefl.security.enrolment import load_enrolment, save_enrolment
-from edgefl.security.trust import Trust
-from edgefl.transport.link import Message
-from edgefl.wire.messages import Begin, Task
-from edgefl.wire.strict_json import decode_json
+from edgefl.protocol.security.enrolment import load_enrolment, save_enrolment
+from edgefl.protocol.security.trust import Trust
+from edgefl.protocol.transport.link import Message
+from edgefl.protocol.wire.messages import Begin, Task
+from edgefl.protocol.wire.strict_json import decode_json
 from tests.mqtt_broker.masked_actor import load_update
 
 MASKED = "[privacy]\nsecure_aggregation = true\n"

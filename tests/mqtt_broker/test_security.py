@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from devices.commands import device as device_commands
-from edgefl.errors import LinkError
-from edgefl.security.authority import create_enrolment, create_key_directory, revoke_enrolment
-from edgefl.security.enrolment import load_enrolment
-from edgefl.transport.link import Link, Message
-from edgefl.wire.messages import State
-from edgefl.wire.strict_json import decode_json
+from edgefl.base.errors import LinkError
+from edgefl.protocol.security.authority import create_enrolment, create_key_directory, revoke_enrolment
+from edgefl.protocol.security.enrolment import load_enrolment
+from edgefl.protocol.transport.link import Link, Message
+from edgefl.protocol.wire.messages import State
+from edgefl.protocol.wire.strict_json import decode_json
 from mqtt_broker.broker.dev_broker import find_mosquitto
 from mqtt_broker.commands import broker as broker_commands
 

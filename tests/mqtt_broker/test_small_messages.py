@@ -4,10 +4,10 @@ import secrets
 
 import pytest
 
-from edgefl.errors import LinkError
-from edgefl.transport import message_size
-from edgefl.transport.link import Link, Message
-from edgefl.transport.message_size import find_message_size
+from edgefl.base.errors import LinkError
+from edgefl.protocol.transport import message_size
+from edgefl.protocol.transport.link import Link, Message
+from edgefl.protocol.transport.message_size import find_message_size
 from mqtt_broker.broker.dev_broker import LOOPBACK_HOST, find_mosquitto
 from tests.mqtt_broker.test_doctor import run_doctor
 from tests.support.broker import mosquitto

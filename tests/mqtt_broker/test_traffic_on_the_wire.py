@@ -5,9 +5,9 @@ over a broker.
 import json
 from collections import Counter
 
-from edgefl.config import FederationConfig
+from edgefl.base.config import FederationConfig
+from edgefl.protocol.wire.topics import parse_topic
 from edgefl.simulation.simulate import simulate
-from edgefl.wire.topics import parse_topic
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 IDS = ("pi-0", "pi-1", "pi-2")

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from edgefl.transport.link import Link, Message
-from edgefl.verdict import from_dict, judge_federation, render_device_lines, render_verdict_table
-from edgefl.wire import messages
-from edgefl.wire.strict_json import decode_json
-from edgefl.wire.tensors import encode_models
+from edgefl.base.verdict import from_dict, judge_federation, render_device_lines, render_verdict_table
+from edgefl.protocol.transport.link import Link, Message
+from edgefl.protocol.wire import messages
+from edgefl.protocol.wire.strict_json import decode_json
+from edgefl.protocol.wire.tensors import encode_models
 
 
 @pytest.fixture

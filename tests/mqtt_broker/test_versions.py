@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from edgefl.wire.tensors import encode_models
-from edgefl.wire.topics import TOPIC_PREFIX
+from edgefl.protocol.wire.tensors import encode_models
+from edgefl.protocol.wire.topics import TOPIC_PREFIX
 from mqtt_broker.aggregator.journal import FederationStart, Journal
 
 ROOT = Path(__file__).parents[2]

@@ -6,9 +6,9 @@ import stat
 
 import pytest
 
-from edgefl.config import FederationConfig, parse_config
-from edgefl.errors import ConfigError
-from edgefl.wire.tensors import encode_models
+from edgefl.base.config import FederationConfig, parse_config
+from edgefl.base.errors import ConfigError
+from edgefl.protocol.wire.tensors import encode_models
 from mqtt_broker.broker.dev_broker import find_mosquitto
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from edgefl.compiler.compile import compile_program
-from edgefl.compiler.network import Network
-from edgefl.compiler.objective import Objective
-from edgefl.plan.spec import Plan, PlanSpec
+from edgefl.program.compiler.compile import compile_program
+from edgefl.program.compiler.network import Network
+from edgefl.program.compiler.objective import Objective
+from edgefl.program.plan.spec import Plan, PlanSpec
 
 
 def compile_network_plan(network: Network, objectives: Sequence[Objective]) -> Plan:

@@ -24,7 +24,7 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 from edgefl.cli.commands.demo import demo
-from edgefl.demo.processes import Child, Children
+from edgefl.cli.demo.processes import Child, Children
 
 ASSETS = Path(__file__).parents[2] / "docs" / "assets"
 CHROMIUM = "/usr/bin/chromium"

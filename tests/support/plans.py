@@ -8,11 +8,11 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from edgefl.config import FederationConfig
-from edgefl.plan.spec import INITIAL_FILE, Plan, load_plan, save_plan
-from edgefl.server.initial_weights import decode_initial_weights
-from edgefl.types import Weights
-from edgefl.wire.tensors import encode_weights
+from edgefl.base.config import FederationConfig
+from edgefl.base.types import Weights
+from edgefl.program.plan.spec import INITIAL_FILE, Plan, load_plan, save_plan
+from edgefl.protocol.server.initial_weights import decode_initial_weights
+from edgefl.protocol.wire.tensors import encode_weights
 from tests.support.rooms import sources
 
 PACKAGES = ("tensorflow", "keras", "numpy", "ai-edge-litert")

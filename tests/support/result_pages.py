@@ -23,13 +23,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from edgefl.reproduce.claims import OUT_OF_REACH
-from edgefl.reproduce.experiment import Experiment, load_experiments
-from edgefl.reproduce.report import format_figure
-from edgefl.reproduce.results import RESULTS_DIRECTORY, SeedResult, read_results
-from edgefl.reproduce.run import judge_claims, list_experiments
-from edgefl.system.files import write_atomic
-from edgefl.system.format import NO_VALUE
+from edgefl.base.system.files import write_atomic
+from edgefl.base.system.format import NO_VALUE
+from edgefl.lab.reproduce.claims import OUT_OF_REACH
+from edgefl.lab.reproduce.experiment import Experiment, load_experiments
+from edgefl.lab.reproduce.report import format_figure
+from edgefl.lab.reproduce.results import RESULTS_DIRECTORY, SeedResult, read_results
+from edgefl.lab.reproduce.run import judge_claims, list_experiments
 from tests.support.result_pictures import draw_curves, name_picture
 
 ROOT = Path(__file__).resolve().parents[2]

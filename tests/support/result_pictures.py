@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
-from edgefl.report.drawing import GRID, GROUND, INK, MUTED, PALETTE
-from edgefl.reproduce.experiment import Experiment
-from edgefl.reproduce.results import SeedResult
-from edgefl.reproduce.run import average_curves
+from edgefl.lab.reproduce.experiment import Experiment
+from edgefl.lab.reproduce.results import SeedResult
+from edgefl.lab.reproduce.run import average_curves
+from edgefl.watch.report.drawing import GRID, GROUND, INK, MUTED, PALETTE
 
 MIN_POINTS = 5
 """Number of evaluated rounds below which a curve is not drawn."""

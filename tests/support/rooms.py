@@ -11,90 +11,93 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PICTURE = ROOT / "docs" / "assets" / "rooms.svg"
 PACKAGES = ("edgefl", "devices", "mqtt_broker", "firmware_export")
-# A room imports itself and rooms before it, also inside functions.
-ROOMS: Mapping[str, tuple[str, ...]] = {
-    "edgefl": (
-        "__init__",
-        "errors",
-        "types",
-        "rng",
-        "system",
-        "verdict",
-        "tasks",
-        "plan",
-        "wire",
-        "storage",
-        "config",
-        "data",
-        "models",
-        "compiler",
-        "learner",
-        "algorithms",
-        "security",
-        "privacy",
-        "client",
-        "transport",
-        "client_machine",
-        "server",
-        "loggers",
-        "simulation",
-        "runs",
-        "report",
-        "tune",
-        "audit",
-        "reproduce",
-        "monitor",
-        "dashboard",
-        "doctor",
-        "init",
-        "demo",
-        "bench",
-        "cli",
-        "__main__",
+# A room imports itself and rooms before it, also inside functions. The parts of a room have an order too.
+ROOMS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "edgefl": {
+        "__init__": (),
+        "base": (
+            "errors",
+            "types",
+            "rng",
+            "names",
+            "codecs",
+            "system",
+            "storage",
+            "tasks",
+            "config",
+            "verdict",
+            "round_scalars",
+        ),
+        "program": ("plan", "models", "compiler", "learner"),
+        "data": (),
+        "learning": ("checkpoint", "personal_model", "algorithms", "privacy", "client"),
+        "protocol": ("wire", "transport", "security", "device", "server"),
+        "simulation": (),
+        "watch": ("loggers", "monitor", "report", "audit", "dashboard"),
+        "lab": ("reproduce", "wire_bench", "tune"),
+        "cli": ("completion", "doctor", "init", "demo", "bench", "main", "commands"),
+        "__main__": (),
+    },
+    "devices": dict.fromkeys(
+        (
+            "__init__",
+            "boards",
+            "host_sensors",
+            "conditions",
+            "availability",
+            "store",
+            "blob_cache",
+            "readings",
+            "recorder",
+            "anomaly_scores",
+            "detector",
+            "local_dataset",
+            "learners",
+            "training",
+            "plan_trial",
+            "plan_check",
+            "settings",
+            "identity",
+            "join",
+            "telemetry",
+            "storage",
+            "messages",
+            "driver",
+            "masked_attempt",
+            "export",
+            "worker",
+            "install",
+            "service",
+            "commands",
+        ),
+        (),
     ),
-    "devices": (
-        "__init__",
-        "boards",
-        "host_sensors",
-        "conditions",
-        "availability",
-        "store",
-        "blob_cache",
-        "readings",
-        "recorder",
-        "anomaly_scores",
-        "detector",
-        "local_dataset",
-        "learners",
-        "training",
-        "plan_trial",
-        "plan_check",
-        "settings",
-        "identity",
-        "join",
-        "telemetry",
-        "storage",
-        "messages",
-        "driver",
-        "masked_attempt",
-        "export",
-        "worker",
-        "install",
-        "service",
-        "commands",
+    "mqtt_broker": dict.fromkeys(
+        (
+            "__init__",
+            "broker",
+            "aggregator",
+            "integrations",
+            "commands",
+        ),
+        (),
     ),
-    "mqtt_broker": ("__init__", "broker", "aggregator", "integrations", "commands"),
-    "firmware_export": (
-        "__init__",
-        "tflite",
-        "quantize",
-        "codegen",
-        "ota",
-        "firmware",
-        "certificate",
-        "commands",
+    "firmware_export": dict.fromkeys(
+        (
+            "__init__",
+            "tflite",
+            "quantize",
+            "codegen",
+            "ota",
+            "firmware",
+            "certificate",
+            "commands",
+        ),
+        (),
     ),
 }
+MACHINES = {"devices": "device", "mqtt_broker": "aggregator", "firmware_export": "export"}
+"""The machines that run the packages beside `edgefl`."""
 ROW = 21
 MARGIN = 150
 NAMES = MARGIN + 12
@@ -104,6 +107,7 @@ WIDTH = DOTS + 330
 STYLE = """
 text { font: 13px system-ui, sans-serif; fill: #1f2933 }
 .room { font-family: ui-monospace, monospace; font-weight: 600 }
+.part { font-family: ui-monospace, monospace }
 .note { fill: #52606d }
 .head { font-weight: 600 }
 .arc { fill: none; stroke: #00796b; stroke-width: 1.2; opacity: .55 }
@@ -140,20 +144,33 @@ def imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 def rooms_of(package: str) -> set[str]:
     """Return the rooms that a package has on disk."""
-    return {path.relative_to(ROOT / package).with_suffix("").parts[0] for path in sources(package)}
+    return {place_of(path)[1] for path in sources(package)}
+
+
+def parts_of(package: str, room: str) -> set[str]:
+    """Return the parts that a room has on disk."""
+    places = map(place_of, sources(package))
+    return {part for _, other, part in places if other == room and part not in ("", "__init__")}
+
+
+def place_of(path: Path) -> tuple[str, str, str]:
+    """Return package, room and part of a file. The part is empty for a module that is a room."""
+    package, room, part, *_ = (*path.relative_to(ROOT).with_suffix("").parts, "")
+    return package, room, part
 
 
 def imports_of(path: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield (package, room, imported name) for each import of a room, anywhere in the file."""
+    """Yield (package, room, part) for each import of a room, anywhere in the file. The part may be empty."""
     for name in imported(ast.walk(parse(path))):
-        package, *rest = name.split(".")
-        if rest and rest[0] in ROOMS.get(package, ()):
-            yield package, rest[0], name
+        package, room, part, *_ = (*name.split("."), "", "")
+        rooms = ROOMS.get(package, {})
+        if room in rooms:
+            yield package, room, part if part in rooms[room] else ""
 
 
-def summary(package: str, room: str) -> str:
-    """Return the first sentence of a room's docstring."""
-    folder = ROOT / package / room
+def summary(package: str, room: str, part: str = "") -> str:
+    """Return the first sentence of the docstring of a room or of one of its parts."""
+    folder = ROOT / package / room / part
     path = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
     text = " ".join((ast.get_docstring(parse(path)) or "").partition("\n\n")[0].split())
     return text.replace("`", "")
@@ -163,7 +180,7 @@ def room_imports(package: str) -> dict[str, set[str]]:
     """Return the rooms of the same package that each room imports, itself left out."""
     found: dict[str, set[str]] = {room: set() for room in ROOMS[package]}
     for path in sources(package):
-        room = path.relative_to(ROOT / package).with_suffix("").parts[0]
+        room = place_of(path)[1]
         found[room] |= {other for owner, other, _ in imports_of(path) if owner == package and other != room}
     return found
 
@@ -183,33 +200,40 @@ def direct(imports: Mapping[str, set[str]]) -> list[tuple[str, str]]:
 
 
 def draw() -> str:
-    """Return the picture as SVG: rooms from top to bottom, an arc to each room that another builds on."""
+    """Return the picture as SVG: rooms from top to bottom, an arc to each room that another builds on.
+
+    A dot shows that the package of a machine imports a room of `edgefl`, or this part of it.
+    """
     users = {package: package_imports(package) for package in PACKAGES[1:]}
     rows: list[str] = []
     y = ROW
-    for package in ROOMS:
-        rows.append(f'<text class="head" x="{NAMES}" y="{y}">{package}/</text>')
+    for package, rooms in ROOMS.items():
+        title = f"{package}/" + (f" ({MACHINES[package]})" if package in MACHINES else "")
+        rows.append(f'<text class="head" x="{NAMES}" y="{y}">{title}</text>')
         if package == "edgefl":
             rows += [
-                f'<text class="note" x="{DOTS + 110 * k}" y="{y}">{user}/</text>'
-                for k, user in enumerate(PACKAGES[1:])
+                f'<text class="note" x="{DOTS + 110 * k}" y="{y}">{machine}</text>'
+                for k, machine in enumerate(MACHINES.values())
             ]
         y += ROW
         places: dict[str, int] = {}
-        for room in ROOMS[package]:
+        for room, parts in rooms.items():
             if room.startswith("__"):
                 continue
             places[room] = y
             rows.append(f'<line class="line" x1="{NAMES}" x2="{WIDTH - 12}" y1="{y + 6}" y2="{y + 6}"/>')
-            rows.append(f'<text class="room" x="{NAMES}" y="{y}">{room}</text>')
-            rows.append(f'<text class="note" x="{TEXTS}" y="{y}">{escape(summary(package, room))}</text>')
-            if package == "edgefl":
-                rows += [
-                    f'<circle class="dot" cx="{DOTS + 110 * k + 30}" cy="{y - 4}" r="4"/>'
-                    for k, user in enumerate(PACKAGES[1:])
-                    if room in users[user]
-                ]
-            y += ROW
+            for part in ("", *parts):
+                style, x = ("part", NAMES + 14) if part else ("room", NAMES)
+                rows.append(f'<text class="{style}" x="{x}" y="{y}">{part or room}</text>')
+                note = escape(summary(package, room, part))
+                rows.append(f'<text class="note" x="{TEXTS}" y="{y}">{note}</text>')
+                if package == "edgefl" and (part or not parts):
+                    rows += [
+                        f'<circle class="dot" cx="{DOTS + 110 * k + 30}" cy="{y - 4}" r="4"/>'
+                        for k, user in enumerate(PACKAGES[1:])
+                        if (room, part) in users[user]
+                    ]
+                y += ROW
         for room, other in sorted(direct(room_imports(package))):
             if room in places and other in places:
                 rows.append(arc(NAMES - 6, places[room] - 4, places[other] - 4))
@@ -229,9 +253,14 @@ def arc(x: int, low: int, high: int) -> str:
     return f'<path class="arc" d="M{x} {low}C{left} {low} {left} {high} {x} {high}"/>'
 
 
-def package_imports(package: str) -> set[str]:
-    """Return the rooms of `edgefl` that another package imports."""
-    return {room for path in sources(package) for owner, room, _ in imports_of(path) if owner == "edgefl"}
+def package_imports(package: str) -> set[tuple[str, str]]:
+    """Return (room, part) of `edgefl` for each import of another package."""
+    return {
+        (room, part)
+        for path in sources(package)
+        for owner, room, part in imports_of(path)
+        if owner == "edgefl"
+    }
 
 
 if __name__ == "__main__":

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.config import FederationConfig
-from edgefl.plan.spec import Plan, PlanSpec
+from edgefl.base.config import FederationConfig
+from edgefl.base.types import Shard
+from edgefl.program.plan.spec import Plan, PlanSpec
 from edgefl.simulation.simulate import Simulation, simulate
-from edgefl.types import Shard
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgefl.transport.link import Link
+from edgefl.protocol.transport.link import Link
 
 ACTIVITIES = ["jump", "lie", "run", "sit", "stand", "walk"]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from edgefl.transport.link import Link
+from edgefl.protocol.transport.link import Link
 from mqtt_broker.broker.dev_broker import find_mosquitto
 from tests.support.ports import choose_port
 

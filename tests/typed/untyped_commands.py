@@ -5,8 +5,8 @@ test_docs.py still checks that commands of edgefl have the documented options.
 
 FIVE = "tests/test_readme.py types the five commands of a federation"
 INSTALLS = "installs packages into the environment that runs the tests; .ci/run installs all extras"
-LONG = "takes minutes to hours; tests/edgefl/reproduce runs a small cut of every experiment"
-BENCH = "a measurement of minutes; tests/edgefl/bench runs it with few of everything"
+LONG = "takes minutes to hours; tests/edgefl/lab/reproduce runs a small cut of every experiment"
+BENCH = "a measurement of minutes; tests/edgefl/cli/bench runs it with few of everything"
 PEERS = "a measurement of minutes; tests/benchmarks/test_*.py run it with few of everything"
 WEEK = "takes minutes; tests/edgefl/simulation/test_virtual_time.py plays smaller fleets"
 FIRMWARE = "test_typed_firmware.py types the same of docs/results/firmware.md"
@@ -137,7 +137,7 @@ UNTYPED_COMMANDS: dict[str, dict[str, str]] = {
     "README.md": {
         "make install": INSTALLS,
         ". .venv/bin/activate": INSTALLS,
-        "make demo": "tests/edgefl/demo/test_demo.py runs it",
+        "make demo": "tests/edgefl/cli/demo/test_demo.py runs it",
         "edgefl data split ...": FIVE,
         "edgefl data show ...": FIVE,
         "edgefl init --data pi-1.npz --data pi-2.npz": FIVE,

@@ -5,10 +5,10 @@ from typing import Any
 
 import click
 
-from edgefl.algorithms.entry import Entry
-from edgefl.algorithms.registry import REGISTRY, find_entry
+from edgefl.base.config.template import read_key_docs
 from edgefl.cli.completion import complete_names, list_algorithm_names
-from edgefl.config.template import read_key_docs
+from edgefl.learning.algorithms.entry import Entry
+from edgefl.learning.algorithms.registry import REGISTRY, find_entry
 
 BASE_ALGORITHM = "fedavg"
 """The algorithm whose options are listed only once, although other algorithms inherit them."""

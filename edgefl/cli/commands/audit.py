@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from edgefl.audit.scenarios import AuditFinding, Setting, audit_labels, guess
-from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig, load_config
-from edgefl.report.drawing import parse_image_format
-from edgefl.system.progress import Progress
+from edgefl.base.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig, load_config
+from edgefl.base.system.progress import Progress
+from edgefl.watch.audit.scenarios import AuditFinding, Setting, audit_labels, guess
+from edgefl.watch.report.drawing import parse_image_format
 
 DEFAULT_AUDIT_CONFIG = FederationConfig(
     name="audit",
@@ -84,9 +84,9 @@ def labels(
     Example:
       edgefl audit labels --rounds 5 --noise 0.03 --out labels.png
     """
-    from edgefl.learner.litert import LiteRTLearner
-    from edgefl.runs.pipeline import build_plan_in_subprocess, open_dataset_with_progress
+    from edgefl.program.learner.litert import LiteRTLearner
     from edgefl.simulation.measurement import find_learning_rate, normalize_plan
+    from edgefl.simulation.runs.pipeline import build_plan_in_subprocess, open_dataset_with_progress
 
     if out is not None:
         parse_image_format(out)
@@ -108,7 +108,7 @@ def labels(
         baseline = guess(setting)
         findings = audit_labels(setting, noises, accuracy=rounds != 0, show_scenario=progress.update)
     if out is not None:
-        from edgefl.audit.plot import plot_labels
+        from edgefl.watch.audit.plot import plot_labels
 
         plot_labels(findings, out)
         click.echo(f"picture  {out}", err=True)

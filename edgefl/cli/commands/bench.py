@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from edgefl.bench.device import BENCH_MODELS, render_plan_bench, run_device_bench, run_plan_bench
-from edgefl.bench.device import render_device_bench as render_device
-from edgefl.bench.wire import BENCH_CODECS, run_wire_bench
-from edgefl.bench.wire import render_wire_bench as render_wire
-from edgefl.errors import ConfigError
-from edgefl.system.files import write_atomic
-from edgefl.system.progress import Progress
-from edgefl.wire.codecs import check_codec
+from edgefl.base.codecs import check_codec
+from edgefl.base.errors import ConfigError
+from edgefl.base.system.files import write_atomic
+from edgefl.base.system.progress import Progress
+from edgefl.cli.bench.device import BENCH_MODELS, render_plan_bench, run_device_bench, run_plan_bench
+from edgefl.cli.bench.device import render_device_bench as render_device
+from edgefl.lab.wire_bench import BENCH_CODECS, run_wire_bench
+from edgefl.lab.wire_bench import render_wire_bench as render_wire
 
 
 @click.group()

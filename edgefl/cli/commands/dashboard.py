@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from edgefl.monitor.connection import add_broker_options, open_link
+from edgefl.watch.monitor.connection import add_broker_options, open_link
 
 
 @click.command(short_help="Show a federation live in a browser.")
@@ -34,11 +34,11 @@ def dashboard(broker: str, enrol: Path | None, federation: str, port: int, host:
     Example:
       edgefl dashboard --broker mqtt://192.168.1.10:1883 --port 8080
     """
-    from edgefl.dashboard.follower import Follower, find_only_federation
-    from edgefl.dashboard.latest_snapshot import LatestSnapshot
-    from edgefl.dashboard.server import DashboardServer, is_loopback
-    from edgefl.system.signals import Stopped, raise_on_signal
-    from edgefl.wire.topics import check_federation
+    from edgefl.base.names import check_federation
+    from edgefl.base.system.signals import Stopped, raise_on_signal
+    from edgefl.watch.dashboard.follower import Follower, find_only_federation
+    from edgefl.watch.dashboard.latest_snapshot import LatestSnapshot
+    from edgefl.watch.dashboard.server import DashboardServer, is_loopback
 
     if federation:
         check_federation(federation)

@@ -6,8 +6,10 @@ from typing import Any
 
 import click
 
+from edgefl.base.config import DataConfig, PartitionConfig
+from edgefl.base.errors import ConfigError
+from edgefl.base.system.progress import Progress
 from edgefl.cli.completion import complete_names, list_dataset_names, list_partition_names
-from edgefl.config import DataConfig, PartitionConfig
 from edgefl.data import PARTITIONS, list_datasets, load_data, make_client_partitions
 from edgefl.data.datasets.catalog import find_dataset, list_dataset_options
 from edgefl.data.options import parse_options
@@ -19,8 +21,6 @@ from edgefl.data.partitions.heatmap import (
     summarize_partition,
 )
 from edgefl.data.partitions.registry import find_partition
-from edgefl.errors import ConfigError
-from edgefl.system.progress import Progress
 
 
 @click.command(short_help="List the data sets.")

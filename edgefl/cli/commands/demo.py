@@ -7,8 +7,12 @@ from pathlib import Path
 
 import click
 
-from edgefl.demo.processes import Children
-from edgefl.demo.run import (
+from edgefl.base.storage.demo_directory import DemoFiles
+from edgefl.base.storage.device_directory import DeviceFiles
+from edgefl.base.system.progress import Progress
+from edgefl.base.system.signals import Stopped, raise_on_signal
+from edgefl.cli.demo.processes import Children
+from edgefl.cli.demo.run import (
     CLIENT_SAMPLES,
     DEFAULT_ROUNDS,
     DemoSettings,
@@ -19,10 +23,6 @@ from edgefl.demo.run import (
     prepare_directory,
     write_shards,
 )
-from edgefl.storage.demo_directory import DemoFiles
-from edgefl.storage.device_directory import DeviceFiles
-from edgefl.system.progress import Progress
-from edgefl.system.signals import Stopped, raise_on_signal
 
 
 @click.command(short_help="Run a whole federation on this machine.")

@@ -9,14 +9,20 @@ from pathlib import Path
 
 import click
 
-from edgefl.doctor.broker_checks import check_broker
-from edgefl.doctor.check_result import CheckResult
-from edgefl.doctor.host_checks import check_board, check_clock, check_disk, check_enrolment, check_software
-from edgefl.security.enrolment import Enrolment, load_enrolment
-from edgefl.system.format import escape_unprintable
-from edgefl.system.progress import Progress
-from edgefl.wire.topics import check_federation
-from edgefl.wire.url import parse_urls
+from edgefl.base.names import check_federation
+from edgefl.base.system.format import escape_unprintable
+from edgefl.base.system.progress import Progress
+from edgefl.cli.doctor.broker_checks import check_broker
+from edgefl.cli.doctor.check_result import CheckResult
+from edgefl.cli.doctor.host_checks import (
+    check_board,
+    check_clock,
+    check_disk,
+    check_enrolment,
+    check_software,
+)
+from edgefl.protocol.security.enrolment import Enrolment, load_enrolment
+from edgefl.protocol.wire.url import parse_urls
 
 LEVEL_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 LEVEL_MARKS = {"ok": "ok   ", "warn": "warn ", "fail": "FAIL "}

@@ -10,9 +10,7 @@ from typing import Any
 
 import click
 
-from edgefl.algorithms.recommendation import USUAL_ALGORITHM, recommend
-from edgefl.cli.completion import complete_names, list_algorithm_names, list_dataset_names, list_model_names
-from edgefl.config import (
+from edgefl.base.config import (
     DEFAULT_BROKER,
     DataConfig,
     FederationConfig,
@@ -22,11 +20,14 @@ from edgefl.config import (
     SamplesConfig,
     parse_shape,
 )
-from edgefl.config.template import render_commented_toml
-from edgefl.data.sources.options import parse_picture_size, split_column_names
-from edgefl.errors import ConfigError
-from edgefl.init.questions import Questions, as_count, as_name, choose_config_path, to_federation_name
-from edgefl.init.task import (
+from edgefl.base.config.template import render_commented_toml
+from edgefl.base.errors import ConfigError
+from edgefl.base.system.files import write_atomic
+from edgefl.base.system.progress import Progress
+from edgefl.base.tasks.config import CLASSIFICATION, LOSSES_BY_KIND, REGRESSION, TaskConfig
+from edgefl.cli.completion import complete_names, list_algorithm_names, list_dataset_names, list_model_names
+from edgefl.cli.init.questions import Questions, as_count, as_name, choose_config_path, to_federation_name
+from edgefl.cli.init.task import (
     USUAL_RATE,
     LearningTask,
     TrainingSettings,
@@ -36,10 +37,9 @@ from edgefl.init.task import (
     choose_settings,
     find_task,
 )
-from edgefl.report.samples_text import format_short_inspection
-from edgefl.system.files import write_atomic
-from edgefl.system.progress import Progress
-from edgefl.tasks.config import CLASSIFICATION, LOSSES_BY_KIND, REGRESSION, TaskConfig
+from edgefl.data.sources.options import parse_picture_size, split_column_names
+from edgefl.learning.algorithms.recommendation import USUAL_ALGORITHM, recommend
+from edgefl.watch.report.samples_text import format_short_inspection
 
 TASK_ALGORITHM = "fedavg"
 TASK_ALGORITHM_REASON = (
@@ -175,9 +175,9 @@ def init(
       edgefl init kitchen
       edgefl init --yes --name kitchen --data pi-1.npz --data pi-2.npz --clients 2
     """
-    from edgefl.algorithms.registry import find_entry
-    from edgefl.server.config_check import check_config
-    from edgefl.wire.url import parse_urls
+    from edgefl.learning.algorithms.registry import find_entry
+    from edgefl.protocol.server.config_check import check_config
+    from edgefl.protocol.wire.url import parse_urls
 
     def read_algorithm(name: str) -> str:
         find_entry(name)
@@ -357,7 +357,7 @@ def _choose_options(
 
 def _choose_samples(samples: SamplesConfig, model: ModelConfig, task: TaskConfig) -> SamplesConfig:
     """Return the table [samples] for a model, which may scale its input itself, and print what it decides."""
-    from edgefl.runs.pipeline import resolve_samples
+    from edgefl.simulation.runs.pipeline import resolve_samples
 
     unscaled = FederationConfig(model=model, task=task, samples=replace(samples, scale=0.0))
     lines: list[str] = []

@@ -13,11 +13,11 @@ from typing import Any
 
 import click
 
-from edgefl.errors import LinkError
-from edgefl.monitor.connection import add_broker_options, open_link
-from edgefl.system.signals import Stopped, raise_on_signal
-from edgefl.transport.link import Message
-from edgefl.wire.topics import check_federation
+from edgefl.base.errors import LinkError
+from edgefl.base.names import check_federation
+from edgefl.base.system.signals import Stopped, raise_on_signal
+from edgefl.protocol.transport.link import Message
+from edgefl.watch.monitor.connection import add_broker_options, open_link
 
 
 def has_reader() -> bool:
@@ -59,7 +59,7 @@ def watch(
 
     Example: edgefl watch 'device/+/metrics' --json | jq .message.values.loss
     """
-    from edgefl.monitor.message_lines import (
+    from edgefl.watch.monitor.message_lines import (
         build_topic_filter,
         decode_message,
         format_json_line,
@@ -130,13 +130,15 @@ def monitor(
 
     Example: edgefl monitor --broker mqtt://192.168.1.10:1883
     """
-    from edgefl.monitor.connection import choose_federation, wait_for_federation
-    from edgefl.monitor.feed import Feed
+    from edgefl.watch.monitor.connection import choose_federation, wait_for_federation
+    from edgefl.watch.monitor.feed import Feed
 
     # Textual draws on stderr
     live = not (once or as_json) and all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
     if live:
-        from edgefl.monitor.terminal import Monitor  # before the connection, so that a missing extra shows
+        from edgefl.watch.monitor.terminal import (
+            Monitor,  # before the connection, so that a missing extra shows
+        )
     # A separate link, because a link that reads in bursts may report a second federation too late
     with contextlib.closing(open_link(broker, enrol)) as lookup_link:
         federation = (
@@ -170,10 +172,10 @@ def print_once(tree: Mapping[str, Any], as_json: bool) -> None:
     """Print a snapshot as JSON, or as a table that fits the terminal.
 
     Args:
-        tree: the snapshot, see `edgefl.monitor.view`.
+        tree: the snapshot, see `edgefl.watch.monitor.view`.
         as_json: print one JSON object instead of the table.
     """
-    from edgefl.monitor.table import format_snapshot
+    from edgefl.watch.monitor.table import format_snapshot
 
     if as_json:
         click.echo(json.dumps(tree, allow_nan=False))

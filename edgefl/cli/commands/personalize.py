@@ -8,16 +8,17 @@ from typing import Any
 import click
 import numpy as np
 
+from edgefl.base.errors import ConfigError
+from edgefl.base.names import check_client_id
+from edgefl.base.storage.device_directory import DeviceFiles
+from edgefl.base.system.files import to_json_value
+from edgefl.base.system.format import align_columns, format_percent
+from edgefl.base.system.progress import Progress
 from edgefl.data.forms import has_label_arrays
 from edgefl.data.sources import DataSource, load_samples_for_plan, read_source
 from edgefl.data.sources.options import add_data_options
-from edgefl.errors import ConfigError
-from edgefl.plan.spec import read_samples_config
-from edgefl.storage.device_directory import DeviceFiles, save_personal_model
-from edgefl.system.files import to_json_value
-from edgefl.system.format import align_columns, format_percent
-from edgefl.system.progress import Progress
-from edgefl.wire.topics import check_client_id
+from edgefl.learning.personal_model import save_personal_model
+from edgefl.program.plan.spec import read_samples_config
 
 
 @click.command(short_help="Make a personal model for a client that took part in no round.")
@@ -57,8 +58,8 @@ def personalize(
       edgefl personalize runs/x --data new.npz -o new-client/
       edgefl personalize runs/x --data unlabelled.npz --json
     """
-    from edgefl.runs import new_client
-    from edgefl.runs.client_directories import save_client_samples
+    from edgefl.simulation.runs import new_client
+    from edgefl.simulation.runs.client_directories import save_client_samples
 
     check_client_id(client_id)
     if out is not None and out.exists() and any(out.iterdir()):
@@ -113,8 +114,8 @@ def personalize(
 
 
 def _format_labelled(figures: Mapping[str, Any]) -> str:
-    from edgefl.client.selection import SHIPPED_MODELS
-    from edgefl.verdict import MEASURES
+    from edgefl.base.verdict import MEASURES
+    from edgefl.learning.client.selection import SHIPPED_MODELS
 
     shipped = SHIPPED_MODELS[int(figures["shipped"])]
     rows: list[tuple[str, ...]] = [("per cent", "", "", "")]

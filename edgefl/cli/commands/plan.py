@@ -9,15 +9,15 @@ from typing import Any
 import click
 from safetensors.numpy import save as save_tensors
 
+from edgefl.base.config import FederationConfig, ModelConfig, load_config, parse_shape
+from edgefl.base.errors import ConfigError
+from edgefl.base.system.files import write_atomic
+from edgefl.base.system.progress import Progress
+from edgefl.base.system.stderr import suppress_stderr
 from edgefl.cli.completion import complete_names, list_algorithm_names, list_model_names
-from edgefl.config import FederationConfig, ModelConfig, load_config, parse_shape
-from edgefl.errors import ConfigError
-from edgefl.plan.int8 import describe_missing_int8
-from edgefl.plan.spec import INITIAL_FILE, load_plan, save_plan
-from edgefl.server.config_check import check_config
-from edgefl.system.files import write_atomic
-from edgefl.system.progress import Progress
-from edgefl.system.stderr import suppress_stderr
+from edgefl.program.plan.int8 import describe_missing_int8
+from edgefl.program.plan.spec import INITIAL_FILE, load_plan, save_plan
+from edgefl.protocol.server.config_check import check_config
 
 
 @click.group(short_help="Compile a Keras model, or inspect a compiled plan.")
@@ -102,7 +102,7 @@ def build(
         progress.update(
             f"compiling {resolved.model.name} for {resolved.algorithm}; TensorFlow takes some seconds"
         )
-        from edgefl.algorithms.plans import build_plan
+        from edgefl.learning.algorithms.plans import build_plan
 
         built, weights = build_plan(resolved)
     if warning := describe_missing_int8(built.template):
@@ -121,7 +121,7 @@ def inspect(directory: Path, as_json: bool) -> None:
 
 
 def _report(directory: Path, as_json: bool) -> None:
-    from edgefl.plan.inspect import inspect_plan, render_plan
+    from edgefl.program.plan.inspect import inspect_plan, render_plan
 
     report = inspect_plan(load_plan(directory))
     click.echo(json.dumps(report, indent=1) if as_json else render_plan(report))

@@ -4,7 +4,7 @@ import json
 
 import click
 
-from edgefl.errors import ConfigError
+from edgefl.base.errors import ConfigError
 
 
 @click.group(short_help="Plan differential privacy for a federation.")
@@ -58,9 +58,9 @@ def plan(
     Example:
       edgefl privacy plan --clients 1000 --per-round 50 --rounds 100 --epsilon 8
     """
-    from edgefl.config import FederationConfig, PrivacyConfig
-    from edgefl.privacy import accountant
-    from edgefl.privacy.mechanism import compute_sampling_rate, count_expected_cohort
+    from edgefl.base.config import FederationConfig, PrivacyConfig
+    from edgefl.learning.privacy import accountant
+    from edgefl.learning.privacy.mechanism import compute_sampling_rate, count_expected_cohort
 
     if (epsilon is None) == (noise_multiplier is None):
         raise ConfigError(

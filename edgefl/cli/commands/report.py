@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from edgefl.errors import ConfigError
-from edgefl.report.chart import Chart, SectionPart
-from edgefl.report.drawing import draw_figure, parse_image_format, save_figure
-from edgefl.report.folder import Folder, read_folder
-from edgefl.storage.aggregator_directory import AggregatorFiles
-from edgefl.storage.run_directory import RunFiles
-from edgefl.system.files import write_errors, write_state
-from edgefl.verdict import as_dict
+from edgefl.base.errors import ConfigError
+from edgefl.base.storage.aggregator_directory import AggregatorFiles
+from edgefl.base.storage.run_directory import RunFiles
+from edgefl.base.system.files import write_errors, write_state
+from edgefl.base.verdict import as_dict
+from edgefl.watch.report.chart import Chart, SectionPart
+from edgefl.watch.report.drawing import draw_figure, parse_image_format, save_figure
+from edgefl.watch.report.folder import Folder, read_folder
 
 REPORT_REMEDY = "free some space, or give another -o"
 
@@ -58,8 +58,8 @@ def report(
 
 
 def _write_page(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:
-    from edgefl.report.outcome import find_verdict
-    from edgefl.report.page import build_sections, to_html
+    from edgefl.watch.report.outcome import find_verdict
+    from edgefl.watch.report.page import build_sections, to_html
 
     if len(folders) != 1:
         raise ConfigError(
@@ -93,7 +93,7 @@ def _write_page(folders: Sequence[Path], out: Path | None, as_json: bool) -> Non
 
 
 def _write_figure(name: str, paths: Sequence[Path], out: Path | None, as_json: bool) -> None:
-    from edgefl.report.figures import find_figure, make_figure
+    from edgefl.watch.report.figures import find_figure, make_figure
 
     paper_figure = find_figure(name)
     path = out or Path(f"{name}.svg")
@@ -140,7 +140,7 @@ def _describe_part(part: SectionPart) -> dict[str, Any]:
 
 
 def _list(as_json: bool) -> None:
-    from edgefl.report.figures import PAPER_FIGURES
+    from edgefl.watch.report.figures import PAPER_FIGURES
 
     if as_json:
         click.echo(

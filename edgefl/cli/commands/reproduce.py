@@ -13,11 +13,14 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from edgefl.algorithms.registry import REGISTRY
-from edgefl.errors import ConfigError, DivergedError
-from edgefl.reproduce import outcomes
-from edgefl.reproduce.claims import VERDICTS
-from edgefl.reproduce.experiment import (
+from edgefl.base.errors import ConfigError, DivergedError
+from edgefl.base.system.files import to_json_value, write_atomic
+from edgefl.base.system.host import describe_machine, format_command_line, read_versions
+from edgefl.base.system.progress import Progress
+from edgefl.base.system.signals import explain_interrupt
+from edgefl.lab.reproduce import outcomes
+from edgefl.lab.reproduce.claims import VERDICTS
+from edgefl.lab.reproduce.experiment import (
     EXPERIMENT_SCALES,
     PAPERS,
     Experiment,
@@ -25,20 +28,17 @@ from edgefl.reproduce.experiment import (
     find_experiment,
     select_experiments,
 )
-from edgefl.reproduce.report import ExperimentReport, plot_curves, plot_report, to_csv, to_json, to_text
-from edgefl.reproduce.results import (
+from edgefl.lab.reproduce.report import ExperimentReport, plot_curves, plot_report, to_csv, to_json, to_text
+from edgefl.lab.reproduce.results import (
     RESULTS_DIRECTORY,
     SeedResult,
     create_results_directory,
     iterate_missing,
     read_results,
 )
-from edgefl.reproduce.run import average_curves, list_experiments, make_report, play_seed, select_pictured
-from edgefl.reproduce.stage import LockedError, StageRunner
-from edgefl.system.files import to_json_value, write_atomic
-from edgefl.system.host import describe_machine, format_command_line, read_versions
-from edgefl.system.progress import Progress
-from edgefl.system.signals import explain_interrupt
+from edgefl.lab.reproduce.run import average_curves, list_experiments, make_report, play_seed, select_pictured
+from edgefl.lab.reproduce.stage import LockedError, StageRunner
+from edgefl.learning.algorithms.registry import REGISTRY
 
 OUTCOMES = "outcomes"
 RUNS = Path("runs") / "reproduce"

@@ -11,25 +11,36 @@ from typing import Any
 
 import click
 
-from edgefl.config import FederationConfig, load_config, with_simulated_clients
-from edgefl.errors import ConfigError
-from edgefl.loggers import LOG_HELP, check_log, describe_run, open_logs
-from edgefl.loggers.scalars import extract_figure_scalars
-from edgefl.privacy.accountant import limit_to_budget
-from edgefl.runs import layer_similarity
-from edgefl.runs.client_directories import make_state_writer
-from edgefl.runs.directory import RunDirectory
-from edgefl.runs.pipeline import PartitionedDataset, open_dataset_with_progress, play_fleet, play_run
-from edgefl.runs.progress import RoundProgress
-from edgefl.runs.summary import encode_confusions, encode_gates, read_summary, summarize_fleet, summarize_run
-from edgefl.runs.table import format_comparison, format_result
-from edgefl.server.config_check import check_config
+from edgefl.base.config import FederationConfig, load_config, with_simulated_clients
+from edgefl.base.errors import ConfigError
+from edgefl.base.round_scalars import extract_figure_scalars
+from edgefl.base.system.host import format_command_line
+from edgefl.base.system.progress import Progress
+from edgefl.base.system.signals import explain_interrupt
+from edgefl.learning.privacy.accountant import limit_to_budget
+from edgefl.protocol.server.config_check import check_config
 from edgefl.simulation.clients import SimulatedFederation, drop_mixture
 from edgefl.simulation.engines.base import Engine
+from edgefl.simulation.runs import layer_similarity
+from edgefl.simulation.runs.client_directories import make_state_writer
+from edgefl.simulation.runs.directory import RunDirectory
+from edgefl.simulation.runs.pipeline import (
+    PartitionedDataset,
+    open_dataset_with_progress,
+    play_fleet,
+    play_run,
+)
+from edgefl.simulation.runs.progress import RoundProgress
+from edgefl.simulation.runs.summary import (
+    encode_confusions,
+    encode_gates,
+    read_summary,
+    summarize_fleet,
+    summarize_run,
+)
+from edgefl.simulation.runs.table import format_comparison, format_result
 from edgefl.simulation.simulate import check_simulated
-from edgefl.system.host import format_command_line
-from edgefl.system.progress import Progress
-from edgefl.system.signals import explain_interrupt
+from edgefl.watch.loggers import LOG_HELP, check_log, describe_run, open_logs
 
 
 def _open_engine(engine: str, processes: int) -> Callable[[SimulatedFederation], Engine] | None:
@@ -43,7 +54,7 @@ def _open_engine(engine: str, processes: int) -> Callable[[SimulatedFederation],
 def _save_layers(
     run: RunDirectory, config: FederationConfig, shared: PartitionedDataset, epochs: int
 ) -> None:
-    from edgefl.learner.litert import LiteRTLearner
+    from edgefl.program.learner.litert import LiteRTLearner
 
     plan_and_weights = run.read_plan()
     assert plan_and_weights is not None
@@ -215,7 +226,7 @@ def simulate(
     run.write(run.files.gates, encode_gates(simulation))
     summary = {**summary, **{key: run.read_note()[key] for key in ("command", "versions", "machine")}}
     run.write(run.files.summary, json.dumps(summary, indent=1, allow_nan=False) + "\n")
-    from edgefl.report.plots import plot_run
+    from edgefl.watch.report.plots import plot_run
 
     has_picture = _draw(plot_run, summary, records, run.files.picture)
     if as_json:
@@ -263,7 +274,7 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     else:
         click.echo(format_comparison(names, summaries))
     if out is not None:
-        from edgefl.report.plots import plot_comparison
+        from edgefl.watch.report.plots import plot_comparison
 
         if _draw(plot_comparison, names, summaries, out):
             click.echo(f"picture  {out}", err=True)

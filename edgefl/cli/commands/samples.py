@@ -10,12 +10,12 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.base.errors import ConfigError
+from edgefl.base.system.files import SECRET_MODE, to_json_value, write_state
+from edgefl.base.system.progress import Progress
 from edgefl.cli.completion import complete_names, list_dataset_names, list_partition_names
 from edgefl.data.inspection.records import ERROR, Inspection
 from edgefl.data.sources.options import add_form_options
-from edgefl.errors import ConfigError
-from edgefl.system.files import SECRET_MODE, to_json_value, write_state
-from edgefl.system.progress import Progress
 
 SAMPLES_REMEDY = "free some space, or give another path"
 
@@ -83,7 +83,7 @@ def show(
     from edgefl.data.inspection.inspect import inspect_samples, name_devices
     from edgefl.data.sources import make_source, read_source
     from edgefl.data.sources.options import parse_picture_size, split_column_names
-    from edgefl.report.samples_text import format_inspection
+    from edgefl.watch.report.samples_text import format_inspection
 
     device_sources = [
         make_source(
@@ -109,7 +109,7 @@ def show(
         progress.update_live("inspecting the samples")
         inspection = inspect_samples(devices)
     if html is not None:
-        from edgefl.report.samples_page import render_samples_page
+        from edgefl.watch.report.samples_page import render_samples_page
 
         write_state(html, render_samples_page(inspection).encode(), remedy=SAMPLES_REMEDY)
     if as_json:
@@ -193,7 +193,7 @@ def split_into_files(
     Example:
       edgefl data split digits --clients 2 -o .
     """
-    from edgefl.config import DataConfig, PartitionConfig
+    from edgefl.base.config import DataConfig, PartitionConfig
     from edgefl.data import load_data, make_shards
     from edgefl.data.dataset import subsample
     from edgefl.data.datasets.catalog import find_dataset, list_dataset_options

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from edgefl.config import load_config
-from edgefl.system.format import align_columns, format_percent
-from edgefl.system.progress import Progress
-from edgefl.system.signals import explain_interrupt
+from edgefl.base.config import load_config
+from edgefl.base.system.format import align_columns, format_percent
+from edgefl.base.system.progress import Progress
+from edgefl.base.system.signals import explain_interrupt
 
 
 def format_trials(result: Any, steps: int) -> str:
@@ -19,7 +19,7 @@ def format_trials(result: Any, steps: int) -> str:
     A star marks the best trial.
 
     Args:
-        result: the result of a stage, see `edgefl.tune`.
+        result: the result of a stage, see `edgefl.lab.tune`.
         steps: number of steps of a full trial.
     """
     names = list(dict.fromkeys(name for trial in result.trials for name in trial["options"]))
@@ -99,13 +99,13 @@ def tune(
     Example:
       edgefl tune federation.toml --samples 16 --processes 2 --out tuned
     """
-    from edgefl.tune.stages import parse_stages
+    from edgefl.lab.tune.stages import parse_stages
 
     chosen_stages = parse_stages(stages)
     config = load_config(config_file)
     if seed is not None:
         config = replace(config, seed=seed)
-    from edgefl.tune.stagewise import tune_federation
+    from edgefl.lab.tune.stagewise import tune_federation
 
     with explain_interrupt("the same command continues"), Progress() as progress:
         results, path = tune_federation(

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.types import Array
+from edgefl.base.types import Array
 
 SAMPLE_RATE_HZ = 12_000
 SENSOR_RANGE_G = 8.0

@@ -6,10 +6,10 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from edgefl.config import suggest_nearest
+from edgefl.base.config import suggest_nearest
+from edgefl.base.errors import DataError
 from edgefl.data.datasets.fetch import find_file
 from edgefl.data.options import read_defaults
-from edgefl.errors import DataError
 
 NPZ_PREFIX = "npz:"
 """Prefix of a data set name that is the path of your own file."""

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.base.errors import DataError
 from edgefl.data.dataset import Pixels
-from edgefl.errors import DataError
 
 IMAGE_SIDE = 32
 

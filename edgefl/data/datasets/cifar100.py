@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
+from edgefl.base.errors import DataError
+from edgefl.base.types import Labels
 from edgefl.data.arrays import read_arrays, read_parts
 from edgefl.data.dataset import Dataset
 from edgefl.data.datasets.cifar import read_cifar_records
 from edgefl.data.datasets.fetch import RemoteFile, find_file, find_or_download
-from edgefl.errors import DataError
-from edgefl.types import Labels
 
 ARCHIVE = "cifar-100-binary.tar.gz"
 REMOTE = RemoteFile(

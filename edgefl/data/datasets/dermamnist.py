@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from edgefl.base.errors import DataError
+from edgefl.base.types import Labels
 from edgefl.data.arrays import read_arrays
 from edgefl.data.dataset import Dataset, Pixels, resize_pictures
 from edgefl.data.datasets.fetch import RemoteFile, find_file, find_or_download
-from edgefl.errors import DataError
-from edgefl.types import Labels
 
 REMOTE = RemoteFile(
     "https://zenodo.org/records/10519652/files/dermamnist.npz?download=1",

@@ -7,8 +7,8 @@ Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, 19
 
 import numpy as np
 
+from edgefl.base.rng import derive_rng
 from edgefl.data.dataset import Dataset, divide_samples, resize_bilinear
-from edgefl.rng import derive_rng
 
 TEST_SHARE = 0.2
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
+from edgefl.base.errors import DataError
+from edgefl.base.types import Labels
 from edgefl.data.dataset import Dataset, Pixels, divide_samples
 from edgefl.data.datasets.fetch import find_file, list_data_folders
 from edgefl.data.datasets.held_out import hold_out_last
-from edgefl.errors import DataError
-from edgefl.types import Labels
 
 NUM_CLASSES = 62
 MANUAL_DOWNLOAD = (

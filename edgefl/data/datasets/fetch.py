@@ -6,8 +6,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgefl.errors import DataError
-from edgefl.system.files import write_atomic
+from edgefl.base.errors import DataError
+from edgefl.base.system.files import write_atomic
 
 DOWNLOAD_BLOCK_BYTES = 1 << 20
 DOWNLOAD_TIMEOUT_S = 30.0

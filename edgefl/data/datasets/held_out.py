@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from edgefl.errors import DataError
-from edgefl.types import Labels
+from edgefl.base.errors import DataError
+from edgefl.base.types import Labels
 
 
 def hold_out_last(groups: Labels, share: float, time: Labels | None = None) -> tuple[Labels, Labels]:

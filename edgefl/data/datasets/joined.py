@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.errors import DataError
-from edgefl.types import Array
+from edgefl.base.errors import DataError
+from edgefl.base.types import Array
 
 
 def split_recordings(

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from edgefl.base.errors import DataError
+from edgefl.base.rng import derive_rng
+from edgefl.base.types import Array, Labels
 from edgefl.data.dataset import Dataset
 from edgefl.data.datasets.bearing import FAULTS, draw_machine, draw_operating_point, simulate_vibration
-from edgefl.errors import DataError
-from edgefl.rng import derive_rng
-from edgefl.types import Array, Labels
 
 WINDOW_SAMPLES = 1024
 """85 ms at 12 kHz, two to four revolutions of the shaft."""

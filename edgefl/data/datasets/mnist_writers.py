@@ -8,13 +8,13 @@ Source: C. Yadav and L. Bottou, Cold Case: The Lost MNIST Digits, arXiv:1905.104
 
 import numpy as np
 
+from edgefl.base.errors import DataError
+from edgefl.base.types import Labels
 from edgefl.data.arrays import read_arrays
 from edgefl.data.dataset import Dataset, Pixels, divide_samples
 from edgefl.data.datasets.fetch import RemoteFile, find_file, find_or_download
 from edgefl.data.datasets.held_out import hold_out_last
 from edgefl.data.datasets.idx import read_idx
-from edgefl.errors import DataError
-from edgefl.types import Labels
 
 BASE_URL = "https://raw.githubusercontent.com/facebookresearch/qmnist/master/"
 REMOTE_ARCHIVES = {

@@ -12,6 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.base.errors import DataError
+from edgefl.base.system.natural_order import make_natural_key
+from edgefl.base.tasks.samples import SamplesConfig
+from edgefl.base.types import Array, Labels
 from edgefl.data import npz
 from edgefl.data.dataset import Dataset
 from edgefl.data.forms import split_targets, to_training_form
@@ -33,10 +37,6 @@ from edgefl.data.npz import (
 from edgefl.data.sources.classes import number_text_labels
 from edgefl.data.train_test import split_by_owner
 from edgefl.data.unit import check_unit, list_class_names, to_federation_classes
-from edgefl.errors import DataError
-from edgefl.system.natural_order import make_natural_key
-from edgefl.tasks.samples import SamplesConfig
-from edgefl.types import Array, Labels
 
 DATASET_ARRAYS = (*npz.CLIENT_ARRAYS, *npz.SHARD_ARRAYS)
 

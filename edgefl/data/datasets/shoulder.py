@@ -13,6 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
+from edgefl.base.errors import DataError
+from edgefl.base.rng import derive_rng
+from edgefl.base.types import Array, Labels
 from edgefl.data.arrays import read_arrays
 from edgefl.data.dataset import Dataset, divide_samples
 from edgefl.data.datasets.fetch import find_file, list_data_folders
@@ -20,9 +23,6 @@ from edgefl.data.datasets.joined import split_recordings
 from edgefl.data.recordings import Recordings
 from edgefl.data.sources.windows import cut_rows
 from edgefl.data.train_test import split_by_owner, split_train_test
-from edgefl.errors import DataError
-from edgefl.rng import derive_rng
-from edgefl.types import Array, Labels
 
 PUBLISHED_FILE = "watch_dataset.npy"
 PUBLISHED_DIGEST = "eb122f23cdf06ef6bd6c6c5312958ec5cf9d038e2e6d457b8081662c75a42537"

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
+from edgefl.base.errors import DataError
+from edgefl.base.types import Array
 from edgefl.data.arrays import read_arrays
 from edgefl.data.dataset import Dataset, divide_samples
 from edgefl.data.datasets.fetch import find_file, list_data_folders
 from edgefl.data.datasets.held_out import hold_out_last
 from edgefl.data.datasets.joined import split_recordings
 from edgefl.data.sources.sample_files import read_sample
-from edgefl.errors import DataError
-from edgefl.types import Array
 
 FOLDER = "free-spoken-digit-dataset"
 NUM_DIGITS = 10

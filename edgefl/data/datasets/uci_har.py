@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.base.errors import DataError
+from edgefl.base.rng import derive_rng
+from edgefl.base.types import Array, Labels
 from edgefl.data.arrays import read_arrays
 from edgefl.data.dataset import Dataset, divide_samples
 from edgefl.data.datasets.fetch import RemoteFile, find_file, find_or_download
 from edgefl.data.recordings import find_recordings
 from edgefl.data.train_test import split_by_owner, split_train_test
-from edgefl.errors import DataError
-from edgefl.rng import derive_rng
-from edgefl.types import Array, Labels
 
 ARCHIVE = "uci_har.zip"
 REMOTE = RemoteFile(

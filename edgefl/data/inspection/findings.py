@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.base.system.format import shorten_names
 from edgefl.data.forms import (
     LOW_MAXIMUM,
     MAX_PICTURE_CHANNELS,
@@ -32,7 +33,6 @@ from edgefl.data.recordings import find_overlapping_rows, find_recordings, join_
 from edgefl.data.sources.classes import parse_number
 from edgefl.data.sources.csv_windows import MIN_GROWING_SHARE, MIN_GROWING_STEPS, find_other_rates
 from edgefl.data.unit import BLOCK_ROWS
-from edgefl.system.format import shorten_names
 
 MAX_WINDOW_CHANNELS = 12
 MIN_WINDOW_ROWS = 16

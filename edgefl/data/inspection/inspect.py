@@ -7,6 +7,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.base.errors import DataError
+from edgefl.base.tasks.samples import SamplesConfig
+from edgefl.base.types import Array, Labels
 from edgefl.data.forms import (
     PART_SUFFIXES,
     Arrays,
@@ -58,9 +61,6 @@ from edgefl.data.unit import (
     list_class_names,
     suggest_unit,
 )
-from edgefl.errors import DataError
-from edgefl.tasks.samples import SamplesConfig
-from edgefl.types import Array, Labels
 
 MAX_CLASS_EXAMPLES = 10
 MAX_OUTLIER_EXAMPLES = 6

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.base.types import Array
 from edgefl.data.inspection.records import ReadableSamples
-from edgefl.types import Array
 
 MAX_DESCRIBED_CHANNELS = 32
 """With more channels, statistics are computed over all values of a sample together."""

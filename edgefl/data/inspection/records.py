@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from edgefl.base.types import Array, Labels
 from edgefl.data.split import SplitRecord
-from edgefl.types import Array, Labels
 
 ERROR = "error"
 """A device cannot train on these samples."""

@@ -5,8 +5,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.errors import DataError
-from edgefl.types import Labels
+from edgefl.base.errors import DataError
+from edgefl.base.types import Labels
 
 CountArray = NDArray[np.int64]
 

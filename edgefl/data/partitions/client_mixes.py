@@ -12,11 +12,11 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.base.errors import DataError
+from edgefl.base.types import Labels
 from edgefl.data.dataset import LabelView
 from edgefl.data.partitions.by_class import CountArray, apportion, draw_dirichlet, partition_by_counts
 from edgefl.data.partitions.client_partition import ClientPartition
-from edgefl.errors import DataError
-from edgefl.types import Labels
 
 
 def fill_counts(

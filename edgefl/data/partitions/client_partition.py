@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edgefl.base.errors import DataError
+from edgefl.base.types import Array, Labels, Shard
 from edgefl.data.dataset import Dataset, as_float
-from edgefl.data.image_rotation import rotate_by_turns
-from edgefl.errors import DataError
-from edgefl.types import Array, Labels, Shard
+from edgefl.program.learner.image_rotation import rotate_by_turns
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.base.errors import ConfigError
+from edgefl.base.system.files import write_atomic
 from edgefl.data.dataset import Dataset
 from edgefl.data.partitions.client_partition import ClientPartition
-from edgefl.errors import ConfigError
-from edgefl.system.files import write_atomic
 
 CountMatrix = NDArray[np.int64]
 SHADES = " ░▒▓█"

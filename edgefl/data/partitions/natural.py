@@ -5,11 +5,11 @@ Source: natural partitions as in LEAF (S. Caldas et al., arXiv:1812.01097).
 
 import numpy as np
 
+from edgefl.base.errors import DataError
+from edgefl.base.types import Labels
 from edgefl.data.dataset import LabelView
 from edgefl.data.partitions.by_class import check_positive
 from edgefl.data.partitions.client_partition import ClientPartition
-from edgefl.errors import DataError
-from edgefl.types import Labels
 
 
 def group(

@@ -6,10 +6,10 @@ Source: M. Isaksson et al., Adaptive Expert Models for Personalization in Federa
 
 import numpy as np
 
+from edgefl.base.errors import DataError
 from edgefl.data.dataset import LabelView
 from edgefl.data.partitions.by_class import CountArray, check_positive, partition_by_counts
 from edgefl.data.partitions.client_partition import ClientPartition
-from edgefl.errors import DataError
 
 
 def draw_majority_counts(

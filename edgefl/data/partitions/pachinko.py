@@ -9,11 +9,11 @@ Source: S. Reddi et al., Adaptive Federated Optimization, arXiv:2003.00295, appe
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.base.errors import DataError
+from edgefl.base.types import Labels
 from edgefl.data.dataset import LabelView
 from edgefl.data.partitions.by_class import CountArray, draw_dirichlet, partition_by_counts
 from edgefl.data.partitions.client_partition import ClientPartition
-from edgefl.errors import DataError
-from edgefl.types import Labels
 
 Probabilities = NDArray[np.float64]
 

@@ -9,10 +9,10 @@ section 4.1.2.
 
 import numpy as np
 
+from edgefl.base.errors import DataError
 from edgefl.data.dataset import LabelView
 from edgefl.data.partitions.by_class import CountArray, check_positive, partition_by_counts
 from edgefl.data.partitions.client_partition import ClientPartition
-from edgefl.errors import DataError
 
 
 def draw_pairs(packages: CountArray, num_clients: int, rng: np.random.Generator) -> list[tuple[int, int]]:

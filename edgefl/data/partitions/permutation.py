@@ -8,10 +8,10 @@ from math import factorial
 
 import numpy as np
 
+from edgefl.base.errors import DataError
 from edgefl.data.dataset import LabelView
 from edgefl.data.partitions.by_class import check_positive, partition_evenly
 from edgefl.data.partitions.client_partition import ClientPartition
-from edgefl.errors import DataError
 
 
 def permutation(

@@ -7,11 +7,11 @@ al., Federated Optimization in Heterogeneous Networks, arXiv:1812.06127 (power l
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.base.errors import DataError
+from edgefl.base.types import Labels
 from edgefl.data.dataset import LabelView
 from edgefl.data.partitions.by_class import CountArray, apportion, check_positive, draw_dirichlet
 from edgefl.data.partitions.client_partition import ClientPartition
-from edgefl.errors import DataError
-from edgefl.types import Labels
 
 
 def quantity(

@@ -6,7 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.config import PartitionConfig, suggest_nearest
+from edgefl.base.config import PartitionConfig, suggest_nearest
+from edgefl.base.errors import ConfigError, DataError
+from edgefl.base.names import is_client_id
+from edgefl.base.rng import derive_rng
+from edgefl.base.system.natural_order import make_natural_key
+from edgefl.base.types import Shard
 from edgefl.data.dataset import Dataset, LabelView, make_label_view
 from edgefl.data.options import fill_defaults, read_defaults
 from edgefl.data.partitions.client_mixes import client_dirichlet
@@ -22,11 +27,6 @@ from edgefl.data.partitions.shares import dirichlet, iid
 from edgefl.data.partitions.sorted_shards import shards
 from edgefl.data.partitions.task_clusters import tasks
 from edgefl.data.train_test import merge_scattered_labels
-from edgefl.errors import ConfigError, DataError
-from edgefl.rng import derive_rng
-from edgefl.system.natural_order import make_natural_key
-from edgefl.types import Shard
-from edgefl.wire.topics import is_client_id
 
 
 @dataclass(frozen=True)

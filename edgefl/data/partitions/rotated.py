@@ -8,12 +8,12 @@ Ghosh et al., An Efficient Framework for Clustered Federated Learning, arXiv:200
 
 import numpy as np
 
+from edgefl.base.errors import DataError
 from edgefl.data.dataset import LabelView
 from edgefl.data.partitions.by_class import check_positive, draw_dirichlet
 from edgefl.data.partitions.client_mixes import partition_by_mixes
 from edgefl.data.partitions.client_partition import ClientPartition
 from edgefl.data.partitions.shares import make_iid_shares, partition_by_shares
-from edgefl.errors import DataError
 
 
 def rotation(

@@ -9,11 +9,11 @@ Source: T. Hsu, H. Qi, M. Brown, arXiv:1909.06335 (Dirichlet).
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.base.errors import DataError
+from edgefl.base.types import Labels
 from edgefl.data.dataset import LabelView
 from edgefl.data.partitions.by_class import draw_dirichlet
 from edgefl.data.partitions.client_partition import ClientPartition
-from edgefl.errors import DataError
-from edgefl.types import Labels
 
 ClassShares = NDArray[np.float64]
 

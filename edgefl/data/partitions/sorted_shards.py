@@ -6,11 +6,11 @@ Source: B. McMahan et al., Communication-Efficient Learning of Deep Networks fro
 
 import numpy as np
 
+from edgefl.base.errors import DataError
+from edgefl.base.types import Labels
 from edgefl.data.dataset import LabelView
 from edgefl.data.partitions.by_class import check_positive
 from edgefl.data.partitions.client_partition import ClientPartition
-from edgefl.errors import DataError
-from edgefl.types import Labels
 
 
 def shards(

@@ -11,10 +11,10 @@ Federated Learning.
 
 import numpy as np
 
+from edgefl.base.errors import DataError
 from edgefl.data.dataset import LabelView
 from edgefl.data.partitions.by_class import apportion, check_positive, partition_by_counts
 from edgefl.data.partitions.client_partition import ClientPartition
-from edgefl.errors import DataError
 
 
 def tasks(

@@ -9,11 +9,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from edgefl.base.errors import ConfigError, DataError
+from edgefl.base.tasks.samples import SamplesConfig, is_scale
 from edgefl.data.npz import LoadedSamples, make_samples, order_channels, read_shard
 from edgefl.data.sources.classes import number_text_labels
-from edgefl.errors import ConfigError, DataError
-from edgefl.plan.spec import PlanSpec, read_num_classes, read_samples_config
-from edgefl.tasks.samples import SamplesConfig, is_scale
+from edgefl.program.plan.spec import PlanSpec, read_num_classes, read_samples_config
 
 CSV_OPTION_NAMES = "--window, --step, --label, --target, --channels and --skip-empty"
 CSV_REMEDY = "add --window ROWS and --label COLUMN, or --target COLUMN for numbers to predict"

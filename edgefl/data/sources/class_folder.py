@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.base.errors import DataError
+from edgefl.base.system.natural_order import make_natural_key
 from edgefl.data.sources import CSV_REMEDY, DataSource, is_csv
 from edgefl.data.sources.classes import number_classes, pack_class_names
 from edgefl.data.sources.sample_files import PICTURE_SUFFIXES, SUFFIXES, Sample, read_sample
-from edgefl.errors import DataError
-from edgefl.system.natural_order import make_natural_key
 
 EXPECTED_LAYOUT = (
     f"expected DIR/CLASS/FILE, or DIR/FILE for samples without labels, with FILE one of {', '.join(SUFFIXES)}"

@@ -11,10 +11,10 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import TextIO
 
-from edgefl.config import suggest_nearest
+from edgefl.base.config import suggest_nearest
+from edgefl.base.errors import DataError
 from edgefl.data.sources.classes import MISSING_LABELS
 from edgefl.data.sources.windows import FLOAT32_MAX, find_epoch_unit
-from edgefl.errors import DataError
 
 MAX_COLUMNS = 4096
 HEAD_ROWS = 4096

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.base.errors import DataError
+from edgefl.base.system.format import shorten_names
+from edgefl.base.system.natural_order import make_natural_key
 from edgefl.data.sources import DataSource, is_csv
 from edgefl.data.sources.classes import CLASS_LIST_FILE, number_classes, pack_class_names
 from edgefl.data.sources.csv_table import HEAD_ROWS, ColumnRequest, CsvTable, list_columns, read_table
 from edgefl.data.sources.windows import count_windows, cut_rows, cut_windows, find_epoch_unit
-from edgefl.errors import DataError
-from edgefl.system.format import shorten_names
-from edgefl.system.natural_order import make_natural_key
 
 COUNTS_ROWS = "counts the rows"
 """A part of the note on a column that only counts."""

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.base.errors import DataError
 from edgefl.data.sources import DataSource
-from edgefl.errors import DataError
 
 DEBUG_HINT = "EDGEFL_DEBUG=1 shows where"
 

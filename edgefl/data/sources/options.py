@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
+from edgefl.base.errors import ConfigError
 from edgefl.data.sources import CSV_OPTION_NAMES, make_source
-from edgefl.errors import ConfigError
 
 TARGET_OPTIONS = ("--target", "--target-column")
 SOURCE_OPTIONS = (

@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.base.errors import ConfigError, DataError, StateError
+from edgefl.base.system.files import SECRET_MODE, open_no_link, write_state
+from edgefl.base.types import Array
 from edgefl.data.arrays import read_arrays
 from edgefl.data.sources.classes import pack_class_names
-from edgefl.errors import ConfigError, DataError, StateError
-from edgefl.system.files import SECRET_MODE, open_no_link, write_state
-from edgefl.types import Array
 
 MAX_RING_BYTES = 1 << 30
 CLASS_LABELS = "classes"

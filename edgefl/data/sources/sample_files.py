@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.base.errors import DataError
 from edgefl.data.arrays import explain_read_error
 from edgefl.data.dataset import resize_pictures
-from edgefl.errors import DataError
 
 SUFFIXES = (".npy", ".png", ".jpg", ".jpeg", ".wav")
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg")

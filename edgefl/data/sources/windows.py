@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.types import Array, Labels
+from edgefl.base.types import Array, Labels
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 MIN_EPOCH_S = 1.0e9

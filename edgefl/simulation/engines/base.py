@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Protocol
 
-from edgefl.client.runner import WorkItem
-from edgefl.learner.base import Learner
+from edgefl.learning.client.runner import WorkItem
+from edgefl.program.learner.base import Learner
 from edgefl.simulation.clients import ClientFunction, OpenFederation, SimulatedFederation, T
 
 

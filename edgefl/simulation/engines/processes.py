@@ -14,10 +14,10 @@ from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.queues import Queue
 from types import TracebackType
 
-from edgefl.client.runner import WorkItem
-from edgefl.errors import EdgeflError
+from edgefl.base.errors import EdgeflError
+from edgefl.base.system.signals import Stopped, ignore_ctrl_c
+from edgefl.learning.client.runner import WorkItem
 from edgefl.simulation.clients import ClientFunction, OpenFederation, SimulatedFederation, T
-from edgefl.system.signals import Stopped, ignore_ctrl_c
 
 MAX_ITEMS_PER_PROCESS = 2
 """Work items for each process: one runs and one waits. More items would need more memory for broadcasts."""

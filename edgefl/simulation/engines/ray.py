@@ -19,12 +19,12 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from edgefl.client.runner import WorkItem
+from edgefl.base.errors import EdgeflError
+from edgefl.base.types import Weights
 from edgefl.data.mapped_shards import MappedShards
-from edgefl.errors import EdgeflError
+from edgefl.learning.client.runner import WorkItem
 from edgefl.simulation.clients import ClientFunction, OpenFederation, SimulatedFederation, T
 from edgefl.simulation.engines.ray_session import open_ray_session
-from edgefl.types import Weights
 
 MAX_ITEMS_PER_ACTOR = 2
 """Work items for each actor: running, or complete and waiting until earlier results are returned."""

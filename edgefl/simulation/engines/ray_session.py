@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import ray
 
-from edgefl.errors import EdgeflError
+from edgefl.base.errors import EdgeflError
 
 _CONNECT_TIMEOUT_S = 10.0
 

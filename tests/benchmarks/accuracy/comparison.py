@@ -21,19 +21,19 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.config import MIXTURE_ONLY, FederationConfig
+from edgefl.base.config import MIXTURE_ONLY, FederationConfig
+from edgefl.base.system.format import align_columns
+from edgefl.base.system.host import describe_machine
+from edgefl.base.system.stderr import suppress_stderr
+from edgefl.base.types import Shard, Weights
 from edgefl.data.partitions.client_partition import make_client_ids
-from edgefl.learner.base import evaluate
-from edgefl.learner.litert import LiteRTLearner
-from edgefl.plan.spec import PREDICT_SINGLE, Plan
-from edgefl.reproduce.outcomes import make_stage_config
-from edgefl.runs.pipeline import open_partitioned_dataset
+from edgefl.lab.reproduce.outcomes import make_stage_config
+from edgefl.program.learner.base import evaluate
+from edgefl.program.learner.litert import LiteRTLearner
+from edgefl.program.plan.spec import PREDICT_SINGLE, Plan
 from edgefl.simulation.clients import drop_mixture
+from edgefl.simulation.runs.pipeline import open_partitioned_dataset
 from edgefl.simulation.simulate import Simulation, simulate
-from edgefl.system.format import align_columns
-from edgefl.system.host import describe_machine
-from edgefl.system.stderr import suppress_stderr
-from edgefl.types import Shard, Weights
 from tests.benchmarks.accuracy import keras_trainer
 from tests.benchmarks.accuracy.flower_app import Run, play, start_flower_clients
 from tests.benchmarks.flower import FLOWER, Deployment, read_package_versions
@@ -173,14 +173,14 @@ def _play_both(
 def build(config: FederationConfig) -> tuple[Plan, Weights]:
     """Return the plan of a federation and its initial weights."""
     with suppress_stderr():
-        from edgefl.algorithms.plans import build_plan
+        from edgefl.learning.algorithms.plans import build_plan
 
         return build_plan(config)
 
 
 def save_model(config: FederationConfig, weights: Weights, path: Path) -> None:
     """Write the Keras model of a federation with these weights."""
-    from edgefl.models import build_model
+    from edgefl.program.models import build_model
 
     model = build_model(config.model)
     for name, variable in keras_trainer.get_named_variables(model).items():

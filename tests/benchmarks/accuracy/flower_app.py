@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.errors import EdgeflError
-from edgefl.types import Weights
+from edgefl.base.errors import EdgeflError
+from edgefl.base.types import Weights
 from tests.benchmarks.accuracy import keras_trainer
 from tests.benchmarks.flower import Deployment, NodeConfig, start_deployment, write_app
 from tests.benchmarks.process import start_program

@@ -30,22 +30,22 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.config import (
+from edgefl.base.config import (
     DataConfig,
     FederationConfig,
     ModelConfig,
     PartitionConfig,
     PersonalizationConfig,
 )
+from edgefl.base.system.format import align_columns
+from edgefl.base.system.host import describe_machine
+from edgefl.base.tasks.config import TaskConfig
+from edgefl.base.tasks.scores import measure_auc
+from edgefl.base.types import Shard
 from edgefl.data.task_form import to_task_form
-from edgefl.runs.pipeline import build_plan_in_subprocess, open_partitioned_dataset
 from edgefl.simulation.clients import drop_mixture
+from edgefl.simulation.runs.pipeline import build_plan_in_subprocess, open_partitioned_dataset
 from edgefl.simulation.simulate import simulate
-from edgefl.system.format import align_columns
-from edgefl.system.host import describe_machine
-from edgefl.tasks.config import TaskConfig
-from edgefl.tasks.scores import measure_auc
-from edgefl.types import Shard
 
 PACKAGES = ("ai-edge-litert", "tensorflow", "keras", "numpy")
 NUM_CLIENTS = 8

@@ -12,17 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edgefl.config import FederationConfig
-from edgefl.config.toml import to_toml
+from edgefl.base.config import FederationConfig
+from edgefl.base.config.toml import to_toml
+from edgefl.base.storage.aggregator_directory import AggregatorFiles
+from edgefl.base.storage.device_directory import DeviceFiles
+from edgefl.base.types import Shard, Weights
+from edgefl.cli.demo.processes import Child, Children
+from edgefl.cli.demo.run import wait_for_end
 from edgefl.data.npz import save_shard
-from edgefl.demo.processes import Child, Children
-from edgefl.demo.run import wait_for_end
-from edgefl.runs.pipeline import build_plan_in_subprocess, open_partitioned_dataset
+from edgefl.learning.checkpoint import decode_stored_mixture
+from edgefl.simulation.runs.pipeline import build_plan_in_subprocess, open_partitioned_dataset
 from edgefl.simulation.simulate import Simulation, simulate
-from edgefl.storage.aggregator_directory import AggregatorFiles
-from edgefl.storage.checkpoint import decode_stored_mixture
-from edgefl.storage.device_directory import DeviceFiles
-from edgefl.types import Shard, Weights
 from tests.benchmarks.anomaly.comparison import COLUMNS, MANY, make_benchmark_config
 
 BROKER_TIMEOUT_S = 30.0

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.errors import EdgeflError, ExportError
-from edgefl.plan.tflite import Operator
+from edgefl.base.errors import EdgeflError, ExportError
+from edgefl.program.plan.tflite import Operator
 from firmware_export.firmware.firmware import BuiltFirmware, SectionSizes, run_firmware
 from firmware_export.firmware.project import make_project_files
 from firmware_export.firmware.targets import ARM, TARGETS, Target

@@ -11,12 +11,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from edgefl.config import MIXTURE_ONLY, DataConfig, FederationConfig, ModelConfig, PartitionConfig
-from edgefl.errors import EdgeflError
-from edgefl.storage.checkpoint import encode_mixture
-from edgefl.storage.device_directory import DeviceFiles
-from edgefl.system.files import SECRET_MODE, write_atomic
-from edgefl.system.host import describe_machine
+from edgefl.base.config import MIXTURE_ONLY, DataConfig, FederationConfig, ModelConfig, PartitionConfig
+from edgefl.base.errors import EdgeflError
+from edgefl.base.storage.device_directory import DeviceFiles
+from edgefl.base.system.files import SECRET_MODE, write_atomic
+from edgefl.base.system.host import describe_machine
+from edgefl.learning.checkpoint import encode_mixture
 
 CORES = ("cortex-m3", "cortex-m4", "cortex-m7")
 SEED = 1
@@ -121,10 +121,10 @@ def run_firmware_bench(
 
 def train(graph: Graph, data: str, state: Path) -> None:
     """Federate two clients for two rounds, and write the state directory of the first client."""
-    from edgefl.algorithms.plans import build_plan
     from edgefl.data import load_data, make_shards
     from edgefl.data.npz import save_shard
-    from edgefl.plan.spec import save_plan
+    from edgefl.learning.algorithms.plans import build_plan
+    from edgefl.program.plan.spec import save_plan
     from edgefl.simulation.simulate import simulate
 
     config = FederationConfig(

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.config import MIXTURE_ONLY, DataConfig, FederationConfig, ModelConfig, PartitionConfig
+from edgefl.base.config import MIXTURE_ONLY, DataConfig, FederationConfig, ModelConfig, PartitionConfig
+from edgefl.base.rng import derive_rng
+from edgefl.base.system.files import write_atomic
+from edgefl.base.system.host import describe_machine, read_versions
+from edgefl.base.types import Shard
 from edgefl.data import load_data, make_shards
 from edgefl.data.npz import load_shard, save_shard
-from edgefl.plan.fill import fill_template
-from edgefl.rng import derive_rng
-from edgefl.system.files import write_atomic
-from edgefl.system.host import describe_machine, read_versions
-from edgefl.types import Shard
+from edgefl.program.plan.fill import fill_template
 from firmware_export.quantize.dense_weights import with_few_values
 from firmware_export.quantize.device_route import RECIPES, quantize
 from firmware_export.quantize.quantize import detect_mixing
@@ -99,7 +99,7 @@ def make_config(kind: str, data: str, clients: int, rounds: int) -> FederationCo
 
 def play(config: FederationConfig, out: Path) -> None:
     """Run the federation, and write each client's float model and shard to `out`."""
-    from edgefl.algorithms.plans import build_plan
+    from edgefl.learning.algorithms.plans import build_plan
     from edgefl.simulation.simulate import simulate
 
     dataset = load_data(config.data, config.seed)

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.errors import EdgeflError, ExportError
-from edgefl.plan.tflite import TfliteTensor
+from edgefl.base.errors import EdgeflError, ExportError
+from edgefl.program.plan.tflite import TfliteTensor
 from firmware_export.certificate.tflm_runner import run_tflm
 from firmware_export.firmware.firmware import BuiltFirmware, SectionSizes, run_firmware
 from firmware_export.firmware.project import make_project_files

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgefl.errors import ExportError
-from edgefl.plan.runtime import load_interpreter
-from edgefl.plan.tflite import pack_model, unpack_model
-from edgefl.types import Array
+from edgefl.base.errors import ExportError
+from edgefl.base.types import Array
+from edgefl.program.plan.runtime import load_interpreter
+from edgefl.program.plan.tflite import pack_model, unpack_model
 from firmware_export.quantize.device_route import RECIPES, quantize
 from firmware_export.quantize.ranges import record_extremes
 from firmware_export.tflite.graph import read_graph

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.errors import EdgeflError
+from edgefl.base.errors import EdgeflError
 from firmware_export.certificate.tflm_runner import run_tflm
 from firmware_export.firmware.firmware import BuiltFirmware, SectionSizes, run_firmware
 from firmware_export.firmware.project import make_project_files

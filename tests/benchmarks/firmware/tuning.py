@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from edgefl.base.rng import derive_rng
+from edgefl.base.system.files import write_atomic
+from edgefl.base.system.host import describe_machine, read_versions
+from edgefl.base.types import Shard
 from edgefl.data.npz import load_shard
-from edgefl.rng import derive_rng
-from edgefl.system.files import write_atomic
-from edgefl.system.host import describe_machine, read_versions
-from edgefl.types import Shard
 from firmware_export.codegen.c_source import generate_c
 from firmware_export.quantize.dense_weights import with_few_values
 from firmware_export.quantize.tune import Tuning

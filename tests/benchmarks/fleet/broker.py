@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from edgefl.errors import ConfigError, EdgeflError, LinkError
-from edgefl.security.authority import create_enrolment
-from edgefl.security.enrolment import Enrolment, load_enrolment, make_tls_context, save_enrolment
-from edgefl.transport.link import Link
+from edgefl.base.errors import ConfigError, EdgeflError, LinkError
+from edgefl.protocol.security.authority import create_enrolment
+from edgefl.protocol.security.enrolment import Enrolment, load_enrolment, make_tls_context, save_enrolment
+from edgefl.protocol.transport.link import Link
 from mqtt_broker.broker.dev_broker import LOOPBACK_HOST, find_mosquitto
 from tests.benchmarks.process import start_program
 from tests.support.ports import choose_port

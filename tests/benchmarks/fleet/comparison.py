@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from edgefl.system.host import describe_machine
+from edgefl.base.system.host import describe_machine
 from tests.benchmarks.fleet.broker import make_keys, read_mosquitto_version
 from tests.benchmarks.fleet.floor_run import run_floor
 from tests.benchmarks.fleet.flower import run_flower

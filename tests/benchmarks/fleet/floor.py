@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
-from edgefl.system.host import read_peak_rss_mb
+from edgefl.base.system.host import read_peak_rss_mb
 
 DEADLINE_S = 120.0
 READY = "floor/ready"

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from edgefl.errors import EdgeflError
+from edgefl.base.errors import EdgeflError
 from tests.benchmarks.fleet.broker import start_bare_broker
 from tests.benchmarks.process import count_clients_per_process, start_program
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from devices.local_dataset import LocalDataset
 from devices.training import open_runner
-from edgefl.algorithms import make_algorithm
-from edgefl.client.runner import WorkItem
+from edgefl.base.rng import derive_rng
+from edgefl.base.types import ClientState
 from edgefl.data.sources import DataSource
-from edgefl.plan.spec import INITIAL_FILE, load_plan
-from edgefl.rng import derive_rng
-from edgefl.server.initial_weights import decode_initial_weights
-from edgefl.types import ClientState
+from edgefl.learning.algorithms import make_algorithm
+from edgefl.learning.client.runner import WorkItem
+from edgefl.program.plan.spec import INITIAL_FILE, load_plan
+from edgefl.protocol.server.initial_weights import decode_initial_weights
 
 THREADS = 1
 

@@ -17,17 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.algorithms import PHASE_PERSONALIZE, complete_algorithm_options
-from edgefl.errors import EdgeflError
-from edgefl.plan.spec import INITIAL_FILE, Plan, save_plan
-from edgefl.security.enrolment import load_enrolment, make_tls_context
-from edgefl.storage.aggregator_directory import AggregatorFiles
-from edgefl.system.host import read_peak_rss_mb
-from edgefl.transport.link import Link, Message
-from edgefl.wire.messages import Summary
-from edgefl.wire.strict_json import decode_json
-from edgefl.wire.tensors import encode_weights
-from edgefl.wire.topics import FederationTopics
+from edgefl.base.errors import EdgeflError
+from edgefl.base.storage.aggregator_directory import AggregatorFiles
+from edgefl.base.system.host import read_peak_rss_mb
+from edgefl.learning.algorithms import PHASE_PERSONALIZE, complete_algorithm_options
+from edgefl.program.plan.spec import INITIAL_FILE, Plan, save_plan
+from edgefl.protocol.security.enrolment import load_enrolment, make_tls_context
+from edgefl.protocol.transport.link import Link, Message
+from edgefl.protocol.wire.messages import Summary
+from edgefl.protocol.wire.strict_json import decode_json
+from edgefl.protocol.wire.tensors import encode_weights
+from edgefl.protocol.wire.topics import FederationTopics
 from tests.benchmarks.fleet.broker import WATCHER, make_keys, start_secured_broker
 from tests.benchmarks.process import count_clients_per_process, read_cpu_s, start_program
 from tests.support.numpy_learner.softmax import softmax_spec

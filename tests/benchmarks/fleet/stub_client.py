@@ -26,8 +26,12 @@ import numpy as np
 
 from devices.driver import ClientDriver, Work, draw_pause_factor
 from devices.join import join_federation
-from edgefl.algorithms import PHASE_PERSONALIZE
-from edgefl.client_machine.events import (
+from edgefl.base.errors import ConfigError, EdgeflError
+from edgefl.base.system.host import read_peak_rss_mb
+from edgefl.base.types import Array
+from edgefl.learning.algorithms import PHASE_PERSONALIZE
+from edgefl.program.plan.spec import PlanSpec, decode_plan
+from edgefl.protocol.device.events import (
     Answer,
     ClientAction,
     ClientEvent,
@@ -40,15 +44,11 @@ from edgefl.client_machine.events import (
     Train,
     Trained,
 )
-from edgefl.client_machine.machine import ClientMachine, ClientSettings
-from edgefl.errors import ConfigError, EdgeflError
-from edgefl.plan.spec import PlanSpec, decode_plan
-from edgefl.security.enrolment import Enrolment, load_enrolment
-from edgefl.system.host import read_peak_rss_mb
-from edgefl.transport.link import KEEPALIVE_S
-from edgefl.types import Array
-from edgefl.wire.messages import Task
-from edgefl.wire.tensors import bound_blob_size, encode_models
+from edgefl.protocol.device.machine import ClientMachine, ClientSettings
+from edgefl.protocol.security.enrolment import Enrolment, load_enrolment
+from edgefl.protocol.transport.link import KEEPALIVE_S
+from edgefl.protocol.wire.messages import Task
+from edgefl.protocol.wire.tensors import bound_blob_size, encode_models
 
 MAX_CLIENTS_PER_PROCESS = 180
 NUM_SAMPLES = 10

@@ -26,14 +26,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from edgefl.algorithms import PHASE_PERSONALIZE
+from edgefl.base.errors import EdgeflError
+from edgefl.base.system.host import describe_machine
+from edgefl.base.types import Shard
 from edgefl.data import load_dataset
 from edgefl.data.npz import save_shard
-from edgefl.errors import EdgeflError
-from edgefl.plan.spec import load_plan
-from edgefl.system.host import describe_machine
-from edgefl.types import Shard
-from edgefl.wire.messages import Summary
+from edgefl.learning.algorithms import PHASE_PERSONALIZE
+from edgefl.program.plan.spec import load_plan
+from edgefl.protocol.wire.messages import Summary
 from mqtt_broker.aggregator.plan_source import build_plan_in_child
 from tests.benchmarks.fleet.broker import make_keys, read_mosquitto_version, start_secured_broker
 from tests.benchmarks.fleet.floor_run import run_floor

@@ -20,22 +20,22 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.config import (
+from edgefl.base.config import (
     DataConfig,
     FederationConfig,
     ModelConfig,
     PartitionConfig,
     PersonalizationConfig,
 )
+from edgefl.base.system.format import align_columns
+from edgefl.base.system.host import describe_machine
+from edgefl.base.tasks.config import TaskConfig
+from edgefl.base.tasks.scores import measure_r2
+from edgefl.base.types import Array, Shard
 from edgefl.data.task_form import to_task_form
-from edgefl.runs.pipeline import build_plan_in_subprocess, open_partitioned_dataset
 from edgefl.simulation.clients import drop_mixture
+from edgefl.simulation.runs.pipeline import build_plan_in_subprocess, open_partitioned_dataset
 from edgefl.simulation.simulate import simulate
-from edgefl.system.format import align_columns
-from edgefl.system.host import describe_machine
-from edgefl.tasks.config import TaskConfig
-from edgefl.tasks.scores import measure_r2
-from edgefl.types import Array, Shard
 from tests.benchmarks.anomaly.comparison import compute_standard_error
 
 PACKAGES = ("ai-edge-litert", "tensorflow", "keras", "numpy")
@@ -155,7 +155,7 @@ def train_centrally(config: FederationConfig, shards: Mapping[str, Shard]) -> di
     """
     import keras
 
-    from edgefl.models import build_model
+    from edgefl.program.models import build_model
 
     keras.utils.set_random_seed(config.seed)
     formed = {client: to_task_form(shard, config.task) for client, shard in shards.items()}

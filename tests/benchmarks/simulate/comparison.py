@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from edgefl.system.host import describe_machine
+from edgefl.base.system.host import describe_machine
 from tests.benchmarks.simulate.scale import measure_memory, measure_scaling
 from tests.benchmarks.simulate.steps import compile_plan, find_torch, measure_steps
 

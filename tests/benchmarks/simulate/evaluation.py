@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.algorithms import make_algorithm
-from edgefl.algorithms.plans import build_plan
-from edgefl.client.runner import ClientRunner, WorkItem
-from edgefl.config import FederationConfig, ModelConfig
-from edgefl.learner.litert import LiteRTLearner
-from edgefl.rng import derive_rng
-from edgefl.system.format import align_columns
-from edgefl.system.host import describe_machine, read_versions
-from edgefl.types import ClientState, Shard
+from edgefl.base.config import FederationConfig, ModelConfig
+from edgefl.base.rng import derive_rng
+from edgefl.base.system.format import align_columns
+from edgefl.base.system.host import describe_machine, read_versions
+from edgefl.base.types import ClientState, Shard
+from edgefl.learning.algorithms import make_algorithm
+from edgefl.learning.algorithms.plans import build_plan
+from edgefl.learning.client.runner import ClientRunner, WorkItem
+from edgefl.program.learner.litert import LiteRTLearner
 
 ALGORITHMS = ("fedavg", "clustered", "ifca", "aem", "fedmix")
 CLIENT = "client"

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.config import FederationConfig, load_config
-from edgefl.plan.spec import load_plan, save_plan
+from edgefl.base.config import FederationConfig, load_config
+from edgefl.program.plan.spec import load_plan, save_plan
 
 Arrays = dict[str, Any]
 Epoch = Callable[[], float]
@@ -26,7 +26,7 @@ Epoch = Callable[[], float]
 
 def build(config: FederationConfig, plan: Path, samples: Path, steps: int) -> None:
     """Compile the plan and write weights, random samples and the order of the samples."""
-    from edgefl.algorithms.plans import build_plan
+    from edgefl.learning.algorithms.plans import build_plan
 
     built, weights = build_plan(config)
     save_plan(built, plan)
@@ -49,7 +49,7 @@ def build(config: FederationConfig, plan: Path, samples: Path, steps: int) -> No
 
 def make_edgefl_epoch(config: FederationConfig, plan: Path, arrays: Arrays) -> Epoch:
     """Return an epoch of the device's learner, with all copies between numpy and the runtime."""
-    from edgefl.learner.litert import LiteRTLearner
+    from edgefl.program.learner.litert import LiteRTLearner
 
     learner = LiteRTLearner(load_plan(plan), threads=1)
     weights = {spec.name: arrays[spec.name] for spec in learner.spec.weights}
@@ -61,7 +61,7 @@ def make_edgefl_epoch(config: FederationConfig, plan: Path, arrays: Arrays) -> E
 def _make_keras_model(config: FederationConfig, arrays: Arrays) -> tuple[Any, Any, Any]:
     import keras
 
-    from edgefl.models import build_model
+    from edgefl.program.models import build_model
 
     model: Any = build_model(config.model)
     for layer in model.layers:

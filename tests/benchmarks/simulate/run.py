@@ -12,14 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
-from edgefl.config import FederationConfig
+from edgefl.base.config import FederationConfig
+from edgefl.base.types import ServerState
 from edgefl.data.dataset import Dataset
 from edgefl.data.mapped_shards import MappedShards
 from edgefl.data.partitions.client_partition import ClientPartition, make_client_ids
-from edgefl.plan.spec import PlanSpec, load_plan
+from edgefl.program.plan.spec import PlanSpec, load_plan
 from edgefl.simulation.clients import drop_mixture
 from edgefl.simulation.simulate import Record, simulate
-from edgefl.types import ServerState
 
 TEST_SHARE = 5
 """Number of training samples for each test sample."""

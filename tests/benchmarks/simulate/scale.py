@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from edgefl.errors import EdgeflError
+from edgefl.base.errors import EdgeflError
 from tests.benchmarks.process import list_children
 from tests.benchmarks.simulate.steps import ENV
 

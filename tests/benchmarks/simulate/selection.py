@@ -11,18 +11,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from edgefl.algorithms import make_algorithm
-from edgefl.algorithms.base import PHASE_PERSONALIZE
-from edgefl.algorithms.plans import build_plan
-from edgefl.client.measures import score_samples
-from edgefl.client.personalization import make_candidates
-from edgefl.client.runner import ClientRunner, WorkItem
-from edgefl.config import FederationConfig, ModelConfig
-from edgefl.learner.litert import LiteRTLearner
-from edgefl.rng import derive_rng
-from edgefl.server.server_algorithm import build_server_algorithm
+from edgefl.base.config import FederationConfig, ModelConfig
+from edgefl.base.rng import derive_rng
+from edgefl.base.types import ClientState, Peer, Shard
+from edgefl.learning.algorithms import make_algorithm
+from edgefl.learning.algorithms.base import PHASE_PERSONALIZE
+from edgefl.learning.algorithms.plans import build_plan
+from edgefl.learning.client.measures import score_samples
+from edgefl.learning.client.personalization import make_candidates
+from edgefl.learning.client.runner import ClientRunner, WorkItem
+from edgefl.program.learner.litert import LiteRTLearner
+from edgefl.protocol.server.server_algorithm import build_server_algorithm
 from edgefl.simulation.simulate import simulate
-from edgefl.types import ClientState, Peer, Shard
 from tests.benchmarks.simulate.evaluation import CLIENT, make_samples
 
 ALGORITHMS = ("fedavg", "clustered", "fedap", "aem", "fedmix", "pfl-mfe")

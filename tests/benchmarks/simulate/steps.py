@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from edgefl.errors import PlanError
+from edgefl.base.errors import PlanError
 
 CONFIG = """
 [model]

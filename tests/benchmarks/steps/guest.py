@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from edgefl.learner.litert import LiteRTLearner
-from edgefl.plan.runtime import describe_runtime
-from edgefl.plan.spec import load_plan
+from edgefl.program.learner.litert import LiteRTLearner
+from edgefl.program.plan.runtime import describe_runtime
+from edgefl.program.plan.spec import load_plan
 
 GETPRIORITY = 141  # on aarch64
 MARK = 777

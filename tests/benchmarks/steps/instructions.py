@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgefl.bench.device import BENCH_MODELS, compile_bench_plan, run_bench_step
-from edgefl.errors import ConfigError, EdgeflError
-from edgefl.system.host import describe_machine
+from edgefl.base.errors import ConfigError, EdgeflError
+from edgefl.base.system.host import describe_machine
+from edgefl.cli.bench.device import BENCH_MODELS, compile_bench_plan, run_bench_step
 from tests.benchmarks.steps.guest import EPOCHS
 
 HERE = Path(__file__).parent

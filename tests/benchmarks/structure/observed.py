@@ -16,20 +16,20 @@ from devices.driver import Work
 from devices.service import run_device
 from devices.settings import DeviceSettings
 from devices.worker import DeviceWorker
-from edgefl.algorithms import make_algorithm
-from edgefl.client.runner import WorkItem
-from edgefl.client_machine.events import ClientEvent, Train
-from edgefl.client_machine.machine import ClientMachine
-from edgefl.config import FederationConfig, load_config
+from edgefl.base.config import FederationConfig, load_config
+from edgefl.base.errors import EdgeflError
+from edgefl.base.rng import derive_rng
+from edgefl.base.types import ClientState, Shard, Weights
 from edgefl.data.npz import save_shard
 from edgefl.data.sources import DataSource
-from edgefl.errors import EdgeflError
-from edgefl.plan.spec import Plan
-from edgefl.rng import derive_rng
-from edgefl.server.events import Event, OpenRound
-from edgefl.server.round_server import RoundServer
+from edgefl.learning.algorithms import make_algorithm
+from edgefl.learning.client.runner import WorkItem
+from edgefl.program.plan.spec import Plan
+from edgefl.protocol.device.events import ClientEvent, Train
+from edgefl.protocol.device.machine import ClientMachine
+from edgefl.protocol.server.events import Event, OpenRound
+from edgefl.protocol.server.round_server import RoundServer
 from edgefl.simulation.clients import OpenFederation, SimulatedFederation, train_client
-from edgefl.types import ClientState, Shard, Weights
 from mqtt_broker.aggregator.plan_source import build_plan_in_child, open_built_plan
 from mqtt_broker.aggregator.service import Aggregator
 from tests.benchmarks.fleet.broker import start_bare_broker

@@ -6,15 +6,15 @@ import subprocess
 import tarfile
 from collections.abc import Iterable, Iterator
 
-from edgefl.errors import ConfigError
+from edgefl.base.errors import ConfigError
 from tests.benchmarks.structure.call_path import PACKAGES, ROOT
 
 FORMER_TRANSPORT = "edgefl/link"
 MEASURED = (
     "mqtt_broker",
     "devices",
-    "edgefl/server",
-    "edgefl/transport",
+    "edgefl/protocol/server",
+    "edgefl/protocol/transport",
     FORMER_TRANSPORT,
     *PACKAGES,
 )

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from edgefl.errors import LinkError
+from edgefl.base.errors import LinkError
 from tests.benchmarks.process import measure_process, start_program
 from tests.benchmarks.watching.monitor import EDGEFL, describe_load, read_first_line, render_load, start_fleet
 from tests.benchmarks.watching.simulated_devices import Fleet

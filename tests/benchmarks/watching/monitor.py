@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from edgefl.errors import LinkError
-from edgefl.system.host import describe_machine
+from edgefl.base.errors import LinkError
+from edgefl.base.system.host import describe_machine
 from tests.benchmarks.process import measure_process, start_program
 from tests.benchmarks.watching.simulated_devices import Fleet, compute_message_rate
 

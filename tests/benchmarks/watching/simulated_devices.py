@@ -18,10 +18,10 @@ import click
 import numpy as np
 
 from edgefl import __version__
-from edgefl.transport.link import Link
-from edgefl.wire.messages import Begin, Clusters, Metrics, Receipt, State, Status, Summary, Task
-from edgefl.wire.strict_json import encode_json
-from edgefl.wire.topics import FederationTopics
+from edgefl.protocol.transport.link import Link
+from edgefl.protocol.wire.messages import Begin, Clusters, Metrics, Receipt, State, Status, Summary, Task
+from edgefl.protocol.wire.strict_json import encode_json
+from edgefl.protocol.wire.topics import FederationTopics
 
 PLAN = "0" * 64
 GROUPS = 4

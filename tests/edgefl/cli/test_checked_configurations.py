@@ -3,7 +3,7 @@
 import pytest
 
 from edgefl.cli.main import run_command
-from edgefl.server import config_check
+from edgefl.protocol.server import config_check
 
 TOO_FEW_ROUNDS_ERROR = "rounds is 20, expected 42 or more"
 

@@ -8,8 +8,8 @@ from typing import Any
 import click
 import pytest
 
+from edgefl.base.errors import DataError
 from edgefl.cli import main as cli
-from edgefl.errors import DataError
 
 
 def make_raising_body(error: BaseException) -> Callable[[], None]:
@@ -118,7 +118,7 @@ def test_broken_plugin_does_not_hide_other_commands(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     register_entry_points(
-        monkeypatch, gone="nowhere_at_all:x", odd="edgefl.errors:DataError", other="edgefl.cli.main:cli"
+        monkeypatch, gone="nowhere_at_all:x", odd="edgefl.base.errors:DataError", other="edgefl.cli.main:cli"
     )
     assert cli.run_command(["--help"]) == 0
     out = " ".join(capsys.readouterr().out.split())

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgefl.base.errors import DataError
 from edgefl.data.arrays import read_arrays
-from edgefl.errors import DataError
 
 
 def test_arrays_of_all_shapes_are_read(tmp_path: Path) -> None:

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from edgefl.base.config import PartitionConfig
+from edgefl.base.errors import ConfigError, DataError
 from edgefl.cli.commands.datasets import datasets, partitions
 from edgefl.cli.commands.samples import data as samples
-from edgefl.config import PartitionConfig
 from edgefl.data import PARTITIONS, load_dataset, make_client_partitions
 from edgefl.data.npz import read_shard
 from edgefl.data.partitions.heatmap import render_heatmap
 from edgefl.data.sources import load_samples, make_source
-from edgefl.errors import ConfigError, DataError
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ from hypothesis import given, settings
 from hypothesis.extra import numpy as arrays_of
 
 from devices.local_dataset import LocalDataset
-from edgefl.config import DataConfig, SamplesConfig
+from edgefl.base.config import DataConfig, SamplesConfig
+from edgefl.base.errors import DataError
 from edgefl.data import load_data
 from edgefl.data.forms import describe_shape_change, guess_input_shape, to_input_shape, to_training_form
 from edgefl.data.npz import make_shard
 from edgefl.data.sources import make_source
-from edgefl.errors import DataError
-from edgefl.plan.spec import PlanSpec
+from edgefl.program.plan.spec import PlanSpec
 
 SAMPLES = np.arange(2 * 3 * 8 * 9, dtype=np.float32).reshape(2, 3, 8, 9)
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgefl.base.errors import DataError
+from edgefl.base.rng import derive_rng
 from edgefl.data.holdout import hold_out
-from edgefl.errors import DataError
-from edgefl.rng import derive_rng
 
 
 def hold_out_rows(labels, groups, share=0.2, seed=1):

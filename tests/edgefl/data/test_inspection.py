@@ -10,8 +10,8 @@ from hypothesis.extra import numpy as arrays_of
 
 from edgefl.data.inspection.inspect import inspect_samples, name_devices
 from edgefl.data.inspection.records import CHANGE, ERROR, SEVERITIES, WARNING
-from edgefl.report.samples_page import render_samples_page
-from edgefl.report.samples_text import format_inspection, format_short_inspection
+from edgefl.watch.report.samples_page import render_samples_page
+from edgefl.watch.report.samples_text import format_inspection, format_short_inspection
 from tests.support.sample_files import windows_of
 
 RNG = np.random.default_rng(0)

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgefl.base.errors import DataError
+from edgefl.base.tasks.samples import SamplesConfig
+from edgefl.base.types import Shard
 from edgefl.data.datasets.npz_file import load as load_npz
 from edgefl.data.npz import list_channels, load_shard, make_samples, make_shard, save_shard
 from edgefl.data.sources import DataSource, load_samples, make_source, read_source
 from edgefl.data.split import RULES, SplitRecord, decode_split, encode_split
 from edgefl.data.unit import list_class_names
-from edgefl.errors import DataError
-from edgefl.tasks.samples import SamplesConfig
-from edgefl.types import Shard
 from tests.support.sample_files import SAMPLE_FILES, windows_of
 
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from edgefl.base.errors import DataError
+from edgefl.base.tasks.config import CLASSIFICATION_TASK, TaskConfig
+from edgefl.base.types import Shard
 from edgefl.data.forms import split_targets
 from edgefl.data.npz import load_shard, make_samples, save_shard
 from edgefl.data.task_form import TaskShards, to_task_form
-from edgefl.errors import DataError
-from edgefl.tasks.config import CLASSIFICATION_TASK, TaskConfig
-from edgefl.types import Shard
 
 RNG = np.random.default_rng(1)
 X = RNG.normal(size=(6, 2, 3)).astype(np.float32)

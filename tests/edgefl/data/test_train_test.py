@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgefl.base.errors import DataError
+from edgefl.base.rng import derive_rng
 from edgefl.data.holdout import hold_out
 from edgefl.data.recordings import Recordings
 from edgefl.data.train_test import split_by_owner, split_train_test
-from edgefl.errors import DataError
-from edgefl.rng import derive_rng
 
 
 def make_windows(count, step, seed=0, length=16):

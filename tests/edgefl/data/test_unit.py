@@ -3,6 +3,9 @@
 import numpy as np
 import pytest
 
+from edgefl.base.errors import ConfigError, DataError
+from edgefl.base.tasks.config import TaskConfig
+from edgefl.base.tasks.samples import SamplesConfig, decode_samples, encode_samples
 from edgefl.data.npz import make_samples
 from edgefl.data.unit import (
     check_unit,
@@ -11,9 +14,6 @@ from edgefl.data.unit import (
     suggest_unit,
     to_federation_classes,
 )
-from edgefl.errors import ConfigError, DataError
-from edgefl.tasks.config import TaskConfig
-from edgefl.tasks.samples import SamplesConfig, decode_samples, encode_samples
 
 RNG = np.random.default_rng(5)
 BYTES = {"x": RNG.integers(0, 256, (20, 8, 8, 1)).astype(np.uint8)}

@@ -4,12 +4,12 @@ import hashlib
 
 import numpy as np
 
-from edgefl.config import FederationConfig
-from edgefl.plan.spec import Plan
+from edgefl.base.config import FederationConfig
+from edgefl.base.types import Broadcast, Shard, Update
+from edgefl.program.plan.spec import Plan
+from edgefl.protocol.wire.tensors import encode_weights
 from edgefl.simulation.communication_cost import CommunicationCost
 from edgefl.simulation.simulate import simulate
-from edgefl.types import Broadcast, Shard, Update
-from edgefl.wire.tensors import encode_weights
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 ZEROS = "0" * 64

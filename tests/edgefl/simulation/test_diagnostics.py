@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgefl.config import FederationConfig
+from edgefl.base.config import FederationConfig
+from edgefl.learning.checkpoint import encode_server_state
 from edgefl.simulation.simulate import simulate
-from edgefl.storage.checkpoint import encode_server_state
 
 CASES = {"clustered": {"cut": "auto", "compare": "deltas", "mixing": 0.25}, "fedavg": {}, "ditto": {}}
 
@@ -17,8 +17,8 @@ def build_linear_plan():
     """Return a function that builds plan and initial weights of a linear model for an algorithm."""
     keras = pytest.importorskip("keras", reason="the aggregator extra is not installed")
     del keras
-    from edgefl.algorithms.plans import build_plan
-    from edgefl.config import ModelConfig
+    from edgefl.base.config import ModelConfig
+    from edgefl.learning.algorithms.plans import build_plan
 
     def build(algorithm, options):
         return build_plan(

@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgefl.algorithms import make_algorithm
-from edgefl.client.runner import WorkItem
-from edgefl.errors import DataError
-from edgefl.rng import derive_rng
+from edgefl.base.errors import DataError
+from edgefl.base.rng import derive_rng
+from edgefl.base.types import ClientState, Shard
+from edgefl.learning.algorithms import make_algorithm
+from edgefl.learning.client.runner import WorkItem
 from edgefl.simulation.clients import SimulatedFederation, train_client
 from edgefl.simulation.engines.base import SerialEngine
 from edgefl.simulation.engines.processes import MAX_ITEMS_PER_PROCESS, ProcessEngine
-from edgefl.types import ClientState, Shard
 
 
 @pytest.fixture

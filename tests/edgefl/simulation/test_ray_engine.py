@@ -7,19 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgefl.algorithms import make_algorithm
-from edgefl.algorithms.base import PHASE_PERSONALIZE
-from edgefl.client.runner import WorkItem
+from edgefl.base.errors import DataError, EdgeflError
+from edgefl.base.rng import derive_rng
+from edgefl.base.types import ClientState, Shard
 from edgefl.data.dataset import Dataset
 from edgefl.data.mapped_shards import map_dataset
 from edgefl.data.partitions.client_partition import ClientPartition
-from edgefl.errors import DataError, EdgeflError
-from edgefl.rng import derive_rng
+from edgefl.learning.algorithms import make_algorithm
+from edgefl.learning.algorithms.base import PHASE_PERSONALIZE
+from edgefl.learning.checkpoint import encode_mixture, encode_server_state
+from edgefl.learning.client.runner import WorkItem
 from edgefl.simulation.clients import SimulatedFederation, personalize_client, train_client
 from edgefl.simulation.engines.base import SerialEngine
 from edgefl.simulation.simulate import simulate
-from edgefl.storage.checkpoint import encode_mixture, encode_server_state
-from edgefl.types import ClientState, Shard
 
 ray = pytest.importorskip("ray", reason="the ray extra is not installed")
 

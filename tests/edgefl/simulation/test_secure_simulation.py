@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from edgefl.algorithms import make_algorithm
-from edgefl.config import FederationConfig, PrivacyConfig, parse_config
-from edgefl.errors import ConfigError, RoundError
-from edgefl.security.secagg.masked_aggregation import check_secure_aggregation
-from edgefl.security.secagg.masking import choose_threshold
-from edgefl.storage.checkpoint import encode_server_state
+from edgefl.base.config import FederationConfig, PrivacyConfig, parse_config
+from edgefl.base.errors import ConfigError, RoundError
+from edgefl.learning.algorithms import make_algorithm
+from edgefl.learning.checkpoint import encode_server_state
+from edgefl.protocol.security.secagg.masked_aggregation import check_secure_aggregation
+from edgefl.protocol.security.secagg.masking import choose_threshold
 from tests.support.numpy_learner.softmax import softmax_spec
 from tests.support.softmax_federation import simulate_softmax
 

@@ -5,12 +5,12 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from edgefl.algorithms import REGISTRY
-from edgefl.client.comparison import ValidationScores
-from edgefl.client.selection import COMPARED_MODELS, SHIPPED_MODELS
-from edgefl.config import FederationConfig, PersonalizationConfig
-from edgefl.server.comparison import average_shares, rank_models
-from edgefl.types import Shard
+from edgefl.base.config import FederationConfig, PersonalizationConfig
+from edgefl.base.types import Shard
+from edgefl.learning.algorithms import REGISTRY
+from edgefl.learning.client.comparison import ValidationScores
+from edgefl.learning.client.selection import COMPARED_MODELS, SHIPPED_MODELS
+from edgefl.protocol.server.comparison import average_shares, rank_models
 from tests.support.numpy_learner.softmax import softmax_spec
 from tests.support.softmax_federation import simulate_softmax
 

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.algorithms import PHASE_CLUSTER, PHASE_FEDERATE
-from edgefl.algorithms.base import with_assignments
-from edgefl.algorithms.cohort import choose_cohort
-from edgefl.config import FederationConfig
-from edgefl.errors import ConfigError
-from edgefl.plan.spec import Plan
-from edgefl.rng import derive_rng
+from edgefl.base.config import FederationConfig
+from edgefl.base.errors import ConfigError
+from edgefl.base.rng import derive_rng
+from edgefl.base.types import ServerState, Shard
+from edgefl.learning.algorithms import PHASE_CLUSTER, PHASE_FEDERATE
+from edgefl.learning.algorithms.base import with_assignments
+from edgefl.learning.algorithms.cohort import choose_cohort
+from edgefl.learning.checkpoint import encode_mixture, encode_server_state
+from edgefl.program.plan.spec import Plan
 from edgefl.simulation.simulate import simulate
-from edgefl.storage.checkpoint import encode_mixture, encode_server_state
-from edgefl.types import ServerState, Shard
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 

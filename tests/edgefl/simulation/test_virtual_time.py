@@ -6,18 +6,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from edgefl.algorithms import complete_algorithm_options
-from edgefl.config import FederationConfig, FleetConfig
-from edgefl.errors import ConfigError, RoundError
-from edgefl.plan.spec import Plan
-from edgefl.server.divergence import explain_no_progress
+from edgefl.base.config import FederationConfig, FleetConfig
+from edgefl.base.errors import ConfigError, RoundError
+from edgefl.base.types import Shard
+from edgefl.learning.algorithms import complete_algorithm_options
+from edgefl.learning.checkpoint import encode_server_state
+from edgefl.program.plan.spec import Plan
+from edgefl.protocol.server.divergence import explain_no_progress
+from edgefl.protocol.wire.divergence_message import FederationDivergedError
 from edgefl.simulation.clients import SimulatedFederation
 from edgefl.simulation.engines.base import SerialEngine
 from edgefl.simulation.simulate import simulate
 from edgefl.simulation.virtual_time import EngineTrainer, simulate_fleet
-from edgefl.storage.checkpoint import encode_server_state
-from edgefl.types import Shard
-from edgefl.wire.divergence_message import FederationDivergedError
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 IDS = tuple(f"c{i}" for i in range(6))

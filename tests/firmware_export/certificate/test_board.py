@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from edgefl.errors import ExportError
+from edgefl.base.errors import ExportError
 from firmware_export.certificate.board import make_board_report, verify_on_board
 from firmware_export.certificate.golden import decode_golden, encode_golden
 from firmware_export.commands.export import export

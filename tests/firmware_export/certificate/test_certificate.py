@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from edgefl.errors import ExportError
+from edgefl.base.errors import ExportError
 from firmware_export.certificate import bundle as bundle_module
 from firmware_export.certificate import parity
 from firmware_export.certificate.budget import Budget

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from edgefl.errors import ExportError, PlanError
-from edgefl.plan.tflite import pack_model, read_subgraph, unpack_model
+from edgefl.base.errors import ExportError, PlanError
+from edgefl.program.plan.tflite import pack_model, read_subgraph, unpack_model
 from firmware_export.certificate.import_model import read_imported_model
 from firmware_export.certificate.simplify import simplify_model
 from firmware_export.codegen.c_source import generate_c

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from edgefl.errors import ExportError
+from edgefl.base.errors import ExportError
 from firmware_export.certificate.tflm import list_operators, render_model_data_c, render_model_ops_h
 from firmware_export.certificate.tflm_runner import find_reason, measure_arena_bytes, run_tflm
 from firmware_export.quantize.quantize import export_mixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edgefl.errors import ExportError
+from edgefl.base.errors import ExportError
 from firmware_export.certificate import verify
 from firmware_export.certificate.golden import decode_golden, encode_golden
 from firmware_export.certificate.verify import verify_bundle

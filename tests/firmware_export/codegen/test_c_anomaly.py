@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgefl.errors import ExportError
-from edgefl.plan.tflite import with_metadata
-from edgefl.tasks.detector import TASK_METADATA_NAME, ModelTask, encode_model_task
+from edgefl.base.errors import ExportError
+from edgefl.base.tasks.detector import TASK_METADATA_NAME, ModelTask, encode_model_task
+from edgefl.program.plan.tflite import with_metadata
 from firmware_export.codegen.c_anomaly import make_network_detector
 from firmware_export.codegen.c_source import generate_c
 from firmware_export.firmware.firmware import build_and_run, explain_not_runnable

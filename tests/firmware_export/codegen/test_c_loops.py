@@ -6,10 +6,10 @@ import keras
 import numpy as np
 import pytest
 
-from edgefl.compiler import objective as of
-from edgefl.compiler.network import Network
-from edgefl.compiler.template import build_template
-from edgefl.plan.fill import fill_template
+from edgefl.program.compiler import objective as of
+from edgefl.program.compiler.network import Network
+from edgefl.program.compiler.template import build_template
+from edgefl.program.plan.fill import fill_template
 from firmware_export.codegen.c_source import generate_c
 from firmware_export.quantize.device_route import RECIPES, quantize
 from firmware_export.quantize.ranges import record_extremes

@@ -7,7 +7,7 @@ round. The graphs respect tflite-micro's own preconditions: a scale below one, o
 import numpy as np
 import pytest
 
-from edgefl.errors import ExportError
+from edgefl.base.errors import ExportError
 from firmware_export.codegen.c_convolution import compute_padding
 from firmware_export.codegen.c_source import generate_c
 from firmware_export.codegen.lookup_tables import LOOKUP_OPERATORS, build_lookup_table

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from edgefl_export_tests_mixtures import MIXTURES  # conftest.py has loaded it
 
-from edgefl.errors import ExportError
-from edgefl.plan.fill import fill_template
-from edgefl.plan.tflite import with_metadata
-from edgefl.tasks.samples import SAMPLES_METADATA_NAME, SamplesConfig, encode_samples
+from edgefl.base.errors import ExportError
+from edgefl.base.tasks.samples import SAMPLES_METADATA_NAME, SamplesConfig, encode_samples
+from edgefl.program.plan.fill import fill_template
+from edgefl.program.plan.tflite import with_metadata
 from firmware_export.codegen.c_source import generate_c
 from firmware_export.codegen.layer import make_identifier
 from firmware_export.firmware.firmware import explain_not_runnable

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgefl.errors import ConfigError
+from edgefl.base.errors import ConfigError
 from firmware_export.codegen.c_source import generate_c
 from firmware_export.codegen.prefix import check_prefix, rename_symbols
 from firmware_export.tflite.interpreter import load_tflite, quantize_input

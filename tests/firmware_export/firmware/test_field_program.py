@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from edgefl.errors import ExportError
-from edgefl.types import Shard
+from edgefl.base.errors import ExportError
+from edgefl.base.types import Shard
 from firmware_export.certificate.golden import encode_golden, make_golden
 from firmware_export.certificate.tflm_runner import run_tflm
 from firmware_export.codegen.c_source import generate_c

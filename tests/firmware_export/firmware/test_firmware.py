@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from edgefl.errors import ConfigError, ExportError
+from edgefl.base.errors import ConfigError, ExportError
 from firmware_export.firmware.firmware import (
     FirmwareTooLargeError,
     build_and_run,

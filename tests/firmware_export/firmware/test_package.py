@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgefl.errors import ExportError
-from edgefl.plan.tflite import with_metadata
-from edgefl.tasks.detector import TASK_METADATA_NAME, ModelTask, encode_model_task
+from edgefl.base.errors import ExportError
+from edgefl.base.tasks.detector import TASK_METADATA_NAME, ModelTask, encode_model_task
+from edgefl.program.plan.tflite import with_metadata
 from firmware_export.codegen.c_source import generate_c
 from firmware_export.firmware.package import EXAMPLES, PACKAGE_FILES, make_package_files
 from firmware_export.firmware.project import CLASSES, SCORES, VALUES

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.errors import ExportError
+from edgefl.base.errors import ExportError
 from firmware_export.firmware import serial_link
 from firmware_export.firmware.firmware import explain_not_runnable
 from firmware_export.firmware.package import make_package_files

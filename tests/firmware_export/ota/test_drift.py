@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgefl.errors import ExportError
+from edgefl.base.errors import ExportError
 from firmware_export.ota.drift import GateUsage, measure_drift, read_counters
 
 SOURCE = Path(__file__).parents[3] / "firmware_export/templates/drift"

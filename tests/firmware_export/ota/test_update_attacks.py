@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from edgefl.base.types import Mixture
 from edgefl.data.npz import save_shard
-from edgefl.plan.spec import save_plan
-from edgefl.storage.checkpoint import encode_mixture
-from edgefl.types import Mixture
+from edgefl.learning.checkpoint import encode_mixture
+from edgefl.program.plan.spec import save_plan
 from firmware_export.commands import export
 from firmware_export.firmware.firmware import explain_not_runnable
 from firmware_export.firmware.targets import TARGETS

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgefl.errors import ExportError
+from edgefl.base.errors import ExportError
 from firmware_export.ota.update_package import (
     PART_ENTRY,
     UPDATE_HEADER,

@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgefl.client.validation import ValidationSplit, hold_out_validation
-from edgefl.errors import ExportError
-from edgefl.plan.tflite import with_metadata
-from edgefl.tasks.config import TaskConfig
-from edgefl.tasks.detector import TASK_METADATA_NAME, AnomalyDetector, ModelTask, encode_model_task
-from edgefl.types import Shard
+from edgefl.base.errors import ExportError
+from edgefl.base.tasks.config import TaskConfig
+from edgefl.base.tasks.detector import TASK_METADATA_NAME, AnomalyDetector, ModelTask, encode_model_task
+from edgefl.base.types import Shard
+from edgefl.learning.client.validation import ValidationSplit, hold_out_validation
+from edgefl.program.plan.tflite import with_metadata
 from firmware_export.quantize.anomaly import (
     calibrate_detector,
     count_needed_samples,

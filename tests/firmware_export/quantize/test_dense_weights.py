@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.errors import ExportError
+from edgefl.base.errors import ExportError
 from firmware_export.codegen.c_dense import pack_indices
 from firmware_export.codegen.c_source import generate_c
 from firmware_export.quantize.dense_weights import (

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from devices.export import export_in_child
+from edgefl.base.errors import StateError
 from edgefl.data.sources import make_source
-from edgefl.errors import StateError
-from edgefl.plan.spec import save_plan
-from edgefl.storage.checkpoint import encode_mixture
+from edgefl.learning.checkpoint import encode_mixture
+from edgefl.program.plan.spec import save_plan
 from firmware_export.quantize.device_state import read_state
 
 

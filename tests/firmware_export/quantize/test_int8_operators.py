@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from edgefl.base.errors import ExportError
 from edgefl.cli.commands.plan import plan as plan_command
-from edgefl.compiler import objective as of
-from edgefl.compiler.network import Network
-from edgefl.compiler.template import build_template
-from edgefl.errors import ExportError
-from edgefl.plan.fill import fill_template
-from edgefl.plan.int8 import describe_missing_int8, list_float_operators
+from edgefl.program.compiler import objective as of
+from edgefl.program.compiler.network import Network
+from edgefl.program.compiler.template import build_template
+from edgefl.program.plan.fill import fill_template
+from edgefl.program.plan.int8 import describe_missing_int8, list_float_operators
 from firmware_export.quantize.device_route import RECIPES, quantize
 from firmware_export.quantize.ranges import record_extremes
-from tests.edgefl.compiler.blocks import SHAPES, Block, list_blocks
+from tests.edgefl.program.compiler.blocks import SHAPES, Block, list_blocks
 
 L = keras.layers
 BLOCKS = tuple(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from edgefl.plan.fill import fill_template
+from edgefl.program.plan.fill import fill_template
 from firmware_export.quantize.quantize import RECIPES, quantize
 from firmware_export.quantize.ranges import record_extremes
 from firmware_export.tflite.graph import read_graph
@@ -14,9 +14,9 @@ keras = pytest.importorskip("keras")
 
 @pytest.mark.parametrize("norm", ["GroupNormalization", "LayerNormalization"])
 def test_norm_layers_are_quantized_to_int8(norm: str, compiled, tmp_path) -> None:
-    from edgefl.compiler import objective as of
-    from edgefl.compiler.network import Network
-    from edgefl.compiler.template import build_template
+    from edgefl.program.compiler import objective as of
+    from edgefl.program.compiler.network import Network
+    from edgefl.program.compiler.template import build_template
 
     layers = keras.layers
     options = {"groups": 2} if norm == "GroupNormalization" else {}
@@ -51,9 +51,9 @@ def test_norm_layers_are_quantized_to_int8(norm: str, compiled, tmp_path) -> Non
 @pytest.mark.parametrize("channels", [1, 3])
 def test_rescaling_before_a_convolution_is_quantized_to_int8(channels: int, compiled, tmp_path) -> None:
     """The converter would fold the factor into the convolution, whose weights a device fills in."""
-    from edgefl.compiler import objective as of
-    from edgefl.compiler.network import Network
-    from edgefl.compiler.template import build_template
+    from edgefl.program.compiler import objective as of
+    from edgefl.program.compiler.network import Network
+    from edgefl.program.compiler.template import build_template
 
     layers = keras.layers
     parts = [

@@ -6,8 +6,8 @@ Their C gives tflite-micro's bytes.
 import numpy as np
 import pytest
 
-from edgefl.config import ModelConfig
-from edgefl.plan.fill import fill_template
+from edgefl.base.config import ModelConfig
+from edgefl.program.plan.fill import fill_template
 from firmware_export.quantize.quantize import RECIPES, quantize
 from firmware_export.quantize.ranges import record_extremes
 from firmware_export.tflite.interpreter import load_tflite, run_samples
@@ -34,10 +34,10 @@ SLOW = ("mobilenetv2", "vgg16")
 def test_paper_models_are_quantized_to_int8(name: str, compiled, tmp_path) -> None:
     import keras
 
-    from edgefl.compiler import objective as of
-    from edgefl.compiler.network import Network
-    from edgefl.compiler.template import build_template
-    from edgefl.models import build_model
+    from edgefl.program.compiler import objective as of
+    from edgefl.program.compiler.network import Network
+    from edgefl.program.compiler.template import build_template
+    from edgefl.program.models import build_model
 
     keras.utils.set_random_seed(1)
     network = Network(build_model(MODELS[name]))

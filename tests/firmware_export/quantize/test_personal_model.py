@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgefl.client.blend import BlendMember, predict_outputs
-from edgefl.errors import PlanError
-from edgefl.learner.litert import LiteRTLearner
-from edgefl.types import Peer
+from edgefl.base.errors import PlanError
+from edgefl.base.types import Peer
+from edgefl.learning.client.blend import BlendMember, predict_outputs
+from edgefl.program.learner.litert import LiteRTLearner
 from firmware_export.quantize.personal_model import (
     choose_exported_members,
     list_exported_members,

@@ -10,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgefl.errors import ExportError, PlanError
-from edgefl.plan.fill import fill_template
-from edgefl.types import Mixture, Shard
+from edgefl.base.errors import ExportError, PlanError
+from edgefl.base.types import Mixture, Shard
+from edgefl.program.plan.fill import fill_template
 from firmware_export.quantize.device_route import dedupe_recipes
 from firmware_export.quantize.quantize import RECIPES, Recipe, export_mixture, quantize
 from firmware_export.quantize.ranges import choose_ranges, record_extremes
@@ -40,7 +40,7 @@ def test_the_same_mixture_gives_the_same_bytes(digits, tmp_path) -> None:
 
 
 def test_float_model_gives_the_outputs_of_the_plan(digits, tmp_path) -> None:
-    from edgefl.learner.litert import LiteRTLearner
+    from edgefl.program.learner.litert import LiteRTLearner
 
     expected = LiteRTLearner(digits.plan).predict(
         "predict_mixture", digits.mixture.weights, {"x": digits.shard.x_test}
@@ -53,9 +53,9 @@ def test_float_model_gives_the_outputs_of_the_plan(digits, tmp_path) -> None:
 
 def test_int8_accuracy_is_close_to_that_of_the_converter(fashion) -> None:
     tf = pytest.importorskip("tensorflow")
-    from edgefl.algorithms.registry import build_objectives
-    from edgefl.compiler.build import make_network
-    from edgefl.config import FederationConfig
+    from edgefl.base.config import FederationConfig
+    from edgefl.learning.algorithms.registry import build_objectives
+    from edgefl.program.compiler.build import make_network
 
     network = make_network(FederationConfig(algorithm="pfl-mfe"))
     mixture = next(o for o in build_objectives("pfl-mfe", network, {}) if o.name == "predict_mixture")

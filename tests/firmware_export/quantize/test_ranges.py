@@ -3,11 +3,11 @@
 import keras
 import numpy as np
 
-from edgefl.compiler import objective as of
-from edgefl.compiler.network import Network
-from edgefl.compiler.template import build_template
-from edgefl.plan.fill import fill_template
-from edgefl.types import Array
+from edgefl.base.types import Array
+from edgefl.program.compiler import objective as of
+from edgefl.program.compiler.network import Network
+from edgefl.program.compiler.template import build_template
+from edgefl.program.plan.fill import fill_template
 from firmware_export.quantize.device_route import RECIPES, quantize
 from firmware_export.quantize.ranges import group_step_tensors, record_extremes
 from firmware_export.tflite.graph import read_graph

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgefl.config import MIXTURE_ONLY, PersonalizationConfig
-from edgefl.errors import ExportError
-from edgefl.plan.tflite import read_float_constants, read_subgraph, with_constants
+from edgefl.base.config import MIXTURE_ONLY, PersonalizationConfig
+from edgefl.base.errors import ExportError
+from edgefl.program.plan.tflite import read_float_constants, read_subgraph, with_constants
 from firmware_export.quantize.quantize import (
     RECIPES,
     QuantizationOptions,
@@ -67,7 +67,7 @@ def test_the_clone_computes_the_same_as_the_mixture(made) -> None:
 
 def test_device_and_converter_routes_agree(made) -> None:
     """Both routes use the extremes of the same 256 samples."""
-    from edgefl.rng import derive_rng
+    from edgefl.base.rng import derive_rng
     from firmware_export.quantize.convert import convert_float
 
     x = made.shard.x_test

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from edgefl.plan.fill import fill_template
+from edgefl.program.plan.fill import fill_template
 from firmware_export.quantize.quantize import RECIPES, quantize
 from firmware_export.quantize.ranges import RecordedExtremes, choose_ranges, record_extremes
 from firmware_export.quantize.weight_layers import MAX_BIAS_STEPS, WeightLayer, widen_kernel_ranges

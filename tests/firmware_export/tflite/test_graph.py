@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from edgefl.errors import ExportError
+from edgefl.base.errors import ExportError
 from firmware_export.tflite.graph import OperatorGraph, TensorKind, check_integer, read_graph
 
 
@@ -39,10 +39,10 @@ def test_bytes_without_tflite_identifier_are_refused() -> None:
 
 def test_a_layer_without_an_int8_form_is_named() -> None:
     keras = pytest.importorskip("keras")
-    from edgefl.compiler import objective as of
-    from edgefl.compiler.network import Network
-    from edgefl.compiler.template import build_template
-    from edgefl.plan.fill import fill_template
+    from edgefl.program.compiler import objective as of
+    from edgefl.program.compiler.network import Network
+    from edgefl.program.compiler.template import build_template
+    from edgefl.program.plan.fill import fill_template
     from firmware_export.quantize.quantize import RECIPES, quantize
     from firmware_export.quantize.ranges import record_extremes
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from edgefl.errors import ModelFileError
-from edgefl.plan.fill import fill_template
-from edgefl.plan.tflite import read_subgraph
+from edgefl.base.errors import ModelFileError
+from edgefl.program.plan.fill import fill_template
+from edgefl.program.plan.tflite import read_subgraph
 from firmware_export.tflite.interpreter import load_tflite, run_samples
 from firmware_export.tflite.joined import JoinedModel, join_models
 

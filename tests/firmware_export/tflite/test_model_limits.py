@@ -2,7 +2,7 @@
 
 import pytest
 
-from edgefl.errors import ModelFileError
+from edgefl.base.errors import ModelFileError
 from firmware_export.tflite.quantized_model import MAX_NAME_BYTES, MAX_OPERATORS, read_quantized_model
 from tests.firmware_export.graphs import Op, T, make_tflite
 

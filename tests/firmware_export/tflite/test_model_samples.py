@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from edgefl.base.errors import ExportError
 from edgefl.data.unit import read_stored_values
-from edgefl.errors import ExportError
 from firmware_export.tflite.interpreter import LoadedModel
 from firmware_export.tflite.model_samples import choose_unrecorded_scale
 

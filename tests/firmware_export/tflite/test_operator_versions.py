@@ -114,7 +114,7 @@ def test_strict_importer_accepts_an_export_and_gives_the_same_outputs(network, c
 
 def test_operator_versions_equal_those_of_the_converter() -> None:
     tf = pytest.importorskip("tensorflow")
-    from edgefl.plan.tflite import pack_model, unpack_model
+    from edgefl.program.plan.tflite import pack_model, unpack_model
     from firmware_export.tflite.portable import to_portable
 
     rng = np.random.default_rng(5)

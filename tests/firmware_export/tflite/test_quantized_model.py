@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from edgefl.errors import ExportError
+from edgefl.base.errors import ExportError
 from firmware_export.codegen.c_source import generate_c
 from firmware_export.tflite.portable import to_portable
 from firmware_export.tflite.quantized_model import read_quantized_model
@@ -93,7 +93,7 @@ def test_foreign_bytes_are_refused() -> None:
 
 
 def repack(model, change) -> bytes:
-    from edgefl.plan.tflite import pack_model, unpack_model
+    from edgefl.program.plan.tflite import pack_model, unpack_model
 
     root = unpack_model(model)
     change(root)

@@ -4,10 +4,10 @@ cluster, as in the simulator.
 
 import numpy as np
 
-from edgefl.algorithms import make_algorithm
-from edgefl.rng import derive_rng
-from edgefl.types import Update
-from edgefl.wire.tensors import encode_models
+from edgefl.base.rng import derive_rng
+from edgefl.base.types import Update
+from edgefl.learning.algorithms import make_algorithm
+from edgefl.protocol.wire.tensors import encode_models
 
 BIAS_DELTAS = {"a": [1, 0, -1], "b": [2, 0, -1], "c": [-1, 0, 1], "late": [-3, 1, 2]}
 """The change of each client in its first round: a and b agree, c and the late client contradict them."""

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgefl.algorithms import make_algorithm
-from edgefl.config import FederationConfig
-from edgefl.rng import derive_rng
-from edgefl.security.authority import revoke_enrolment
-from edgefl.types import Update
-from edgefl.wire.messages import Status, Task
-from edgefl.wire.strict_json import decode_json, encode_json
-from edgefl.wire.tensors import encode_models
-from edgefl.wire.topics import parse_topic
+from edgefl.base.config import FederationConfig
+from edgefl.base.rng import derive_rng
+from edgefl.base.types import Update
+from edgefl.learning.algorithms import make_algorithm
+from edgefl.protocol.security.authority import revoke_enrolment
+from edgefl.protocol.wire.messages import Status, Task
+from edgefl.protocol.wire.strict_json import decode_json, encode_json
+from edgefl.protocol.wire.tensors import encode_models
+from edgefl.protocol.wire.topics import parse_topic
 from mqtt_broker.aggregator.results import load_state
 
 MB = 1024 * 1024
@@ -28,7 +28,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from edgefl.algorithms.papers.fedavg import ENTRIES as FEDAVG
+from edgefl.learning.algorithms.papers.fedavg import ENTRIES as FEDAVG
 
 def slow(learner, options):
     made = FEDAVG["fedavg"].factory(learner, options)
@@ -279,7 +279,7 @@ def test_one_absurd_update_does_not_ruin_the_model(federate, own_broker, puppet,
 
 
 def test_killed_aggregator_resumes_with_the_same_bits_after_absurd_update(federate, own_broker, puppet, toys):
-    from edgefl.server.plausibility import list_left_out_clients, with_plausibility_check
+    from edgefl.protocol.server.plausibility import list_left_out_clients, with_plausibility_check
 
     federation = federate(
         f"mqtt://127.0.0.1:{own_broker.port}", algorithm="fedavg", rounds=2, min_clients=3, quorum=0.5

@@ -7,13 +7,13 @@ import json
 import numpy as np
 import pytest
 
-from edgefl.algorithms.base import read_assignments, with_assignments
-from edgefl.algorithms.clustering.cluster_models import LastCut
-from edgefl.config import parse_config
-from edgefl.monitor.view import FederationView, snapshot
-from edgefl.types import ServerState, Update
-from edgefl.wire.messages import Clusters
-from edgefl.wire.strict_json import decode_json, encode_json
+from edgefl.base.config import parse_config
+from edgefl.base.types import ServerState, Update
+from edgefl.learning.algorithms.base import read_assignments, with_assignments
+from edgefl.learning.algorithms.clustering.cluster_models import LastCut
+from edgefl.protocol.wire.messages import Clusters
+from edgefl.protocol.wire.strict_json import decode_json, encode_json
+from edgefl.watch.monitor.view import FederationView, snapshot
 from mqtt_broker.aggregator.cluster_telemetry import ClusterTelemetry, find_expert
 from mqtt_broker.aggregator.results import load_state
 from tests.support.numpy_learner.softmax import softmax_spec

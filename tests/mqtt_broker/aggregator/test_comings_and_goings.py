@@ -8,7 +8,7 @@ import signal
 
 import numpy as np
 
-from edgefl.wire.tensors import encode_models
+from edgefl.protocol.wire.tensors import encode_models
 from tests.support.ports import choose_port
 
 

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from edgefl.algorithms import complete_algorithm_options, make_algorithm
-from edgefl.config import FederationConfig
-from edgefl.rng import derive_rng
-from edgefl.server.tasks import GRANTED_BYTES, RoundTasks
-from edgefl.server.uploads import MAX_UPLOAD_IDLE_S, Uploads
-from edgefl.wire.chunks import CHUNK_BYTES, slice_chunk
-from edgefl.wire.messages import Begin, Manifest
-from edgefl.wire.strict_json import encode_json
-from edgefl.wire.tensors import encode_models
+from edgefl.base.config import FederationConfig
+from edgefl.base.rng import derive_rng
+from edgefl.learning.algorithms import complete_algorithm_options, make_algorithm
+from edgefl.protocol.server.tasks import GRANTED_BYTES, RoundTasks
+from edgefl.protocol.server.uploads import MAX_UPLOAD_IDLE_S, Uploads
+from edgefl.protocol.wire.chunks import CHUNK_BYTES, slice_chunk
+from edgefl.protocol.wire.messages import Begin, Manifest
+from edgefl.protocol.wire.strict_json import encode_json
+from edgefl.protocol.wire.tensors import encode_models
 
 A = "a" * 64
 B = "b" * 64

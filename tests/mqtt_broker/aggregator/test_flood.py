@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from edgefl.security.enrolment import load_enrolment
-from edgefl.transport.link import Link
-from edgefl.transport.receive_queue import OVERHEAD_BYTES, ROOM_BYTES
-from edgefl.wire.topics import FederationTopics
+from edgefl.protocol.security.enrolment import load_enrolment
+from edgefl.protocol.transport.link import Link
+from edgefl.protocol.transport.receive_queue import OVERHEAD_BYTES, ROOM_BYTES
+from edgefl.protocol.wire.topics import FederationTopics
 
 DEADLINE_S = 60.0
 MESSAGES = 150

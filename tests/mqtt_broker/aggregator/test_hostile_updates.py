@@ -10,9 +10,9 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from edgefl.server.plausibility import read_left_out_rounds
-from edgefl.storage.aggregator_directory import AggregatorFiles
-from edgefl.wire.tensors import encode_models
+from edgefl.base.storage.aggregator_directory import AggregatorFiles
+from edgefl.protocol.server.plausibility import read_left_out_rounds
+from edgefl.protocol.wire.tensors import encode_models
 from mqtt_broker.aggregator.results import load_state
 
 FEDPER = {"algorithm": "fedper", "options": {"personal_layers": 1}}

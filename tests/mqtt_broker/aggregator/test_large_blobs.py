@@ -4,12 +4,12 @@ import hashlib
 import json
 import time
 
-from edgefl.server.blob_publisher import MAX_CHUNKS_IN_FLIGHT
-from edgefl.server.blobs import MAX_RETAINED_BYTES
-from edgefl.transport.link import Message
-from edgefl.wire.messages import Want
-from edgefl.wire.strict_json import encode_json
-from edgefl.wire.topics import parse_topic
+from edgefl.protocol.server.blob_publisher import MAX_CHUNKS_IN_FLIGHT
+from edgefl.protocol.server.blobs import MAX_RETAINED_BYTES
+from edgefl.protocol.transport.link import Message
+from edgefl.protocol.wire.messages import Want
+from edgefl.protocol.wire.strict_json import encode_json
+from edgefl.protocol.wire.topics import parse_topic
 
 DEADLINE_S = 60.0
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgefl.algorithms.measurement import MEAN, STD, combine_moments, measure_moments
-from edgefl.plan.normalization import make_placeholders
-from edgefl.plan.spec import save_plan
+from edgefl.learning.algorithms.measurement import MEAN, STD, combine_moments, measure_moments
+from edgefl.program.plan.normalization import make_placeholders
+from edgefl.program.plan.spec import save_plan
 
 
 @pytest.fixture

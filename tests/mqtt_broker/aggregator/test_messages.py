@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.errors import WireError
-from edgefl.security.trust import Trust
-from edgefl.server.events import (
+from edgefl.base.errors import WireError
+from edgefl.protocol.security.trust import Trust
+from edgefl.protocol.server.events import (
     BeginReceived,
     ChunkReceived,
     ClientExcluded,
@@ -19,11 +19,11 @@ from edgefl.server.events import (
     StatusReceived,
     WantReceived,
 )
-from edgefl.transport.link import Message
-from edgefl.wire.chunks import CHUNK_BYTES
-from edgefl.wire.messages import JOINING_PHASE, STOPPED_PHASE, Begin, Manifest, State, Status, Want
-from edgefl.wire.strict_json import encode_json
-from edgefl.wire.topics import FederationTopics
+from edgefl.protocol.transport.link import Message
+from edgefl.protocol.wire.chunks import CHUNK_BYTES
+from edgefl.protocol.wire.messages import JOINING_PHASE, STOPPED_PHASE, Begin, Manifest, State, Status, Want
+from edgefl.protocol.wire.strict_json import encode_json
+from edgefl.protocol.wire.topics import FederationTopics
 from mqtt_broker.aggregator.messages import OtherAggregatorError, read_event
 
 TOPICS = FederationTopics("f")

@@ -10,18 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.config import FederationConfig
-from edgefl.errors import ConfigError, LinkError, PlanError, StateError, WireError
-from edgefl.plan.spec import save_plan
-from edgefl.server import rounds
-from edgefl.server.blobs import CHUNK_REPEAT_S, MANIFEST_REPEAT_S, MAX_WANT_WAIT_S, WANT_WINDOW_S, BlobServer
-from edgefl.server.events import DroppedClient
-from edgefl.server.uploads import MAX_UPLOAD_IDLE_S, Uploads
-from edgefl.storage.aggregator_directory import AggregatorFiles
-from edgefl.verdict import judge_federation
-from edgefl.wire.chunks import CHUNK_BYTES, count_chunks, slice_chunk
-from edgefl.wire.messages import Begin, Summary, Want
-from edgefl.wire.strict_json import decode_json, encode_json
+from edgefl.base.config import FederationConfig
+from edgefl.base.errors import ConfigError, LinkError, PlanError, StateError, WireError
+from edgefl.base.storage.aggregator_directory import AggregatorFiles
+from edgefl.base.verdict import judge_federation
+from edgefl.program.plan.spec import save_plan
+from edgefl.protocol.server import rounds
+from edgefl.protocol.server.blobs import (
+    CHUNK_REPEAT_S,
+    MANIFEST_REPEAT_S,
+    MAX_WANT_WAIT_S,
+    WANT_WINDOW_S,
+    BlobServer,
+)
+from edgefl.protocol.server.events import DroppedClient
+from edgefl.protocol.server.uploads import MAX_UPLOAD_IDLE_S, Uploads
+from edgefl.protocol.wire.chunks import CHUNK_BYTES, count_chunks, slice_chunk
+from edgefl.protocol.wire.messages import Begin, Summary, Want
+from edgefl.protocol.wire.strict_json import decode_json, encode_json
 from mqtt_broker.aggregator.plan_source import build_plan_in_child, open_built_plan
 from mqtt_broker.aggregator.results import (
     describe_round,

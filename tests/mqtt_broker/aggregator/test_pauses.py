@@ -13,12 +13,12 @@ from click.testing import CliRunner
 from devices.availability import pause_device, resume_device
 from devices.conditions import TimeWindow
 from devices.store import read_last_round
-from edgefl.errors import ConfigError, StateError
-from edgefl.server import rounds
-from edgefl.server.presence import Presence
-from edgefl.wire.messages import Status
-from edgefl.wire.strict_json import encode_json
-from edgefl.wire.tensors import encode_models
+from edgefl.base.errors import ConfigError, StateError
+from edgefl.protocol.server import rounds
+from edgefl.protocol.server.presence import Presence
+from edgefl.protocol.wire.messages import Status
+from edgefl.protocol.wire.strict_json import encode_json
+from edgefl.protocol.wire.tensors import encode_models
 from mqtt_broker.aggregator.pauses import pause_clients, read_paused_clients, resume_clients
 from mqtt_broker.commands import aggregator as aggregator_command
 

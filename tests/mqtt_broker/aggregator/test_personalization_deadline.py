@@ -2,7 +2,7 @@
 
 import pytest
 
-from edgefl.wire.tensors import encode_models
+from edgefl.protocol.wire.tensors import encode_models
 
 
 @pytest.fixture

@@ -2,8 +2,7 @@
 
 from dataclasses import asdict, replace
 
-from edgefl.algorithms import resolve_algorithm_options
-from edgefl.config import (
+from edgefl.base.config import (
     AugmentationConfig,
     FederationConfig,
     ModelConfig,
@@ -11,8 +10,9 @@ from edgefl.config import (
     SamplesConfig,
     TrainingConfig,
 )
-from edgefl.plan.spec import TensorSpec
-from edgefl.tasks.config import TaskConfig
+from edgefl.base.tasks.config import TaskConfig
+from edgefl.learning.algorithms import resolve_algorithm_options
+from edgefl.program.plan.spec import TensorSpec
 from mqtt_broker.aggregator.plan_source import describe_scaling_model, list_differing_options
 from tests.support.numpy_learner.softmax import softmax_spec
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from edgefl.algorithms.range_test import FACTORS, LOSSES, UNTRIED
+from edgefl.learning.algorithms.range_test import FACTORS, LOSSES, UNTRIED
+from edgefl.protocol.wire.tensors import encode_models
 from edgefl.simulation.measurement import find_learning_rate
-from edgefl.wire.tensors import encode_models
 from tests.mqtt_broker.processes import make_toy_weights
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from edgefl.config import FederationConfig, TrainingConfig
-from edgefl.errors import ConfigError, StateError
-from edgefl.rng import derive_rng
-from edgefl.server.events import DroppedClient, OpenedRound, StoreUpdate
+from edgefl.base.config import FederationConfig, TrainingConfig
+from edgefl.base.errors import ConfigError, StateError
+from edgefl.base.rng import derive_rng
+from edgefl.base.storage.aggregator_directory import AggregatorFiles
+from edgefl.learning.checkpoint import decode_server_state, decode_stored_mixture
+from edgefl.protocol.server.events import DroppedClient, OpenedRound, StoreUpdate
+from edgefl.protocol.wire.messages import Begin
+from edgefl.protocol.wire.tensors import encode_models
 from edgefl.simulation.simulate import simulate
-from edgefl.storage.aggregator_directory import AggregatorFiles
-from edgefl.storage.checkpoint import decode_server_state, decode_stored_mixture
-from edgefl.wire.messages import Begin
-from edgefl.wire.tensors import encode_models
 from mqtt_broker.aggregator.journal import FederationStart, Journal
 from mqtt_broker.aggregator.resume import resume_or_start, select_fixed_settings
 from tests.support.numpy_learner.softmax import SoftmaxLearner

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from edgefl.config import FederationConfig
-from edgefl.report.folder import read_folder
+from edgefl.base.config import FederationConfig
 from edgefl.simulation.simulate import simulate
+from edgefl.watch.report.folder import read_folder
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 
@@ -63,7 +63,7 @@ def test_clustered_federation_has_a_report(federate, mosquitto_url, toys):
     assert folder.facts["machine"]
     assert "127.0.0.1" not in json.dumps(folder.facts)
     pytest.importorskip("matplotlib")
-    from edgefl.report.page import to_html
+    from edgefl.watch.report.page import to_html
 
     text = to_html(folder)
     for title in ("Training loss", "Communication cost", "Similarity of clients", "Accuracy of each client"):

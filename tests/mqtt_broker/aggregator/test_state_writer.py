@@ -4,10 +4,10 @@ must come first.
 
 import pytest
 
-from edgefl.errors import StateError
-from edgefl.storage.aggregator_directory import AggregatorFiles
-from edgefl.storage.checkpoint import decode_server_state
-from edgefl.types import ServerState
+from edgefl.base.errors import StateError
+from edgefl.base.storage.aggregator_directory import AggregatorFiles
+from edgefl.base.types import ServerState
+from edgefl.learning.checkpoint import decode_server_state
 from mqtt_broker.aggregator import state_writer
 from mqtt_broker.aggregator.state_writer import StateWriter
 

@@ -18,11 +18,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.algorithms import PHASE_PERSONALIZE, make_algorithm
-from edgefl.config import FederationConfig
-from edgefl.errors import StateError
-from edgefl.plan.spec import TensorSpec
-from edgefl.server.events import (
+from edgefl.base.config import FederationConfig
+from edgefl.base.errors import StateError
+from edgefl.base.storage.aggregator_directory import AggregatorFiles
+from edgefl.base.types import ServerState
+from edgefl.learning.algorithms import PHASE_PERSONALIZE, make_algorithm
+from edgefl.program.plan.spec import TensorSpec
+from edgefl.protocol.server.events import (
     CloseRound,
     CommitUpdates,
     OpenedRound,
@@ -31,10 +33,8 @@ from edgefl.server.events import (
     SaveState,
     StoreUpdate,
 )
-from edgefl.storage.aggregator_directory import AggregatorFiles
-from edgefl.types import ServerState
-from edgefl.wire.messages import Begin
-from edgefl.wire.tensors import encode_models
+from edgefl.protocol.wire.messages import Begin
+from edgefl.protocol.wire.tensors import encode_models
 from mqtt_broker.aggregator import journal as journal_module
 from mqtt_broker.aggregator import state_writer
 from mqtt_broker.aggregator import storage as storage_module

@@ -15,10 +15,10 @@ import pytest
 from click.testing import CliRunner
 
 from devices.commands import device as device_commands
-from edgefl.errors import ConfigError, LinkError
-from edgefl.security.authority import create_enrolment, revoke_enrolment
-from edgefl.security.enrolment import load_enrolment, make_tls_context
-from edgefl.transport.link import Link
+from edgefl.base.errors import ConfigError, LinkError
+from edgefl.protocol.security.authority import create_enrolment, revoke_enrolment
+from edgefl.protocol.security.enrolment import load_enrolment, make_tls_context
+from edgefl.protocol.transport.link import Link
 from mqtt_broker.broker.dev_broker import find_mosquitto
 from mqtt_broker.commands import broker as broker_commands
 from tests.support.ports import choose_port

@@ -15,10 +15,10 @@ import paho.mqtt.client as paho
 import pytest
 from click.testing import CliRunner
 
-from edgefl.errors import LinkError
-from edgefl.security.authority import create_enrolment, revoke_enrolment
-from edgefl.security.enrolment import load_enrolment, make_tls_context
-from edgefl.transport.link import Link
+from edgefl.base.errors import LinkError
+from edgefl.protocol.security.authority import create_enrolment, revoke_enrolment
+from edgefl.protocol.security.enrolment import load_enrolment, make_tls_context
+from edgefl.protocol.transport.link import Link
 from mqtt_broker.broker.dev_broker import find_mosquitto
 from mqtt_broker.commands import broker as broker_commands
 from tests.support.ports import choose_port
@@ -106,7 +106,7 @@ class Broker:
 
 def get_topic_prefix():
     """Return the first two levels of every topic."""
-    from edgefl.wire.topics import FederationTopics
+    from edgefl.protocol.wire.topics import FederationTopics
 
     return "/".join(FederationTopics("f").state.split("/")[:2])
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 import pytest
 
+from edgefl.base.config import load_config
 from edgefl.cli import main as cli
-from edgefl.config import load_config
 from edgefl.data.npz import load_shard
 
 ROOT = Path(__file__).parents[3]

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgefl.config import FederationConfig
-from edgefl.errors import LinkError
-from edgefl.security.authority import create_enrolment, create_key_directory
-from edgefl.security.enrolment import load_enrolment, make_tls_context, save_enrolment
+from edgefl.base.config import FederationConfig
+from edgefl.base.errors import LinkError
+from edgefl.learning.checkpoint import decode_server_state, decode_stored_mixture
+from edgefl.protocol.security.authority import create_enrolment, create_key_directory
+from edgefl.protocol.security.enrolment import load_enrolment, make_tls_context, save_enrolment
+from edgefl.protocol.transport.link import Connected, Link, Message
 from edgefl.simulation.simulate import simulate
-from edgefl.storage.checkpoint import decode_server_state, decode_stored_mixture
-from edgefl.transport.link import Connected, Link, Message
 from mqtt_broker.broker.dev_broker import LOOPBACK_HOST
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 from tests.support.ports import choose_port

@@ -12,7 +12,7 @@ import tomllib
 import pytest
 
 from edgefl.cli.main import run_command as edgefl
-from edgefl.wire.topics import matches_filter
+from edgefl.protocol.wire.topics import matches_filter
 from mqtt_broker.commands.examples import EXAMPLE_DESCRIPTIONS, read_examples
 from mqtt_broker.integrations.prometheus import FederationMetrics
 

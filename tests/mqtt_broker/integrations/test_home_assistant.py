@@ -10,13 +10,13 @@ import secrets
 
 import pytest
 
-from edgefl.security.authority import enrol_watcher, revoke_enrolment
-from edgefl.transport.link import Link, Message
-from edgefl.verdict import judge_federation
-from edgefl.wire.messages import Anomaly, State, Status
-from edgefl.wire.strict_json import encode_json
-from edgefl.wire.topics import matches_filter
-from edgefl.wire.verdict_message import make_verdict_message
+from edgefl.base.verdict import judge_federation
+from edgefl.protocol.security.authority import enrol_watcher, revoke_enrolment
+from edgefl.protocol.transport.link import Link, Message
+from edgefl.protocol.wire.messages import Anomaly, State, Status
+from edgefl.protocol.wire.strict_json import encode_json
+from edgefl.protocol.wire.topics import matches_filter
+from edgefl.protocol.wire.verdict_message import make_verdict_message
 from mqtt_broker.integrations.home_assistant import (
     Announcer,
     make_board_entities,

@@ -13,11 +13,11 @@ import urllib.request
 
 import pytest
 
+from edgefl.base.verdict import judge_federation
 from edgefl.cli.main import run_command as edgefl
-from edgefl.verdict import judge_federation
-from edgefl.wire.messages import Receipt, State
-from edgefl.wire.strict_json import encode_json
-from edgefl.wire.verdict_message import make_verdict_message
+from edgefl.protocol.wire.messages import Receipt, State
+from edgefl.protocol.wire.strict_json import encode_json
+from edgefl.protocol.wire.verdict_message import make_verdict_message
 from mqtt_broker.integrations import prometheus
 from mqtt_broker.integrations.prometheus import MALFORMED, REASON_PHRASES, FederationMetrics, classify_reason
 

@@ -8,11 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 from devices.commands import device as device_commands
-from edgefl.errors import LinkError
-from edgefl.monitor.view import list_view_subscriptions
-from edgefl.security.enrolment import load_enrolment, make_tls_context
-from edgefl.transport.link import Link, Message
-from edgefl.wire.topics import FederationTopics
+from edgefl.base.errors import LinkError
+from edgefl.protocol.security.enrolment import load_enrolment, make_tls_context
+from edgefl.protocol.transport.link import Link, Message
+from edgefl.protocol.wire.topics import FederationTopics
+from edgefl.watch.monitor.view import list_view_subscriptions
 from mqtt_broker.broker.dev_broker import find_mosquitto
 from mqtt_broker.commands import broker as broker_commands
 

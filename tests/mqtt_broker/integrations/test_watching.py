@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from edgefl.errors import LinkError
-from edgefl.monitor.connection import choose_federation, open_link
-from edgefl.monitor.feed import Feed
+from edgefl.base.errors import LinkError
+from edgefl.watch.monitor.connection import choose_federation, open_link
+from edgefl.watch.monitor.feed import Feed
 
 DEADLINE_S = 90.0
 
@@ -195,8 +195,8 @@ def test_closed_pipe_ends_watch_without_error(mosquitto_url):
 
 def test_monitor_app_follows_a_real_federation(mosquitto_url, federate, toys):
     pytest.importorskip("textual")
-    from edgefl.monitor.device_list import DeviceList
-    from edgefl.monitor.terminal import Monitor
+    from edgefl.watch.monitor.device_list import DeviceList
+    from edgefl.watch.monitor.terminal import Monitor
 
     federation = federate(mosquitto_url, rounds=5000, min_clients=2)
     aggregator = federation.aggregator()

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.plan.spec import TensorSpec
+from edgefl.program.plan.spec import TensorSpec
 from tests.support.numpy_learner.rules import (
     HEAD,
     TRUNK,

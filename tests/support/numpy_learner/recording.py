@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edgefl.learner.base import DataTensors
-from edgefl.plan.spec import PlanSpec
-from edgefl.types import Labels, Weights
+from edgefl.base.types import Labels, Weights
+from edgefl.program.learner.base import DataTensors
+from edgefl.program.plan.spec import PlanSpec
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgefl.plan.spec import SignatureSpec, TensorSpec
+from edgefl.program.plan.spec import SignatureSpec, TensorSpec
 
 Named = Mapping[str, np.ndarray]
 Slope = Callable[[Named, Named, Named, np.ndarray], tuple[dict[str, np.ndarray], np.ndarray]]

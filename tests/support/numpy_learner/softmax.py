@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.learner.loop import StepLearner
-from edgefl.plan.spec import TRAIN_SINGLE, PlanSpec, TensorSpec
+from edgefl.program.learner.loop import StepLearner
+from edgefl.program.plan.spec import TRAIN_SINGLE, PlanSpec, TensorSpec
 from tests.support.numpy_learner.rules import TRUNK, Rule, Sizes, classifier
 
 _FAMILIES = {

@@ -4,12 +4,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgefl.config import DataConfig
+from edgefl.base.config import DataConfig
+from edgefl.base.errors import DataError
 from edgefl.data import load_data, load_dataset
 from edgefl.data.dataset import resize_bilinear, resize_pictures
 from edgefl.data.datasets.fashion_mnist import SYSTEM_FOLDER
 from edgefl.data.datasets.idx import read_idx
-from edgefl.errors import DataError
 
 
 def test_bilinear_resize_interpolates_between_pixels() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from edgefl.base.errors import DataError
 from edgefl.data.datasets.fetch import RemoteFile, download, find_file, find_or_download, list_data_folders
-from edgefl.errors import DataError
 
 CONTENT = bytes(range(256)) * 9
 

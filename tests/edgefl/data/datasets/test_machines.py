@@ -4,8 +4,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgefl.client.validation import hold_out_validation
-from edgefl.config import PartitionConfig
+from edgefl.base.config import PartitionConfig
+from edgefl.base.errors import ConfigError, DataError
+from edgefl.base.rng import derive_rng
+from edgefl.base.types import Array
 from edgefl.data import Dataset, list_datasets, load_dataset, make_shards
 from edgefl.data.datasets.bearing import (
     BEARINGS,
@@ -20,9 +22,7 @@ from edgefl.data.datasets.bearing import (
     simulate_vibration,
 )
 from edgefl.data.datasets.machines import compute_spectrum
-from edgefl.errors import ConfigError, DataError
-from edgefl.rng import derive_rng
-from edgefl.types import Array
+from edgefl.learning.client.validation import hold_out_validation
 
 MOTOR = RotatingMachine(
     kind="motor",

@@ -3,15 +3,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgefl.base.config import DataConfig, PartitionConfig
+from edgefl.base.errors import ConfigError, DataError
+from edgefl.base.tasks.samples import SamplesConfig
+from edgefl.base.types import Shard
 from edgefl.cli import main as cli
-from edgefl.config import DataConfig, PartitionConfig
 from edgefl.data import load_data, load_dataset, make_client_partitions, make_shards
 from edgefl.data.datasets.held_out import hold_out_last
 from edgefl.data.npz import load_shard, read_shard
 from edgefl.data.unit import list_class_names
-from edgefl.errors import ConfigError, DataError
-from edgefl.tasks.samples import SamplesConfig
-from edgefl.types import Shard
 from tests.support.sample_files import SAMPLE_FILES, windows_of
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgefl.base.errors import ConfigError, DataError
 from edgefl.data import list_datasets, load_dataset
 from edgefl.data.datasets import cifar10, cifar100, shoulder
 from edgefl.data.datasets.catalog import DATASETS
 from edgefl.data.datasets.uci_har import CHANNELS
-from edgefl.errors import ConfigError, DataError
 
 
 @pytest.fixture(autouse=True)

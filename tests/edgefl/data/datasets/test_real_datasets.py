@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from edgefl.config import DataConfig, PartitionConfig
+from edgefl.base.config import DataConfig, PartitionConfig
 from edgefl.data import copy_shard, list_datasets, load_data, make_client_partitions
 from edgefl.data.datasets.fetch import find_file
 from edgefl.data.recordings import find_recordings

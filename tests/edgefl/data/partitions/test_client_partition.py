@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.config import DataConfig, PartitionConfig
+from edgefl.base.config import DataConfig, PartitionConfig
+from edgefl.base.errors import ConfigError, DataError
 from edgefl.data import load_data, make_client_partitions, make_shards
 from edgefl.data.dataset import Dataset, pick_classes, scale_dataset, subsample
-from edgefl.data.image_rotation import rotate, rotate_by_turns
 from edgefl.data.partitions.client_partition import ClientPartition, copy_shard, make_client_ids
-from edgefl.errors import ConfigError, DataError
+from edgefl.program.learner.image_rotation import rotate, rotate_by_turns
 
 IMAGE = np.array([[1, 2, 3], [4, 5, 6], [7, 8, 9]], np.float32)[None, :, :, None]
 

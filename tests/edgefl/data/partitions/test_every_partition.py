@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgefl.config import PartitionConfig
+from edgefl.base.config import PartitionConfig
+from edgefl.base.errors import DataError
 from edgefl.data.dataset import Dataset
 from edgefl.data.partitions.by_class import apportion, partition_by_counts
 from edgefl.data.partitions.client_mixes import fill_counts
@@ -13,7 +14,6 @@ from edgefl.data.partitions.client_partition import ClientPartition
 from edgefl.data.partitions.p_majority import draw_majority_counts
 from edgefl.data.partitions.packages import draw_pairs
 from edgefl.data.partitions.registry import PARTITIONS, make_client_partitions
-from edgefl.errors import DataError
 
 
 def make_dataset(per_class: int = 120, classes: int = 10, groups: int = 12) -> Dataset:

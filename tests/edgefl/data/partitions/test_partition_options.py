@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgefl.config import PartitionConfig
+from edgefl.base.config import PartitionConfig
+from edgefl.base.errors import DataError
 from edgefl.data.dataset import Dataset
 from edgefl.data.partitions.registry import make_client_partitions
-from edgefl.errors import DataError
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.config import PartitionConfig
+from edgefl.base.config import PartitionConfig
+from edgefl.base.errors import ConfigError, DataError
+from edgefl.base.types import Shard
 from edgefl.data import make_shards
 from edgefl.data.dataset import Dataset, subsample
 from edgefl.data.partitions.shares import divide_by_shares, draw_dirichlet_shares, make_iid_shares
-from edgefl.errors import ConfigError, DataError
-from edgefl.types import Shard
 
 
 def make_dataset(count: int, seed: int = 0) -> Dataset:

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgefl.base.errors import ConfigError, DataError
+from edgefl.base.tasks.samples import SamplesConfig
 from edgefl.data.npz import load_shard
 from edgefl.data.sources import load_samples, make_source, parse_source, read_source
 from edgefl.data.sources.sample_files import read_sample
-from edgefl.errors import ConfigError, DataError
-from edgefl.tasks.samples import SamplesConfig
 
 
 def write_png(path, rows, color=0, depth=8):

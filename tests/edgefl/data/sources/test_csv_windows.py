@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from edgefl.base.errors import ConfigError, DataError
+from edgefl.base.tasks.samples import SamplesConfig
 from edgefl.data.sources import load_samples, make_source, read_source
-from edgefl.errors import ConfigError, DataError
-from edgefl.tasks.samples import SamplesConfig
 from firmware_export.commands.export import export
 
 WALK = "t,ax,board,activity,ay\n10,1,pi,walk,0.5\n11,2,pi,walk,1.5\n12,3,pi,run,2.5\n13,4,pi,run,3.5\n14,5,pi,run,4.5\n"  # noqa: E501

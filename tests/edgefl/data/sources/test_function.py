@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
+from edgefl.base.errors import ConfigError, DataError
 from edgefl.data.sources import DataSource, load_samples, make_source, parse_source, read_source
-from edgefl.errors import ConfigError, DataError
 
 
 @pytest.fixture

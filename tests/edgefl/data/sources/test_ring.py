@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgefl.base.errors import ConfigError, DataError, StateError
 from edgefl.data.npz import load_shard
 from edgefl.data.sources import load_samples, make_source
 from edgefl.data.sources.ring import MAX_RING_BYTES, NO_LABELS, TARGET_LABELS, Ring, load_ring, lock_ring
-from edgefl.errors import ConfigError, DataError, StateError
 
 AXES = ("x", "y", "z")
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from edgefl.base.errors import DataError
 from edgefl.data.sources import make_source, read_source
 from edgefl.data.sources.sample_files import read_sample
-from edgefl.errors import DataError
 
 
 def test_small_picture_file_with_many_pixels_is_refused(tmp_path: Path) -> None:

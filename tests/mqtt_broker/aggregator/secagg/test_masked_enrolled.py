@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from edgefl.config import FederationConfig, PrivacyConfig
-from edgefl.security.authority import renew_vouchers
+from edgefl.base.config import FederationConfig, PrivacyConfig
+from edgefl.learning.checkpoint import encode_server_state
+from edgefl.protocol.security.authority import renew_vouchers
 from edgefl.simulation.simulate import simulate
-from edgefl.storage.checkpoint import encode_server_state
 from mqtt_broker.broker.dev_broker import find_mosquitto
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 

@@ -12,18 +12,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgefl.errors import EdgeflError, LinkError
-from edgefl.security.secagg.participant import Participant
-from edgefl.security.secagg.vectors import encode_deltas, list_shapes
-from edgefl.security.trust import Trust
-from edgefl.transport.link import Message
-from edgefl.types import Update
-from edgefl.wire.chunks import slice_chunk
-from edgefl.wire.masked import SEALED_BYTES, SHARE_BYTES, hash_context, parse_attempt
-from edgefl.wire.messages import End, Receipt
-from edgefl.wire.strict_json import decode_json, encode_json
-from edgefl.wire.tensors import encode_models
-from edgefl.wire.topics import parse_topic
+from edgefl.base.errors import EdgeflError, LinkError
+from edgefl.base.types import Update
+from edgefl.protocol.security.secagg.participant import Participant
+from edgefl.protocol.security.secagg.vectors import encode_deltas, list_shapes
+from edgefl.protocol.security.trust import Trust
+from edgefl.protocol.transport.link import Message
+from edgefl.protocol.wire.chunks import slice_chunk
+from edgefl.protocol.wire.masked import SEALED_BYTES, SHARE_BYTES, hash_context, parse_attempt
+from edgefl.protocol.wire.messages import End, Receipt
+from edgefl.protocol.wire.strict_json import decode_json, encode_json
+from edgefl.protocol.wire.tensors import encode_models
+from edgefl.protocol.wire.topics import parse_topic
 
 IDS = tuple(f"pi-{i}" for i in range(6))
 HOSTILE_ID = "pi-2"

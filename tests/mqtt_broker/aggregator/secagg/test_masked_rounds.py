@@ -7,11 +7,11 @@ import json
 import numpy as np
 import pytest
 
-from edgefl.config import FederationConfig, PrivacyConfig
-from edgefl.rng import derive_rng
+from edgefl.base.config import FederationConfig, PrivacyConfig
+from edgefl.base.rng import derive_rng
+from edgefl.learning.checkpoint import encode_server_state
+from edgefl.protocol.wire.tensors import encode_models
 from edgefl.simulation.simulate import simulate
-from edgefl.storage.checkpoint import encode_server_state
-from edgefl.wire.tensors import encode_models
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 SECURE = PrivacyConfig(secure_aggregation=True)

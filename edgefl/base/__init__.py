@@ -1,0 +1,1 @@
+"""What every room needs: errors, records, configuration, tasks, names, files and the verdict's test."""

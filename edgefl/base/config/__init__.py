@@ -1,0 +1,47 @@
+"""`federation.toml`: its schema, its reader and its commented template."""
+
+from edgefl.base.config.schema import (
+    DEFAULT_BROKER,
+    MIXTURE_ONLY,
+    AugmentationConfig,
+    DataConfig,
+    FederationConfig,
+    FleetConfig,
+    ModelConfig,
+    PartitionConfig,
+    PersonalizationConfig,
+    PrivacyConfig,
+    TrainingConfig,
+    find_nearest,
+    load_config,
+    parse_config,
+    parse_shape,
+    read_tables,
+    restore_config,
+    suggest_nearest,
+    with_simulated_clients,
+)
+from edgefl.base.tasks.samples import SamplesConfig
+
+__all__ = [
+    "DEFAULT_BROKER",
+    "MIXTURE_ONLY",
+    "AugmentationConfig",
+    "DataConfig",
+    "FederationConfig",
+    "FleetConfig",
+    "ModelConfig",
+    "PartitionConfig",
+    "PersonalizationConfig",
+    "PrivacyConfig",
+    "SamplesConfig",
+    "TrainingConfig",
+    "find_nearest",
+    "load_config",
+    "parse_config",
+    "parse_shape",
+    "read_tables",
+    "restore_config",
+    "suggest_nearest",
+    "with_simulated_clients",
+]

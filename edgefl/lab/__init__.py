@@ -1,0 +1,1 @@
+"""Research in a clone: the experiments of the papers and the tuner."""

@@ -1,5 +1,0 @@
-"""Learners that run a plan: LiteRT on a device, Keras where TensorFlow is installed."""
-
-from edgefl.learner.base import Evaluation, Learner, evaluate
-
-__all__ = ["Evaluation", "Learner", "evaluate"]

@@ -1,0 +1,1 @@
+"""What is learned: the algorithms, what a client does with them, and privacy."""

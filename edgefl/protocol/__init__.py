@@ -1,0 +1,1 @@
+"""How machines talk: messages, link, security, and the two machines, server and device."""

@@ -1,0 +1,463 @@
+"""Runs a simulated federation from its configuration: data, partition, plan, rounds, client results."""
+
+import logging
+import math
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.base.config import FederationConfig, SamplesConfig, with_simulated_clients
+from edgefl.base.errors import DataError, EdgeflError
+from edgefl.base.round_scalars import Write, extract_round_scalars
+from edgefl.base.system.files import write_atomic
+from edgefl.base.system.progress import Progress
+from edgefl.base.system.signals import ignore_ctrl_c, terminate_children
+from edgefl.base.system.stderr import suppress_stderr
+from edgefl.base.types import ServerState, Shard, Weights
+from edgefl.data.dataset import as_float
+from edgefl.data.mapped_shards import MappedShards, map_dataset
+from edgefl.data.partitions.client_partition import ClientPartition
+from edgefl.learning.algorithms.range_test import RATE, describe_lowered_rate
+from edgefl.learning.algorithms.registry import check_plan_options, resolve_algorithm_options
+from edgefl.program.models import list_models
+from edgefl.program.models.input_scaling import InputScaling, choose_samples, describe_scaling, find_scaling
+from edgefl.program.plan.int8 import describe_missing_int8
+from edgefl.program.plan.measured_values import with_learning_rate
+from edgefl.program.plan.spec import INITIAL_FILE, Plan, read_num_classes, save_plan
+from edgefl.protocol.server.divergence import explain_no_progress
+from edgefl.protocol.wire.divergence_message import FederationDivergedError
+from edgefl.protocol.wire.tensors import encode_weights
+from edgefl.simulation.clients import ClientResult, SimulatedFederation, drop_mixture
+from edgefl.simulation.communication_cost import CommunicationCost
+from edgefl.simulation.engines.base import Engine, SerialEngine
+from edgefl.simulation.engines.processes import ProcessEngine
+from edgefl.simulation.measurement import find_learning_rate, normalize_plan
+from edgefl.simulation.runs.directory import RunDirectory
+from edgefl.simulation.runs.progress import RoundProgress
+from edgefl.simulation.runs.round_records import find_recorded_divergence, read_median_accuracy
+from edgefl.simulation.simulate import ClientStates, KeepResult, Record, Simulation, simulate
+from edgefl.simulation.virtual_time import EngineTrainer, FleetFigures, simulate_fleet
+
+LOGGER = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class PartitionedDataset:
+    """A data set that is divided among clients.
+
+    Attributes:
+        shards: samples by client id, read from a temporary directory. They can be used only while the
+            context of `open_partitioned_dataset` is open.
+        client_partitions: client partitions by client id.
+    """
+
+    shards: MappedShards
+    client_partitions: Mapping[str, ClientPartition]
+
+    @property
+    def test_counts(self) -> NDArray[np.int64]:
+        """Number of test samples of each class, shape (classes,), int64."""
+        return np.bincount(self.shards.dataset.y_test, minlength=self.shards.dataset.num_classes)
+
+
+def resolve_samples(config: FederationConfig, report: Callable[[str], None] | None = None) -> SamplesConfig:
+    """Return unit and layout of the samples, as the plan of this configuration states them.
+
+    A model that scales its own input gets samples that are not divided. A model of the user is built in
+    another process, so that this process never loads TensorFlow.
+
+    Args:
+        config: the configuration of the federation.
+        report: receives a sentence about a model that scales its own input.
+
+    Raises:
+        ConfigError: the model does not exist or does not fit the configuration, or both scale.
+        EdgeflError: the other process ended early.
+    """
+    if config.samples.scale == 1:
+        return config.samples
+    if config.model.name in list_models():
+        scaling = find_scaling(config)
+    else:
+        scaling = run_in_subprocess(find_scaling_quietly, config)
+    if scaling is not None and report is not None and not config.samples.scale:
+        report(describe_scaling(scaling))
+    return choose_samples(config.samples, scaling, config.model.input_shape)
+
+
+def find_scaling_quietly(config: FederationConfig) -> InputScaling | None:
+    """Call `find_scaling` without the messages of TensorFlow."""
+    with suppress_stderr():
+        return find_scaling(config)
+
+
+@contextmanager
+def open_partitioned_dataset(
+    config: FederationConfig, *, pooled: bool = False, report: Callable[[str], None] | None = None
+) -> Iterator[PartitionedDataset]:
+    """Load the data set of a configuration, partition it, and map it into memory.
+
+    Args:
+        config: the configuration of the federation.
+        pooled: whether one client gets the samples of all clients.
+        report: receives a sentence about a model that scales its own input.
+
+    Raises:
+        DataError: the data set cannot be read or partitioned, its samples do not fit the model, or the disk
+            is full.
+        ConfigError: the partition or an option is unknown, or an option has the wrong type.
+    """
+    from edgefl.data import load_data
+    from edgefl.data.partitions.client_partition import pool_clients
+    from edgefl.data.partitions.registry import make_client_partitions
+
+    dataset = load_data(
+        config.data,
+        config.seed,
+        input_shape=config.model.input_shape,
+        samples=resolve_samples(config, report),
+    )
+    shape = dataset.x_train.shape[1:]
+    if shape != config.model.input_shape:
+        raise DataError(
+            f"[data] {config.data.name} has samples of shape {list(shape)}, expected input_shape of [model], "
+            f'{list(config.model.input_shape)}; name your own samples, such as name = "npz:pi-1.npz,pi-2.npz"'
+        )
+    client_partitions = make_client_partitions(dataset, config.partition, config.seed)
+    if pooled:
+        client_partitions = pool_clients(client_partitions)
+    with tempfile.TemporaryDirectory(prefix="edgefl-data-") as directory:
+        yield PartitionedDataset(map_dataset(dataset, client_partitions, Path(directory)), client_partitions)
+
+
+@contextmanager
+def open_dataset_with_progress(config: FederationConfig, progress: Progress) -> Iterator[PartitionedDataset]:
+    """Call `open_partitioned_dataset` and show this step as progress.
+
+    Args:
+        config: the configuration of the federation.
+        progress: shows the progress.
+
+    Raises:
+        DataError: as in `open_partitioned_dataset`.
+        ConfigError: as in `open_partitioned_dataset`.
+    """
+    progress.update_live(
+        f"loading {config.data.name} and dividing it among {config.partition.num_clients} clients"
+    )
+    with open_partitioned_dataset(config, report=progress) as partitioned:
+        yield partitioned
+
+
+def _build(config: FederationConfig) -> tuple[Plan, Weights]:
+    with suppress_stderr():
+        from edgefl.learning.algorithms.plans import build_plan
+
+        return build_plan(config)
+
+
+def build_plan_in_subprocess(config: FederationConfig) -> tuple[Plan, Weights]:
+    """Build the plan in another process, so that this process never loads TensorFlow.
+
+    Args:
+        config: the configuration of the federation.
+
+    Returns:
+        The plan and its initial weights.
+
+    Raises:
+        ConfigError: the model or an option does not exist.
+        PlanError: a layer cannot be compiled.
+        EdgeflError: the other process ended early.
+    """
+    return run_in_subprocess(_build, config)
+
+
+def run_in_subprocess(function: Callable[[FederationConfig], T], config: FederationConfig) -> T:
+    """Return the result of a function that imports TensorFlow, from another process.
+
+    Args:
+        function: a function at the top of a module.
+        config: its argument.
+
+    Raises:
+        EdgeflError: the function raises it, or the other process ended early.
+    """
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool, terminate_children():
+        try:
+            with ignore_ctrl_c():
+                running = pool.submit(function, config)
+            return running.result()
+        except BrokenProcessPool as error:
+            raise EdgeflError(
+                "the process that compiles the plan ended early; free memory if it ran out, and in a script "
+                'call this below `if __name__ == "__main__":`'
+            ) from error
+
+
+def load_or_build_plan(
+    run: RunDirectory, config: FederationConfig, shards: Mapping[str, Shard]
+) -> tuple[Plan, Weights]:
+    """Return the run's plan and initial weights. Build and save them if the run has no plan yet.
+
+    An existing plan keeps its options, even if the configuration has other options.
+
+    Args:
+        run: the directory of the run.
+        config: the configuration of the federation.
+        shards: samples of the clients of the rounds by client id. The plan gets their mean and std with
+            `normalize` of `[model]`, and a learning rate that suits them with `range_test`.
+
+    Raises:
+        PlanError: the plan is damaged, a layer cannot be compiled, or another version of edgefl built the
+            plan with an option that this version does not have.
+        WireError: the initial weights do not match the plan.
+        ConfigError: the model or an option does not exist.
+        EdgeflError: the process that builds the plan ended early.
+        OSError: the plan cannot be written.
+    """
+    plan_and_weights = run.read_plan()
+    if plan_and_weights is not None:
+        remedy = "continue with the version that started this run, or start again with another --out"
+        check_plan_options(plan_and_weights[0].spec, f"{remedy} (this is {run.files.root})")
+    if plan_and_weights is None:
+        plan, initial = build_plan_in_subprocess(with_simulated_clients(config))
+        plan = normalize_plan(plan, shards, config.seed)
+        if config.range_test:
+            plan = find_learning_rate(plan, initial, shards, config.seed)
+        plan_and_weights = plan, initial
+        if warning := describe_missing_int8(plan_and_weights[0].template):
+            LOGGER.warning(warning)
+        save_plan(plan_and_weights[0], run.files.plan)
+        write_atomic(run.files.plan / INITIAL_FILE, encode_weights(plan_and_weights[1]))
+    return plan_and_weights
+
+
+def _can_lower_rate(run: RunDirectory, plan: Plan, config: FederationConfig) -> bool:
+    """Return whether a range test raised the rate of a run, and no result would be lost with its rounds."""
+    if not config.range_test or run.files.summary.exists():
+        return False
+    return bool(plan.spec.options.get(RATE, 0.0) > resolve_algorithm_options(config).get(RATE, 0.0))
+
+
+def _lower_rate(
+    run: RunDirectory, plan: Plan, config: FederationConfig, error: FederationDivergedError
+) -> Plan:
+    """Return the plan with the algorithm's own rate, with which the run starts again after a divergence.
+
+    Args:
+        run: the directory of the run. Its rounds are removed.
+        plan: the plan of the run.
+        config: the configuration of the federation.
+        error: how the training diverged. It is raised again unless a range test chose a larger rate, and if
+            the run has a result already, to which rounds were added.
+    """
+    if not _can_lower_rate(run, plan, config):
+        raise error
+    configured = with_learning_rate(plan, resolve_algorithm_options(config)[RATE])
+    LOGGER.warning(describe_lowered_rate(error, plan.spec, configured.spec))
+    run.forget_rounds()
+    save_plan(configured, run.files.plan)
+    return configured
+
+
+def play_run(
+    run: RunDirectory,
+    config: FederationConfig,
+    partitioned: PartitionedDataset,
+    *,
+    processes: int = 1,
+    measure_test: bool = True,
+    open_engine: Callable[[SimulatedFederation], Engine] | None = None,
+    progress: RoundProgress | None = None,
+    keep_result: KeepResult = drop_mixture,
+    start: ServerState | None = None,
+    states: ClientStates | None = None,
+    evaluate_every: int = 0,
+    log: Write | None = None,
+    without_rounds: Collection[str] = (),
+) -> Simulation:
+    """Run a federation to its end, from its last checkpoint if it has one.
+
+    Each round is written to the directory when it ends.
+
+    Args:
+        run: the directory of the run.
+        config: the configuration of the federation.
+        partitioned: the data set and its client partitions.
+        processes: number of processes that run clients.
+        measure_test: whether every mixture is also measured on the test samples of the data set.
+        open_engine: opens the engine that runs clients, see `simulate`.
+        progress: receives completed rounds and clients.
+        keep_result: called with each client result, see `simulate`.
+        start: server state to start from instead of this run's checkpoint, such as the last state of another
+            run.
+        states: client states that belong to `start`. None uses the states of this run.
+        evaluate_every: number of rounds between evaluations, see `simulate`.
+        log: receives the number and the scalars of each round.
+        without_rounds: ids of clients that are only personalized.
+
+    Returns:
+        The last server state and the client results.
+
+    Raises:
+        PlanError: as in `load_or_build_plan`.
+        StateError: a file of the run is damaged or cannot be written.
+        FederationDivergedError: training diverged. If a range test chose a larger rate than the algorithm's
+            own, the run starts again with this one instead.
+        EdgeflError: any other error of `load_or_build_plan` or `simulate`.
+    """
+    shards = partitioned.shards
+    trained = {name: shards[name] for name in shards if name not in without_rounds}
+    plan, initial = load_or_build_plan(run, config, trained if without_rounds else shards)
+    dataset = partitioned.shards.dataset
+
+    def play(plan: Plan) -> Simulation:
+        traffic = CommunicationCost(run.sent_models, config.codec, config.task_settings)
+        if progress:
+            progress.begin(run.state.round - 1 if run.state else 0)
+
+        def save(state: ServerState, record: Record) -> None:
+            run.save_round(state, record, traffic.sent_models, last=state.round > config.rounds)
+            if log:
+                log(record.round, extract_round_scalars(asdict(record)))
+            if progress:
+                progress(state, record)
+
+        done = 0
+
+        def count(client_id: str, result: ClientResult) -> ClientResult:
+            nonlocal done
+            done += 1
+            if progress:
+                progress.report_client(done, len(partitioned.shards))
+            return keep_result(client_id, result)
+
+        records = () if start else run.read_records()
+        can_lower_rate = _can_lower_rate(run, plan, config)
+        if divergence := find_recorded_divergence(records, config, plan.spec, can_lower_rate):
+            raise FederationDivergedError(divergence)
+        test = (as_float(dataset.x_test), dataset.y_test) if measure_test else None
+        return simulate(
+            plan,
+            initial,
+            partitioned.shards,
+            config,
+            processes=processes,
+            open_engine=open_engine,
+            test=test,
+            start=start or run.state,
+            states=run.states if states is None else states,
+            traffic=traffic,
+            progress=save,
+            keep_result=count,
+            evaluate_every=evaluate_every,
+            losses=[record["loss"] for record in records],
+            without_rounds=without_rounds,
+            can_lower_rate=can_lower_rate,
+        )
+
+    try:
+        return play(plan)
+    except FederationDivergedError as error:
+        return play(_lower_rate(run, plan, config, error))
+
+
+def play_fleet(
+    run: RunDirectory,
+    config: FederationConfig,
+    partitioned: PartitionedDataset,
+    *,
+    processes: int = 1,
+    open_engine: Callable[[SimulatedFederation], Engine] | None = None,
+    progress: RoundProgress | None = None,
+    keep_result: KeepResult = drop_mixture,
+    log: Write | None = None,
+) -> tuple[Simulation, FleetFigures]:
+    """Run a federation in virtual time, see `edgefl.simulation.virtual_time`.
+
+    It always starts with round 1, so an interrupted run cannot be continued.
+
+    Args:
+        run: the directory of the run.
+        config: the configuration of the federation, with the table `[fleet]`.
+        partitioned: the data set and its client partitions.
+        processes: number of processes that run clients.
+        open_engine: opens the engine that runs clients. None runs them on this machine.
+        progress: receives completed rounds and clients.
+        keep_result: called with each client result, see `simulate`.
+        log: receives the number and the scalars of each round.
+
+    Returns:
+        The last server state with the client results, and the events of the fleet.
+
+    Raises:
+        PlanError: as in `load_or_build_plan`.
+        StateError: a file of the run cannot be written.
+        EdgeflError: any other error of `load_or_build_plan` or `simulate_fleet`.
+    """
+    plan, initial = load_or_build_plan(run, config, partitioned.shards)
+    dataset = partitioned.shards.dataset
+
+    def play(plan: Plan) -> tuple[Simulation, FleetFigures]:
+        if progress:
+            progress.begin(0)
+        results: dict[str, ClientResult] = {}
+
+        def save(state: ServerState, record: Record) -> None:
+            run.save_round(state, record, {}, last=state.round > config.rounds)
+            if log:
+                log(record.round, extract_round_scalars(asdict(record)))
+            if progress:
+                progress(state, record)
+
+        def count(client_id: str, result: ClientResult) -> ClientResult:
+            results[client_id] = keep_result(client_id, result)
+            if progress:
+                progress.report_client(len(results), len(partitioned.shards))
+            return results[client_id]
+
+        test = as_float(dataset.x_test), dataset.y_test
+        federation = SimulatedFederation(plan=plan, seed=config.seed, shards=partitioned.shards, test=test)
+        counts = {
+            client_id: len(partitioned.shards[client_id].y_train) for client_id in sorted(partitioned.shards)
+        }
+        with (open_engine or partial(_open_local_engine, processes))(federation) as engine:
+            trainer = EngineTrainer(plan, engine, counts, count)
+            state, figures = simulate_fleet(
+                plan,
+                initial,
+                config,
+                counts,
+                trainer,
+                log=lambda hours, line: LOGGER.info("%.2f h: %s", hours, line),
+                progress=save,
+                can_lower_rate=_can_lower_rate(run, plan, config),
+            )
+        records = run.read_records()
+        losses = [record["loss"] for record in records]
+        accuracy = read_median_accuracy(records[-1]) if records else math.nan
+        if warning := explain_no_progress(losses, read_num_classes(plan.spec) or 0, accuracy):
+            LOGGER.warning(warning)
+        sorted_results = {client_id: results[client_id] for client_id in sorted(results)}
+        return Simulation(state, sorted_results), figures
+
+    try:
+        return play(plan)
+    except FederationDivergedError as error:
+        return play(_lower_rate(run, plan, config, error))
+
+
+def _open_local_engine(processes: int, federation: SimulatedFederation) -> Engine:
+    return SerialEngine(federation) if processes == 1 else ProcessEngine(federation, processes)

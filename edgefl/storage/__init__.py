@@ -1,1 +1,0 @@
-"""Checkpoints, and the directories of devices, aggregators and runs."""

@@ -1,0 +1,1 @@
+"""What people see of a federation: monitor, dashboard, report, loggers and audit."""
