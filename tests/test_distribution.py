@@ -17,8 +17,8 @@ from tests.support.project_copy import copy_project
 from tests.support.rooms import PACKAGES, ROOT
 
 LIMIT_S = 120
-# Dockerfiles and the compose example are only in a clone.
-ONLY_IN_A_CLONE = ("*/Dockerfile*", "mqtt_broker/compose/*")
+# Dockerfiles, the compose example and research are only in a clone.
+ONLY_IN_A_CLONE = ("*/Dockerfile*", "mqtt_broker/compose/*", "edgefl/lab/reproduce/papers/*")
 IMPORTS = """
 import importlib, sys
 for package in sys.argv[1:]:
@@ -33,7 +33,7 @@ class Distributions(NamedTuple):
     wheel_of_sdist: Path
 
 
-def run(*command: str | Path, cwd: Path) -> str:
+def run(*command: str | Path, cwd: Path, exit_status: int = 0) -> str:
     """Run a command without the checkout on its Python path, and return its output."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     ran = subprocess.run(
@@ -44,8 +44,8 @@ def run(*command: str | Path, cwd: Path) -> str:
         text=True,
         timeout=LIMIT_S,
     )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    return ran.stdout
+    assert ran.returncode == exit_status, ran.stdout + ran.stderr
+    return ran.stderr if exit_status else ran.stdout
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +107,7 @@ def test_the_wheel_holds_the_packages_and_no_tests(built: Distributions) -> None
     metadata = f"edgefl_tinyml-{__version__}.dist-info"
     assert {name.partition("/")[0] for name in names} == {*PACKAGES, metadata}
     assert [name for name in names if re.search(r"(^|/)(tests?/|test_|conftest)", name)] == []
+    assert [name for name in names if name.startswith("edgefl/lab/")] == []
 
 
 def test_the_sdist_holds_the_changelog_and_no_tests(built: Distributions) -> None:
@@ -135,6 +136,11 @@ def test_a_new_environment_runs_the_wheel(built: Distributions, tmp_path: Path) 
     edgefl = environment / "bin" / "edgefl"
     assert run(edgefl, "--version", cwd=tmp_path) == f"edgefl, version {__version__}\n"
     assert "--broker" in run(edgefl, "device", "start", "--help", cwd=tmp_path)
+    for arguments in (["reproduce", "--list"], ["report", "--list"], ["bench", "wire"]):
+        error = run(edgefl, *arguments, cwd=tmp_path, exit_status=1)
+        assert error.startswith("edgefl: this is for research") and "make install" in error
+    help_text = run(edgefl, "--help", cwd=tmp_path)
+    assert "reproduce" in help_text and "not available" not in help_text
     imported = run(python, "-c", IMPORTS, *PACKAGES, cwd=tmp_path).splitlines()
     assert imported == [str(packages / package / "__init__.py") for package in PACKAGES]
 

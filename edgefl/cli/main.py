@@ -84,6 +84,18 @@ COMMAND_SUMMARIES = {
 
 The help texts of the commands decide. A test compares them with this list.
 """
+COMMAND_GROUPS = {
+    "Start": ("init", "demo", "broker", "aggregator", "device", "doctor", "completion"),
+    "Watch": ("monitor", "dashboard", "watch", "report"),
+    "Models": ("export", "infer", "personalize", "models", "plan"),
+    "Data": ("data", "datasets", "partitions"),
+    "Research": ("simulate", "compare", "algorithms", "privacy", "audit", "bench", "reproduce", "tune"),
+}
+"""The commands of this distribution by the heading in `edgefl --help`, in the order of their use."""
+OTHER_COMMANDS = "More"
+"""The heading of the commands of other packages."""
+LAB = "edgefl.lab"
+"""The room that is not installed with the package."""
 MODULE_EXTRAS = {
     "tensorflow": "aggregator",
     "keras": "aggregator",
@@ -179,22 +191,27 @@ class LazyCommandGroup(click.Group):
         return [CompletionItem(name) for name in self.list_commands(ctx) if name.startswith(incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write one line per command.
+        """Write one line per command, by group.
 
         Only commands of other packages are imported. One that cannot be imported gets a line with the reason.
         """
-        rows = []
-        for name, path in sorted(find_commands().items()):
-            if path in COMMAND_SUMMARIES:
-                rows.append((name, COMMAND_SUMMARIES[path]))
-                continue
-            try:
-                command = self.get_command(ctx, name)
-                rows.append((name, command.get_short_help_str(100) if command else ""))
-            except (ImportError, AttributeError, EdgeflError) as error:
-                rows.append((name, f"(not available: {error})"))
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        commands = find_commands()
+        grouped = {name for names in COMMAND_GROUPS.values() for name in names}
+        others = tuple(sorted(commands.keys() - grouped))
+        for title, names in {**COMMAND_GROUPS, OTHER_COMMANDS: others}.items():
+            rows = [(name, self._summarize(ctx, name, commands[name])) for name in names if name in commands]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+    def _summarize(self, ctx: click.Context, name: str, path: str) -> str:
+        if path in COMMAND_SUMMARIES:
+            return COMMAND_SUMMARIES[path]
+        try:
+            command = self.get_command(ctx, name)
+            return command.get_short_help_str(100) if command else ""
+        except (ImportError, AttributeError, EdgeflError) as error:
+            return f"(not available: {error})"
 
 
 @click.group(
@@ -214,7 +231,12 @@ def cli(ctx: click.Context) -> None:
 
 
 def explain_missing_module(error: ModuleNotFoundError) -> str:
-    """Return the error message for a missing module: its name and the extra to install."""
+    """Return the error message for a missing module: its name and how to get it."""
+    if (error.name or "").startswith(LAB):
+        return (
+            "this is for research, and the installed package leaves it out; clone the repository of edgefl, "
+            "run `make install` there, and repeat the command with .venv/bin/edgefl"
+        )
     top = (error.name or "").partition(".")[0]
     if top in MODULE_EXTRAS:
         return (

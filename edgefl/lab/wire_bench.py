@@ -10,7 +10,6 @@ from edgefl.base.system.host import describe_machine, read_versions
 from edgefl.base.system.progress import Progress
 from edgefl.lab.reproduce.stage import ExperimentStage, StageRunner
 
-BENCH_CODECS = ("fp32", "fp16", "int8", "top-10", "top-1", "fp32+deflate", "int8+deflate", "top-10+deflate")
 BENCH_CLIENTS = 50
 BENCH_COHORT_SIZE = 10
 BENCH_TRAIN_SAMPLES = 15_000

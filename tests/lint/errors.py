@@ -22,8 +22,8 @@ EXEMPT = {
     "edgefl/watch/monitor/message_lines.py",
     "edgefl/protocol/wire/url.py",
     "firmware_export/codegen/c_source.py",
-    "edgefl/watch/report/figures/__init__.py",
-    "edgefl/watch/report/figures/fedmix.py",
+    "edgefl/lab/figures/__init__.py",
+    "edgefl/lab/figures/fedmix.py",
 }
 
 

@@ -92,7 +92,13 @@ PROBLEMS = [
         "edgefl/protocol/wire/x.py",
         "\nfrom edgefl import cli",
         "\nfrom edgefl.base import errors",
-        "the room cli comes after wire",
+        "the room cli comes after protocol",
+    ),
+    (
+        "edgefl/program/plan/x.py",
+        "import edgefl.program.compiler.build",
+        "import edgefl.base.errors",
+        "the part compiler comes after plan",
     ),
     (
         "edgefl/protocol/wire/x.py",

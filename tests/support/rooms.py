@@ -34,7 +34,7 @@ ROOMS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "protocol": ("wire", "transport", "security", "device", "server"),
         "simulation": (),
         "watch": ("loggers", "monitor", "report", "audit", "dashboard"),
-        "lab": ("reproduce", "wire_bench", "tune"),
+        "lab": ("figures", "reproduce", "wire_bench", "tune"),
         "cli": ("completion", "doctor", "init", "demo", "bench", "main", "commands"),
         "__main__": (),
     },

@@ -14,8 +14,9 @@ from edgefl.base.system.files import write_atomic
 from edgefl.base.system.progress import Progress
 from edgefl.cli.bench.device import BENCH_MODELS, render_plan_bench, run_device_bench, run_plan_bench
 from edgefl.cli.bench.device import render_device_bench as render_device
-from edgefl.lab.wire_bench import BENCH_CODECS, run_wire_bench
-from edgefl.lab.wire_bench import render_wire_bench as render_wire
+
+BENCH_CODECS = ("fp32", "fp16", "int8", "top-10", "top-1", "fp32+deflate", "int8+deflate", "top-10+deflate")
+"""The codecs that `edgefl bench wire` compares by default."""
 
 
 @click.group()
@@ -138,9 +139,11 @@ def wire(
     Example:
       edgefl bench wire --codec int8 --rounds 60 --seeds 3
     """
+    from edgefl.lab.wire_bench import render_wire_bench, run_wire_bench
+
     checked_codecs = tuple(check_codec(codec) for codec in codecs) or BENCH_CODECS
     with Progress() as progress:
         result = run_wire_bench(
             checked_codecs, rounds, seeds, out, processes or os.cpu_count() or 1, data, progress
         )
-    print_result(result, render_wire, out / "wire.json", as_json)
+    print_result(result, render_wire_bench, out / "wire.json", as_json)

@@ -93,7 +93,7 @@ def _write_page(folders: Sequence[Path], out: Path | None, as_json: bool) -> Non
 
 
 def _write_figure(name: str, paths: Sequence[Path], out: Path | None, as_json: bool) -> None:
-    from edgefl.watch.report.figures import find_figure, make_figure
+    from edgefl.lab.figures import find_figure, make_figure
 
     paper_figure = find_figure(name)
     path = out or Path(f"{name}.svg")
@@ -140,7 +140,7 @@ def _describe_part(part: SectionPart) -> dict[str, Any]:
 
 
 def _list(as_json: bool) -> None:
-    from edgefl.watch.report.figures import PAPER_FIGURES
+    from edgefl.lab.figures import PAPER_FIGURES
 
     if as_json:
         click.echo(

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from edgefl.base.errors import ConfigError, StateError
 from edgefl.base.storage.run_directory import RunFiles
+from edgefl.lab.figures.common import read_options
 from edgefl.watch.report.chart import Chart, make_table
 from edgefl.watch.report.clusters import read_responsibilities
 from edgefl.watch.report.curves import set_integer_ticks
 from edgefl.watch.report.drawing import DASHES, PALETTE, draw_grey_matrix, shorten_name
-from edgefl.watch.report.figures.common import read_options
 from edgefl.watch.report.folder import Folder, JsonObject, find_mapping, to_index, to_number
 from edgefl.watch.report.gates import chart_gate_by_class
 

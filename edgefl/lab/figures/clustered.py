@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from edgefl.base.errors import ConfigError, StateError
 from edgefl.base.storage.run_directory import RunFiles
+from edgefl.lab.figures.common import read_options, sort_unique
 from edgefl.watch.report.chart import Chart, make_table
 from edgefl.watch.report.clusters import draw_matrix
 from edgefl.watch.report.curves import read_client_values, set_integer_ticks
 from edgefl.watch.report.drawing import DASHES, PALETTE, shorten_name
-from edgefl.watch.report.figures.common import read_options, sort_unique
 from edgefl.watch.report.folder import Folder, label_folders, to_index, to_number
 
 Matrix = NDArray[np.float64]

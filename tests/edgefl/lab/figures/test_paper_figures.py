@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from edgefl.cli.main import run_command as edgefl
-from edgefl.watch.report.figures import PAPER_FIGURES, fedmix, make_figure, pfl_moe
-from edgefl.watch.report.figures import aem as aem_figures
-from edgefl.watch.report.figures import clustered as clustered_figures
+from edgefl.lab.figures import PAPER_FIGURES, fedmix, make_figure, pfl_moe
+from edgefl.lab.figures import aem as aem_figures
+from edgefl.lab.figures import clustered as clustered_figures
 from edgefl.watch.report.folder import Folder, read_folder
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from edgefl.base.config import suggest_nearest
 from edgefl.base.errors import ConfigError
+from edgefl.lab.figures import aem, clustered, fedmix, pfl_moe
 from edgefl.watch.report.chart import Chart
-from edgefl.watch.report.figures import aem, clustered, fedmix, pfl_moe
 from edgefl.watch.report.folder import Folder
 
 ChartFunction = Callable[[Sequence[Folder]], Chart]

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from edgefl.base.errors import ConfigError
 from edgefl.base.storage.run_directory import RunFiles
+from edgefl.lab.figures.common import describe_data, require_partition_option, sort_unique
 from edgefl.watch.report.chart import Chart, make_table
 from edgefl.watch.report.curves import read_model_curves, set_integer_ticks
 from edgefl.watch.report.drawing import DASHES, INK, PALETTE
-from edgefl.watch.report.figures.common import describe_data, require_partition_option, sort_unique
 from edgefl.watch.report.folder import Folder, read_numbers
 
 Vector = NDArray[np.float64]

@@ -12,10 +12,7 @@ from numpy.typing import NDArray
 
 from edgefl.base.errors import ConfigError
 from edgefl.base.storage.run_directory import RunFiles
-from edgefl.simulation.runs.metrics import compute_cdf
-from edgefl.watch.report.chart import Chart, make_table
-from edgefl.watch.report.drawing import DASHES, MARKERS, PALETTE, choose_colour
-from edgefl.watch.report.figures.common import (
+from edgefl.lab.figures.common import (
     average_clients,
     average_groups,
     describe_data,
@@ -23,6 +20,9 @@ from edgefl.watch.report.figures.common import (
     require_partition_option,
     sort_unique,
 )
+from edgefl.simulation.runs.metrics import compute_cdf
+from edgefl.watch.report.chart import Chart, make_table
+from edgefl.watch.report.drawing import DASHES, MARKERS, PALETTE, choose_colour
 from edgefl.watch.report.folder import Folder, find_mapping, read_numbers, to_index, to_number
 
 MODEL_KEYS = {

@@ -1,0 +1,5 @@
+"""Fixtures of real federations."""
+
+from tests.edgefl.real_runs import aem, clustered, simulate_once
+
+__all__ = ["aem", "clustered", "simulate_once"]
