@@ -2,9 +2,13 @@
 the documented options.
 """
 
+import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -71,7 +75,7 @@ def test_documented_configurations_parse(page: Path) -> None:
 
 
 # Their blocks train for more than five seconds.
-SLOW = {"bring-your-model.md", "fedmix.md", "follow-one-round.md", "pfl-moe.md"}
+SLOW = {"bring-your-model.md", "fedmix.md", "follow-one-round.md", "pfl-moe.md", "simulate-from-python.md"}
 
 
 @pytest.mark.parametrize(
@@ -92,6 +96,27 @@ def test_documented_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.
         if saved := re.match(r"# (\w+\.py)\n", text):
             Path(saved[1]).write_text(text)  # the page asks to save this block as a file
         exec(compile(text, f"{page.name} block {number}", "exec"), names)
+
+
+@pytest.mark.slow
+def test_example_script_compares_two_algorithms(tmp_path: Path) -> None:
+    script = ROOT / "docs" / "examples" / "compare_algorithms.py"
+    ran = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert re.fullmatch(r"fedavg: 0\.\d{3}\npfl-mfe: 0\.\d{3}\n", ran.stdout)
+    assert (tmp_path / "algorithms.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_example_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    notebook = json.loads((ROOT / "docs" / "examples" / "federation.ipynb").read_text())
+    names: dict[str, Any] = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == [] and cell["execution_count"] is None
+            exec("".join(cell["source"]), names)
+    assert len(names["history"].rounds) == len(names["personal"].rounds) == 5
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

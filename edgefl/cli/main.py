@@ -105,6 +105,7 @@ MODULE_EXTRAS = {
     "tflite_micro": "export",
     "jinja2": "plots",
     "matplotlib": "plots",
+    "pandas": "plots",
     "ray": "ray",
     "PIL": "images",
     "dp_accounting": "dp",

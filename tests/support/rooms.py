@@ -14,7 +14,6 @@ PACKAGES = ("edgefl", "devices", "mqtt_broker", "firmware_export")
 # A room imports itself and rooms before it, also inside functions. The parts of a room have an order too.
 ROOMS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "edgefl": {
-        "__init__": (),
         "base": (
             "errors",
             "types",
@@ -33,9 +32,10 @@ ROOMS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "learning": ("checkpoint", "personal_model", "algorithms", "privacy", "client"),
         "protocol": ("wire", "transport", "security", "device", "server"),
         "simulation": (),
-        "watch": ("loggers", "monitor", "report", "audit", "dashboard"),
+        "watch": ("loggers", "monitor", "report", "history", "audit", "dashboard"),
         "lab": ("figures", "reproduce", "wire_bench", "tune"),
         "cli": ("completion", "doctor", "init", "demo", "bench", "main", "commands"),
+        "__init__": (),
         "__main__": (),
     },
     "devices": dict.fromkeys(

@@ -1,0 +1,244 @@
+"""Simulates a federation from Python and returns its figures as arrays: `edgefl.simulate`.
+
+A notebook or a script gets the federation that `edgefl simulate` plays, with the same bits.
+"""
+
+import logging
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.base.config import FederationConfig, load_config, with_simulated_clients
+from edgefl.base.errors import ConfigError
+from edgefl.base.system.progress import Progress
+from edgefl.learning.privacy.accountant import limit_to_budget
+from edgefl.protocol.server.config_check import check_config
+from edgefl.simulation.runs.directory import RunDirectory
+from edgefl.simulation.runs.pipeline import open_dataset_with_progress, open_partitioned_dataset, play_run
+from edgefl.simulation.runs.progress import RoundProgress
+from edgefl.simulation.simulate import check_simulated
+from edgefl.watch.report.curves import (
+    AccuracyBand,
+    draw_band,
+    draw_lines,
+    read_reported_accuracy,
+    summarize_measured_accuracy,
+)
+from edgefl.watch.report.drawing import draw_figure, save_figure
+
+LOGGER = logging.getLogger(__name__)
+Vector = NDArray[np.float64]
+COMMAND = "edgefl.simulate"
+"""What the directory of a run names as its command."""
+
+
+@dataclass(frozen=True)
+class History:
+    """The figures of a simulated federation. Position i of each array is round i + 1.
+
+    Attributes:
+        rounds: number of each round, shape (n,), int64.
+        loss: median training loss over clients, shape (n,). NaN if fewer than half of them report one.
+        accuracy: mean over clients of the accuracy on their validation samples before they train in the
+            round, shape (n,). It is R2 or AUC for another task. NaN if no client reports it.
+        accuracy_p10: 10th percentile over clients, shape (n,).
+        accuracy_p90: 90th percentile over clients, shape (n,).
+        test_accuracy: mean over clients of the accuracy on their test samples after the round, shape (n,).
+            NaN in a round that was not evaluated.
+        seconds: duration of each round in seconds, shape (n,).
+        bytes_up: bytes that the clients would send over MQTT, shape (n,), int64.
+        bytes_down: bytes that the clients would receive over MQTT, shape (n,), int64.
+        clients: figures of each client after the last round by client id, such as `accuracy_mixture`. See
+            `edgefl.learning.client.personalization.choose_personal_model`.
+        config: the configuration that was simulated.
+    """
+
+    rounds: NDArray[np.int64]
+    loss: Vector
+    accuracy: Vector
+    accuracy_p10: Vector
+    accuracy_p90: Vector
+    test_accuracy: Vector
+    seconds: Vector
+    bytes_up: NDArray[np.int64]
+    bytes_down: NDArray[np.int64]
+    clients: Mapping[str, Mapping[str, float]]
+    config: FederationConfig
+
+    def to_dataframe(self) -> Any:
+        """Return a pandas DataFrame with a row for each round, and the arrays as columns.
+
+        Raises:
+            ModuleNotFoundError: pandas is not installed. It comes with the extra `plots`.
+        """
+        import pandas
+
+        columns = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+        return pandas.DataFrame({"round": columns.pop("rounds"), **columns}).set_index("round")
+
+    def to_client_dataframe(self) -> Any:
+        """Return a pandas DataFrame with a row for each client, and its last figures as columns.
+
+        Raises:
+            ModuleNotFoundError: pandas is not installed. It comes with the extra `plots`.
+        """
+        import pandas
+
+        return pandas.DataFrame.from_dict(self.clients, orient="index").rename_axis("client")
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """Draw training loss and accuracy over the rounds.
+
+        Args:
+            path: picture to write. Its suffix selects the format: svg, png or pdf. None writes none.
+
+        Returns:
+            The matplotlib figure, which a notebook shows.
+
+        Raises:
+            ConfigError: the suffix is not one of these formats.
+            ModuleNotFoundError: matplotlib is not installed. It comes with the extra `plots`.
+            OSError: the picture cannot be written.
+        """
+        is_evaluated = np.isfinite(self.test_accuracy)
+
+        def draw(figure: Any) -> None:
+            losses, accuracies = figure.subplots(1, 2)
+            draw_lines(losses, {self.config.algorithm: (self.rounds, self.loss)}, "round", "training loss")
+            band = AccuracyBand(
+                rounds=self.rounds, mean=self.accuracy, p10=self.accuracy_p10, p90=self.accuracy_p90
+            )
+            draw_band(accuracies, self.rounds, band, "round")
+            if is_evaluated.any():
+                accuracies.plot(
+                    self.rounds[is_evaluated],
+                    100 * self.test_accuracy[is_evaluated],
+                    marker="o",
+                    color="black",
+                    label="mean on test samples",
+                )
+                accuracies.legend(loc="lower right")
+
+        figure = draw_figure(draw, 9, 3.6)
+        if path is not None:
+            save_figure(figure, Path(path))
+        return figure
+
+
+def simulate(
+    config: FederationConfig | str | Path,
+    *,
+    processes: int = 1,
+    compare: bool = False,
+    evaluate_every: int = 0,
+    out: str | Path | None = None,
+    show_progress: bool = True,
+) -> History:
+    """Simulate a federation on this machine and return its figures.
+
+    TensorFlow compiles the plan in another process. So a script calls this below
+    `if __name__ == "__main__":`, and a notebook in any cell.
+
+    Args:
+        config: the configuration, or the path of a federation.toml.
+        processes: number of processes that run clients.
+        compare: whether each client also makes a local and a fine-tuned model after the last round, and ships
+            a blend, as devices do. This takes about as long as the rounds. False makes the personal model of
+            the algorithm only.
+        evaluate_every: number of rounds after which each client is measured on its test samples. 0 measures
+            them only at the end.
+        out: directory of the run, such as for `edgefl report` and `edgefl compare`. A run in it continues.
+            None keeps no files.
+        show_progress: whether progress goes to stderr.
+
+    Raises:
+        ConfigError: the configuration cannot be simulated, or has the table `[fleet]`.
+        DataError: the data set cannot be read or divided, or a client cannot train.
+        FederationDivergedError: training diverged.
+        EdgeflError: any other error of `edgefl simulate`.
+    """
+    settings = config if isinstance(config, FederationConfig) else load_config(Path(config))
+    if settings.fleet is not None:
+        raise ConfigError(
+            "the configuration has the table [fleet], expected none: a History has no virtual time; remove "
+            "the table, or run `edgefl simulate`"
+        )
+    if evaluate_every < 0:
+        raise ConfigError(f"evaluate_every is {evaluate_every}, expected 0 or a number of rounds")
+    check_simulated(settings)
+    if not compare:
+        mixture_only = replace(settings.personalization, select=False, baseline=False)
+        settings = replace(settings, personalization=mixture_only)
+    for warning in check_config(with_simulated_clients(settings), settings.partition.num_clients):
+        LOGGER.warning(warning)
+    settings = limit_to_budget(settings)
+    with ExitStack() as stack:
+        root = Path(out or stack.enter_context(tempfile.TemporaryDirectory(prefix="edgefl-run-")))
+        rounds: RoundProgress | None = None
+        if show_progress:
+            progress = stack.enter_context(Progress())
+            rounds = RoundProgress(settings.rounds, progress)
+            partitioned = stack.enter_context(open_dataset_with_progress(settings, progress))
+        else:
+            partitioned = stack.enter_context(open_partitioned_dataset(settings))
+        run = RunDirectory(root, settings, COMMAND, resume=True)
+        simulation = play_run(
+            run,
+            settings,
+            partitioned,
+            processes=processes,
+            progress=rounds,
+            evaluate_every=evaluate_every,
+        )
+        records = run.read_records()
+    clients = {
+        client_id: {name: float(value) for name, value in metrics.items()}
+        for client_id, metrics in sorted(simulation.metrics.items())
+    }
+    return make_history(settings, records, clients)
+
+
+def make_history(
+    config: FederationConfig,
+    records: Sequence[Mapping[str, Any]],
+    clients: Mapping[str, Mapping[str, float]],
+) -> History:
+    """Return the records of a run as arrays.
+
+    Args:
+        config: the configuration of the run.
+        records: the record of each round, see `RunDirectory.read_records`.
+        clients: figures of each client after the last round, by client id.
+    """
+    rounds = np.array([record["round"] for record in records], np.int64)
+    reported = read_reported_accuracy(records)
+    measured = summarize_measured_accuracy(records)
+
+    def collect(name: str) -> Vector:
+        values = (record.get(name) for record in records)
+        return np.array([np.nan if value is None else value for value in values], np.float64)
+
+    def spread(measured_rounds: NDArray[np.int64], values: Vector) -> Vector:
+        full = np.full(len(rounds), np.nan)
+        full[np.searchsorted(rounds, measured_rounds)] = values
+        return full
+
+    return History(
+        rounds=rounds,
+        loss=collect("loss"),
+        accuracy=spread(reported.rounds, reported.mean),
+        accuracy_p10=spread(reported.rounds, reported.p10),
+        accuracy_p90=spread(reported.rounds, reported.p90),
+        test_accuracy=spread(measured.rounds, measured.mean),
+        seconds=collect("seconds"),
+        bytes_up=collect("bytes_up").astype(np.int64),
+        bytes_down=collect("bytes_down").astype(np.int64),
+        clients=clients,
+        config=config,
+    )

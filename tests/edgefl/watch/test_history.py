@@ -1,0 +1,121 @@
+"""A federation that is simulated from Python."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import edgefl
+from edgefl.base.config.toml import to_toml
+from edgefl.base.errors import ConfigError
+from edgefl.cli.main import run_command
+from edgefl.watch.history import make_history
+
+CONFIG = edgefl.FederationConfig(
+    rounds=3,
+    algorithm="fedavg",
+    model=edgefl.ModelConfig(name="softmax", input_shape=(28, 28, 1), num_classes=10),
+    data=edgefl.DataConfig(name="digits", num_train=200, num_test=60),
+    partition=edgefl.PartitionConfig(name="iid", num_clients=3),
+)
+
+
+@pytest.fixture(scope="module")
+def history():
+    return edgefl.simulate(CONFIG, evaluate_every=2, show_progress=False)
+
+
+def test_each_array_has_a_value_for_each_round(history):
+    assert history.rounds.tolist() == [1, 2, 3]
+    for name in ("loss", "accuracy", "accuracy_p10", "accuracy_p90", "seconds"):
+        values = getattr(history, name)
+        assert values.shape == (3,) and values.dtype == np.float64 and np.isfinite(values).all(), name
+    assert (history.accuracy_p10 <= history.accuracy).all() and (
+        history.accuracy <= history.accuracy_p90
+    ).all()
+    assert history.loss[-1] < history.loss[0]
+    assert np.isnan(history.test_accuracy).tolist() == [True, False, False]  # the last round always counts
+    assert history.bytes_up.dtype == np.int64 and (history.bytes_up > 0).all()
+
+
+def test_clients_make_no_local_model_unless_asked(history):
+    assert sorted(history.clients) == ["client-000", "client-001", "client-002"]
+    assert "accuracy_local" not in history.clients["client-000"]
+    compared = edgefl.simulate(CONFIG, compare=True, show_progress=False)
+    assert {"accuracy_local", "accuracy_blend"} <= compared.clients["client-000"].keys()
+    np.testing.assert_array_equal(compared.loss, history.loss)
+
+
+def test_the_figures_are_those_of_the_command(history, tmp_path, capsys):
+    """`edgefl simulate` with the same configuration has the same losses and accuracies."""
+    settings = replace(CONFIG.personalization, select=False, baseline=False)
+    file = tmp_path / "federation.toml"
+    file.write_text(to_toml(replace(CONFIG, personalization=settings)))
+    assert run_command(["simulate", str(file), "--out", str(tmp_path / "run"), "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    records = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
+    assert [record["loss"] for record in records] == history.loss.tolist()
+    accuracies = {row["id"]: row["accuracy_mixture"] for row in summary["clients"]}
+    assert accuracies == {name: figures["accuracy_mixture"] for name, figures in history.clients.items()}
+
+
+def test_a_directory_keeps_the_run_and_continues_it(history, tmp_path):
+    first = edgefl.simulate(replace(CONFIG, rounds=2), out=tmp_path / "run", show_progress=False)
+    again = edgefl.simulate(replace(CONFIG, rounds=3), out=tmp_path / "run", show_progress=False)
+    assert len(first.rounds) == 2
+    np.testing.assert_array_equal(again.loss, history.loss)
+
+
+def test_data_frames_have_the_values(history):
+    frame = history.to_dataframe()
+    assert frame.index.tolist() == [1, 2, 3] and frame.index.name == "round"
+    assert frame["accuracy_p90"].tolist() == history.accuracy_p90.tolist()
+    clients = history.to_client_dataframe()
+    assert clients.loc["client-001", "n_train"] == history.clients["client-001"]["n_train"]
+
+
+def test_a_picture_is_drawn(history, tmp_path):
+    figure = history.plot(tmp_path / "figures" / "run.png")
+    assert (tmp_path / "figures" / "run.png").read_bytes().startswith(b"\x89PNG")
+    labels = [axes.get_ylabel() for axes in figure.axes]
+    assert labels == ["training loss", "accuracy, per cent"]
+    with pytest.raises(ConfigError, match=r"ends in \.gif, expected \.svg, \.png, \.pdf"):
+        history.plot(tmp_path / "run.gif")
+
+
+def test_missing_figures_are_nan():
+    records = [
+        {"round": 1, "loss": None, "seconds": 1.0, "bytes_up": 5, "bytes_down": 6},
+        {"round": 2, "loss": 0.5, "seconds": 2.0, "bytes_up": 7, "bytes_down": 8},
+    ]
+    history = make_history(CONFIG, records, {})
+    assert np.isnan(history.loss).tolist() == [True, False] and np.isnan(history.accuracy).all()
+    assert history.bytes_down.tolist() == [6, 8]
+
+
+def test_what_cannot_be_simulated_is_refused(tmp_path):
+    fleet = edgefl.load_config(write_fleet(tmp_path))
+    with pytest.raises(ConfigError, match=r"table \[fleet\], expected none.*remove the table"):
+        edgefl.simulate(fleet)
+    with pytest.raises(ConfigError, match="evaluate_every is -1, expected 0 or a number of rounds"):
+        edgefl.simulate(CONFIG, evaluate_every=-1)
+    with pytest.raises(ConfigError, match="number of processes is 0, expected at least 1"):
+        edgefl.simulate(CONFIG, processes=0, show_progress=False)
+    with pytest.raises(AttributeError, match="no attribute 'simulat'; it has DataConfig"):
+        _ = edgefl.simulat
+
+
+def write_fleet(folder):
+    file = folder / "fleet.toml"
+    file.write_text(to_toml(CONFIG) + "\n[fleet]\n")
+    return file
+
+
+def test_importing_the_package_loads_neither_numpy_nor_tensorflow():
+    """A device imports `edgefl` before it knows what it needs."""
+    code = "import sys, edgefl; print({'numpy', 'tensorflow', 'click'} & sys.modules.keys())"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed == "set()\n"
