@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.base.config import suggest_nearest
 from edgefl.base.errors import ConfigError, DataError
+from edgefl.base.options import suggest_nearest
 from edgefl.base.types import Array
 from edgefl.data.sources.classes import parse_number
 from edgefl.data.sources.windows import FLOAT32_MAX, find_epoch_unit, find_majority

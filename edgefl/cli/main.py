@@ -15,8 +15,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from edgefl import __version__
-from edgefl.base.config import suggest_nearest
 from edgefl.base.errors import ConfigError, EdgeflError
+from edgefl.base.options import suggest_nearest
 from edgefl.base.system.format import escape_unprintable
 from edgefl.base.system.logs import format_journal_line, is_journal
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from edgefl.base.config import DataConfig, SamplesConfig
 from edgefl.base.errors import DataError
+from edgefl.base.options import complete_options
 from edgefl.data.dataset import Dataset, pick_classes, resize_pictures, scale_dataset, subsample
 from edgefl.data.datasets.catalog import (
     DATASETS,
@@ -18,7 +19,6 @@ from edgefl.data.datasets.catalog import (
     list_datasets,
 )
 from edgefl.data.forms import to_input_shape
-from edgefl.data.options import fill_defaults
 from edgefl.data.partitions.client_partition import ClientPartition, copy_shard
 from edgefl.data.partitions.registry import PARTITIONS, make_client_partitions, make_shards
 from edgefl.data.unit import check_unit
@@ -96,7 +96,7 @@ def load_data(
 
 def _load(name: str, options: Mapping[str, Any], seed: int, samples: SamplesConfig | None) -> Dataset:
     entry = find_dataset(name)
-    full = fill_defaults(f"[data] {name}", list_dataset_options(entry), options, DATA_KEYS)
+    full = complete_options(f"[data] {name}", list_dataset_options(entry), options, further_keys=DATA_KEYS)
     classes = full.pop("classes")
     resize = full.pop("resize")
     if resize and len(resize) != 2:

@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from edgefl.base.config import suggest_nearest
 from edgefl.base.errors import ConfigError
+from edgefl.base.options import suggest_nearest
 from firmware_export.firmware.toolchain import CC
 
 HOST_TARGET = "host"

@@ -19,6 +19,7 @@ ROOMS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "types",
             "rng",
             "names",
+            "options",
             "codecs",
             "system",
             "storage",

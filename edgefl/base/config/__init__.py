@@ -12,13 +12,11 @@ from edgefl.base.config.schema import (
     PersonalizationConfig,
     PrivacyConfig,
     TrainingConfig,
-    find_nearest,
     load_config,
     parse_config,
     parse_shape,
     read_tables,
     restore_config,
-    suggest_nearest,
     with_simulated_clients,
 )
 from edgefl.base.tasks.samples import SamplesConfig
@@ -36,12 +34,10 @@ __all__ = [
     "PrivacyConfig",
     "SamplesConfig",
     "TrainingConfig",
-    "find_nearest",
     "load_config",
     "parse_config",
     "parse_shape",
     "read_tables",
     "restore_config",
-    "suggest_nearest",
     "with_simulated_clients",
 ]

@@ -1,14 +1,14 @@
 """Reads the TOML file that configures a federation. An error for an unknown key names the nearest key."""
 
-import difflib
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from edgefl.base.errors import ConfigError
 from edgefl.base.names import check_client_id, check_federation
+from edgefl.base.options import check_options, suggest_nearest
 from edgefl.base.tasks.config import ANOMALY, TaskConfig
 from edgefl.base.tasks.samples import SamplesConfig
 
@@ -38,20 +38,6 @@ OTHER_TABLE_FIELDS = (
     "fleet",
 )
 """The fields of FederationConfig that are not keys of the table `[federation]`."""
-
-TYPE_NAMES: Mapping[type, str] = {
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-    bool: "true or false",
-    tuple: "a list",
-    list: "a list",
-}
-
-
-def describe_type(kind: type) -> str:
-    """Return the name of a type in a configuration file, such as "a whole number"."""
-    return TYPE_NAMES.get(kind, "a table")
 
 
 @dataclass(frozen=True)
@@ -725,45 +711,9 @@ def parse_shape(text: str) -> tuple[int, ...]:
     return sizes
 
 
-def suggest_nearest(key: str, choices: list[str]) -> str:
-    """Return the end of an error message: the nearest choice, or all choices without a similar one.
-
-    Args:
-        key: the unknown key or value.
-        choices: the keys or values that exist.
-    """
-    return find_nearest(key, choices) or f"expected one of {', '.join(choices)}"
-
-
-def find_nearest(key: str, choices: Sequence[str]) -> str:
-    """Return the question whether the nearest choice was meant, or nothing without a similar one.
-
-    Args:
-        key: the unknown key or value.
-        choices: the keys or values that exist.
-    """
-    close = difflib.get_close_matches(key, choices, 1)
-    return f"did you mean {close[0]!r}?" if close else ""
-
-
 def _check_table(table: str, raw: Mapping[str, Any], cls: type, skip: tuple[str, ...] = ()) -> dict[str, Any]:
-    table_fields = {f.name: f for f in fields(cls) if f.name not in skip}
-    values = {}
-    for key, value in raw.items():
-        if key not in table_fields:
-            raise ConfigError(
-                f"[{table}] has an unknown key {key!r}; {suggest_nearest(key, list(table_fields))}"
-            )
-        default = table_fields[key].default
-        kind = type(default) if default is not MISSING else Mapping
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if kind is tuple and isinstance(value, list):
-            value = tuple(value)
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise ConfigError(f"[{table}] {key} is {value!r}, expected {describe_type(kind)}")
-        values[key] = value
-    return values
+    defaults = {f.name: {} if f.default is MISSING else f.default for f in fields(cls) if f.name not in skip}
+    return check_options(f"[{table}]", defaults, raw, noun="key")
 
 
 def parse_config(text: str) -> FederationConfig:

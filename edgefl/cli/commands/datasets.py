@@ -8,11 +8,11 @@ import click
 
 from edgefl.base.config import DataConfig, PartitionConfig
 from edgefl.base.errors import ConfigError
+from edgefl.base.options import parse_options
 from edgefl.base.system.progress import Progress
 from edgefl.cli.completion import complete_names, list_dataset_names, list_partition_names
 from edgefl.data import PARTITIONS, list_datasets, load_data, make_client_partitions
 from edgefl.data.datasets.catalog import find_dataset, list_dataset_options
-from edgefl.data.options import parse_options
 from edgefl.data.partitions.heatmap import (
     count_classes,
     count_turns,

@@ -194,11 +194,11 @@ def split_into_files(
       edgefl data split digits --clients 2 -o .
     """
     from edgefl.base.config import DataConfig, PartitionConfig
+    from edgefl.base.options import parse_options
     from edgefl.data import load_data, make_shards
     from edgefl.data.dataset import subsample
     from edgefl.data.datasets.catalog import find_dataset, list_dataset_options
     from edgefl.data.npz import encode_shard
-    from edgefl.data.options import parse_options
     from edgefl.data.partitions.registry import find_partition
 
     options = parse_options(f"[partition] {partition}", find_partition(partition).defaults, pairs)

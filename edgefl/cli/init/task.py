@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.base.config import AugmentationConfig, ModelConfig, SamplesConfig, suggest_nearest
+from edgefl.base.config import AugmentationConfig, ModelConfig, SamplesConfig
 from edgefl.base.errors import ConfigError, DataError
+from edgefl.base.options import suggest_nearest
 from edgefl.base.system.format import shorten_names
 from edgefl.base.tasks.config import ANOMALY, CLASSIFICATION, CLASSIFICATION_TASK, REGRESSION, TaskConfig
 from edgefl.base.types import Array, Shard

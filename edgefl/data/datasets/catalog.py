@@ -6,10 +6,9 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from edgefl.base.config import suggest_nearest
 from edgefl.base.errors import DataError
+from edgefl.base.options import read_defaults, suggest_nearest
 from edgefl.data.datasets.fetch import find_file
-from edgefl.data.options import read_defaults
 
 NPZ_PREFIX = "npz:"
 """Prefix of a data set name that is the path of your own file."""

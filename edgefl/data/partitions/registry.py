@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.base.config import PartitionConfig, suggest_nearest
+from edgefl.base.config import PartitionConfig
 from edgefl.base.errors import ConfigError, DataError
 from edgefl.base.names import is_client_id
+from edgefl.base.options import complete_options, read_defaults, suggest_nearest
 from edgefl.base.rng import derive_rng
 from edgefl.base.system.natural_order import make_natural_key
 from edgefl.base.types import Shard
 from edgefl.data.dataset import Dataset, LabelView, make_label_view
-from edgefl.data.options import fill_defaults, read_defaults
 from edgefl.data.partitions.client_mixes import client_dirichlet
 from edgefl.data.partitions.client_partition import ClientPartition, copy_shard, make_client_ids
 from edgefl.data.partitions.natural import group
@@ -118,7 +118,7 @@ def make_client_partitions(
     """
     entry = find_partition(config.name)
     _check_classes(dataset, config.name)
-    options = fill_defaults(f"[partition] {config.name}", entry.defaults, config.options)
+    options = complete_options(f"[partition] {config.name}", entry.defaults, config.options)
     view = make_label_view(dataset)
     if not entry.needs_classes:
         view = _merge_numbers(view)

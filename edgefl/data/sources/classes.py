@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.base.config import suggest_nearest
 from edgefl.base.errors import DataError
+from edgefl.base.options import suggest_nearest
 
 CLASS_LIST_FILE = "classes.txt"
 NUMBER = re.compile(r"[+-]?\d{1,20}([.,]\d{0,20})?([eE][+-]?\d{1,2})?", re.ASCII)

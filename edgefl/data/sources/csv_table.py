@@ -11,8 +11,8 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import TextIO
 
-from edgefl.base.config import suggest_nearest
 from edgefl.base.errors import DataError
+from edgefl.base.options import suggest_nearest
 from edgefl.data.sources.classes import MISSING_LABELS
 from edgefl.data.sources.windows import FLOAT32_MAX, find_epoch_unit
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from edgefl.base.config import suggest_nearest
 from edgefl.base.errors import ConfigError
+from edgefl.base.options import suggest_nearest
 from edgefl.lab.figures import aem, clustered, fedmix, pfl_moe
 from edgefl.watch.report.chart import Chart
 from edgefl.watch.report.folder import Folder

@@ -26,8 +26,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from edgefl.base.config import FederationConfig, read_tables, suggest_nearest
+from edgefl.base.config import FederationConfig, read_tables
 from edgefl.base.errors import ConfigError
+from edgefl.base.options import suggest_nearest
 from edgefl.lab.reproduce.stage import ExperimentStage, list_default_options
 
 PAPERS: Mapping[str, str] = {

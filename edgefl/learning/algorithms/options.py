@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from edgefl.base.config import FederationConfig, find_nearest
+from edgefl.base.config import FederationConfig
 from edgefl.base.errors import ConfigError
+from edgefl.base.options import find_nearest
 
 
 class SGDOptions(Protocol):

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from edgefl.base.config import suggest_nearest
 from edgefl.base.errors import ConfigError
+from edgefl.base.options import suggest_nearest
 from edgefl.base.types import (
     Array,
     Broadcast,

@@ -9,9 +9,9 @@ import pkgutil
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from edgefl.base.config import FederationConfig, suggest_nearest
-from edgefl.base.config.schema import describe_type
+from edgefl.base.config import FederationConfig
 from edgefl.base.errors import ConfigError, PlanError
+from edgefl.base.options import check_options, suggest_nearest
 from edgefl.learning.algorithms import measurement, papers, range_test
 from edgefl.learning.algorithms.base import Algorithm
 from edgefl.learning.algorithms.entry import Entry, as_mapping
@@ -103,22 +103,13 @@ def make_options(name: str, options: Mapping[str, Any]) -> Any:
             differs from the type of its default, or it is out of range. Or the algorithm is unknown.
     """
     record = find_entry(name)
-    defaults = record.defaults
-    for key, value in options.items():
-        if key not in defaults:
-            remedy = REMOVED_OPTIONS.get(key) or suggest_nearest(key, list(defaults))
-            raise ConfigError(f"[algorithm] {name} has no option {key!r}; {remedy}")
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        default = defaults[key]
-        same = isinstance(value, type(default)) and isinstance(value, bool) == isinstance(default, bool)
-        fits = number if isinstance(default, float) else same
-        if not fits:
-            raise ConfigError(
-                f"[algorithm] {key} is {value!r}, expected {describe_type(type(default))} such as {default!r}"
-            )
-        if number and not value >= 0:  # NaN too
-            raise ConfigError(f"[algorithm] {key} is {value!r}, expected 0 or more")
-    return record.options(**options)
+    owner = f"[algorithm] {name}"
+    checked = check_options(owner, record.defaults, options, remedies=REMOVED_OPTIONS)
+    for key, value in checked.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number and not value >= 0:  # NaN too
+            raise ConfigError(f"{owner}: {key} is {value!r}, expected 0 or more")
+    return record.options(**checked)
 
 
 def check_plan_options(spec: PlanSpec, remedy: str) -> None:

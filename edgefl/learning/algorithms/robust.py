@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from edgefl.base.config import suggest_nearest
 from edgefl.base.errors import ConfigError
+from edgefl.base.options import suggest_nearest
 from edgefl.base.types import Array, Weights
 from edgefl.learning.algorithms.arithmetic import weighted_mean
 

@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from edgefl.base.config import suggest_nearest
 from edgefl.base.errors import ConfigError
+from edgefl.base.options import suggest_nearest
 from edgefl.base.types import Array, StateRecord, Weights
 
 OPTIMIZERS = ("none", "momentum", "adam", "yogi")

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgefl.base.config import suggest_nearest
 from edgefl.base.errors import ConfigError
+from edgefl.base.options import suggest_nearest
 from edgefl.base.types import Array, Weights
 from edgefl.learning.algorithms.robust import clip_delta
 from edgefl.learning.algorithms.server_optimizer import STATISTICS

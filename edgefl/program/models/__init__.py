@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from edgefl.base.config import ModelConfig, suggest_nearest
+from edgefl.base.config import ModelConfig
 from edgefl.base.errors import ConfigError
+from edgefl.base.options import suggest_nearest
 from edgefl.base.tasks.config import BINARY_LOSS, CLASSIFICATION_TASK, TaskConfig
 from edgefl.program.models.failure import explain_failure
 from edgefl.program.models.input_normalization import normalize_input

@@ -9,9 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from edgefl.base.config import suggest_nearest
-from edgefl.base.config.schema import describe_type
 from edgefl.base.errors import ConfigError
+from edgefl.base.options import check_options
 
 
 @cache
@@ -41,26 +40,16 @@ def check_model_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]
         ConfigError: an option is unknown, has another type than its default, or is out of range. The shares
             `dropout` and `momentum` range from 0 to below 1, and other whole numbers start at 1.
     """
-    model_defaults = read_model_defaults(name)
-    checked = {}
-    for key, value in options.items():
-        if key not in model_defaults:
-            remedy = suggest_nearest(key, list(model_defaults)) if model_defaults else "it has no options"
-            raise ConfigError(f"[model] {name} has no option {key!r}; {remedy}")
-        default = model_defaults[key]
-        if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if type(value) is not type(default):
-            raise ConfigError(
-                f"[model] {key} of {name} is {value!r}, expected {describe_type(type(default))} such as "
-                f"{default!r}"
-            )
+    defaults = read_model_defaults(name)
+    checked = check_options(f"[model] {name}", defaults, options)
+    for key, value in checked.items():
         if key in ("dropout", "momentum") and not 0 <= value < 1:
             raise ConfigError(
-                f"[model] {key} of {name} is {value!r}, expected a share of at least 0 and below 1 such as "
-                f"{default!r}"
+                f"[model] {name}: {key} is {value!r}, expected a share of at least 0 and below 1 such as "
+                f"{defaults[key]!r}"
             )
-        if isinstance(default, int) and value < 1:
-            raise ConfigError(f"[model] {key} of {name} is {value!r}, expected 1 or more such as {default!r}")
-        checked[key] = value
+        if isinstance(value, int) and value < 1:
+            raise ConfigError(
+                f"[model] {name}: {key} is {value!r}, expected 1 or more such as {defaults[key]!r}"
+            )
     return checked

@@ -12,8 +12,8 @@ C.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgefl.base.config import suggest_nearest
 from edgefl.base.errors import ConfigError
+from edgefl.base.options import suggest_nearest
 from edgefl.base.types import Weights
 from edgefl.learning.algorithms.base import Algorithm
 from edgefl.learning.algorithms.entry import Entry

@@ -238,5 +238,5 @@ def test_options_out_of_range_are_refused(options: dict[str, object], message: s
 
 
 def test_unknown_options_are_refused() -> None:
-    with pytest.raises(ConfigError, match="machines has no option 'machine'; did you mean 'machines'"):
+    with pytest.raises(ConfigError, match="unknown option 'machine'; did you mean 'machines'"):
         load_dataset("machines", {"machine": 3})

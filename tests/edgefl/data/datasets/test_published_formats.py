@@ -406,6 +406,6 @@ def test_all_data_sets_are_listed(folder: Path) -> None:
         "resize": (),
     }
     with pytest.raises(
-        ConfigError, match=r"\[data\] uci-har has no option 'tset_share'; did you mean 'test_share'"
+        ConfigError, match=r"\[data\] uci-har has an unknown option 'tset_share'; did you mean 'test_share'"
     ):
         load_dataset("uci-har", {"tset_share": 0.1})

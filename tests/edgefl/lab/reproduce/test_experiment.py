@@ -188,7 +188,7 @@ CASES = [(experiment, scale) for experiment in load_experiments() for scale in e
 @pytest.mark.parametrize(("experiment", "scale"), CASES, ids=[f"{e.name}-{s}" for e, s in CASES])
 def test_every_stage_of_every_file_is_valid(experiment, scale):
     """Names of options exist."""
-    from edgefl.data.options import fill_defaults
+    from edgefl.base.options import complete_options
     from edgefl.data.partitions.registry import find_partition
     from edgefl.learning.algorithms import complete_algorithm_options
     from edgefl.program.models import list_models
@@ -199,7 +199,7 @@ def test_every_stage_of_every_file_is_valid(experiment, scale):
     for stage in stages:
         config = stage.config
         complete_algorithm_options(config.algorithm, config.options)
-        fill_defaults("", find_partition(config.partition.name).defaults, config.partition.options)
+        complete_options("", find_partition(config.partition.name).defaults, config.partition.options)
         if config.model.name in list_models():
             check_model_options(config.model.name, config.model.options)
 

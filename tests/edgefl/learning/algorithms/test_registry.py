@@ -94,10 +94,12 @@ ENTRIES = {"own": Entry(Options, None, None, "a test")}
 
 
 def test_factory_argument_is_not_an_option():
-    with pytest.raises(ConfigError, match="pfl-fb has no option 'kind'"):
+    with pytest.raises(ConfigError, match="pfl-fb has an unknown option 'kind'"):
         complete_algorithm_options("pfl-fb", {"kind": "mf"})
 
 
 def test_removed_option_is_rejected_with_its_replacement():
-    with pytest.raises(ConfigError, match=r"has no option 'baseline_epochs'; remove it: \[personalization\]"):
+    with pytest.raises(
+        ConfigError, match=r"unknown option 'baseline_epochs'; remove it: \[personalization\]"
+    ):
         make_options("fedavg", {"baseline_epochs": 50})

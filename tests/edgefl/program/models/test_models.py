@@ -231,11 +231,11 @@ def test_models_of_users_are_loaded_from_files_and_functions(tmp_path: Path, mon
         (ModelConfig("aem-cnn", (32, 32, 3), 10, {"filter1": 3}), "did you mean 'filters1'"),
         (
             ModelConfig("aem-cnn", (32, 32, 3), 10, {"filters1": 3.0}),
-            "filters1 of aem-cnn is 3.0, expected a whole number",
+            "aem-cnn: filters1 is 3.0, expected a whole number",
         ),
         (ModelConfig("aem-cnn", (32, 32, 3), 10, {"filters1": 0}), "expected 1 or more"),
         (ModelConfig("aem-cnn", (32, 32, 3), 10, {"dropout": 1}), "below 1"),
-        (ModelConfig("softmax", (4,), 2, {"width": 3}), "it has no options"),
+        (ModelConfig("softmax", (4,), 2, {"width": 3}), "unknown option 'width'; it has none; remove it"),
         (ModelConfig("resnet20", (4, 32, 3)), "8x8 or more"),
         (ModelConfig("resnet20", (32, 32, 3), 10, {"groups": 3}), "groups that divide it"),
         (ModelConfig("mobilenetv2", (15, 16, 3)), "16x16 or more"),
