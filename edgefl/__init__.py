@@ -25,6 +25,11 @@ _HOMES = {"History": "edgefl.watch.history", "simulate": "edgefl.watch.history"}
 """The modules of the names that are not in `edgefl.base.config`."""
 
 
+def __dir__() -> list[str]:
+    """Return the names that a notebook completes."""
+    return [*__all__, "__version__"]
+
+
 def __getattr__(name: str) -> object:
     """Import and return a name of `__all__`.
 

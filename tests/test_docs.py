@@ -3,6 +3,7 @@ the documented options.
 """
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -101,7 +102,10 @@ def test_documented_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.slow
 def test_example_script_compares_two_algorithms(tmp_path: Path) -> None:
     script = ROOT / "docs" / "examples" / "compare_algorithms.py"
-    ran = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
     assert ran.returncode == 0, ran.stderr
     assert re.fullmatch(r"fedavg: 0\.\d{3}\npfl-mfe: 0\.\d{3}\n", ran.stdout)
     assert (tmp_path / "algorithms.png").read_bytes().startswith(b"\x89PNG")

@@ -89,11 +89,15 @@ def check_options(
 def _convert(label: str, value: Any, default: Any) -> Any:
     kind = Mapping if isinstance(default, Mapping) else type(default)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise ConfigError(f"{label} has {len(str(value))} digits, expected a float64") from error
     if kind is tuple and isinstance(value, list):
         return tuple(value)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        example = f" such as {default!r}" if default and kind is not bool else ""
+        shown = list(default) if kind is tuple else default
+        example = f" such as {shown!r}" if default and kind is not bool else ""
         raise ConfigError(f"{label} is {value!r}, expected {describe_type(kind)}{example}")
     return value
 
@@ -116,13 +120,12 @@ def complete_options(
     Raises:
         ConfigError: as in `check_options`, or a list contains something else.
     """
-    checked = check_options(owner, defaults, options, further_keys=further_keys)
-    for key, value in checked.items():
-        if isinstance(value, tuple) and not all(type(item) is int for item in value):
-            raise ConfigError(
-                f"{owner}: {key} is {list(value)!r}, expected a list of whole numbers such as [1, 2]"
-            )
-    return {**defaults, **checked}
+    for key, value in options.items():
+        if isinstance(defaults.get(key), tuple) and not (
+            isinstance(value, list | tuple) and all(type(item) is int for item in value)
+        ):
+            raise ConfigError(f"{owner}: {key} is {value!r}, expected a list of whole numbers such as [1, 2]")
+    return {**defaults, **check_options(owner, defaults, options, further_keys=further_keys)}
 
 
 def parse_options(owner: str, defaults: Mapping[str, Any], pairs: Sequence[str]) -> dict[str, Any]:

@@ -163,7 +163,7 @@ class LazyCommandGroup(click.Group):
             cmd_name: the name that the user typed.
 
         Returns:
-            The command. None while a shell completes an unknown name.
+            The command. None while a shell completes an unknown name, or a command that cannot be imported.
 
         Raises:
             ConfigError: no package registers this name, or the registered object is not a click command.
@@ -174,7 +174,12 @@ class LazyCommandGroup(click.Group):
         if cmd_name not in commands:
             raise ConfigError(f"no command {cmd_name!r}; {suggest_nearest(cmd_name, sorted(commands))}")
         module, _, attribute = commands[cmd_name].partition(":")
-        command = getattr(import_module(module), attribute)
+        try:
+            command = getattr(import_module(module), attribute)
+        except ModuleNotFoundError:
+            if ctx.resilient_parsing:  # an error would be printed into the line that a shell completes
+                return None
+            raise
         if not isinstance(command, click.Command):
             raise ConfigError(
                 f"{commands[cmd_name]} is a {type(command).__name__}, expected a click command; fix the "

@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 from edgefl.base.config import FederationConfig, load_config, with_simulated_clients
 from edgefl.base.errors import ConfigError
 from edgefl.base.system.progress import Progress
+from edgefl.base.verdict import MEASURES, find_measure
 from edgefl.learning.privacy.accountant import limit_to_budget
 from edgefl.protocol.server.config_check import check_config
 from edgefl.simulation.runs.directory import RunDirectory
 from edgefl.simulation.runs.pipeline import open_dataset_with_progress, open_partitioned_dataset, play_run
 from edgefl.simulation.runs.progress import RoundProgress
+from edgefl.simulation.runs.summary import summarize_run, write_results
 from edgefl.simulation.simulate import check_simulated
 from edgefl.watch.report.curves import (
     AccuracyBand,
@@ -38,7 +40,7 @@ COMMAND = "edgefl.simulate"
 """What the directory of a run names as its command."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class History:
     """The figures of a simulated federation. Position i of each array is round i + 1.
 
@@ -46,17 +48,19 @@ class History:
         rounds: number of each round, shape (n,), int64.
         loss: median training loss over clients, shape (n,). NaN if fewer than half of them report one.
         accuracy: mean over clients of the accuracy on their validation samples before they train in the
-            round, shape (n,). It is R2 or AUC for another task. NaN if no client reports it.
+            round, shape (n,). It is R2 for another task than classification. NaN if no client reports it.
         accuracy_p10: 10th percentile over clients, shape (n,).
         accuracy_p90: 90th percentile over clients, shape (n,).
         test_accuracy: mean over clients of the accuracy on their test samples after the round, shape (n,).
-            NaN in a round that was not evaluated.
+            It is R2 in a regression and AUC in anomaly detection. NaN in a round that was not evaluated.
         seconds: duration of each round in seconds, shape (n,).
         bytes_up: bytes that the clients would send over MQTT, shape (n,), int64.
         bytes_down: bytes that the clients would receive over MQTT, shape (n,), int64.
         clients: figures of each client after the last round by client id, such as `accuracy_mixture`. See
             `edgefl.learning.client.personalization.choose_personal_model`.
         config: the configuration that was simulated.
+        measure: what `accuracy` is: `accuracy`, or `R2`.
+        test_measure: what `test_accuracy` is: `accuracy`, `R2` or `AUC`.
     """
 
     rounds: NDArray[np.int64]
@@ -70,6 +74,8 @@ class History:
     bytes_down: NDArray[np.int64]
     clients: Mapping[str, Mapping[str, float]]
     config: FederationConfig
+    measure: str
+    test_measure: str
 
     def to_dataframe(self) -> Any:
         """Return a pandas DataFrame with a row for each round, and the arrays as columns.
@@ -112,7 +118,11 @@ class History:
             losses, accuracies = figure.subplots(1, 2)
             draw_lines(losses, {self.config.algorithm: (self.rounds, self.loss)}, "round", "training loss")
             band = AccuracyBand(
-                rounds=self.rounds, mean=self.accuracy, p10=self.accuracy_p10, p90=self.accuracy_p90
+                rounds=self.rounds,
+                mean=self.accuracy,
+                p10=self.accuracy_p10,
+                p90=self.accuracy_p90,
+                measure=self.measure,
             )
             draw_band(accuracies, self.rounds, band, "round")
             if is_evaluated.any():
@@ -121,7 +131,7 @@ class History:
                     100 * self.test_accuracy[is_evaluated],
                     marker="o",
                     color="black",
-                    label="mean on test samples",
+                    label=f"{self.test_measure} on test samples, mean",
                 )
                 accuracies.legend(loc="lower right")
 
@@ -155,7 +165,7 @@ def simulate(
             them only at the end.
         out: directory of the run, such as for `edgefl report` and `edgefl compare`. A run in it continues.
             None keeps no files.
-        show_progress: whether progress goes to stderr.
+        show_progress: whether progress goes to stderr. Warnings always do.
 
     Raises:
         ConfigError: the configuration cannot be simulated, or has the table `[fleet]`.
@@ -173,7 +183,7 @@ def simulate(
         raise ConfigError(f"evaluate_every is {evaluate_every}, expected 0 or a number of rounds")
     check_simulated(settings)
     if not compare:
-        mixture_only = replace(settings.personalization, select=False, baseline=False)
+        mixture_only = replace(settings.personalization, select=False, baseline=False, ship="auto")
         settings = replace(settings, personalization=mixture_only)
     for warning in check_config(with_simulated_clients(settings), settings.partition.num_clients):
         LOGGER.warning(warning)
@@ -197,6 +207,8 @@ def simulate(
             evaluate_every=evaluate_every,
         )
         records = run.read_records()
+        summary = summarize_run(settings, simulation, records, partitioned, run.read_measured_values())
+        write_results(run, simulation, {**summary, **run.read_origin()})
     clients = {
         client_id: {name: float(value) for name, value in metrics.items()}
         for client_id, metrics in sorted(simulation.metrics.items())
@@ -218,7 +230,8 @@ def make_history(
     """
     rounds = np.array([record["round"] for record in records], np.int64)
     reported = read_reported_accuracy(records)
-    measured = summarize_measured_accuracy(records)
+    measure = find_measure(clients.values())
+    measured = summarize_measured_accuracy(records, f"{measure}_mixture")
 
     def collect(name: str) -> Vector:
         values = (record.get(name) for record in records)
@@ -241,4 +254,6 @@ def make_history(
         bytes_down=collect("bytes_down").astype(np.int64),
         clients=clients,
         config=config,
+        measure=reported.measure,
+        test_measure=MEASURES[measure],
     )

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterable, Iterator, Sequence
 
+import edgefl
 from tests.lint.source import Problem, Source
 from tests.support.rooms import PACKAGES, ROOMS, ROOT, imported, place_of
 
@@ -50,6 +51,8 @@ OUTSIDE_OF_MACHINES = {
     "time",
     "urllib",
 }
+FACE = frozenset(edgefl.__all__)
+"""The names that `edgefl` imports for its users when they are first used."""
 PAPERS = "edgefl/learning/algorithms/papers/"
 BASE_PAPER = "edgefl.learning.algorithms.papers.fedavg"
 """The only algorithm that others build on. A reader of one paper needs no other paper."""
@@ -103,6 +106,8 @@ def check_room_order(source: Source) -> Iterator[Problem]:
     package, room, part = place_of(ROOT / source.path)
     rooms = ROOMS[package]
     for line, name in _list_imports(ast.walk(source.tree)):
+        if name.removeprefix("edgefl.") in FACE and room != "__init__":
+            yield line, f"imports {name}, which is for users; import it from its module"
         owner, other, other_part, *_ = (*name.split("."), "", "")
         if owner != package or other not in rooms:
             continue

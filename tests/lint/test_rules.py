@@ -101,6 +101,18 @@ PROBLEMS = [
         "the part compiler comes after plan",
     ),
     (
+        "edgefl/simulation/simulate.py",
+        "import edgefl.simulation.runs.pipeline",
+        "import edgefl.simulation.clients",
+        "the part runs comes after simulate",
+    ),
+    (
+        "edgefl/base/config/x.py",
+        "\nfrom edgefl import simulate",
+        "\nfrom edgefl import __version__",
+        "imports edgefl.simulate, which is for users",
+    ),
+    (
         "edgefl/protocol/wire/x.py",
         "import keras",
         "def load_model():\n    import keras",

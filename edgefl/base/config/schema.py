@@ -69,6 +69,9 @@ class ModelConfig:
     normalize: bool = False
 
     def __post_init__(self) -> None:
+        for key in ("input_shape", "mean", "std"):  # a person may write a list in Python, as in TOML
+            value = getattr(self, key)
+            object.__setattr__(self, key, tuple(value) if isinstance(value, list) else value)
         if not self.input_shape or any(type(size) is not int or size < 1 for size in self.input_shape):
             raise ConfigError(
                 f"input_shape is {list(self.input_shape)}, expected whole numbers above 0 such as [28, 28, 1]"
@@ -820,14 +823,14 @@ def _check_broker(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {"broker": raw["url"]} if "url" in raw else {}
 
 
-def load_config(path: Path) -> FederationConfig:
+def load_config(path: str | Path) -> FederationConfig:
     """Read a configuration file.
 
     Raises:
         ConfigError: the file cannot be read or is invalid.
     """
     try:
-        return parse_config(path.read_text())
+        return parse_config(Path(path).read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"cannot read {path}: {getattr(error, 'strerror', None) or error}; write one with `edgefl init`"

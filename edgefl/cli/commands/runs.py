@@ -32,11 +32,10 @@ from edgefl.simulation.runs.pipeline import (
 )
 from edgefl.simulation.runs.progress import RoundProgress
 from edgefl.simulation.runs.summary import (
-    encode_confusions,
-    encode_gates,
     read_summary,
     summarize_fleet,
     summarize_run,
+    write_results,
 )
 from edgefl.simulation.runs.table import format_comparison, format_result
 from edgefl.simulation.simulate import check_simulated
@@ -222,10 +221,8 @@ def simulate(
                 summary["fleet"] = summarize_fleet(fleet, records)
             log(len(records), extract_figure_scalars(summary["figures"]))
             log.write_verdict(len(records), summary["verdict"])
-    run.write(run.files.confusion, encode_confusions(simulation))
-    run.write(run.files.gates, encode_gates(simulation))
-    summary = {**summary, **{key: run.read_note()[key] for key in ("command", "versions", "machine")}}
-    run.write(run.files.summary, json.dumps(summary, indent=1, allow_nan=False) + "\n")
+    summary = {**summary, **run.read_origin()}
+    write_results(run, simulation, summary)
     from edgefl.watch.report.plots import plot_run
 
     has_picture = _draw(plot_run, summary, records, run.files.picture)

@@ -50,7 +50,7 @@ from edgefl.simulation.runs.pipeline import (
 )
 from edgefl.simulation.runs.progress import RoundProgress
 from edgefl.simulation.runs.states import load_committed_states
-from edgefl.simulation.runs.summary import encode_confusions, encode_gates, summarize_run
+from edgefl.simulation.runs.summary import summarize_run, write_results
 from edgefl.simulation.simulate import ClientStates
 
 
@@ -284,10 +284,8 @@ class StageRunner:
         if stage.measure_int8:
             self._progress.update(f"{label}: quantizing models to int8")
             _measure_int8(run, summary)
-        run.write(run.files.confusion, encode_confusions(simulation))
-        run.write(run.files.gates, encode_gates(simulation))
         summary = to_json_value(summary)
-        run.write(run.files.summary, json.dumps(summary, indent=1, allow_nan=False) + "\n")
+        write_results(run, simulation, summary)
         return {**summary, **_describe_origin(run), "records": records}
 
 

@@ -105,6 +105,15 @@ class RunDirectory:
                 f"{config_values[name]!r}; continue it with its own configuration, or pass another --out"
             )
 
+    def read_origin(self) -> dict[str, Any]:
+        """Return the command that started the run, its versions and its machine, see `read_note`.
+
+        Raises:
+            StateError: the file is missing or damaged.
+        """
+        note = self.read_note()
+        return {key: note[key] for key in ("command", "versions", "machine")}
+
     def read_note(self) -> dict[str, Any]:
         """Return the content of run.json.
 

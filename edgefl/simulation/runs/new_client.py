@@ -167,8 +167,7 @@ def personalize_new_client(run: FinishedRun, client_id: str, shard: Shard) -> tu
 
     Returns:
         The shipped model, its metrics, see `edgefl.learning.client.personalization.choose_personal_model`,
-        and the
-            predicted classes of the test samples, shape (n,), int64. No classes for another task than
+            and the predicted classes of the test samples, shape (n,), int64. No classes for another task than
             classification.
 
     Raises:

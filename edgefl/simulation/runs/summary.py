@@ -21,7 +21,7 @@ from edgefl.learning.algorithms.clustering.cluster_models import explain_cluster
 from edgefl.learning.algorithms.names import EXPERT_PREFIX
 from edgefl.learning.privacy.accountant import summarize_spending
 from edgefl.simulation.clients import ClientResult
-from edgefl.simulation.runs.directory import read_json
+from edgefl.simulation.runs.directory import RunDirectory, read_json
 from edgefl.simulation.runs.metrics import (
     FigureSummary,
     estimate_global_accuracy,
@@ -231,6 +231,22 @@ def summarize_fleet(fleet: FleetFigures, records: Sequence[Mapping[str, Any]]) -
             if accuracy >= step:
                 reached.setdefault(f"{step:g}", round(record["hours"], 3))
     return {**asdict(fleet), "hours_to_accuracy": reached}
+
+
+def write_results(run: RunDirectory, simulation: Simulation, summary: Mapping[str, Any]) -> None:
+    """Write summary.json, confusion.json and gates.json, which make a run a finished one.
+
+    Args:
+        run: the directory of the run.
+        simulation: the result of the federation.
+        summary: the content of summary.json.
+
+    Raises:
+        StateError: a file cannot be written.
+    """
+    run.write(run.files.confusion, encode_confusions(simulation))
+    run.write(run.files.gates, encode_gates(simulation))
+    run.write(run.files.summary, json.dumps(summary, indent=1, allow_nan=False) + "\n")
 
 
 def encode_confusions(simulation: Simulation) -> str:

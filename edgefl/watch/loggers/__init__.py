@@ -15,7 +15,7 @@ __all__ = ["LOG_HELP", "ScalarLog", "Write", "check_log", "describe_run", "open_
 LOG_HELP = (
     "Log each round to tensorboard:DIR or mlflow:URI, such as mlflow:http://HOST:5000. Can be repeated."
 )
-VERDICT_TAG = "edgefl.base.verdict"
+VERDICT_TAG = "edgefl.verdict"
 """Name of the tag that holds the sentence of the verdict."""
 
 

@@ -1,1 +1,1 @@
-"""Reports of finished federations as one page, and figures of the papers."""
+"""Reports of finished federations as one page."""

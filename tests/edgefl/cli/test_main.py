@@ -137,6 +137,30 @@ def test_each_command_has_its_line_in_the_help() -> None:
     assert summaries == cli.COMMAND_SUMMARIES
 
 
+def test_each_command_is_in_one_group() -> None:
+    grouped = [name for names in cli.COMMAND_GROUPS.values() for name in names]
+    assert sorted(grouped) == sorted(cli.find_commands())
+
+
+def test_completion_of_a_command_that_cannot_be_imported_prints_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An installed package has no edgefl.lab, so `edgefl reproduce` cannot be imported."""
+    monkeypatch.setitem(sys.modules, "edgefl.lab.reproduce.experiment", None)
+    monkeypatch.delitem(sys.modules, "edgefl.cli.commands.reproduce", raising=False)
+    assert cli.run_command(["reproduce", "--list"]) == 1
+    assert "run `make install` there" in capsys.readouterr().err
+    for name, value in {
+        "_EDGEFL_COMPLETE": "bash_complete",
+        "COMP_WORDS": "edgefl reproduce ae",
+        "COMP_CWORD": "2",
+    }.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit) as ended:
+        cli.run_command([])
+    assert ended.value.code == 0 and capsys.readouterr() == ("", "")
+
+
 def test_help_imports_no_command_and_no_numpy() -> None:
     code = (
         "import sys; from edgefl.cli.main import run_command; run_command(['--help']); "

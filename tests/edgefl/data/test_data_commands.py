@@ -102,7 +102,7 @@ def test_permuted_labels_are_shown_as_the_client_sees_them(tmp_path: Path) -> No
         (("-o", "alhpa=1"), "did you mean 'alpha'"),
         (("-o", "alpha"), "expected key=value"),
         (("-o", "alpha=much"), "alpha is 'much', expected a number"),
-        (("-d", "classes=a"), "classes is 'a', expected a list"),
+        (("-d", "classes=a"), "classes is 'a', expected a list of whole numbers"),
         (("--partition", "irichlet"), "did you mean 'dirichlet'"),
         (("--clients", "0"), "num_clients is 0"),
     ],

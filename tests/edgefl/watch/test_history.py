@@ -67,6 +67,11 @@ def test_a_directory_keeps_the_run_and_continues_it(history, tmp_path):
     again = edgefl.simulate(replace(CONFIG, rounds=3), out=tmp_path / "run", show_progress=False)
     assert len(first.rounds) == 2
     np.testing.assert_array_equal(again.loss, history.loss)
+    assert run_command(["compare", str(tmp_path / "run"), str(tmp_path / "run"), "--json"]) == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["rounds"] == 3 and summary["command"] == "edgefl.simulate"
+    assert run_command(["report", str(tmp_path / "run"), "-o", str(tmp_path / "report.html")]) == 0
+    assert "not finished" not in (tmp_path / "report.html").read_text()
 
 
 def test_data_frames_have_the_values(history):
@@ -84,6 +89,40 @@ def test_a_picture_is_drawn(history, tmp_path):
     assert labels == ["training loss", "accuracy, per cent"]
     with pytest.raises(ConfigError, match=r"ends in \.gif, expected \.svg, \.png, \.pdf"):
         history.plot(tmp_path / "run.gif")
+
+
+def test_a_file_that_ships_a_blend_is_simulated(tmp_path):
+    personalization = replace(CONFIG.personalization, ship="blend")
+    file = tmp_path / "federation.toml"
+    file.write_text(to_toml(replace(CONFIG, rounds=1, personalization=personalization)))
+    assert len(edgefl.simulate(str(file), show_progress=False).rounds) == 1
+    assert edgefl.load_config(str(file)).personalization.ship == "blend"
+
+
+def test_a_shape_may_be_a_list():
+    model = edgefl.ModelConfig(name="softmax", input_shape=[28, 28, 1], num_classes=10)
+    assert model == CONFIG.model and model.input_shape == (28, 28, 1)
+
+
+def test_figures_of_a_regression_are_r2():
+    """Mean and percentiles are those of two devices, and the mean on the test samples is (.5 + .7) / 2."""
+    record = {
+        "round": 1,
+        "loss": 0.5,
+        "seconds": 1.0,
+        "bytes_up": 5,
+        "bytes_down": 6,
+        "accuracy_mean": 0.6,
+        "accuracy_p10": 0.52,
+        "accuracy_p90": 0.68,
+        "updates": {"a": {"r2": 0.5}, "b": {"r2": 0.7}},
+        "measured": {"clients": {"a": {"r2_mixture": 0.5}, "b": {"r2_mixture": 0.7}}},
+    }
+    clients = {name: {"r2_shipped": 0.5, "r2_mixture": 0.5} for name in ("a", "b")}
+    history = make_history(CONFIG, [record], clients)
+    assert history.measure == history.test_measure == "R2"
+    assert history.accuracy.tolist() == [0.6] and history.test_accuracy == pytest.approx([0.6])
+    assert history.plot().axes[1].get_ylabel() == "R2, per cent"
 
 
 def test_missing_figures_are_nan():
@@ -117,5 +156,6 @@ def write_fleet(folder):
 def test_importing_the_package_loads_neither_numpy_nor_tensorflow():
     """A device imports `edgefl` before it knows what it needs."""
     code = "import sys, edgefl; print({'numpy', 'tensorflow', 'click'} & sys.modules.keys())"
+    assert set(edgefl.__all__) <= set(dir(edgefl))
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert printed == "set()\n"

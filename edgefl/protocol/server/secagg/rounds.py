@@ -8,9 +8,8 @@ does not delay the other steps. Each later step includes the clients that answer
     a client drops out afterwards                  its vector counts, and shares of its seed remove its self
                                                    mask
     too few clients answer                         the round is repeated from the start, with other keys
-    a share is not genuine                         `edgefl.protocol.security.secagg.complaints` finds who may
-    be at
-                                                   fault, and the next attempt excludes these clients
+    a share is not genuine                         the module `complaints` finds who may be at fault, and the
+                                                   next attempt excludes these clients
 
 Until the set of vectors in the sum is settled, an attempt exists only in memory. An aggregator that was
 killed then repeats the round with other keys. A settled set is stored, and a restarted aggregator completes

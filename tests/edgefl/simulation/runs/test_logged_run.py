@@ -41,7 +41,7 @@ def test_tensorboard_and_mlflow_logs_match_the_run_files(prepare, tmp_path, capf
         each["loss"] for each in rounds
     ]
     assert run.data.metrics["end/accuracy_mixture/mean"] == mixture["mean"]
-    assert run.data.tags["edgefl.base.verdict"] == summary["verdict"]["sentence"]
+    assert run.data.tags["edgefl.verdict"] == summary["verdict"]["sentence"]
     means = {name: mean for name, mean in summary["verdict"]["means"].items() if mean is not None}
     assert means
     assert {name: run.data.metrics[f"verdict/{name}"] for name in means} == means

@@ -192,7 +192,7 @@ def test_tensorboard_shows_a_verdict(tmp_path):
     }
     events = event_accumulator.EventAccumulator(str(tmp_path / "tb"))
     events.Reload()
-    (event,) = events.Tensors("edgefl.base.verdict/text_summary")
+    (event,) = events.Tensors("edgefl.verdict/text_summary")
     assert event.tensor_proto.string_val[0].decode() == VERDICT["sentence"]
 
 
@@ -260,7 +260,7 @@ def test_mlflow_shows_a_rewritten_verdict_once(tmp_path):
     assert {name: set(points) for name, points in metrics.items()} == {
         name: {(3, value)} for name, value in VERDICT_SCALARS.items()
     }
-    assert run.data.tags["edgefl.base.verdict"] == VERDICT["sentence"]
+    assert run.data.tags["edgefl.verdict"] == VERDICT["sentence"]
 
 
 def test_unreachable_log_destination_is_an_error(tmp_path, monkeypatch):
