@@ -67,11 +67,13 @@ def build(
     Supported layers:
 
     \b
-    - Dense, Conv1D, Conv2D, DepthwiseConv2D, SeparableConv1D, SeparableConv2D
+    - Dense, Conv1D, Conv2D, DepthwiseConv1D, DepthwiseConv2D,
+      SeparableConv1D, SeparableConv2D
     - MaxPooling, AveragePooling and global poolings (1D, 2D)
-    - ReLU, LeakyReLU, ELU, Softmax and other activations, Dropout
-    - BatchNormalization, GroupNormalization, LayerNormalization, Normalization
-    - Add, Concatenate, Flatten, Reshape, Rescaling
+    - ReLU, LeakyReLU, PReLU, ELU, Softmax and other activations, Dropout
+    - BatchNormalization, GroupNormalization, LayerNormalization,
+      RMSNormalization, UnitNormalization, Normalization
+    - Add, Concatenate, Flatten, Reshape, Permute, RepeatVector, Rescaling
     - ZeroPadding, Cropping, UpSampling (nearest)
     - LSTM, GRU, SimpleRNN and Bidirectional of at most 32 steps
 

@@ -54,7 +54,7 @@ from edgefl.program.compiler.windows import (
 
 Tensor = Any
 
-TRACING_PROGRAM: ContextVar[bool] = ContextVar("BUILTIN", default=False)
+TRACING_PROGRAM: ContextVar[bool] = ContextVar("TRACING_PROGRAM", default=False)
 """Whether the graph that is traced now is a program, in which `convolve` replaces TensorFlow's
 convolution.
 """

@@ -1,4 +1,6 @@
-"""Gradients that use only builtin ops of TFLite, for TensorFlow ops whose usual gradients use other ops.
+"""Gradients that use only builtin ops of TFLite, in place of those of TensorFlow.
+
+Most usual gradients here use ops that TFLite lacks. Others are replaced for speed or exact values.
 
 They are selected while the forward pass is traced, so any Keras model of these ops compiles without changes.
 """

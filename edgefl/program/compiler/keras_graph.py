@@ -1,4 +1,4 @@
-"""Finds the layer that made a symbolic tensor. Only this module uses private names of Keras.
+"""Finds the layer that made a symbolic tensor, by a private name of Keras.
 
 Keras 3 has no public name for that layer. Without the private name, this module searches for a layer whose
 output is the tensor. The search does not find layers that were called several times.

@@ -36,7 +36,7 @@ ReadVariable = Callable[[Any], Tensor]
 LayerResult = tuple[Tensor, Sequence[tuple[Any, Tensor]]]
 """A layer's output, and the new values of the variables that it assigns."""
 
-TRACING_EXPORT: ContextVar[bool] = ContextVar("EXPORTED", default=False)
+TRACING_EXPORT: ContextVar[bool] = ContextVar("TRACING_EXPORT", default=False)
 """Whether the graph that is traced now is the export graph, which devices quantize."""
 
 MIN_SQUARE = 1e-24
