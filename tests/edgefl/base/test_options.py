@@ -36,8 +36,8 @@ def test_wrong_options_are_refused(options, message):
 def test_an_error_names_the_remedy_and_the_keys_of_the_table():
     with pytest.raises(ConfigError, match="unknown option 'old'; write new"):
         check_options("[x] y", DEFAULTS, {"old": 1}, remedies={"old": "write new"})
-    with pytest.raises(ConfigError, match=r"\[x\] has an unknown key 'nam'; did you mean 'name'"):
-        check_options("[x]", {}, {"nam": 1}, further_keys=["name"], noun="key")
+    with pytest.raises(ConfigError, match=r"\[x\] has an unknown key 'abcd'; did you mean 'abcde'"):
+        check_options("[x]", {}, {"abcd": 1}, further_keys=["abcde"], noun="key")
     with pytest.raises(ConfigError, match=r"\[x\] alpha is 'a', expected a number"):
         check_options("[x]", DEFAULTS, {"alpha": "a"})
     with pytest.raises(ConfigError, match="unknown option 'a'; it has none; remove it"):
