@@ -31,12 +31,11 @@ from edgefl.base.types import (
     Peer,
     Shard,
     StateRecord,
-    Update,
     Weights,
 )
-from edgefl.learning.algorithms.arithmetic import subtract
 from edgefl.learning.algorithms.base import Algorithm
 from edgefl.learning.algorithms.entry import Entry
+from edgefl.learning.algorithms.global_copy import make_local_update
 from edgefl.learning.algorithms.names import FEDERATED_MODEL, GLOBAL, prefix_specs, strip_prefix, with_prefix
 from edgefl.learning.algorithms.options import as_sgd_hyper, check_range
 from edgefl.learning.algorithms.papers.fedavg import FedAvgOptions, build_fedavg_objectives, fedavg
@@ -104,7 +103,6 @@ def apfl(learner: Learner | None, options: ApflOptions) -> Algorithm:
     Source: Deng et al., arXiv:2003.13461, algorithm 1.
     """
     base = fedavg(learner, options)
-    sanitizer = options.sanitizer
     hyper = as_sgd_hyper(options)
 
     def read_share(state: ClientState) -> float:
@@ -158,20 +156,6 @@ def apfl(learner: Learner | None, options: ApflOptions) -> Algorithm:
             loss / 2,
         )
 
-    def local_update(
-        broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
-    ) -> tuple[Update, ClientState]:
-        received = broadcast.models[GLOBAL]
-        model, new_state, loss = train_both(received, state, shard, rng)
-        delta = sanitizer.apply(subtract(model, received), new_state.arrays.keys(), rng)
-        return Update(
-            client_id=client_id,
-            round=broadcast.round,
-            num_samples=len(shard.y_train),
-            deltas={GLOBAL: delta},
-            metrics={"loss": loss},
-        ), new_state
-
     def personalize(
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
     ) -> tuple[Mixture, ClientState]:
@@ -189,6 +173,7 @@ def apfl(learner: Learner | None, options: ApflOptions) -> Algorithm:
         personal = {name: array for name, array in state.arrays.items() if name in received}
         return Peer("predict", interpolate_models(received, personal, read_share(state)))
 
+    local_update = make_local_update(learner, train_both, options.sanitizer, "train_both")
     return replace(base, name="apfl", local_update=local_update, personalize=personalize, current=current)
 
 

@@ -34,10 +34,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgefl.base.errors import ConfigError
-from edgefl.base.types import Array, Broadcast, ClientState, Mixture, Peer, Shard, Update, Weights
-from edgefl.learning.algorithms.arithmetic import subtract
+from edgefl.base.types import Array, Broadcast, ClientState, Mixture, Peer, Shard, Weights
 from edgefl.learning.algorithms.base import Algorithm
 from edgefl.learning.algorithms.entry import Entry
+from edgefl.learning.algorithms.global_copy import make_local_update
 from edgefl.learning.algorithms.names import (
     FEDERATED_MODEL,
     GLOBAL,
@@ -107,7 +107,6 @@ def fedala(learner: Learner | None, options: FedAlaOptions) -> Algorithm:
     Source: Zhang et al., arXiv:2212.01197, algorithm 1.
     """
     base = fedavg(learner, options)
-    sanitizer = options.sanitizer
     hyper = as_sgd_hyper(options)
     mixing_hyper = {"learning_rate": options.mixing_learning_rate}
 
@@ -168,22 +167,6 @@ def fedala(learner: Learner | None, options: FedAlaOptions) -> Algorithm:
         model = {**start, **trained}
         return model, replace(state, arrays={**{name: model[name] for name in names}, **mixing}), loss
 
-    def local_update(
-        broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
-    ) -> tuple[Update, ClientState]:
-        assert learner is not None
-        received = broadcast.models[GLOBAL]
-        model, new_state, loss = merge_and_train(received, state, shard, rng)
-        trained_names = {spec.name for spec in learner.spec.find_signature("train").trained}
-        delta = sanitizer.apply(subtract(model, received), trained_names, rng)
-        return Update(
-            client_id=client_id,
-            round=broadcast.round,
-            num_samples=len(shard.y_train),
-            deltas={GLOBAL: delta},
-            metrics={"loss": loss},
-        ), new_state
-
     def personalize(
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
     ) -> tuple[Mixture, ClientState]:
@@ -198,6 +181,7 @@ def fedala(learner: Learner | None, options: FedAlaOptions) -> Algorithm:
     def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
         return Peer("predict", merge_models(broadcast.models[GLOBAL], state.arrays))
 
+    local_update = make_local_update(learner, merge_and_train, options.sanitizer)
     return replace(base, name="fedala", local_update=local_update, personalize=personalize, current=current)
 
 

@@ -31,10 +31,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgefl.base.errors import ConfigError
-from edgefl.base.types import Array, Broadcast, ClientState, Labels, Mixture, Peer, Shard, Update, Weights
-from edgefl.learning.algorithms.arithmetic import add, subtract
+from edgefl.base.types import Array, Broadcast, ClientState, Labels, Mixture, Peer, Shard, Weights
+from edgefl.learning.algorithms.arithmetic import add
 from edgefl.learning.algorithms.base import Algorithm
 from edgefl.learning.algorithms.entry import Entry
+from edgefl.learning.algorithms.global_copy import make_local_update
 from edgefl.learning.algorithms.names import (
     FEDERATED_MODEL,
     GLOBAL,
@@ -104,7 +105,6 @@ def fedrod(learner: Learner | None, options: FedRodOptions) -> Algorithm:
     Source: Chen and Chao, arXiv:2107.00778, section 4.
     """
     base = fedavg(learner, options)
-    sanitizer = options.sanitizer
     hyper = as_sgd_hyper(options)
 
     def train_both(
@@ -131,22 +131,6 @@ def fedrod(learner: Learner | None, options: FedRodOptions) -> Algorithm:
         model = {name: trained.get(name, array) for name, array in received.items()}
         return model, replace(state, arrays={name: trained[name] for name in personal}), loss / 2
 
-    def local_update(
-        broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
-    ) -> tuple[Update, ClientState]:
-        assert learner is not None
-        received = broadcast.models[GLOBAL]
-        model, new_state, loss = train_both(received, state, shard, rng)
-        trained_names = {spec.name for spec in learner.spec.find_signature("train").trained}
-        delta = sanitizer.apply(subtract(model, received), trained_names, rng)
-        return Update(
-            client_id=client_id,
-            round=broadcast.round,
-            num_samples=len(shard.y_train),
-            deltas={GLOBAL: delta},
-            metrics={"loss": loss},
-        ), new_state
-
     def personalize(
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
     ) -> tuple[Mixture, ClientState]:
@@ -160,6 +144,7 @@ def fedrod(learner: Learner | None, options: FedRodOptions) -> Algorithm:
     def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
         return Peer("predict", add_personal_head(broadcast.models[GLOBAL], state.arrays))
 
+    local_update = make_local_update(learner, train_both, options.sanitizer)
     return replace(base, name="fedrod", local_update=local_update, personalize=personalize, current=current)
 
 
