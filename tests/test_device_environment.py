@@ -218,15 +218,17 @@ def test_error_names_the_missing_extra(device_python: Path, tmp_path: Path) -> N
 def test_a_device_without_tensorflow_joins_trains_personalizes_and_exports(
     device_python: Path, tmp_path: Path
 ) -> None:
-    partition = PartitionConfig("dirichlet", 2, {"alpha": 5.0, "min_samples": 20})
+    partition = PartitionConfig(name="dirichlet", num_clients=2, options={"alpha": 5.0, "min_samples": 20})
     shards = make_shards(subsample(load_dataset("digits"), 240, 120, 1), partition, 1)
     ids = ["pi-1", "pi-2"]
     for name, shard in zip(ids, shards.values(), strict=True):
         save_shard(tmp_path / f"{name}.npz", shard)
     config = tmp_path / "federation.toml"
     config.write_text(CONFIG)
-    devices = Children(tmp_path / "logs", lambda line: None, (str(device_python), "-P", "-m", "edgefl"))
-    with Children(tmp_path / "logs", lambda line: None) as services, devices:
+    devices = Children(
+        logs=tmp_path / "logs", echo=lambda line: None, command=(str(device_python), "-P", "-m", "edgefl")
+    )
+    with Children(logs=tmp_path / "logs", echo=lambda line: None) as services, devices:
         broker, lines = services.start("broker", "broker", "start", "--port", "0", "--json")
         url = json.loads(services.wait_for_line(broker, lines, "mqtt://", 30))["url"]
         aggregator, _ = services.start(

@@ -19,7 +19,9 @@ def test_each_configuration_is_built_once_with_the_same_bits(tmp_path):
         built.append(build_plan(config))
         return built[-1]
 
-    config = FederationConfig(algorithm="aem", model=ModelConfig("softmax", (4,), 3))
+    config = FederationConfig(
+        algorithm="aem", model=ModelConfig(name="softmax", input_shape=(4,), num_classes=3)
+    )
     for _ in range(2):  # in two processes
         builder = make_cached_builder(build, tmp_path)
         plan, initial = builder(config)
@@ -43,7 +45,7 @@ def test_failed_build_is_repeated(tmp_path):
 
 def test_changed_model_file_has_another_key(tmp_path):
     path = tmp_path / "model.keras"
-    config = FederationConfig(model=ModelConfig(str(path), (4,), 3))
+    config = FederationConfig(model=ModelConfig(name=str(path), input_shape=(4,), num_classes=3))
     keys = []
     for content in (b"one", b"two", b"one"):
         path.write_bytes(content)

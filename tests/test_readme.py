@@ -41,7 +41,7 @@ def test_five_readme_commands_produce_two_models(tmp_path: Path, monkeypatch: py
     lines = find_block("sh", "edgefl init").splitlines()
     assert len(lines) == 5
     init, broker, aggregator, *devices = (shlex.split(line)[1:] for line in lines)
-    with Children(tmp_path / "logs", lambda line: None) as children:
+    with Children(logs=tmp_path / "logs", echo=lambda line: None) as children:
         # The commands of the README, but with a free port and three rounds instead of twenty
         process, lines_of_broker = children.start("broker", *broker, "--port", "0", "--json")
         url = json.loads(children.wait_for_line(process, lines_of_broker, "mqtt://", 60))["url"]

@@ -211,7 +211,9 @@ def start_deployment(directory: Path, python: str, nodes: Sequence[NodeConfig]) 
             )
             for config in nodes
         ]
-        yield Deployment(programs, env, log, tuple(process.pid for process in processes))
+        yield Deployment(
+            programs=programs, env=env, log=log, nodes=tuple(process.pid for process in processes)
+        )
 
 
 def _format_node_config(config: NodeConfig) -> list[str]:

@@ -35,9 +35,9 @@ def make_small_config(algorithm: str, seed: int) -> FederationConfig:
     return replace(
         make_benchmark_config(algorithm, seed),
         rounds=2,
-        model=ModelConfig("softmax", (28, 28, 1), 10),
-        data=DataConfig("digits"),
-        partition=PartitionConfig("dirichlet", 2, {"alpha": 0.5}),
+        model=ModelConfig(name="softmax", input_shape=(28, 28, 1), num_classes=10),
+        data=DataConfig(name="digits"),
+        partition=PartitionConfig(name="dirichlet", num_clients=2, options={"alpha": 0.5}),
     )
 
 

@@ -77,7 +77,12 @@ def test_mean_sample_scores_the_distance_from_the_training_mean():
     train = np.array([[0.0, 0.0], [2.0, 0.0]], np.float32)
     test = np.array([[1.0, 0.0], [1.0, 1.0], [1.0, 3.0], [1.0, 0.5]], np.float32)
     shard = Shard(
-        train, train, test, test, 2, anomaly_test=np.array([False, False, True, True])
+        x_train=train,
+        y_train=train,
+        x_test=test,
+        y_test=test,
+        num_classes=2,
+        anomaly_test=np.array([False, False, True, True]),
     )  # squared distances 0, 1, 9 and .25
     assert measure_mean_sample(shard) == 0.75
 
@@ -113,8 +118,8 @@ def test_a_small_run_measures_every_model(monkeypatch):
     config = replace(
         config,
         min_clients=2,
-        data=DataConfig("machines", options={"machines": 2, "windows": 20, "test_windows": 20}),
-        partition=PartitionConfig("group", 2),
+        data=DataConfig(name="machines", options={"machines": 2, "windows": 20, "test_windows": 20}),
+        partition=PartitionConfig(name="group", num_clients=2),
     )
     clients = run_federation(config)
     assert len(clients) == 2

@@ -12,15 +12,15 @@ from tests.benchmarks.firmware.int8 import Row, render, summarize
 
 def make_row(client: str, accuracy: float, device: float, converter: float) -> Row:
     return Row(
-        "aem",
-        "uci-har",
-        client,
-        100,
-        accuracy,
-        device,
-        converter,
-        0.99,
-        {"probabilities": 0.99, "logits": 0.97, "outside": 1.0},
+        kind="aem",
+        data="uci-har",
+        client=client,
+        samples=100,
+        accuracy_float=accuracy,
+        device=device,
+        converter=converter,
+        agreement=0.99,
+        mixing={"probabilities": 0.99, "logits": 0.97, "outside": 1.0},
     )
 
 

@@ -25,7 +25,9 @@ def test_targets_are_the_strength_of_the_gyroscope():
     windows = np.zeros((2, 128, 9), np.float32)
     windows[0, :, 3] = -3.0
     assert measure_gyroscope(windows)[:, 0] == pytest.approx([math.log(3.01), math.log(0.01)], rel=1e-5)
-    shard = make_regression_shard(Shard(windows, np.zeros(2), windows, np.zeros(2), 6))
+    shard = make_regression_shard(
+        Shard(x_train=windows, y_train=np.zeros(2), x_test=windows, y_test=np.zeros(2), num_classes=6)
+    )
     assert shard.x_train.shape == shard.x_test.shape == (2, 32, 3)
     assert shard.target_train.dtype == np.float32
 
@@ -33,7 +35,9 @@ def test_targets_are_the_strength_of_the_gyroscope():
 def test_central_training_measures_every_client(monkeypatch):
     monkeypatch.setattr("tests.benchmarks.regression.comparison.CENTRAL_EPOCHS", 1)
     windows = make_windows(20)
-    shard = make_regression_shard(Shard(windows, np.zeros(20), windows, np.zeros(20), 6))
+    shard = make_regression_shard(
+        Shard(x_train=windows, y_train=np.zeros(20), x_test=windows, y_test=np.zeros(20), num_classes=6)
+    )
     config = make_benchmark_config(1)
     config = replace(config, model=replace(config.model, options={"units": 2}))
     figures = train_centrally(config, {"a": shard, "b": shard})

@@ -13,7 +13,17 @@ QAT = "quantization-aware"
 
 
 def make_row(client: str, name: str, weights: int, accuracy: float) -> Row:
-    return Row("uci-har", client, name, weights, 100, 90.0, accuracy, 1000, 2000)
+    return Row(
+        data="uci-har",
+        client=client,
+        tuning=name,
+        weights=weights,
+        samples=100,
+        accuracy_float=90.0,
+        accuracy=accuracy,
+        weight_bytes=1000,
+        deflated_bytes=2000,
+    )
 
 
 def test_gains_match_hand_computed_values() -> None:

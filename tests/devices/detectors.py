@@ -27,9 +27,16 @@ def save_detector(
     files = DeviceFiles(state)
     files.model.parent.mkdir(parents=True)
     window = (1, 2, 2)
-    model = make_tflite([T(window, SCALE, 0), T(window, SCALE, 0)], [Op("RELU", (0,), (1,))])
+    model = make_tflite(
+        [T(shape=window, scales=SCALE, zero=0), T(shape=window, scales=SCALE, zero=0)],
+        [Op(name="RELU", inputs=(0,), outputs=(1,))],
+    )
     units = round(THRESHOLD / SCALE * (1 << 14))
-    task = ModelTask(kind, "mae", (), 0.01, units) if kind == "anomaly" else ModelTask(kind, "mse")
+    task = (
+        ModelTask(kind=kind, loss="mae", anomalies=(), false_alarm_rate=0.01, threshold=units)
+        if kind == "anomaly"
+        else ModelTask(kind=kind, loss="mse")
+    )
     content = with_metadata(model, TASK_METADATA_NAME, encode_model_task(task))
     if samples:
         content = with_metadata(content, SAMPLES_METADATA_NAME, encode_samples(samples))

@@ -51,7 +51,7 @@ def test_a_state_without_a_detector_is_an_error(tmp_path):
 
 
 def test_a_message_is_due_for_each_change_and_at_most_once_per_interval():
-    tracker = AlarmTracker("pi-1", 1.0, 10.0)
+    tracker = AlarmTracker(client_id="pi-1", threshold=1.0, interval_s=10.0)
     scores = [
         ("a", 0.5, 0.0),
         ("a", 0.5, 9.0),
@@ -67,7 +67,7 @@ def test_a_message_is_due_for_each_change_and_at_most_once_per_interval():
 
 
 def test_the_alarm_of_one_sensor_outlasts_normal_windows_of_another():
-    tracker = AlarmTracker("pi-1", 1.0, 10.0)
+    tracker = AlarmTracker(client_id="pi-1", threshold=1.0, interval_s=10.0)
     assert tracker.add_score("a", 1.5, 0.0)
     assert not tracker.add_score("b", 0.5, 1.0)
     assert tracker.make_message(1.0).alarm
@@ -77,7 +77,7 @@ def test_the_alarm_of_one_sensor_outlasts_normal_windows_of_another():
 
 
 def test_scores_of_many_sensors_take_limited_space():
-    tracker = AlarmTracker("pi-1", 1.0, 10.0)
+    tracker = AlarmTracker(client_id="pi-1", threshold=1.0, interval_s=10.0)
     tracker.add_score("idle", 3.0, 0.0)
     for number in range(MAX_SENSORS):
         tracker.add_score(str(number), 0.5, 1.0)

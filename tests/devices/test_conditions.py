@@ -28,8 +28,8 @@ from edgefl.base.errors import ConfigError, StateError
 
 NIGHT = TimeWindow(22 * 60, 6 * 60)
 NOON = 12 * 60
-MAINS = PowerSupply("Mains", True)
-BATTERY = PowerSupply("Battery", False, "Discharging")
+MAINS = PowerSupply(kind="Mains", online=True)
+BATTERY = PowerSupply(kind="Battery", online=False, status="Discharging")
 MINUTES = st.integers(0, 24 * 60 - 1)
 
 
@@ -76,14 +76,14 @@ def test_invalid_time_window_is_rejected(text):
         ([], True),
         ([MAINS], True),
         ([BATTERY], False),
-        ([PowerSupply("Battery", False, "Charging")], True),
-        ([PowerSupply("Battery", False, "Full")], True),
-        ([PowerSupply("Mains", False), BATTERY], False),
+        ([PowerSupply(kind="Battery", online=False, status="Charging")], True),
+        ([PowerSupply(kind="Battery", online=False, status="Full")], True),
+        ([PowerSupply(kind="Mains", online=False), BATTERY], False),
         ([MAINS, BATTERY], True),
-        ([PowerSupply("USB", True), BATTERY], True),
-        ([PowerSupply("Mains", False)], True),  # the PoE hat of a board that USB feeds
-        ([PowerSupply("Battery", False, "Discharging", "Device")], True),  # a mouse
-        ([PowerSupply("USB", True, "", "Device"), BATTERY], False),
+        ([PowerSupply(kind="USB", online=True), BATTERY], True),
+        ([PowerSupply(kind="Mains", online=False)], True),  # the PoE hat of a board that USB feeds
+        ([PowerSupply(kind="Battery", online=False, status="Discharging", scope="Device")], True),  # a mouse
+        ([PowerSupply(kind="USB", online=True, status="", scope="Device"), BATTERY], False),
     ],
 )
 def test_mains_power_is_detected(supplies, expected):
@@ -155,7 +155,7 @@ def test_kernel_files_are_read(tmp_path):
         },
     )
     assert read_load_average(tmp_path) == 1.25
-    assert read_power_supplies(tmp_path) == (PowerSupply("Mains", False), BATTERY)
+    assert read_power_supplies(tmp_path) == (PowerSupply(kind="Mains", online=False), BATTERY)
     assert read_temperature_c(tmp_path) == 48.312
 
 

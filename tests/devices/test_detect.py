@@ -106,7 +106,7 @@ def test_readings_are_read_by_the_channels_and_the_scale_of_the_model(
 ):
     """The scale of the command counts first, then the scale of the owner's samples, then the model's."""
     layout = SamplesConfig(scale=10, channels=("y", "x"))
-    source = DataSource("/a.npz", scale=scale)
+    source = DataSource(data="/a.npz", scale=scale)
     state = save_detector(tmp_path / "pi-1", f"f{os.urandom(4).hex()}", samples=layout, source=source)
     topic = f"named{os.getpid()}/{factor}"
     process = start(
@@ -200,6 +200,6 @@ def test_figures_without_anomalies_are_strict_json(start, tmp_path):
 def test_labels_that_do_not_mark_anomalies_are_refused(labels, message, tmp_path):
     state = save_detector(tmp_path / "pi-1")
     np.savez(tmp_path / "new.npz", x=np.ones((3, 2, 2), np.float32), y=np.array(labels))
-    detector = Detector(DetectSettings(state=state, data=DataSource(str(tmp_path / "new.npz"))))
+    detector = Detector(DetectSettings(state=state, data=DataSource(data=str(tmp_path / "new.npz"))))
     with pytest.raises(DataError, match=message):
         detector.run()

@@ -61,7 +61,7 @@ def drive(port, find_pause_reason=lambda refresh: ""):
         machine=ClientMachine(topics=TOPICS, status=status, settings=settings, saved=SavedClient()),
         link=link,
         topics=TOPICS,
-        trust=Trust("lab"),
+        trust=Trust(federation="lab"),
         storage=NoStorage(),
         begin_work=begin_work,
         find_pause_reason=find_pause_reason,
@@ -151,4 +151,4 @@ def test_manifest_of_another_blob_than_its_topic_is_refused():
     manifest = Manifest(sha256="0" * 64, size=1, count=1, chunk_bytes=1024, ts=0.0)
     message = Message(topic=TOPICS.format_manifest("1" * 64), payload=encode_json(manifest))
     with pytest.raises(WireError, match="names the blob 00000000, expected 11111111"):
-        read_client_event(message, Trust("lab"), "pi-1", None)
+        read_client_event(message, Trust(federation="lab"), "pi-1", None)

@@ -13,7 +13,7 @@ def encode_trained_update(federation, toys, shard, round, epochs):
     """Return the encoded update of a training of this many epochs."""
     learner = SoftmaxLearner(federation.plan.spec)
     algorithm = make_algorithm("pfl-mfe", learner, {**federation.plan.spec.options, "epochs": epochs})
-    broadcast = Broadcast(round, "federate", {"global": toys.weights()})
+    broadcast = Broadcast(round=round, phase="federate", models={"global": toys.weights()})
     return encode_models(
         algorithm.local_update(broadcast, ClientState(), shard, "pi-1", derive_rng(1, round, "pi-1"))[
             0

@@ -52,7 +52,16 @@ def test_other_samples_are_refused_except_in_a_ring(tmp_path: Path) -> None:
 
 
 def make_spec(samples: SamplesConfig, num_classes: int, shape: tuple[int, ...]) -> PlanSpec:
-    return PlanSpec("mlp", "fedavg", {}, shape, num_classes, (), (), samples=samples.as_plan_entry())
+    return PlanSpec(
+        model="mlp",
+        algorithm="fedavg",
+        options={},
+        input_shape=shape,
+        num_classes=num_classes,
+        weights=(),
+        signatures=(),
+        samples=samples.as_plan_entry(),
+    )
 
 
 def test_labels_and_channels_have_the_order_of_the_plan(tmp_path: Path) -> None:

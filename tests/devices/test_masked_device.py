@@ -67,7 +67,8 @@ class PlayedAttempt:
         )
         self.context = hash_context(federation.name, task)
         self.others = {
-            client_id: Participant(client_id, self.context, Trust(federation.name)) for client_id in IDS[1:]
+            client_id: Participant(client_id, self.context, Trust(federation=federation.name))
+            for client_id in IDS[1:]
         }
 
     def step(self, phase, content):
@@ -97,7 +98,9 @@ class PlayedAttempt:
         """Return the blob of `unmask`. Two clients, which meet the threshold, agree to these lists."""
         binding = hash_binding(self.context, self.keys)
         digest = hashlib.sha256(lists).hexdigest()
-        return encode_agreed(lists, [Agreed(client_id, binding, digest) for client_id in IDS[:2]])
+        return encode_agreed(
+            lists, [Agreed(client_id=client_id, binding=binding, lists=digest) for client_id in IDS[:2]]
+        )
 
     def make_inbox(self, *shared):
         return encode_inbox({client_id: self.sealed[client_id][0] for client_id in shared})

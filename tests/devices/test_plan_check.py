@@ -116,7 +116,7 @@ def test_damaged_specification_is_refused_as_a_plan_and_not_as_wrong_samples(tmp
     """A device ends if its samples do not fit. A plan that contradicts itself only pauses it."""
     x = np.ones((30, 4), np.float32)
     np.savez(tmp_path / "shard.npz", x=x, y=np.arange(30) % 3)
-    samples = LocalDataset(DataSource(str(tmp_path / "shard.npz")))
+    samples = LocalDataset(DataSource(data=str(tmp_path / "shard.npz")))
     text = serialize_spec(softmax_spec("fedavg", inputs=4, features=3, classes=3))
     refused = 0
     for seed in range(1000):
@@ -134,7 +134,9 @@ def test_damaged_specification_is_refused_as_a_plan_and_not_as_wrong_samples(tmp
 def blob(toys, program, tmp_path):
     def make(augmentation=None, **kind):
         spec = replace(toys.plan(algorithm="fedavg").spec, augmentation=augmentation or {})
-        (tmp_path / "blob").write_bytes(encode_plan(Plan(spec, program(spec, **kind), b"")))
+        (tmp_path / "blob").write_bytes(
+            encode_plan(Plan(spec=spec, program=program(spec, **kind), template=b""))
+        )
         return tmp_path / "blob"
 
     return make

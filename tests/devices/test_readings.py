@@ -115,7 +115,9 @@ SENSORS = SensorTopics("s/+", "label/+")
 class WindowCollector:
     def __init__(self, topics=SENSORS, window=2, **options):
         self.windows = []
-        self.cutter = WindowCutter(topics, window, options.pop("step", window), self.collect, **options)
+        self.cutter = WindowCutter(
+            topics=topics, window=window, step=options.pop("step", window), on_window=self.collect, **options
+        )
 
         self.positions = []
 

@@ -75,7 +75,7 @@ def test_device_refuses_a_plan_for_which_it_has_too_little_memory(
 ):
     federation = federate(mosquitto_url, algorithm="fedavg")
     spec = federation.plan.spec
-    huge = Plan(replace(spec, process_mb=10**9), program(spec), b"")
+    huge = Plan(spec=replace(spec, process_mb=10**9), program=program(spec), template=b"")
     aggregator = offer_plan(fake_aggregator, federation, huge)
     device = federation.device("pi-1", toys.shard(1), "--learner", "litert")
     wait_until_online(aggregator, device)
@@ -134,8 +134,8 @@ def test_crashing_plan_pauses_the_device_also_after_restart(
 ):
     federation = federate(mosquitto_url, algorithm="fedavg")
     spec = federation.plan.spec
-    crashing = Plan(spec, program(spec, crashes=True), b"")
-    good = Plan(spec, program(spec), b"")
+    crashing = Plan(spec=spec, program=program(spec, crashes=True), template=b"")
+    good = Plan(spec=spec, program=program(spec), template=b"")
     hostile = offer_plan(fake_aggregator, federation, crashing)
     device = federation.device("pi-1", toys.shard(1), "--learner", "litert")
     assert hostile.next("status").online

@@ -44,7 +44,7 @@ def test_device_trains_personalizes_and_ends(federate, mosquitto_url, toys, fake
     learner = SoftmaxLearner(federation.plan.spec)
     algorithm = make_algorithm("pfl-mfe", learner, federation.plan.spec.options)
     expected, _ = algorithm.local_update(
-        Broadcast(1, "federate", {"global": toys.weights()}),
+        Broadcast(round=1, phase="federate", models={"global": toys.weights()}),
         ClientState(),
         shard,
         "pi-1",

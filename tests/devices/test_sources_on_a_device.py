@@ -82,8 +82,8 @@ def test_device_and_simulation_split_samples_alike(train_once, toys, tmp_path):
     np.savez(tmp_path / "own.npz", x=x, y=y, group=np.arange(len(y)) // 3)
     split_by_group = train_once("--data", str(tmp_path / "own.npz"))
     seed = split_by_group[2]["seed"]
-    dataset = load_data(DataConfig(f"npz:{tmp_path / 'own.npz'},{tmp_path / 'own.npz'}"), seed)
-    simulated = make_shards(dataset, PartitionConfig("group", 2), seed)["client-000"]
+    dataset = load_data(DataConfig(name=f"npz:{tmp_path / 'own.npz'},{tmp_path / 'own.npz'}"), seed)
+    simulated = make_shards(dataset, PartitionConfig(name="group", num_clients=2), seed)["client-000"]
     assert simulated.group_train is not None and len(simulated.y_test) == len(y) - split_by_group[1]
     save_shard(tmp_path / "simulated.npz", simulated)
     assert train_once("--data", str(tmp_path / "simulated.npz"))[:2] == split_by_group[:2]

@@ -377,7 +377,7 @@ def test_state_path_must_be_a_directory(tmp_path):
 
 def test_export_error_and_metrics_come_from_the_child_process(tmp_path):
     with pytest.raises(ExportError, match=r"the export failed: .*run `edgefl export --state"):
-        export_in_child(tmp_path, DataSource(str(tmp_path)))
+        export_in_child(tmp_path, DataSource(data=str(tmp_path)))
     assert extract_export_metrics(
         {"accuracy_int8": 0.5, "tflite_bytes": 10, "peak_rss_mb": 1.0, "recipe": "x"}
     ) == {

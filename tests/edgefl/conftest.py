@@ -38,7 +38,7 @@ def shards() -> dict[str, Shard]:
     for i, (client_id, classes) in enumerate(kinds.items()):
         x, y = draw_blobs(i, 45 + 10 * i, classes)
         x_test, y_test = draw_blobs(100 + i, 30, classes)
-        shards_by_client[client_id] = Shard(x, y, x_test, y_test, 3)
+        shards_by_client[client_id] = Shard(x_train=x, y_train=y, x_test=x_test, y_test=y_test, num_classes=3)
     return shards_by_client
 
 
@@ -69,7 +69,10 @@ def tiny_config(tmp_path_factory):
         "adapt_batch_size": 16,
     }
     return FederationConfig(
-        rounds=2, algorithm="pfl-mfe", options=options, model=ModelConfig(str(path), (8, 8, 1), 10)
+        rounds=2,
+        algorithm="pfl-mfe",
+        options=options,
+        model=ModelConfig(name=str(path), input_shape=(8, 8, 1), num_classes=10),
     )
 
 

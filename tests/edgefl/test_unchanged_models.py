@@ -32,11 +32,11 @@ def test_stopped_aem_model_is_not_sent_again():
     def aggregate_round(state, *updates):
         rows = [
             Update(
-                f"c{i}",
-                state.round,
-                1,
-                {f"expert{k}": {"w": np.full((10, 10), step, np.float32)}},
-                {"loss": 1.0, "expert": float(k), "validation_loss": loss},
+                client_id=f"c{i}",
+                round=state.round,
+                num_samples=1,
+                deltas={f"expert{k}": {"w": np.full((10, 10), step, np.float32)}},
+                metrics={"loss": 1.0, "expert": float(k), "validation_loss": loss},
             )
             for i, (k, step, loss) in enumerate(updates)
         ]
@@ -83,7 +83,13 @@ def test_pruned_fedmix_expert_is_not_sent_in_either_direction():
         name: {key: np.ones_like(array) for key, array in state.models[name].items()}
         for name in ("expert0", "phi")
     }
-    update = Update("a", 1, 30, trained, {"loss": 1.0, "q/0": 0.8, "q/1": 0.15, "q/2": 0.05})
+    update = Update(
+        client_id="a",
+        round=1,
+        num_samples=30,
+        deltas=trained,
+        metrics={"loss": 1.0, "q/0": 0.8, "q/1": 0.15, "q/2": 0.05},
+    )
     assert len(encode_models(update.deltas)) < sizes["expert0"] + sizes["phi"] + 400
     state = algorithm.aggregate(state, [update])
     communication_cost.close_round(state.models)

@@ -111,17 +111,20 @@ def lenet() -> tuple[Plan, Weights]:
 
 def train(plan: Plan, initial: Weights, dataset: Dataset) -> Trained:
     """Run two rounds of one client, and return its mixture."""
-    shard = make_shards(dataset, PartitionConfig("dirichlet", 2), 1)["client-000"]
+    shard = make_shards(dataset, PartitionConfig(name="dirichlet", num_clients=2), 1)["client-000"]
     algorithm = make_algorithm("pfl-mfe", LiteRTLearner(plan), {})
     model = initial
     for number in (1, 2):
-        received = Broadcast(number, "federate", {"global": model})
+        received = Broadcast(round=number, phase="federate", models={"global": model})
         update, _ = algorithm.local_update(
             received, ClientState(), shard, "pi-1", derive_rng(1, number, "pi-1")
         )
         model = {name: model[name] + delta for name, delta in update.deltas["global"].items()}
     mixture, _ = algorithm.personalize(
-        Broadcast(3, "personalize", {"global": model}), ClientState(), shard, derive_rng(1, 3, "pi-1")
+        Broadcast(round=3, phase="personalize", models={"global": model}),
+        ClientState(),
+        shard,
+        derive_rng(1, 3, "pi-1"),
     )
     return Trained(plan, mixture, shard)
 
@@ -164,7 +167,7 @@ def bundle(digits, tmp_path_factory) -> Path:
     write_bundle(
         out,
         *choose_golden_samples(digits.shard, 30, 1),
-        ExportRequest("cortex-m4", Budget(64 << 10, 256 << 10)),
+        ExportRequest(target="cortex-m4", budget=Budget(64 << 10, 256 << 10)),
     )
     return out
 

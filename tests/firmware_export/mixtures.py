@@ -32,9 +32,16 @@ from tests.support.plans import read_or_make
 
 DATA = ("fashion-mnist", "cifar10", "uci-har")
 MODELS: Mapping[str, ModelConfig] = {
-    "fashion-mnist": ModelConfig("lenet5", (28, 28, 1), 10),
-    "cifar10": ModelConfig("lenet5", (32, 32, 3), 10, {"filters1": 8, "filters2": 16}),
-    "uci-har": ModelConfig("cnn1d", (128, 9), 6, {"filters1": 16, "filters2": 32, "hidden": 32}),
+    "fashion-mnist": ModelConfig(name="lenet5", input_shape=(28, 28, 1), num_classes=10),
+    "cifar10": ModelConfig(
+        name="lenet5", input_shape=(32, 32, 3), num_classes=10, options={"filters1": 8, "filters2": 16}
+    ),
+    "uci-har": ModelConfig(
+        name="cnn1d",
+        input_shape=(128, 9),
+        num_classes=6,
+        options={"filters1": 16, "filters2": 32, "hidden": 32},
+    ),
 }
 GATES: Mapping[str, dict[str, Any]] = {
     "fashion-mnist": {"gate": "cnn"},
@@ -109,7 +116,7 @@ def load_dataset(data: str) -> Dataset:
     Raises:
         DataError: the data set is not on this machine.
     """
-    return load_data(DataConfig(data, 1600, 2400), 1)
+    return load_data(DataConfig(name=data, num_train=1600, num_test=2400), 1)
 
 
 @cache
@@ -126,7 +133,9 @@ def federate(kind: str, data: str) -> tuple[Plan, Mixture, Shard]:
         model=MODELS[data],
         personalization=_BLENDED if kind.startswith("blend") else MIXTURE_ONLY,
     )
-    shards = list(make_shards(load_dataset(data), PartitionConfig("dirichlet", 2), 1).values())
+    shards = list(
+        make_shards(load_dataset(data), PartitionConfig(name="dirichlet", num_clients=2), 1).values()
+    )
     plan, initial = build_plan(config)
     made = simulate(plan, initial, {f"client{i}": shard for i, shard in enumerate(shards)}, config)
     return plan, made.mixtures["client0"], shards[0]
@@ -146,8 +155,17 @@ def make(kind: str, data: str) -> Made:
 
     plan, mixture, shard = federate("aem" if kind == "ensemble" else kind, data)
     if kind == "ensemble":
-        mixture = Mixture(mixture.peers["ensemble"].weights)
+        mixture = Mixture(weights=mixture.peers["ensemble"].weights)
     with tempfile.TemporaryDirectory() as out:
         report = export_mixture(plan, mixture, shard, Path(out))
         model, model_float = (Path(out, name).read_bytes() for name in ("model.tflite", "model_float.tflite"))
-    return Made(kind, data, plan, mixture, shard, model, model_float, report)
+    return Made(
+        kind=kind,
+        data=data,
+        plan=plan,
+        mixture=mixture,
+        shard=shard,
+        model=model,
+        model_float=model_float,
+        report=report,
+    )

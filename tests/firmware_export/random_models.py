@@ -338,7 +338,7 @@ def make_random_model(graphs: Any, seed: int) -> tuple[str, bytes]:
     """
     rng = np.random.default_rng(seed)
     kind = KINDS[seed % len(KINDS)]
-    made = Graph(graphs, rng)
+    made = Graph(graphs=graphs, rng=rng)
     tip = made.add_tensor((1, *(int(v) for v in rng.integers(4, 11, 2)), int(rng.integers(1, 7))))
     for _ in range(int(rng.integers(1, 4))):
         tip = _add_block(made, kind, tip)
@@ -364,7 +364,7 @@ def make_every_kernel_model(graphs: Any) -> bytes:
 
     It has two experts. Their trunk has all other kernels.
     """
-    made = Graph(graphs, np.random.default_rng(53))  # its outputs differ from input to input
+    made = Graph(graphs=graphs, rng=np.random.default_rng(53))  # its outputs differ from input to input
     tip = made.add_convolution(made.add_tensor((1, 12, 10, 3), 0.05, 3))
     tip = made.add_pool(made.add_convolution(tip), "MAX_POOL_2D", (2, 2))
     tip = made.add_table(made.add_convolution(tip, depthwise=True))

@@ -53,9 +53,21 @@ def make_plan_and_weights(graphs, rng) -> tuple[Plan, dict[str, np.ndarray]]:
         op("FULLY_CONNECTED", (3, 4, 5), (6,), {}, "FullyConnected"),
         op("SOFTMAX", (6,), (7,), {"beta": 1.0}, "Softmax"),
     ]
-    bindings = (Binding("first", 1, (0, 1), (UNITS, INPUTS)), Binding("second", 4, (0, 1), (CLASSES, UNITS)))
-    spec = PlanSpec("dense", "fedavg", {}, (INPUTS,), CLASSES, (), (), bindings)
-    return Plan(spec, bytes(4000), graphs.make_tflite(tensors, operators)), weights
+    bindings = (
+        Binding(weight="first", tensor=1, permutation=(0, 1), shape=(UNITS, INPUTS)),
+        Binding(weight="second", tensor=4, permutation=(0, 1), shape=(CLASSES, UNITS)),
+    )
+    spec = PlanSpec(
+        model="dense",
+        algorithm="fedavg",
+        options={},
+        input_shape=(INPUTS,),
+        num_classes=CLASSES,
+        weights=(),
+        signatures=(),
+        bindings=bindings,
+    )
+    return Plan(spec=spec, program=bytes(4000), template=graphs.make_tflite(tensors, operators)), weights
 
 
 @pytest.fixture
@@ -65,9 +77,12 @@ def state(graphs, tmp_path) -> Path:
     plan, weights = make_plan_and_weights(graphs, rng)
     x = rng.normal(size=(300, INPUTS)).astype(np.float32)
     y = (np.maximum(x @ weights["first"].T, 0) @ weights["second"].T).argmax(axis=1).astype(np.int64)
-    save_shard(tmp_path / "shard.npz", Shard(x[:200], y[:200], x[200:], y[200:], CLASSES))
+    save_shard(
+        tmp_path / "shard.npz",
+        Shard(x_train=x[:200], y_train=y[:200], x_test=x[200:], y_test=y[200:], num_classes=CLASSES),
+    )
     store = DeviceStore(tmp_path / "state", "pi-1")
-    store.save_personal(plan, Mixture(weights))
+    store.save_personal(plan, Mixture(weights=weights))
     store.save_note({"data": str(tmp_path / "shard.npz"), "id": "pi-1", "federation": "f", "seed": 1})
     store.close()
     return tmp_path / "state"
@@ -147,7 +162,7 @@ def test_certificate_with_weak_evidence_has_a_warning(kind, state, tmp_path) -> 
         only = np.full((CLASSES, UNITS), -0.5, np.float32)
         only[0] = 0.5
         store = DeviceStore(state, "pi-1")
-        store.save_personal(load_plan(state / "plan"), Mixture({**weights, "second": only}))
+        store.save_personal(load_plan(state / "plan"), Mixture(weights={**weights, "second": only}))
         store.close()
     samples = 4 if kind == "few" else 40
     # No compiler

@@ -10,6 +10,7 @@ import shutil
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -123,12 +124,16 @@ def test_the_export_reports_overlapping_windows(home, tmp_path) -> None:
 def test_split_record_allows_tests_only_for_equal_rule_seed_and_size() -> None:
     from edgefl.data.split import SplitRecord
 
-    note = SplitRecord("time", 3, 160, 40)
-    assert note.allows_test_on(SplitRecord("time", 3, 160, 40))
-    for other in (("group", 3, 160, 40), ("time", 4, 160, 40), ("time", 3, 161, 39)):
-        assert not note.allows_test_on(SplitRecord(*other))
-    assert SplitRecord("window_number", 3, 80, 20).allows_test_on(SplitRecord("window_number", 3, 90, 21))
-    assert not SplitRecord("window_number", 3, 80, 20).allows_test_on(SplitRecord("window_number", 4, 80, 20))
+    note = SplitRecord(rule="time", seed=3, train=160, test=40)
+    assert note.allows_test_on(SplitRecord(rule="time", seed=3, train=160, test=40))
+    for changed in ({"rule": "group"}, {"seed": 4}, {"train": 161, "test": 39}):
+        assert not note.allows_test_on(replace(note, **changed))
+    assert SplitRecord(rule="window_number", seed=3, train=80, test=20).allows_test_on(
+        SplitRecord(rule="window_number", seed=3, train=90, test=21)
+    )
+    assert not SplitRecord(rule="window_number", seed=3, train=80, test=20).allows_test_on(
+        SplitRecord(rule="window_number", seed=4, train=80, test=20)
+    )
 
 
 def test_model_without_split_record_is_measured_on_all_samples(home, tmp_path) -> None:

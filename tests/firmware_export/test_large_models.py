@@ -64,13 +64,31 @@ def state(graphs, tmp_path_factory) -> Path:
     x = (centres[labels] + rng.normal(size=(140, INPUTS))).astype(np.float32)
     home = tmp_path_factory.mktemp("large")
     save_plan(
-        Plan(PlanSpec("dense", "fedavg", {}, (INPUTS,), CLASSES, (), ()), b"no program", template),
+        Plan(
+            spec=PlanSpec(
+                model="dense",
+                algorithm="fedavg",
+                options={},
+                input_shape=(INPUTS,),
+                num_classes=CLASSES,
+                weights=(),
+                signatures=(),
+            ),
+            program=b"no program",
+            template=template,
+        ),
         home / "plan",
     )
-    (home / "mixture.safetensors").write_bytes(encode_mixture(Mixture({})))
+    (home / "mixture.safetensors").write_bytes(encode_mixture(Mixture(weights={})))
     save_shard(
         home / "shard.npz",
-        Shard(x[:100], labels[:100].astype(np.int64), x[100:], labels[100:].astype(np.int64), CLASSES),
+        Shard(
+            x_train=x[:100],
+            y_train=labels[:100].astype(np.int64),
+            x_test=x[100:],
+            y_test=labels[100:].astype(np.int64),
+            num_classes=CLASSES,
+        ),
     )
     (home / "device.json").write_text(
         json.dumps({"data": str(home / "shard.npz"), "id": "pi-1", "federation": "f", "seed": 1})

@@ -60,9 +60,17 @@ def draw_shard(task: TaskConfig) -> Shard:
     if task.kind == "anomaly":
         y[350:] = 2
         x[350:] += RNG.normal(size=(50, VALUES)).astype(np.float32)
-        return Shard(x[:250], y[:250], x[250:], y[250:], 3)
+        return Shard(x_train=x[:250], y_train=y[:250], x_test=x[250:], y_test=y[250:], num_classes=3)
     target = np.stack([x[:, 0] + x[:, 1], x[:, 0] - x[:, 1]], axis=1)[:, : task.outputs]
-    return Shard(x[:250], y[:250], x[250:], y[250:], 1, target_train=target[:250], target_test=target[250:])
+    return Shard(
+        x_train=x[:250],
+        y_train=y[:250],
+        x_test=x[250:],
+        y_test=y[250:],
+        num_classes=1,
+        target_train=target[:250],
+        target_test=target[250:],
+    )
 
 
 def federate(
@@ -77,7 +85,7 @@ def federate(
     options = {"hidden": 16, "code": 3, "depth": 1}
     config = FederationConfig(
         task=task,
-        model=ModelConfig("autoencoder", (VALUES,), outputs, options),
+        model=ModelConfig(name="autoencoder", input_shape=(VALUES,), num_classes=outputs, options=options),
         rounds=8,
         min_clients=2,
         algorithm=algorithm,
@@ -88,23 +96,25 @@ def federate(
     mixture = simulate(plan, initial, shards, config).mixtures["client-0"]
     shard = to_task_form(shards["client-0"], task)
     report = export_mixture(plan, mixture, shard, out, client_id="client-0")
-    return Exported(plan, mixture, shards["client-0"], shard, report, out)
+    return Exported(
+        plan=plan, mixture=mixture, stored=shards["client-0"], shard=shard, report=report, out=out
+    )
 
 
 @pytest.fixture(scope="module")
 def regression(tmp_path_factory) -> Exported:
-    return federate(TaskConfig("regression"), "pfl-mfe", tmp_path_factory.mktemp("regression"))
+    return federate(TaskConfig(kind="regression"), "pfl-mfe", tmp_path_factory.mktemp("regression"))
 
 
 @pytest.fixture(scope="module")
 def blend(tmp_path_factory) -> Exported:
     settings = PersonalizationConfig(epochs=3, least_steps=30)
-    return federate(TaskConfig("regression"), "fedavg", tmp_path_factory.mktemp("blend"), settings)
+    return federate(TaskConfig(kind="regression"), "fedavg", tmp_path_factory.mktemp("blend"), settings)
 
 
 @pytest.fixture(scope="module")
 def anomaly(tmp_path_factory) -> Exported:
-    task = TaskConfig("anomaly", false_alarm_rate=0.05)
+    task = TaskConfig(kind="anomaly", false_alarm_rate=0.05)
     return federate(task, "fedavg", tmp_path_factory.mktemp("anomaly"))
 
 
@@ -178,7 +188,7 @@ def test_export_is_certified_and_verified(request, name) -> None:
     if reason := explain_not_runnable(TARGETS["host"]):
         pytest.skip(reason)
     samples = choose_golden_samples(made.shard, 20, 1)
-    certificate = write_bundle(made.out, *samples, ExportRequest("host", Budget(0, 0)))
+    certificate = write_bundle(made.out, *samples, ExportRequest(target="host", budget=Budget(0, 0)))
     assert certificate["task"]["kind"] == made.plan.spec.task["kind"]
     assert certificate["accuracy"]["accuracy_int8"] is None and not certificate["accuracy"]["by_class"]
     result = verify_bundle(made.out)
@@ -243,11 +253,17 @@ def test_scores_that_differ_name_the_sample() -> None:
 
 
 def test_tuning_and_skipping_are_for_classes(anomaly, tmp_path) -> None:
-    options = QuantizationOptions("tensorflow", tuning=Tuning(qat=True))
+    options = QuantizationOptions(route="tensorflow", tuning=Tuning(qat=True))
     with pytest.raises(ExportError, match="task is anomaly; leave out --qat"):
         export_mixture(anomaly.plan, anomaly.mixture, anomaly.shard, tmp_path, options=options)
     pytest.importorskip("tflite_micro")
     model = (anomaly.out / "model.tflite").read_bytes()
     golden = make_golden(model, *choose_golden_samples(anomaly.shard, 3, 1))
     with pytest.raises(ExportError, match="no classifier; leave out --threshold"):
-        make_certificate(model, None, generate_c(model), golden, ExportRequest("host", Budget(0, 0), 0.1))
+        make_certificate(
+            model,
+            None,
+            generate_c(model),
+            golden,
+            ExportRequest(target="host", budget=Budget(0, 0), threshold=0.1),
+        )

@@ -131,36 +131,94 @@ WEIGHTS = {"fc/kernel": np.arange(12, dtype=np.float32).reshape(3, 4), "fc/bias"
 SPECS = tuple(TensorSpec(name, array.shape) for name, array in WEIGHTS.items())
 MODELS = {"global": SPECS}
 SEEDS = [
-    messages.State("f", "s", "federate", 1, 3, 2, 9.0, SHA, 1.0, started=17 * 10**11, settings={"a": 1.0}),
-    messages.Status("pi-1", "b", True, 1.0, 5, "0.1.0", 1.0),
+    messages.State(
+        federation="f",
+        session="s",
+        phase="federate",
+        round=1,
+        rounds=3,
+        cohort_size=2,
+        deadline_s=9.0,
+        plan=SHA,
+        ts=1.0,
+        started=17 * 10**11,
+        settings={"a": 1.0},
+    ),
+    messages.Status(
+        client_id="pi-1", boot_id="b", online=True, born=1.0, num_samples=5, version="0.1.0", ts=1.0
+    ),
     messages.Task(
-        "s",
-        1,
-        "federate",
-        SHA,
-        {"global": SHA},
-        {"a": 1.0},
-        1,
-        9.0,
-        "fp32",
-        1,
-        2.5,
-        "n",
-        1.0,
+        session="s",
+        round=1,
+        phase="federate",
+        plan=SHA,
+        models={"global": SHA},
+        scalars={"a": 1.0},
+        seed=1,
+        deadline_s=9.0,
+        codec="fp32",
+        max_staleness=1,
+        budget_s=2.5,
+        nonce="n",
+        ts=1.0,
         started=1700000000000,
         settings={"b": 1.0},
     ),
-    messages.Manifest(SHA, 10, 1, 65536, 1.0),
-    messages.Begin("pi-1", "s", 1, SHA, SHA, 10, 1, 65536, 5, {"loss": 0.5}, "n", 1.0),
+    messages.Manifest(sha256=SHA, size=10, count=1, chunk_bytes=65536, ts=1.0),
+    messages.Begin(
+        client_id="pi-1",
+        session="s",
+        round=1,
+        plan=SHA,
+        sha256=SHA,
+        size=10,
+        count=1,
+        chunk_bytes=65536,
+        num_samples=5,
+        metrics={"loss": 0.5},
+        nonce="n",
+        ts=1.0,
+    ),
     messages.End(SHA, 1, 1.0),
-    messages.Receipt(1, SHA, "missing", ((0, 1),), "", "n", 1.0),
+    messages.Receipt(round=1, sha256=SHA, outcome="missing", missing=((0, 1),), reason="", nonce="n", ts=1.0),
     messages.Want(SHA, ((0, 1), (2, 3)), 1.0),
     messages.Claim("b", 1.0),
-    messages.Metrics("pi-1", 1, {"loss": 0.5}, 50.0, 60.0, 45.5, 1.5, 1.0),
-    messages.Anomaly("pi-1", 0.5, 0.25, True, 100, 3, 1.0),
-    messages.Summary(1, "federate", 2, 0.5, 0.9, 0.8, 1.0, 100, 200, 3.5, ("pi-2",), 1.0, {"auc": 0.5}),
+    messages.Metrics(
+        client_id="pi-1",
+        round=1,
+        values={"loss": 0.5},
+        rss_mb=50.0,
+        peak_rss_mb=60.0,
+        temperature_c=45.5,
+        seconds=1.5,
+        ts=1.0,
+    ),
+    messages.Anomaly(client_id="pi-1", score=0.5, threshold=0.25, alarm=True, windows=100, alarms=3, ts=1.0),
+    messages.Summary(
+        round=1,
+        phase="federate",
+        updates=2,
+        loss=0.5,
+        accuracy_mean=0.9,
+        accuracy_p10=0.8,
+        accuracy_p90=1.0,
+        bytes_up=100,
+        bytes_down=200,
+        seconds=3.5,
+        dropped=("pi-2",),
+        ts=1.0,
+        metrics={"auc": 0.5},
+    ),
     messages.Clusters(
-        "s", 1, {"pi-1": 0}, "fc1", ("pi-1", "pi-2"), ((1.0, 0.5), (0.5, 1.0)), ((0, 1, 0.5, 2),), 0.6, 1.0
+        session="s",
+        round=1,
+        assignment={"pi-1": 0},
+        layer="fc1",
+        clients=("pi-1", "pi-2"),
+        matrix=((1.0, 0.5), (0.5, 1.0)),
+        linkage=((0, 1, 0.5, 2),),
+        cut=0.6,
+        ts=1.0,
     ),
     make_verdict_message(
         judge_federation([{"id": "pi-1", "accuracy_local": 0.5, "accuracy_shipped": 0.75, "shipped": 3.0}]),
@@ -170,7 +228,7 @@ SEEDS = [
     ),
 ]
 KEY = base64.b64encode(bytes(range(32))).decode()
-TRUST = Trust("f", KEY, lambda client_id: derive_public_key(KEY))
+TRUST = Trust(federation="f", key=KEY, find_key=lambda client_id: derive_public_key(KEY))
 TOPIC_OF = {
     "State": "state",
     "Status": "device/pi-1/status",
@@ -197,19 +255,19 @@ def make_message_parsers() -> list[Parser]:
         text = encode_json(seed)
         parsers.append(
             Parser(
-                f"json {kind.__name__}",
-                lambda blob, kind=kind: decode_json(kind, blob),
-                damage_json(text),
-                30_000,
+                name=f"json {kind.__name__}",
+                read=lambda blob, kind=kind: decode_json(kind, blob),
+                make=damage_json(text),
+                inputs=30_000,
             )
         )
         if hasattr(seed, "signature"):
             parsers.append(
                 Parser(
-                    f"signed {kind.__name__}",
-                    lambda blob, kind=kind: read_signed(kind, blob),
-                    damage_signed(seed),
-                    15_000,
+                    name=f"signed {kind.__name__}",
+                    read=lambda blob, kind=kind: read_signed(kind, blob),
+                    make=damage_signed(seed),
+                    inputs=15_000,
                 )
             )
 
@@ -219,7 +277,14 @@ def make_message_parsers() -> list[Parser]:
 
     return [
         *parsers,
-        Parser("monitor", render_message, make_topic_and_payload, 15_000, 8_000_000, refuses=False),
+        Parser(
+            name="monitor",
+            read=render_message,
+            make=make_topic_and_payload,
+            inputs=15_000,
+            memory=8_000_000,
+            refuses=False,
+        ),
     ]
 
 
@@ -259,27 +324,34 @@ def make_tensor_parsers() -> list[Parser]:
         itemsize = {"fp16": 2, "int8": 1}.get(codec, 4)
         parsers.append(
             Parser(
-                f"update {codec}",
-                lambda blob, codec=codec: decode_models(blob, MODELS, "pi-1", codec),
-                damaged,
-                20_000,
+                name=f"update {codec}",
+                read=lambda blob, codec=codec: decode_models(blob, MODELS, "pi-1", codec),
+                make=damaged,
+                inputs=20_000,
             )
         )
         parsers.append(
             Parser(
-                f"update {codec}+deflate",
-                lambda blob, codec=codec: decode_models(blob, MODELS, "pi-1", f"{codec}+deflate"),
-                lambda rng, damaged=damaged, size=itemsize: (
+                name=f"update {codec}+deflate",
+                read=lambda blob, codec=codec: decode_models(blob, MODELS, "pi-1", f"{codec}+deflate"),
+                make=lambda rng, damaged=damaged, size=itemsize: (
                     damage_bytes(deflate_blob(damaged(rng), size), rng)
                     if rng.random() < 0.2
                     else deflate_blob(damaged(rng), size)
                 ),
-                15_000,
+                inputs=15_000,
             )
         )
     model = damage_safetensors(encode_weights(WEIGHTS))
-    parsers.append(Parser("model", lambda blob: decode_subset(blob, SPECS, "the aggregator"), model, 20_000))
-    parsers.append(Parser("chunks", assemble, draw_chunks, 20_000, 8_000_000))
+    parsers.append(
+        Parser(
+            name="model",
+            read=lambda blob: decode_subset(blob, SPECS, "the aggregator"),
+            make=model,
+            inputs=20_000,
+        )
+    )
+    parsers.append(Parser(name="chunks", read=assemble, make=draw_chunks, inputs=20_000, memory=8_000_000))
     return parsers
 
 
@@ -309,7 +381,9 @@ def assemble(blob: bytes) -> None:
     except (ValueError, TypeError, RecursionError):  # the input is not from `draw_chunks`
         return
     content = b"\0" * min(max(size, 0), 5000)
-    assembler = Assembler(sha256(content).hexdigest(), size, count, chunk, 1_000_000)
+    assembler = Assembler(
+        sha256(content).hexdigest(), size=size, count=count, chunk_bytes=chunk, limit=1_000_000
+    )
     for index, length in chunks:
         assembler.add(index, b"\0" * length)
     to_indices(tuple(map(tuple, ranges)), count)
@@ -322,8 +396,11 @@ def make_masked_parsers() -> list[Parser]:
     """Return parsers of the messages of secure aggregation, with valid signatures and vouchers."""
     authority = make_authority("a", 10)
     key = base64.b64encode(bytes(32)).decode()
-    seed = Advertised("pi-1", "ab" * 32, key, key, key)
-    others = [Introduced(Advertised(f"pi-{i}", "ab" * 32, key, key, key), KEY, "") for i in range(1, 5)]
+    seed = Advertised(client_id="pi-1", context="ab" * 32, seal=key, mask=key, seed=key)
+    others = [
+        Introduced(Advertised(client_id=f"pi-{i}", context="ab" * 32, seal=key, mask=key, seed=key), KEY, "")
+        for i in range(1, 5)
+    ]
     tree = json.loads(encode_json(seed))
     voucher = sign_voucher(authority, "pi-1", derive_public_key(KEY), 4e9)
 
@@ -353,7 +430,7 @@ def make_masked_parsers() -> list[Parser]:
     ids = b"pi-1 pi-2 pi-3"
     lists = encode_lists(("pi-1", "pi-2", "pi-3"), ("pi-1", "pi-2"))
     digest = "cd" * 32
-    agreement = json.loads(encode_json(Agreed("pi-1", "ab" * 32, digest)))
+    agreement = json.loads(encode_json(Agreed(client_id="pi-1", binding="ab" * 32, lists=digest)))
 
     def read_agreed(blob: bytes) -> None:
         for each in decode_agreed(blob)[1]:
@@ -367,15 +444,18 @@ def make_masked_parsers() -> list[Parser]:
             signed = decode_json(Agreed, encode_signed(damaged, KEY, "f", damaged.client_id))
             return damage_lines(encode_agreed(lists, [signed]), b"\n")(rng)
         return damage_lines(
-            encode_agreed(lists, [Agreed(f"pi-{i}", "ab" * 32, digest) for i in range(1, 5)]), b"\n"
+            encode_agreed(
+                lists, [Agreed(client_id=f"pi-{i}", binding="ab" * 32, lists=digest) for i in range(1, 5)]
+            ),
+            b"\n",
         )(rng)
 
     return [
-        Parser("masked agreement", read_agreed, make_agreed, MIN_INPUTS),
-        Parser("masked keys", read_keys, make_keys, MIN_INPUTS),
-        Parser("masked inbox", decode_inbox, damage_list(inbox, b"\n"), 20_000),
-        Parser("masked complaint", decode_complaint, damage_list(ids, b" "), 20_000),
-        Parser("masked ids", decode_ids, damage_list(ids, b" "), 20_000),
+        Parser(name="masked agreement", read=read_agreed, make=make_agreed, inputs=MIN_INPUTS),
+        Parser(name="masked keys", read=read_keys, make=make_keys, inputs=MIN_INPUTS),
+        Parser(name="masked inbox", read=decode_inbox, make=damage_list(inbox, b"\n"), inputs=20_000),
+        Parser(name="masked complaint", read=decode_complaint, make=damage_list(ids, b" "), inputs=20_000),
+        Parser(name="masked ids", read=decode_ids, make=damage_list(ids, b" "), inputs=20_000),
     ]
 
 
@@ -412,24 +492,42 @@ population = 10
     reading = b'{"x": 0.5, "y": [1, 2], "z": "3", "t": 1e3}'
     return [
         Parser(
-            "topic",
-            lambda blob: parse_topic(blob.decode("latin-1")),
-            lambda rng: damage_bytes(topic, rng),
-            30_000,
+            name="topic",
+            read=lambda blob: parse_topic(blob.decode("latin-1")),
+            make=lambda rng: damage_bytes(topic, rng),
+            inputs=30_000,
         ),
         Parser(
-            "url", lambda blob: parse_urls(blob.decode("latin-1")), lambda rng: damage_bytes(url, rng), 30_000
+            name="url",
+            read=lambda blob: parse_urls(blob.decode("latin-1")),
+            make=lambda rng: damage_bytes(url, rng),
+            inputs=30_000,
         ),
         Parser(
-            "config",
-            lambda blob: parse_config(blob.decode("latin-1")),
-            damage_config(config),
-            20_000,
-            8_000_000,
+            name="config",
+            read=lambda blob: parse_config(blob.decode("latin-1")),
+            make=damage_config(config),
+            inputs=20_000,
+            memory=8_000_000,
         ),
-        Parser("reading", lambda blob: parse_reading(blob, ()), damage_json(reading), 30_000),
-        Parser("label", lambda blob: parse_label(blob, ()), lambda rng: damage_bytes(b'"12"', rng), 20_000),
-        Parser("window", take_readings, damage_lines(b"\n".join([b"7", b"[1, 2.5]", b"[2, 3]"] * 3)), 20_000),
+        Parser(
+            name="reading",
+            read=lambda blob: parse_reading(blob, ()),
+            make=damage_json(reading),
+            inputs=30_000,
+        ),
+        Parser(
+            name="label",
+            read=lambda blob: parse_label(blob, ()),
+            make=lambda rng: damage_bytes(b'"12"', rng),
+            inputs=20_000,
+        ),
+        Parser(
+            name="window",
+            read=take_readings,
+            make=damage_lines(b"\n".join([b"7", b"[1, 2.5]", b"[2, 3]"] * 3)),
+            inputs=20_000,
+        ),
     ]
 
 
@@ -451,7 +549,7 @@ def damage_config(text: bytes) -> Make:
 
 
 def take_readings(blob: bytes) -> None:
-    cutter = WindowCutter(SensorTopics("a/+", "l/+"), 2, 1, lambda window: None)
+    cutter = WindowCutter(topics=SensorTopics("a/+", "l/+"), window=2, step=1, on_window=lambda window: None)
     for number, line in enumerate(blob.split(b"\n")):
         cutter.take("l/s" if number % 3 == 0 else "a/s", line)
 
@@ -459,17 +557,43 @@ def take_readings(blob: bytes) -> None:
 def make_file_parsers(folder: Path) -> list[Parser]:
     """Return parsers of state, keys, data and exports in files."""
     state = encode_server_state(
-        mark_left_out(ServerState(1, "federate", {"global": WEIGHTS}), ["a"], 1).with_record(
-            OptimizerSlots({"global": WEIGHTS})
-        )
+        mark_left_out(
+            ServerState(round=1, phase="federate", models={"global": WEIGHTS}), ["a"], 1
+        ).with_record(OptimizerSlots({"global": WEIGHTS}))
     )
     lists: dict[str, list[object]] = {key: [] for key in ("data", "trained", "frozen", "slots", "noise")}
     signature = {"name": "train", "kind": "train", "batch_size": 2, **lists, "hyper": {}, "out": None}
     spec = json.loads(
-        serialize_spec(PlanSpec("softmax", "fedavg", {"epochs": 1}, (4,), 3, SPECS, (), (), {}))
+        serialize_spec(
+            PlanSpec(
+                model="softmax",
+                algorithm="fedavg",
+                options={"epochs": 1},
+                input_shape=(4,),
+                num_classes=3,
+                weights=SPECS,
+                signatures=(),
+                bindings=(),
+                model_options={},
+            )
+        )
     )
     plan = encode_plan(
-        Plan(PlanSpec("softmax", "fedavg", {}, (4,), 3, SPECS, (), (), {}), b"p" * 64, b"t" * 64)
+        Plan(
+            spec=PlanSpec(
+                model="softmax",
+                algorithm="fedavg",
+                options={},
+                input_shape=(4,),
+                num_classes=3,
+                weights=SPECS,
+                signatures=(),
+                bindings=(),
+                model_options={},
+            ),
+            program=b"p" * 64,
+            template=b"t" * 64,
+        )
     )
     spec["signatures"] = [signature]
     spec["bindings"] = [{"weight": "fc/bias", "tensor": 1, "permutation": [0], "shape": [4], "derived": ""}]
@@ -503,7 +627,10 @@ def make_file_parsers(folder: Path) -> list[Parser]:
 
     x = np.linspace(0, 1, 24, dtype=np.float32).reshape(6, 4)
     shard = read_written(
-        lambda path: save_shard(path, Shard(x, np.arange(6) % 3, x, np.arange(6) % 3, 3)), "made.npz"
+        lambda path: save_shard(
+            path, Shard(x_train=x, y_train=np.arange(6) % 3, x_test=x, y_test=np.arange(6) % 3, num_classes=3)
+        ),
+        "made.npz",
     )
     ring = Ring(4, 2, ("a", "b"))
     for label in range(3):
@@ -514,15 +641,15 @@ def make_file_parsers(folder: Path) -> list[Parser]:
         client_id: PublicKeys(bytes(32), bytes(32), bytes(32)) for client_id in ("pi-1", "pi-2", "pi-3")
     }
     masked_sum = MaskedSum(
-        "s",
-        1,
-        "a",
-        "c",
-        public,
-        tuple(public),
-        (SEEDS[4],),
-        np.arange(4, dtype=np.uint64),
-        {"pi-1": bytes(3 * DIGESTS_BYTES)},
+        session="s",
+        round=1,
+        attempt="a",
+        binding="c",
+        public=public,
+        shared=tuple(public),
+        begins=(SEEDS[4],),
+        total=np.arange(4, dtype=np.uint64),
+        digests={"pi-1": bytes(3 * DIGESTS_BYTES)},
     )
     line, _, vector_bytes = encode_masked_sum(masked_sum).partition(b"\n")
     damaged_line = damage_json(line)
@@ -533,7 +660,7 @@ def make_file_parsers(folder: Path) -> list[Parser]:
     register = {"pi-1": {"serial": "1", "signing_key": KEY, "revoked": False, "voucher": "x"}}
     csv = b"a,b,label\n" + b"".join(b"%d,%d.5,%d\n" % (i, i, i % 2) for i in range(6))
     plain = {
-        name: Parser(f"file {name}", read, make, MIN_INPUTS, 8_000_000)
+        name: Parser(name=f"file {name}", read=read, make=make, inputs=MIN_INPUTS, memory=8_000_000)
         for name, read, make in (
             ("server state", decode_server_state, damage_safetensors(state)),
             (
@@ -543,7 +670,7 @@ def make_file_parsers(folder: Path) -> list[Parser]:
                     encode_client_state(ClientState(WEIGHTS).with_record(PersonalShare(alpha=1.0)))
                 ),
             ),
-            ("mixture", decode_stored_mixture, damage_safetensors(encode_mixture(Mixture(WEIGHTS)))),
+            ("mixture", decode_stored_mixture, damage_safetensors(encode_mixture(Mixture(weights=WEIGHTS)))),
             ("plan", decode_plan, make_plan),
             (
                 "masked sum",
@@ -622,7 +749,7 @@ def damage_idx(rng: Rng) -> bytes:
     )
 
 
-OPENED = OpenedRound(1, "federate", "n", ("pi-1", "pi-2"))
+OPENED = OpenedRound(number=1, phase="federate", nonce="n", cohort=("pi-1", "pi-2"))
 
 
 def fill_journal(path: Path) -> None:
@@ -630,13 +757,32 @@ def fill_journal(path: Path) -> None:
     blob = encode_models({"global": WEIGHTS})
     digest = sha256(blob).hexdigest()
     with Journal(path.parent) as journal:
-        journal.start(FederationStart("s", "{}", 1.0))
+        journal.start(FederationStart(session="s", settings="{}", started=1.0))
         journal.open_round(OPENED)
         begins = [
-            messages.Begin(client, "s", 1, SHA, digest, len(blob), 1, 65536, 5, {}, "n", 1.0)
+            messages.Begin(
+                client_id=client,
+                session="s",
+                round=1,
+                plan=SHA,
+                sha256=digest,
+                size=len(blob),
+                count=1,
+                chunk_bytes=65536,
+                num_samples=5,
+                metrics={},
+                nonce="n",
+                ts=1.0,
+            )
             for client in OPENED.cohort
         ]
-        journal.accept(OPENED, [StoreUpdate(begin, blob, MODELS, "fp32", {}) for begin in begins])
+        journal.accept(
+            OPENED,
+            [
+                StoreUpdate(begin=begin, blob=blob, expected=MODELS, codec="fp32", deltas={})
+                for begin in begins
+            ],
+        )
 
 
 def damage_journal(content: bytes) -> Make:
@@ -666,12 +812,12 @@ def make_export_parsers() -> list[Parser]:
     kernel = rng.integers(-90, 90, (3, 4)).astype(np.int8)
     model = make_tflite(
         [
-            T((1, 4)),
-            T((3, 4), 0.1, 0, kernel),
-            T((3,), 0.005, 0, np.arange(3, dtype=np.int32), kind="INT32"),
-            T((1, 3), 0.3),
+            T(shape=(1, 4)),
+            T(shape=(3, 4), scales=0.1, zero=0, data=kernel),
+            T(shape=(3,), scales=0.005, zero=0, data=np.arange(3, dtype=np.int32), kind="INT32"),
+            T(shape=(1, 3), scales=0.3),
         ],
-        [Op("FULLY_CONNECTED", (0, 1, 2), (3,))],
+        [Op(name="FULLY_CONNECTED", inputs=(0, 1, 2), outputs=(3,))],
     )
     parts = FirmwareParts("ab" * 32, (FirmwarePart("trunk", b"a" * 40), FirmwarePart("gate", b"b" * 24)))
     update = make_update(
@@ -685,7 +831,10 @@ def make_export_parsers() -> list[Parser]:
     counters = b"EFLD" + np.array([2, 5, 1, 2, 3, 400, 300, 9, 0], "<u4").tobytes()
     golden = encode_golden(
         GoldenVectors(
-            np.ones((3, 4), np.float32), np.arange(3), np.ones((3, 4), np.int8), np.ones((3, 3), np.int8)
+            x=np.ones((3, 4), np.float32),
+            y=np.arange(3),
+            inputs=np.ones((3, 4), np.int8),
+            outputs=np.ones((3, 3), np.int8),
         )
     )
     certificate = {
@@ -719,7 +868,10 @@ def make_export_parsers() -> list[Parser]:
         ("golden vectors", decode_golden, damage_zip(golden)),
         ("certificate", read_certificate, damage_json(json.dumps(certificate).encode())),
     ]
-    return [Parser(name, read, make, MIN_INPUTS, 20_000_000) for name, read, make in damaged]
+    return [
+        Parser(name=name, read=read, make=make, inputs=MIN_INPUTS, memory=20_000_000)
+        for name, read, make in damaged
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,6 @@ RULES_OF_THE_PRODUCT: tuple[Callable[[Source], Iterator[Problem]], ...] = (
 RULES_OF_THE_WHOLE: tuple[Callable[[Iterable[Source]], Iterator[str]], ...] = (
     names.check_unused_entries,
     names.check_shared_names,
-    records.check_construction,
 )
 
 
@@ -48,6 +47,7 @@ def list_problems(sources: Iterable[Source]) -> Iterator[str]:
             yield from (f"{source.path}:{line}: {message}" for line, message in rule(source))
     for rule_of_the_whole in RULES_OF_THE_WHOLE:
         yield from rule_of_the_whole(product)
+    yield from records.check_construction(sources)
 
 
 def main() -> None:

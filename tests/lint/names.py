@@ -131,21 +131,33 @@ def list_definitions(source: Source) -> Iterator[Definition]:
     for node in source.tree.body:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                yield Definition(source.path, node.lineno, name, "function", _show_decorators(node))
+                yield Definition(
+                    path=source.path,
+                    line=node.lineno,
+                    name=name,
+                    kind="function",
+                    decorators=_show_decorators(node),
+                )
             case ast.ClassDef(name=name, body=body):
-                yield Definition(source.path, node.lineno, name, "class")
+                yield Definition(path=source.path, line=node.lineno, name=name, kind="class")
                 for member in body:
                     if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef):
                         method = f"{name}.{member.name}"
                         yield Definition(
-                            source.path, member.lineno, method, "method", _show_decorators(member)
+                            path=source.path,
+                            line=member.lineno,
+                            name=method,
+                            kind="method",
+                            decorators=_show_decorators(member),
                         )
             case ast.Assign(targets=targets):
                 for target in targets:
                     if isinstance(target, ast.Name):
-                        yield Definition(source.path, target.lineno, target.id, "constant")
+                        yield Definition(
+                            path=source.path, line=target.lineno, name=target.id, kind="constant"
+                        )
             case ast.AnnAssign(target=ast.Name(id=name)):
-                yield Definition(source.path, node.lineno, name, "constant")
+                yield Definition(path=source.path, line=node.lineno, name=name, kind="constant")
             case _:
                 pass
 

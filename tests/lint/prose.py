@@ -73,15 +73,15 @@ def read_module(path: Path) -> Iterator[Text]:
     for node in ast.walk(module):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             if docstring := ast.get_docstring(node):
-                yield Text(path, node.body[0].lineno, "docstring", docstring)
+                yield Text(path=path, line=node.body[0].lineno, kind="docstring", text=docstring)
         elif isinstance(node, ast.Call):
             for keyword in node.keywords:
                 if keyword.arg in ("help", "short_help", "epilog"):
-                    yield Text(path, node.lineno, "help", _join_constants(keyword.value))
+                    yield Text(path=path, line=node.lineno, kind="help", text=_join_constants(keyword.value))
         elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
             message = " ".join(_join_constants(argument) for argument in node.exc.args)
             if message.strip():
-                yield Text(path, node.lineno, "error", message)
+                yield Text(path=path, line=node.lineno, kind="error", text=message)
 
 
 def read_page(path: Path) -> Iterator[Text]:
@@ -94,7 +94,7 @@ def read_page(path: Path) -> Iterator[Text]:
             continue
         is_prose = not (in_code or line.startswith(("    ", "|", "#", "<", "!", "["))) and line.strip()
         if lines and (not is_prose or re.match(r"\s*(-|\d+\.) ", line)):
-            yield Text(path, start, "page", " ".join(lines))
+            yield Text(path=path, line=start, kind="page", text=" ".join(lines))
             lines = []
         if is_prose:
             start = start if lines else number

@@ -9,7 +9,7 @@ from tests.lint.prose import Text, check_text, main, read_module, read_page
 
 
 def find_problems(kind: str, text: str) -> list[str]:
-    return [problem.phrase for problem in check_text(Text(Path("x.py"), 1, kind, text))]
+    return [problem.phrase for problem in check_text(Text(path=Path("x.py"), line=1, kind=kind, text=text))]
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,12 @@ PROBLEMS = [
         for change in (("Window(1", "Window(a=1"), ("    e: int = 0\n", ""), ("= Window", "= other.Window"))
     ),
     (
+        "tests/x.py",
+        RECORD,
+        RECORD.replace("@dataclass(frozen=True)\n", ""),
+        "tests/x.py:16: Window has more than 3 fields",
+    ),
+    (
         "devices/x.py",
         "import mqtt_broker.commands",
         "import edgefl.protocol.wire",

@@ -24,10 +24,18 @@ class Puppet:
     def __init__(self, federation, client_id):
         self.topics = federation.topics
         self.client_id = client_id
-        self.status = Status(client_id, secrets.token_hex(8), True, time.time(), 10, "0", time.time())
+        self.status = Status(
+            client_id=client_id,
+            boot_id=secrets.token_hex(8),
+            online=True,
+            born=time.time(),
+            num_samples=10,
+            version="0",
+            ts=time.time(),
+        )
         will = Message(
-            self.topics.format_device(client_id, "status"),
-            encode_json(replace(self.status, online=False)),
+            topic=self.topics.format_device(client_id, "status"),
+            payload=encode_json(replace(self.status, online=False)),
             retained=True,
         )
         self.link = Link(federation.url, f"puppet-{client_id}-{self.status.boot_id}", will=will)
@@ -52,18 +60,18 @@ class Puppet:
     def begin(self, task, blob, **changes):
         """Announce an update and return the announcement."""
         begin = Begin(
-            self.client_id,
-            task.session,
-            task.round,
-            task.plan,
-            hashlib.sha256(blob).hexdigest(),
-            len(blob),
-            count_chunks(len(blob)),
-            CHUNK_BYTES,
-            10,
-            {"loss": 1.0},
-            task.nonce,
-            time.time(),
+            client_id=self.client_id,
+            session=task.session,
+            round=task.round,
+            plan=task.plan,
+            sha256=hashlib.sha256(blob).hexdigest(),
+            size=len(blob),
+            count=count_chunks(len(blob)),
+            chunk_bytes=CHUNK_BYTES,
+            num_samples=10,
+            metrics={"loss": 1.0},
+            nonce=task.nonce,
+            ts=time.time(),
         )
         begin = replace(begin, **changes)
         self.publish(begin.sha256, "begin", encode_json(begin))

@@ -46,7 +46,9 @@ class MaskedPuppet:
         """Receive a task, answer it with fresh keys, and return it."""
         task = self.next("federate")
         self.participant = Participant(
-            self.puppet.client_id, hash_context(self.federation.name, task), Trust(self.federation.name)
+            self.puppet.client_id,
+            hash_context(self.federation.name, task),
+            Trust(federation=self.federation.name),
         )
         assert self.puppet.send(task, self.participant.advertise(), metrics={}).outcome == "ok"
         return task
@@ -97,7 +99,12 @@ def load_update(federation, client_id, round=1):
         progress = json.loads(header)
         if progress["round"] == round:
             blob = blobs[: progress["update_bytes"]]
-            return Update(client_id, round, progress["num_samples"], decode_deltas(blob)), blob
+            return Update(
+                client_id=client_id,
+                round=round,
+                num_samples=progress["num_samples"],
+                deltas=decode_deltas(blob),
+            ), blob
     raise AssertionError(f"{client_id} kept nothing of round {round}")
 
 
@@ -125,7 +132,12 @@ def aggregate_updates(federation, initial, updates):
 
 def make_zero_update(client_id, weights):
     """Return the update of a masked puppet."""
-    return Update(client_id, 1, SAMPLES, {"global": {name: 0 * array for name, array in weights.items()}})
+    return Update(
+        client_id=client_id,
+        round=1,
+        num_samples=SAMPLES,
+        deltas={"global": {name: 0 * array for name, array in weights.items()}},
+    )
 
 
 def check_models(federation, expected):

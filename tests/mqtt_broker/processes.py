@@ -144,7 +144,9 @@ def start_broker(kind):
 def make_toy_plan(features=4, algorithm="pfl-mfe", **options):
     complete_options = complete_algorithm_options(algorithm, {"epochs": 2, **options})
     return Plan(
-        softmax_spec(algorithm, inputs=4, features=features, classes=3, options=complete_options), b"", b""
+        spec=softmax_spec(algorithm, inputs=4, features=features, classes=3, options=complete_options),
+        program=b"",
+        template=b"",
     )
 
 
@@ -170,7 +172,7 @@ def make_toy_shard(seed, count=30):
     rng = np.random.default_rng(seed)
     y = np.concatenate([np.arange(3), rng.integers(0, 3, count + 7)])
     x = (np.eye(3, 4)[y] * 2 + rng.normal(0, 0.7, (count + 10, 4))).astype(np.float32)
-    return Shard(x[:count], y[:count], x[count:], y[count:], 3)
+    return Shard(x_train=x[:count], y_train=y[:count], x_test=x[count:], y_test=y[count:], num_classes=3)
 
 
 class Federation:

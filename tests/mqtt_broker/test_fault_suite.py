@@ -52,7 +52,9 @@ def draw_faults(seed):
     ]:
         jump = float(rng.integers(-(10**6), 10**6))
         line = str(1 + int(rng.integers(LINES[victim])))
-        faults.setdefault(victim, Hazard(victim, kind, line, float(rng.random()), jump))
+        faults.setdefault(
+            victim, Hazard(victim=victim, kind=kind, line=line, share=float(rng.random()), jump=jump)
+        )
     if any(hazard.kind in ("replaced", "power-cut") for hazard in faults.values()):
         # A board loses its own state with it; with this algorithm it has no state between rounds
         algorithm, codec = RULES[0]
@@ -78,7 +80,12 @@ def replay(fleet, toys, config):
             updates = []
             for client_id in accepted:
                 broadcast = algorithm.broadcast(state, client_id)
-                item = WorkItem(broadcast, states.get(client_id, ClientState()), client_id, config["codec"])
+                item = WorkItem(
+                    broadcast=broadcast,
+                    state=states.get(client_id, ClientState()),
+                    client_id=client_id,
+                    codec=config["codec"],
+                )
                 update, states[client_id] = runner.update(item)
                 updates.append(update)
             cohorts.append(
@@ -91,7 +98,9 @@ def replay(fleet, toys, config):
             for begin in journal.read_accepted(journal.read_round(state.round, PHASE_PERSONALIZE))
         ) == list(CLIENTS)
     mixtures = {
-        c: runner.personalize(WorkItem(last, states.get(c, ClientState()), c, config["codec"]))[0]
+        c: runner.personalize(
+            WorkItem(broadcast=last, state=states.get(c, ClientState()), client_id=c, codec=config["codec"])
+        )[0]
         for c in CLIENTS
     }
     return state, mixtures, cohorts
@@ -105,7 +114,7 @@ def are_equal(found, expected):
 
 def test_configured_line_counts_match_the_counted_lines(fleet):
     running_fleet = fleet(
-        [Hazard(victim, "killed", "0") for victim in LINES],
+        [Hazard(victim=victim, kind="killed", line="0") for victim in LINES],
         min_clients=3,
         quorum=1.0,
         rounds=4,
@@ -124,7 +133,7 @@ def test_aggregator_killed_after_last_round_continues_with_personalization(fleet
         toys,
         "pfl-mfe",
         "fp32",
-        [Hazard("aggregator", "killed", "aggregator/service.py:_close_round#4")],
+        [Hazard(victim="aggregator", kind="killed", line="aggregator/service.py:_close_round#4")],
     )
 
 
@@ -134,7 +143,7 @@ def test_aggregator_killed_before_verdict_publishes_it_after_restart(fleet, toys
         toys,
         "pfl-mfe",
         "fp32",
-        [Hazard("aggregator", "killed", "aggregator/results.py:publish_verdict#1")],
+        [Hazard(victim="aggregator", kind="killed", line="aggregator/results.py:publish_verdict#1")],
     )
 
 
@@ -146,11 +155,19 @@ def test_aggregator_killed_before_verdict_publishes_it_after_restart(fleet, toys
     ],
 )
 def test_aggregator_killed_while_finishing_still_writes_the_result(position, fleet, toys):
-    check_federation(fleet, toys, "pfl-mfe", "fp32", [Hazard("aggregator", "killed", position)])
+    check_federation(
+        fleet, toys, "pfl-mfe", "fp32", [Hazard(victim="aggregator", kind="killed", line=position)]
+    )
 
 
 def test_board_replaced_between_rounds_gets_a_model(fleet, toys):
-    check_federation(fleet, toys, "pfl-mfe", "fp32", [Hazard("pi-0", "replaced", "transport/link.py:get#13")])
+    check_federation(
+        fleet,
+        toys,
+        "pfl-mfe",
+        "fp32",
+        [Hazard(victim="pi-0", kind="replaced", line="transport/link.py:get#13")],
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 processes and brokers.
 """
 
+import math
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,16 +68,22 @@ def test_tls_without_enrolment_names_the_missing_option(secured: SimpleNamespace
     assert "give --enrol" in str(caught.value) and "edgefl broker watcher" in str(caught.value)
 
 
+def make_summary(**fields: Any) -> Summary:
+    """Return the summary of a round of one second, without an accuracy."""
+    without = {"accuracy_mean": math.nan, "accuracy_p10": math.nan, "accuracy_p90": math.nan}
+    return Summary(**without, bytes_up=0, bytes_down=0, seconds=1.0, dropped=(), ts=0.0, **fields)
+
+
 @pytest.mark.parametrize(("number", "expected"), [(10, "round 10/10 gate: "), (11, "gate: ")])
 def test_log_omits_the_round_number_after_the_last_round(number: int, expected: str) -> None:
     """PFL-MF and other algorithms have additional phases after the rounds of the federation."""
-    summary = Summary(number, "gate", 2, 0.5, *(float("nan"),) * 3, 0, 0, 1.0, (), 0.0)
+    summary = make_summary(round=number, phase="gate", updates=2, loss=0.5)
     closed = SimpleNamespace(number=number, late=())
     assert describe_round(summary, closed, "gate", 10).startswith(expected)  # type: ignore[arg-type]
 
 
 def test_round_without_losses_is_logged_without_a_loss() -> None:
-    summary = Summary(1, "federate", 3, *(float("nan"),) * 4, 0, 0, 1.0, (), 0.0)
+    summary = make_summary(round=1, phase="federate", updates=3, loss=math.nan)
     closed = SimpleNamespace(number=1, late=())
     assert (
         describe_round(summary, closed, "federate", 2)
@@ -91,7 +99,20 @@ def test_round_without_losses_is_logged_without_a_loss() -> None:
     ],
 )
 def test_round_log_contains_accuracy_and_spread_over_clients(phase: str, expected: str) -> None:
-    summary = Summary(1, phase, 3, 0.5, 0.875, 0.8, 0.95, 0, 0, 1.0, (), 0.0)
+    summary = Summary(
+        round=1,
+        phase=phase,
+        updates=3,
+        loss=0.5,
+        accuracy_mean=0.875,
+        accuracy_p10=0.8,
+        accuracy_p90=0.95,
+        bytes_up=0,
+        bytes_down=0,
+        seconds=1.0,
+        dropped=(),
+        ts=0.0,
+    )
     closed = SimpleNamespace(number=1, late=())
     assert describe_round(summary, closed, phase, 2).endswith(f"{phase}: 3 updates, {expected}, 1.00 s")  # type: ignore[arg-type]
 

@@ -65,7 +65,7 @@ def test_round_closes_after_two_of_three_updates_and_rejects_the_third(federate,
     aggregator.wait_for("waiting for devices: 3 of 4")
     aggregator.wait_for("pi-3 is online")
     config = FederationConfig(clients_per_round=2, over_selection=1.5)
-    cohort = choose_task_clients(config, ServerState(1, "federate", {}), ids)
+    cohort = choose_task_clients(config, ServerState(round=1, phase="federate", models={}), ids)
     assert len(cohort) == 3
     tasks = {client_id: ids[client_id].next("task") for client_id in cohort}
     for client_id, value in zip(cohort[:2], (1.0, 2.0), strict=True):
@@ -177,7 +177,7 @@ def replay_updates(federation, toys, shards, staleness):
     seen = set()
     with Journal(federation.out) as journal:
         for number in range(1, federation.settings["rounds"] + 1):
-            begins = journal.read_accepted(OpenedRound(number, "federate", "", ()))
+            begins = journal.read_accepted(OpenedRound(number=number, phase="federate", nonce="", cohort=()))
             assert begins
             updates = []
             for begin in begins:

@@ -209,7 +209,13 @@ def make_digits_shard(part):
     data = load_dataset("digits")
     train = slice(part * 100, part * 100 + 100)
     test = slice(part * 40, part * 40 + 40)
-    return Shard(data.x_train[train], data.y_train[train], data.x_test[test], data.y_test[test], 10)
+    return Shard(
+        x_train=data.x_train[train],
+        y_train=data.y_train[train],
+        x_test=data.x_test[test],
+        y_test=data.y_test[test],
+        num_classes=10,
+    )
 
 
 def test_mqtt_and_simulator_give_the_same_bits(finished_run, plan):

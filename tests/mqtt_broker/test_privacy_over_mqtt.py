@@ -21,7 +21,10 @@ IDS = ("pi-0", "pi-1", "pi-2")
 ROUNDS = 6
 TABLE = "[privacy]\nclip = 0.5\nnoise_multiplier = 0.8\npopulation = 3\ndelta = 1e-5\n"
 CONFIG = FederationConfig(
-    rounds=ROUNDS, clients_per_round=1, seed=7, privacy=PrivacyConfig(0.5, 0.8, 3, 1e-5)
+    rounds=ROUNDS,
+    clients_per_round=1,
+    seed=7,
+    privacy=PrivacyConfig(clip=0.5, noise_multiplier=0.8, population=3, delta=1e-5),
 )
 
 
@@ -112,8 +115,8 @@ def test_noise_key_is_stored_for_one_session(tmp_path):
 
 def test_round_without_a_cohort_is_closed_in_the_journal(tmp_path):
     with Journal(tmp_path) as journal:
-        journal.start(FederationStart("s", "{}", 1.0))
-        opened = journal.open_round(OpenedRound(1, "federate", "n", ()))
+        journal.start(FederationStart(session="s", settings="{}", started=1.0))
+        opened = journal.open_round(OpenedRound(number=1, phase="federate", nonce="n", cohort=()))
         assert journal.read_round(1, "federate") == opened
         journal.close_round(opened, None, [])
         assert (journal.read_losses("personalize"), journal.read_round(1, "federate").is_closed) == (

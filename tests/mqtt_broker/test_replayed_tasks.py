@@ -68,7 +68,7 @@ class Relay:
 
     def sign(self, task):
         """Return the encoded task with the signature of the aggregator's key."""
-        trust = Trust(self.topics.federation, self.enrolment.signing_key)
+        trust = Trust(federation=self.topics.federation, key=self.enrolment.signing_key)
         return trust.encode(replace(task, signature="", ts=time.time()), "pi-1")
 
 

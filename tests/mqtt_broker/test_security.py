@@ -106,7 +106,7 @@ def test_device_can_publish_and_subscribe_only_for_itself(secured, links, tmp_pa
     leader.publish(f"{root}/thief/task", b"mine")
     leader.publish("edgefl/v2/f/verdict", b"figures of each device")
     leader.publish("edgefl/v2/f/state", b"state")
-    assert victim_link.get(5.0) == Message(f"{root}/victim/task", b"secret")
+    assert victim_link.get(5.0) == Message(topic=f"{root}/victim/task", payload=b"secret")
     heard = set()
     while not {f"{root}/thief/task", "edgefl/v2/f/state"} <= heard:
         heard.add(thief_link.get(5.0).topic)
@@ -126,7 +126,7 @@ def test_device_cannot_disconnect_another_device(secured, federate, toys, links,
     leader.subscribe(status)
     thief = secured.enrol("burglar", tmp_path / "burglar")
     forged = json.dumps({"boot_id": "0" * 16, "ts": 1.0}).encode()
-    eavesdropper = links(thief, "ear", will=Message(status, b"", retained=True))
+    eavesdropper = links(thief, "ear", will=Message(topic=status, payload=b"", retained=True))
     eavesdropper.subscribe("#", "$SYS/#", f"{federation.topics.root}/device/+/+", status)
     secured.enrol("target", tmp_path / "target")
     victim = federation.device("target", toys.shard(1), "--enrol", tmp_path / "target")

@@ -106,7 +106,7 @@ def test_broker_that_drops_all_messages_is_not_waited_for_long(limited_url, tmp_
 )
 def test_broker_without_retained_messages_or_qos_1_is_named_with_mqtt_5(limited_url, settings, remedy):
     url = limited_url(settings)
-    will = Message(TOPIC, b"", retained=True)
+    will = Message(topic=TOPIC, payload=b"", retained=True)
     with pytest.raises(LinkError, match=rf"not supported; allow .*{remedy}"):
         Link(f"{url}?protocol=5", "will", will=will)
     with pytest.raises(LinkError, match=r"did not answer in MQTT .*\?protocol=5 in the url"):

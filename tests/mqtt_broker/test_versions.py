@@ -94,7 +94,7 @@ def test_each_aggregator_run_has_a_later_start_time(tmp_path):
     """
     with Journal(tmp_path) as journal:
         assert [journal.begin_run(now) for now in (1000, 2000, 2000, 1500)] == [1000, 2000, 2001, 2002]
-        journal.start(FederationStart("s", "{}", 0.0))
+        journal.start(FederationStart(session="s", settings="{}", started=0.0))
     with Journal(tmp_path) as journal:
         assert journal.begin_run(0) == 2003
 

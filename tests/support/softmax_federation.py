@@ -33,7 +33,14 @@ def simulate_softmax(
     """
     rng = np.random.default_rng(seed)
     initial = {each.name: rng.normal(0, scale, each.shape).astype(np.float32) for each in spec.weights}
-    return simulate(Plan(spec, b"", b""), initial, shards, config, learner=SoftmaxLearner(spec), **options)
+    return simulate(
+        Plan(spec=spec, program=b"", template=b""),
+        initial,
+        shards,
+        config,
+        learner=SoftmaxLearner(spec),
+        **options,
+    )
 
 
 def make_permuted_shard(seed: int, labels: Sequence[int], noise: float) -> Shard:
@@ -48,4 +55,4 @@ def make_permuted_shard(seed: int, labels: Sequence[int], noise: float) -> Shard
     y = rng.integers(0, 3, 80)
     x = (np.eye(3, 4)[y] * 2 + rng.normal(0, noise, (80, 4))).astype(np.float32)
     named = np.asarray(labels)[y]
-    return Shard(x[:60], named[:60], x[60:], named[60:], 3)
+    return Shard(x_train=x[:60], y_train=named[:60], x_test=x[60:], y_test=named[60:], num_classes=3)

@@ -83,8 +83,23 @@ def test_commands_from_a_downloaded_model_to_an_inference_work(
     export_page = page("docs/how-to/export-any-model.md")
     rng = np.random.default_rng(1)
     weights = rng.integers(-128, 128, (12, 8)).astype(np.int8)
-    tensors = [T((1, 8), 0.1), T((12, 8), 0.01, 0, weights), T((1, 12), 0.2)]
-    dense = make_tflite(tensors, [Op("FULLY_CONNECTED", (0, 1, -1), (2,), {}, "FullyConnected")])
+    tensors = [
+        T(shape=(1, 8), scales=0.1),
+        T(shape=(12, 8), scales=0.01, zero=0, data=weights),
+        T(shape=(1, 12), scales=0.2),
+    ]
+    dense = make_tflite(
+        tensors,
+        [
+            Op(
+                name="FULLY_CONNECTED",
+                inputs=(0, 1, -1),
+                outputs=(2,),
+                options={},
+                options_class="FullyConnected",
+            )
+        ],
+    )
     (workspace / "model.tflite").write_bytes(dense)
     downloaded = ROOT.parent / "shared/data/mlperf_tiny/kws.tflite"
     (workspace / "kws.tflite").write_bytes(downloaded.read_bytes() if downloaded.exists() else dense)

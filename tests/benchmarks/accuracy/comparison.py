@@ -79,7 +79,11 @@ def compute_agreement(edgefl: Sequence[float], flower: Sequence[float]) -> Agree
     difference = fmean(differences)
     error = stdev(differences) / math.sqrt(len(differences))
     return Agreement(
-        fmean(edgefl), fmean(flower), difference, error, abs(difference) <= STANDARD_ERRORS * error
+        edgefl=fmean(edgefl),
+        flower=fmean(flower),
+        difference=difference,
+        standard_error=error,
+        is_same=abs(difference) <= STANDARD_ERRORS * error,
     )
 
 
@@ -159,7 +163,17 @@ def _play_both(
         plans[algorithm] = plan
         model = directory / f"{algorithm}.keras"
         save_model(config, initial, model)
-        runs.append(Run(algorithm, initial, model, directory, config.rounds, seed, plan.spec.options))
+        runs.append(
+            Run(
+                algorithm=algorithm,
+                initial=initial,
+                model=model,
+                samples=directory,
+                rounds=config.rounds,
+                seed=seed,
+                options=plan.spec.options,
+            )
+        )
     progress(f"seed {seed}: Flower")
     rows: list[dict[str, Any]] = []
     for run, weights in zip(runs, play(directory, flower, runs), strict=True):

@@ -91,16 +91,25 @@ class AnomalyFederation:
     held_out: tuple[int, ...] = field(default=())
 
 
-_MACHINE_MODEL = ModelConfig("autoencoder", (NUM_BANDS,), NUM_BANDS, {"hidden": 64, "code": 8, "depth": 1})
+_MACHINE_MODEL = ModelConfig(
+    name="autoencoder",
+    input_shape=(NUM_BANDS,),
+    num_classes=NUM_BANDS,
+    options={"hidden": 64, "code": 8, "depth": 1},
+)
 FEDERATIONS: Mapping[str, AnomalyFederation] = {
-    MANY: AnomalyFederation("machines", _MACHINE_MODEL, 5, 0.3, 0.01, windows=400),
-    FEW: AnomalyFederation("machines", _MACHINE_MODEL, 20, 1.0, 0.01, windows=40),
+    MANY: AnomalyFederation(
+        data="machines", model=_MACHINE_MODEL, epochs=5, learning_rate=0.3, adam_rate=0.01, windows=400
+    ),
+    FEW: AnomalyFederation(
+        data="machines", model=_MACHINE_MODEL, epochs=20, learning_rate=1.0, adam_rate=0.01, windows=40
+    ),
     HAR: AnomalyFederation(
-        "uci-har",
-        ModelConfig("conv-autoencoder", HAR_SHAPE, math.prod(HAR_SHAPE)),
-        5,
-        0.1,
-        0.001,
+        data="uci-har",
+        model=ModelConfig(name="conv-autoencoder", input_shape=HAR_SHAPE, num_classes=math.prod(HAR_SHAPE)),
+        epochs=5,
+        learning_rate=0.1,
+        adam_rate=0.001,
         rounds=10,
         held_out=(0, 1, 2, 3, 4, 5),
     ),
@@ -151,11 +160,11 @@ def make_benchmark_config(federation: str, seed: int, held_out: int | None = Non
         },
         model=chosen.model,
         data=DataConfig(
-            chosen.data, options={"windows": chosen.windows, "seed": seed} if chosen.windows else {}
+            name=chosen.data, options={"windows": chosen.windows, "seed": seed} if chosen.windows else {}
         ),
-        partition=PartitionConfig("group", NUM_CLIENTS),
+        partition=PartitionConfig(name="group", num_clients=NUM_CLIENTS),
         personalization=PersonalizationConfig(learning_rate=chosen.adam_rate),
-        task=TaskConfig("anomaly", anomalies=() if held_out is None else (held_out,)),
+        task=TaskConfig(kind="anomaly", anomalies=() if held_out is None else (held_out,)),
     )
 
 
@@ -275,7 +284,14 @@ def compute_gains(rows: Sequence[Mapping[str, Any]]) -> list[Gain]:
             least = 0.0
         label = f"{name}: personal against {HEADINGS.get(column, column)}"
         label += f" of {other}" if other != name else ""
-        gains.append(Gain(label, fmean(differences), compute_standard_error(differences), least))
+        gains.append(
+            Gain(
+                name=label,
+                mean=fmean(differences),
+                standard_error=compute_standard_error(differences),
+                least=least,
+            )
+        )
     return gains
 
 

@@ -75,7 +75,7 @@ def run_over_mqtt(
         EdgeflError: a process failed, or the federation did not end in time.
     """
     files = AggregatorFiles(directory / "aggregator")
-    with Children(directory / "logs", progress) as children:
+    with Children(logs=directory / "logs", echo=progress) as children:
         broker, lines = children.start("broker", "broker", "start", "--port", "0", "--json")
         url = json.loads(children.wait_for_line(broker, lines, "mqtt://", BROKER_TIMEOUT_S))["url"]
         (directory / "federation.toml").write_text(to_toml(replace(config, broker=url)))

@@ -119,7 +119,9 @@ def _build(
     )
     sizes = run_tool([ARM.size, "firmware.elf"], work).splitlines()[1].split()
     image = SectionSizes(int(sizes[0]), int(sizes[1]), int(sizes[2]))
-    return BuiltFirmware(target, work / "firmware.elf", image, image, size_out)
+    return BuiltFirmware(
+        target=target, program=work / "firmware.elf", model=image, image=image, output_bytes=size_out
+    )
 
 
 def _render_source(network: QuantizedModel, calls: Sequence[str]) -> str:

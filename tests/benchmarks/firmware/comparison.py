@@ -52,13 +52,19 @@ _STEP = {"batch_size": 32, "learning_rate": 0.05}
 _SMALL = {"filters1": 8, "filters2": 12, "hidden": 16, "dropout": 0.2}
 _MFE: dict[str, Any] = {"epochs": 2, "adapt_epochs": 3, "gate_epochs": 5, **_STEP}
 GRAPHS = (
-    Graph("LeNet-5, pfl-mfe", "pfl-mfe", ModelConfig("lenet5"), _MFE),
-    Graph("LeNet-5, pfl-mfe, dense weights of 3 bits", "pfl-mfe", ModelConfig("lenet5"), _MFE, weights=3),
+    Graph(name="LeNet-5, pfl-mfe", algorithm="pfl-mfe", model=ModelConfig(name="lenet5"), options=_MFE),
     Graph(
-        "aem-cnn 8/12/16, aem of three experts",
-        "aem",
-        ModelConfig("aem-cnn", options=_SMALL),
-        {
+        name="LeNet-5, pfl-mfe, dense weights of 3 bits",
+        algorithm="pfl-mfe",
+        model=ModelConfig(name="lenet5"),
+        options=_MFE,
+        weights=3,
+    ),
+    Graph(
+        name="aem-cnn 8/12/16, aem of three experts",
+        algorithm="aem",
+        model=ModelConfig(name="aem-cnn", options=_SMALL),
+        options={
             "num_experts": 2,
             "epochs": 2,
             "local_epochs": 6,
@@ -135,8 +141,8 @@ def train(graph: Graph, data: str, state: Path) -> None:
         seed=SEED,
         personalization=MIXTURE_ONLY,
     )
-    dataset = load_data(DataConfig(data, 1600, 3000), SEED)
-    shards = list(make_shards(dataset, PartitionConfig("dirichlet", 2), SEED).values())
+    dataset = load_data(DataConfig(name=data, num_train=1600, num_test=3000), SEED)
+    shards = list(make_shards(dataset, PartitionConfig(name="dirichlet", num_clients=2), SEED).values())
     plan, initial = build_plan(config)
     simulation = simulate(plan, initial, {f"client{i}": shard for i, shard in enumerate(shards)}, config)
     files = DeviceFiles(state)

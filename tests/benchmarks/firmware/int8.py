@@ -29,9 +29,11 @@ SAMPLES = 256
 TRAIN = 4000
 TEST = 6000
 MODELS: Mapping[str, ModelConfig] = {
-    "fashion-mnist": ModelConfig("lenet5", (28, 28, 1), 10),
-    "cifar10": ModelConfig("lenet5", (32, 32, 3), 10, {"filters1": 8, "filters2": 16}),
-    "uci-har": ModelConfig("cnn1d", (128, 9), 6),
+    "fashion-mnist": ModelConfig(name="lenet5", input_shape=(28, 28, 1), num_classes=10),
+    "cifar10": ModelConfig(
+        name="lenet5", input_shape=(32, 32, 3), num_classes=10, options={"filters1": 8, "filters2": 16}
+    ),
+    "uci-har": ModelConfig(name="cnn1d", input_shape=(128, 9), num_classes=6),
 }
 _GATES: Mapping[str, dict[str, Any]] = {
     "fashion-mnist": {"gate": "cnn"},
@@ -91,8 +93,8 @@ def make_config(kind: str, data: str, clients: int, rounds: int) -> FederationCo
         algorithm=kind,
         options={**OPTIONS[kind], **gate_options},
         model=MODELS[data],
-        data=DataConfig(data, TRAIN, TEST),
-        partition=PartitionConfig("dirichlet", clients, {"alpha": 0.5}),
+        data=DataConfig(name=data, num_train=TRAIN, num_test=TEST),
+        partition=PartitionConfig(name="dirichlet", num_clients=clients, options={"alpha": 0.5}),
         personalization=MIXTURE_ONLY,
     )
 

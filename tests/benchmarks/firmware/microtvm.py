@@ -141,7 +141,9 @@ def _build(folder: Path, cmsis: Path, target: Target, work: Path, sizes: tuple[i
     link = ["-nostdlib", "-Wl,--gc-sections", "-T", "link.ld"]
     run_tool([ARM.gcc, *target.flags, *link, *objects, "-lm", "-lc", "-lgcc", "-o", "firmware.elf"], work)
     empty = SectionSizes(0, 0, 0)
-    return BuiltFirmware(target, work / "firmware.elf", empty, empty, sizes[1])
+    return BuiltFirmware(
+        target=target, program=work / "firmware.elf", model=empty, image=empty, output_bytes=sizes[1]
+    )
 
 
 def _find_file(folder: Path, name: str) -> Path:

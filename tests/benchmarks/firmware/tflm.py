@@ -121,7 +121,15 @@ def measure(folder: Path, target: Target, level: str, model: bytes) -> dict[str,
         _compile(folder.resolve(), target, level, work)
         empty = SectionSizes(0, 0, 0)
         ran = run_firmware(
-            BuiltFirmware(target, work / "firmware.elf", empty, empty, result.size), inputs, work
+            BuiltFirmware(
+                target=target,
+                program=work / "firmware.elf",
+                model=empty,
+                image=empty,
+                output_bytes=result.size,
+            ),
+            inputs,
+            work,
         )
     return {
         "instructions": round(float(ran.ticks.mean()) * float(target.tick)),

@@ -103,15 +103,15 @@ def measure(data: str, client: str, model: bytes, shard: Shard, epochs: int) -> 
             answers, _ = run_samples(load_tflite(few, reference=True), shard.x_test)
             rows.append(
                 Row(
-                    data,
-                    client,
-                    name,
-                    bits,
-                    len(shard.y_test),
-                    100 * measure_accuracy(on_float, shard.y_test),
-                    100 * measure_accuracy(answers, shard.y_test),
-                    generate_c(few).weight_bytes,
-                    len(zlib.compress(few, 9)),
+                    data=data,
+                    client=client,
+                    tuning=name,
+                    weights=bits,
+                    samples=len(shard.y_test),
+                    accuracy_float=100 * measure_accuracy(on_float, shard.y_test),
+                    accuracy=100 * measure_accuracy(answers, shard.y_test),
+                    weight_bytes=generate_c(few).weight_bytes,
+                    deflated_bytes=len(zlib.compress(few, 9)),
                 )
             )
     return rows

@@ -58,7 +58,7 @@ def run_fleet_bench(
     before = os.getloadavg()[0]
     beside = [_compare_peers(sizes, each, repeats, flwr_python, progress) for each in sizes.model_bytes]
     fleets = [
-        _run_fleet(Load(clients, size, rounds), progress)
+        _run_fleet(Load(clients=clients, model_bytes=size, rounds=rounds), progress)
         for clients, rounds in sizes.loads
         for size in sizes.model_bytes
     ]
@@ -100,7 +100,9 @@ def _compare_peers(
     runs: dict[str, Callable[[], dict[str, Any]]] = {
         "floor": lambda: _run_floor(sizes.pair, size, sizes.pair_rounds, False),
         "floor_tls": lambda: _run_floor(sizes.pair, size, sizes.pair_rounds, True),
-        "edgefl": lambda: _run_fleet(Load(sizes.pair, size, sizes.pair_rounds), lambda line: None),
+        "edgefl": lambda: _run_fleet(
+            Load(clients=sizes.pair, model_bytes=size, rounds=sizes.pair_rounds), lambda line: None
+        ),
     }
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in runs}
     for repeat in range(repeats):

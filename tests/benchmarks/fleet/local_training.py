@@ -27,12 +27,12 @@ def make_trainer(plan_directory: Path, data: str, client_id: str, seed: int) -> 
     plan = load_plan(plan_directory)
     initial = plan_directory / INITIAL_FILE
     weights = decode_initial_weights(initial.read_bytes(), plan.spec, str(initial))
-    runner = open_runner(plan, LocalDataset(DataSource(data)), seed, client_id, "litert", THREADS)
+    runner = open_runner(plan, LocalDataset(DataSource(data=data)), seed, client_id, "litert", THREADS)
     server = make_algorithm(plan.spec.algorithm, None, plan.spec.options)
     broadcast = server.broadcast(server.init(weights, derive_rng(seed, 0, "init")), client_id)
 
     def train() -> None:
-        runner.update(WorkItem(broadcast, ClientState(), client_id))
+        runner.update(WorkItem(broadcast=broadcast, state=ClientState(), client_id=client_id))
 
     return train
 

@@ -76,7 +76,7 @@ def write_plan(directory: Path, model_bytes: int) -> int:
         classes=CLASSES,
         options=complete_algorithm_options("fedavg", {}),
     )
-    save_plan(Plan(spec, b"", b""), directory)
+    save_plan(Plan(spec=spec, program=b"", template=b""), directory)
     rng = np.random.default_rng(1)
     weights = {each.name: rng.normal(0, 0.1, each.shape).astype(np.float32) for each in spec.weights}
     (directory / INITIAL_FILE).write_bytes(encode_weights(weights))

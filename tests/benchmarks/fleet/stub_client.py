@@ -115,7 +115,12 @@ class Client:
         enrolment = self._enrolment
         with JOIN_SLOTS:
             joined = join_federation(
-                StubJoinSettings(enrolment.broker, enrolment.client_id, self._federation, enrolment),
+                StubJoinSettings(
+                    broker=enrolment.broker,
+                    client_id=enrolment.client_id,
+                    federation=self._federation,
+                    enrolment=enrolment,
+                ),
                 NUM_SAMPLES,
                 "",
                 CONNECT_S,

@@ -126,7 +126,11 @@ def save_samples(sizes: TrainingSizes, directory: Path) -> None:
         train = slice(i * sizes.samples, (i + 1) * sizes.samples)
         test = slice(i * TEST_SAMPLES, (i + 1) * TEST_SAMPLES)
         shard = Shard(
-            data.x_train[train], data.y_train[train], data.x_test[test], data.y_test[test], data.num_classes
+            x_train=data.x_train[train],
+            y_train=data.y_train[train],
+            x_test=data.x_test[test],
+            y_test=data.y_test[test],
+            num_classes=data.num_classes,
         )
         save_shard(directory / f"{client_id}.npz", shard)
 

@@ -67,11 +67,13 @@ def make_benchmark_config(seed: int) -> FederationConfig:
         min_clients=NUM_CLIENTS,
         algorithm="fedavg",
         options={"learning_rate": 0.01, "momentum": 0.9},
-        model=ModelConfig("tests.benchmarks.regression.models:make_gru", WINDOW_SHAPE, 1),
-        data=DataConfig("uci-har"),
-        partition=PartitionConfig("group", NUM_CLIENTS),
+        model=ModelConfig(
+            name="tests.benchmarks.regression.models:make_gru", input_shape=WINDOW_SHAPE, num_classes=1
+        ),
+        data=DataConfig(name="uci-har"),
+        partition=PartitionConfig(name="group", num_clients=NUM_CLIENTS),
         personalization=PersonalizationConfig(learning_rate=0.003),
-        task=TaskConfig("regression"),
+        task=TaskConfig(kind="regression"),
     )
 
 

@@ -30,7 +30,13 @@ def make_samples(count: int) -> Shard:
     """Return noise in the shape of digits. The time does not depend on the values."""
     rng = np.random.default_rng(1)
     x = rng.random((count, 28, 28, 1)).astype(np.float32)
-    return Shard(x, rng.integers(0, 10, count), x[:0], np.zeros(0, np.int64), 10)
+    return Shard(
+        x_train=x,
+        y_train=rng.integers(0, 10, count),
+        x_test=x[:0],
+        y_test=np.zeros(0, np.int64),
+        num_classes=10,
+    )
 
 
 def measure(name: str, samples: int, repeats: int) -> dict[str, float]:
@@ -41,12 +47,15 @@ def measure(name: str, samples: int, repeats: int) -> dict[str, float]:
         samples: number of the client's training samples. One in five validates.
         repeats: number of turns.
     """
-    plan, initial = build_plan(FederationConfig(algorithm=name, model=ModelConfig("lenet5")))
+    plan, initial = build_plan(FederationConfig(algorithm=name, model=ModelConfig(name="lenet5")))
     learner = LiteRTLearner(plan)
     runner = ClientRunner(plan, learner, {CLIENT: make_samples(samples)}, 1)
     server = make_algorithm(name, None, plan.spec.options)
     broadcast = server.broadcast(server.init(initial, derive_rng(1, 0, "init")), CLIENT)
-    items = [WorkItem(broadcast, ClientState(), CLIENT, evaluate=evaluate) for evaluate in (False, True)]
+    items = [
+        WorkItem(broadcast=broadcast, state=ClientState(), client_id=CLIENT, evaluate=evaluate)
+        for evaluate in (False, True)
+    ]
     times: tuple[list[float], list[float]] = ([], [])
     runner.update(items[0])
     for _ in range(repeats):

@@ -42,11 +42,15 @@ def make_random_shards(spec: PlanSpec, directory: Path, clients: int, samples: i
                 file.write(rng.bytes(count * math.prod(spec.input_shape)))
     empty = np.zeros(0, np.float32)
     client_partitions = {
-        client_id: ClientPartition(np.arange(samples) + i * samples, np.arange(tests) + i * tests)
+        client_id: ClientPartition(train=np.arange(samples) + i * samples, test=np.arange(tests) + i * tests)
         for i, client_id in enumerate(make_client_ids(clients))
     }
     return MappedShards(
-        directory, Dataset(empty, labels[0], empty, labels[1], spec.num_classes), client_partitions
+        directory,
+        Dataset(
+            x_train=empty, y_train=labels[0], x_test=empty, y_test=labels[1], num_classes=spec.num_classes
+        ),
+        client_partitions,
     )
 
 

@@ -41,7 +41,7 @@ def measure(name: str, samples: int, rounds: int) -> dict[str, float]:
         first_s: time to make the models to compare. comparison_s: time to score them. finishing_s: time to
         make them again. first_share, comparison_share: the share of each in the sum of the three.
     """
-    config = FederationConfig(algorithm=name, model=ModelConfig("lenet5"), rounds=rounds)
+    config = FederationConfig(algorithm=name, model=ModelConfig(name="lenet5"), rounds=rounds)
     plan, initial = build_plan(config)
     learner = LiteRTLearner(plan)
     shards = {client: make_samples(samples) for client in (CLIENT, "other")}
@@ -51,7 +51,7 @@ def measure(name: str, samples: int, rounds: int) -> dict[str, float]:
     server = build_server_algorithm(
         make_algorithm(name, None, plan.spec.options), config, plan.spec, key=bytes(32)
     )
-    item = WorkItem(server.broadcast(state, CLIENT), states[CLIENT], CLIENT)
+    item = WorkItem(broadcast=server.broadcast(state, CLIENT), state=states[CLIENT], client_id=CLIENT)
     runner = ClientRunner(plan, learner, shards, config.seed)
     split = runner.split(CLIENT)
 

@@ -61,7 +61,7 @@ def compute_call_path(calls: Mapping[Function, Iterable[Function]], root: Functi
     follow(root)
     distinct = len(set(files))
     visits = sum(1 for _ in groupby(files))
-    return CallPath(len(read), distinct, visits, visits - distinct)
+    return CallPath(functions=len(read), files=distinct, visits=visits, returns=visits - distinct)
 
 
 def find_function(code: CodeType) -> Function | None:

@@ -108,7 +108,7 @@ def observe_federation(
         patch.object(RoundServer, "handle", handle_first),
     ):
         url = f"mqtt://127.0.0.1:{port}"
-        data = DataSource(str(directory / "samples.npz"))
+        data = DataSource(data=str(directory / "samples.npz"))
         settings = DeviceSettings(
             broker=url, client_id=CLIENT, data=data, state=directory / CLIENT, wait_s=WAIT_S, export=False
         )
@@ -124,10 +124,14 @@ def observe_federation(
 def observe_simulation(plan: Plan, initial: Weights, config: FederationConfig) -> CallGraph:
     """Return the calls of the simulator for the update of one client."""
     graph = CallGraph()
-    federation = OpenFederation(SimulatedFederation(plan, config.seed, {CLIENT: make_samples()}))
+    federation = OpenFederation(
+        SimulatedFederation(plan=plan, seed=config.seed, shards={CLIENT: make_samples()})
+    )
     server = make_algorithm(plan.spec.algorithm, None, plan.spec.options)
     broadcast = server.broadcast(server.init(initial, derive_rng(config.seed, 0, "init")), CLIENT)
-    item = WorkItem(broadcast, ClientState(), CLIENT, evaluate=config.reports_accuracy)
+    item = WorkItem(
+        broadcast=broadcast, state=ClientState(), client_id=CLIENT, evaluate=config.reports_accuracy
+    )
     graph.observe(train_client)(federation, item)
     return graph
 

@@ -79,7 +79,15 @@ def _generate_round(fleet: Fleet, session: str, number: int, now: float) -> Iter
     fates = {client_id: get_fate(i) for i, client_id in enumerate(ids)}
     tasked = [client_id for client_id in ids if fates[client_id] not in ("offline", "paused")]
     state = State(
-        fleet.federation, session, "federate", number, fleet.rounds, len(tasked), deadline_s, PLAN, now
+        federation=fleet.federation,
+        session=session,
+        phase="federate",
+        round=number,
+        rounds=fleet.rounds,
+        cohort_size=len(tasked),
+        deadline_s=deadline_s,
+        plan=PLAN,
+        ts=now,
     )
     yield 0.0, topics.state, encode_json(state), True
     nonce = secrets.token_hex(8)
@@ -87,7 +95,19 @@ def _generate_round(fleet: Fleet, session: str, number: int, now: float) -> Iter
     losses = 2.0 / math.sqrt(number) + rng.normal(0, 0.05, len(ids))
     task = encode_json(
         Task(
-            session, number, "federate", PLAN, {"global": PLAN}, {}, 1, deadline_s, "fp32", 0, 0.0, nonce, now
+            session=session,
+            round=number,
+            phase="federate",
+            plan=PLAN,
+            models={"global": PLAN},
+            scalars={},
+            seed=1,
+            deadline_s=deadline_s,
+            codec="fp32",
+            max_staleness=0,
+            budget_s=0.0,
+            nonce=nonce,
+            ts=now,
         )
     )
     for i, client_id in enumerate(ids):
@@ -101,7 +121,18 @@ def _generate_round(fleet: Fleet, session: str, number: int, now: float) -> Iter
         sha256 = f"{number:032x}{i:032x}"
         values = {"loss": float(losses[i]), "seconds": upload_s}
         begin = Begin(
-            client_id, session, number, PLAN, sha256, SIZE, 1, 245760, 40 + i, values, nonce, now + upload_s
+            client_id=client_id,
+            session=session,
+            round=number,
+            plan=PLAN,
+            sha256=sha256,
+            size=SIZE,
+            count=1,
+            chunk_bytes=245760,
+            num_samples=40 + i,
+            metrics=values,
+            nonce=nonce,
+            ts=now + upload_s,
         )
         yield upload_s, topics.format_upload(client_id, sha256, "begin"), encode_json(begin), False
         outcome, reason = (
@@ -113,32 +144,54 @@ def _generate_round(fleet: Fleet, session: str, number: int, now: float) -> Iter
         yield (
             upload_s + 0.02,
             topics.format_device(client_id, "receipt"),
-            encode_json(Receipt(number, sha256, outcome, (), reason, nonce, now + upload_s)),
+            encode_json(
+                Receipt(
+                    round=number,
+                    sha256=sha256,
+                    outcome=outcome,
+                    missing=(),
+                    reason=reason,
+                    nonce=nonce,
+                    ts=now + upload_s,
+                )
+            ),
             False,
         )
     dropped = tuple(client_id for client_id in tasked if fates[client_id] != "fine")
     scores = np.clip(1 - losses / 2.5, 0, 1)
     low, high = np.percentile(scores, (10, 90)).tolist()
     summary = Summary(
-        number,
-        "federate",
-        accepted,
-        float(losses.mean()),
-        float(scores.mean()),
-        low,
-        high,
-        accepted * SIZE,
-        len(tasked) * SIZE,
-        deadline_s,
-        dropped,
-        now + deadline_s,
+        round=number,
+        phase="federate",
+        updates=accepted,
+        loss=float(losses.mean()),
+        accuracy_mean=float(scores.mean()),
+        accuracy_p10=low,
+        accuracy_p90=high,
+        bytes_up=accepted * SIZE,
+        bytes_down=len(tasked) * SIZE,
+        seconds=deadline_s,
+        dropped=dropped,
+        ts=now + deadline_s,
     )
     yield deadline_s, topics.format_summary(number), encode_json(summary), False
     assignment = {client_id: (i + number * (i % 10 == 0)) % GROUPS for i, client_id in enumerate(ids)}
     yield (
         deadline_s + 0.05,
         topics.clusters,
-        encode_json(Clusters(session, number, assignment, "", (), (), (), math.nan, now)),
+        encode_json(
+            Clusters(
+                session=session,
+                round=number,
+                assignment=assignment,
+                layer="",
+                clients=(),
+                matrix=(),
+                linkage=(),
+                cut=math.nan,
+                ts=now,
+            )
+        ),
         True,
     )
 
@@ -152,7 +205,14 @@ def _generate_periodic(
     paused = "on battery" if kind == "paused" else ""
     while due_s < fleet.round_s:
         status = Status(
-            client_id, f"{index:016x}", kind != "offline", now, 40 + index, __version__, now + due_s, paused
+            client_id=client_id,
+            boot_id=f"{index:016x}",
+            online=kind != "offline",
+            born=now,
+            num_samples=40 + index,
+            version=__version__,
+            ts=now + due_s,
+            paused=paused,
         )
         yield due_s, topics.format_device(client_id, "status"), encode_json(status), True
         if kind != "offline":
@@ -160,7 +220,14 @@ def _generate_periodic(
                 f"gate_{k}": (k + 1) / 10 for k in range(GROUPS)
             }
             metrics = Metrics(
-                client_id, number, values, 45.0 + index % 7, 70.0, 40.0 + index % 20 + due_s, 3.0, now + due_s
+                client_id=client_id,
+                round=number,
+                values=values,
+                rss_mb=45.0 + index % 7,
+                peak_rss_mb=70.0,
+                temperature_c=40.0 + index % 20 + due_s,
+                seconds=3.0,
+                ts=now + due_s,
             )
             yield due_s, topics.format_device(client_id, "metrics"), encode_json(metrics), False
         due_s += fleet.period_s
@@ -220,7 +287,9 @@ def speak(url: str, fleet: Fleet, seconds: float) -> int:
 )
 def main(broker: str, federation: str, devices: int, period: float, round_s: float, seconds: float) -> None:
     """Publish the messages of many devices."""
-    published = speak(broker, Fleet(federation, devices, period, round_s), seconds)
+    published = speak(
+        broker, Fleet(federation=federation, devices=devices, period_s=period, round_s=round_s), seconds
+    )
     click.echo(f"{published} messages of {devices} devices in {seconds:g} s")
 
 

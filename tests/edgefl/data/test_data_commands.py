@@ -148,7 +148,7 @@ def test_partitions_by_class_refuse_data_without_classes(
     ):
         dataset = load_dataset(data)
         with pytest.raises(DataError, match=f"{name}.* has {message}, expected one of iid, quantity, group;"):
-            make_client_partitions(dataset, PartitionConfig(name, 2), 1)
+            make_client_partitions(dataset, PartitionConfig(name=name, num_clients=2), 1)
 
 
 def test_partitions_without_classes_are_shown_without_a_class_table(numeric_data: str) -> None:

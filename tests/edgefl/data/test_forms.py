@@ -160,7 +160,16 @@ def test_device_trains_on_converted_samples(tmp_path) -> None:
     np.savez(tmp_path / "odd.npz", x=x.astype(float), y=np.eye(4)[np.arange(20) % 4])
     usual, unconverted = (LocalDataset(make_source(str(tmp_path / name))) for name in ("good.npz", "odd.npz"))
     samples = SamplesConfig(scale=255, max_value=1)
-    spec = PlanSpec("mlp", "fedavg", {}, (28, 28, 1), 4, (), (), samples=samples.as_plan_entry())
+    spec = PlanSpec(
+        model="mlp",
+        algorithm="fedavg",
+        options={},
+        input_shape=(28, 28, 1),
+        num_classes=4,
+        weights=(),
+        signatures=(),
+        samples=samples.as_plan_entry(),
+    )
     expected, converted = (dataset.load_shard(spec, 3) for dataset in (usual, unconverted))
     assert usual.changes == ()
     assert len(unconverted.changes) == 2
@@ -173,7 +182,10 @@ def test_device_trains_on_converted_samples(tmp_path) -> None:
 def test_simulation_reads_converted_samples(tmp_path) -> None:
     np.savez(tmp_path / "a.npz", x=np.full((20, 3, 8, 9), 204.0), y=np.eye(2)[np.arange(20) % 2])
     dataset = load_data(
-        DataConfig(f"npz:{tmp_path / 'a.npz'}"), 1, input_shape=(8, 9, 3), samples=SamplesConfig(scale=255)
+        DataConfig(name=f"npz:{tmp_path / 'a.npz'}"),
+        1,
+        input_shape=(8, 9, 3),
+        samples=SamplesConfig(scale=255),
     )
     assert dataset.x_train.shape[1:] == dataset.x_test.shape[1:] == (8, 9, 3)
     assert set(dataset.x_train.ravel().tolist()) == {float(np.float32(0.8))}

@@ -67,7 +67,7 @@ def test_groups_are_not_divided_and_training_samples_store_their_group(tmp_path:
     assert shard.group_train is not None
     training_names = [names[int(value)] for value in shard.x_train[:, 0]]
     assert [sorted(set(names))[group] for group in shard.group_train] == training_names
-    assert split == SplitRecord("group", 1, 20, 10)
+    assert split == SplitRecord(rule="group", seed=1, train=20, test=10)
     save_shard(tmp_path / "s.npz", shard)
     restored_groups = load_shard(tmp_path / "s.npz").group_train
     assert restored_groups is not None
@@ -109,7 +109,7 @@ def test_overlapping_groups_of_a_file_with_test_samples_are_joined() -> None:
     np.testing.assert_array_equal(shard.x_train, x, "no window is left out")
     assert shard.group_train is not None
     assert np.unique(shard.group_train, return_inverse=True)[1].tolist() == [0, 0, 0, 0, 0, 0, 1, 1]
-    assert split == SplitRecord("x_test", 1, 8, 2)
+    assert split == SplitRecord(rule="x_test", seed=1, train=8, test=2)
 
 
 def test_split_record_counts_test_windows_that_overlap_training_windows() -> None:
@@ -156,7 +156,9 @@ def test_a_device_may_have_samples_of_one_class(tmp_path: Path) -> None:
 def test_saved_shard_is_read_back_bit_for_bit(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     x = rng.normal(size=(9, 5)).astype(np.float32)
-    shard = Shard(x, np.arange(9) % 4, x[:3] * 2, np.array([0, 1, 2]), 7)
+    shard = Shard(
+        x_train=x, y_train=np.arange(9) % 4, x_test=x[:3] * 2, y_test=np.array([0, 1, 2]), num_classes=7
+    )
     save_shard(tmp_path / "deep" / "s.npz", shard)
     restored = load_shard(tmp_path / "deep" / "s.npz")
     for name in ("x_train", "y_train", "x_test", "y_test"):
@@ -372,20 +374,20 @@ def test_parts_of_other_kinds_are_refused(tmp_path: Path) -> None:
     ):
         np.savez(tmp_path / "a.npz", **{"x": x, "y": np.arange(20) % 2, "x_test": x, **arrays})
         with pytest.raises(DataError, match=error):
-            make_shard(read_source(DataSource(str(tmp_path / "a.npz"))), "a.npz")
+            make_shard(read_source(DataSource(data=str(tmp_path / "a.npz"))), "a.npz")
 
 
 def test_names_may_be_bytes(tmp_path: Path) -> None:
     names = {"class_names": np.array([b"run", b"sit"]), "channel_names": np.array([b"ay", b"ax"])}
     np.savez(tmp_path / "a.npz", x=np.zeros((4, 2)), y=np.arange(4) % 2, **names)
-    arrays = read_source(DataSource(str(tmp_path / "a.npz")))
+    arrays = read_source(DataSource(data=str(tmp_path / "a.npz")))
     assert list_class_names(arrays) == ("run", "sit")
     assert list_channels(arrays) == ("ax", "ay")
 
 
 def test_channels_without_names_are_read_in_the_order_of_the_federation_with_a_note(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.zeros((4, 2)), y=np.arange(4) % 2)
-    arrays = read_source(DataSource(str(tmp_path / "a.npz")), SamplesConfig(channels=("ax", "ay")))
+    arrays = read_source(DataSource(data=str(tmp_path / "a.npz")), SamplesConfig(channels=("ax", "ay")))
     assert arrays["notes"].tolist() == ["the channels have no names, and are read in the order ax, ay"]
 
 
@@ -393,4 +395,4 @@ def test_names_in_another_encoding_are_refused(tmp_path: Path) -> None:
     names = np.array(["k\u00fc".encode("latin-1"), b"b"])
     np.savez(tmp_path / "a.npz", x=np.zeros((4, 2)), y=np.arange(4) % 2, channel_names=names)
     with pytest.raises(DataError, match=r"channel_names holds no texts in UTF-8.* channel_names.astype"):
-        read_source(DataSource(str(tmp_path / "a.npz")))
+        read_source(DataSource(data=str(tmp_path / "a.npz")))

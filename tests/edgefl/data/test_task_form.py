@@ -13,12 +13,20 @@ from edgefl.data.task_form import TaskShards, to_task_form
 RNG = np.random.default_rng(1)
 X = RNG.normal(size=(6, 2, 3)).astype(np.float32)
 LABELS = np.array([0, 2, 0, 1, 0, 0])
-REGRESSION = TaskConfig("regression")
-ANOMALY = TaskConfig("anomaly")
+REGRESSION = TaskConfig(kind="regression")
+ANOMALY = TaskConfig(kind="anomaly")
 
 
 def make_shard(labels: np.ndarray, **values: object) -> Shard:
-    return Shard(X[:4], labels[:4], X[4:], labels[4:], 3, group_train=np.arange(4), **values)
+    return Shard(
+        x_train=X[:4],
+        y_train=labels[:4],
+        x_test=X[4:],
+        y_test=labels[4:],
+        num_classes=3,
+        group_train=np.arange(4),
+        **values,
+    )
 
 
 def test_classification_keeps_the_shard() -> None:
@@ -39,7 +47,7 @@ def test_anomalies_move_to_the_test_samples() -> None:
 
 
 def test_listed_labels_are_the_anomalies() -> None:
-    formed = to_task_form(make_shard(LABELS), TaskConfig("anomaly", anomalies=(2,)))
+    formed = to_task_form(make_shard(LABELS), TaskConfig(kind="anomaly", anomalies=(2,)))
     assert len(formed.x_train) == 3 and formed.anomaly_test is not None
     assert formed.anomaly_test.tolist() == [False, False, True]
 
@@ -76,7 +84,7 @@ def test_whole_numbers_are_targets_of_a_regression_too() -> None:
     formed = to_task_form(make_shard(LABELS), REGRESSION)
     assert formed.y_train.tolist() == [[0], [2], [0], [1]] and formed.num_classes == 1
     with pytest.raises(DataError, match="1 values per sample, expected 2; set outputs"):
-        to_task_form(make_shard(LABELS), TaskConfig("regression", outputs=2))
+        to_task_form(make_shard(LABELS), TaskConfig(kind="regression", outputs=2))
 
 
 def test_only_numbers_that_are_no_classes_are_separated() -> None:

@@ -42,7 +42,7 @@ def assert_same_arrays(first, second):
     round=st.integers(0, 10**6),
 )
 def test_server_state_round_trips(models, rounds, round):
-    state = ServerState(round, "federate", models).with_record(OptimizerSlots(models))
+    state = ServerState(round=round, phase="federate", models=models).with_record(OptimizerSlots(models))
     state = state.with_record(LeftOutClients(rounds))
     decoded = decode_server_state(encode_server_state(state))
     assert (decoded.round, decoded.phase) == (round, "federate")
@@ -62,25 +62,29 @@ def test_client_state_and_mixture_round_trip(weights, alpha):
     assert_same_arrays(weights, decoded.arrays)
     assert decoded.read_record(PersonalShare).alpha == alpha
     assert_same_arrays(weights, decoded.read_record(CodecResidual).by_model["m"])
-    assert_same_arrays(weights, decode_stored_mixture(encode_mixture(Mixture(weights))).mixture.weights)
+    assert_same_arrays(
+        weights, decode_stored_mixture(encode_mixture(Mixture(weights=weights))).mixture.weights
+    )
 
 
 @given(cut=st.integers(0, 200))
 def test_truncated_file_is_refused_as_truncated(cut):
-    blob = encode_mixture(Mixture({"w": np.ones(30, np.float32)}))
+    blob = encode_mixture(Mixture(weights={"w": np.ones(30, np.float32)}))
     with pytest.raises(StateError, match="truncated or foreign"):
         decode_stored_mixture(blob[: min(cut, len(blob) - 1)])
 
 
 def test_mixture_is_not_decoded_as_a_client_state():
     with pytest.raises(StateError, match="contains a mixture, expected a client state"):
-        decode_client_state(encode_mixture(Mixture({})))
+        decode_client_state(encode_mixture(Mixture(weights={})))
 
 
 @given(st.data())
 def test_any_flipped_bit_of_a_server_state_is_noticed_or_harmless(data):
     weights = {"a/kernel": np.ones((2, 3), np.float32), "a/bias": np.zeros(3, np.float32)}
-    state = ServerState(4, "federate", {"global": weights}).with_record(OptimizerSlots({"global": weights}))
+    state = ServerState(round=4, phase="federate", models={"global": weights}).with_record(
+        OptimizerSlots({"global": weights})
+    )
     state = state.with_record(LeftOutClients({"pi-1": 2}))
     blob = bytearray(encode_server_state(state))
     blob[data.draw(st.integers(0, len(blob) - 1))] ^= 1 << data.draw(st.integers(0, 7))
@@ -92,7 +96,7 @@ def test_any_flipped_bit_of_a_server_state_is_noticed_or_harmless(data):
 
 
 def test_flipped_bit_in_the_weights_is_named():
-    state = ServerState(4, "federate", {"global": {"w": np.ones(3, np.float32)}})
+    state = ServerState(round=4, phase="federate", models={"global": {"w": np.ones(3, np.float32)}})
     blob = bytearray(encode_server_state(state))
     blob[blob.index(np.ones(3, np.float32).tobytes())] ^= 1
     with pytest.raises(StateError, match=r"has the sha256 [0-9a-f]{64}, expected .*: the file is damaged"):

@@ -32,7 +32,7 @@ def format_task(number=1, phase="federate", /, **models):
 def test_model_is_sent_once_to_each_client():
     cost = CommunicationCost()
     same = make_weights()
-    broadcast = Broadcast(1, "federate", {"global": same})
+    broadcast = Broadcast(round=1, phase="federate", models={"global": same})
     task = len(format_task(**{"global": BLOB}))
     assert len(BLOB) == 96
     assert [cost.count_bytes_down(broadcast, client_id) for client_id in ("a", "b", "a")] == [
@@ -42,24 +42,35 @@ def test_model_is_sent_once_to_each_client():
     ]
     cost.close_round({"global": same})
     assert cost.count_bytes_down(broadcast, "a") == task, "what did not change is not sent again"
-    assert cost.count_bytes_down(Broadcast(1, "federate", {"global": make_weights()}), "a") == task, (
-        "nor is what has the same bytes"
-    )
+    assert (
+        cost.count_bytes_down(Broadcast(round=1, phase="federate", models={"global": make_weights()}), "a")
+        == task
+    ), "nor is what has the same bytes"
     assert cost.count_bytes_down(broadcast, "c") == task + 96
-    assert cost.count_bytes_down(Broadcast(1, "federate", {"global": make_weights(1)}), "a") == task + 96
+    assert (
+        cost.count_bytes_down(Broadcast(round=1, phase="federate", models={"global": make_weights(1)}), "a")
+        == task + 96
+    )
 
 
 def test_only_missing_models_are_sent():
     cost = CommunicationCost()
     one = make_weights()
     two = make_weights(1)
-    cost.count_bytes_down(Broadcast(1, "federate", {"expert0": one}), "a")
+    cost.count_bytes_down(Broadcast(round=1, phase="federate", models={"expert0": one}), "a")
     both = len(format_task(expert0=BLOB, expert1=b"another"))
-    assert cost.count_bytes_down(Broadcast(1, "federate", {"expert0": one, "expert1": two}), "a") == both + 96
+    assert (
+        cost.count_bytes_down(
+            Broadcast(round=1, phase="federate", models={"expert0": one, "expert1": two}), "a"
+        )
+        == both + 96
+    )
 
 
 def test_upload_counts_tensors_and_announcement():
-    update = Update("pi-1", 1, 30, {"global": make_weights()}, {"loss": 0.5})
+    update = Update(
+        client_id="pi-1", round=1, num_samples=30, deltas={"global": make_weights()}, metrics={"loss": 0.5}
+    )
     header = b'{"global/w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}'  # 64 bytes
     announcement = f'{{"client_id":"pi-1","session":"{"0" * 16}","round":1,"plan":"{ZEROS}","sha256":"{ZEROS}","size":96,"count":1,"chunk_bytes":245760,"num_samples":30,"metrics":{{"loss":0.5}},"nonce":"{"0" * 16}","ts":1763737200.1234567,"signature":"","follows":true}}'  # noqa: E501
     assert len(header) == 64
@@ -72,12 +83,15 @@ def test_sent_models_forget_replaced_models_and_can_be_resumed():
     replaced = make_weights(2)
     for client_id in ("b", "a"):
         cost.count_bytes_down(
-            Broadcast(1, "federate", {"expert0": unchanged, "expert1": replaced}), client_id
+            Broadcast(round=1, phase="federate", models={"expert0": unchanged, "expert1": replaced}),
+            client_id,
         )
     cost.close_round({"expert0": unchanged, "expert1": make_weights(3)})
     assert list(cost.sent_models) == ["a", "b"]
     assert all(len(models) == 1 for models in cost.sent_models.values())
-    broadcast = Broadcast(2, "federate", {"expert0": unchanged, "expert1": make_weights(3)})
+    broadcast = Broadcast(
+        round=2, phase="federate", models={"expert0": unchanged, "expert1": make_weights(3)}
+    )
     assert (
         CommunicationCost(cost.sent_models).count_bytes_down(broadcast, "a")
         == cost.count_bytes_down(broadcast, "a")
@@ -87,7 +101,7 @@ def test_sent_models_forget_replaced_models_and_can_be_resumed():
 
 def test_personalization_broadcast_is_counted():
     """After one round, two clients get a task and the new model with 31 float32 values and a header."""
-    plan = Plan(softmax_spec("fedavg", inputs=4, features=4, classes=3), b"", b"")
+    plan = Plan(spec=softmax_spec("fedavg", inputs=4, features=4, classes=3), program=b"", template=b"")
     initial = {
         "trunk/kernel": np.eye(4, dtype=np.float32),
         "head/kernel": np.zeros((4, 3), np.float32),
@@ -95,7 +109,9 @@ def test_personalization_broadcast_is_counted():
     }
     x = np.ones((2, 4), np.float32)
     y = np.array([0, 1])
-    shards = {client_id: Shard(x, y, x, y, 3) for client_id in ("a", "b")}
+    shards = {
+        client_id: Shard(x_train=x, y_train=y, x_test=x, y_test=y, num_classes=3) for client_id in ("a", "b")
+    }
     records = []
     end = simulate(
         plan,

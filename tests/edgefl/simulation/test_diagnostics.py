@@ -22,7 +22,11 @@ def build_linear_plan():
 
     def build(algorithm, options):
         return build_plan(
-            FederationConfig(algorithm=algorithm, options=options, model=ModelConfig("softmax", (4,), 3))
+            FederationConfig(
+                algorithm=algorithm,
+                options=options,
+                model=ModelConfig(name="softmax", input_shape=(4,), num_classes=3),
+            )
         )
 
     return build

@@ -19,9 +19,16 @@ from edgefl.simulation.engines.processes import MAX_ITEMS_PER_PROCESS, ProcessEn
 def federation(tiny, tiny_config, digits):
     x, y = digits
     shards = {
-        f"pi-{i}": Shard(x[i::5][:40], y[i::5][:40], x[i::5][40:60], y[i::5][40:60], 10) for i in range(5)
+        f"pi-{i}": Shard(
+            x_train=x[i::5][:40],
+            y_train=y[i::5][:40],
+            x_test=x[i::5][40:60],
+            y_test=y[i::5][40:60],
+            num_classes=10,
+        )
+        for i in range(5)
     }
-    return SimulatedFederation(tiny[0], tiny_config.seed, shards)
+    return SimulatedFederation(plan=tiny[0], seed=tiny_config.seed, shards=shards)
 
 
 def make_items(federation, weights):
@@ -29,7 +36,7 @@ def make_items(federation, weights):
     algorithm = make_algorithm(spec.algorithm, None, spec.options)
     state = algorithm.init(weights, derive_rng(federation.seed, 0, "init"))
     return [
-        WorkItem(algorithm.broadcast(state, client_id), ClientState(), client_id)
+        WorkItem(broadcast=algorithm.broadcast(state, client_id), state=ClientState(), client_id=client_id)
         for client_id in sorted(federation.shards)
     ]
 

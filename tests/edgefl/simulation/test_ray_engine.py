@@ -63,9 +63,16 @@ def ray_connection(cluster):
 def federation(tiny, tiny_config, digits):
     x, y = digits
     shards = {
-        f"pi-{i}": Shard(x[i::5][:40], y[i::5][:40], x[i::5][40:60], y[i::5][40:60], 10) for i in range(5)
+        f"pi-{i}": Shard(
+            x_train=x[i::5][:40],
+            y_train=y[i::5][:40],
+            x_test=x[i::5][40:60],
+            y_test=y[i::5][40:60],
+            num_classes=10,
+        )
+        for i in range(5)
     }
-    return SimulatedFederation(tiny[0], tiny_config.seed, shards, (x[300:], y[300:]))
+    return SimulatedFederation(plan=tiny[0], seed=tiny_config.seed, shards=shards, test=(x[300:], y[300:]))
 
 
 def make_items(federation, weights, phase=""):
@@ -74,7 +81,7 @@ def make_items(federation, weights, phase=""):
     state = algorithm.init(weights, derive_rng(federation.seed, 0, "init"))
     state = replace(state, phase=phase or state.phase)
     return [
-        WorkItem(algorithm.broadcast(state, client_id), ClientState(), client_id)
+        WorkItem(broadcast=algorithm.broadcast(state, client_id), state=ClientState(), client_id=client_id)
         for client_id in sorted(federation.shards)
     ]
 
@@ -135,8 +142,12 @@ class TestConnected:
         from edgefl.simulation.engines.ray import RayEngine
 
         x, y = digits
-        dataset = Dataset((x * 255).astype(np.uint8), y, x[:40], y[:40], 10)
-        partitions = {f"pi-{i}": ClientPartition(np.arange(i, 100, 5), np.arange(i, 40, 5)) for i in range(5)}
+        dataset = Dataset(
+            x_train=(x * 255).astype(np.uint8), y_train=y, x_test=x[:40], y_test=y[:40], num_classes=10
+        )
+        partitions = {
+            f"pi-{i}": ClientPartition(train=np.arange(i, 100, 5), test=np.arange(i, 40, 5)) for i in range(5)
+        }
         mapped = replace(federation, shards=map_dataset(dataset, partitions, tmp_path / "maps"))
         items = make_items(mapped, tiny[1], PHASE_PERSONALIZE)
         expected = [result for result, _ in SerialEngine(mapped).run(personalize_client, items)]

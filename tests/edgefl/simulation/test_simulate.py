@@ -21,7 +21,11 @@ from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 
 def make_plan(name, **options):
-    return Plan(replace(softmax_spec(name, inputs=4, features=4, classes=3), options=options), b"", b"")
+    return Plan(
+        spec=replace(softmax_spec(name, inputs=4, features=4, classes=3), options=options),
+        program=b"",
+        template=b"",
+    )
 
 
 def make_weights():
@@ -40,8 +44,10 @@ def test_one_round_of_two_clients_matches_hand_calculation():
     x = np.zeros((1, 4), np.float32)
     x2 = np.zeros((3, 4), np.float32)
     shards = {
-        "a": Shard(x, np.array([0]), x, np.array([0]), 3),
-        "b": Shard(x2, np.array([1, 1, 1]), x2, np.array([1, 1, 1]), 3),
+        "a": Shard(x_train=x, y_train=np.array([0]), x_test=x, y_test=np.array([0]), num_classes=3),
+        "b": Shard(
+            x_train=x2, y_train=np.array([1, 1, 1]), x_test=x2, y_test=np.array([1, 1, 1]), num_classes=3
+        ),
     }
     built_plan = make_plan("fedavg", epochs=1, learning_rate=0.3, momentum=0.0)
     end = simulate(
@@ -124,7 +130,7 @@ def test_equal_seeds_give_equal_results_and_other_seeds_differ(shards):
 )
 def test_cohort_is_a_sorted_subset_for_any_order_of_ids(seed, round, count, total):
     ids = [f"pi-{i}" for i in range(total)]
-    state = ServerState(round, PHASE_FEDERATE, {})
+    state = ServerState(round=round, phase=PHASE_FEDERATE, models={})
     cohort = choose_cohort(seed, state, ids, count)
     assert cohort == choose_cohort(seed, state, reversed(ids), count)
     assert list(cohort) == sorted(cohort)
@@ -134,7 +140,8 @@ def test_cohort_is_a_sorted_subset_for_any_order_of_ids(seed, round, count, tota
 def test_cohort_is_drawn_per_cluster_and_includes_all_when_clustering():
     ids = [f"pi-{i}" for i in range(9)]
     state = with_assignments(
-        ServerState(5, PHASE_FEDERATE, {}), {name: i // 3 for i, name in enumerate(ids[:8])}
+        ServerState(round=5, phase=PHASE_FEDERATE, models={}),
+        {name: i // 3 for i, name in enumerate(ids[:8])},
     )
     cohort = choose_cohort(1, state, ids, 2)
     groups = (ids[:3], ids[3:6], ids[6:8], ["pi-8"])  # pi-8 has no cluster yet
@@ -176,7 +183,14 @@ def test_number_of_processes_does_not_change_results(tiny, tiny_config, digits):
     built_plan, weights = tiny
     x, y = digits
     shards = {
-        f"pi-{i}": Shard(x[i::3][:60], y[i::3][:60], x[i::3][60:90], y[i::3][60:90], 10) for i in range(3)
+        f"pi-{i}": Shard(
+            x_train=x[i::3][:60],
+            y_train=y[i::3][:60],
+            x_test=x[i::3][60:90],
+            y_test=y[i::3][60:90],
+            num_classes=10,
+        )
+        for i in range(3)
     }
     one, two = (simulate(built_plan, weights, shards, tiny_config, processes=n) for n in (1, 2))
     assert encode_server_state(one.state) == encode_server_state(two.state)

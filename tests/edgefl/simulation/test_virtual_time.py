@@ -37,7 +37,11 @@ ALGORITHMS = {
 
 def make_plan(algorithm, **options):
     values = complete_algorithm_options(algorithm, {"epochs": 2, **options})
-    return Plan(softmax_spec(algorithm, inputs=4, features=4, classes=3, options=values), b"", b"")
+    return Plan(
+        spec=softmax_spec(algorithm, inputs=4, features=4, classes=3, options=values),
+        program=b"",
+        template=b"",
+    )
 
 
 def make_weights(plan, scale=0.1):
@@ -67,7 +71,7 @@ def play(config, algorithm="fedavg", options=None, ids=IDS, weight_scale=0.1, ca
     learner = SoftmaxLearner(plan.spec)
     trainer = EngineTrainer(
         plan,
-        SerialEngine(SimulatedFederation(plan, config.seed, shards), learner),
+        SerialEngine(SimulatedFederation(plan=plan, seed=config.seed, shards=shards), learner),
         {client_id: len(shard.y_train) for client_id, shard in shards.items()},
     )
     lines = []

@@ -19,7 +19,16 @@ from tests.support.qemu_boards import run_selftest_in_qemu
 
 pytest.importorskip("tflite_micro")
 CORES = ("cortex-m4", "rv32imc")
-INFO = BoardInfo("NUCLEO-L4R5ZI", "ab" * 32, "0.3.0", "12.2", 490, 2, "cycles", 120_000_000)
+INFO = BoardInfo(
+    board="NUCLEO-L4R5ZI",
+    model_sha256="ab" * 32,
+    edgefl="0.3.0",
+    compiler="12.2",
+    input_bytes=490,
+    output_bytes=2,
+    counter="cycles",
+    ticks_per_second=120_000_000,
+)
 CERTIFICATE = {
     "model": {"sha256": "ab" * 32},
     "target": "cortex-m4",
@@ -75,7 +84,16 @@ def test_report_has_the_time_and_the_cycles_per_instruction() -> None:
 
 
 def test_report_without_a_cycle_counter_has_no_cycles() -> None:
-    info = BoardInfo("a board", "ab" * 32, "0.3.0", "12.2", 490, 2, "microseconds", 1_000_000)
+    info = BoardInfo(
+        board="a board",
+        model_sha256="ab" * 32,
+        edgefl="0.3.0",
+        compiler="12.2",
+        input_bytes=490,
+        output_bytes=2,
+        counter="microseconds",
+        ticks_per_second=1_000_000,
+    )
     outputs = np.array([[1, 2]], np.int8)
     report = make_board_report(BoardRun(info, outputs, np.array([2500])), outputs, CERTIFICATE)
     assert report["milliseconds"]["mean"] == 2.5 and report["cycles_per_instruction"] is None
@@ -158,7 +176,16 @@ def test_report_does_not_overwrite_the_export(name: str, folders: dict[str, Path
 def test_board_with_other_sizes_is_refused(folders: dict[str, Path], tmp_path: Path, monkeypatch) -> None:
     out = folders["cortex-m4"]
     digest = json.loads((out / "certificate.json").read_text())["model"]["sha256"]
-    info = BoardInfo("a board", digest, "0.3.0", "12.2", 8, 2, "cycles", 1)
+    info = BoardInfo(
+        board="a board",
+        model_sha256=digest,
+        edgefl="0.3.0",
+        compiler="12.2",
+        input_bytes=8,
+        output_bytes=2,
+        counter="cycles",
+        ticks_per_second=1,
+    )
     monkeypatch.setattr("firmware_export.certificate.board.connect_board", lambda port, size: info)
     with pytest.raises(ExportError, match="takes 8 bytes and gives 2, expected 8 and 3"):
         verify_on_board(out, Untouched(), 3, tmp_path / "report.json")

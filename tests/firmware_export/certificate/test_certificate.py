@@ -108,7 +108,7 @@ def test_one_different_output_byte_is_an_error(bundle, monkeypatch) -> None:
             model_float,
             source,
             replace(golden, outputs=outputs),
-            ExportRequest("host", Budget()),
+            ExportRequest(target="host", budget=Budget()),
             ["host"],
         )
 
@@ -126,13 +126,20 @@ def test_an_exceeded_budget_names_layers_and_three_remedies(bundle, budget, text
     golden = decode_golden((bundle / "golden.npz").read_bytes())
     with pytest.raises(ExportError) as caught:
         make_certificate(
-            model, model_float, generate_c(model), golden, ExportRequest("cortex-m4", budget), ["cortex-m4"]
+            model,
+            model_float,
+            generate_c(model),
+            golden,
+            ExportRequest(target="cortex-m4", budget=budget),
+            ["cortex-m4"],
         )
     assert all(text in str(caught.value) for text in (*texts, "too many", "  1. ", "  2. ", "  3. "))
 
 
 def test_second_export_removes_the_files_of_the_first(copy, digits, few_targets) -> None:
-    write_bundle(copy, *choose_golden_samples(digits.shard, 5, 1), ExportRequest("host", Budget()))
+    write_bundle(
+        copy, *choose_golden_samples(digits.shard, 5, 1), ExportRequest(target="host", budget=Budget())
+    )
     present = {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()}
     assert present == {*read_certificate(copy)["files"], "certificate.json"}
     assert "firmware/host.c" in present and "firmware/startup.c" not in present
@@ -147,7 +154,9 @@ def test_an_export_that_fails_leaves_no_certificate(copy, digits, monkeypatch, f
 
     monkeypatch.setattr(parity, "check_outputs", wrong)
     with pytest.raises(ExportError, match="differs"):
-        write_bundle(copy, *choose_golden_samples(digits.shard, 5, 1), ExportRequest("host", Budget()))
+        write_bundle(
+            copy, *choose_golden_samples(digits.shard, 5, 1), ExportRequest(target="host", budget=Budget())
+        )
     assert not (copy / "certificate.json").exists()
 
 
@@ -157,7 +166,9 @@ def test_a_folder_that_cannot_be_written_is_an_error(copy, digits, monkeypatch, 
 
     monkeypatch.setattr("firmware_export.certificate.bundle.write_atomic", full)
     with pytest.raises(ExportError, match=r"No space left on device.*another directory"):
-        write_bundle(copy, *choose_golden_samples(digits.shard, 5, 1), ExportRequest("host", Budget()))
+        write_bundle(
+            copy, *choose_golden_samples(digits.shard, 5, 1), ExportRequest(target="host", budget=Budget())
+        )
     assert not (copy / "certificate.json").exists()
 
 
@@ -177,7 +188,9 @@ def test_a_skip_threshold_reports_its_cost(bundle, digits, tmp_path, few_targets
     for name in ("model.tflite", "model_float.tflite", "report.json"):
         shutil.copy(bundle / name, tmp_path / name)
     certificate = write_bundle(
-        tmp_path, *choose_golden_samples(digits.shard, SAMPLES, 1), ExportRequest("cortex-m4", Budget(), 0.4)
+        tmp_path,
+        *choose_golden_samples(digits.shard, SAMPLES, 1),
+        ExportRequest(target="cortex-m4", budget=Budget(), threshold=0.4),
     )
     cost = next(row for row in certificate["cost"] if row["target"] == "cortex-m4")
     skipping = certificate["skipping"]

@@ -91,7 +91,7 @@ def test_costs_grow_with_the_members(mixture_of):
         return export_mixture(made.plan, made.mixture, made.shard, folder, max_members=members)
 
     names = (("local",), ("federated", "local"))
-    request = ExportRequest("cortex-m4", Budget())
+    request = ExportRequest(target="cortex-m4", budget=Budget())
     one, two = measure_member_exports(write_models, names, made.shard.x_test, made.shard.y_test, request)
     assert one.names == ("local",) and 0 < one.score_int8 <= 1
     assert 1.8 < two.cost.flash_bytes / one.cost.flash_bytes < 2.2

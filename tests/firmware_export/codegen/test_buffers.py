@@ -12,12 +12,12 @@ from firmware_export.codegen.layer import Layer
 
 def make_layer(inputs, output, overwritable=(), scratch_bytes=0):
     return Layer(
-        "l",
-        "OP",
-        tuple(inputs),
-        output,
-        (),
-        "",
+        name="l",
+        op="OP",
+        inputs=tuple(inputs),
+        output=output,
+        kernels=(),
+        call="",
         overwritable=tuple(overwritable),
         scratch_bytes=scratch_bytes,
     )

@@ -62,7 +62,7 @@ def make_detector_model(
     layer = graphs.Op(
         "FULLY_CONNECTED", (0, 1, -1), (2,), {"keepNumDims": False}, "FullyConnected", version=4
     )
-    task = ModelTask("anomaly", loss, (), 0.05, threshold)
+    task = ModelTask(kind="anomaly", loss=loss, anomalies=(), false_alarm_rate=0.05, threshold=threshold)
     return with_metadata(graphs.make_tflite(tensors, [layer]), TASK_METADATA_NAME, encode_model_task(task))
 
 
@@ -125,7 +125,7 @@ def test_classifier_and_regression_have_no_scorer(graphs: Any) -> None:
             [graphs.Op("FULLY_CONNECTED", (0, 1, -1), (2,), {}, "FullyConnected", version=4)],
         ),
         TASK_METADATA_NAME,
-        encode_model_task(ModelTask("regression", "mae")),
+        encode_model_task(ModelTask(kind="regression", loss="mae")),
     )
     files = generate_c(regression, labels=["degrees"]).files
     assert "Names of the outputs" in files["model.h"]
@@ -139,7 +139,7 @@ def test_detector_needs_as_many_outputs_as_inputs(graphs: Any) -> None:
 
 def test_detectors_of_file_and_network_are_equal(graphs: Any) -> None:
     model = make_detector_model(graphs, "huber", 77, (0.013, 0.04))
-    task = ModelTask("anomaly", "huber", (), 0.05, 77)
+    task = ModelTask(kind="anomaly", loss="huber", anomalies=(), false_alarm_rate=0.05, threshold=77)
     assert make_network_detector(read_quantized_model(model), task) == load_detector(
         model, load_tflite(model)
     )

@@ -223,7 +223,10 @@ def test_c_compiled_for_a_core_needs_no_library(mixture_of, compiled, tmp_path, 
     ],
 )
 def test_header_states_unit_and_channels_of_the_input(samples, lines) -> None:
-    model = make_tflite([T((1, 2, 2), 0.5, 0), T((1, 2, 2), 0.5, 0)], [Op("RELU", (0,), (1,))])
+    model = make_tflite(
+        [T(shape=(1, 2, 2), scales=0.5, zero=0), T(shape=(1, 2, 2), scales=0.5, zero=0)],
+        [Op(name="RELU", inputs=(0,), outputs=(1,))],
+    )
     if samples is not None:
         model = with_metadata(model, SAMPLES_METADATA_NAME, encode_samples(samples))
     header = generate_c(model).files["model.h"]

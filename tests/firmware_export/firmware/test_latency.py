@@ -21,7 +21,16 @@ EVIDENCE = re.compile(
     r"\| (?P<ms>[\d.]+) \| (?P<instructions>[\d,]+) \| (?P<cycles>[\d.]+) \|$",
     re.MULTILINE,
 )
-BOARD = PublishedBoard("A", "cortex-m4", 100, 1.5, 2.0, 1000, 500, "hand")
+BOARD = PublishedBoard(
+    name="A",
+    target="cortex-m4",
+    mhz=100,
+    cycles_low=1.5,
+    cycles_high=2.0,
+    flash_bytes=1000,
+    ram_bytes=500,
+    source="hand",
+)
 
 
 def test_milliseconds_are_instructions_times_cycles_over_the_clock() -> None:

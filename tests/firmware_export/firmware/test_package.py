@@ -84,7 +84,9 @@ def test_all_placeholders_are_filled(package) -> None:
 def test_example_of_another_task_runs(graphs, tmp_path, answers, kind, expected) -> None:
     if shutil.which("gcc") is None:
         pytest.skip("no gcc here; apt install gcc")
-    task = ModelTask(kind, "mse", (), 0.01, threshold=7 if answers == SCORES else 0)
+    task = ModelTask(
+        kind=kind, loss="mse", anomalies=(), false_alarm_rate=0.01, threshold=7 if answers == SCORES else 0
+    )
     model = with_metadata(
         graphs.make_tflite(
             [

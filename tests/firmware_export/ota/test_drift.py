@@ -78,7 +78,13 @@ def test_counts_of_random_gates_equal_numpy(counter_library: Any) -> None:
 
 
 def make_usage(*chosen: int) -> GateUsage:
-    return GateUsage(sum(chosen), chosen, tuple(c / sum(chosen) for c in chosen), 0.5, 0)
+    return GateUsage(
+        inferences=sum(chosen),
+        chosen=chosen,
+        shares=tuple(c / sum(chosen) for c in chosen),
+        entropy_bits=0.5,
+        ties=0,
+    )
 
 
 def test_stability_index_matches_hand_computed_value() -> None:

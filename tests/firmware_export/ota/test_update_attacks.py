@@ -72,7 +72,7 @@ def home(digits: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
             }
             state = home / f"state-{name}"
             save_plan(digits.plan, state / "plan")
-            (state / "mixture.safetensors").write_bytes(encode_mixture(Mixture(moved)))
+            (state / "mixture.safetensors").write_bytes(encode_mixture(Mixture(weights=moved)))
             note = {"data": str(home / "shard.npz"), "id": device, "federation": "boards", "seed": 1}
             (state / "device.json").write_text(json.dumps(note))
             options = ["--state", state, "-o", home / name, "--target", "host", "--samples", 5]

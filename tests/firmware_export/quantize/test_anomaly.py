@@ -30,14 +30,23 @@ from firmware_export.tflite.interpreter import LoadedModel
 
 STEP = 64**2
 """Score of an error of one step of equal scales."""
-ZEROS = LoadedModel(lambda sample: np.zeros(1, np.int8), (1, 1), np.int8, 1.0, 0, "zeros", 1.0, 0)
+ZEROS = LoadedModel(
+    invoke=lambda sample: np.zeros(1, np.int8),
+    shape=(1, 1),
+    dtype=np.int8,
+    scale=1.0,
+    zero_point=0,
+    runtime="zeros",
+    output_scale=1.0,
+    output_zero_point=0,
+)
 """A model that returns 0, so that the score of a sample k is k^2 steps."""
 
 
 def make_shard(train: Any, test: Any = (), anomalies: Any = ()) -> Shard:
     x, x_test = (np.array(values, np.float32).reshape(-1, 1) for values in (train, [*test, *anomalies]))
     is_anomaly = np.arange(len(x_test)) >= len(test)
-    return Shard(x, x, x_test, x_test, 1, anomaly_test=is_anomaly)
+    return Shard(x_train=x, y_train=x, x_test=x_test, y_test=x_test, num_classes=1, anomaly_test=is_anomaly)
 
 
 def test_score_of_a_sample_is_its_squared_error() -> None:
@@ -52,14 +61,17 @@ def test_threshold_comes_from_validation_samples() -> None:
     shard = make_shard([100] * 50, [50] * 9, [90])
     held_out = np.arange(1, 20, dtype=np.float32)[::-1, None]
     made = calibrate_detector(
-        ZEROS, TaskConfig("anomaly", false_alarm_rate=0.1), shard, ValidationSplit(shard, held_out, held_out)
+        ZEROS,
+        TaskConfig(kind="anomaly", false_alarm_rate=0.1),
+        shard,
+        ValidationSplit(train=shard, x=held_out, y=held_out),
     )
     assert made.detector.threshold == 18**2 * STEP
     assert (made.calibrated_on, len(made.scores), made.warnings) == ("validation", 19, ())
 
 
 def test_threshold_without_validation_samples_says_so() -> None:
-    task = TaskConfig("anomaly", false_alarm_rate=0.1)
+    task = TaskConfig(kind="anomaly", false_alarm_rate=0.1)
     shard = make_shard([100] * 50, range(1, 20), [90, 91])
     made = calibrate_detector(ZEROS, task, shard, hold_out_validation(shard, 0, 1, ""))
     assert (made.calibrated_on, made.detector.threshold) == ("held-out", 18**2 * STEP)
@@ -73,7 +85,7 @@ def test_threshold_without_validation_samples_says_so() -> None:
 def test_too_few_samples_take_the_highest_score() -> None:
     shard = make_shard([1], [1, 4, 2])
     made = calibrate_detector(
-        ZEROS, TaskConfig("anomaly"), shard, ValidationSplit(shard, shard.x_test, shard.x_test)
+        ZEROS, TaskConfig(kind="anomaly"), shard, ValidationSplit(train=shard, x=shard.x_test, y=shard.x_test)
     )
     assert made.detector.threshold == 16 * STEP
     assert "3 samples are too few for a false-alarm rate of 0.01, expected 99 or more" in made.warnings[0]
@@ -89,7 +101,14 @@ def test_more_false_alarms_than_chance_are_a_warning() -> None:
 
 
 def test_float_model_has_no_score_rule() -> None:
-    loaded = LoadedModel(lambda sample: sample[0], (1, 1), np.float32, 0.0, 0, "float")
+    loaded = LoadedModel(
+        invoke=lambda sample: sample[0],
+        shape=(1, 1),
+        dtype=np.float32,
+        scale=0.0,
+        zero_point=0,
+        runtime="float",
+    )
     with pytest.raises(ExportError, match=r"scales of input and output are 0\.0 and 0\.0"):
         make_loaded_rule(loaded, "mse")
 
@@ -99,7 +118,9 @@ def test_model_without_a_detector_is_refused(graphs: Any) -> None:
     assert read_model_task(model) is None
     with pytest.raises(ExportError, match="task is classification, expected anomaly"):
         load_detector(model, ZEROS)
-    regression = with_metadata(model, TASK_METADATA_NAME, encode_model_task(ModelTask("regression", "mse")))
+    regression = with_metadata(
+        model, TASK_METADATA_NAME, encode_model_task(ModelTask(kind="regression", loss="mse"))
+    )
     with pytest.raises(ExportError, match="task is regression, expected anomaly"):
         load_detector(regression, ZEROS)
     with pytest.raises(ExportError, match="record of its task cannot be read"):

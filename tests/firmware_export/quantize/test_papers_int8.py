@@ -15,15 +15,22 @@ from firmware_export.tflite.interpreter import load_tflite, run_samples
 pytest.importorskip("keras")
 
 MODELS = {
-    "resnet20": ModelConfig("resnet20", (16, 16, 3), 4, {"width": 8}),
+    "resnet20": ModelConfig(name="resnet20", input_shape=(16, 16, 3), num_classes=4, options={"width": 8}),
     "mobilenetv2": ModelConfig(
-        "mobilenetv2", (16, 16, 3), 4, {"width": 0.35, "dropout": 0.0, "momentum": 0.0}
+        name="mobilenetv2",
+        input_shape=(16, 16, 3),
+        num_classes=4,
+        options={"width": 0.35, "dropout": 0.0, "momentum": 0.0},
     ),
-    "vgg16": ModelConfig("vgg16", (32, 32, 3), 4, {"filters": 8, "hidden": 16}),
-    "cnn1d": ModelConfig("cnn1d", (128, 9), 6),
-    "aem-cnn of normalized gray pictures": ModelConfig("aem-cnn", (16, 16, 1), 4, {}, (0.5,), (0.2,)),
-    "gate-cnn": ModelConfig("gate-cnn", (16, 16, 3), 7),
-    "gate-pixels": ModelConfig("gate-pixels", (8, 8, 1), 3),
+    "vgg16": ModelConfig(
+        name="vgg16", input_shape=(32, 32, 3), num_classes=4, options={"filters": 8, "hidden": 16}
+    ),
+    "cnn1d": ModelConfig(name="cnn1d", input_shape=(128, 9), num_classes=6),
+    "aem-cnn of normalized gray pictures": ModelConfig(
+        name="aem-cnn", input_shape=(16, 16, 1), num_classes=4, options={}, mean=(0.5,), std=(0.2,)
+    ),
+    "gate-cnn": ModelConfig(name="gate-cnn", input_shape=(16, 16, 3), num_classes=7),
+    "gate-pixels": ModelConfig(name="gate-pixels", input_shape=(8, 8, 1), num_classes=3),
 }
 SLOW = ("mobilenetv2", "vgg16")
 

@@ -101,7 +101,9 @@ def test_extremes_of_every_sample_are_recorded(fashion) -> None:
 def test_ranges_match_hand_computed_values() -> None:
     from firmware_export.quantize.ranges import RecordedExtremes
 
-    observed = RecordedExtremes({"t": np.array([[1, 2], [-3, 4], [0, 8]], np.float32)}, {"t": 2})
+    observed = RecordedExtremes(
+        extremes={"t": np.array([[1, 2], [-3, 4], [0, 8]], np.float32)}, ranks={"t": 2}
+    )
     assert [choose_ranges(observed, 3, 100.0, 0.0)["t"][k].tolist() for k in ("min", "max")] == [
         [[-3.0]],
         [[8.0]],
@@ -113,7 +115,7 @@ def test_ranges_match_hand_computed_values() -> None:
 
 def test_recipes_are_tried_and_the_best_is_chosen(digits, tmp_path, monkeypatch) -> None:
     """The first recipe makes the ranges a thousand times too wide. The second one gives a good model."""
-    bad = Recipe("far too wide", margin=1000.0)
+    bad = Recipe(name="far too wide", margin=1000.0)
     report = export_mixture(digits.plan, digits.mixture, digits.shard, tmp_path, recipes=(bad, RECIPES[0]))
     assert [a.recipe for a in report.tried] == ["far too wide", RECIPES[0].name]
     assert report.recipe == RECIPES[0].name and report.within_one_point
@@ -130,7 +132,7 @@ def test_test_labels_do_not_choose_the_recipe(digits, tmp_path) -> None:
 
     If the test samples chose the recipe, they would choose the bad one.
     """
-    bad = Recipe("far too wide", margin=1000.0)
+    bad = Recipe(name="far too wide", margin=1000.0)
     model = fill_template(digits.plan.template, digits.plan.spec.bindings, digits.mixture.weights)
     answers = run_samples(
         load_tflite(quantize(model, record_extremes(model, digits.shard.x_train), bad), reference=True),
@@ -218,13 +220,13 @@ def test_mixture_with_missing_or_huge_weights_is_refused(digits, tmp_path) -> No
     name = sorted(weights)[0]
     lacking = {key: value for key, value in weights.items() if key != name}
     with pytest.raises(PlanError, match=f"lacks {name}"):
-        export_mixture(digits.plan, Mixture(lacking), digits.shard, tmp_path)
+        export_mixture(digits.plan, Mixture(weights=lacking), digits.shard, tmp_path)
     large = {key: value * np.float32(1e15) for key, value in weights.items()}
     with pytest.raises(ExportError, match="NaN or infinite"):
-        export_mixture(digits.plan, Mixture(large), digits.shard, tmp_path)
+        export_mixture(digits.plan, Mixture(weights=large), digits.shard, tmp_path)
     huge = {key: value * np.float32(1e30) for key, value in weights.items()}
     with pytest.raises(PlanError, match=r"expected at most 1e\+20"):
-        export_mixture(digits.plan, Mixture(huge), digits.shard, tmp_path)
+        export_mixture(digits.plan, Mixture(weights=huge), digits.shard, tmp_path)
 
 
 def test_error_for_a_missing_quantizer_has_a_remedy(digits, tmp_path, monkeypatch) -> None:

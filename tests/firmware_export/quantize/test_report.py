@@ -19,7 +19,10 @@ CLASSIFIED = ExportReport(
     sha256="00",
     recipe="a",
     calibration_samples=5,
-    tried=(QuantizationAttempt("a", 5, 0.8, 0.7), QuantizationAttempt("b", 5, 0.8, 0.6)),
+    tried=(
+        QuantizationAttempt(recipe="a", calibration_samples=5, accuracy_int8=0.8, agreement=0.7),
+        QuantizationAttempt(recipe="b", calibration_samples=5, accuracy_int8=0.8, agreement=0.6),
+    ),
     runtime="litert",
     quantizer="quantizer",
     peak_rss_mb=90.0,
@@ -36,7 +39,14 @@ DETECTED = replace(
     accuracy_int8=None,
     agreement=None,
     within_one_point=None,
-    tried=(QuantizationAttempt("a", 5, None, None, 0.5), QuantizationAttempt("b", 5, None, None, 0.25)),
+    tried=(
+        QuantizationAttempt(
+            recipe="a", calibration_samples=5, accuracy_int8=None, agreement=None, loss_int8=0.5
+        ),
+        QuantizationAttempt(
+            recipe="b", calibration_samples=5, accuracy_int8=None, agreement=None, loss_int8=0.25
+        ),
+    ),
     task={"kind": "anomaly", "auc_float": 0.75, "auc_int8": 0.5, "r2_float": 0.1, "r2_int8": -0.5},
     anomaly={"threshold": 7},
 )

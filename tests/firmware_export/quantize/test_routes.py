@@ -91,7 +91,7 @@ def test_the_kind_of_mixing_is_detected(made) -> None:
 def test_sixteen_bit_activations_are_closer_to_float(mixture_of, route, tmp_path) -> None:
     made = mixture_of("aem", "uci-har")
     report = export_mixture(
-        made.plan, made.mixture, made.shard, tmp_path, options=QuantizationOptions(route, 16)
+        made.plan, made.mixture, made.shard, tmp_path, options=QuantizationOptions(route=route, bits=16)
     )
     assert (report.activation_bits, report.route) == (16, route)
     assert report.agreement >= max(0.995, made.report.agreement)
@@ -119,7 +119,11 @@ def test_tuning_preserves_accuracy(mixture_of, tuning, tmp_path) -> None:
     pytest.importorskip("tensorflow_model_optimization")
     made = mixture_of("aem" if tuning.qat else "pfl-mfe", "uci-har")
     report = export_mixture(
-        made.plan, made.mixture, made.shard, tmp_path, options=QuantizationOptions("tensorflow", 8, tuning)
+        made.plan,
+        made.mixture,
+        made.shard,
+        tmp_path,
+        options=QuantizationOptions(route="tensorflow", bits=8, tuning=tuning),
     )
     assert [attempt.recipe for attempt in report.tried[:2]] == [tuning.name, CONTROL_NAME]
     assert report.within_one_point
@@ -185,7 +189,7 @@ def test_tuning_excludes_the_samples_that_compare_recipes(digits, tmp_path, monk
     monkeypatch.setattr("firmware_export.quantize.convert.convert_float", convert)
     monkeypatch.setattr("firmware_export.quantize.quantize.run_samples", run_recorded)
     plan = replace(digits.plan, spec=replace(digits.plan.spec, personalization=asdict(settings)))
-    options = QuantizationOptions("tensorflow", 8, Tuning(prune=0.5))
+    options = QuantizationOptions(route="tensorflow", bits=8, tuning=Tuning(prune=0.5))
     report = export_mixture(plan, digits.mixture, shard, tmp_path, client_id="pi-1", options=options)
     assert report.recipe == options.tuning.name
     (x, y), (x_control, y_control) = tuned_on
@@ -212,7 +216,7 @@ def find_largest_value_count(model: bytes) -> int:
 def test_tuning_that_loses_accuracy_is_discarded(mixture_of, tmp_path) -> None:
     pytest.importorskip("tensorflow_model_optimization")
     made = mixture_of("pfl-mfe", "uci-har")
-    options = QuantizationOptions("tensorflow", 8, Tuning(prune=0.99, epochs=1))
+    options = QuantizationOptions(route="tensorflow", bits=8, tuning=Tuning(prune=0.99, epochs=1))
     report = export_mixture(made.plan, made.mixture, made.shard, tmp_path, options=options)
     assert report.tried[0].accuracy_int8 < report.accuracy_float - 0.01
     assert report.tried[1].recipe == CONTROL_NAME
@@ -225,9 +229,9 @@ def test_incompatible_quantization_options_are_refused() -> None:
         (lambda: Tuning(cluster=1), "cluster_weights is 1"),
         (lambda: Tuning(cluster=16, qat=True), "use one of the two"),
         (lambda: Tuning(epochs=0), "0 epochs"),
-        (lambda: QuantizationOptions("device", 8, Tuning(qat=True)), "--route tensorflow"),
-        (lambda: QuantizationOptions("tensorflow", 16, Tuning(qat=True)), "16"),
-        (lambda: QuantizationOptions("vendor"), "'vendor'"),
+        (lambda: QuantizationOptions(route="device", bits=8, tuning=Tuning(qat=True)), "--route tensorflow"),
+        (lambda: QuantizationOptions(route="tensorflow", bits=16, tuning=Tuning(qat=True)), "16"),
+        (lambda: QuantizationOptions(route="vendor"), "'vendor'"),
     ):
         with pytest.raises(ExportError, match=message):
             make()
@@ -240,7 +244,11 @@ def test_tensorflow_route_without_tensorflow_gives_an_error(digits, tmp_path, mo
     keras_clone.define_layers.cache_clear()
     with pytest.raises(ExportError, match="aggregator"):
         export_mixture(
-            digits.plan, digits.mixture, digits.shard, tmp_path, options=QuantizationOptions("tensorflow")
+            digits.plan,
+            digits.mixture,
+            digits.shard,
+            tmp_path,
+            options=QuantizationOptions(route="tensorflow"),
         )
 
 

@@ -16,15 +16,15 @@ def test_widened_kernel_ranges_match_hand_computed_limits() -> None:
     A bias of 2^30 steps of scale * limit / 127 requires a limit of 127 * bias / (.01 * 2^30).
     """
     kernel = np.array([[0.0, 0.0], [0.5, -0.25]], np.float32)
-    layer = WeightLayer("x", "k", 0, kernel, np.array([3.0, 3.0], np.float32))
+    layer = WeightLayer(source="x", name="k", axis=0, kernel=kernel, bias=np.array([3.0, 3.0], np.float32))
     ranges = choose_ranges(
-        RecordedExtremes({"x": np.array([[0, 2.55]], np.float32)}, {"x": 2}), 1, 100.0, 0.0
+        RecordedExtremes(extremes={"x": np.array([[0, 2.55]], np.float32)}, ranks={"x": 2}), 1, 100.0, 0.0
     )
     limit = widen_kernel_ranges((layer,), ranges, True, 8)["k"]
     np.testing.assert_allclose(limit["max"], [[127 * 3 / (0.01 * MAX_BIAS_STEPS)], [0.5]], rtol=1e-6)
     np.testing.assert_array_equal(limit["min"], -limit["max"])
     assert widen_kernel_ranges((layer,), ranges, False, 8) == {}, "as one tensor it is wide enough"
-    empty = WeightLayer("x", "k", 0, kernel * 0, layer.bias)
+    empty = WeightLayer(source="x", name="k", axis=0, kernel=kernel * 0, bias=layer.bias)
     assert widen_kernel_ranges((empty,), ranges, False, 8)["k"]["max"].shape == (1, 1)
 
 
@@ -32,7 +32,9 @@ def test_range_of_a_zero_tensor_has_a_width() -> None:
     zeros = np.zeros((4, 2), np.float32)
     small = np.array([[0.0, 1e-6]] * 4, np.float32)
     seen = RecordedExtremes(
-        {"a": zeros, "b": small, "logits": small}, {"a": 2, "b": 2, "logits": 2}, frozenset({"logits"})
+        extremes={"a": zeros, "b": small, "logits": small},
+        ranks={"a": 2, "b": 2, "logits": 2},
+        steep=frozenset({"logits"}),
     )
     ranges = choose_ranges(seen, 4, 100.0, 0.0)
     assert [ranges[name]["max"].item() for name in ("a", "b", "logits")] == [

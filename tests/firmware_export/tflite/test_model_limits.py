@@ -8,9 +8,11 @@ from tests.firmware_export.graphs import Op, T, make_tflite
 
 
 def make_chain(operators: int, tensors: int = 0, name: str = "") -> bytes:
-    made = [T((1, 4), name=name if index == 0 else "") for index in range(max(operators + 1, tensors))]
+    made = [T(shape=(1, 4), name=name if index == 0 else "") for index in range(max(operators + 1, tensors))]
     return make_tflite(
-        made, [Op("RELU", (i,), (i + 1,)) for i in range(operators)], outputs=(min(operators, 1),)
+        made,
+        [Op(name="RELU", inputs=(i,), outputs=(i + 1,)) for i in range(operators)],
+        outputs=(min(operators, 1),),
     )
 
 

@@ -10,7 +10,9 @@ from edgefl.data.unit import read_stored_values
 from firmware_export.tflite.interpreter import LoadedModel
 from firmware_export.tflite.model_samples import choose_unrecorded_scale
 
-UNIT_MODEL = LoadedModel(lambda x: x, (1, 8, 8, 1), np.int8, 1 / 255, -128, "a runtime")
+UNIT_MODEL = LoadedModel(
+    invoke=lambda x: x, shape=(1, 8, 8, 1), dtype=np.int8, scale=1 / 255, zero_point=-128, runtime="a runtime"
+)
 CENTRED_MODEL = replace(UNIT_MODEL, scale=1 / 128, zero_point=0)
 LEVEL_MODEL = replace(UNIT_MODEL, scale=1.0)
 FLOAT_MODEL = replace(UNIT_MODEL, dtype=np.float32, scale=0.0, zero_point=0)

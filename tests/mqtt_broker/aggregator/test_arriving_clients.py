@@ -33,7 +33,17 @@ def test_first_update_assigns_a_new_client_to_a_cluster(federate, mosquitto_url,
         expected = {client_id: server.broadcast(state, client_id).phase for client_id in senders}
         assert {client_id: task.phase for client_id, task in tasks.items()} == expected
         state = server.aggregate(
-            state, [Update(c, state.round, 10, make_delta(toys, c), {"loss": 1.0}) for c in senders]
+            state,
+            [
+                Update(
+                    client_id=c,
+                    round=state.round,
+                    num_samples=10,
+                    deltas=make_delta(toys, c),
+                    metrics={"loss": 1.0},
+                )
+                for c in senders
+            ],
         )
         return tasks
 
@@ -45,7 +55,17 @@ def test_first_update_assigns_a_new_client_to_a_cluster(federate, mosquitto_url,
     for client_id, task in second.items():
         assert clients[client_id].send(task, encode_models(make_delta(toys, client_id))).outcome == "ok"
     state = server.aggregate(
-        state, [Update(c, state.round, 10, make_delta(toys, c), {"loss": 1.0}) for c in "abc"]
+        state,
+        [
+            Update(
+                client_id=c,
+                round=state.round,
+                num_samples=10,
+                deltas=make_delta(toys, c),
+                metrics={"loss": 1.0},
+            )
+            for c in "abc"
+        ],
     )
     third = play_round(("a", "b", "c", "late"))
     assert third["late"].phase == "cluster"

@@ -120,7 +120,15 @@ def connect_stolen_device(secured_broker, tmp_path):
     link = secured_broker.link(secured_broker.enrol("stolen", tmp_path / "stolen.enrol"))
 
     def publish_status(federation):
-        status = Status("stolen", "5701e9", True, time.time(), 10, "0", time.time())
+        status = Status(
+            client_id="stolen",
+            boot_id="5701e9",
+            online=True,
+            born=time.time(),
+            num_samples=10,
+            version="0",
+            ts=time.time(),
+        )
         link.subscribe(federation.topics.format_device("stolen", "task"))
         link.publish(federation.topics.format_device("stolen", "status"), encode_json(status), retain=True)
         assert link.wait_in_flight(1, DEADLINE_S)
@@ -311,11 +319,19 @@ def test_killed_aggregator_resumes_with_the_same_bits_after_absurd_update(federa
     )
     state = algorithm.init(toys.weights(), derive_rng(1, 0, "init"))
     state = algorithm.aggregate(
-        state, [Update(name, 1, 10, make_deltas(toys, sent[name])) for name in sorted(sent)]
+        state,
+        [
+            Update(client_id=name, round=1, num_samples=10, deltas=make_deltas(toys, sent[name]))
+            for name in sorted(sent)
+        ],
     )
     assert list_left_out_clients(state) == {"a-hostile"}
     state = algorithm.aggregate(
-        state, [Update(name, 2, 10, make_deltas(toys, sent[name])) for name in ("pi-1", "pi-2")]
+        state,
+        [
+            Update(client_id=name, round=2, num_samples=10, deltas=make_deltas(toys, sent[name]))
+            for name in ("pi-1", "pi-2")
+        ],
     )
     found = load_state(federation.out)
     assert list_left_out_clients(found) == {"a-hostile"}

@@ -22,7 +22,9 @@ TOML = '[federation]\nname = "f"\nrounds = 3\n'
 
 
 def make_update(client_id="pi-1", models=("global",), **metrics):
-    return Update(client_id, 1, 10, {name: {} for name in models}, metrics)
+    return Update(
+        client_id=client_id, round=1, num_samples=10, deltas={name: {} for name in models}, metrics=metrics
+    )
 
 
 def make_telemetry(more="", algorithm="ifca"):
@@ -44,7 +46,7 @@ def make_clustered_state(n, clusters=2):
             "conv/kernel": np.zeros((1, 1, 1, 1), np.float32),
         }
     }
-    state = ServerState(4, "federate", model).with_record(cut)
+    state = ServerState(round=4, phase="federate", models=model).with_record(cut)
     return with_assignments(state, {f"c{i}" * 20: i % clusters for i in range(n)})
 
 
@@ -63,7 +65,7 @@ def test_expert_of_an_update_is_found():
 
 def test_experts_are_published_until_the_next_observation():
     clusters = make_telemetry()
-    state = ServerState(2, "federate", {})
+    state = ServerState(round=2, phase="federate", models={})
     assert clusters.make_message("s", 1, state) is None
     updates = [make_update("b", ("expert1",)), make_update("a", ("expert0",))]
     assert list(clusters.record_experts(updates)) == updates
@@ -103,11 +105,17 @@ def test_largest_message_fits_and_more_clients_omit_the_matrix():
         (1, 101, 0.123456, 2),
     )
     assert message.cut == 0.25
-    many = with_assignments(ServerState(2, "federate", {}), {f"c{i}": 0 for i in range(1024)})
+    many = with_assignments(
+        ServerState(round=2, phase="federate", models={}), {f"c{i}": 0 for i in range(1024)}
+    )
     assert make_telemetry().make_message("s", 1, many).matrix == ()
     assert (
         make_telemetry().make_message(
-            "s", 1, with_assignments(ServerState(2, "federate", {}), {f"c{i}": 0 for i in range(1025)})
+            "s",
+            1,
+            with_assignments(
+                ServerState(round=2, phase="federate", models={}), {f"c{i}": 0 for i in range(1025)}
+            ),
         )
         is None
     )

@@ -21,7 +21,21 @@ B = "b" * 64
 
 
 def make_begin(client_id, sha256=A, follows=True):
-    return Begin(client_id, "s", 1, "p", sha256, 100, 1, CHUNK_BYTES, 4, {}, "n", 0.0, follows=follows)
+    return Begin(
+        client_id=client_id,
+        session="s",
+        round=1,
+        plan="p",
+        sha256=sha256,
+        size=100,
+        count=1,
+        chunk_bytes=CHUNK_BYTES,
+        num_samples=4,
+        metrics={},
+        nonce="n",
+        ts=0.0,
+        follows=follows,
+    )
 
 
 def list_outcomes(receipts):
@@ -103,7 +117,15 @@ def test_forged_manifest_makes_the_aggregator_publish_nothing(federate, mosquitt
     aggregator = federation.aggregator()
     client = puppet(federation, "pi-1")
     task = client.next("task")
-    forged = Manifest(A, 10**15, 10**9, CHUNK_BYTES, 0.0, True, task.session)
+    forged = Manifest(
+        sha256=A,
+        size=10**15,
+        count=10**9,
+        chunk_bytes=CHUNK_BYTES,
+        ts=0.0,
+        retained=True,
+        session=task.session,
+    )
     for each in (
         forged,
         replace(forged, count=-1),

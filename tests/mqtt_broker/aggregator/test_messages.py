@@ -28,19 +28,45 @@ from mqtt_broker.aggregator.messages import OtherAggregatorError, read_event
 
 TOPICS = FederationTopics("f")
 A = "a" * 64
-OPEN = Trust("f")
-STATUS = Status("pi-1", "boot", True, 0.0, 10, "0", 0.0)
-BEGIN = Begin("pi-1", "s", 1, "p", A, 7, 1, CHUNK_BYTES, 4, {}, "n", 0.0)
+OPEN = Trust(federation="f")
+STATUS = Status(client_id="pi-1", boot_id="boot", online=True, born=0.0, num_samples=10, version="0", ts=0.0)
+BEGIN = Begin(
+    client_id="pi-1",
+    session="s",
+    round=1,
+    plan="p",
+    sha256=A,
+    size=7,
+    count=1,
+    chunk_bytes=CHUNK_BYTES,
+    num_samples=4,
+    metrics={},
+    nonce="n",
+    ts=0.0,
+)
 WANT = Want(A, ((0, 1),), 0.0)
-MANIFEST = Manifest(A, 7, 1, CHUNK_BYTES, 0.0, True, "s")
+MANIFEST = Manifest(sha256=A, size=7, count=1, chunk_bytes=CHUNK_BYTES, ts=0.0, retained=True, session="s")
 
 
 def read(topic, payload, trust=OPEN):
-    return read_event(Message(topic, payload), "s", trust)
+    return read_event(Message(topic=topic, payload=payload), "s", trust)
 
 
 def encode_state(session, phase, started=0):
-    return encode_json(State("f", session, phase, 0, 1, 0, 1.0, "p", 0.0, started=started))
+    return encode_json(
+        State(
+            federation="f",
+            session=session,
+            phase=phase,
+            round=0,
+            rounds=1,
+            cohort_size=0,
+            deadline_s=1.0,
+            plan="p",
+            ts=0.0,
+            started=started,
+        )
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,7 +76,11 @@ def encode_state(session, phase, started=0):
         (TOPICS.format_device("pi-1", "status"), b"", None),
         (TOPICS.format_device("pi-1", "want"), encode_json(WANT), WantReceived("pi-1", WANT)),
         (TOPICS.format_upload("pi-1", A, "begin"), encode_json(BEGIN), BeginReceived(BEGIN)),
-        (TOPICS.format_upload("pi-1", A, 3), b"bytes", ChunkReceived("pi-1", A, 3, b"bytes")),
+        (
+            TOPICS.format_upload("pi-1", A, 3),
+            b"bytes",
+            ChunkReceived(client_id="pi-1", sha256=A, index=3, payload=b"bytes"),
+        ),
         (TOPICS.format_upload("pi-1", A, "end"), b"{}", EndReceived("pi-1", A)),
         (TOPICS.format_manifest(A), encode_json(MANIFEST), ManifestReceived(MANIFEST)),
         (TOPICS.format_manifest(A), b"", None),
@@ -77,7 +107,7 @@ def test_message_is_read_as_its_event(topic, payload, event):
 @pytest.mark.parametrize("phase", [JOINING_PHASE, STOPPED_PHASE])
 def test_later_of_two_aggregators_leads(session, started, leads, phase):
     """This run has the session s and started at 5."""
-    message = Message(TOPICS.state, encode_state(session, phase, started))
+    message = Message(topic=TOPICS.state, payload=encode_state(session, phase, started))
     if leads:
         with pytest.raises(OtherAggregatorError, match="'f' now; run one at a time"):
             read_event(message, "s", OPEN, 5)
@@ -88,7 +118,7 @@ def test_later_of_two_aggregators_leads(session, started, leads, phase):
 @given(*(st.tuples(st.integers(0, 9), st.sampled_from("abc")) for _ in range(2)))
 def test_exactly_one_of_two_aggregators_leads(one, other):
     def leads(mine, theirs):
-        message = Message(TOPICS.state, encode_state(theirs[1], JOINING_PHASE, theirs[0]))
+        message = Message(topic=TOPICS.state, payload=encode_state(theirs[1], JOINING_PHASE, theirs[0]))
         try:
             read_event(message, mine[1], OPEN, mine[0])
         except OtherAggregatorError:
@@ -115,7 +145,9 @@ def test_invalid_client_message_is_attributed_to_the_client(topic, payload, reas
 
 
 def test_oversize_chunk_is_rejected_with_its_size():
-    event = read_event(Message(TOPICS.format_upload("pi-1", A, 0), b"", oversize=300_000), "s", OPEN)
+    event = read_event(
+        Message(topic=TOPICS.format_upload("pi-1", A, 0), payload=b"", oversize=300_000), "s", OPEN
+    )
     assert (event.client_id, event.sha256) == ("pi-1", A) and "300000 bytes" in event.reason
 
 
@@ -136,7 +168,7 @@ def test_message_of_an_unenrolled_client_excludes_it():
     def refuse_key(client_id):
         raise WireError(f"{client_id} was revoked; enrol it")
 
-    trust = Trust("f", find_key=refuse_key)
+    trust = Trust(federation="f", find_key=refuse_key)
     assert read(TOPICS.format_device("pi-1", "status"), b"{", trust) == ClientExcluded(
         "pi-1", "pi-1 was revoked; enrol it"
     )

@@ -24,7 +24,17 @@ from mqtt_broker.commands import aggregator as aggregator_command
 
 
 def make_status(client_id="pi-1", *, online=True, paused="", draining=False):
-    return Status(client_id, "b", online, 0.0, 1, "0", 0.0, paused, draining)
+    return Status(
+        client_id=client_id,
+        boot_id="b",
+        online=online,
+        born=0.0,
+        num_samples=1,
+        version="0",
+        ts=0.0,
+        paused=paused,
+        draining=draining,
+    )
 
 
 def make_presence(*statuses):

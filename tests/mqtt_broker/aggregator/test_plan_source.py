@@ -83,8 +83,10 @@ def test_differing_model_and_task_are_named():
     """Keys of [model] with their default are not set, such as those of a configuration without [model]."""
     spec = make_spec(asdict(PersonalizationConfig()))
     assert list_differing_options(spec, FederationConfig()) == []
-    model = ModelConfig("mlp", (2,), 4, {"hidden": 8}, mean=(0.5,), std=(2.0,))
-    config = FederationConfig(model=model, task=TaskConfig("regression", outputs=4))
+    model = ModelConfig(
+        name="mlp", input_shape=(2,), num_classes=4, options={"hidden": 8}, mean=(0.5,), std=(2.0,)
+    )
+    config = FederationConfig(model=model, task=TaskConfig(kind="regression", outputs=4))
     planned = replace(spec, model_options={"hidden": 4, "mean": [0.5], "std": [1.0]})
     lines = list_differing_options(planned, config)
     assert [line.partition(";")[0] for line in lines] == [

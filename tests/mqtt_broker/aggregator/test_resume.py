@@ -20,11 +20,24 @@ from mqtt_broker.aggregator.journal import FederationStart, Journal
 from mqtt_broker.aggregator.resume import resume_or_start, select_fixed_settings
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
-BEGIN = Begin("pi-1", "s", 1, "p", "ab" * 32, 10, 1, 65536, 5, {"loss": 0.5}, "n1", 0.0)
+BEGIN = Begin(
+    client_id="pi-1",
+    session="s",
+    round=1,
+    plan="p",
+    sha256="ab" * 32,
+    size=10,
+    count=1,
+    chunk_bytes=65536,
+    num_samples=5,
+    metrics={"loss": 0.5},
+    nonce="n1",
+    ts=0.0,
+)
 
 
 def make_stored_update(begin):
-    return StoreUpdate(begin, b"0123456789", {}, "fp32", {})
+    return StoreUpdate(begin=begin, blob=b"0123456789", expected={}, codec="fp32", deltas={})
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
@@ -126,13 +139,15 @@ def test_directory_serves_one_aggregator_and_one_federation(federate, mosquitto_
 def test_journal_restores_rounds_and_accepted_updates(tmp_path):
     with Journal(tmp_path) as journal:
         assert journal.read_start() is None
-        journal.start(FederationStart("s", json.dumps({"seed": 1}), 12.5))
-        opened = journal.open_round(OpenedRound(1, "federate", "n1", ("pi-1", "pi-2")))
+        journal.start(FederationStart(session="s", settings=json.dumps({"seed": 1}), started=12.5))
+        opened = journal.open_round(
+            OpenedRound(number=1, phase="federate", nonce="n1", cohort=("pi-1", "pi-2"))
+        )
         journal.accept(opened, [make_stored_update(BEGIN)])
         with pytest.raises(StateError, match="another aggregator uses"):
             Journal(tmp_path)
     with Journal(tmp_path) as journal:
-        assert journal.read_start() == FederationStart("s", '{"seed": 1}', 12.5)
+        assert journal.read_start() == FederationStart(session="s", settings='{"seed": 1}', started=12.5)
         assert journal.read_round(1, "federate") == opened
         assert journal.read_round(1, "personalize") is None
         assert list(journal.read_accepted(opened)) == [BEGIN]
@@ -143,16 +158,19 @@ def test_journal_restores_rounds_and_accepted_updates(tmp_path):
         assert journal.read_dropped() == [DroppedClient(1, "pi-2", "too late")]
         journal.finish()
         assert journal.read_start().is_done
-        journal.start(FederationStart("t", "{}", 13.0))
+        journal.start(FederationStart(session="t", settings="{}", started=13.0))
         assert list(journal.read_accepted(opened)) == []
         assert journal.read_round(1, "federate") is None
 
 
 def test_journal_keeps_rounds_with_accepted_updates(tmp_path):
     with Journal(tmp_path) as journal:
-        journal.start(FederationStart("s", "{}", 1.0))
+        journal.start(FederationStart(session="s", settings="{}", started=1.0))
         first, second = (
-            journal.open_round(OpenedRound(number, "federate", f"n{number}", ("pi-1",))) for number in (1, 2)
+            journal.open_round(
+                OpenedRound(number=number, phase="federate", nonce=f"n{number}", cohort=("pi-1",))
+            )
+            for number in (1, 2)
         )
         journal.accept(first, [make_stored_update(BEGIN)])
         for each in (first, second):
@@ -167,7 +185,9 @@ def test_journal_yields_the_updates_of_the_last_rounds(tmp_path):
         assert list(journal.read_latest_updates(2, "personalize")) == []
         for number in range(1, 5):
             phase = "personalize" if number == 4 else "federate"
-            opened = journal.open_round(OpenedRound(number, phase, f"n{number}", ("pi-1",)))
+            opened = journal.open_round(
+                OpenedRound(number=number, phase=phase, nonce=f"n{number}", cohort=("pi-1",))
+            )
             journal.accept(opened, [make_stored_update(replace(BEGIN, round=number))])
         assert [begin.round for begin in journal.read_latest_updates(2, "personalize")] == [2, 3]
         assert [begin.round for begin in journal.read_latest_updates(9, "personalize")] == [1, 2, 3]
@@ -191,7 +211,9 @@ def test_late_update_lookup_reads_only_relevant_rounds(tmp_path, connections):
     steps = {}
     with Journal(tmp_path) as journal:
         for number in range(1, 301):
-            opened = journal.open_round(OpenedRound(number, "federate", f"n{number}", ("pi-1",)))
+            opened = journal.open_round(
+                OpenedRound(number=number, phase="federate", nonce=f"n{number}", cohort=("pi-1",))
+            )
             steps[number] = 0
 
             def count_step(number=number):
@@ -208,7 +230,7 @@ def test_late_update_lookup_reads_only_relevant_rounds(tmp_path, connections):
 
 def test_checkpoint_works_without_a_write_ahead_log(tmp_path, connections):
     with Journal(tmp_path) as journal:
-        opened = journal.open_round(OpenedRound(1, "federate", "n1", ("pi-1",)))
+        opened = journal.open_round(OpenedRound(number=1, phase="federate", nonce="n1", cohort=("pi-1",)))
         journal.close_round(opened, 0.25, [])
         journal.checkpoint()
         # the mode on a file system without shared memory
@@ -227,7 +249,7 @@ def test_damaged_journal_is_an_error_with_a_remedy(tmp_path):
 @pytest.mark.parametrize("settings", ["{", "[]", "5"])
 def test_damaged_settings_in_the_journal_are_an_error_with_a_remedy(settings, tmp_path):
     with Journal(tmp_path) as journal:
-        journal.start(FederationStart("s", settings, 0.0))
+        journal.start(FederationStart(session="s", settings=settings, started=0.0))
         with pytest.raises(StateError, match=r"journal\.sqlite is damaged: .*start again with --fresh"):
             resume_or_start(journal, FederationConfig(), "p", tmp_path, fresh=False)
         assert not resume_or_start(journal, FederationConfig(), "p", tmp_path, fresh=True)[1]

@@ -12,7 +12,7 @@ from mqtt_broker.aggregator import state_writer
 from mqtt_broker.aggregator.state_writer import StateWriter
 
 DEADLINE_S = 40.0
-STATE_2 = ServerState(2, "federate", {})
+STATE_2 = ServerState(round=2, phase="federate", models={})
 
 
 @pytest.mark.parametrize("trigger", ["tasks_out", "wait", "after a moment"])

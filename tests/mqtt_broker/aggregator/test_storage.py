@@ -46,7 +46,7 @@ from tests.support.numpy_learner.softmax import softmax_spec
 SIZE = 3
 EXPECTED = {"global": (TensorSpec("w", (SIZE,)),)}
 SPEC = softmax_spec("fedavg", inputs=4, features=4, classes=3, options={})
-INITIAL = ServerState(1, "federate", {"global": {"w": np.zeros(SIZE, np.float32)}})
+INITIAL = ServerState(round=1, phase="federate", models={"global": {"w": np.zeros(SIZE, np.float32)}})
 WRITER_PROGRAM = """
 import sys
 from pathlib import Path
@@ -68,11 +68,11 @@ def open_storage(directory):
 
 
 def make_state_after(number):
-    return ServerState(number + 1, "federate", {})
+    return ServerState(round=number + 1, phase="federate", models={})
 
 
 def open_round(storage, number, phase="federate"):
-    opened = OpenedRound(number, phase, f"n{number}", ("pi-0", "pi-1", "pi-2"))
+    opened = OpenedRound(number=number, phase=phase, nonce=f"n{number}", cohort=("pi-0", "pi-1", "pi-2"))
     storage.apply(OpenRound(opened))
     return opened
 
@@ -81,8 +81,21 @@ def make_update(client_id, value, number=1, *, answers=None, size=SIZE, codec="f
     deltas = {"global": {"w": np.full(size, value, np.float32)}}
     blob = encode_models(deltas, codec)
     sha256 = hashlib.sha256(blob).hexdigest()
-    begin = Begin(client_id, "s", answers or number, "p", sha256, len(blob), 1, 65536, 5, {}, "n", 0.0)
-    return StoreUpdate(begin, blob, expected, codec, deltas)
+    begin = Begin(
+        client_id=client_id,
+        session="s",
+        round=answers or number,
+        plan="p",
+        sha256=sha256,
+        size=len(blob),
+        count=1,
+        chunk_bytes=65536,
+        num_samples=5,
+        metrics={},
+        nonce="n",
+        ts=0.0,
+    )
+    return StoreUpdate(begin=begin, blob=blob, expected=expected, codec=codec, deltas=deltas)
 
 
 def commit(storage, opened, *updates):
@@ -92,7 +105,7 @@ def commit(storage, opened, *updates):
 
 
 def close_round(storage, opened):
-    storage.apply(CloseRound(opened, None, (), (), 0.5, 1.0))
+    storage.apply(CloseRound(opened=opened, closed=None, begins=(), dropped=(), loss=0.5, seconds=1.0))
 
 
 def list_values(storage):
@@ -104,7 +117,7 @@ def list_values(storage):
 
 def list_intact(directory, number=1):
     with Journal(directory) as journal:
-        found = journal.read_intact(OpenedRound(number, "federate", "", ()))
+        found = journal.read_intact(OpenedRound(number=number, phase="federate", nonce="", cohort=()))
         return [begin.client_id for begin, _ in found]
 
 
@@ -496,7 +509,7 @@ def test_personalization_needs_no_tensors_after_a_restart(tmp_path, resume):
         commit(storage, opened, make_update("pi-1", 1, 4))
         close_round(storage, opened)
         storage.remove_updates()
-    resumed, found = resume(ServerState(4, "federate", {}))
+    resumed, found = resume(ServerState(round=4, phase="federate", models={}))
     assert (resumed.opened.is_closed, [begin.client_id for begin in resumed.begins]) == (True, ["pi-1"])
     assert found == []
 
@@ -514,7 +527,7 @@ def test_masked_sum_is_restored_with_its_path(tmp_path, resume):
 
 def test_damaged_row_error_names_the_file_and_the_fresh_option(tmp_path):
     with Journal(tmp_path) as journal:
-        journal.open_round(OpenedRound(1, "federate", "n", ("pi-1",)))
+        journal.open_round(OpenedRound(number=1, phase="federate", nonce="n", cohort=("pi-1",)))
     with closing(sqlite3.connect(tmp_path / "journal.sqlite")) as database, database:
         database.execute("update round set cohort = '[\"pi-1'")
     with Journal(tmp_path) as journal, pytest.raises(StateError, match=r"sqlite is damaged: .*--fresh"):

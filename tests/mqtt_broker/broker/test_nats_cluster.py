@@ -218,19 +218,21 @@ def test_nats_refuses_mqtt_5_and_dots_in_topics(single_server):
 
 def test_nats_delivers_retained_messages_and_the_last_will(single_server):
     watcher = Link(single_server.urls[0], "watcher")
-    other = Link(single_server.urls[0], "other", will=Message("w/other", b"gone", retained=True))
+    other = Link(
+        single_server.urls[0], "other", will=Message(topic="w/other", payload=b"gone", retained=True)
+    )
     other.publish("w/state", b"here", retain=True)
     assert other.wait_in_flight(1, TIMEOUT_S)
     watcher.subscribe("w/+")
-    assert watcher.get(TIMEOUT_S) == Message("w/state", b"here", retained=True)
+    assert watcher.get(TIMEOUT_S) == Message(topic="w/state", payload=b"here", retained=True)
     other._client.reconnect_delay_set(600, 600)
     other._client.socket().shutdown(2)
-    assert watcher.get(TIMEOUT_S) == Message("w/other", b"gone")
+    assert watcher.get(TIMEOUT_S) == Message(topic="w/other", payload=b"gone")
     watcher.publish("w/state", b"", retain=True)
-    assert watcher.get(TIMEOUT_S) == Message("w/state", b"")
+    assert watcher.get(TIMEOUT_S) == Message(topic="w/state", payload=b"")
     late = Link(single_server.urls[0], "late")
     late.subscribe("w/+")
-    assert late.get(TIMEOUT_S) == Message("w/other", b"gone", retained=True)
+    assert late.get(TIMEOUT_S) == Message(topic="w/other", payload=b"gone", retained=True)
     for link in (watcher, late, other):
         link.close(1.0)
 

@@ -192,7 +192,11 @@ def test_verdict_templates_render_the_verdict():
 
 
 def encode_status(client_id, version="1", online=True):
-    return encode_json(Status(client_id, "b", online, 1.0, 10, version, 2.0))
+    return encode_json(
+        Status(
+            client_id=client_id, boot_id="b", online=online, born=1.0, num_samples=10, version=version, ts=2.0
+        )
+    )
 
 
 def test_announcer_announces_once_and_withdraws_revoked_devices():
@@ -225,12 +229,25 @@ def test_announcer_announces_once_and_withdraws_revoked_devices():
 
 def encode_state(task):
     settings = {} if task is None else {"task": task}
-    return encode_json(State("f", "s", "federate", 1, 3, 2, 9.0, "p", 1.0, settings=settings))
+    return encode_json(
+        State(
+            federation="f",
+            session="s",
+            phase="federate",
+            round=1,
+            rounds=3,
+            cohort_size=2,
+            deadline_s=9.0,
+            plan="p",
+            ts=1.0,
+            settings=settings,
+        )
+    )
 
 
 def test_board_with_a_detector_has_its_alarm_and_its_score():
     announcer = Announcer("f", "homeassistant", lambda _: False)
-    anomaly = Anomaly("pi-1", 0.5, 0.25, True, 40, 3, 1.0)
+    anomaly = Anomaly(client_id="pi-1", score=0.5, threshold=0.25, alarm=True, windows=40, alarms=3, ts=1.0)
     announcer.take("edgefl/v2/f/device/pi-1/anomaly", encode_json(anomaly), 0.0)
     announcer.take("edgefl/v2/f/device/pi-2/anomaly", b"{}", 0.0)
     for client_id in ("pi-1", "pi-2"):
@@ -249,7 +266,9 @@ def test_board_with_a_detector_has_its_alarm_and_its_score():
     assert attributes == {"threshold": 0.25, "windows": 40, "alarms": 3}
     for entity in (alarm, score):
         assert render_template(entity["value_template"], b"") == "None"
-    quiet = encode_json(Anomaly("pi-1", 0.125, 0.25, False, 40, 3, 1.0))
+    quiet = encode_json(
+        Anomaly(client_id="pi-1", score=0.125, threshold=0.25, alarm=False, windows=40, alarms=3, ts=1.0)
+    )
     assert render_template(alarm["value_template"], quiet) == "OFF"
     announcer.take("edgefl/v2/f/device/pi-1/anomaly", quiet, 0.0)
     assert not list(announcer.collect_due())

@@ -71,12 +71,20 @@ def test_rejection_reason_is_classified(reason, kind):
 
 def test_rejected_updates_are_counted_by_reason():
     figures = FederationMetrics("f")
-    refused = Receipt(1, "a" * 64, "rejected", (), "duplicate: round 1", "", 1.0)
+    refused = Receipt(
+        round=1,
+        sha256="a" * 64,
+        outcome="rejected",
+        missing=(),
+        reason="duplicate: round 1",
+        nonce="",
+        ts=1.0,
+    )
     for payload in (
         encode_json(refused),
         encode_json(refused),
         b"{",
-        encode_json(Receipt(1, "a" * 64, "ok", (), "", "", 1.0)),
+        encode_json(Receipt(round=1, sha256="a" * 64, outcome="ok", missing=(), reason="", nonce="", ts=1.0)),
     ):
         figures.take("edgefl/v2/f/device/pi-1/receipt", payload, 2.0)
     pytest.importorskip("prometheus_client")
@@ -92,7 +100,17 @@ def collect_verdict_metrics(*rows):
     collected them.
     """
     figures = FederationMetrics("f")
-    state = State("f", "s", "done", 2, 1, 0, 30.0, "p", 1.0)
+    state = State(
+        federation="f",
+        session="s",
+        phase="done",
+        round=2,
+        rounds=1,
+        cohort_size=0,
+        deadline_s=30.0,
+        plan="p",
+        ts=1.0,
+    )
     figures.take("edgefl/v2/f/state", encode_json(state), 2.0)
     message = make_verdict_message(judge_federation(rows), "s", 1.0, with_rows=True)
     figures.take("edgefl/v2/f/verdict", encode_json(message), 2.0)
@@ -170,7 +188,17 @@ def test_silent_connection_does_not_delay_the_end(monkeypatch):
 def test_aggregator_waits_only_for_a_previous_scraper():
     pytest.importorskip("prometheus_client")
     figures = FederationMetrics("f")
-    state = State("f", "s", "done", 2, 1, 0, 30.0, "p", 1.0)
+    state = State(
+        federation="f",
+        session="s",
+        phase="done",
+        round=2,
+        rounds=1,
+        cohort_size=0,
+        deadline_s=30.0,
+        plan="p",
+        ts=1.0,
+    )
     list(figures.collect())
     assert not figures.is_awaiting_scrape(), "the end was not heard"
     figures.take("edgefl/v2/f/state", encode_json(state), 2.0)

@@ -93,7 +93,7 @@ def test_watcher_reads_monitor_topics_but_no_model_or_update(secured_broker, wat
 def test_watcher_cannot_publish_even_under_its_own_name(secured_broker, watcher, connect, protocol):
     leader = connect(secured_broker.directory / "aggregator.enrol")
     leader.subscribe("edgefl/v2/f/#")
-    will = Message(TOPICS.format_device("watcher", "status"), b"will", retained=True)
+    will = Message(topic=TOPICS.format_device("watcher", "status"), payload=b"will", retained=True)
     watcher_link = connect(watcher, will=will, protocol=protocol)
     own_topics = [
         TOPICS.format_device("watcher", leaf)
@@ -113,7 +113,7 @@ def test_watcher_cannot_publish_even_under_its_own_name(secured_broker, watcher,
             watcher_link.get(0.0)
     watcher_link._client.socket().shutdown(2)  # the broker does not publish its will either
     leader.publish(TOPICS.state, b"last")
-    assert leader.get(20.0) == Message(TOPICS.state, b"last")
+    assert leader.get(20.0) == Message(topic=TOPICS.state, payload=b"last")
     assert leader.get(1.0) is None
 
 

@@ -48,12 +48,12 @@ def _form(sizes: Sizes, options: Mapping[str, Any]) -> _Form:
     by_label = options.get("condition", "label") == "label"
     conditions = sizes.classes if by_label else options.get("num_sides", 8)
     return _Form(
-        options.get("num_experts", 4),
-        conditions,
-        by_label,
-        options.get("bias", False),
-        options.get("objective") == "likelihood",
-        options.get("client_entropy", False),
+        num_experts=options.get("num_experts", 4),
+        conditions=conditions,
+        by_label=by_label,
+        biased=options.get("bias", False),
+        direct=options.get("objective") == "likelihood",
+        with_entropy=options.get("client_entropy", False),
     )
 
 

@@ -46,5 +46,15 @@ class RecordingLearner(SoftmaxLearner):
         trained, loss = super().fit(*arguments, **options)
         kept = {name: value for name, value in options.items() if name not in ("rng", "slots")}
         signature, weights, data, labels = arguments
-        self.calls.append(TrainingCall(signature, weights, data, labels, kept, slots, trained))
+        self.calls.append(
+            TrainingCall(
+                signature=signature,
+                weights=weights,
+                data=data,
+                labels=labels,
+                options=kept,
+                slots=slots,
+                trained=trained,
+            )
+        )
         return trained, loss

@@ -67,7 +67,19 @@ def trains(
     """Return a training rule; its optimizer is SGD with Keras's momentum, v <- m v - lr g, w <- w + v."""
     slots = tuple(TensorSpec(f"velocity/{w.name}", w.shape) for w in weights)
     every = {"learning_rate": 0.01, "momentum": 0.0} | dict(hyper or {})
-    return Rule(SignatureSpec(name, "train", sizes.batch, data, weights, frozen, slots, hyper=every), slope)
+    return Rule(
+        SignatureSpec(
+            name=name,
+            kind="train",
+            batch_size=sizes.batch,
+            data=data,
+            trained=weights,
+            frozen=frozen,
+            slots=slots,
+            hyper=every,
+        ),
+        slope,
+    )
 
 
 def predicts(
@@ -81,7 +93,14 @@ def predicts(
     """Return a prediction rule; `width` is that of its output, the number of classes if not given."""
     shape = (sizes.batch, width or sizes.classes)
     return Rule(
-        SignatureSpec(name, "predict", sizes.batch, data, frozen=frozen, out=TensorSpec("out", shape)),
+        SignatureSpec(
+            name=name,
+            kind="predict",
+            batch_size=sizes.batch,
+            data=data,
+            frozen=frozen,
+            out=TensorSpec("out", shape),
+        ),
         out=out,
     )
 

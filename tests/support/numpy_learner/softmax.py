@@ -80,19 +80,19 @@ def softmax_spec(
     `more` are weights beside the network's own that the algorithm's `init` takes, besides those that its
     family names.
     """
-    sizes = Sizes(inputs, features, classes, batch_size)
+    sizes = Sizes(inputs=inputs, features=features, classes=classes, batch=batch_size)
     chosen = personalization or {}
     rules = (*_rules(algorithm, sizes, options or {}), *_single(sizes, chosen))
     signatures = tuple(rule.signature for rule in rules)
     weights = (*sizes.trunk, *sizes.head, *_more(algorithm, sizes, options or {}), *more)
     return PlanSpec(
-        "softmax",
-        algorithm,
-        options or {},
-        (inputs,),
-        classes,
-        weights,
-        signatures,
+        model="softmax",
+        algorithm=algorithm,
+        options=options or {},
+        input_shape=(inputs,),
+        num_classes=classes,
+        weights=weights,
+        signatures=signatures,
         personalization=chosen,
     )
 
@@ -105,7 +105,12 @@ class SoftmaxLearner(StepLearner):
     def __init__(self, spec: PlanSpec) -> None:
         self.spec = spec
         trunk = next(weight for weight in spec.weights if weight.name == TRUNK)
-        sizes = Sizes(trunk.shape[0], trunk.shape[1], spec.num_classes, spec.signatures[0].batch_size)
+        sizes = Sizes(
+            inputs=trunk.shape[0],
+            features=trunk.shape[1],
+            classes=spec.num_classes,
+            batch=spec.signatures[0].batch_size,
+        )
         rules = (*_rules(spec.algorithm, sizes, spec.options), *_single(sizes, spec.personalization))
         self._rules = {rule.signature.name: rule for rule in rules}
 

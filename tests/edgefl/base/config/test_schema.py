@@ -85,7 +85,9 @@ def test_every_table_is_read() -> None:
         0.75,
     )
     assert isinstance(config.deadline_s, float)
-    assert config.model == ModelConfig("aem-cnn", (32, 32, 3), 20, {"filters": 128})
+    assert config.model == ModelConfig(
+        name="aem-cnn", input_shape=(32, 32, 3), num_classes=20, options={"filters": 128}
+    )
     assert (config.algorithm, config.options) == ("pfl-mfe", {"learning_rate": 0.1})
     assert config.broker == "mqtt://pi:1884"
 

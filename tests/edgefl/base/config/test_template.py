@@ -110,7 +110,10 @@ def test_every_key_is_listed_and_takes_effect_when_uncommented() -> None:
 
 def test_chosen_values_are_not_commented_out() -> None:
     config = FederationConfig(
-        name="kitchen", rounds=3, options={"epochs": 2}, model=ModelConfig("softmax", (4,), 3)
+        name="kitchen",
+        rounds=3,
+        options={"epochs": 2},
+        model=ModelConfig(name="softmax", input_shape=(4,), num_classes=3),
     )
     text = render_commented_toml(
         config,

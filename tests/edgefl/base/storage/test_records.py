@@ -57,7 +57,9 @@ FULL = EveryKind(
 
 @pytest.mark.parametrize("record", [FULL, EveryKind()])
 def test_every_kind_of_field_round_trips(record):
-    state = decode_server_state(encode_server_state(ServerState(1, "federate", {}).with_record(record)))
+    state = decode_server_state(
+        encode_server_state(ServerState(round=1, phase="federate", models={}).with_record(record))
+    )
     read = state.read_record(EveryKind)
     without_arrays = {"matrix": None, "forks": ()}
     assert replace(read, **without_arrays) == replace(record, **without_arrays)
@@ -178,7 +180,11 @@ def test_every_record_of_the_product_is_frozen_and_round_trips_when_empty():
 @pytest.mark.parametrize(
     ("decode", "blob", "what"),
     [
-        (decode_server_state, encode_server_state(ServerState(1, "federate", {})), "server state"),
+        (
+            decode_server_state,
+            encode_server_state(ServerState(round=1, phase="federate", models={})),
+            "server state",
+        ),
         (decode_client_state, encode_client_state(ClientState()), "client state"),
     ],
 )

@@ -34,9 +34,9 @@ def test_only_the_own_format_is_accepted(found: object) -> None:
 @pytest.mark.parametrize("version", [0, STATE_FORMAT + 1])
 def test_journal_of_another_version_is_refused(version: int, tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
-        journal.start(FederationStart("s", "{}", 0.0))
+        journal.start(FederationStart(session="s", settings="{}", started=0.0))
     with Journal(tmp_path) as journal:
-        assert journal.read_start() == FederationStart("s", "{}", 0.0)
+        assert journal.read_start() == FederationStart(session="s", settings="{}", started=0.0)
     with closing(sqlite3.connect(AggregatorFiles(tmp_path).journal)) as database:
         database.execute(f"pragma user_version={version}")
     with pytest.raises(StateError, match=rf"journal\.sqlite {OTHER_VERSION}"):

@@ -18,8 +18,8 @@ def test_default_is_a_classification_that_plans_do_not_mention() -> None:
 def test_outputs_follow_from_the_task() -> None:
     assert TaskConfig().count_outputs((28, 28, 1), 10) == 10
     assert TaskConfig(loss="binary").count_outputs((28, 28, 1), 10) == 2
-    assert TaskConfig("regression", outputs=3).count_outputs((8,), 10) == 3
-    assert TaskConfig("anomaly").count_outputs((128, 3), 10) == 384
+    assert TaskConfig(kind="regression", outputs=3).count_outputs((8,), 10) == 3
+    assert TaskConfig(kind="anomaly").count_outputs((128, 3), 10) == 384
 
 
 def test_configuration_needs_no_number_of_outputs_and_survives_toml() -> None:
@@ -28,7 +28,7 @@ def test_configuration_needs_no_number_of_outputs_and_survives_toml() -> None:
     )
     config = parse_config(text + "\ninput_shape = [32, 2]\n")
     assert config.model.num_classes == 64
-    assert config.task == TaskConfig("anomaly", anomalies=(2, 3), false_alarm_rate=0.05)
+    assert config.task == TaskConfig(kind="anomaly", anomalies=(2, 3), false_alarm_rate=0.05)
     assert parse_config(to_toml(config)) == config
 
 
@@ -55,6 +55,9 @@ def test_wrong_values_are_refused(values: dict[str, object], message: str) -> No
 
 def test_number_of_outputs_that_contradicts_the_task_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"num_classes is 10, expected 64 .*; leave num_classes out"):
-        FederationConfig(task=TaskConfig("anomaly"), model=ModelConfig("autoencoder", (64,), 10))
+        FederationConfig(
+            task=TaskConfig(kind="anomaly"),
+            model=ModelConfig(name="autoencoder", input_shape=(64,), num_classes=10),
+        )
     with pytest.raises(ConfigError, match=r"num_classes is 1, expected at least 2.*Dense\(2\)"):
-        FederationConfig(model=ModelConfig("softmax", (64,), 1))
+        FederationConfig(model=ModelConfig(name="softmax", input_shape=(64,), num_classes=1))

@@ -105,10 +105,10 @@ def test_rule_of_unknown_loss_or_scale_is_refused() -> None:
 
 
 def test_task_survives_its_encoding() -> None:
-    task = ModelTask("anomaly", "huber", (1, 3), 0.02, 12345)
+    task = ModelTask(kind="anomaly", loss="huber", anomalies=(1, 3), false_alarm_rate=0.02, threshold=12345)
     assert decode_model_task(encode_model_task(task)) == task
-    assert decode_model_task(encode_model_task(ModelTask("regression", "mae"))) == ModelTask(
-        "regression", "mae"
+    assert decode_model_task(encode_model_task(ModelTask(kind="regression", loss="mae"))) == ModelTask(
+        kind="regression", loss="mae"
     )
 
 
@@ -118,12 +118,16 @@ def test_task_survives_its_encoding() -> None:
         b"",
         b"[]",
         b"{}",
-        encode_model_task(ModelTask("anomaly", "cross-entropy")),
-        encode_model_task(ModelTask("anomaly", "mse", (), 0.01, threshold=-1)),
-        encode_model_task(ModelTask("anomaly", "mse", (), 0.01, threshold=1 << 32)),
-        encode_model_task(ModelTask("anomaly", "mse", (-1,), 0.01)),
-        encode_model_task(ModelTask("anomaly", "mse", (), float("nan"))),
-        encode_model_task(ModelTask("anomaly", "mse", (), 10**400)),
+        encode_model_task(ModelTask(kind="anomaly", loss="cross-entropy")),
+        encode_model_task(
+            ModelTask(kind="anomaly", loss="mse", anomalies=(), false_alarm_rate=0.01, threshold=-1)
+        ),
+        encode_model_task(
+            ModelTask(kind="anomaly", loss="mse", anomalies=(), false_alarm_rate=0.01, threshold=1 << 32)
+        ),
+        encode_model_task(ModelTask(kind="anomaly", loss="mse", anomalies=(-1,), false_alarm_rate=0.01)),
+        encode_model_task(ModelTask(kind="anomaly", loss="mse", anomalies=(), false_alarm_rate=float("nan"))),
+        encode_model_task(ModelTask(kind="anomaly", loss="mse", anomalies=(), false_alarm_rate=10**400)),
     ],
 )
 def test_damaged_task_is_refused(content: bytes) -> None:

@@ -52,7 +52,13 @@ def is_running(pid: int) -> bool:
 def test_no_sample_is_drawn_twice(train_size: int, test_size: int, train: int, test: int, seed: int) -> None:
     numbers = np.arange(train_size + test_size)
     x = numbers.astype(np.float32)[:, None]
-    dataset = Dataset(x[:train_size], 2 * numbers[:train_size], x[train_size:], 2 * numbers[train_size:], 10)
+    dataset = Dataset(
+        x_train=x[:train_size],
+        y_train=2 * numbers[:train_size],
+        x_test=x[train_size:],
+        y_test=2 * numbers[train_size:],
+        num_classes=10,
+    )
     drawn = draw_samples(dataset, train, test, seed)
     total = train_size + test_size
     assert len(drawn.y_train) == min(train, total)
@@ -64,7 +70,9 @@ def test_no_sample_is_drawn_twice(train_size: int, test_size: int, train: int, t
 
 
 def test_demo_clients_have_few_training_and_many_test_samples(tmp_path: Path) -> None:
-    settings = DemoSettings("digits", 4, 1, 1, "auto", 0, tmp_path)
+    settings = DemoSettings(
+        dataset="digits", clients=4, rounds=1, seed=1, broker="auto", port=0, out=tmp_path
+    )
     write_shards(settings)
     shards = [load_shard(DemoFiles(tmp_path).shard(client=name)) for name in settings.ids]
     assert sum(len(shard.y_train) for shard in shards) == 4 * 60
@@ -172,7 +180,7 @@ def test_missing_extra_is_reported_with_a_remedy(
 
 
 def make_children(tmp_path: Path, code: str) -> Children:
-    return Children(tmp_path / "logs", lambda line: None, (sys.executable, "-c", code))
+    return Children(logs=tmp_path / "logs", echo=lambda line: None, command=(sys.executable, "-c", code))
 
 
 def test_failed_process_is_reported_with_its_log(tmp_path: Path) -> None:
@@ -204,7 +212,7 @@ def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: p
 
 def test_output_of_a_shown_process_is_passed_on(tmp_path: Path) -> None:
     shown: queue.Queue[str] = queue.Queue()
-    with Children(tmp_path / "logs", shown.put, (sys.executable, "-c")) as group:
+    with Children(logs=tmp_path / "logs", echo=shown.put, command=(sys.executable, "-c")) as group:
         group.start("a", "print('hello')", show=True)
         assert shown.get(timeout=30) == "hello"
     assert os.listdir(tmp_path / "logs") == ["a.log"]

@@ -312,12 +312,12 @@ def save_form(path: Path, form: str, shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     ("form", "options", "shape", "task", "model"),
     [
-        ("numbers", [], (32, 3), TaskConfig(REGRESSION), ("cnn1d", 1)),
-        ("pairs", [], (5,), TaskConfig(REGRESSION, outputs=2), ("softmax", 2)),
-        ("faults", ["--task", "regression"], (5,), TaskConfig(REGRESSION), ("softmax", 1)),
-        ("nothing", [], (32, 3), TaskConfig(ANOMALY), ("conv-autoencoder", 96)),
-        ("nothing", [], (5,), TaskConfig(ANOMALY), ("autoencoder", 5)),
-        ("faults", ["--task", "anomaly"], (5,), TaskConfig(ANOMALY), ("autoencoder", 5)),
+        ("numbers", [], (32, 3), TaskConfig(kind=REGRESSION), ("cnn1d", 1)),
+        ("pairs", [], (5,), TaskConfig(kind=REGRESSION, outputs=2), ("softmax", 2)),
+        ("faults", ["--task", "regression"], (5,), TaskConfig(kind=REGRESSION), ("softmax", 1)),
+        ("nothing", [], (32, 3), TaskConfig(kind=ANOMALY), ("conv-autoencoder", 96)),
+        ("nothing", [], (5,), TaskConfig(kind=ANOMALY), ("autoencoder", 5)),
+        ("faults", ["--task", "anomaly"], (5,), TaskConfig(kind=ANOMALY), ("autoencoder", 5)),
     ],
 )
 def test_yes_option_finds_the_task_of_a_file(

@@ -49,7 +49,7 @@ def test_every_data_set_can_be_resized(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     own = tmp_path / "own.npz"
     np.savez(own, x=rng.integers(0, 256, (20, 4, 4, 3), np.uint8), y=np.arange(20) % 2)
-    resized = load_data(DataConfig(f"npz:{own}", options={"resize": [6, 6]}), 1, scale=False)
+    resized = load_data(DataConfig(name=f"npz:{own}", options={"resize": [6, 6]}), 1, scale=False)
     assert resized.x_train.shape[1:] == (6, 6, 3)
     assert 0 <= resized.x_train.min() < 0.5 < resized.x_train.max() <= 1
     np.savez(own, x=rng.random((20, 4, 3)), y=np.arange(20) % 2)

@@ -135,7 +135,7 @@ def test_severity_is_the_level_over_the_noise() -> None:
 
 def test_samples_are_steps_of_the_sensor() -> None:
     loud = replace(MOTOR, harmonics_g=(20.0, 0.0, 0.0))
-    point = OperatingPoint(30.0, 1.0, 0.02, 0, 0.0)
+    point = OperatingPoint(speed_hz=30.0, load=1.0, noise_g=0.02, fault=0, severity_db=0.0)
     signal = simulate_vibration(loud, point, 4096, derive_rng(1, 0))
     assert (signal.min(), signal.max()) == (-8, 8 - 2**-12)
     assert (signal * 4096 == np.rint(signal * 4096)).all()
@@ -200,7 +200,7 @@ def test_machines_differ() -> None:
 
 def test_each_client_has_one_machine_with_normal_and_faulty_test_windows() -> None:
     dataset = load_dataset("machines", {"windows": 40, "test_windows": 30})
-    shards = make_shards(dataset, PartitionConfig("group", 8), seed=1)
+    shards = make_shards(dataset, PartitionConfig(name="group", num_clients=8), seed=1)
     for number, shard in enumerate(shards.values()):
         assert shard.x_train.shape == (40, 128) and shard.x_test.shape == (60, 128)
         np.testing.assert_array_equal(shard.x_train, dataset.x_train[dataset.group_train == number])

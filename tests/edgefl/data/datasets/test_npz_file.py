@@ -38,7 +38,7 @@ def test_last_samples_of_each_client_are_held_out(tmp_path: Path) -> None:
     assert data.num_classes == 3 and len(data.y_test) == 6  # the last sample of each class of each client
     assert data.group_train is not None and np.bincount(data.group_train).tolist() == [7, 7]
     np.testing.assert_allclose(data.x_test[:, 0] * 255, range(14, 20), rtol=1e-6)
-    assert len(make_client_partitions(data, PartitionConfig("group", 2), 1)) == 2
+    assert len(make_client_partitions(data, PartitionConfig(name="group", num_clients=2), 1)) == 2
 
 
 def make_named_clients(path: Path) -> str:
@@ -51,7 +51,7 @@ def make_named_clients(path: Path) -> str:
 @pytest.mark.parametrize("ids", [(), ("pi-1", "pi-2", "pi-10"), ("pi-10", "pi-1", "pi-2")])
 def test_clients_of_a_file_have_their_own_samples(ids: tuple[str, ...], tmp_path: Path) -> None:
     data = load_dataset(make_named_clients(tmp_path / "a.npz"))
-    shards = make_shards(data, PartitionConfig("group", 3, client_ids=ids), 1)
+    shards = make_shards(data, PartitionConfig(name="group", num_clients=3, client_ids=ids), 1)
     means = {name: round(float(shard.x_train.mean())) for name, shard in shards.items()}
     assert means == {"pi-1": 1, "pi-2": 2, "pi-10": 10}
 
@@ -63,7 +63,7 @@ def test_names_that_are_no_ids_keep_the_order_of_their_numbers(first: str, tmp_p
     path = write(
         tmp_path / "a.npz", x=numbers[:, None] + np.zeros((36, 1)), y=np.arange(36) % 2, client=names
     )
-    shards = make_shards(load_dataset(path), PartitionConfig("group", 3), 1)
+    shards = make_shards(load_dataset(path), PartitionConfig(name="group", num_clients=3), 1)
     means = {client_id: float(shard.x_train.mean()) for client_id, shard in shards.items()}
     assert means == {"client-000": 1, "client-001": 2, "client-002": 10}
 
@@ -74,15 +74,17 @@ def test_ids_that_are_clients_of_a_file_only_in_part_are_refused(tmp_path: Path)
     with pytest.raises(
         ConfigError, match=r"clients pi-1, pi-2, pi-10, and client_ids .* has pi-1, pi-2, pi-3"
     ):
-        make_client_partitions(data, PartitionConfig("group", 3, client_ids=ids), 1)
-    others = make_client_partitions(data, PartitionConfig("group", 3, client_ids=("a", "b", "c")), 1)
+        make_client_partitions(data, PartitionConfig(name="group", num_clients=3, client_ids=ids), 1)
+    others = make_client_partitions(
+        data, PartitionConfig(name="group", num_clients=3, client_ids=("a", "b", "c")), 1
+    )
     assert list(others) == ["a", "b", "c"]
 
 
 def test_chosen_classes_and_class_names_of_the_federation_exclude_each_other(tmp_path: Path) -> None:
     names = np.array(list("abcd"))
     path = write(tmp_path / "a.npz", x=np.zeros((20, 2)), y=names[np.arange(20) % 4])
-    config = DataConfig(path, options={"classes": [3, 1]})
+    config = DataConfig(name=path, options={"classes": [3, 1]})
     with pytest.raises(DataError, match=r"classes = \[3, 1\] of \[data\] .* \[samples\] names a, b, c, d"):
         load_data(config, 1, samples=SamplesConfig(classes=tuple("abcd")))
 
@@ -91,7 +93,7 @@ def test_last_samples_are_held_out_without_clients_and_recordings(tmp_path: Path
     x = np.random.default_rng(0).random((50, 4)).astype(np.float32)
     name = write(tmp_path / "a.npz", x=x, y=np.arange(50) % 2)
     for seed in (1, 2):
-        data = load_data(DataConfig(name), seed)
+        data = load_data(DataConfig(name=name), seed)
         assert data.group_train is None
         np.testing.assert_array_equal(data.x_test, x[-10:])
         np.testing.assert_array_equal(data.x_train, x[:40])
@@ -103,8 +105,8 @@ def test_a_device_and_a_simulation_hold_out_the_same_samples(tmp_path: Path, see
     paths = [tmp_path / f"{name}.npz" for name in SAMPLE_FILES]
     for path, arrays in zip(paths, SAMPLE_FILES.values(), strict=True):
         np.savez(path, **arrays)
-    data = load_data(DataConfig(f"npz:{','.join(map(str, paths))}"), seed)
-    shards = make_shards(data, PartitionConfig("group", len(paths)), seed)
+    data = load_data(DataConfig(name=f"npz:{','.join(map(str, paths))}"), seed)
+    shards = make_shards(data, PartitionConfig(name="group", num_clients=len(paths)), seed)
     for path, simulated in zip(paths, shards.values(), strict=True):
         device = load_shard(path, seed=seed)
         assert_same_samples(device, simulated)
@@ -115,7 +117,7 @@ def test_clients_of_one_file_are_split_like_devices(tmp_path: Path) -> None:
     parts = SAMPLE_FILES["recordings"], SAMPLE_FILES["time"]
     both = {name: np.concatenate([part[name] for part in parts]) for name in ("x", "y")}
     data = load_dataset(write(tmp_path / "both.npz", **both, client=np.repeat(["a", "b"], 60)))
-    shards = make_shards(data, PartitionConfig("group", 2), 1)
+    shards = make_shards(data, PartitionConfig(name="group", num_clients=2), 1)
     for part, simulated in zip(parts, shards.values(), strict=True):
         np.savez(tmp_path / "own.npz", **part)
         device = load_shard(tmp_path / "own.npz")
@@ -151,7 +153,7 @@ def test_device_and_simulation_share_training_samples_of_files_with_test_samples
     for path, arrays in zip(paths, files.values(), strict=True):
         np.savez(path, **arrays)
     data = load_dataset(f"npz:{','.join(map(str, paths))}")
-    shards = make_shards(data, PartitionConfig("group", 2), 1)
+    shards = make_shards(data, PartitionConfig(name="group", num_clients=2), 1)
     devices = [load_shard(path) for path in paths]
     assert [len(device.y_train) for device in devices] == [42, 60]
     for device, simulated in zip(devices, shards.values(), strict=True):
@@ -169,7 +171,7 @@ def test_clients_of_one_file_with_test_samples_are_split_like_devices(tmp_path: 
     data = load_dataset(write(tmp_path / "both.npz", **joined, **clients))
     np.savez(tmp_path / "own.npz", **part)
     device = load_shard(tmp_path / "own.npz")
-    shards = make_shards(data, PartitionConfig("group", 2), 1)
+    shards = make_shards(data, PartitionConfig(name="group", num_clients=2), 1)
     for simulated in shards.values():
         assert_same_samples(device, simulated)
     recordings = [
@@ -237,13 +239,13 @@ def test_joined_files_and_split_files_keep_the_class_names(tmp_path: Path) -> No
     x = np.random.default_rng(1).normal(size=(40, 6))
     for name, texts in (("a", ["cat", "dog"]), ("b", ["cat", "dog"]), ("c", ["cat", "eel"])):
         np.savez(tmp_path / f"{name}.npz", x=x, y=np.array(texts)[np.arange(40) % 2])
-    both = load_data(DataConfig(f"npz:{tmp_path / 'a.npz'},{tmp_path / 'b.npz'}"), 1)
+    both = load_data(DataConfig(name=f"npz:{tmp_path / 'a.npz'},{tmp_path / 'b.npz'}"), 1)
     assert both.class_names == ("cat", "dog")
     with pytest.raises(
         DataError, match=r"c.npz has the classes cat, eel, .*a.npz cat, dog; expected the same"
     ):
-        load_data(DataConfig(f"npz:{tmp_path / 'a.npz'},{tmp_path / 'c.npz'}"), 1)
-    some = load_data(DataConfig(f"npz:{tmp_path / 'a.npz'}", options={"classes": [1, 0]}), 1)
+        load_data(DataConfig(name=f"npz:{tmp_path / 'a.npz'},{tmp_path / 'c.npz'}"), 1)
+    some = load_data(DataConfig(name=f"npz:{tmp_path / 'a.npz'}", options={"classes": [1, 0]}), 1)
     assert some.class_names == ("dog", "cat")
     out = tmp_path / "out"
     command = ["data", "split", f"npz:{tmp_path / 'a.npz'}", "--partition", "iid", "-o", str(out)]

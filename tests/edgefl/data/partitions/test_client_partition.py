@@ -20,7 +20,7 @@ def make_pictures(count: int = 40, seed: int = 0) -> Dataset:
     rng = np.random.default_rng(seed)
     x = rng.integers(0, 256, (count, 4, 4, 1)).astype(np.uint8)
     y = np.arange(count) % 4
-    return Dataset(x, y, x[:20], y[:20], 4)
+    return Dataset(x_train=x, y_train=y, x_test=x[:20], y_test=y[:20], num_classes=4)
 
 
 def test_quarter_turns_are_exact() -> None:
@@ -66,9 +66,12 @@ def test_rotation_matches_scipy() -> None:
 def test_recordings_stay_with_their_samples() -> None:
     """Pictures 0 to 39 have classes 0 to 3 in turn, and recording 100 + their number."""
     data = replace(make_pictures(), recording_train=np.arange(100, 140))
-    shard = copy_shard(data, ClientPartition(np.array([1, 5, 39]), np.array([2])))
+    shard = copy_shard(data, ClientPartition(train=np.array([1, 5, 39]), test=np.array([2])))
     assert shard.group_train is not None and shard.group_train.tolist() == [101, 105, 139]
-    assert copy_shard(make_pictures(), ClientPartition(np.array([1]), np.array([2]))).group_train is None
+    assert (
+        copy_shard(make_pictures(), ClientPartition(train=np.array([1]), test=np.array([2]))).group_train
+        is None
+    )
     some = pick_classes(data, [3, 1])
     assert some.recording_train is not None
     assert some.recording_train.tolist() == [100 + row for row in range(40) if row % 4 in (1, 3)]
@@ -89,7 +92,13 @@ def test_each_sample_is_rotated_by_its_turns() -> None:
 def test_copied_shard_is_relabelled_rotated_and_scaled() -> None:
     data = make_pictures()
     part = ClientPartition(
-        np.array([1, 5]), np.array([2]), np.array([0, 1]), np.array([2]), 90.0, (3, 2, 1, 0), 7
+        train=np.array([1, 5]),
+        test=np.array([2]),
+        turns_train=np.array([0, 1]),
+        turns_test=np.array([2]),
+        turn_degrees=90.0,
+        relabel=(3, 2, 1, 0),
+        truth=7,
     )
     shard = copy_shard(data, part)
     assert shard.y_train.tolist() == [2, 2]
@@ -105,16 +114,12 @@ def test_copied_shard_is_relabelled_rotated_and_scaled() -> None:
 
 def test_shard_is_copied_out_of_memory_maps(tmp_path: Path) -> None:
     data = make_pictures()
+    maps = {}
     for name in ("x_train", "y_train", "x_test", "y_test"):
         np.save(tmp_path / f"{name}.npy", getattr(data, name))
-    mapped = Dataset(
-        *(
-            np.load(tmp_path / f"{name}.npy", mmap_mode="r")
-            for name in ("x_train", "y_train", "x_test", "y_test")
-        ),
-        4,
-    )
-    part = ClientPartition(np.array([0, 7, 9]), np.array([3]))
+        maps[name] = np.load(tmp_path / f"{name}.npy", mmap_mode="r")
+    mapped = Dataset(**maps, num_classes=4)
+    part = ClientPartition(train=np.array([0, 7, 9]), test=np.array([3]))
     shard = copy_shard(mapped, part)
     same = copy_shard(scale_dataset(data), part)
     for name in ("x_train", "y_train", "x_test", "y_test"):
@@ -127,7 +132,7 @@ def test_shard_is_copied_out_of_memory_maps(tmp_path: Path) -> None:
 
 def test_client_partition_of_another_data_set_is_refused() -> None:
     with pytest.raises(DataError, match="sample 40 of 40"):
-        copy_shard(make_pictures(40), ClientPartition(np.array([3, 40]), np.array([0])))
+        copy_shard(make_pictures(40), ClientPartition(train=np.array([3, 40]), test=np.array([0])))
 
 
 def test_client_ids_sort_in_order_of_number() -> None:
@@ -139,7 +144,7 @@ def test_client_ids_sort_in_order_of_number() -> None:
 
 def test_shards_have_the_samples_of_their_client_partitions() -> None:
     data = scale_dataset(make_pictures(200))
-    config = PartitionConfig("dirichlet", 4, {"alpha": 0.7, "min_samples": 5})
+    config = PartitionConfig(name="dirichlet", num_clients=4, options={"alpha": 0.7, "min_samples": 5})
     client_partitions = make_client_partitions(data, config, 3)
     shards = make_shards(data, config, 3)
     assert list(shards) == make_client_ids(4)
@@ -163,11 +168,11 @@ def test_unknown_partition_names_and_options_are_refused() -> None:
         ("dirichlt", {}, "did you mean 'dirichlet'"),
     ):
         with pytest.raises(ConfigError, match=message):
-            make_client_partitions(data, PartitionConfig(name, 2, options), 1)
+            make_client_partitions(data, PartitionConfig(name=name, num_clients=2, options=options), 1)
 
 
 def test_picked_classes_are_renumbered() -> None:
-    data = Dataset(*make_pictures().__dict__.values())
+    data = make_pictures()
     picked = pick_classes(data, (3, 1))
     assert picked.num_classes == 2
     assert np.bincount(picked.y_train).tolist() == [10, 10]
@@ -179,16 +184,18 @@ def test_picked_classes_are_renumbered() -> None:
 
 def test_configured_data_set_is_loaded_and_subsampled() -> None:
     pytest.importorskip("sklearn")
-    whole = load_data(DataConfig("digits"), 1)
+    whole = load_data(DataConfig(name="digits"), 1)
     assert len(whole.y_train) == 1438
-    few, again, other = (load_data(DataConfig("digits", 100, 0), seed) for seed in (1, 1, 2))
+    few, again, other = (
+        load_data(DataConfig(name="digits", num_train=100, num_test=0), seed) for seed in (1, 1, 2)
+    )
     assert (len(few.y_train), len(few.y_test)) == (100, 359)
     np.testing.assert_array_equal(few.x_train, again.x_train)
     assert not np.array_equal(few.x_train, other.x_train)
-    some = load_data(DataConfig("digits", options={"classes": [4, 9]}), 1)
+    some = load_data(DataConfig(name="digits", options={"classes": [4, 9]}), 1)
     assert some.num_classes == 2
     with pytest.raises(ConfigError, match="did you mean 'classes'"):
-        load_data(DataConfig("digits", options={"class": [4]}), 1)
+        load_data(DataConfig(name="digits", options={"class": [4]}), 1)
 
 
 def test_whole_numbers_to_predict_are_divided_without_classes() -> None:
@@ -196,5 +203,5 @@ def test_whole_numbers_to_predict_are_divided_without_classes() -> None:
     numbers = replace(
         pictures, y_train=10**9 * np.arange(40), y_test=10**9 * np.arange(20), num_classes=40 * 10**9
     )
-    parts = make_client_partitions(numbers, PartitionConfig("iid", 4), 1)
+    parts = make_client_partitions(numbers, PartitionConfig(name="iid", num_clients=4), 1)
     assert [len(part.train) for part in parts.values()] == [10] * 4

@@ -22,14 +22,25 @@ def make_dataset(per_class: int = 120, classes: int = 10, groups: int = 12) -> D
     y_test = np.tile(np.arange(classes), per_class // 2)
     x, x_test = (np.arange(len(part), dtype=np.float32).reshape(-1, 1, 1, 1) for part in (y, y_test))
     group, group_test = (np.arange(len(part)) * 7 % groups for part in (y, y_test))
-    return Dataset(x, y, x_test, y_test, classes, group, group_test, np.arange(classes) // 3)
+    return Dataset(
+        x_train=x,
+        y_train=y,
+        x_test=x_test,
+        y_test=y_test,
+        num_classes=classes,
+        group_train=group,
+        group_test=group_test,
+        coarse=np.arange(classes) // 3,
+    )
 
 
 def draw(
     name: str, clients: int, seed: int = 1, data: Dataset | None = None, **options: Any
 ) -> list[ClientPartition]:
     return list(
-        make_client_partitions(data or make_dataset(), PartitionConfig(name, clients, options), seed).values()
+        make_client_partitions(
+            data or make_dataset(), PartitionConfig(name=name, num_clients=clients, options=options), seed
+        ).values()
     )
 
 
@@ -154,13 +165,33 @@ def test_group_partition_gives_each_client_one_group() -> None:
     ):
         draw("group", 13)
     with pytest.raises(DataError, match="has no groups"):
-        draw("group", 2, data=Dataset(data.x_train, data.y_train, data.x_test, data.y_test, 10))
+        draw(
+            "group",
+            2,
+            data=Dataset(
+                x_train=data.x_train,
+                y_train=data.y_train,
+                x_test=data.x_test,
+                y_test=data.y_test,
+                num_classes=10,
+            ),
+        )
 
 
 def test_pachinko_concentrates_clients_on_few_superclasses() -> None:
     data = make_dataset()
     with pytest.raises(DataError, match="has no superclasses"):
-        draw("pachinko", 2, data=Dataset(data.x_train, data.y_train, data.x_test, data.y_test, 10))
+        draw(
+            "pachinko",
+            2,
+            data=Dataset(
+                x_train=data.x_train,
+                y_train=data.y_train,
+                x_test=data.x_test,
+                y_test=data.y_test,
+                num_classes=10,
+            ),
+        )
     client_partitions = draw("pachinko", 12, samples=40)
     largest = []
     for part in client_partitions:
@@ -343,7 +374,13 @@ def test_any_alpha_gives_each_client_samples(name: str, alpha: float) -> None:
 
 def test_client_without_samples_is_an_error() -> None:
     tiny = make_dataset(1, classes=4, groups=1)
-    tiny = Dataset(tiny.x_train, tiny.y_train, tiny.x_train[:2], tiny.y_train[:2], 4)
+    tiny = Dataset(
+        x_train=tiny.x_train,
+        y_train=tiny.y_train,
+        x_test=tiny.x_train[:2],
+        y_test=tiny.y_train[:2],
+        num_classes=4,
+    )
     for name in ("iid", "dirichlet", "quantity", "shards", "permutation", "packages", "rotation"):
         with pytest.raises(DataError, match="use fewer clients"):
             draw(name, 3, data=tiny)

@@ -33,12 +33,12 @@ def test_numbers_out_of_range_are_refused(name: str, options: dict[str, Any]) ->
     y = np.tile(np.arange(10), 120)
     y_test = np.tile(np.arange(10), 60)
     data = Dataset(
-        np.zeros((1200, 1, 1, 1), np.float32),
-        y,
-        np.zeros((600, 1, 1, 1), np.float32),
-        y_test,
-        10,
+        x_train=np.zeros((1200, 1, 1, 1), np.float32),
+        y_train=y,
+        x_test=np.zeros((600, 1, 1, 1), np.float32),
+        y_test=y_test,
+        num_classes=10,
         coarse=np.arange(10) // 3,
     )
     with pytest.raises(DataError, match=next(iter(options)).split("_")[0]):
-        make_client_partitions(data, PartitionConfig(name, 4, options), 1)
+        make_client_partitions(data, PartitionConfig(name=name, num_clients=4, options=options), 1)

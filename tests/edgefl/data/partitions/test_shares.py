@@ -14,13 +14,23 @@ from edgefl.data.partitions.shares import divide_by_shares, draw_dirichlet_share
 def make_dataset(count: int, seed: int = 0) -> Dataset:
     rng = np.random.default_rng(seed)
     x = np.arange(count, dtype=np.float32)[:, None]
-    return Dataset(x, rng.integers(0, 5, count), x + 10_000, rng.integers(0, 5, count), 5)
+    return Dataset(
+        x_train=x,
+        y_train=rng.integers(0, 5, count),
+        x_test=x + 10_000,
+        y_test=rng.integers(0, 5, count),
+        num_classes=5,
+    )
 
 
 def make_client_shards(
     count: int, clients: int, seed: int = 1, partition: str = "dirichlet", **options: object
 ) -> list[Shard]:
-    return list(make_shards(make_dataset(count), PartitionConfig(partition, clients, options), seed).values())
+    return list(
+        make_shards(
+            make_dataset(count), PartitionConfig(name=partition, num_clients=clients, options=options), seed
+        ).values()
+    )
 
 
 @given(

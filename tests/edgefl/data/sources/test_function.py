@@ -80,7 +80,9 @@ def test_source_is_restored_from_json(module, tmp_path):
     ):
         assert parse_source(json.loads(json.dumps(source.to_json()))) == source
     assert make_source("shard.npz").to_json() == {"data": str(tmp_path / "shard.npz")}
-    assert make_source("a.csv", window=4, label="y") == DataSource(str(tmp_path / "a.csv"), 4, 4, "y")
+    assert make_source("a.csv", window=4, label="y") == DataSource(
+        data=str(tmp_path / "a.csv"), window=4, step=4, label="y"
+    )
 
 
 @pytest.mark.parametrize(

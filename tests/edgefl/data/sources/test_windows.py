@@ -45,7 +45,9 @@ def test_each_window_contains_the_rows_from_its_start(rows, window, step):
 def test_stream_gives_the_same_windows_as_the_whole_recording(rows, window, step):
     values, labels = make_recording(rows)
     cut_from_stream = []
-    cutter = WindowCutter(SensorTopics("s", "label"), window, step, cut_from_stream.append)
+    cutter = WindowCutter(
+        topics=SensorTopics("s", "label"), window=window, step=step, on_window=cut_from_stream.append
+    )
     for row, label in zip(values, labels, strict=True):
         cutter.take("label", str(label).encode())
         cutter.take("s", str([float(value) for value in row]).encode())

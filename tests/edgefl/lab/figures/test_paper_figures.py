@@ -20,7 +20,7 @@ def make_folder(name="x", algorithm="aem", options=None, partition=None, **more)
         "partition": {"options": partition or {}},
         "data": {"name": "digits"},
     }
-    return Folder(Path(name), "simulation", {}, config, **more)
+    return Folder(path=Path(name), kind="simulation", facts={}, config=config, **more)
 
 
 def test_aem_3_and_4_average_over_runs():

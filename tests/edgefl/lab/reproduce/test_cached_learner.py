@@ -18,9 +18,9 @@ CONFIG = FederationConfig(
     seed=3,
     rounds=1,
     options={"epochs": 1},
-    model=ModelConfig("softmax", (28, 28, 1)),
-    data=DataConfig("digits", num_train=40, num_test=20),
-    partition=PartitionConfig("iid", 2),
+    model=ModelConfig(name="softmax", input_shape=(28, 28, 1)),
+    data=DataConfig(name="digits", num_train=40, num_test=20),
+    partition=PartitionConfig(name="iid", num_clients=2),
 )
 
 

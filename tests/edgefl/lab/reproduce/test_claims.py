@@ -18,7 +18,7 @@ from edgefl.lab.reproduce.claims import (
 )
 from edgefl.lab.reproduce.experiment import PaperClaim
 
-GAIN = PaperClaim("A is above B", "A", "B", at_least=0.0, paper="+12")
+GAIN = PaperClaim(text="A is above B", row="A", than="B", at_least=0.0, paper="+12")
 
 
 def make_rows(differences):
@@ -47,7 +47,7 @@ def test_measured_text_has_the_mean_and_the_interval_or_the_number_of_seeds():
     assert judge_claim(GAIN, make_rows([2, 4])).measured == "+3.00 (2 seeds, 5 needed)"
     assert judge_claim(GAIN, make_rows([2])).measured == "+2.00 (1 seed, 5 needed)"
     assert judge_claim(GAIN, []).measured == ""
-    alone = PaperClaim("A is 1", "A", at_least=1.0)
+    alone = PaperClaim(text="A is 1", row="A", at_least=1.0)
     assert judge_claim(alone, [{"A": 1.0}] * 5).measured == "1.00 (1.00 to 1.00)"
     assert judge_claim(alone, [{"A": 1.0}] * 5).outcome == REPRODUCED
     assert judge_claim(alone, [{"A": 0.5}] * 5).outcome == NOT_REPRODUCED
@@ -55,7 +55,7 @@ def test_measured_text_has_the_mean_and_the_interval_or_the_number_of_seeds():
 
 
 def test_claim_that_was_added_later_says_so():
-    claim = PaperClaim("more", "A", at_least=2, added_later=True)
+    claim = PaperClaim(text="more", row="A", at_least=2, added_later=True)
     assert describe_claim(claim) == "more (at least 2, added later)"
     assert describe_claim(replace(claim, at_least=0)) == "more (added later)"
     assert judge_claim(claim, []).line == "more (at least 2, added later)"
@@ -75,14 +75,14 @@ def test_seed_without_a_finite_figure_leaves_a_claim_undecided():
 
 def test_line_of_a_claim_has_its_limits():
     assert judge_claim(GAIN, []).line == "A is above B"
-    far = PaperClaim("A is far below B", "A", "B", at_most=-4.0)
+    far = PaperClaim(text="A is far below B", row="A", than="B", at_most=-4.0)
     assert judge_claim(far, []).line == "A is far below B (at most -4)"
-    like = PaperClaim("alike", "A", "B", at_least=-0.5, at_most=0.5)
+    like = PaperClaim(text="alike", row="A", than="B", at_least=-0.5, at_most=0.5)
     assert judge_claim(like, []).line == "alike (at least -0.5, at most 0.5)"
 
 
 def test_two_limits_ask_for_equality():
-    same = PaperClaim("A and B are alike", "A", "B", at_least=-3.0, at_most=3.0)
+    same = PaperClaim(text="A and B are alike", row="A", than="B", at_least=-3.0, at_most=3.0)
     assert judge_claim(same, make_rows([1, -1, 2, -2, 0])).outcome == REPRODUCED
     assert judge_claim(same, make_rows([8, 9, 7, 8, 9])).outcome == NOT_REPRODUCED
     assert judge_claim(same, make_rows([2, 3, 4, 3, 3])).outcome == UNDECIDED

@@ -23,23 +23,33 @@ from edgefl.lab.reproduce.report import (
 )
 
 REPORT = ExperimentReport(
-    "toy",
-    "reduced",
-    (1, 2),
-    (Figure("FedAvg", (70.0, 72.0), 90.0), Figure("MoE", (80.0, 81.0)), Figure("Once", (60.0, math.nan))),
-    (
-        ExperimentVerdict("MoE is at least FedAvg + 4", "80.50 against 75.00", HOLDS),
-        ExperimentVerdict("MoE is at least 85", "80.50 against 85.00", FAILS, "86"),
+    experiment="toy",
+    scale="reduced",
+    seeds=(1, 2),
+    figures=(
+        Figure("FedAvg", (70.0, 72.0), 90.0),
+        Figure("MoE", (80.0, 81.0)),
+        Figure("Once", (60.0, math.nan)),
     ),
-    12.5,
-    {"command": "edgefl reproduce toy"},
+    verdicts=(
+        ExperimentVerdict(line="MoE is at least FedAvg + 4", measured="80.50 against 75.00", outcome=HOLDS),
+        ExperimentVerdict(
+            line="MoE is at least 85", measured="80.50 against 85.00", outcome=FAILS, paper="86"
+        ),
+    ),
+    seconds=12.5,
+    note={"command": "edgefl reproduce toy"},
 )
 
 
 def test_verdicts_hold_exactly_at_their_limits():
-    assert check_limits("", 4.0, low=4.0) == ExperimentVerdict("", "4.00, expected at least 4", HOLDS)
+    assert check_limits("", 4.0, low=4.0) == ExperimentVerdict(
+        line="", measured="4.00, expected at least 4", outcome=HOLDS
+    )
     assert check_limits("", 3.99, low=4.0).outcome == FAILS
-    assert check_limits("", 1.5, high=1.5) == ExperimentVerdict("", "1.50, expected at most 1.5", HOLDS)
+    assert check_limits("", 1.5, high=1.5) == ExperimentVerdict(
+        line="", measured="1.50, expected at most 1.5", outcome=HOLDS
+    )
     assert check_limits("", 1.51, high=1.5).outcome == FAILS
     verdicts = [check_limits("", value, low=72, high=80) for value in (71.9, 72, 80, 80.1)]
     assert [verdict.outcome for verdict in verdicts] == [FAILS, HOLDS, HOLDS, FAILS]

@@ -28,9 +28,9 @@ CONFIG = FederationConfig(
     rounds=ROUNDS,
     algorithm="ditto",
     options={"epochs": 1},
-    model=ModelConfig("softmax", (28, 28, 1)),
-    data=DataConfig("digits", num_train=120, num_test=40),
-    partition=PartitionConfig("iid", len(CLIENTS)),
+    model=ModelConfig(name="softmax", input_shape=(28, 28, 1)),
+    data=DataConfig(name="digits", num_train=120, num_test=40),
+    partition=PartitionConfig(name="iid", num_clients=len(CLIENTS)),
 )
 
 
@@ -59,7 +59,7 @@ def play_stage(out, stage):
 
 @pytest.mark.slow
 def test_late_clients_are_personalized_once_and_take_part_in_no_round(calls, tmp_path):
-    result = play_stage(tmp_path, ExperimentStage("late", CONFIG, num_late=1))
+    result = play_stage(tmp_path, ExperimentStage(name="late", config=CONFIG, num_late=1))
     *early, late = sorted(row["id"] for row in result["clients"])
     assert len(early) == 3
     assert calls == {
@@ -71,7 +71,7 @@ def test_late_clients_are_personalized_once_and_take_part_in_no_round(calls, tmp
 
 
 def test_interrupted_stage_continues_and_finished_stage_is_reloaded(calls, tmp_path, monkeypatch):
-    stage = ExperimentStage("whole", CONFIG)
+    stage = ExperimentStage(name="whole", config=CONFIG)
     counting_function = simulate.personalize_client
 
     def interrupt(federation, item):
@@ -113,18 +113,18 @@ def test_interrupted_stage_continues_and_finished_stage_is_reloaded(calls, tmp_p
 @pytest.mark.parametrize(
     ("changed", "name"),
     [
-        (ExperimentStage("whole", replace(CONFIG, rounds=ROUNDS + 1)), "rounds"),
-        (ExperimentStage("whole", CONFIG, num_late=1), "num_late"),
+        (ExperimentStage(name="whole", config=replace(CONFIG, rounds=ROUNDS + 1)), "rounds"),
+        (ExperimentStage(name="whole", config=CONFIG, num_late=1), "num_late"),
     ],
 )
 def test_finished_stage_of_other_settings_is_refused(calls, tmp_path, changed, name):
-    play_stage(tmp_path, ExperimentStage("whole", CONFIG))
+    play_stage(tmp_path, ExperimentStage(name="whole", config=CONFIG))
     with pytest.raises(ConfigError, match=rf"whole-3 contains a run with {name} = .*remove it"):
         play_stage(tmp_path, changed)
 
 
 def test_stage_that_ran_with_another_default_is_refused(calls, tmp_path):
-    stage = ExperimentStage("whole", CONFIG)
+    stage = ExperimentStage(name="whole", config=CONFIG)
     play_stage(tmp_path, stage)
     path = tmp_path / "whole-3" / "stage.json"
     settings = json.loads(path.read_text())
@@ -135,13 +135,13 @@ def test_stage_that_ran_with_another_default_is_refused(calls, tmp_path):
 
 
 def test_stage_of_an_older_version_is_read_if_its_rounds_match(calls, tmp_path):
-    stage = ExperimentStage("whole", CONFIG)
+    stage = ExperimentStage(name="whole", config=CONFIG)
     result = play_stage(tmp_path, stage)
     (tmp_path / "whole-3" / "stage.json").unlink()
     assert play_stage(tmp_path, stage)["figures"] == result["figures"]
     (tmp_path / "whole-3" / "stage.json").unlink()
     with pytest.raises(ConfigError, match="rounds"):
-        play_stage(tmp_path, ExperimentStage("whole", replace(CONFIG, rounds=ROUNDS + 1)))
+        play_stage(tmp_path, ExperimentStage(name="whole", config=replace(CONFIG, rounds=ROUNDS + 1)))
 
 
 def test_second_runner_of_a_directory_is_refused_until_the_first_ends(tmp_path):
@@ -169,7 +169,10 @@ def test_file_system_without_locks_is_named(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_stage_refuses_a_start_that_was_played_again(calls, tmp_path):
-    first, second = ExperimentStage("first", CONFIG), ExperimentStage("second", CONFIG, after="first")
+    first, second = (
+        ExperimentStage(name="first", config=CONFIG),
+        ExperimentStage(name="second", config=CONFIG, after="first"),
+    )
     with Progress() as progress:
         with StageRunner(tmp_path, "a test", 1, progress) as runner:
             runner.play_all([first, second], "a test")
@@ -187,9 +190,12 @@ def test_stage_starts_from_the_states_after_the_rounds(calls, tmp_path):
     """A late client of FedPer trains its head in the personalization. A second stage trains it again, also
     if it follows in the same process.
     """
-    config = replace(CONFIG, algorithm="fedper", model=ModelConfig("lenet5", (28, 28, 1)))
+    config = replace(CONFIG, algorithm="fedper", model=ModelConfig(name="lenet5", input_shape=(28, 28, 1)))
     longer = replace(config, options={"epochs": 4})
-    stages = [ExperimentStage("first", config, num_late=1), ExperimentStage("second", longer, after="first")]
+    stages = [
+        ExperimentStage(name="first", config=config, num_late=1),
+        ExperimentStage(name="second", config=longer, after="first"),
+    ]
     accuracies = []
     for _ in range(2):
         with Progress() as progress, StageRunner(tmp_path, "a test", 1, progress) as runner:
@@ -209,7 +215,7 @@ def test_runners_of_different_seeds_share_a_directory(tmp_path):
 
 def test_missing_time_measurements_are_omitted(calls, tmp_path):
     """A stage that an older version started has no times for its rounds."""
-    stage = ExperimentStage("whole", CONFIG)
+    stage = ExperimentStage(name="whole", config=CONFIG)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulate, "personalize_client", lambda federation, item: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -256,7 +262,12 @@ def test_the_engine_times_only_the_clients(tmp_path):
                 use_cpu(0.2)
                 yield function(federation, item)
 
-    items = [WorkItem(Broadcast(4, "federate", {}), ClientState(), name) for name in ("a", "b")]
+    items = [
+        WorkItem(
+            broadcast=Broadcast(round=4, phase="federate", models={}), state=ClientState(), client_id=name
+        )
+        for name in ("a", "b")
+    ]
     engine = TimedEngine(DirectEngine(), tmp_path / "seconds")
     assert list(engine.run(lambda federation, item: use_cpu(0.05) or item.client_id, items)) == ["a", "b"]
     seconds = read_seconds(tmp_path / "seconds")
@@ -266,25 +277,25 @@ def test_the_engine_times_only_the_clients(tmp_path):
 @pytest.mark.slow
 def test_pooled_stage_has_one_client_with_all_samples(calls, tmp_path):
     config = replace(CONFIG, algorithm="local", personalization=MIXTURE_ONLY)
-    result = play_stage(tmp_path, ExperimentStage("pooled", config, pooled=True))
+    result = play_stage(tmp_path, ExperimentStage(name="pooled", config=config, pooled=True))
     assert [(row["n_train"], row["n_test"]) for row in result["clients"]] == [(120, 40)]
 
 
 def test_rotated_clients_cannot_be_pooled(calls, tmp_path):
-    config = replace(CONFIG, partition=PartitionConfig("rotation", 4, {"angles": 2}))
+    config = replace(CONFIG, partition=PartitionConfig(name="rotation", num_clients=4, options={"angles": 2}))
     with pytest.raises(DataError, match="client-000 rotates"):
-        play_stage(tmp_path, ExperimentStage("pooled", config, pooled=True))
+        play_stage(tmp_path, ExperimentStage(name="pooled", config=config, pooled=True))
 
 
 @pytest.mark.slow
 def test_stage_starts_from_the_weights_of_an_earlier_one_where_they_fit(calls, tmp_path):
     """The trained stage has ten classes. The next one has nine, so that only hidden layers fit."""
-    model = ModelConfig("mlp", (28, 28, 1), 10, {"hidden": 4})
-    trained = ExperimentStage("trained", replace(CONFIG, algorithm="fedavg", model=model))
+    model = ModelConfig(name="mlp", input_shape=(28, 28, 1), num_classes=10, options={"hidden": 4})
+    trained = ExperimentStage(name="trained", config=replace(CONFIG, algorithm="fedavg", model=model))
     data = replace(CONFIG.data, options={"classes": list(range(9))})
     few = replace(trained.config, model=replace(model, num_classes=9), data=data, seed=4)
-    started = ExperimentStage("started", few, weights_from="trained")
-    fresh = ExperimentStage("fresh", few)
+    started = ExperimentStage(name="started", config=few, weights_from="trained")
+    fresh = ExperimentStage(name="fresh", config=few)
     with Progress() as progress, StageRunner(tmp_path, "a test", 1, progress) as runner:
         for stage in (trained, started, fresh):
             runner.play(stage, "a test")
@@ -302,9 +313,12 @@ def test_stage_starts_from_the_weights_of_an_earlier_one_where_they_fit(calls, t
 
 @pytest.mark.slow
 def test_stage_refuses_weights_that_do_not_fit(calls, tmp_path):
-    trained = ExperimentStage("trained", replace(CONFIG, algorithm="fedavg"))
-    other = replace(trained.config, model=ModelConfig("mlp", (28, 28, 1), 10, {"hidden": 4}))
-    started = ExperimentStage("started", other, weights_from="trained")
+    trained = ExperimentStage(name="trained", config=replace(CONFIG, algorithm="fedavg"))
+    other = replace(
+        trained.config,
+        model=ModelConfig(name="mlp", input_shape=(28, 28, 1), num_classes=10, options={"hidden": 4}),
+    )
+    started = ExperimentStage(name="started", config=other, weights_from="trained")
     with Progress() as progress, StageRunner(tmp_path, "a test", 1, progress) as runner:
         runner.play(trained, "a test")
         with pytest.raises(ConfigError, match=r"no weight of .*trained-3 fits .*started-3.*weights_from"):
@@ -313,11 +327,15 @@ def test_stage_refuses_weights_that_do_not_fit(calls, tmp_path):
 
 @pytest.mark.slow
 def test_layers_and_evaluations_are_measured(calls, tmp_path):
-    partition = PartitionConfig("tasks", 4, {"num_tasks": 4, "clusters": 2, "samples": 4, "test_samples": 2})
-    model = ModelConfig("mlp", (28, 28, 1), 10, {"hidden": 4})
-    data = DataConfig("digits")
+    partition = PartitionConfig(
+        name="tasks", num_clients=4, options={"num_tasks": 4, "clusters": 2, "samples": 4, "test_samples": 2}
+    )
+    model = ModelConfig(name="mlp", input_shape=(28, 28, 1), num_classes=10, options={"hidden": 4})
+    data = DataConfig(name="digits")
     config = replace(CONFIG, algorithm="fedavg", model=model, data=data, partition=partition)
-    result = play_stage(tmp_path, ExperimentStage("layers", config, layers_over=2, evaluate_every=1))
+    result = play_stage(
+        tmp_path, ExperimentStage(name="layers", config=config, layers_over=2, evaluate_every=1)
+    )
     assert set(result["layer_gaps"]) == {"dense", "dense_relative", "dense_between"}, (
         "an mlp has no other layers"
     )

@@ -33,7 +33,7 @@ from edgefl.lab.tune.validation import hold_back, make_iid_partition, make_valid
 
 AEM = FederationConfig(
     algorithm="aem",
-    model=ModelConfig("aem-cnn"),
+    model=ModelConfig(name="aem-cnn"),
     options={"num_experts": 6, "learning_rate": 0.02, "epochs": 1},
 )
 
@@ -72,7 +72,7 @@ def test_options_are_set_in_their_configuration_tables():
 
 
 def test_layer_sizes_are_searched_only_for_the_paper_network():
-    plain = FederationConfig(algorithm="aem", model=ModelConfig("lenet5"))
+    plain = FederationConfig(algorithm="aem", model=ModelConfig(name="lenet5"))
     assert set(make_cluster_space(plain)) == {"learning_rate", "weight_decay", "epochs"}
     assert set(make_cluster_space(AEM)) - set(make_cluster_space(plain)) == {
         f"model.{n}" for n in ("filters1", "filters2", "hidden", "dropout")
@@ -149,18 +149,23 @@ def test_report_steps_match_hand_worked_cases():
 
 
 def test_search_partition_is_iid():
-    assert make_iid_partition(PartitionConfig("dirichlet", 8, {"alpha": 0.1}), 10) == PartitionConfig(
-        "iid", 8
+    assert make_iid_partition(
+        PartitionConfig(name="dirichlet", num_clients=8, options={"alpha": 0.1}), 10
+    ) == PartitionConfig(name="iid", num_clients=8)
+    majority = PartitionConfig(name="p-majority", num_clients=8, options={"p": 1.0, "samples": 50})
+    assert make_iid_partition(majority, 10) == PartitionConfig(
+        name="p-majority", num_clients=8, options={"p": 0.2, "samples": 50}
     )
-    majority = PartitionConfig("p-majority", 8, {"p": 1.0, "samples": 50})
-    assert make_iid_partition(majority, 10) == PartitionConfig("p-majority", 8, {"p": 0.2, "samples": 50})
 
 
 @given(held_out=st.lists(st.booleans(), min_size=1, max_size=60))
 def test_held_out_samples_are_split_from_training_samples_without_loss(held_out):
     samples = np.arange(100, 100 + len(held_out))
     turns = samples % 7
-    split = hold_back(ClientPartition(samples, np.array([3]), turns, np.array([1])), np.array(held_out))
+    split = hold_back(
+        ClientPartition(train=samples, test=np.array([3]), turns_train=turns, turns_test=np.array([1])),
+        np.array(held_out),
+    )
     assert split.test.tolist() == samples[held_out].tolist()
     assert sorted([*split.train, *split.test]) == samples.tolist()
     assert (split.turns_train == split.train % 7).all()
@@ -172,8 +177,8 @@ def test_each_client_has_samples_to_train_and_to_measure_on(count, share, seed):
     x = np.arange(count, dtype=np.float32)[:, None]
     zeros = np.zeros(count, np.int64)
     shards = make_validation_shards(
-        Dataset(x, zeros, x[:1], zeros[:1], 2),
-        {"a": ClientPartition(np.arange(count), zeros[:1])},
+        Dataset(x_train=x, y_train=zeros, x_test=x[:1], y_test=zeros[:1], num_classes=2),
+        {"a": ClientPartition(train=np.arange(count), test=zeros[:1])},
         seed,
         share,
     )
@@ -186,10 +191,14 @@ def test_no_client_trains_on_a_recording_that_another_one_measures_on():
     x = np.arange(12, dtype=np.float32)[:, None]
     recordings = np.arange(12) // 4
     zeros = np.zeros(12, np.int64)
-    dataset = Dataset(x, zeros, x[:1], zeros[:1], 2, recording_train=recordings)
+    dataset = Dataset(
+        x_train=x, y_train=zeros, x_test=x[:1], y_test=zeros[:1], num_classes=2, recording_train=recordings
+    )
     rows = {"a": np.array([0, 1, 4, 8, 9]), "b": np.array([2, 3, 5, 6, 7, 10, 11])}
     shards = make_validation_shards(
-        dataset, {name: ClientPartition(item, np.array([0])) for name, item in rows.items()}, seed=1
+        dataset,
+        {name: ClientPartition(train=item, test=np.array([0])) for name, item in rows.items()},
+        seed=1,
     )
     trained, measured = (
         {int(row) // 4 for name in rows for row in getattr(shards[name], part).ravel()}
@@ -205,31 +214,43 @@ def test_client_without_a_shared_held_out_recording_divides_its_own():
     x = np.arange(24, dtype=np.float32)[:, None]
     recordings = np.arange(24) // 3
     zeros = np.zeros(24, np.int64)
-    dataset = Dataset(x, zeros, x[:1], zeros[:1], 2, recording_train=recordings)
+    dataset = Dataset(
+        x_train=x, y_train=zeros, x_test=x[:1], y_test=zeros[:1], num_classes=2, recording_train=recordings
+    )
     rows = {str(i): np.arange(6 * i, 6 * i + 6) for i in range(4)}
     shards = make_validation_shards(
-        dataset, {name: ClientPartition(item, zeros[:1]) for name, item in rows.items()}, seed=1
+        dataset, {name: ClientPartition(train=item, test=zeros[:1]) for name, item in rows.items()}, seed=1
     )
     for name in rows:
         assert len(shards[name].x_train) == len(shards[name].x_test) == 3
         assert len({int(row) // 3 for row in shards[name].x_test.ravel()}) == 1
     with pytest.raises(DataError, match="c has samples of 1 recordings, expected 2 or more"):
-        make_validation_shards(dataset, {"c": ClientPartition(np.arange(3), zeros[:1])}, seed=1)
+        make_validation_shards(dataset, {"c": ClientPartition(train=np.arange(3), test=zeros[:1])}, seed=1)
 
 
 def test_search_reads_no_test_samples():
     """Training samples are 1 to 8, test samples are NaN."""
     x = np.arange(1, 9, dtype=np.float32)[:, None]
-    dataset = Dataset(x, np.arange(8) % 2, np.full((4, 1), np.nan, np.float32), np.zeros(4, np.int64), 2)
+    dataset = Dataset(
+        x_train=x,
+        y_train=np.arange(8) % 2,
+        x_test=np.full((4, 1), np.nan, np.float32),
+        y_test=np.zeros(4, np.int64),
+        num_classes=2,
+    )
     shards = make_validation_shards(
-        dataset, {"a": ClientPartition(np.array([0, 1, 2, 6]), np.array([0, 3]))}, seed=1
+        dataset, {"a": ClientPartition(train=np.array([0, 1, 2, 6]), test=np.array([0, 3]))}, seed=1
     )
     assert sorted(np.concatenate([shards["a"].x_train, shards["a"].x_test]).ravel()) == [1, 2, 3, 7]
     assert len(shards["a"].x_test) == 1
     assert (shards["a"].y_test == (shards["a"].x_test.ravel() - 1) % 2).all()
-    assert np.isnan(copy_shard(dataset, ClientPartition(np.array([0]), np.array([0, 3]))).x_test).all()
+    assert np.isnan(
+        copy_shard(dataset, ClientPartition(train=np.array([0]), test=np.array([0, 3]))).x_test
+    ).all()
     with pytest.raises(DataError, match="b has 1 samples, expected 2 or more"):
-        make_validation_shards(dataset, {"b": ClientPartition(np.array([0]), np.array([0]))}, seed=1)
+        make_validation_shards(
+            dataset, {"b": ClientPartition(train=np.array([0]), test=np.array([0]))}, seed=1
+        )
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -257,10 +278,10 @@ def test_configuration_round_trips_through_toml(rounds, quorum, model, data, par
         algorithm="aem",
         options=options,
         broker="mqtts://host:8883",
-        model=ModelConfig("lenet5", (28, 28, 1), 10, model),
-        data=DataConfig("digits", 5, 0, data),
-        partition=PartitionConfig("iid", 3, partition),
-        privacy=PrivacyConfig(1.0, 0.7, 10, 1e-3),
+        model=ModelConfig(name="lenet5", input_shape=(28, 28, 1), num_classes=10, options=model),
+        data=DataConfig(name="digits", num_train=5, num_test=0, options=data),
+        partition=PartitionConfig(name="iid", num_clients=3, options=partition),
+        privacy=PrivacyConfig(clip=1.0, noise_multiplier=0.7, population=10, delta=1e-3),
     )
     assert parse_config(to_toml(config)) == config
 

@@ -177,7 +177,7 @@ def test_trial_reports_the_scores_of_the_simulation(build_fitting_plan, config_a
         plan, initial = build_fitting_plan(stage_config)
         reports = []
         run_trial(
-            Trial(stage, stage_config, plan, initial, shards),
+            Trial(stage=stage, config=stage_config, plan=plan, initial=initial, shards=shards),
             lambda step, score, reports=reports: reports.append((step, score)),
         )
         assert [step for step, _ in reports] == ([1, 2] if stage.by_round else [1, 3, 4])
@@ -194,7 +194,10 @@ def test_diverging_trial_is_an_error(build_fitting_plan, config_and_shards):
     stage_config = TUNE_STAGES[0].configure(with_options(config, {"learning_rate": 1e38}))
     plan, initial = build_fitting_plan(stage_config)
     with pytest.raises(DivergedError, match="round 1"):
-        run_trial(Trial(TUNE_STAGES[0], stage_config, plan, initial, shards), lambda step, score: None)
+        run_trial(
+            Trial(stage=TUNE_STAGES[0], config=stage_config, plan=plan, initial=initial, shards=shards),
+            lambda step, score: None,
+        )
 
 
 @pytest.mark.slow
@@ -249,7 +252,7 @@ def test_table_marks_the_best_trial():
         },
     ]
     assert format_trials(
-        TuneResult(4, "exploration", {}, {"epsilon": 0.2}, 0.75, trials), 9
+        TuneResult(stage=4, name="exploration", given={}, best={"epsilon": 0.2}, score=0.75, trials=trials), 9
     ).splitlines() == [
         "trial   epsilon  score  steps    s    ended",
         "0      as given  50.00    9/9  1.0     full",
@@ -263,7 +266,9 @@ def test_best_complete_trial_is_chosen():
     from edgefl.lab.tune.search import TRIAL_DIVERGED, TRIAL_FULL, TRIAL_STOPPED, TrialOutcome, choose_best
 
     def outcome(trial, score, ended=TRIAL_FULL):
-        return TrialOutcome(trial, {"epsilon": trial / 10}, score, 4, 1.0, ended)
+        return TrialOutcome(
+            trial=trial, options={"epsilon": trial / 10}, score=score, step=4, seconds=1.0, ended=ended
+        )
 
     outcomes = [
         outcome(0, 0.5),

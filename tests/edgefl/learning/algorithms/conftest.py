@@ -47,7 +47,11 @@ class OneSample:
     def train(self, algorithm: Algorithm, state: ClientState, model: Weights) -> tuple[Update, ClientState]:
         """Train client `a` in round 1."""
         return algorithm.local_update(
-            Broadcast(1, PHASE_FEDERATE, {"global": model}), state, self.shard, "a", derive_rng(1, 1, "a")
+            Broadcast(round=1, phase=PHASE_FEDERATE, models={"global": model}),
+            state,
+            self.shard,
+            "a",
+            derive_rng(1, 1, "a"),
         )
 
     def personalize(
@@ -55,7 +59,10 @@ class OneSample:
     ) -> tuple[Mixture, ClientState]:
         """Personalize client `a` after one round."""
         return algorithm.personalize(
-            Broadcast(2, PHASE_PERSONALIZE, models), state, self.shard, derive_rng(1, 2, "a")
+            Broadcast(round=2, phase=PHASE_PERSONALIZE, models=models),
+            state,
+            self.shard,
+            derive_rng(1, 2, "a"),
         )
 
 
@@ -69,7 +76,7 @@ def one_sample() -> OneSample:
     }
     x = np.ones((1, 1), np.float32)
     y = np.zeros(1, np.int64)
-    return OneSample(start, Shard(x, y, x, y, 2))
+    return OneSample(start, Shard(x_train=x, y_train=y, x_test=x, y_test=y, num_classes=2))
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,9 @@ from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 FEWER_EPOCHS = {"aem": {"local_epochs": 20}}  # fewer than the default
 COMPILED = {"epochs": 1, "learning_rate": 0.1, "batch_size": 8}
-NORMALIZED_MODEL = ModelConfig("autoencoder", (8, 8, 1), 10, {"hidden": 8, "code": 4, "depth": 1})
+NORMALIZED_MODEL = ModelConfig(
+    name="autoencoder", input_shape=(8, 8, 1), num_classes=10, options={"hidden": 8, "code": 4, "depth": 1}
+)
 MODELS = {"fedbn": NORMALIZED_MODEL, "fedrep": NORMALIZED_MODEL}  # with batch norm, unlike the tiny model
 SMALL_OPTIONS = {"aem": {"num_experts": 2, "local_epochs": 2, "gate_epochs": 2}}
 
@@ -58,11 +60,20 @@ def test_laws_hold_on_litert(name, tiny_config, digits):
     plan, initial = build_plan(replace(tiny_config, algorithm=name, options=options, model=model))
     x, y = digits
     shards = {
-        f"pi-{i}": Shard(x[i::4][:24], y[i::4][:24], x[i::4][40:50], y[i::4][40:50], 10) for i in range(2)
+        f"pi-{i}": Shard(
+            x_train=x[i::4][:24],
+            y_train=y[i::4][:24],
+            x_test=x[i::4][40:50],
+            y_test=y[i::4][40:50],
+            num_classes=10,
+        )
+        for i in range(2)
     }
     threes = np.flatnonzero(y == 3)
     train, test = threes[:20], threes[20:30]
-    shards["one class"] = Shard(x[train], y[train], x[test], y[test], 10)
+    shards["one class"] = Shard(
+        x_train=x[train], y_train=y[train], x_test=x[test], y_test=y[test], num_classes=10
+    )
     resolved = plan.spec.options
     check_algorithm(
         lambda any_learner: make_algorithm(name, any_learner, resolved), LiteRTLearner(plan), initial, shards

@@ -94,7 +94,7 @@ def test_the_round_returns_the_measured_values():
     updates = []
     for client_id, low in (("pi-1", 1.0), ("pi-2", 5.0)):
         x = np.array([[low], [low + 2]], np.float32)
-        shard = Shard(x, y[:2], x[:0], y[:0], 2)
+        shard = Shard(x_train=x, y_train=y[:2], x_test=x[:0], y_test=y[:0], num_classes=2)
         broadcast = algorithm.broadcast(state, client_id)
         update, _ = algorithm.local_update(broadcast, ClientState(), shard, client_id, rng)
         assert algorithm.trained.find_problem(update.deltas) == "" and update.num_samples == 2

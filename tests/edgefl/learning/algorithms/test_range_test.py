@@ -67,7 +67,7 @@ def make_votes(*factors):
         losses = np.full(len(FACTORS), UNTRIED, np.float32)
         losses[DEFAULT] = 1.0
         losses[FACTORS.index(factor)] = 0.5 if factor != 1 else 1.0
-        yield Update(f"pi-{number}", 1, 5, {LOSSES: {LOSSES: losses}})
+        yield Update(client_id=f"pi-{number}", round=1, num_samples=5, deltas={LOSSES: {LOSSES: losses}})
 
 
 def aggregate(updates):
@@ -89,7 +89,12 @@ def test_the_lower_median_of_the_votes_is_found(votes, found):
 )
 def test_hostile_minority_does_not_leave_the_span_of_the_honest_votes(votes, losses):
     hostile = [
-        Update(f"evil-{i}", 1, 5, {LOSSES: {LOSSES: np.array(losses, np.float32)}})
+        Update(
+            client_id=f"evil-{i}",
+            round=1,
+            num_samples=5,
+            deltas={LOSSES: {LOSSES: np.array(losses, np.float32)}},
+        )
         for i in range(len(votes) - 1)
     ]
     found = aggregate([*make_votes(*votes), *hostile])
@@ -103,14 +108,18 @@ def test_no_client_is_an_error_with_the_line_to_write():
 
 def make_plan(algorithm="fedavg"):
     options = {"learning_rate": 0.02, "epochs": 3, "momentum": 0.9, "mean": "weighted"}
-    return Plan(softmax_spec(algorithm, inputs=4, features=4, classes=3, options=options), b"", b"")
+    return Plan(
+        spec=softmax_spec(algorithm, inputs=4, features=4, classes=3, options=options),
+        program=b"",
+        template=b"",
+    )
 
 
 def make_shard():
     rng = np.random.default_rng(1)
     y = rng.integers(3, size=24)
     x = (3 * np.eye(4)[y] + 0.1 * rng.normal(size=(24, 4))).astype(np.float32)
-    return Shard(x, y, x, y, 3)
+    return Shard(x_train=x, y_train=y, x_test=x, y_test=y, num_classes=3)
 
 
 def test_plan_of_the_test_has_the_recipe_of_the_federation():
@@ -167,7 +176,9 @@ def test_rate_that_diverges_counts_as_the_highest_loss():
 @pytest.mark.parametrize("name", REGISTRY)
 def test_every_algorithm_has_a_range_test_that_runs_or_none(name):
     options = complete_algorithm_options(name, {})
-    plan = Plan(softmax_spec(name, inputs=4, features=4, classes=3, options=options), b"", b"")
+    plan = Plan(
+        spec=softmax_spec(name, inputs=4, features=4, classes=3, options=options), program=b"", template=b""
+    )
     assert has_range_test(plan.spec) == (name not in {"fedem", "fedmix", "fedmix-permutation", "fedrod"})
     if not has_range_test(plan.spec):
         return

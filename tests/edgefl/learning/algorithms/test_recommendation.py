@@ -54,7 +54,9 @@ def test_benchmark_federations_name_the_recommended_algorithm(name):
     size = federation.data.num_train or 12_000
     labels = np.arange(size) % federation.model.num_classes
     x = np.zeros((len(labels), 1), np.float32)
-    data = Dataset(x, labels, x, labels, federation.model.num_classes)
+    data = Dataset(
+        x_train=x, y_train=labels, x_test=x, y_test=labels, num_classes=federation.model.num_classes
+    )
     shards = make_shards(data, federation.partition, seed=1)
     class_counts = [dict(enumerate(np.bincount(shard.y_train).tolist())) for shard in shards.values()]
     assert recommend(class_counts).algorithm == federation.recommended

@@ -107,7 +107,11 @@ def aggregate_hostile_round(**options):
     state = algorithm.init({"w": np.zeros(1, np.float32)}, derive_rng(1, 0, "init"))
     values = {"a": 1.0, "b": 1.0, "c": -1000.0, "d": 1.0, "e": 1.0}
     return algorithm.aggregate(
-        state, [Update(c, 1, 10, {GLOBAL: {"w": np.array([v], np.float32)}}) for c, v in values.items()]
+        state,
+        [
+            Update(client_id=c, round=1, num_samples=10, deltas={GLOBAL: {"w": np.array([v], np.float32)}})
+            for c, v in values.items()
+        ],
     )
 
 
@@ -136,7 +140,15 @@ def test_the_server_optimizer_keeps_its_state_between_rounds():
     state = algorithm.init({"w": np.zeros(1, np.float32)}, derive_rng(1, 0, "init"))
     for value in (2.0, 3.0):
         state = algorithm.aggregate(
-            state, [Update("a", state.round, 1, {GLOBAL: {"w": np.array([value], np.float32)}})]
+            state,
+            [
+                Update(
+                    client_id="a",
+                    round=state.round,
+                    num_samples=1,
+                    deltas={GLOBAL: {"w": np.array([value], np.float32)}},
+                )
+            ],
         )
     assert state.models[GLOBAL]["w"][0] == 6.0
     assert algorithm.aggregate(state, []).records == state.records

@@ -60,7 +60,7 @@ def start_fedavg(shards, **options):
 def compute_sent_delta(shards, round=1, **options):
     algorithm, initial, shard = start_fedavg(shards, **options)
     update, _ = algorithm.local_update(
-        Broadcast(round, PHASE_FEDERATE, {GLOBAL: initial}),
+        Broadcast(round=round, phase=PHASE_FEDERATE, models={GLOBAL: initial}),
         ClientState(),
         shard,
         "pi-1",

@@ -41,8 +41,23 @@ class OneNorm(StepLearner):
     def __init__(self, momentum: float, batch_size: int = 2) -> None:
         trained = tuple(TensorSpec(name, (2,)) for name in ("norm/gamma", *NORM))
         data = (TensorSpec("x", (batch_size, 2)),)
-        train = SignatureSpec("train", "train", batch_size, data, trained, hyper={"learning_rate": 0.5})
-        self.spec = PlanSpec("norm", "fedavg", {}, (2,), 2, trained, (train,))
+        train = SignatureSpec(
+            name="train",
+            kind="train",
+            batch_size=batch_size,
+            data=data,
+            trained=trained,
+            hyper={"learning_rate": 0.5},
+        )
+        self.spec = PlanSpec(
+            model="norm",
+            algorithm="fedavg",
+            options={},
+            input_shape=(2,),
+            num_classes=2,
+            weights=trained,
+            signatures=(train,),
+        )
         self.momentum = np.float32(momentum)
         self.rows: list[int] = []
 
@@ -146,11 +161,11 @@ def test_model_without_batch_norm_runs_no_steps() -> None:
 
 
 FOUR_SAMPLES = Shard(
-    np.array([[1, 10], [3, 10], [5, 30], [7, 30]], np.float32),
-    np.zeros(4, np.int64),
-    np.zeros((0, 2), np.float32),
-    np.zeros(0, np.int64),
-    2,
+    x_train=np.array([[1, 10], [3, 10], [5, 30], [7, 30]], np.float32),
+    y_train=np.zeros(4, np.int64),
+    x_test=np.zeros((0, 2), np.float32),
+    y_test=np.zeros(0, np.int64),
+    num_classes=2,
 )
 
 
@@ -205,7 +220,7 @@ def test_a_personalized_model_has_the_clients_statistics() -> None:
             "other": Peer("predict_local", make_norm_weights(2)),
             "received": Peer("predict", broadcast.models["global"]),
         }
-        return Mixture(make_norm_weights(3), peers, {"share": 1.0}), state
+        return Mixture(weights=make_norm_weights(3), peers=peers, diagnostics={"share": 1.0}), state
 
     base = replace(make_algorithm("fedavg", None, {}), personalize=personalize)
     learner = OneNorm(0.9)
@@ -215,7 +230,7 @@ def test_a_personalized_model_has_the_clients_statistics() -> None:
         LOCAL_START: make_norm_weights(),
         "phi": {"phi": np.ones((2, 2))},
     }
-    received = Broadcast(4, PHASE_PERSONALIZE, models, {"epochs": 2.0})
+    received = Broadcast(round=4, phase=PHASE_PERSONALIZE, models=models, scalars={"epochs": 2.0})
     state = ClientState({"own": np.ones(1, np.float32)})
     mixture, after = algorithm.personalize(received, state, FOUR_SAMPLES, np.random.default_rng(1))
     assert after is state
@@ -240,7 +255,7 @@ def test_a_personalized_model_has_the_clients_statistics() -> None:
 
 def test_the_current_model_has_the_clients_statistics() -> None:
     algorithm = with_statistics(make_algorithm("fedavg", None, {}), OneNorm(0.9))
-    received = Broadcast(1, PHASE_FEDERATE, {"global": make_norm_weights()})
+    received = Broadcast(round=1, phase=PHASE_FEDERATE, models={"global": make_norm_weights()})
     current = algorithm.current(received, ClientState(), FOUR_SAMPLES)
     assert current is not None
     assert current.signature == "predict"
@@ -250,7 +265,9 @@ def test_the_current_model_has_the_clients_statistics() -> None:
 def test_diverged_model_is_measured_unchanged() -> None:
     broken = {**make_norm_weights(), "norm/gamma": np.full(2, np.nan, np.float32)}
     algorithm = with_statistics(make_algorithm("fedavg", None, {}), OneNorm(0.9))
-    current = algorithm.current(Broadcast(1, PHASE_FEDERATE, {"global": broken}), ClientState(), FOUR_SAMPLES)
+    current = algorithm.current(
+        Broadcast(round=1, phase=PHASE_FEDERATE, models={"global": broken}), ClientState(), FOUR_SAMPLES
+    )
     assert current is not None
     assert current.weights is broken
     with pytest.raises(DivergedError):
@@ -293,7 +310,9 @@ def normed_plan(tmp_path_factory):
     model.save(path)
     options = {"learning_rate": 0.05, "momentum": 0.9, "weight_decay": 0.01, "batch_size": 16}
     config = FederationConfig(
-        algorithm="fedavg", options=options, model=ModelConfig(str(path), (8, 8, 1), 10)
+        algorithm="fedavg",
+        options=options,
+        model=ModelConfig(name=str(path), input_shape=(8, 8, 1), num_classes=10),
     )
     return *build_plan(config), model, config
 
@@ -358,14 +377,16 @@ def test_a_client_ships_statistics_of_its_samples(name, normed_plan, digits) -> 
     config = replace(normed_plan[3], algorithm=name, options=options, personalization=no_selection)
     plan, initial = build_plan(config)
     x, y = digits
-    shard = Shard(x[:120], y[:120], x[120:200], y[120:200], 10)
+    shard = Shard(x_train=x[:120], y_train=y[:120], x_test=x[120:200], y_test=y[120:200], num_classes=10)
     runner = ClientRunner(plan, LiteRTLearner(plan), {"pi-1": shard}, 1)
     server = make_algorithm(name, None, plan.spec.options)
     state = server.init(initial, derive_rng(1, 0, "init"))
-    update, client_state = runner.update(WorkItem(server.broadcast(state, "pi-1"), ClientState(), "pi-1"))
+    update, client_state = runner.update(
+        WorkItem(broadcast=server.broadcast(state, "pi-1"), state=ClientState(), client_id="pi-1")
+    )
     state = replace(server.aggregate(state, [update]), phase=PHASE_PERSONALIZE)
     received = server.broadcast(state, "pi-1")
-    mixture, *_ = runner.personalize(WorkItem(received, client_state, "pi-1"))
+    mixture, *_ = runner.personalize(WorkItem(broadcast=received, state=client_state, client_id="pi-1"))
     prefixes = {"aem": ("expert0/", "local/"), "fedem": ("expert0/", "expert1/")}
     for prefix in prefixes.get(name, ("",)):
         model = normed_plan[2].get_layer("conv")

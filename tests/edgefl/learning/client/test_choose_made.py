@@ -14,7 +14,9 @@ from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 X = np.eye(3, dtype=np.float32).repeat(4, axis=0)
 Y = np.arange(3).repeat(4)
-SPLIT = ValidationSplit(Shard(x_train=X, y_train=Y, x_test=X[:0], y_test=Y[:0], num_classes=3), X, Y)
+SPLIT = ValidationSplit(
+    train=Shard(x_train=X, y_train=Y, x_test=X[:0], y_test=Y[:0], num_classes=3), x=X, y=Y
+)
 ORDER = (FINE_TUNED_MODEL, LOCAL_MODEL, MIXTURE_MODEL)
 HIGH = np.full(12, 990)
 

@@ -21,7 +21,7 @@ from edgefl.learning.client.selection import PREFERRED_ORDER, choose_within_nois
 from edgefl.learning.client.validation import ValidationSplit
 
 X, Y = np.array([[1.0], [2.0]], np.float32), np.array([0, 1])
-SAMPLES = ValidationSplit(Shard(x_train=X, y_train=Y, x_test=X, y_test=Y, num_classes=2), X, Y)
+SAMPLES = ValidationSplit(train=Shard(x_train=X, y_train=Y, x_test=X, y_test=Y, num_classes=2), x=X, y=Y)
 BEFORE = ClientState({"head/kernel": np.ones((2, 2), np.float32)}).with_record(PersonalShare(alpha=0.5))
 
 

@@ -46,7 +46,7 @@ def test_sent_deltas_and_the_residual_add_up_to_the_trained_deltas(codec, shards
     sent = dict.fromkeys(weights, 0.0)
     trained = dict.fromkeys(weights, 0.0)
     for round in (1, 2, 3):
-        broadcast = Broadcast(round, "federate", {"global": weights})
+        broadcast = Broadcast(round=round, phase="federate", models={"global": weights})
         update, state = wrapped.local_update(broadcast, state, shard, client_id, derive_rng(1, round))
         plain_update, _ = plain.local_update(broadcast, ClientState(), shard, client_id, derive_rng(1, round))
         for name in weights:
@@ -97,7 +97,7 @@ def test_int8_reaches_the_loss_of_fp32(shards):
         spec = softmax_spec("fedavg", inputs=4, features=3, classes=3, options={})
         config = FederationConfig(rounds=10, codec=codec)
         simulate(
-            Plan(spec, b"", b""),
+            Plan(spec=spec, program=b"", template=b""),
             weights,
             shards,
             config,

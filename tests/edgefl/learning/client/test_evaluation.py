@@ -28,13 +28,13 @@ def make_biased_model(first, second):
 def make_shard(*labels):
     x = np.ones((len(labels), 1), np.float32)
     y = np.array(labels, np.int64)
-    return Shard(x, y, x[:0], y[:0], 2)
+    return Shard(x_train=x, y_train=y, x_test=x[:0], y_test=y[:0], num_classes=2)
 
 
 def make_split(labels, train=(0,)):
     """Return validation samples with these labels, and training samples with others."""
     held_out = make_shard(*labels)
-    return ValidationSplit(make_shard(*train), held_out.x_train, held_out.y_train)
+    return ValidationSplit(train=make_shard(*train), x=held_out.x_train, y=held_out.y_train)
 
 
 def measure(name, models, labels, *, state=None, train=(0,), **options):
@@ -42,7 +42,7 @@ def measure(name, models, labels, *, state=None, train=(0,), **options):
     full = {"batch_size": 1, **options}
     learner = SoftmaxLearner(softmax_spec(name, inputs=1, features=1, classes=2, batch_size=1, options=full))
     algorithm = make_algorithm(name, learner, full)
-    broadcast = Broadcast(3, PHASE_FEDERATE, models)
+    broadcast = Broadcast(round=3, phase=PHASE_FEDERATE, models=models)
     return evaluate_current_model(
         algorithm, learner, broadcast, state or ClientState(), make_split(labels, train)
     )
@@ -67,11 +67,15 @@ def test_no_accuracy_is_reported_without_samples_or_valid_model():
 def test_sample_with_nan_is_an_error():
     learner = SoftmaxLearner(softmax_spec("fedavg", inputs=1, features=1, classes=2, batch_size=1))
     algorithm = make_algorithm("fedavg", learner, {})
-    broadcast = Broadcast(1, PHASE_FEDERATE, {"global": make_biased_model(0, 1)})
+    broadcast = Broadcast(round=1, phase=PHASE_FEDERATE, models={"global": make_biased_model(0, 1)})
     x = np.full((1, 1), np.nan, np.float32)
     with pytest.raises(DataError, match="NaN"):
         evaluate_current_model(
-            algorithm, learner, broadcast, ClientState(), ValidationSplit(make_shard(0), x, np.array([0]))
+            algorithm,
+            learner,
+            broadcast,
+            ClientState(),
+            ValidationSplit(train=make_shard(0), x=x, y=np.array([0])),
         )
 
 
@@ -156,7 +160,7 @@ def test_codec_does_not_hide_the_client_state(codec):
     client_state = ClientState({"head/bias": np.array([0, 4], np.float32)}).with_record(
         CodecResidual({"global": {"head/bias": np.zeros(2, np.float32)}})
     )
-    broadcast = Broadcast(1, PHASE_FEDERATE, {"global": make_biased_model(1, 0)})
+    broadcast = Broadcast(round=1, phase=PHASE_FEDERATE, models={"global": make_biased_model(1, 0)})
     assert evaluate_current_model(algorithm, learner, broadcast, client_state, make_split([1, 1, 0])) == {
         "accuracy": pytest.approx(2 / 3)
     }
@@ -184,7 +188,7 @@ def test_every_algorithm_reports_an_accuracy_in_its_first_round(name, shards):
     before = {model: {n: a.copy() for n, a in weights.items()} for model, weights in broadcast.models.items()}
     shard = shards["pi-1"]
     algorithm = make_algorithm(name, learner, options)
-    samples = ValidationSplit(shard, shard.x_test, shard.y_test)
+    samples = ValidationSplit(train=shard, x=shard.x_test, y=shard.y_test)
     metrics = evaluate_current_model(algorithm, learner, broadcast, ClientState(), samples)
     assert metrics.keys() == {"accuracy"} and 0 <= metrics["accuracy"] <= 1
     for model, weights in broadcast.models.items():

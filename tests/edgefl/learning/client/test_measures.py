@@ -18,7 +18,7 @@ from edgefl.program.learner.litert import LiteRTLearner
 from edgefl.protocol.server.baseline import with_baseline
 from tests.support.numpy_learner.softmax import softmax_spec
 
-ANOMALY = TaskConfig("anomaly")
+ANOMALY = TaskConfig(kind="anomaly")
 
 
 class Constant:
@@ -41,7 +41,7 @@ def test_anomalies_are_rated_by_their_rank_among_normal_samples() -> None:
     """Losses are 1, 4 and 9 for normal samples, and 4 and 100 for anomalies: AUC (1.5 / 3 + 1) / 2."""
     x = np.array([[1.0], [2.0], [3.0], [2.0], [10.0]], np.float32)
     anomaly = np.array([False, False, False, True, True])
-    shard = Shard(x, x, x, x, 1, anomaly_test=anomaly)
+    shard = Shard(x_train=x, y_train=x, x_test=x, y_test=x, num_classes=1, anomaly_test=anomaly)
     ratings, figures = measure_test_samples(Constant(ANOMALY, [0.0]), PEER, shard)
     assert ratings.tolist() == [0.5, 1.0]
     assert figures == {"auc": 0.75, "r2": 0.0}
@@ -50,18 +50,18 @@ def test_anomalies_are_rated_by_their_rank_among_normal_samples() -> None:
 def test_without_anomalies_the_reconstruction_counts() -> None:
     x = np.array([[1.0], [3.0]], np.float32)
     for anomaly in (None, np.zeros(2, bool)):
-        shard = Shard(x, x, x, x, 1, anomaly_test=anomaly)
+        shard = Shard(x_train=x, y_train=x, x_test=x, y_test=x, num_classes=1, anomaly_test=anomaly)
         ratings, figures = measure_test_samples(Constant(ANOMALY, [2.0]), PEER, shard)
         assert ratings.tolist() == [-1.0, -1.0] and figures == {"r2": 0.0}
-    empty = Shard(x, x, x[:0], x[:0], 1)
+    empty = Shard(x_train=x, y_train=x, x_test=x[:0], y_test=x[:0], num_classes=1)
     assert math.isnan(measure_test_samples(Constant(ANOMALY, [2.0]), PEER, empty)[1]["r2"])
 
 
 @pytest.mark.parametrize("anomaly", [None, np.array([True, False])])
 def test_an_output_that_is_not_finite_has_the_worst_rating(anomaly: np.ndarray | None) -> None:
     x = np.ones((2, 1), np.float32)
-    task = ANOMALY if anomaly is not None else TaskConfig("regression")
-    shard = Shard(x, x, x, x, 1, anomaly_test=anomaly)
+    task = ANOMALY if anomaly is not None else TaskConfig(kind="regression")
+    shard = Shard(x_train=x, y_train=x, x_test=x, y_test=x, num_classes=1, anomaly_test=anomaly)
     ratings, _ = measure_test_samples(Constant(task, [math.nan]), PEER, shard)
     assert len(ratings) == (2 if anomaly is None else 1)
     assert np.isneginf(ratings).all()
@@ -71,7 +71,7 @@ def test_an_output_that_is_not_finite_has_the_worst_rating(anomaly: np.ndarray |
 def test_scores_compare_with_the_best_constant(loss: str) -> None:
     """Targets 0, 1 and 4 have the mean 5 / 3 and the median 1."""
     y = np.array([[0.0], [1.0], [4.0]], np.float32)
-    task = TaskConfig("regression", loss)
+    task = TaskConfig(kind="regression", loss=loss)
     measured = measure_constant_loss(task, y)
     assert measured == pytest.approx({"mse": 26 / 9, "mae": 4 / 3}[loss])
     scores = score_samples(Constant(task, [0.0]), PEER, y, y)
@@ -84,7 +84,13 @@ def test_scores_compare_with_the_best_constant(loss: str) -> None:
 def test_detector_is_never_trained_on_its_validation_samples() -> None:
     rng = np.random.default_rng(1)
     x = rng.normal(size=(120, 4)).astype(np.float32)
-    shard = Shard(x[:100], np.zeros(100, np.int64), x[100:], np.arange(20) % 2, 2)
+    shard = Shard(
+        x_train=x[:100],
+        y_train=np.zeros(100, np.int64),
+        x_test=x[100:],
+        y_test=np.arange(20) % 2,
+        num_classes=2,
+    )
     trained: list[np.ndarray] = []
 
     class Recording(LiteRTLearner):
@@ -94,7 +100,9 @@ def test_detector_is_never_trained_on_its_validation_samples() -> None:
 
     config = FederationConfig(
         task=ANOMALY,
-        model=ModelConfig("autoencoder", (4,), 4, {"hidden": 4, "code": 2, "depth": 1}),
+        model=ModelConfig(
+            name="autoencoder", input_shape=(4,), num_classes=4, options={"hidden": 4, "code": 2, "depth": 1}
+        ),
         rounds=1,
     )
     plan, initial = build_plan(config)
@@ -103,7 +111,9 @@ def test_detector_is_never_trained_on_its_validation_samples() -> None:
     state = algorithm.init(initial, derive_rng(1, 0, "init"))
     broadcast = algorithm.broadcast(replace(state, phase=PHASE_PERSONALIZE), "pi-1")
     held_out = runner.split("pi-1").x
-    mixture, _, metrics = runner.personalize(WorkItem(broadcast, ClientState(), "pi-1"))
+    mixture, _, metrics = runner.personalize(
+        WorkItem(broadcast=broadcast, state=ClientState(), client_id="pi-1")
+    )
     assert len(held_out) == 20 and trained
     for samples in trained:
         assert not (samples[:, None] == held_out[None]).all(axis=2).any()

@@ -29,7 +29,7 @@ CONFIG = FederationConfig(
     rounds=8,
     algorithm="pfl-mfe",
     options={"epochs": 5, "adapt_epochs": 1, "gate_epochs": 1},
-    model=ModelConfig("softmax", (4,), 3),
+    model=ModelConfig(name="softmax", input_shape=(4,), num_classes=3),
     personalization=PersonalizationConfig(learning_rate=0.05),
 )
 
@@ -72,7 +72,7 @@ def personalize_client(built_plan, shard, federated=None, **settings):
     """Return the client result for a last broadcast whose global model is `federated`."""
     plan, broadcast = broadcast_last_model(built_plan, federated, **settings)
     runner = ClientRunner(plan, LiteRTLearner(plan), {CLIENT: shard}, seed=1)
-    return runner.personalize(WorkItem(broadcast, ClientState(), CLIENT))
+    return runner.personalize(WorkItem(broadcast=broadcast, state=ClientState(), client_id=CLIENT))
 
 
 def have_same_bits(one, two):
@@ -116,7 +116,9 @@ def test_all_models_are_shipped_with_the_shares_of_all_clients(built_plan):
     shares = {"blend_local": 0.5, "blend_fine_tuned": 0.125, "blend_federated": 0.375}
     broadcast = replace(broadcast, scalars={**broadcast.scalars, **shares})
     runner = ClientRunner(plan, LiteRTLearner(plan), {CLIENT: make_shard(150)}, seed=1)
-    mixture, _, metrics = runner.personalize(WorkItem(broadcast, ClientState(), CLIENT))
+    mixture, _, metrics = runner.personalize(
+        WorkItem(broadcast=broadcast, state=ClientState(), client_id=CLIENT)
+    )
     members = split_members(plan.spec, mixture.weights)
     assert {member.name: member.share for member in members} == {
         "local": 0.5,
@@ -137,7 +139,7 @@ def test_comparison_reports_the_shares_of_a_blend(built_plan):
     plan, broadcast = broadcast_last_model(built_plan, wrong, epochs=0)
     runner = ClientRunner(plan, LiteRTLearner(plan), {CLIENT: make_shard(150)}, seed=1)
     last = replace(broadcast, phase="federate", scalars={**broadcast.scalars, COMPARE_SCALAR: 1.0})
-    update, _ = runner.update(WorkItem(last, ClientState(), CLIENT))
+    update, _ = runner.update(WorkItem(broadcast=last, state=ClientState(), client_id=CLIENT))
     shares = {name: value for name, value in update.metrics.items() if name.startswith("blend_")}
     assert sum(shares.values()) == pytest.approx(1)
     assert shares["blend_local"] > 0.8
@@ -173,7 +175,7 @@ def test_models_to_compare_are_trained_for_less_time_than_models_to_ship(built_p
 
     plan, broadcast = broadcast_last_model(built_plan)
     runner = ClientRunner(plan, Recording(plan), {CLIENT: make_shard(160)}, seed=1)
-    runner.personalize(WorkItem(broadcast, ClientState(), CLIENT))
+    runner.personalize(WorkItem(broadcast=broadcast, state=ClientState(), client_id=CLIENT))
     assert [round(share, 6) for share, _ in ends] == [0.02, 0.02, 0.002, 0.002]
     assert [epochs for _, epochs in ends] == [25, 25, 50, 50]  # 8 of 128 and 10 of 160 samples in a batch
 
@@ -256,7 +258,7 @@ def test_rounds_do_not_train_on_validation_samples(built_plan):
     config = FederationConfig(
         rounds=15,
         options={"epochs": 5, "learning_rate": 0.5},
-        model=ModelConfig("softmax", (64,), 8),
+        model=ModelConfig(name="softmax", input_shape=(64,), num_classes=8),
     )
     rng = np.random.default_rng(5)
 

@@ -20,7 +20,11 @@ from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 @pytest.fixture
 def plan():
-    return Plan(softmax_spec("pfl-mfe", inputs=4, features=4, classes=3, options={"epochs": 3}), b"", b"")
+    return Plan(
+        spec=softmax_spec("pfl-mfe", inputs=4, features=4, classes=3, options={"epochs": 3}),
+        program=b"",
+        template=b"",
+    )
 
 
 @pytest.fixture
@@ -37,19 +41,19 @@ def broadcasts(plan):
 
 def make_task(broadcast, codec="fp32", budget_s=0.0):
     return Task(
-        "0" * 16,
-        broadcast.round,
-        broadcast.phase,
-        "0" * 64,
-        {},
-        broadcast.scalars,
-        5,
-        120.0,
-        codec,
-        0,
-        budget_s,
-        "0" * 16,
-        0.0,
+        session="0" * 16,
+        round=broadcast.round,
+        phase=broadcast.phase,
+        plan="0" * 64,
+        models={},
+        scalars=broadcast.scalars,
+        seed=5,
+        deadline_s=120.0,
+        codec=codec,
+        max_staleness=0,
+        budget_s=budget_s,
+        nonce="0" * 16,
+        ts=0.0,
     )
 
 
@@ -58,11 +62,13 @@ def test_simulated_client_gets_the_same_bits_as_a_device(codec, plan, broadcasts
     simulator = ClientRunner(plan, SoftmaxLearner(plan.spec), shards, 5)
     device = ClientRunner(plan, SoftmaxLearner(plan.spec), {"pi-3": shards["pi-3"]}, 5)
     states = [ClientState(), ClientState()]
-    simulator.update(WorkItem(broadcasts[PHASE_FEDERATE], ClientState(), "pi-1", codec))
+    simulator.update(
+        WorkItem(broadcast=broadcasts[PHASE_FEDERATE], state=ClientState(), client_id="pi-1", codec=codec)
+    )
     for _ in range(2):  # the second update carries the residual of the first
         task = make_task(broadcasts[PHASE_FEDERATE], codec)
         simulated, states[0] = simulator.update(
-            WorkItem(broadcasts[PHASE_FEDERATE], states[0], "pi-3", codec)
+            WorkItem(broadcast=broadcasts[PHASE_FEDERATE], state=states[0], client_id="pi-3", codec=codec)
         )
         on_device, states[1] = device.update(
             make_work_item(task, broadcasts[PHASE_FEDERATE].models, states[1], "pi-3")
@@ -70,7 +76,9 @@ def test_simulated_client_gets_the_same_bits_as_a_device(codec, plan, broadcasts
         assert encode_models(simulated.deltas, codec) == encode_models(on_device.deltas, codec)
         assert (simulated.num_samples, simulated.metrics) == (on_device.num_samples, on_device.metrics)
     last = broadcasts[PHASE_PERSONALIZE]
-    simulated = simulator.personalize(WorkItem(last, states[0], "pi-3", codec))
+    simulated = simulator.personalize(
+        WorkItem(broadcast=last, state=states[0], client_id="pi-3", codec=codec)
+    )
     on_device = device.personalize(make_work_item(make_task(last, codec), last.models, states[1], "pi-3"))
     assert encode_mixture(simulated[0]) == encode_mixture(on_device[0])
     assert simulated[2] == on_device[2]
@@ -84,12 +92,14 @@ def test_epochs_from_a_time_budget_train_like_the_epochs_option(plan, broadcasts
     epochs = choose_epochs(task, plan, {"epochs": 1.0, "seconds": 8.0})
     assert epochs == 2
     runner = ClientRunner(plan, SoftmaxLearner(plan.spec), shards, 5)
-    two_epoch_plan = Plan(replace(plan.spec, options={"epochs": 2}), b"", b"")
+    two_epoch_plan = Plan(spec=replace(plan.spec, options={"epochs": 2}), program=b"", template=b"")
     by_option = ClientRunner(two_epoch_plan, SoftmaxLearner(two_epoch_plan.spec), shards, 5)
     update, _ = runner.update(
         make_work_item(task, broadcasts[PHASE_FEDERATE].models, ClientState(), "pi-3", epochs)
     )
-    expected, _ = by_option.update(WorkItem(broadcasts[PHASE_FEDERATE], ClientState(), "pi-3"))
+    expected, _ = by_option.update(
+        WorkItem(broadcast=broadcasts[PHASE_FEDERATE], state=ClientState(), client_id="pi-3")
+    )
     assert encode_models(update.deltas) == encode_models(expected.deltas)
     assert update.metrics == {**expected.metrics, "epochs": 2.0}
 
@@ -98,6 +108,8 @@ def test_errors_name_client_and_round(plan, broadcasts, shards):
     broken = replace(shards["pi-3"], x_train=shards["pi-3"].x_train * np.float32(np.nan))
     runner = ClientRunner(plan, SoftmaxLearner(plan.spec), {"pi-3": broken}, 5)
     with pytest.raises(DataError, match=r"^pi-3, round 1: x holds NaN"):
-        runner.update(WorkItem(broadcasts[PHASE_FEDERATE], ClientState(), "pi-3"))
+        runner.update(WorkItem(broadcast=broadcasts[PHASE_FEDERATE], state=ClientState(), client_id="pi-3"))
     with pytest.raises(DataError, match=r"^pi-3, personalization: x holds NaN"):
-        runner.personalize(WorkItem(broadcasts[PHASE_PERSONALIZE], ClientState(), "pi-3"))
+        runner.personalize(
+            WorkItem(broadcast=broadcasts[PHASE_PERSONALIZE], state=ClientState(), client_id="pi-3")
+        )

@@ -60,7 +60,12 @@ def make_broadcast(learner: SoftmaxLearner) -> Broadcast:
     rng = np.random.default_rng(2)
     start = {w.name: rng.normal(0, 0.3, w.shape).astype(np.float32) for w in learner.spec.weights}
     local = {**start, "head/bias": np.zeros(3, np.float32)}
-    return Broadcast(3, PHASE_PERSONALIZE, {"global": start, LOCAL_START: local}, {LOCAL_EPOCHS: 2.0})
+    return Broadcast(
+        round=3,
+        phase=PHASE_PERSONALIZE,
+        models={"global": start, LOCAL_START: local},
+        scalars={LOCAL_EPOCHS: 2.0},
+    )
 
 
 def make_models(

@@ -71,7 +71,9 @@ def test_noise_multiplier_meets_the_budget_closely(rate, rounds, target):
 
 
 def test_spending_summary_contains_its_assumptions():
-    config = FederationConfig(clients_per_round=5, privacy=PrivacyConfig(0.5, 1.5, 50, 1e-4))
+    config = FederationConfig(
+        clients_per_round=5, privacy=PrivacyConfig(clip=0.5, noise_multiplier=1.5, population=50, delta=1e-4)
+    )
     spent = accountant.summarize_spending(config, 20)
     assert (spent["sampling"], spent["sampling_rate"], spent["rounds"]) == ("poisson", 0.1, 20)
     assert list(spent["epsilon_by_round"]) == ["1", "2", "5", "10", "20"]
@@ -101,7 +103,10 @@ def test_plan_command_finds_noise_and_shows_epsilon():
 def test_rounds_are_limited_to_the_budget(caplog):
     def config(max_epsilon, rounds=50):
         return FederationConfig(
-            rounds=rounds, privacy=PrivacyConfig(1.0, 2.0, 10, 1e-5, max_epsilon=max_epsilon)
+            rounds=rounds,
+            privacy=PrivacyConfig(
+                clip=1.0, noise_multiplier=2.0, population=10, delta=1e-5, max_epsilon=max_epsilon
+            ),
         )
 
     spent = [accountant.compute_epsilon(1.0, 2.0, rounds, 1e-5) for rounds in (1, 7, 8)]

@@ -23,8 +23,12 @@ from edgefl.simulation.simulate import simulate
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 KEY = derive_noise_key(7)
-CONFIG = FederationConfig(clients_per_round=2, privacy=PrivacyConfig(1.0, 0.5, 4, 1e-5))
-QUIET = FederationConfig(clients_per_round=2, privacy=PrivacyConfig(1.0, 1e-12, 4, 1e-5))
+CONFIG = FederationConfig(
+    clients_per_round=2, privacy=PrivacyConfig(clip=1.0, noise_multiplier=0.5, population=4, delta=1e-5)
+)
+QUIET = FederationConfig(
+    clients_per_round=2, privacy=PrivacyConfig(clip=1.0, noise_multiplier=1e-12, population=4, delta=1e-5)
+)
 """Noise so small that a model changes by the mean of the clipped updates."""
 SUM_BASED = {
     "aem": {"num_experts": 2},
@@ -65,7 +69,7 @@ def make_plan(name, **options):
     spec = softmax_spec(
         name, inputs=4, features=4, classes=3, options=dict(REGISTRY[name].defaults) | {"epochs": 1} | options
     )
-    return Plan(spec, b"", b"")
+    return Plan(spec=spec, program=b"", template=b"")
 
 
 def make_weights(spec):
@@ -107,8 +111,8 @@ def test_round_of_two_clients_is_clipped_averaged_and_noised():
     q N is 2, so the mean is (.45, .6) for all sample counts.
     """
     updates = [
-        Update("a", 1, 999, {"global": make_delta(3.0, 4.0)}),
-        Update("b", 1, 1, {"global": make_delta(0.3, 0.4)}),
+        Update(client_id="a", round=1, num_samples=999, deltas={"global": make_delta(3.0, 4.0)}),
+        Update(client_id="b", round=1, num_samples=1, deltas={"global": make_delta(0.3, 0.4)}),
     ]
     change = compute_change(*aggregate(updates))
     clip_factor = 1.0 / 5.0
@@ -145,8 +149,8 @@ def test_two_releases_of_one_round_have_independent_noise():
     The difference of the models does not reveal the update of that client.
     """
     updates = [
-        Update("a", 1, 1, {"global": make_delta(0.3, 0.4)}),
-        Update("b", 1, 1, {"global": make_delta(0.1, 0.2)}),
+        Update(client_id="a", round=1, num_samples=1, deltas={"global": make_delta(0.3, 0.4)}),
+        Update(client_id="b", round=1, num_samples=1, deltas={"global": make_delta(0.1, 0.2)}),
     ]
     both, alone = (compute_change(*aggregate(item)) for item in (updates, updates[:1]))
     for name, exact in make_delta(0.1, 0.2).items():
@@ -168,10 +172,10 @@ def test_one_client_changes_all_models_by_at_most_the_clip(scale, seed, expert, 
     def update(client_id, size, model):
         shapes = {item.name: item.shape for item in make_plan(name).spec.weights}
         return Update(
-            client_id,
-            1,
-            5,
-            {model: {n: (rng.normal(0, 1, s) * size).astype(np.float32) for n, s in shapes.items()}},
+            client_id=client_id,
+            round=1,
+            num_samples=5,
+            deltas={model: {n: (rng.normal(0, 1, s) * size).astype(np.float32) for n, s in shapes.items()}},
         )
 
     model = "global" if name == "fedavg" else f"expert{expert}"
@@ -188,7 +192,7 @@ def test_one_client_changes_all_models_by_at_most_the_clip(scale, seed, expert, 
 
 
 def test_non_finite_update_counts_as_zeros():
-    bad = Update("a", 1, 1, {"global": make_delta(np.inf, np.nan)})
+    bad = Update(client_id="a", round=1, num_samples=1, deltas={"global": make_delta(np.inf, np.nan)})
     state, after = aggregate([bad])
     assert encode_server_state(after) == encode_server_state(aggregate([])[1])
     assert state.round == 1
@@ -207,7 +211,12 @@ def test_noise_is_added_to_the_trained_weights_of_all_models(shards):
     algorithm = with_privacy(make_algorithm("ifca", None, frozen.options), CONFIG, frozen, KEY)
     state = algorithm.init(make_weights(frozen), derive_rng(1, 0, "init"))
     full_delta = {name: np.ones_like(array) for name, array in state.models["expert1"].items()}
-    change = compute_change(state, algorithm.aggregate(state, [Update("a", 1, 1, {"expert1": full_delta})]))
+    change = compute_change(
+        state,
+        algorithm.aggregate(
+            state, [Update(client_id="a", round=1, num_samples=1, deltas={"expert1": full_delta})]
+        ),
+    )
     for model in ("expert0", "expert1", "expert2"):
         assert not change[f"{model}/trunk/kernel"].any()
         assert change[f"{model}/head/kernel"].all()
@@ -231,13 +240,15 @@ def test_sum_based_algorithm_gives_the_same_models_from_means(name, shards):
     means = average_by_group(
         (model, delta, u.num_samples) for u in updates for model, delta in u.deltas.items()
     )
-    mean_update = Update("", 1, 1, means)
+    mean_update = Update(client_id="", round=1, num_samples=1, deltas=means)
     assert encode_models(algorithm.aggregate(state, updates)) == encode_models(
         algorithm.aggregate(state, [mean_update])
     )
 
     config = FederationConfig(
-        rounds=2, clients_per_round=2, privacy=PrivacyConfig(1.0, 0.1, len(shards), 1e-5)
+        rounds=2,
+        clients_per_round=2,
+        privacy=PrivacyConfig(clip=1.0, noise_multiplier=0.1, population=len(shards), delta=1e-5),
     )
     results = [simulate(plan, weights, shards, config, learner=learner) for _ in range(2)]
     assert encode_server_state(results[0].state) == encode_server_state(results[1].state)
@@ -247,7 +258,7 @@ def test_sum_based_algorithm_gives_the_same_models_from_means(name, shards):
 
 
 def encode_models(state):
-    return encode_server_state(ServerState(1, "", state.models))
+    return encode_server_state(ServerState(round=1, phase="", models=state.models))
 
 
 def test_algorithms_that_are_not_sum_based_are_refused():
@@ -267,24 +278,33 @@ def test_algorithm_is_unchanged_without_the_privacy_table():
 
 def test_clients_are_drawn_independently_at_the_sampling_rate():
     ids = [f"c{i:03}" for i in range(100)]
-    config = FederationConfig(clients_per_round=10, privacy=PrivacyConfig(1.0, 1.0, 100, 1e-5))
+    config = FederationConfig(
+        clients_per_round=10,
+        privacy=PrivacyConfig(clip=1.0, noise_multiplier=1.0, population=100, delta=1e-5),
+    )
     draw = partial(draw_cohort, config, KEY)
-    cohorts = [draw(ServerState(number, "federate", {}), ids) for number in range(1, 301)]
+    cohorts = [draw(ServerState(round=number, phase="federate", models={}), ids) for number in range(1, 301)]
     sizes = [len(cohort) for cohort in cohorts]
     assert abs(np.mean(sizes) - 10) < 0.7
     assert abs(np.var(sizes) - 9) < 3  # N q (1 - q), whereas a sample of fixed size has no variance
     num_rounds_by_client = [sum(client in cohort for cohort in cohorts) for client in ids]
     assert min(num_rounds_by_client) > 10
     assert max(num_rounds_by_client) < 60
-    assert draw(ServerState(1, "federate", {}), reversed(ids)) == cohorts[0]
-    without_sampling = FederationConfig(privacy=PrivacyConfig(1.0, 1.0, 100, 1e-5))
-    assert draw_cohort(without_sampling, KEY, ServerState(1, "federate", {}), ids) == tuple(ids)
+    assert draw(ServerState(round=1, phase="federate", models={}), reversed(ids)) == cohorts[0]
+    without_sampling = FederationConfig(
+        privacy=PrivacyConfig(clip=1.0, noise_multiplier=1.0, population=100, delta=1e-5)
+    )
+    assert draw_cohort(
+        without_sampling, KEY, ServerState(round=1, phase="federate", models={}), ids
+    ) == tuple(ids)
 
 
 def test_rounds_with_an_empty_cohort_are_completed(shards):
     plan = make_plan("fedavg")
     config = FederationConfig(
-        rounds=6, clients_per_round=1, privacy=PrivacyConfig(1.0, 0.1, len(shards), 1e-5)
+        rounds=6,
+        clients_per_round=1,
+        privacy=PrivacyConfig(clip=1.0, noise_multiplier=0.1, population=len(shards), delta=1e-5),
     )
     sizes = []
     result = simulate(
@@ -321,7 +341,7 @@ def test_an_impossible_configuration_is_refused(text, message):
 
 def test_simulator_requires_population_equal_to_its_clients(shards):
     plan = make_plan("fedavg")
-    config = FederationConfig(privacy=PrivacyConfig(1.0, 1.0, 5, 1e-5))
+    config = FederationConfig(privacy=PrivacyConfig(clip=1.0, noise_multiplier=1.0, population=5, delta=1e-5))
     with pytest.raises(ConfigError, match="population is 5, expected 3"):
         simulate(plan, make_weights(plan.spec), shards, config, learner=SoftmaxLearner(plan.spec))
 
@@ -334,7 +354,7 @@ def test_noise_does_not_depend_on_the_order_of_weights():
     reordered = replace(
         state, models={name: dict(reversed(weights.items())) for name, weights in state.models.items()}
     )
-    update = Update("a", 1, 1, {"global": make_delta(0.3, 0.4)})
+    update = Update(client_id="a", round=1, num_samples=1, deltas={"global": make_delta(0.3, 0.4)})
     first, second = (algorithm.aggregate(item, [update]).models["global"] for item in (state, reordered))
     assert {name: array.tobytes() for name, array in first.items()} == {
         name: array.tobytes() for name, array in second.items()

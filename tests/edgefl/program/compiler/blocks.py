@@ -129,10 +129,10 @@ def _list_weighted() -> Iterator[Block]:
                 is_paired = (activation, has_bias) in PAIRED_ENDS
                 if has_all or activation in ("linear", "relu", "relu6", "tanh"):
                     yield Block(
-                        layer,
-                        DENSE if layer == "Dense" else CONVOLUTION,
-                        axes,
-                        {**options, "activation": activation, "use_bias": has_bias},
+                        layer=layer,
+                        part=DENSE if layer == "Dense" else CONVOLUTION,
+                        axes=axes,
+                        options={**options, "activation": activation, "use_bias": has_bias},
                         is_paired=is_paired and (has_all or activation == "relu"),
                     )
     for options in (
@@ -141,11 +141,21 @@ def _list_weighted() -> Iterator[Block]:
         {"kernel_size": 3, "padding": "causal"},
         {"kernel_size": 3, "padding": "causal", "dilation_rate": 2},
     ):
-        yield Block("Conv1D", CONVOLUTION, 1, {"filters": 4, **options}, is_paired=False)
+        yield Block(
+            layer="Conv1D", part=CONVOLUTION, axes=1, options={"filters": 4, **options}, is_paired=False
+        )
     for options in ({"kernel_size": (2, 3), "strides": 2}, {"kernel_size": 2, "dilation_rate": (2, 1)}):
-        yield Block("Conv2D", CONVOLUTION, 2, {"filters": 4, **options}, is_paired=False)
+        yield Block(
+            layer="Conv2D", part=CONVOLUTION, axes=2, options={"filters": 4, **options}, is_paired=False
+        )
     for options in ({"strides": 2}, {"depth_multiplier": 2}, {"dilation_rate": 2}):
-        yield Block("DepthwiseConv2D", CONVOLUTION, 2, {"kernel_size": 3, **options}, is_paired=False)
+        yield Block(
+            layer="DepthwiseConv2D",
+            part=CONVOLUTION,
+            axes=2,
+            options={"kernel_size": 3, **options},
+            is_paired=False,
+        )
 
 
 def _list_activations() -> Iterator[Block]:
@@ -181,36 +191,78 @@ def _list_norms() -> Iterator[Block]:
 
 def _list_shapes() -> Iterator[Block]:
     for axes in (1, 2, 3):
-        yield Block("Flatten", SHAPE, axes, axes_after=0)
+        yield Block(layer="Flatten", part=SHAPE, axes=axes, axes_after=0)
         for kind in ("Average", "Max"):
-            yield Block(f"Global{kind}Pooling{axes}D", POOLING, axes, axes_after=0)
-        yield Block(f"ZeroPadding{axes}D", SHAPE, axes)
-        yield Block(f"Cropping{axes}D", SHAPE, axes, is_paired=False)
-        yield Block(f"UpSampling{axes}D", SHAPE, axes, is_paired=False)
+            yield Block(layer=f"Global{kind}Pooling{axes}D", part=POOLING, axes=axes, axes_after=0)
+        yield Block(layer=f"ZeroPadding{axes}D", part=SHAPE, axes=axes)
+        yield Block(layer=f"Cropping{axes}D", part=SHAPE, axes=axes, is_paired=False)
+        yield Block(layer=f"UpSampling{axes}D", part=SHAPE, axes=axes, is_paired=False)
     for axes in (1, 2):
         for kind in ("Average", "Max"):
-            yield Block(f"{kind}Pooling{axes}D", POOLING, axes, {"pool_size": 2})
+            yield Block(layer=f"{kind}Pooling{axes}D", part=POOLING, axes=axes, options={"pool_size": 2})
             overlapping = {"pool_size": 3, "strides": 2, "padding": "same"}
-            yield Block(f"{kind}Pooling{axes}D", POOLING, axes, overlapping, is_paired=kind == "Max")
-    yield Block("Reshape", SHAPE, 0, {"target_shape": (3, 2)}, 1, is_paired=False)
-    yield Block("RepeatVector", SHAPE, 0, {"n": 3}, 1, is_paired=False)
-    yield Block("Permute", SHAPE, 1, {"dims": (2, 1)}, is_paired=False)
-    yield Block("Permute", SHAPE, 2, {"dims": (2, 1, 3)})
+            yield Block(
+                layer=f"{kind}Pooling{axes}D",
+                part=POOLING,
+                axes=axes,
+                options=overlapping,
+                is_paired=kind == "Max",
+            )
+    yield Block(
+        layer="Reshape", part=SHAPE, axes=0, options={"target_shape": (3, 2)}, axes_after=1, is_paired=False
+    )
+    yield Block(layer="RepeatVector", part=SHAPE, axes=0, options={"n": 3}, axes_after=1, is_paired=False)
+    yield Block(layer="Permute", part=SHAPE, axes=1, options={"dims": (2, 1)}, is_paired=False)
+    yield Block(layer="Permute", part=SHAPE, axes=2, options={"dims": (2, 1, 3)})
     for axes in SHAPES:
-        yield Block("Identity", SHAPE, axes, is_paired=False)
-        yield Block("ActivityRegularization", OTHER, axes, {"l1": 0.05, "l2": 0.1}, is_paired=axes == 0)
-        yield Block("Dropout", OTHER, axes, {"rate": 0.4}, is_paired=axes == 0)
+        yield Block(layer="Identity", part=SHAPE, axes=axes, is_paired=False)
+        yield Block(
+            layer="ActivityRegularization",
+            part=OTHER,
+            axes=axes,
+            options={"l1": 0.05, "l2": 0.1},
+            is_paired=axes == 0,
+        )
+        yield Block(layer="Dropout", part=OTHER, axes=axes, options={"rate": 0.4}, is_paired=axes == 0)
 
 
 def _list_recurrent() -> Iterator[Block]:
     for layer in ("LSTM", "GRU", "SimpleRNN"):
         for options in ({}, {"return_sequences": True}, {"unroll": True}, {"use_bias": False}):
             sequences = 1 if options.get("return_sequences") else 0
-            yield Block(layer, RECURRENT, 1, {"units": 4, **options}, sequences, is_paired=not options)
-        yield Block(layer, RECURRENT, 1, {"units": 4, "activation": "relu", "use_bias": False}, 0, False)
-        yield Block(layer, RECURRENT, 1, {"units": 4, "go_backwards": True}, 0, is_paired=False)
-    yield Block("GRU", RECURRENT, 1, {"units": 4, "reset_after": False}, 0, is_paired=False)
-    yield Block("Bidirectional", RECURRENT, 1, is_paired=False)
+            yield Block(
+                layer=layer,
+                part=RECURRENT,
+                axes=1,
+                options={"units": 4, **options},
+                axes_after=sequences,
+                is_paired=not options,
+            )
+        yield Block(
+            layer=layer,
+            part=RECURRENT,
+            axes=1,
+            options={"units": 4, "activation": "relu", "use_bias": False},
+            axes_after=0,
+            is_paired=False,
+        )
+        yield Block(
+            layer=layer,
+            part=RECURRENT,
+            axes=1,
+            options={"units": 4, "go_backwards": True},
+            axes_after=0,
+            is_paired=False,
+        )
+    yield Block(
+        layer="GRU",
+        part=RECURRENT,
+        axes=1,
+        options={"units": 4, "reset_after": False},
+        axes_after=0,
+        is_paired=False,
+    )
+    yield Block(layer="Bidirectional", part=RECURRENT, axes=1, is_paired=False)
 
 
 def render_table() -> str:

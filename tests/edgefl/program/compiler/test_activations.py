@@ -24,7 +24,7 @@ def test_activation_of_large_values_equals_keras_in_value_and_slope(name, tmp_pa
     """A step with the batch of both sides of 0, with values up to 400, and a value of 0 itself."""
     path = tmp_path / "model.keras"
     build_chain(name).save(path)
-    config = FederationConfig(model=ModelConfig(str(path), (4,), 3))
+    config = FederationConfig(model=ModelConfig(name=str(path), input_shape=(4,), num_classes=3))
     plan, weights = build_plan(config)
     learner = LiteRTLearner(plan)
     model = build_chain(name)

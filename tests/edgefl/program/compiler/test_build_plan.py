@@ -43,7 +43,9 @@ def plan_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_written_plan_equals_the_built_plan(plan_directory):
-    config = FederationConfig(algorithm="pfl-mf", model=ModelConfig("softmax", (6, 6, 1), 3))
+    config = FederationConfig(
+        algorithm="pfl-mf", model=ModelConfig(name="softmax", input_shape=(6, 6, 1), num_classes=3)
+    )
     plan, weights = build_plan(config)
     assert load_plan(plan_directory).id == plan.id
     written = load_file(plan_directory / "initial.safetensors")
@@ -144,7 +146,8 @@ def test_litert_and_keras_train_the_gate_alike(plan_directory):
 
 def test_plan_with_augmentation_has_a_format_that_older_versions_refuse(monkeypatch):
     config = FederationConfig(
-        model=ModelConfig("softmax", (6, 6, 1), 3), augmentation=AugmentationConfig(crop=2, rotate=15.0)
+        model=ModelConfig(name="softmax", input_shape=(6, 6, 1), num_classes=3),
+        augmentation=AugmentationConfig(crop=2, rotate=15.0),
     )
     built, weights = build_plan(config)
     assert built.spec.format == 4

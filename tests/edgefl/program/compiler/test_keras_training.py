@@ -67,13 +67,21 @@ def build_smooth_model() -> Any:
 def test_fifty_steps_match_the_training_loop_of_keras(name):
     optimizer, make_keras = CASES[name]
     keras.utils.set_random_seed(1)
-    model = build_model(ModelConfig("lenet5")) if optimizer.name == "sgd" else build_smooth_model()
+    model = build_model(ModelConfig(name="lenet5")) if optimizer.name == "sgd" else build_smooth_model()
     network = Network(model)
     start = network.read_weights()
     program, signatures = compile_program((of.classify(network, BATCH, optimizer),))
-    spec = PlanSpec("model", "none", {}, (28, 28, 1), 10, network.specs, signatures)
+    spec = PlanSpec(
+        model="model",
+        algorithm="none",
+        options={},
+        input_shape=(28, 28, 1),
+        num_classes=10,
+        weights=network.specs,
+        signatures=signatures,
+    )
     x, y = draw_patterns(COUNT, (28, 28, 1))
-    weights, _ = LiteRTLearner(Plan(spec, program, b"")).fit(
+    weights, _ = LiteRTLearner(Plan(spec=spec, program=program, template=b"")).fit(
         "train", start, {"x": x}, y, epochs=EPOCHS, rng=derive_rng(1, 1, "a")
     )
 

@@ -23,7 +23,7 @@ def make_constants(network: Network) -> dict[str, tf.Tensor]:
 
 
 def test_lenet5_is_split_at_its_classifier():
-    network = Network(build_model(ModelConfig("lenet5")))
+    network = Network(build_model(ModelConfig(name="lenet5")))
     assert network.trunk_names == ("conv1/kernel", "conv1/bias", "conv2/kernel", "conv2/bias")
     assert network.head_names == (
         "fc1/kernel",
@@ -199,7 +199,9 @@ def test_unsupported_models_are_refused(model, message):
     ],
 )
 def test_plan_and_network_normalize_samples_alike(tiny, shape, mean, std):
-    model = ModelConfig("softmax", shape, 4, {}, tuple(mean), tuple(std))
+    model = ModelConfig(
+        name="softmax", input_shape=shape, num_classes=4, options={}, mean=tuple(mean), std=tuple(std)
+    )
     x = np.random.default_rng(0).random((5, *shape), np.float32)
     expected = Network(build_model(model)).normalize_input(x)
     spec = replace(tiny[0].spec, model_options={"mean": mean, "std": std})

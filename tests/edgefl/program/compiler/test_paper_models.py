@@ -27,16 +27,22 @@ from edgefl.program.plan.spec import Plan
 FEW_STAGES = ((1, 8, 1, 1), (6, 8, 2, 2), (6, 16, 2, 1))
 LEARNING_RATE = 1024.0
 MODELS: dict[str, ModelConfig] = {
-    "resnet20": ModelConfig("resnet20", (8, 8, 3), 4, {"width": 4}),
-    "mobilenetv2": ModelConfig("mobilenetv2", (16, 16, 3), 4, {"width": 0.5, "dropout": 0.2}),
-    "mobilenetv1": ModelConfig("mobilenetv1", (16, 16, 3), 4),
-    "resnet8": ModelConfig("resnet8", (8, 8, 3), 4, {"width": 4}),
-    "ds-cnn": ModelConfig("ds-cnn", (12, 6, 1), 4, {"filters": 8}),
-    "vgg16": ModelConfig("vgg16", (32, 32, 3), 4, {"filters": 4, "hidden": 16}),
-    "cnn1d": ModelConfig("cnn1d", (128, 9), 6),
-    "gate-cnn": ModelConfig("gate-cnn", (16, 16, 3), 7),
-    "gate-pixels": ModelConfig("gate-pixels", (8, 8, 1), 2),
-    "lenet5": ModelConfig("lenet5", (28, 28, 1), 10, {"padding": "valid"}),
+    "resnet20": ModelConfig(name="resnet20", input_shape=(8, 8, 3), num_classes=4, options={"width": 4}),
+    "mobilenetv2": ModelConfig(
+        name="mobilenetv2", input_shape=(16, 16, 3), num_classes=4, options={"width": 0.5, "dropout": 0.2}
+    ),
+    "mobilenetv1": ModelConfig(name="mobilenetv1", input_shape=(16, 16, 3), num_classes=4),
+    "resnet8": ModelConfig(name="resnet8", input_shape=(8, 8, 3), num_classes=4, options={"width": 4}),
+    "ds-cnn": ModelConfig(name="ds-cnn", input_shape=(12, 6, 1), num_classes=4, options={"filters": 8}),
+    "vgg16": ModelConfig(
+        name="vgg16", input_shape=(32, 32, 3), num_classes=4, options={"filters": 4, "hidden": 16}
+    ),
+    "cnn1d": ModelConfig(name="cnn1d", input_shape=(128, 9), num_classes=6),
+    "gate-cnn": ModelConfig(name="gate-cnn", input_shape=(16, 16, 3), num_classes=7),
+    "gate-pixels": ModelConfig(name="gate-pixels", input_shape=(8, 8, 1), num_classes=2),
+    "lenet5": ModelConfig(
+        name="lenet5", input_shape=(28, 28, 1), num_classes=10, options={"padding": "valid"}
+    ),
 }
 
 
@@ -133,7 +139,10 @@ def read_gradient(
 def test_pixel_gate_is_a_softmax_regression():
     """With zero weights, a sample of class 0 has loss log 2, and the bias has gradient (-1/2, 1/2)."""
     plan, weights = build_plan(
-        FederationConfig(model=ModelConfig("gate-pixels", (1, 1, 1), 2), options={"batch_size": 1})
+        FederationConfig(
+            model=ModelConfig(name="gate-pixels", input_shape=(1, 1, 1), num_classes=2),
+            options={"batch_size": 1},
+        )
     )
     zeros = {name: np.zeros_like(array) for name, array in weights.items()}
     data = {"x": np.ones((1, 1, 1, 1), np.float32)}
@@ -148,10 +157,20 @@ def test_pixel_gate_is_a_softmax_regression():
 @pytest.mark.parametrize(
     ("config", "features", "head"),
     [
-        (ModelConfig("vgg16", (32, 32, 3), 10, {"filters": 4, "hidden": 8}), (32,), 6),
-        (ModelConfig("resnet20", (8, 8, 3), 5, {"width": 2}), (8,), 2),
-        (ModelConfig("lenet5", (28, 28, 1), 10, {"padding": "valid"}), (256,), 6),
-        (ModelConfig("cnn1d", (128, 9), 6), (64,), 4),
+        (
+            ModelConfig(
+                name="vgg16", input_shape=(32, 32, 3), num_classes=10, options={"filters": 4, "hidden": 8}
+            ),
+            (32,),
+            6,
+        ),
+        (ModelConfig(name="resnet20", input_shape=(8, 8, 3), num_classes=5, options={"width": 2}), (8,), 2),
+        (
+            ModelConfig(name="lenet5", input_shape=(28, 28, 1), num_classes=10, options={"padding": "valid"}),
+            (256,),
+            6,
+        ),
+        (ModelConfig(name="cnn1d", input_shape=(128, 9), num_classes=6), (64,), 4),
     ],
 )
 def test_network_is_split_into_features_and_head(config, features, head):

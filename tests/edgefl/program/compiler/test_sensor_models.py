@@ -31,7 +31,11 @@ def save_model(path: Path, *layers: Any, shape: tuple[int, ...] = SHAPE) -> str:
 
 
 def make_plan(path: str, shape: tuple[int, ...] = SHAPE, classes: int = 3, algorithm: str = "pfl-mfe") -> Any:
-    return build_plan(FederationConfig(algorithm=algorithm, model=ModelConfig(path, shape, classes)))
+    return build_plan(
+        FederationConfig(
+            algorithm=algorithm, model=ModelConfig(name=path, input_shape=shape, num_classes=classes)
+        )
+    )
 
 
 def read_refusal(path: str, shape: tuple[int, ...] = SHAPE, classes: int = 3) -> str:
@@ -82,7 +86,7 @@ def test_normalization_trains_like_keras(normalised: Any) -> None:
 
 def test_network_with_normalization_matches_keras(normalised: Any) -> None:
     path, *_ = normalised
-    model = build_model(ModelConfig(path, SHAPE, 3))
+    model = build_model(ModelConfig(name=path, input_shape=SHAPE, num_classes=3))
     network = Network(model)
     x = draw_readings()
     np.testing.assert_allclose(network.apply(network.read_weights(), x)[0], model(x), rtol=1e-4, atol=1e-4)
@@ -98,7 +102,7 @@ def test_exported_graph_normalizes_each_channel(normalised: Any) -> None:
     model = fill_template(plan.template, plan.spec.bindings, initial)
     assert "DEPTHWISE_CONV_2D" in [name for name, _ in read_graph(model).operators]
     x = draw_readings()
-    expected = np.asarray(build_model(ModelConfig(path, SHAPE, 3))(x))
+    expected = np.asarray(build_model(ModelConfig(name=path, input_shape=SHAPE, num_classes=3))(x))
     np.testing.assert_allclose(run_samples(load_tflite(model), x)[0], expected, rtol=1e-3, atol=1e-3)
     small = x.copy()
     # Widen the range of the second channel, because all channels of the input share one int8 scale
@@ -166,7 +170,7 @@ def test_recurrent_model_trains_and_exports_like_keras(tmp_path: Path, layer: An
     )
     for key, value in expected.items():
         np.testing.assert_allclose(weights[key], value, atol=1e-5, err_msg=key)
-    model = build_model(ModelConfig(path, SHAPE, 3))
+    model = build_model(ModelConfig(name=path, input_shape=SHAPE, num_classes=3))
     filled = fill_template(plan.template, plan.spec.bindings, initial)
     logits = run_samples(load_tflite(filled), x)[0]
     np.testing.assert_allclose(logits.argmax(axis=1), np.asarray(model(x)).argmax(axis=1))
@@ -187,10 +191,14 @@ def save_autoencoder(path: Path, units: int, *extra_layers: Any) -> str:
 def test_autoencoder_is_refused_as_a_classifier(tmp_path: Path) -> None:
     message = read_refusal(save_autoencoder(tmp_path / "m.keras", 640), (640,), 640)
     assert "autoencoder" in message and "Dense(num_classes)" in message and "softmax" in message
-    model = build_model(ModelConfig(save_autoencoder(tmp_path / "n.keras", 640, L.Softmax()), (640,), 640))
+    model = build_model(
+        ModelConfig(
+            name=save_autoencoder(tmp_path / "n.keras", 640, L.Softmax()), input_shape=(640,), num_classes=640
+        )
+    )
     assert model.output_shape == (None, 640)
     wide = save_model(tmp_path / "w.keras", L.Dense(3), shape=(3,))
-    assert build_model(ModelConfig(wide, (3,), 3)).output_shape == (None, 3)
+    assert build_model(ModelConfig(name=wide, input_shape=(3,), num_classes=3)).output_shape == (None, 3)
 
 
 def test_image_output_is_refused(tmp_path: Path) -> None:
@@ -205,7 +213,7 @@ def test_single_sigmoid_output_is_refused(tmp_path: Path) -> None:
     message = read_refusal(path, SHAPE, 2)
     assert "Dense(2)" in message and "labels 0 and 1" in message
     with pytest.raises(ConfigError, match=r"num_classes is 1.*Dense\(2\)"):
-        FederationConfig(model=ModelConfig(path, SHAPE, 1))
+        FederationConfig(model=ModelConfig(name=path, input_shape=SHAPE, num_classes=1))
 
 
 def test_models_with_two_inputs_or_outputs_are_refused(tmp_path: Path) -> None:

@@ -31,8 +31,8 @@ from edgefl.simulation.simulate import simulate
 
 X = np.random.default_rng(1).normal(size=(30, 4)).astype(np.float32)
 Y = (X[:, :2] * 2 + X[:, 2:] + 1).astype(np.float32)
-TASK = TaskConfig("regression", outputs=2)
-MODEL = ModelConfig("softmax", (4,), 2)
+TASK = TaskConfig(kind="regression", outputs=2)
+MODEL = ModelConfig(name="softmax", input_shape=(4,), num_classes=2)
 
 
 def make_config(task: TaskConfig = TASK, model: ModelConfig = MODEL, **values: object) -> FederationConfig:
@@ -97,7 +97,7 @@ def test_plan_has_its_own_format_and_survives_the_wire() -> None:
 
 
 def test_plan_of_a_classification_has_no_trace_of_tasks() -> None:
-    plan, _ = build_plan(FederationConfig(model=ModelConfig("softmax", (4,), 3)))
+    plan, _ = build_plan(FederationConfig(model=ModelConfig(name="softmax", input_shape=(4,), num_classes=3)))
     stored = json.loads(serialize_spec(plan.spec))
     assert stored["format"] == 2 and "task" not in stored
     assert not any("label" in signature for signature in stored["signatures"])
@@ -108,7 +108,10 @@ def test_autoencoders_reconstruct_their_input() -> None:
     for name, shape in (("autoencoder", (64,)), ("conv-autoencoder", (16, 2))):
         size = int(np.prod(shape))
         options = {"hidden": 16} if name == "autoencoder" else {}
-        config = make_config(TaskConfig("anomaly"), ModelConfig(name, shape, size, options))
+        config = make_config(
+            TaskConfig(kind="anomaly"),
+            ModelConfig(name=name, input_shape=shape, num_classes=size, options=options),
+        )
         plan, weights = build_plan(config)
         x = np.random.default_rng(1).normal(size=(20, *shape)).astype(np.float32)
         outputs = LiteRTLearner(plan).predict("predict", weights, {"x": x})
@@ -117,11 +120,18 @@ def test_autoencoders_reconstruct_their_input() -> None:
 
 def test_models_that_do_not_fit_the_task_are_refused() -> None:
     with pytest.raises(ConfigError, match="multiple of 4"):
-        build_plan(make_config(TaskConfig("anomaly"), ModelConfig("conv-autoencoder", (18, 2), 36)))
+        build_plan(
+            make_config(
+                TaskConfig(kind="anomaly"),
+                ModelConfig(name="conv-autoencoder", input_shape=(18, 2), num_classes=36),
+            )
+        )
     with pytest.raises(PlanError, match=r"train_head trains the last dense layers.*end the model with Dense"):
         build_plan(
             make_config(
-                TaskConfig("anomaly"), ModelConfig("conv-autoencoder", (16, 2), 32), algorithm="pfl-fb"
+                TaskConfig(kind="anomaly"),
+                ModelConfig(name="conv-autoencoder", input_shape=(16, 2), num_classes=32),
+                algorithm="pfl-fb",
             )
         )
 
@@ -155,7 +165,9 @@ def draw_shards() -> dict[str, Shard]:
 )
 def test_algorithms_personalize_a_regression(name: str) -> None:
     # Partial sharing needs a model of several layers, which learns little in three rounds.
-    deep = ModelConfig("autoencoder", (4,), 2, {"hidden": 16, "code": 8, "depth": 1})
+    deep = ModelConfig(
+        name="autoencoder", input_shape=(4,), num_classes=2, options={"hidden": 16, "code": 8, "depth": 1}
+    )
     is_partial = name in ("fedbn", "fedper", "fedrep", "lg-fedavg")
     config = make_config(algorithm=name, model=deep if is_partial else MODEL)
     plan, initial = build_plan(config)
@@ -183,7 +195,7 @@ def test_binary_loss_trains_models_with_one_output(tmp_path) -> None:
     path = str(tmp_path / "m.keras")
     layers = keras.layers
     keras.Sequential([keras.Input((4,)), layers.Dense(1, activation="sigmoid", name="fc")]).save(path)
-    config = make_config(TaskConfig(loss="binary"), ModelConfig(path, (4,), 2))
+    config = make_config(TaskConfig(loss="binary"), ModelConfig(name=path, input_shape=(4,), num_classes=2))
     plan, weights = build_plan(config)
     assert plan.spec.is_classification and plan.spec.num_classes == 2
     learner = LiteRTLearner(plan)
@@ -209,4 +221,8 @@ def test_binary_loss_needs_one_output() -> None:
     with pytest.raises(
         ConfigError, match=r"returns \(2,\) per sample, expected one value for loss = 'binary'"
     ):
-        build_plan(make_config(TaskConfig(loss="binary"), ModelConfig("softmax", (4,), 2)))
+        build_plan(
+            make_config(
+                TaskConfig(loss="binary"), ModelConfig(name="softmax", input_shape=(4,), num_classes=2)
+            )
+        )

@@ -204,12 +204,22 @@ def test_filled_template_matches_a_recurrent_model(name: str) -> None:
 def test_slice_of_a_weight_is_filled_in() -> None:
     """The bias of a GRU has shape (2, 3 units). Element 1 of the transposed weight is its row 1, column 0."""
     weights = {"bias": np.array([[1, 2, 3], [4, 5, 6]], np.float32)}
-    row = Binding("bias", 0, (0, 1), (3,), {"rule": SLICE_RULE, "start": 3})
+    row = Binding(
+        weight="bias", tensor=0, permutation=(0, 1), shape=(3,), derived={"rule": SLICE_RULE, "start": 3}
+    )
     np.testing.assert_array_equal(resolve_binding(row, weights), [4, 5, 6])
-    column = Binding("bias", 0, (1, 0), (1, 3), {"rule": SLICE_RULE, "start": 1})
+    column = Binding(
+        weight="bias", tensor=0, permutation=(1, 0), shape=(1, 3), derived={"rule": SLICE_RULE, "start": 1}
+    )
     np.testing.assert_array_equal(resolve_binding(column, weights), [[4, 2, 5]])
     for start in (-1, 4):
-        outside = Binding("bias", 0, (0, 1), (3,), {"rule": SLICE_RULE, "start": start})
+        outside = Binding(
+            weight="bias",
+            tensor=0,
+            permutation=(0, 1),
+            shape=(3,),
+            derived={"rule": SLICE_RULE, "start": start},
+        )
         with pytest.raises(PlanError, match=r"bias is \(2, 3\).*lacks the elements"):
             resolve_binding(outside, weights)
 
@@ -218,10 +228,10 @@ def test_weights_that_the_converter_drops_in_part_are_named() -> None:
     import tensorflow as tf
 
     cut = of.Objective(
-        "predict_mixture",
-        "predict",
-        2,
-        (TensorSpec("x", (2, 4)),),
+        name="predict_mixture",
+        kind="predict",
+        batch_size=2,
+        data=(TensorSpec("x", (2, 4)),),
         frozen=(TensorSpec("fc/bias", (2, 4)),),
         out=lambda weights, data: tf.tanh(data["x"] + weights["fc/bias"][0]),
     )
@@ -263,10 +273,10 @@ def test_weights_that_the_converter_merges_are_named() -> None:
 
     specs = (TensorSpec("a/kernel", (4, 4)), TensorSpec("b/kernel", (4, 4)))
     merged = of.Objective(
-        "predict_mixture",
-        "predict",
-        2,
-        (TensorSpec("x", (2, 4)),),
+        name="predict_mixture",
+        kind="predict",
+        batch_size=2,
+        data=(TensorSpec("x", (2, 4)),),
         frozen=specs,
         out=lambda weights, data: tf.matmul(data["x"], weights["a/kernel"] * weights["b/kernel"]),
     )

@@ -71,7 +71,7 @@ def test_lenet_transposes_only_image_filter_and_features():
 
     A training step also transposes the gradients of the filter and of the features.
     """
-    plan, _ = build_plan(FederationConfig(algorithm="fedavg", model=ModelConfig("lenet5")))
+    plan, _ = build_plan(FederationConfig(algorithm="fedavg", model=ModelConfig(name="lenet5")))
     report = inspect_plan(plan)["signatures"]
     assert report["predict"]["ops"]["TRANSPOSE"] == 3
     assert report["train"]["ops"]["TRANSPOSE"] == 5

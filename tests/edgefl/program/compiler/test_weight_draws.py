@@ -78,7 +78,9 @@ def test_a_pretrained_model_keeps_its_trunk_and_gets_a_new_head(algorithm, train
 
     Glorot draws have a mean of 0 and are at most sqrt(6 / (8 + 5)) = .68. Biases start at zero.
     """
-    _, models, state = make_experts(make_config(algorithm, ModelConfig(str(trained), (4, 4, 1), 3)))
+    _, models, state = make_experts(
+        make_config(algorithm, ModelConfig(name=str(trained), input_shape=(4, 4, 1), num_classes=3))
+    )
     for model in models:
         np.testing.assert_array_equal(model["conv/kernel"], models[0]["conv/kernel"])
         np.testing.assert_array_equal(model["conv/bias"], models[0]["conv/bias"])
@@ -95,7 +97,9 @@ def test_a_pretrained_model_keeps_its_trunk_and_gets_a_new_head(algorithm, train
 
 def test_untrained_model_is_drawn_by_its_initializers():
     """All kernels are orthogonal (columns of length 1 at right angles), and kernels and biases differ."""
-    config = make_config("ifca", ModelConfig(f"{__name__}:orthogonal", (4, 4, 1), 3))
+    config = make_config(
+        "ifca", ModelConfig(name=f"{__name__}:orthogonal", input_shape=(4, 4, 1), num_classes=3)
+    )
     _, models, _ = make_experts(config)
     for model in models:
         np.testing.assert_allclose(model["fc1/kernel"].T @ model["fc1/kernel"], np.eye(8), atol=1e-5)
@@ -107,7 +111,7 @@ def test_draws_are_not_part_of_the_plan():
     """The plan lists no draws. The same seed gives the same draws, and another seed gives others."""
     from edgefl.learning.algorithms.plans import build_plan
 
-    config = make_config("ifca", ModelConfig("softmax", (4, 4, 1), 3))
+    config = make_config("ifca", ModelConfig(name="softmax", input_shape=(4, 4, 1), num_classes=3))
     (plan, initial), (again, same), (_, other) = (
         build_plan(replace(config, seed=seed)) for seed in (1, 1, 2)
     )
@@ -133,7 +137,10 @@ def test_the_aggregator_reads_the_draws_beside_the_plan(tmp_path):
         )
         == 0
     )
-    _, initial = open_built_plan(tmp_path / "plan", make_config("ifca", ModelConfig("softmax", (4, 4, 1), 3)))
+    _, initial = open_built_plan(
+        tmp_path / "plan",
+        make_config("ifca", ModelConfig(name="softmax", input_shape=(4, 4, 1), num_classes=3)),
+    )
     assert sorted(name for name in initial if name.startswith("draw:1/")) == [
         f"draw:1/{name}" for name in sorted(name for name in initial if not name.startswith("draw:"))
     ]

@@ -110,7 +110,12 @@ def test_without_a_change_nothing_is_drawn():
 
 
 def augment(plan, entry):
-    return Plan(replace(plan.spec, augmentation=entry), plan.program, plan.template, plan.single)
+    return Plan(
+        spec=replace(plan.spec, augmentation=entry),
+        program=plan.program,
+        template=plan.template,
+        single=plan.single,
+    )
 
 
 def fit(learner, weights, x, y, **options):

@@ -29,11 +29,18 @@ def test_frozen_weights_do_not_change_and_the_laws_hold(tmp_path, digits):
         ]
     )
     model.save(tmp_path / "frozen.keras")
-    settings = ModelConfig(str(tmp_path / "frozen.keras"), (8, 8, 1), 10)
+    settings = ModelConfig(name=str(tmp_path / "frozen.keras"), input_shape=(8, 8, 1), num_classes=10)
     plan, initial = build_plan(FederationConfig(algorithm="pfl-mfe", options={"epochs": 1}, model=settings))
     x, y = digits
     shards = {
-        f"pi-{i}": Shard(x[i::4][:40], y[i::4][:40], x[i::4][40:60], y[i::4][40:60], 10) for i in range(2)
+        f"pi-{i}": Shard(
+            x_train=x[i::4][:40],
+            y_train=y[i::4][:40],
+            x_test=x[i::4][40:60],
+            y_test=y[i::4][40:60],
+            num_classes=10,
+        )
+        for i in range(2)
     }
     learner = LiteRTLearner(plan)
     check_algorithm(

@@ -178,7 +178,7 @@ def test_bias_whose_gradient_is_only_rounding_does_not_refuse_a_model(micro_batc
 def test_regression_is_trained_in_parts() -> None:
     inputs = keras.Input((8, 8, 1))
     model = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Flatten()(inputs)))
-    network = Network(model, TaskConfig("regression", outputs=2))
+    network = Network(model, TaskConfig(kind="regression", outputs=2))
     x, _ = draw_samples()
     targets = np.random.default_rng(4).random((COUNT, 2), np.float32)
     results = []

@@ -43,12 +43,14 @@ def save_strided_model(path: Path) -> ModelConfig:
         ]
     )
     model.save(path)
-    return ModelConfig(str(path), (16, 16, 3), 10)
+    return ModelConfig(name=str(path), input_shape=(16, 16, 3), num_classes=10)
 
 
 @pytest.mark.parametrize("model", [pytest.param("lenet5", marks=pytest.mark.slow), "strided"])
 def test_every_signature_agrees_between_the_runtimes(model, other_python, tmp_path):
-    settings = ModelConfig("lenet5") if model == "lenet5" else save_strided_model(tmp_path / "model.keras")
+    settings = (
+        ModelConfig(name="lenet5") if model == "lenet5" else save_strided_model(tmp_path / "model.keras")
+    )
     plan, weights = build_plan(FederationConfig(algorithm="pfl-mfe", model=settings))
     save_plan(plan, tmp_path / "plan")
     save_file(dict(weights), tmp_path / "weights.safetensors")

@@ -127,8 +127,8 @@ def test_constants_of_the_configuration_count_like_a_layer() -> None:
 def test_no_built_in_model_scales_its_input() -> None:
     for name in list_models():
         shape = (16, 3) if name in ("cnn1d", "conv-autoencoder") else (32, 32, 1)
-        task = TaskConfig("anomaly" if "autoencoder" in name else "classification")
-        model = ModelConfig(name, shape, task.count_outputs(shape, 10))
+        task = TaskConfig(kind="anomaly" if "autoencoder" in name else "classification")
+        model = ModelConfig(name=name, input_shape=shape, num_classes=task.count_outputs(shape, 10))
         assert find_input_scaling(build_model(model, task)) is None, name
 
 
@@ -155,7 +155,9 @@ def test_scale_beside_a_scaling_layer_is_refused() -> None:
 
 def test_plan_of_a_model_that_scales_says_so(tmp_path) -> None:
     make_model(layers.Rescaling(1 / 255, name="scaler")).save(tmp_path / "own.keras")
-    config = FederationConfig(model=ModelConfig(str(tmp_path / "own.keras"), SHAPE, 3))
+    config = FederationConfig(
+        model=ModelConfig(name=str(tmp_path / "own.keras"), input_shape=SHAPE, num_classes=3)
+    )
     plan, _ = build_plan(config)
     assert read_samples_config(plan.spec) == SamplesConfig(scale=1, max_value=255)
     assert plan.spec.format == 5

@@ -30,7 +30,7 @@ def save(path: Path, *layers: Any) -> Path:
 
 
 def load(path: Path) -> Any:
-    return build_model(ModelConfig(str(path), (4,), 3))
+    return build_model(ModelConfig(name=str(path), input_shape=(4,), num_classes=3))
 
 
 def rewrite(path: Path, replaced: dict[str, bytes | None]) -> None:
@@ -175,12 +175,16 @@ def test_configuration_that_does_not_match_the_weights_is_refused(tmp_path):
         config = archive.read("config.json")
     rewrite(path, {"config.json": config.replace(b'"units": 3', b'"units": 5')})
     with pytest.raises(ConfigError, match="save it again"):
-        build_model(ModelConfig(str(path), (4,), 5))
+        build_model(ModelConfig(name=str(path), input_shape=(4,), num_classes=5))
 
 
 def test_options_for_a_file_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="options width have no effect"):
-        build_model(ModelConfig(str(save(tmp_path / "m.keras")), (4,), 3, {"width": 2}))
+        build_model(
+            ModelConfig(
+                name=str(save(tmp_path / "m.keras")), input_shape=(4,), num_classes=3, options={"width": 2}
+            )
+        )
 
 
 def test_compiled_model_of_keras_objects_is_loaded(tmp_path):
@@ -360,5 +364,7 @@ def test_another_loss_than_that_of_the_task_is_a_warning(tmp_path, name, is_othe
     model = keras.Sequential([keras.Input((4,)), L.Dense(3)])
     model.compile("sgd", LOSSES[name][0])
     model.save(tmp_path / "own.keras")
-    warnings = check_config(FederationConfig(model=ModelConfig(str(tmp_path / "own.keras"), (4,), 3)))
+    warnings = check_config(
+        FederationConfig(model=ModelConfig(name=str(tmp_path / "own.keras"), input_shape=(4,), num_classes=3))
+    )
     assert [("devices train with cross-entropy" in warning) for warning in warnings] == [True] * is_other

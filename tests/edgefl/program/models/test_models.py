@@ -68,7 +68,7 @@ VGG_CONVOLUTIONS = sum((9 * before + 1) * after for before, after in pairwise(VG
     ],
 )
 def test_models_have_the_published_number_of_weights(name, shape, classes, options, count):
-    model = build_model(ModelConfig(name, shape, classes, options))
+    model = build_model(ModelConfig(name=name, input_shape=shape, num_classes=classes, options=options))
     assert sum(math.prod(weight.shape) for weight in model.weights) == count
     assert tuple(model.outputs[0].shape) == (None, classes)
 
@@ -101,7 +101,11 @@ def test_mean_and_std_are_one_layer_in_front_of_any_model(name, shape, channels)
     mean = (0.4, 0.1, -2.0)[:channels]
     std = (0.5, 2.0, 0.25)[:channels]
     raw, normalized = (
-        make_network(FederationConfig(seed=5, model=replace(ModelConfig(name, shape, 10), **constants)))
+        make_network(
+            FederationConfig(
+                seed=5, model=replace(ModelConfig(name=name, input_shape=shape, num_classes=10), **constants)
+            )
+        )
         for constants in ({}, {"mean": mean, "std": std})
     )
     assert (raw.specs, raw.head_names, raw.features_shape) == (
@@ -122,7 +126,7 @@ def test_mean_and_std_are_one_layer_in_front_of_any_model(name, shape, channels)
 
 
 def test_a_plan_carries_mean_and_std() -> None:
-    model = ModelConfig("softmax", (2, 2, 1), 3, mean=(0.25,), std=(0.5,))
+    model = ModelConfig(name="softmax", input_shape=(2, 2, 1), num_classes=3, mean=(0.25,), std=(0.5,))
     plan, weights = build_plan(FederationConfig(algorithm="fedavg", model=model))
     assert plan.spec.model_options == {"mean": [0.25], "std": [0.5]}
     x = np.float32([[[[1], [0]], [[0.25], [0.5]]]])
@@ -135,14 +139,24 @@ def test_a_plan_carries_mean_and_std() -> None:
 
 
 def test_vgg16_features_have_expected_shapes():
-    model = build_model(ModelConfig("vgg16", (32, 32, 3), 10, {"filters": 2, "hidden": 3}))
+    model = build_model(
+        ModelConfig(
+            name="vgg16", input_shape=(32, 32, 3), num_classes=10, options={"filters": 2, "hidden": 3}
+        )
+    )
     assert model.get_layer("pool5").output.shape == (None, 1, 1, 16)
-    assert build_model(ModelConfig("vgg16", (32, 32, 3), 10)).get_layer("flatten").output.shape == (None, 512)
+    assert build_model(ModelConfig(name="vgg16", input_shape=(32, 32, 3), num_classes=10)).get_layer(
+        "flatten"
+    ).output.shape == (None, 512)
 
 
 def test_resnet20_shortcut_subsamples_pixels_and_pads_channels():
     """With the second norms at zero, a block is the relu of its shortcut."""
-    model = build_model(ModelConfig("resnet20", (16, 16, 2), 3, {"width": 2, "groups": 1}))
+    model = build_model(
+        ModelConfig(
+            name="resnet20", input_shape=(16, 16, 2), num_classes=3, options={"width": 2, "groups": 1}
+        )
+    )
     for layer in model.layers:
         if layer.name.endswith("norm2"):
             layer.gamma.assign(np.zeros(layer.gamma.shape))
@@ -159,7 +173,9 @@ def test_mobilenetv2_matches_keras_applications(width):
     reference = keras.applications.MobileNetV2(
         (32, 32, 3), width, include_top=False, weights=None, pooling="avg"
     )
-    model = build_model(ModelConfig("mobilenetv2", (32, 32, 3), 7, {"width": width}))
+    model = build_model(
+        ModelConfig(name="mobilenetv2", input_shape=(32, 32, 3), num_classes=7, options={"width": width})
+    )
     trunk = keras.Model(model.inputs, model.get_layer("average").output)
     trunk.set_weights(reference.get_weights())
     x = np.random.default_rng(0).random((2, 32, 32, 3), dtype=np.float32)
@@ -195,7 +211,7 @@ def test_function_of_a_user_that_fails_is_an_error_without_a_traceback(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "failing_model", raising=False)
     with pytest.raises(ConfigError, match=message):
-        build_model(ModelConfig(f"failing_model:{function}", (4, 4, 1), 3))
+        build_model(ModelConfig(name=f"failing_model:{function}", input_shape=(4, 4, 1), num_classes=3))
 
 
 def test_models_of_users_are_loaded_from_files_and_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -206,12 +222,16 @@ def test_models_of_users_are_loaded_from_files_and_functions(tmp_path: Path, mon
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_models", raising=False)
-    first = build_model(ModelConfig("my_models:small", (5,), 2, {"width": 3}))
+    first = build_model(
+        ModelConfig(name="my_models:small", input_shape=(5,), num_classes=2, options={"width": 3})
+    )
     assert [layer.name for layer in first.layers] == ["dense", "dense_1"]
-    again = build_model(ModelConfig("my_models:small", (5,), 2, {"width": 3}))
+    again = build_model(
+        ModelConfig(name="my_models:small", input_shape=(5,), num_classes=2, options={"width": 3})
+    )
     assert [layer.name for layer in again.layers] == ["dense", "dense_1"]
     first.save(tmp_path / "small.keras")
-    loaded = build_model(ModelConfig(str(tmp_path / "small.keras"), (5,), 2))
+    loaded = build_model(ModelConfig(name=str(tmp_path / "small.keras"), input_shape=(5,), num_classes=2))
     assert (loaded.get_weights()[0] == first.get_weights()[0]).all()
     for name, message in (
         ("my_models:number", "is not a function"),
@@ -219,35 +239,68 @@ def test_models_of_users_are_loaded_from_files_and_functions(tmp_path: Path, mon
         ("no_such_module:f", "installed"),
     ):
         with pytest.raises(ConfigError, match=message):
-            build_model(ModelConfig(name, (5,), 2))
+            build_model(ModelConfig(name=name, input_shape=(5,), num_classes=2))
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (ModelConfig("lenet"), "did you mean 'lenet5'"),
-        (ModelConfig("lenet5", (20, 20, 1)), "28x28 or 32x32"),
-        (ModelConfig("lenet5", (28, 28, 1), 10, {"padding": "full"}), "expected auto, same or valid"),
-        (ModelConfig("aem-cnn", (32, 32, 3), 10, {"filter1": 3}), "did you mean 'filters1'"),
+        (ModelConfig(name="lenet"), "did you mean 'lenet5'"),
+        (ModelConfig(name="lenet5", input_shape=(20, 20, 1)), "28x28 or 32x32"),
         (
-            ModelConfig("aem-cnn", (32, 32, 3), 10, {"filters1": 3.0}),
+            ModelConfig(name="lenet5", input_shape=(28, 28, 1), num_classes=10, options={"padding": "full"}),
+            "expected auto, same or valid",
+        ),
+        (
+            ModelConfig(name="aem-cnn", input_shape=(32, 32, 3), num_classes=10, options={"filter1": 3}),
+            "did you mean 'filters1'",
+        ),
+        (
+            ModelConfig(name="aem-cnn", input_shape=(32, 32, 3), num_classes=10, options={"filters1": 3.0}),
             "aem-cnn: filters1 is 3.0, expected a whole number",
         ),
-        (ModelConfig("aem-cnn", (32, 32, 3), 10, {"filters1": 0}), "expected 1 or more"),
-        (ModelConfig("aem-cnn", (32, 32, 3), 10, {"dropout": 1}), "below 1"),
-        (ModelConfig("softmax", (4,), 2, {"width": 3}), "unknown option 'width'; it has none; remove it"),
-        (ModelConfig("resnet20", (4, 32, 3)), "8x8 or more"),
-        (ModelConfig("resnet20", (32, 32, 3), 10, {"groups": 3}), "groups that divide it"),
-        (ModelConfig("mobilenetv2", (15, 16, 3)), "16x16 or more"),
-        (ModelConfig("mobilenetv2", (16, 16, 3), 10, {"width": 0}), "above 0"),
-        (ModelConfig("ds-cnn", (49, 10), 12), r"received input_shape \(49, 10\); write the data as"),
-        (ModelConfig("ds-cnn", (49, 10, 1), 12, {"filters": 0}), "1 or more"),
-        (ModelConfig("resnet8", (3, 32, 3)), "4x4 or more"),
-        (ModelConfig("resnet8", (32, 32, 3), 10, {"width": 0}), "1 or more"),
-        (ModelConfig("mobilenetv1", (15, 16, 3)), "16x16 or more"),
-        (ModelConfig("mobilenetv1", (16, 16, 3), 10, {"width": 0.01}), "1/32 or more"),
-        (ModelConfig("vgg16"), "32x32 or more"),
-        (ModelConfig("cnn1d"), r"windows \(samples, channels\)"),
+        (
+            ModelConfig(name="aem-cnn", input_shape=(32, 32, 3), num_classes=10, options={"filters1": 0}),
+            "expected 1 or more",
+        ),
+        (
+            ModelConfig(name="aem-cnn", input_shape=(32, 32, 3), num_classes=10, options={"dropout": 1}),
+            "below 1",
+        ),
+        (
+            ModelConfig(name="softmax", input_shape=(4,), num_classes=2, options={"width": 3}),
+            "unknown option 'width'; it has none; remove it",
+        ),
+        (ModelConfig(name="resnet20", input_shape=(4, 32, 3)), "8x8 or more"),
+        (
+            ModelConfig(name="resnet20", input_shape=(32, 32, 3), num_classes=10, options={"groups": 3}),
+            "groups that divide it",
+        ),
+        (ModelConfig(name="mobilenetv2", input_shape=(15, 16, 3)), "16x16 or more"),
+        (
+            ModelConfig(name="mobilenetv2", input_shape=(16, 16, 3), num_classes=10, options={"width": 0}),
+            "above 0",
+        ),
+        (
+            ModelConfig(name="ds-cnn", input_shape=(49, 10), num_classes=12),
+            r"received input_shape \(49, 10\); write the data as",
+        ),
+        (
+            ModelConfig(name="ds-cnn", input_shape=(49, 10, 1), num_classes=12, options={"filters": 0}),
+            "1 or more",
+        ),
+        (ModelConfig(name="resnet8", input_shape=(3, 32, 3)), "4x4 or more"),
+        (
+            ModelConfig(name="resnet8", input_shape=(32, 32, 3), num_classes=10, options={"width": 0}),
+            "1 or more",
+        ),
+        (ModelConfig(name="mobilenetv1", input_shape=(15, 16, 3)), "16x16 or more"),
+        (
+            ModelConfig(name="mobilenetv1", input_shape=(16, 16, 3), num_classes=10, options={"width": 0.01}),
+            "1/32 or more",
+        ),
+        (ModelConfig(name="vgg16"), "32x32 or more"),
+        (ModelConfig(name="cnn1d"), r"windows \(samples, channels\)"),
     ],
 )
 def test_invalid_model_configurations_are_refused(config, message):
@@ -259,15 +312,15 @@ def test_model_file_without_a_fixed_shape_is_refused_with_a_remedy_that_helps(tm
     ends = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(3)]
     keras.Sequential([keras.Input((None, None, 1)), *ends]).save(tmp_path / "any.keras")
     with pytest.raises(ConfigError, match=r"any size, \(None, None, 1\).*keras.Input\(\(6, 6, 1\)\)"):
-        build_model(ModelConfig(str(tmp_path / "any.keras"), (6, 6, 1), 3))
+        build_model(ModelConfig(name=str(tmp_path / "any.keras"), input_shape=(6, 6, 1), num_classes=3))
 
 
 def test_model_file_with_other_shapes_is_refused(tmp_path: Path):
     keras.Sequential([keras.Input((5,)), keras.layers.Dense(2)]).save(tmp_path / "m.keras")
     with pytest.raises(ConfigError, match=r"takes samples of shape \(5,\).*input_shape \(6,\)"):
-        build_model(ModelConfig(str(tmp_path / "m.keras"), (6,), 2))
+        build_model(ModelConfig(name=str(tmp_path / "m.keras"), input_shape=(6,), num_classes=2))
     with pytest.raises(ConfigError, match="num_classes 3"):
-        build_model(ModelConfig(str(tmp_path / "m.keras"), (5,), 3))
+        build_model(ModelConfig(name=str(tmp_path / "m.keras"), input_shape=(5,), num_classes=3))
 
 
 def test_a_model_is_normalized_once():

@@ -32,7 +32,7 @@ STD = (0.5, 0.125)
 
 
 def make_config(algorithm: str = "pfl-mfe", **model: Any) -> FederationConfig:
-    small = ModelConfig("softmax", input_shape=(3, 2), num_classes=3)
+    small = ModelConfig(name="softmax", input_shape=(3, 2), num_classes=3)
     return FederationConfig(algorithm=algorithm, model=replace(small, **model))
 
 
@@ -154,7 +154,7 @@ def test_placeholders_are_neither_trained_nor_set_twice(unmeasured, fixed):
     with pytest.raises(PlanError, match=r"not set: .* before round 1; set both in \[model\]"):
         check_normalization(plan.spec)
     with pytest.raises(PlanError, match="not set"):
-        SimulatedFederation(plan, 0, {})
+        SimulatedFederation(plan=plan, seed=0, shards={})
     with pytest.raises(PlanError, match=r"are set already; build it again with `edgefl plan build`"):
         set_normalization(fixed[0], MEAN, STD)
     assert "mean measured before round 1" in render_plan(inspect_plan(plan))

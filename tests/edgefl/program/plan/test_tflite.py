@@ -25,12 +25,21 @@ def model() -> bytes:
     """Return a dense layer with a scale for each of its three outputs."""
     return make_tflite(
         [
-            T((1, 4), kind="FLOAT32", name="x"),
-            T((3, 4), data=KERNEL, name="kernel"),
-            T((3,), [0.5, 0.25, 0.125], 0, np.arange(3, dtype=np.int32), name="bias"),
-            T((1, 3), 0.3, 7, name="out"),
+            T(shape=(1, 4), kind="FLOAT32", name="x"),
+            T(shape=(3, 4), data=KERNEL, name="kernel"),
+            T(shape=(3,), scales=[0.5, 0.25, 0.125], zero=0, data=np.arange(3, dtype=np.int32), name="bias"),
+            T(shape=(1, 3), scales=0.3, zero=7, name="out"),
         ],
-        [Op("FULLY_CONNECTED", (0, 1, 2), (3,), {"fusedActivationFunction": 1}, "FullyConnected", 4)],
+        [
+            Op(
+                name="FULLY_CONNECTED",
+                inputs=(0, 1, 2),
+                outputs=(3,),
+                options={"fusedActivationFunction": 1},
+                options_class="FullyConnected",
+                version=4,
+            )
+        ],
     )
 
 

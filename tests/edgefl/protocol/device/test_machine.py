@@ -109,7 +109,7 @@ def test_late_answer_is_announced_before_the_newer_task_is_trained():
 
 def test_restarted_client_sends_a_late_answer_and_does_not_train_again():
     task = make_task(1, max_staleness=1)
-    saved = SavedClient(make_answered(), pending=task)
+    saved = SavedClient(answered=make_answered(), pending=task)
     driver = MachineHarness(saved)
     driver.handle(TaskReceived(make_task(2, max_staleness=1)))
     assert driver.list_messages(Begin)[-1].round == 1
@@ -120,7 +120,7 @@ def test_restarted_client_sends_a_late_answer_and_does_not_train_again():
 
 @pytest.mark.parametrize("newer", [make_task(3, max_staleness=1), make_task(2, "personalize")])
 def test_answer_that_is_too_late_is_not_sent(newer):
-    saved = SavedClient(make_answered(), pending=make_task(1, max_staleness=1))
+    saved = SavedClient(answered=make_answered(), pending=make_task(1, max_staleness=1))
     driver = MachineHarness(saved)
     driver.handle(TaskReceived(newer))
     assert not driver.list_messages(Begin)
@@ -136,7 +136,7 @@ def test_repeated_task_gets_the_stored_answer():
     driver.handle(TaskReceived(make_task(1)))
     assert len(driver.list_messages(Begin)) == before + 1
     assert len(driver.list(Train)) == 1
-    restarted = MachineHarness(SavedClient(make_answered()))
+    restarted = MachineHarness(SavedClient(answered=make_answered()))
     restarted.handle(TaskReceived(make_task(1)))
     assert restarted.list_messages(Begin)[-1].sha256 == "1" * 64
 
@@ -246,7 +246,7 @@ def test_end_of_a_session_that_the_client_never_saw_is_not_its_end():
     driver.handle(StateReceived(make_state("done")))
     assert not driver.list(EndParticipation)
     answered = make_answered(3, "personalize")
-    driver = MachineHarness(SavedClient(answered))
+    driver = MachineHarness(SavedClient(answered=answered))
     driver.handle(StateReceived(make_state("done")))
     assert driver.list(EndParticipation) == [EndParticipation("s1", "")]
 

@@ -82,7 +82,7 @@ def test_missing_package_pauses_the_client():
 
 
 def test_step_of_a_lost_attempt_gets_an_empty_answer():
-    driver = MachineHarness(SavedClient(make_answered()))
+    driver = MachineHarness(SavedClient(answered=make_answered()))
     actions = driver.handle(TaskReceived(make_masked_task("share")))
     assert "no keys of the attempt" in list_lines(actions)[0]
     begin = driver.list_messages(Begin)[-1]
@@ -218,7 +218,7 @@ def test_masked_update_is_never_sent_as_a_late_update():
     driver.handle(TaskReceived(later))
     assert not driver.list(SavePendingTask)
     assert {begin.sha256 for begin in driver.list_messages(Begin)} == {"d" * 64}
-    restarted = MachineHarness(SavedClient(make_answered(), pending=task, masked_sessions=("s1",)))
+    restarted = MachineHarness(SavedClient(answered=make_answered(), pending=task, masked_sessions=("s1",)))
     restarted.handle(TaskReceived(later))
     assert not restarted.list_messages(Begin)
 

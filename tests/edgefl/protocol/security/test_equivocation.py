@@ -44,7 +44,9 @@ def fleet(tmp_path_factory):
     directory = tmp_path_factory.mktemp("keys")
     create_key_directory(directory, ["localhost"], 8883, 30)
     enrolled = {f"pi-{i:02}": create_enrolment(directory, f"pi-{i:02}", 30) for i in range(12)}
-    trusts = {client_id: Trust("kitchen", each.signing_key) for client_id, each in enrolled.items()}
+    trusts = {
+        client_id: Trust(federation="kitchen", key=each.signing_key) for client_id, each in enrolled.items()
+    }
     return trusts, enrolled["pi-00"].ca, DeviceKeys(directory).find_introduction
 
 

@@ -61,7 +61,7 @@ class Relay:
     """An honest aggregator that relays the messages of participants."""
 
     def __init__(self, ids=IDS, trusts=None, authority="", introduce=lambda client_id: ("", "")):
-        trusts = trusts or {client_id: Trust("kitchen") for client_id in ids}
+        trusts = trusts or {client_id: Trust(federation="kitchen") for client_id in ids}
         self.clients = {
             client_id: Participant(client_id, CONTEXT, trusts[client_id], authority) for client_id in ids
         }
@@ -275,7 +275,9 @@ def test_man_in_the_middle_aggregator_is_detected(tmp_path):
     create_key_directory(tmp_path, ["localhost"], 8883, 30)
     enrolled = {client_id: create_enrolment(tmp_path, client_id, 30) for client_id in IDS}
     enrolments = DeviceKeys(tmp_path)
-    trusts = {client_id: Trust("kitchen", each.signing_key) for client_id, each in enrolled.items()}
+    trusts = {
+        client_id: Trust(federation="kitchen", key=each.signing_key) for client_id, each in enrolled.items()
+    }
 
     def make_relay():
         return Relay(trusts=trusts, authority=enrolled["pi-0"].ca, introduce=enrolments.find_introduction)
@@ -312,7 +314,9 @@ def make_enrolled_relay(directory, revoked=()):
     for client_id in revoked:
         revoke_enrolment(directory, client_id)
     devices = load_enrolled_devices(directory)
-    trusts = {client_id: Trust("kitchen", each.signing_key) for client_id, each in enrolled.items()}
+    trusts = {
+        client_id: Trust(federation="kitchen", key=each.signing_key) for client_id, each in enrolled.items()
+    }
     return Relay(
         trusts=trusts,
         authority=enrolled["pi-0"].ca,
@@ -382,7 +386,9 @@ def test_voucher_with_changed_end_is_refused(tmp_path):
 def test_enrolled_devices_require_signed_agreements(tmp_path):
     create_key_directory(tmp_path, ["localhost"], 8883, 30)
     enrolled = {client_id: create_enrolment(tmp_path, client_id, 30) for client_id in IDS}
-    trusts = {client_id: Trust("kitchen", each.signing_key) for client_id, each in enrolled.items()}
+    trusts = {
+        client_id: Trust(federation="kitchen", key=each.signing_key) for client_id, each in enrolled.items()
+    }
     relay = Relay(
         trusts=trusts, authority=enrolled["pi-0"].ca, introduce=DeviceKeys(tmp_path).find_introduction
     )
@@ -421,19 +427,19 @@ def test_binding_depends_on_context_and_keys():
 
 def test_context_depends_on_attempt_and_model():
     task = Task(
-        "s",
-        3,
-        "federate",
-        "p",
-        {"global": "ab"},
-        {},
-        1,
-        30.0,
-        "fp32+masked",
-        0,
-        0.0,
-        make_step_nonce("n1", "advertise"),
-        0.0,
+        session="s",
+        round=3,
+        phase="federate",
+        plan="p",
+        models={"global": "ab"},
+        scalars={},
+        seed=1,
+        deadline_s=30.0,
+        codec="fp32+masked",
+        max_staleness=0,
+        budget_s=0.0,
+        nonce=make_step_nonce("n1", "advertise"),
+        ts=0.0,
     )
     assert parse_attempt(task.nonce) == "n1"
     contexts = {
@@ -482,8 +488,20 @@ def test_any_bytes_are_decoded_or_refused(blob):
         (decode_keys, b"{}", "a line of 1 parts"),
         (decode_keys, b"{}\t\t", "lacks the field"),
         (decode_keys, b"x" * 9000 + b"\t\t", "a line of 3 parts"),
-        (lambda blob: from_advertised(Advertised("pi-0", "c", "!", "!", "!")), b"", "not base64"),
-        (lambda blob: from_advertised(Advertised("pi-0", "c", "", "", "")), b"", "0, 0, 0 bytes"),
+        (
+            lambda blob: from_advertised(
+                Advertised(client_id="pi-0", context="c", seal="!", mask="!", seed="!")
+            ),
+            b"",
+            "not base64",
+        ),
+        (
+            lambda blob: from_advertised(
+                Advertised(client_id="pi-0", context="c", seal="", mask="", seed="")
+            ),
+            b"",
+            "0, 0, 0 bytes",
+        ),
         (lambda blob: decode_revealed(blob, IDS, IDS), bytes(SHARE_BYTES), "66 for each of 4"),
     ],
 )

@@ -18,7 +18,20 @@ from edgefl.protocol.security.trust import DeviceKeys, Trust
 from edgefl.protocol.wire.messages import Begin, Receipt, Task
 from edgefl.protocol.wire.strict_json import MAX_JSON_BYTES, decode_json, encode_json
 
-BEGIN = Begin("pi-1", "s", 3, "p", "ab" * 32, 10, 1, 65536, 5, {"loss": 0.5}, "n1", 1.5)
+BEGIN = Begin(
+    client_id="pi-1",
+    session="s",
+    round=3,
+    plan="p",
+    sha256="ab" * 32,
+    size=10,
+    count=1,
+    chunk_bytes=65536,
+    num_samples=5,
+    metrics={"loss": 0.5},
+    nonce="n1",
+    ts=1.5,
+)
 KEY = generate_signing_key()
 SIGNED_BYTES = encode_signed(BEGIN, KEY, "kitchen", "pi-1")
 
@@ -53,7 +66,16 @@ def test_changed_field_invalidates_the_signature(name):
 
 def test_signature_is_bound_to_federation_device_kind_and_key():
     signed = decode_signed_begin()
-    receipt = Receipt(3, "ab" * 32, "ok", (), "", "n1", 1.5, signed.signature)
+    receipt = Receipt(
+        round=3,
+        sha256="ab" * 32,
+        outcome="ok",
+        missing=(),
+        reason="",
+        nonce="n1",
+        ts=1.5,
+        signature=signed.signature,
+    )
     for message, key, federation, client_id in (
         (signed, KEY, "garden", "pi-1"),
         (signed, KEY, "kitchen", "pi-2"),
@@ -128,7 +150,21 @@ def test_signature_like_text_in_other_fields_is_ignored():
     check(signed, derive_public_key(KEY), "kitchen")
     assert replace(signed, signature="") == named
     models = {"a": "1", "signature": ""}
-    task = Task("s", 1, "federate", "p", models, {}, 0, 1.0, "fp32", 0, 0.0, "n", 1.0)
+    task = Task(
+        session="s",
+        round=1,
+        phase="federate",
+        plan="p",
+        models=models,
+        scalars={},
+        seed=0,
+        deadline_s=1.0,
+        codec="fp32",
+        max_staleness=0,
+        budget_s=0.0,
+        nonce="n",
+        ts=1.0,
+    )
     assert replace(decode_json(Task, encode_signed(task, KEY, "kitchen")), signature="") == task
 
 
@@ -149,12 +185,12 @@ def test_invalid_key_is_refused():
 
 
 def test_trust_without_keys_accepts_unsigned_messages(tmp_path):
-    open_trust = Trust("f")
+    open_trust = Trust(federation="f")
     assert open_trust.check(BEGIN, b"") is BEGIN
     assert open_trust.encode(BEGIN) == encode_json(BEGIN)
     (tmp_path / "devices.json").write_text("{}")
     with pytest.raises(WireError, match="pi-1 is not enrolled"):
-        Trust("f", find_key=DeviceKeys(tmp_path).find_key).check(BEGIN, b"", "pi-1")
+        Trust(federation="f", find_key=DeviceKeys(tmp_path).find_key).check(BEGIN, b"", "pi-1")
 
 
 def test_list_of_devices_that_cannot_be_read_is_named(tmp_path):

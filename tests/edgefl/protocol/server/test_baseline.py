@@ -27,7 +27,9 @@ def test_last_broadcast_holds_initial_weights_and_epochs_of_all_rounds():
     state = algorithm.init(INITIAL, derive_rng(1, 0, "init"))
     assert set(algorithm.broadcast(state, "a").models) == {GLOBAL}
     delta = {name: np.ones_like(array) for name, array in INITIAL.items()}
-    after = algorithm.aggregate(state, [Update("a", 1, 5, {GLOBAL: delta}, {"loss": 1.0})])
+    after = algorithm.aggregate(
+        state, [Update(client_id="a", round=1, num_samples=5, deltas={GLOBAL: delta}, metrics={"loss": 1.0})]
+    )
     last = algorithm.broadcast(type(after)(7, PHASE_PERSONALIZE, after.models), "a")
     assert last.scalars[LOCAL_EPOCHS] == 6 * 3
     for name, array in INITIAL.items():

@@ -184,7 +184,7 @@ def test_comparison_does_not_change_the_models():
         ({"share_scores": False}, make_spec()),
         ({"evaluate": False}, make_spec()),
         ({"privacy": PrivacyConfig(secure_aggregation=True)}, make_spec()),
-        ({"privacy": PrivacyConfig(1.0, 0.5, population=4, delta=1e-2)}, make_spec()),
+        ({"privacy": PrivacyConfig(clip=1.0, noise_multiplier=0.5, population=4, delta=1e-2)}, make_spec()),
         ({"personalization": PersonalizationConfig(select=False)}, make_spec(select=False)),
     ],
 )

@@ -41,10 +41,16 @@ def test_a_curve_with_a_rising_end_has_not_converged(start, length):
 
 def play(algorithm, config, list_accuracies, phase=PHASE_FEDERATE):
     """Return the state after the rounds end, each client with the accuracies of a round."""
-    state = mark_left_out(ServerState(1, phase, {"global": {}}), ["c9"], 1)
+    state = mark_left_out(ServerState(round=1, phase=phase, models={"global": {}}), ["c9"], 1)
     while state.round <= config.rounds and state.phase == phase:
         updates = [
-            Update(f"c{i}", state.round, 10, {"global": {}}, {"accuracy": value})
+            Update(
+                client_id=f"c{i}",
+                round=state.round,
+                num_samples=10,
+                deltas={"global": {}},
+                metrics={"accuracy": value},
+            )
             for i, value in enumerate(list_accuracies(state.round))
         ]
         state = algorithm.aggregate(state, iter(updates))
@@ -108,5 +114,5 @@ def test_local_models_train_as_long_as_the_federation():
     algorithm = with_baseline(make_algorithm("fedavg", None, {}), config, personalized)
     names = [weight.name for weight in personalized.weights]
     models = {name: dict.fromkeys(names, 0) for name in ("global", "local_start")}
-    sent = algorithm.broadcast(ServerState(31, PHASE_PERSONALIZE, models), "c0")
+    sent = algorithm.broadcast(ServerState(round=31, phase=PHASE_PERSONALIZE, models=models), "c0")
     assert sent.scalars[LOCAL_EPOCHS] == 90

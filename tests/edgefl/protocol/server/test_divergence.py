@@ -205,7 +205,11 @@ def test_training_with_effect_has_no_warning(losses):
 def simulate_noise(rounds, *, learning_rate=10.0, can_lower_rate=False, **settings):
     """Simulate two clients whose labels cannot be learnt; return the losses."""
     options = {**complete_algorithm_options("fedavg", {"learning_rate": learning_rate})}
-    plan = Plan(softmax_spec("fedavg", inputs=2, features=2, classes=3, options=options), b"", b"")
+    plan = Plan(
+        spec=softmax_spec("fedavg", inputs=2, features=2, classes=3, options=options),
+        program=b"",
+        template=b"",
+    )
     x = np.full((60, 2), 0.1, np.float32)
     shards = {
         f"pi-{i}": Shard(

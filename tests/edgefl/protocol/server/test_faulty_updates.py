@@ -25,7 +25,10 @@ START = FEDAVG.init({"w": np.zeros(2, np.float32)}, derive_rng(1, 0, "init"))
 
 def make_update(client_id, **models):
     return Update(
-        client_id, 1, 1, {name: {"w": np.array(value, np.float32)} for name, value in models.items()}
+        client_id=client_id,
+        round=1,
+        num_samples=1,
+        deltas={name: {"w": np.array(value, np.float32)} for name, value in models.items()},
     )
 
 
@@ -88,25 +91,28 @@ def test_disk_that_fails_blames_no_client():
 
 
 def test_rules_of_the_trained_models():
-    rule = TrainedModels(("phi",), ("expert0", "expert1"), 1, 2)
+    rule = TrainedModels(required=("phi",), choices=("expert0", "expert1"), min_choices=1, max_choices=2)
     assert rule.find_problem({"phi", "expert0"}) == "" == rule.find_problem({"phi", "expert0", "expert1"})
     assert rule.find_problem(()) == "it holds no model, expected phi and 1 to 2 of expert0, expert1"
     assert rule.find_problem({"expert0"}) == "it holds expert0, expected phi and 1 to 2 of expert0, expert1"
     assert rule.find_problem({"phi"}) and rule.find_problem({"phi", "expert0", "expert2"})
-    one = TrainedModels((), ("expert0", "expert1"), 1, 1)
+    one = TrainedModels(required=(), choices=("expert0", "expert1"), min_choices=1, max_choices=1)
     assert one.find_problem({"expert0"}) == ""
     assert one.find_problem({"expert0", "expert1"}) == (
         "it holds expert0, expert1, expected 1 of expert0, expert1"
     )
-    assert TrainedModels(()).find_problem(()) == ""
-    assert TrainedModels(()).find_problem({"global"}) == "it holds the model 'global', expected no model"
+    assert TrainedModels(required=()).find_problem(()) == ""
+    assert (
+        TrainedModels(required=()).find_problem({"global"})
+        == "it holds the model 'global', expected no model"
+    )
 
 
 def make_honest_update(algorithm, state, client_id):
     sent = algorithm.broadcast(state, client_id).models
     names = [*algorithm.trained.required, *algorithm.trained.choices[: algorithm.trained.min_choices]]
     deltas = {name: {key: np.full_like(array, 0.01) for key, array in sent[name].items()} for name in names}
-    return Update(client_id, state.round, 5, deltas, {"loss": 1.0})
+    return Update(client_id=client_id, round=state.round, num_samples=5, deltas=deltas, metrics={"loss": 1.0})
 
 
 @pytest.mark.parametrize("name", sorted(REGISTRY))
@@ -122,7 +128,9 @@ def test_any_subset_of_the_models_ends_no_round(name):
     subsets = [(), tuple(sent), *((model,) for model in sent)]
     for models in subsets:
         deltas = {model: {key: 0 * array for key, array in sent[model].items()} for model in models}
-        hostile = Update("d", state.round, 5, deltas, {"loss": 1.0})
+        hostile = Update(
+            client_id="d", round=state.round, num_samples=5, deltas=deltas, metrics={"loss": 1.0}
+        )
         after = aggregate([*honest, hostile], algorithm, state)
         assert after.round == 2
         assert list_left_out_clients(after) <= {"d"}

@@ -81,11 +81,11 @@ def test_weight_of_late_updates_matches_hand_calculation():
     """For n = 1 and 3 and d = 4, an update that is three rounds late is halved: (1 * 4 + 3 * 2) / 4 = 2.5."""
     assert [weigh_staleness(s) for s in (0, 3)] == [1.0, 0.5]
     delta = {"global": {"w": np.float32([4.0])}}
-    fresh = Update("a", 5, 1, delta)
-    late = Update("b", 2, 3, delta)
+    fresh = Update(client_id="a", round=5, num_samples=1, deltas=delta)
+    late = Update(client_id="b", round=2, num_samples=3, deltas=delta)
     assert scale_late_update(fresh, 5) is fresh
     algorithm = make_algorithm("fedavg", None, {})
-    state = ServerState(5, "federate", {"global": {"w": np.float32([1.0])}})
+    state = ServerState(round=5, phase="federate", models={"global": {"w": np.float32([1.0])}})
     after = algorithm.aggregate(state, [scale_late_update(each, 5) for each in (fresh, late)])
     assert after.models["global"]["w"] == 3.5
     assert (
@@ -100,7 +100,7 @@ def test_weight_of_late_updates_matches_hand_calculation():
 
 def test_over_selection_enlarges_the_cohort_but_not_required_updates():
     config = FederationConfig(clients_per_round=10, over_selection=1.3)
-    state = ServerState(1, "federate", {})
+    state = ServerState(round=1, phase="federate", models={})
     online = [f"c{i:02}" for i in range(20)]
     cohort = choose_task_clients(config, state, online)
     assert (len(cohort), count_required_updates(config, state, cohort)) == (13, 10)
@@ -118,7 +118,7 @@ def test_over_selection_enlarges_the_cohort_but_not_required_updates():
         choose_task_clients(buffered, state, online),
         count_required_updates(buffered, state, online),
     ) == (tuple(online), 4)
-    assert count_required_updates(buffered, ServerState(1, "personalize", {}), online) == 0
+    assert count_required_updates(buffered, ServerState(round=1, phase="personalize", models={}), online) == 0
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_only_algorithms_with_a_global_mean_accept_late_updates():
 
 
 def test_simulator_refuses_asynchronous_rounds(shards):
-    plan = Plan(softmax_spec("fedavg", inputs=4, features=4, classes=3), b"", b"")
+    plan = Plan(spec=softmax_spec("fedavg", inputs=4, features=4, classes=3), program=b"", template=b"")
     with pytest.raises(
         ConfigError,
         match="mode 'async' needs a clock, which this simulation lacks; add the table \\[fleet\\]",

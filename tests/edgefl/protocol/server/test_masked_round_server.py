@@ -76,11 +76,11 @@ class MaskedFederation:
 
     def start(self, resume=None):
         self.server = RoundServer(
-            self.config,
-            SPEC,
-            ("0" * 64, b"plan"),
-            self.algorithm,
-            self.first_state,
+            config=self.config,
+            spec=SPEC,
+            plan=("0" * 64, b"plan"),
+            algorithm=self.algorithm,
+            state=self.first_state,
             session="session",
             started=1,
             draw_cohort=lambda state, available: choose_task_clients(self.config, state, available),
@@ -98,7 +98,17 @@ class MaskedFederation:
 
     @staticmethod
     def make_status(client_id, online):
-        return StatusReceived(Status(client_id, "boot", online, 0.0, 10, "0", 0.0))
+        return StatusReceived(
+            Status(
+                client_id=client_id,
+                boot_id="boot",
+                online=online,
+                born=0.0,
+                num_samples=10,
+                version="0",
+                ts=0.0,
+            )
+        )
 
     def handle(self, event):
         self.carry_out(self.server.handle(event, self.now))
@@ -132,7 +142,7 @@ class MaskedFederation:
             attempt = client_id, parse_attempt(task.nonce)
             if attempt not in self.participants:
                 context = hash_context(self.config.name, task)
-                participant = Participant(client_id, context, Trust(self.config.name))
+                participant = Participant(client_id, context, Trust(federation=self.config.name))
                 self.participants[attempt] = participant, deltas
             return self.participants[attempt][0].advertise(), count_samples(client_id)
         participant, deltas = self.participants[client_id, parse_attempt(task.nonce)]
@@ -163,22 +173,22 @@ class MaskedFederation:
             self.payloads.append(blob)
             sha256 = hashlib.sha256(blob).hexdigest()
             begin = Begin(
-                client_id,
-                task.session,
-                task.round,
-                task.plan,
-                sha256,
-                len(blob),
-                1,
-                task.chunk_bytes,
-                samples,
-                {"loss": 1.0} if task.phase == "mask" else {},
-                task.nonce,
-                0.0,
+                client_id=client_id,
+                session=task.session,
+                round=task.round,
+                plan=task.plan,
+                sha256=sha256,
+                size=len(blob),
+                count=1,
+                chunk_bytes=task.chunk_bytes,
+                num_samples=samples,
+                metrics={"loss": 1.0} if task.phase == "mask" else {},
+                nonce=task.nonce,
+                ts=0.0,
                 follows=task.granted,
             )
             self.handle(BeginReceived(begin))
-            self.handle(ChunkReceived(client_id, sha256, 0, blob))
+            self.handle(ChunkReceived(client_id=client_id, sha256=sha256, index=0, payload=blob))
         raise AssertionError("the federation does not end")
 
     def compute_expected_state(self, cohorts):
@@ -189,7 +199,14 @@ class MaskedFederation:
             updates = []
             for client_id in sorted(cohort):
                 deltas = {"global": compute_delta(client_id, state.round, weights)}
-                updates.append(Update(client_id, state.round, count_samples(client_id), deltas))
+                updates.append(
+                    Update(
+                        client_id=client_id,
+                        round=state.round,
+                        num_samples=count_samples(client_id),
+                        deltas=deltas,
+                    )
+                )
             means = average_masked(list_shapes({"global": weights}), updates, sorted(cohort), "test")
             state = self.algorithm.aggregate(state, wrap_means(means, state.round))
         return state

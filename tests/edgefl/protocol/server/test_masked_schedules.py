@@ -96,7 +96,7 @@ class MaskedNetwork(HostileNetwork):
                 update=self.clients[client_id].read_content(answer.sha256),
                 num_samples=answer.num_samples,
                 client_id=client_id,
-                trust=Trust(self.config.name),
+                trust=Trust(federation=self.config.name),
                 authority="",
                 sharing=SharingRules(),
             )

@@ -33,7 +33,7 @@ def compute_deadline(*times, config=SETTINGS):
 
 
 def make_time(seconds, *, client="a", epochs=2.0, samples=SAMPLES):
-    return RoundTime(client, seconds, epochs, samples)
+    return RoundTime(client_id=client, seconds=seconds, epochs=epochs, samples=samples)
 
 
 def test_personalization_epochs_match_hand_calculation():

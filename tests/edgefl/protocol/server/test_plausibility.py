@@ -31,12 +31,20 @@ ABSURD = np.float32(3.4e38)
 
 def make_state(**weights):
     return ServerState(
-        3, "federate", {"global": {name: np.array(value, np.float32) for name, value in weights.items()}}
+        round=3,
+        phase="federate",
+        models={"global": {name: np.array(value, np.float32) for name, value in weights.items()}},
     )
 
 
 def make_update(client_id, value, samples=10, size=2):
-    return Update(client_id, 3, samples, {"global": {"w": np.full(size, value, np.float32)}}, {"loss": 1.0})
+    return Update(
+        client_id=client_id,
+        round=3,
+        num_samples=samples,
+        deltas={"global": {"w": np.full(size, value, np.float32)}},
+        metrics={"loss": 1.0},
+    )
 
 
 PLAIN = FederationConfig()
@@ -163,7 +171,7 @@ def make_shard(seed):
     rng = np.random.default_rng(seed)
     y = np.concatenate([np.arange(3), rng.integers(0, 3, 37)])
     x = (np.eye(3, 4)[y] * 2 + rng.normal(0, 0.7, (40, 4))).astype(np.float32)
-    return Shard(x[:30], y[:30], x[30:], y[30:], 3)
+    return Shard(x_train=x[:30], y_train=y[:30], x_test=x[30:], y_test=y[30:], num_classes=3)
 
 
 @pytest.mark.parametrize("algorithm", sorted(REGISTRY))
@@ -174,7 +182,11 @@ def test_honest_training_stays_within_the_step_limit(algorithm, caplog):
     options = complete_algorithm_options(
         algorithm, {"epochs": 2} if "epochs" in REGISTRY[algorithm].defaults else {}
     )
-    plan = Plan(softmax_spec(algorithm, inputs=4, features=4, classes=3, options=options), b"", b"")
+    plan = Plan(
+        spec=softmax_spec(algorithm, inputs=4, features=4, classes=3, options=options),
+        program=b"",
+        template=b"",
+    )
     rng = np.random.default_rng(3)
     initial = {spec.name: rng.normal(0, 0.1, spec.shape).astype(np.float32) for spec in plan.spec.weights}
     config = FederationConfig(rounds=4, algorithm=algorithm, options=options)
@@ -195,11 +207,11 @@ def test_honest_training_stays_within_the_step_limit(algorithm, caplog):
 
 def test_simulator_refuses_a_client_above_max_samples():
     plan = Plan(
-        softmax_spec(
+        spec=softmax_spec(
             "fedavg", inputs=4, features=4, classes=3, options=complete_algorithm_options("fedavg", {})
         ),
-        b"",
-        b"",
+        program=b"",
+        template=b"",
     )
     initial = {spec.name: np.zeros(spec.shape, np.float32) for spec in plan.spec.weights}
     with pytest.raises(ConfigError, match=r"pi-0 has 30 samples, expected 29 at most; raise max_samples"):

@@ -10,7 +10,9 @@ names = st.sampled_from(("a", "b", "c"))
 
 
 def make_status(boot_id, online, client_id="pi-1"):
-    return Status(client_id, boot_id, online, 0.0, 1, "0", 0.0)
+    return Status(
+        client_id=client_id, boot_id=boot_id, online=online, born=0.0, num_samples=1, version="0", ts=0.0
+    )
 
 
 def test_a_last_will_of_an_earlier_boot_is_ignored():

@@ -17,16 +17,16 @@ KEY = bytes(32)
 
 def make_state(round=5):
     return ServerState(
-        round,
-        PHASE_FEDERATE,
-        {"global": {each.name: np.zeros(each.shape, np.float32) for each in SPEC.weights}},
+        round=round,
+        phase=PHASE_FEDERATE,
+        models={"global": {each.name: np.zeros(each.shape, np.float32) for each in SPEC.weights}},
     )
 
 
 def make_update(client_id, bias, round=5, num_samples=1):
     deltas = {each.name: np.zeros(each.shape, np.float32) for each in SPEC.weights}
     deltas["head/bias"] = np.float32([bias, 0])
-    return Update(client_id, round, num_samples, {"global": deltas})
+    return Update(client_id=client_id, round=round, num_samples=num_samples, deltas={"global": deltas})
 
 
 def build_algorithm(config, cohort_of=None):

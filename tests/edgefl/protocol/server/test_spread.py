@@ -22,12 +22,12 @@ def test_mean_and_percentiles_match_hand_calculation():
     clients = [{"accuracy": share / 10, "num_samples": share} for share in (10, 5, 6, 9, 7, 8)]
     spread = measure_spread("accuracy", clients)
     assert [spread.mean, spread.median, spread.p10, spread.p90] == pytest.approx([0.75, 0.75, 0.55, 0.95])
-    assert measure_spread("accuracy", [{"accuracy": 0.4}]) == Spread(0.4, 0.4, 0.4, 0.4)
+    assert measure_spread("accuracy", [{"accuracy": 0.4}]) == Spread(mean=0.4, median=0.4, p10=0.4, p90=0.4)
 
 
 def test_clients_without_the_metric_do_not_count():
     clients = [{"accuracy": 0.5}, {"loss": 1.0}, {"accuracy": math.nan}, {"accuracy": math.inf}]
-    assert measure_spread("accuracy", clients) == Spread(0.5, 0.5, 0.5, 0.5)
+    assert measure_spread("accuracy", clients) == Spread(mean=0.5, median=0.5, p10=0.5, p90=0.5)
     for empty in (measure_spread("accuracy", []), measure_spread("auc", clients)):
         assert math.isnan(empty.mean) and math.isnan(empty.p10) and math.isnan(empty.p90)
 
@@ -83,6 +83,6 @@ def test_metric_that_few_clients_report_does_not_count():
     clients = [{"loss": 1.0, "accuracy": 0.5}, {"loss": 3.0}, {"loss": 2.0, "accuracy_shipped": 0.1}]
     assert measure_loss(clients) == 2.0
     assert math.isnan(summarize_accuracy(clients).median)
-    assert summarize_accuracy(clients[:2]) == Spread(0.5, 0.5, 0.5, 0.5)
+    assert summarize_accuracy(clients[:2]) == Spread(mean=0.5, median=0.5, p10=0.5, p90=0.5)
     assert math.isnan(measure_loss([{"loss": 1.0}, {}, {"loss": math.nan}]))
     assert math.isnan(measure_loss([])) and math.isnan(summarize_accuracy([]).median)

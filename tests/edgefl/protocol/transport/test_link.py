@@ -83,7 +83,7 @@ def test_silent_first_broker_is_skipped(until):
         )
         link.subscribe("a")
         link.publish("a", b"here")
-        assert until(link, lambda event: True) == Message("a", b"here")
+        assert until(link, lambda event: True) == Message(topic="a", payload=b"here")
         assert link.close()
 
 

@@ -54,7 +54,7 @@ def test_messages_arrive_and_payload_bytes_are_counted(make_link, until):
     two = make_link("two")
     two.subscribe("a/+")
     one.publish("a/b", b"hello")
-    assert until(two, lambda e: e == Message("a/b", b"hello"))
+    assert until(two, lambda e: e == Message(topic="a/b", payload=b"hello"))
     assert (one.bytes_up, two.bytes_down) == (5, 5)
     assert one.wait_in_flight(1, 5.0)
     assert one.get(0.0) is None
@@ -66,18 +66,18 @@ def test_retained_messages_are_marked_and_unsubscribed_topics_are_silent(make_li
     one.publish("r/state", b"here", retain=True)
     assert one.wait_in_flight(1, 5.0)
     two.subscribe("r/state", "r/end")
-    assert until(two, lambda e: e == Message("r/state", b"here", retained=True))
+    assert until(two, lambda e: e == Message(topic="r/state", payload=b"here", retained=True))
     two.unsubscribe("r/state")
     one.publish("r/state", b"", retain=True)
     one.publish("r/end", b"end")
-    assert until(two, lambda e: True) == Message("r/end", b"end")
+    assert until(two, lambda e: True) == Message(topic="r/end", payload=b"end")
 
 
 def test_last_will_is_sent_for_broken_but_not_for_closed_links(make_link, until):
     watcher = make_link("watcher")
     watcher.subscribe("will/+")
-    closed = Link(watcher.url, "closed", will=Message("will/closed", b"gone"))
-    broken = Link(watcher.url, "broken", will=Message("will/broken", b"gone"))
+    closed = Link(watcher.url, "closed", will=Message(topic="will/closed", payload=b"gone"))
+    broken = Link(watcher.url, "broken", will=Message(topic="will/broken", payload=b"gone"))
     assert closed.close()
     broken._client.socket().shutdown(socket.SHUT_RDWR)
     assert until(watcher, lambda e: e.topic.startswith("will/")).topic == "will/broken"
@@ -99,7 +99,7 @@ def test_link_closed_with_unread_messages_sends_no_last_will(make_link):
     publishing.start()
     try:
         for i in range(100):
-            closing = Link(watcher.url, f"leaving-{i}", will=Message(f"will/{i}", b"gone"))
+            closing = Link(watcher.url, f"leaving-{i}", will=Message(topic=f"will/{i}", payload=b"gone"))
             closing.subscribe("noise")
             assert closing.get(20.0)
             assert closing.close()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from edgefl.protocol.transport import receive_queue
 from edgefl.protocol.transport.receive_queue import Connected, Message, ReceiveQueue
 
-CHUNK = Message("chunk", bytes(receive_queue.ROOM_BYTES // 2))
+CHUNK = Message(topic="chunk", payload=bytes(receive_queue.ROOM_BYTES // 2))
 """With overhead, two of these messages exceed `ROOM_BYTES`."""
 
 
@@ -52,10 +52,10 @@ def test_message_with_room_waits_for_earlier_acknowledgements():
     broker.send()
     broker.send()
     assert broker.queue.get(0) == CHUNK and broker.queue.waiting_bytes < receive_queue.ROOM_BYTES
-    broker.send(Message("status", b""))
+    broker.send(Message(topic="status", payload=b""))
     broker.send(None)
     assert broker.acknowledged == [1]
-    assert [broker.queue.get(0) for _ in range(3)] == [CHUNK, Message("status", b""), None]
+    assert [broker.queue.get(0) for _ in range(3)] == [CHUNK, Message(topic="status", payload=b""), None]
     assert broker.acknowledged == [1, 2, 3, 4]
 
 
@@ -80,7 +80,7 @@ def test_all_messages_are_acknowledged_in_order(steps):
         if step is None:
             broker.queue.get(0)
         else:
-            broker.send(Message("chunk", bytes(step)))
+            broker.send(Message(topic="chunk", payload=bytes(step)))
         assert broker.acknowledged == list(range(1, len(broker.acknowledged) + 1))
     while broker.queue.get(0) is not None:
         pass
@@ -91,12 +91,12 @@ def test_messages_above_the_limit_are_dropped_but_local_events_are_not(monkeypat
     monkeypatch.setattr(receive_queue, "MAX_WAITING_EVENTS", 2)
     queue = ReceiveQueue()
     for i in range(4):
-        queue.receive(Message(f"t/{i}", b""))
+        queue.receive(Message(topic=f"t/{i}", payload=b""))
     queue.put(Connected("mqtt://here"))
     assert (len(queue), queue.dropped) == (3, 2)
     assert [queue.get(0) for _ in range(4)] == [
-        Message("t/0", b""),
-        Message("t/1", b""),
+        Message(topic="t/0", payload=b""),
+        Message(topic="t/1", payload=b""),
         Connected("mqtt://here"),
         None,
     ]
@@ -107,12 +107,12 @@ def test_large_messages_above_byte_limit_are_dropped_but_small_are_not(monkeypat
     monkeypatch.setattr(receive_queue, "MAX_WAITING_BYTES", 8_000)
     queue = ReceiveQueue()
     for i in range(3):
-        queue.receive(Message(f"chunk/{i}", bytes(3_000)))
-    queue.receive(Message("status", bytes(receive_queue.SMALL_MESSAGE_BYTES)))
+        queue.receive(Message(topic=f"chunk/{i}", payload=bytes(3_000)))
+    queue.receive(Message(topic="status", payload=bytes(receive_queue.SMALL_MESSAGE_BYTES)))
     assert (len(queue), queue.dropped) == (3, 1)
     assert queue.get(0).topic == "chunk/0"
-    queue.receive(Message("chunk/3", bytes(2_952)))  # 3,000 + 2,048 + 2,952 = 8,000
-    queue.receive(Message("chunk/4", bytes(receive_queue.SMALL_MESSAGE_BYTES + 1)))
+    queue.receive(Message(topic="chunk/3", payload=bytes(2_952)))  # 3,000 + 2,048 + 2,952 = 8,000
+    queue.receive(Message(topic="chunk/4", payload=bytes(receive_queue.SMALL_MESSAGE_BYTES + 1)))
     assert queue.dropped == 2
     assert [queue.get(0).topic for _ in range(3)] == ["chunk/1", "status", "chunk/3"]
 
@@ -130,9 +130,9 @@ def test_waiting_payload_is_bounded_under_any_sequence_of_events(steps):
                 event = queue.get(0)
                 assert (event and len(event.payload)) == (waiting.pop(0) if waiting else None)
             elif step > receive_queue.SMALL_MESSAGE_BYTES and sum(waiting) + step > 8_000:
-                queue.receive(Message("t", bytes(step)))
+                queue.receive(Message(topic="t", payload=bytes(step)))
                 dropped += 1
             else:
-                queue.receive(Message("t", bytes(step)))
+                queue.receive(Message(topic="t", payload=bytes(step)))
                 waiting.append(step)
             assert (len(queue), queue.dropped) == (len(waiting), dropped)

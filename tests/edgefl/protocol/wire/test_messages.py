@@ -120,7 +120,16 @@ def test_any_bytes_are_a_wire_error_or_a_message(payload):
 
 
 def test_unicode_text_round_trips_and_lone_surrogates_are_refused():
-    metrics = Metrics("pi-1", 1, {"Verlust \U0001f600": 1.0, "é": 2.0}, 50.0, 60.0, 1.0, 1.0, 0.0)
+    metrics = Metrics(
+        client_id="pi-1",
+        round=1,
+        values={"Verlust \U0001f600": 1.0, "é": 2.0},
+        rss_mb=50.0,
+        peak_rss_mb=60.0,
+        temperature_c=1.0,
+        seconds=1.0,
+        ts=0.0,
+    )
     assert decode_json(Metrics, encode_json(metrics)) == metrics
     with pytest.raises(WireError, match=r"Metrics.values is .*, expected an object"):
         decode_json(Metrics, encode_json(dataclasses.replace(metrics, values={"\ude00": 1.0})))
@@ -128,7 +137,16 @@ def test_unicode_text_round_trips_and_lone_surrogates_are_refused():
 
 def test_a_number_that_is_not_finite_arrives_as_nan():
     payload = encode_json(
-        Metrics("pi-1", 1, {"loss": math.inf, "accuracy": math.nan}, 50.0, 60.0, math.nan, 1.0, 0.0)
+        Metrics(
+            client_id="pi-1",
+            round=1,
+            values={"loss": math.inf, "accuracy": math.nan},
+            rss_mb=50.0,
+            peak_rss_mb=60.0,
+            temperature_c=math.nan,
+            seconds=1.0,
+            ts=0.0,
+        )
     )
     assert json.loads(payload)["values"] == {"loss": None, "accuracy": None}
     assert json.loads(payload)["temperature_c"] is None
@@ -140,26 +158,35 @@ def test_message_that_is_too_large_is_not_encoded():
     with pytest.raises(WireError, match="at most 65536"):
         encode_json(
             Task(
-                "s",
-                1,
-                "federate",
-                "p",
-                {},
-                {f"m{i}" * 20: 1.0 for i in range(2000)},
-                1,
-                9.0,
-                "fp32",
-                0,
-                0.0,
-                "n",
-                0.0,
+                session="s",
+                round=1,
+                phase="federate",
+                plan="p",
+                models={},
+                scalars={f"m{i}" * 20: 1.0 for i in range(2000)},
+                seed=1,
+                deadline_s=9.0,
+                codec="fp32",
+                max_staleness=0,
+                budget_s=0.0,
+                nonce="n",
+                ts=0.0,
             )
         )
 
 
 def test_metrics_size_is_limited_when_encoding_and_decoding():
     """A message for a dozen numbers must not carry a weight vector."""
-    large = Metrics("pi-1", 1, {f"w{i}": 0.123456789 for i in range(300)}, 1.0, 1.0, 1.0, 1.0, 0.0)
+    large = Metrics(
+        client_id="pi-1",
+        round=1,
+        values={f"w{i}": 0.123456789 for i in range(300)},
+        rss_mb=1.0,
+        peak_rss_mb=1.0,
+        temperature_c=1.0,
+        seconds=1.0,
+        ts=0.0,
+    )
     with pytest.raises(WireError, match="expected at most 4096"):
         encode_json(large)
     with pytest.raises(WireError, match="expected at most 4096"):
@@ -177,7 +204,20 @@ def test_an_optional_field_may_be_missing_and_a_required_one_may_not():
     task = json.loads(
         encode_json(
             Task(
-                "s", 1, "federate", "p", {}, {}, 1, 9.0, "fp32", 0, 0.0, "n", 0.0, settings={"evaluate": 1.0}
+                session="s",
+                round=1,
+                phase="federate",
+                plan="p",
+                models={},
+                scalars={},
+                seed=1,
+                deadline_s=9.0,
+                codec="fp32",
+                max_staleness=0,
+                budget_s=0.0,
+                nonce="n",
+                ts=0.0,
+                settings={"evaluate": 1.0},
             )
         )
     )
@@ -192,7 +232,22 @@ def test_an_optional_field_may_be_missing_and_a_required_one_may_not():
     with pytest.raises(WireError, match=r"Summary\.metrics is '1', expected an object"):
         decode_json(
             Summary,
-            encode_json(Summary(1, "p", 0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0.0, (), 0.0)).replace(b"{}", b"1"),
+            encode_json(
+                Summary(
+                    round=1,
+                    phase="p",
+                    updates=0,
+                    loss=0.0,
+                    accuracy_mean=0.0,
+                    accuracy_p10=0.0,
+                    accuracy_p90=0.0,
+                    bytes_up=0,
+                    bytes_down=0,
+                    seconds=0.0,
+                    dropped=(),
+                    ts=0.0,
+                )
+            ).replace(b"{}", b"1"),
         )
 
 
@@ -214,7 +269,20 @@ def encode_loosely(message):
 )
 @pytest.mark.parametrize("count", [100, 150, 400, 1000])
 def test_message_that_is_read_can_be_stored(names, value, count):
-    begin = Begin("pi-1", "s", 1, "p", "ab" * 32, 10, 1, 65536, 5, {}, "n1", 0.0)
+    begin = Begin(
+        client_id="pi-1",
+        session="s",
+        round=1,
+        plan="p",
+        sha256="ab" * 32,
+        size=10,
+        count=1,
+        chunk_bytes=65536,
+        num_samples=5,
+        metrics={},
+        nonce="n1",
+        ts=0.0,
+    )
     payload = encode_loosely(dataclasses.replace(begin, metrics={names(i): value for i in range(count)}))
     try:
         message = decode_json(Begin, payload)
@@ -226,7 +294,20 @@ def test_message_that_is_read_can_be_stored(names, value, count):
 
 
 def test_message_that_fits_when_sent_and_not_when_stored_is_refused():
-    begin = Begin("pi-1", "s", 1, "p", "ab" * 32, 10, 1, 65536, 5, {"\x7f" * 1000: 1.0}, "n1", 0.0)
+    begin = Begin(
+        client_id="pi-1",
+        session="s",
+        round=1,
+        plan="p",
+        sha256="ab" * 32,
+        size=10,
+        count=1,
+        chunk_bytes=65536,
+        num_samples=5,
+        metrics={"\x7f" * 1000: 1.0},
+        nonce="n1",
+        ts=0.0,
+    )
     assert decode_json(Begin, encode_loosely(begin)).metrics == begin.metrics
     names = {f"{i}" + "\x7f" * 1000: 1.0 for i in range(20)}
     payload = encode_loosely(dataclasses.replace(begin, metrics=names))

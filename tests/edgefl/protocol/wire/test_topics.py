@@ -27,18 +27,26 @@ def test_topics_have_the_documented_form():
 @settings(deadline=None, max_examples=30)
 def test_formatted_topics_parse_back(name, client, sha, number):
     topics = FederationTopics(name)
-    assert parse_topic(topics.state) == Address(name, "state")
-    assert parse_topic(topics.clusters) == Address(name, "clusters")
-    assert parse_topic(topics.verdict) == Address(name, "verdict")
-    assert parse_topic(topics.format_summary(number)) == Address(name, "summary", round=number)
-    assert parse_topic(topics.format_manifest(sha)) == Address(name, "manifest", sha256=sha)
-    assert parse_topic(topics.format_blob(sha, number)) == Address(name, "blob", sha256=sha, index=number)
-    for leaf in ("status", "metrics", "anomaly", "task", "receipt", "want", "claim"):
-        assert parse_topic(topics.format_device(client, leaf)) == Address(name, leaf, client)
-    assert parse_topic(topics.format_upload(client, sha, number)) == Address(
-        name, "chunk", client, sha, number
+    assert parse_topic(topics.state) == Address(federation=name, kind="state")
+    assert parse_topic(topics.clusters) == Address(federation=name, kind="clusters")
+    assert parse_topic(topics.verdict) == Address(federation=name, kind="verdict")
+    assert parse_topic(topics.format_summary(number)) == Address(
+        federation=name, kind="summary", round=number
     )
-    assert parse_topic(topics.format_upload(client, sha, "end")) == Address(name, "end", client, sha)
+    assert parse_topic(topics.format_manifest(sha)) == Address(federation=name, kind="manifest", sha256=sha)
+    assert parse_topic(topics.format_blob(sha, number)) == Address(
+        federation=name, kind="blob", sha256=sha, index=number
+    )
+    for leaf in ("status", "metrics", "anomaly", "task", "receipt", "want", "claim"):
+        assert parse_topic(topics.format_device(client, leaf)) == Address(
+            federation=name, kind=leaf, client_id=client
+        )
+    assert parse_topic(topics.format_upload(client, sha, number)) == Address(
+        federation=name, kind="chunk", client_id=client, sha256=sha, index=number
+    )
+    assert parse_topic(topics.format_upload(client, sha, "end")) == Address(
+        federation=name, kind="end", client_id=client, sha256=sha
+    )
 
 
 @given(st.text(max_size=80) | st.from_regex(r"edgefl/v2/[a-z+#/]{0,30}", fullmatch=True))

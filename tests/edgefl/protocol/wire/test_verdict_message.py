@@ -99,7 +99,7 @@ def test_hostile_message_prints_no_control_characters():
     row = ("\x1b[2J", 1e300, -1.0, math.inf, 0.5, "\x1b[31m", "\n")
     hostile = {"rows": (row,), "gain_points": 1e300, "kinds": {"\n": 9}, "sentence": "\x1b[2J\n"}
     decoded = read_verdict(messages.Verdict(**{**vars(message), **hostile}))
-    assert decoded.rows[0] == DeviceFigures("\x1b[2J", int8=0.5)
+    assert decoded.rows[0] == DeviceFigures(id="\x1b[2J", int8=0.5)
     assert (decoded.gain_points, sum(decoded.kinds.values())) == (None, 0)
     assert all(line.isprintable() for line in render_verdict_lines(decoded))
 

@@ -65,12 +65,16 @@ def test_cdf_matches_hand_calculation():
 def summarize(truths: list[int], diagnostics: list[dict[str, float]]) -> dict[str, Any]:
     """Return the summary of clients with these true clusters and diagnostics."""
     results = {
-        f"client-{i}": ClientResult(Mixture({}, diagnostics=values), {"n_train": 1}, np.ones(1))
+        f"client-{i}": ClientResult(
+            mixture=Mixture(weights={}, diagnostics=values), metrics={"n_train": 1}, class_share=np.ones(1)
+        )
         for i, values in enumerate(diagnostics)
     }
     empty = np.zeros(0, np.int64)
-    partitions = {f"client-{i}": ClientPartition(empty, empty, truth=truth) for i, truth in enumerate(truths)}
-    simulation = Simulation(ServerState(1, "done", {}), results)
+    partitions = {
+        f"client-{i}": ClientPartition(train=empty, test=empty, truth=truth) for i, truth in enumerate(truths)
+    }
+    simulation = Simulation(ServerState(round=1, phase="done", models={}), results)
     dataset = Dataset(x_train=empty, y_train=empty, x_test=empty, y_test=np.zeros(1, np.int64), num_classes=1)
     with tempfile.TemporaryDirectory() as directory:
         partitioned = PartitionedDataset(map_dataset(dataset, partitions, Path(directory)), partitions)

@@ -35,7 +35,7 @@ FEDMIX = {"num_experts": 2, "server_learning_rate": 0.01, "phi_learning_rate": 0
 @pytest.fixture(scope="module")
 def samples() -> tuple[np.ndarray, np.ndarray]:
     """Samples of digits that no client of the runs here has."""
-    dataset = load_data(DataConfig("digits"), 1)
+    dataset = load_data(DataConfig(name="digits"), 1)
     return dataset.x_test[-COUNT:], dataset.y_test[-COUNT:]
 
 

@@ -18,7 +18,7 @@ from edgefl.watch.audit.labels import (
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 KERNEL = np.array([[1, 0, -1, 0], [0, 2, 0, 0], [1, 1, 1, -1], [0, 0, 0, 1]], np.float32)
-LAYER = OutputLayer("out/kernel", "out/bias", "fc/bias", KERNEL)
+LAYER = OutputLayer(kernel="out/kernel", bias="out/bias", hidden="fc/bias", sent=KERNEL)
 
 
 def test_shares_of_four_samples_by_hand():

@@ -42,13 +42,25 @@ def make_setting(name="fedavg", classes=5):
     for i in range(6):
         y = rng.choice(classes, 60, p=rng.dirichlet(np.full(classes, 0.5)))
         x = np.abs(np.eye(classes, 6)[y] + rng.normal(0, 0.5, (60, 6))).astype(np.float32)
-        shards[f"pi-{i}"] = Shard(x, y.astype(np.int64), x[:20], y[:20].astype(np.int64), classes)
+        shards[f"pi-{i}"] = Shard(
+            x_train=x,
+            y_train=y.astype(np.int64),
+            x_test=x[:20],
+            y_test=y[:20].astype(np.int64),
+            num_classes=classes,
+        )
     initial = {w.name: rng.normal(0, 0.05, w.shape).astype(np.float32) for w in spec.weights}
     initial["trunk/kernel"] = np.eye(6, dtype=np.float32)
     initial["head/bias"] = np.zeros(classes, np.float32)
     learner = SoftmaxLearner(spec)
     config = FederationConfig(rounds=3, algorithm=name, options=OPTIONS, seed=4)
-    return Setting(Plan(learner.spec, b"", b""), initial, shards, config, learner)
+    return Setting(
+        plan=Plan(spec=learner.spec, program=b"", template=b""),
+        initial=initial,
+        shards=shards,
+        config=config,
+        learner=learner,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -154,25 +166,30 @@ def test_plot_is_written_as_png(findings, tmp_path):
 def test_an_algorithm_without_defences_is_an_error(setting):
     with pytest.raises(ConfigError, match="is 'local', expected one such as fedavg"):
         Setting(
-            setting.plan,
-            setting.initial,
-            setting.shards,
-            FederationConfig(algorithm="local"),
-            setting.learner,
+            plan=setting.plan,
+            initial=setting.initial,
+            shards=setting.shards,
+            config=FederationConfig(algorithm="local"),
+            learner=setting.learner,
         )
 
 
 def test_a_task_without_classes_is_an_error(setting):
     plan = replace(setting.plan, spec=replace(setting.plan.spec, task={"kind": "anomaly"}))
-    config = FederationConfig(task=TaskConfig("anomaly"), model=ModelConfig("autoencoder", (4,), 4))
+    config = FederationConfig(
+        task=TaskConfig(kind="anomaly"),
+        model=ModelConfig(name="autoencoder", input_shape=(4,), num_classes=4),
+    )
     with pytest.raises(ConfigError, match=r"task is anomaly, expected a classification: .*another --config"):
-        Setting(plan, setting.initial, setting.shards, config, setting.learner)
+        Setting(
+            plan=plan, initial=setting.initial, shards=setting.shards, config=config, learner=setting.learner
+        )
 
 
 def test_missing_output_layer_is_an_error(setting):
     spec = replace(setting.plan.spec, num_classes=7)
     with pytest.raises(ConfigError, match="one number per class, 7"):
-        find_read_layer(replace(setting, plan=Plan(spec, b"", b"")))
+        find_read_layer(replace(setting, plan=Plan(spec=spec, program=b"", template=b"")))
 
 
 def test_options_include_the_defences_of_the_scenario(setting):

@@ -73,22 +73,43 @@ def test_page_follows_published_clusters(broker, start_dashboard, visitor):
     link = Link(broker.url, "aggregator")
     topics = FederationTopics("kitchen")
 
-    def publish_clusters(round, assignment, *comparison):
+    def publish_clusters(round, assignment, **comparison):
         link.publish(
             topics.state,
-            encode_json(State("kitchen", "s", "federate", round, 9, 6, 60.0, "p", time.time())),
+            encode_json(
+                State(
+                    federation="kitchen",
+                    session="s",
+                    phase="federate",
+                    round=round,
+                    rounds=9,
+                    cohort_size=6,
+                    deadline_s=60.0,
+                    plan="p",
+                    ts=time.time(),
+                )
+            ),
             retain=True,
         )
-        message = Clusters("s", round, dict(zip(clients, assignment, strict=True)), *comparison, time.time())
+        assigned = dict(zip(clients, assignment, strict=True))
+        message = Clusters(session="s", round=round, assignment=assigned, ts=time.time(), **comparison)
         link.publish(topics.clusters, encode_json(message), retain=True)
 
     try:
-        publish_clusters(1, [0] * 6, "", (), (), (), float("nan"))
+        publish_clusters(1, [0] * 6, layer="", clients=(), matrix=(), linkage=(), cut=float("nan"))
         _, url = start_dashboard(broker.url)
         page = visitor.visit(url)
         expect(page.locator("#note-members")).to_contain_text("6 clients in 1 cluster.")
         expect(page.locator("#box-heat")).to_be_hidden()
-        publish_clusters(2, cut.labels.tolist(), "head/kernel", clients, matrix, rows, cut.height)
+        publish_clusters(
+            2,
+            cut.labels.tolist(),
+            layer="head/kernel",
+            clients=clients,
+            matrix=matrix,
+            linkage=rows,
+            cut=cut.height,
+        )
         expect(page.locator("#note-members")).to_contain_text("6 clients in 2 clusters.")
         expect(page.locator("#note-heat")).to_contain_text("cosine similarity of head/kernel, 6 clients")
         page.click("#table-members summary")

@@ -172,7 +172,9 @@ def publish_state(link, name, **changes):
         "ts": time.time(),
         **changes,
     }
-    link.publish(FederationTopics(name).state, encode_json(State(name, "s1", **fields)), retain=True)
+    link.publish(
+        FederationTopics(name).state, encode_json(State(federation=name, session="s1", **fields)), retain=True
+    )
 
 
 def test_dashboard_follows_a_broker_through_a_restart(broker, start_dashboard, open_stream):
@@ -185,7 +187,15 @@ def test_dashboard_follows_a_broker_through_a_restart(broker, start_dashboard, o
         publish_state(link, "kitchen")
         state = events.read_until(lambda state: state.get("round") == 3, state)
         assert state["federation"] == "kitchen" and "notice" not in state
-        status = Status("pi-1", "b1", True, time.time(), 40, "1.0", time.time())
+        status = Status(
+            client_id="pi-1",
+            boot_id="b1",
+            online=True,
+            born=time.time(),
+            num_samples=40,
+            version="1.0",
+            ts=time.time(),
+        )
         link.publish(
             FederationTopics("kitchen").format_device("pi-1", "status"), encode_json(status), retain=True
         )

@@ -28,17 +28,40 @@ def format_line(topic, payload, retained=False, oversize=0):
 
 
 def test_messages_are_formatted_as_text_lines():
-    metrics = encode_json(Metrics("pi-1", 3, {"loss": 0.51234567}, 45.0, 70.25, float("nan"), 1.5, 1000.0))
+    metrics = encode_json(
+        Metrics(
+            client_id="pi-1",
+            round=3,
+            values={"loss": 0.51234567},
+            rss_mb=45.0,
+            peak_rss_mb=70.25,
+            temperature_c=float("nan"),
+            seconds=1.5,
+            ts=1000.0,
+        )
+    )
     assert format_line(TOPICS.format_device("pi-1", "metrics"), metrics) == (
         "12:00:00  kitchen/device/pi-1/metrics  client_id=pi-1 round=3 values={loss=0.5123} rss_mb=45 "
         "peak_rss_mb=70.25 temperature_c=- seconds=1.5 ts=1000"
     )
-    status = encode_json(Status("pi-1", "b1", True, 900.0, 40, "0.1.0", 1000.0))
+    status = encode_json(
+        Status(
+            client_id="pi-1",
+            boot_id="b1",
+            online=True,
+            born=900.0,
+            num_samples=40,
+            version="0.1.0",
+            ts=1000.0,
+        )
+    )
     assert format_line(TOPICS.format_device("pi-1", "status"), status, retained=True) == (
         "12:00:00* kitchen/device/pi-1/status  client_id=pi-1 boot_id=b1 online=yes born=900 num_samples=40 "
         "version=0.1.0 ts=1000 draining=no"
     )
-    receipt = encode_json(Receipt(3, SHA, "missing", ((0, 2),), "", "n", 5.0))
+    receipt = encode_json(
+        Receipt(round=3, sha256=SHA, outcome="missing", missing=((0, 2),), reason="", nonce="n", ts=5.0)
+    )
     assert format_line(TOPICS.format_device("pi-1", "receipt"), receipt).endswith(
         "round=3 sha256=abababab.. outcome=missing missing=[[0 2]] nonce=n ts=5"
     )
@@ -56,7 +79,17 @@ def test_messages_are_formatted_as_text_lines():
 
 
 def test_escape_sequences_in_messages_do_not_move_the_cursor():
-    status = encode_json(Status("pi-1", "b1", True, 900.0, 40, "\x1b[2J\x1b]0;owned\x07", 1000.0))
+    status = encode_json(
+        Status(
+            client_id="pi-1",
+            boot_id="b1",
+            online=True,
+            born=900.0,
+            num_samples=40,
+            version="\x1b[2J\x1b]0;owned\x07",
+            ts=1000.0,
+        )
+    )
     for text in (
         format_line(TOPICS.format_device("pi-1", "status"), status),
         format_line("edgefl/v2/f/\x1b[2J", b"\x1b"),
@@ -66,7 +99,18 @@ def test_escape_sequences_in_messages_do_not_move_the_cursor():
 
 
 def test_message_is_formatted_as_a_json_line():
-    payload = encode_json(Metrics("pi-1", 3, {"loss": 0.5}, 45.0, 70.0, float("nan"), 1.5, 1000.0))
+    payload = encode_json(
+        Metrics(
+            client_id="pi-1",
+            round=3,
+            values={"loss": 0.5},
+            rss_mb=45.0,
+            peak_rss_mb=70.0,
+            temperature_c=float("nan"),
+            seconds=1.5,
+            ts=1000.0,
+        )
+    )
     tree = json.loads(
         format_json_line(decode_message(TOPICS.format_device("pi-1", "metrics"), payload), 12.5, True)
     )

@@ -92,7 +92,17 @@ def test_open_round_fits_into_80_columns():
 def test_verdict_is_shown_above_the_devices_when_done():
     scene = Scene(devices=3)
     scene.deliver_until(50.0)
-    done = State("fleet", "s", "done", 1001, 1000, 0, 60.0, "ab" * 32, scene.now)
+    done = State(
+        federation="fleet",
+        session="s",
+        phase="done",
+        round=1001,
+        rounds=1000,
+        cohort_size=0,
+        deadline_s=60.0,
+        plan="ab" * 32,
+        ts=scene.now,
+    )
     verdict = judge_federation(
         {"id": f"pi-00{i}", "accuracy_local": 0.5, "accuracy_shipped": 0.75} for i in range(3)
     )

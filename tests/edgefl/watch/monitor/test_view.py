@@ -27,48 +27,128 @@ SHA = "ab" * 32
 
 
 def state(phase="federate", round=1, session="s1", ts=100.0, deadline_s=60.0, **settings):
-    message = State("kitchen", session, phase, round, 20, 2, deadline_s, SHA, ts, settings=settings)
+    message = State(
+        federation="kitchen",
+        session=session,
+        phase=phase,
+        round=round,
+        rounds=20,
+        cohort_size=2,
+        deadline_s=deadline_s,
+        plan=SHA,
+        ts=ts,
+        settings=settings,
+    )
     return TOPICS.state, encode_json(message)
 
 
 def status(client_id="pi-1", online=True, boot="b1", ts=90.0, **more):
     return TOPICS.format_device(client_id, "status"), encode_json(
-        Status(client_id, boot, online, 90.0, 40, "0.1.0", ts, **more)
+        Status(
+            client_id=client_id,
+            boot_id=boot,
+            online=online,
+            born=90.0,
+            num_samples=40,
+            version="0.1.0",
+            ts=ts,
+            **more,
+        )
     )
 
 
 def task(client_id="pi-1", round=1, session="s1", codec="fp32"):
-    message = Task(session, round, "federate", SHA, {"global": SHA}, {}, 1, 60.0, codec, 0, 0.0, "n", 100.0)
+    message = Task(
+        session=session,
+        round=round,
+        phase="federate",
+        plan=SHA,
+        models={"global": SHA},
+        scalars={},
+        seed=1,
+        deadline_s=60.0,
+        codec=codec,
+        max_staleness=0,
+        budget_s=0.0,
+        nonce="n",
+        ts=100.0,
+    )
     return TOPICS.format_device(client_id, "task"), encode_json(message)
 
 
 def begin(client_id="pi-1", round=1, session="s1", size=1000, sha=SHA, **metrics):
     message = Begin(
-        client_id, session, round, SHA, sha, size, 1, 65536, 40, metrics or {"loss": 0.5}, "n", 110.0
+        client_id=client_id,
+        session=session,
+        round=round,
+        plan=SHA,
+        sha256=sha,
+        size=size,
+        count=1,
+        chunk_bytes=65536,
+        num_samples=40,
+        metrics=metrics or {"loss": 0.5},
+        nonce="n",
+        ts=110.0,
     )
     return TOPICS.format_upload(client_id, sha, "begin"), encode_json(message)
 
 
 def receipt(client_id="pi-1", round=1, outcome="ok", reason=""):
     return TOPICS.format_device(client_id, "receipt"), encode_json(
-        Receipt(round, SHA, outcome, (), reason, "n", 111.0)
+        Receipt(round=round, sha256=SHA, outcome=outcome, missing=(), reason=reason, nonce="n", ts=111.0)
     )
 
 
 def metrics(client_id="pi-1", round=1, **values):
     return TOPICS.format_device(client_id, "metrics"), encode_json(
-        Metrics(client_id, round, values, 45.0, 70.0, math.nan, 1.5, 112.0)
+        Metrics(
+            client_id=client_id,
+            round=round,
+            values=values,
+            rss_mb=45.0,
+            peak_rss_mb=70.0,
+            temperature_c=math.nan,
+            seconds=1.5,
+            ts=112.0,
+        )
     )
 
 
 def summary(round=1, loss=0.4, dropped=(), **metrics):
     return TOPICS.format_summary(round), encode_json(
-        Summary(round, "federate", 2, loss, math.nan, 0.8, 1.0, 300, 700, 2.5, dropped, 113.0, metrics)
+        Summary(
+            round=round,
+            phase="federate",
+            updates=2,
+            loss=loss,
+            accuracy_mean=math.nan,
+            accuracy_p10=0.8,
+            accuracy_p90=1.0,
+            bytes_up=300,
+            bytes_down=700,
+            seconds=2.5,
+            dropped=dropped,
+            ts=113.0,
+            metrics=metrics,
+        )
     )
 
 
 def clusters(round=1, session="s1", **assignment):
-    return TOPICS.clusters, encode_json(Clusters(session, round, assignment, "", (), (), (), math.nan, 114.0))
+    return TOPICS.clusters, encode_json(
+        Clusters(
+            session=session,
+            round=round,
+            assignment=assignment,
+            layer="",
+            clients=(),
+            matrix=(),
+            linkage=(),
+            cut=math.nan,
+            ts=114.0,
+        )
+    )
 
 
 VERDICT = judge_federation([{"id": "pi-1", "accuracy_local": 0.5, "accuracy_shipped": 0.75, "shipped": 3.0}])
@@ -259,7 +339,9 @@ def test_only_the_verdict_of_the_current_session_is_shown():
 
 
 def anomaly(score=0.5, alarm=True, client_id="pi-1"):
-    message = Anomaly(client_id, score, 0.25, alarm, 40, 3, 90.0)
+    message = Anomaly(
+        client_id=client_id, score=score, threshold=0.25, alarm=alarm, windows=40, alarms=3, ts=90.0
+    )
     return TOPICS.format_device("pi-1", "anomaly"), encode_json(message)
 
 
@@ -492,7 +574,18 @@ def test_clusters_of_other_sessions_are_ignored():
 def test_similarity_is_shown_until_the_next_similarity():
     matrix = ((1.0, 0.5), (0.5, 1.0))
     linkage = ((0, 1, 0.5, 2),)
-    message = Clusters("s1", 1, {"a": 0, "b": 0}, "fc1", ("a", "b"), matrix, linkage, math.nan, 1.0, 1)
+    message = Clusters(
+        session="s1",
+        round=1,
+        assignment={"a": 0, "b": 0},
+        layer="fc1",
+        clients=("a", "b"),
+        matrix=matrix,
+        linkage=linkage,
+        cut=math.nan,
+        ts=1.0,
+        compared=1,
+    )
     tree = take_snapshot(state(), (TOPICS.clusters, encode_json(message)), clusters(2, a=0, b=0))
     assert tree["clusters"]["similarity"] == {
         "round": 1,

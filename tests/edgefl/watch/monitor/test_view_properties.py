@@ -25,36 +25,123 @@ SHA = "ab" * 32
 
 def status(client_id="pi-1"):
     return TOPICS.format_device(client_id, "status"), encode_json(
-        Status(client_id, "b1", True, 90.0, 40, "0.1.0", 90.0)
+        Status(
+            client_id=client_id,
+            boot_id="b1",
+            online=True,
+            born=90.0,
+            num_samples=40,
+            version="0.1.0",
+            ts=90.0,
+        )
     )
 
 
 def metrics(round=1):
     values = {"loss": 0.5, "gate_0": 1.0}
     return TOPICS.format_device("pi-1", "metrics"), encode_json(
-        Metrics("pi-1", round, values, 45.0, 70.0, math.nan, 1.5, 112.0)
+        Metrics(
+            client_id="pi-1",
+            round=round,
+            values=values,
+            rss_mb=45.0,
+            peak_rss_mb=70.0,
+            temperature_c=math.nan,
+            seconds=1.5,
+            ts=112.0,
+        )
     )
 
 
 def summary(round=1):
     return TOPICS.format_summary(round), encode_json(
-        Summary(round, "federate", 2, 0.5, math.nan, 0.8, 1.0, 300, 700, 2.5, ("pi-1",), 113.0)
+        Summary(
+            round=round,
+            phase="federate",
+            updates=2,
+            loss=0.5,
+            accuracy_mean=math.nan,
+            accuracy_p10=0.8,
+            accuracy_p90=1.0,
+            bytes_up=300,
+            bytes_down=700,
+            seconds=2.5,
+            dropped=("pi-1",),
+            ts=113.0,
+        )
     )
 
 
 def clusters(round=1):
-    return TOPICS.clusters, encode_json(Clusters("s1", round, {"a": round}, "", (), (), (), math.nan, 114.0))
+    return TOPICS.clusters, encode_json(
+        Clusters(
+            session="s1",
+            round=round,
+            assignment={"a": round},
+            layer="",
+            clients=(),
+            matrix=(),
+            linkage=(),
+            cut=math.nan,
+            ts=114.0,
+        )
+    )
 
 
-STATE = TOPICS.state, encode_json(State("kitchen", "s1", "federate", 1, 20, 2, 60.0, SHA, 100.0))
-TASK = Task("s1", 1, "federate", SHA, {"global": SHA}, {}, 1, 60.0, "fp32", 0, 0.0, "n", 100.0)
-BEGIN = Begin("pi-1", "s1", 1, SHA, SHA, 1000, 1, 65536, 40, {"loss": 0.5}, "n", 110.0)
+STATE = (
+    TOPICS.state,
+    encode_json(
+        State(
+            federation="kitchen",
+            session="s1",
+            phase="federate",
+            round=1,
+            rounds=20,
+            cohort_size=2,
+            deadline_s=60.0,
+            plan=SHA,
+            ts=100.0,
+        )
+    ),
+)
+TASK = Task(
+    session="s1",
+    round=1,
+    phase="federate",
+    plan=SHA,
+    models={"global": SHA},
+    scalars={},
+    seed=1,
+    deadline_s=60.0,
+    codec="fp32",
+    max_staleness=0,
+    budget_s=0.0,
+    nonce="n",
+    ts=100.0,
+)
+BEGIN = Begin(
+    client_id="pi-1",
+    session="s1",
+    round=1,
+    plan=SHA,
+    sha256=SHA,
+    size=1000,
+    count=1,
+    chunk_bytes=65536,
+    num_samples=40,
+    metrics={"loss": 0.5},
+    nonce="n",
+    ts=110.0,
+)
 VALID_MESSAGES = [
     STATE,
     status(),
     (TOPICS.format_device("pi-1", "task"), encode_json(TASK)),
     (TOPICS.format_upload("pi-1", SHA, "begin"), encode_json(BEGIN)),
-    (TOPICS.format_device("pi-1", "receipt"), encode_json(Receipt(1, SHA, "ok", (), "", "n", 111.0))),
+    (
+        TOPICS.format_device("pi-1", "receipt"),
+        encode_json(Receipt(round=1, sha256=SHA, outcome="ok", missing=(), reason="", nonce="n", ts=111.0)),
+    ),
     metrics(),
     summary(),
     clusters(),

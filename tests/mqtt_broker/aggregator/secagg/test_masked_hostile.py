@@ -54,7 +54,7 @@ class Client(threading.Thread):
         self.changed = changed
         self.after = after
         deltas = {"global": {name: np.full_like(array, 2.0**-position) for name, array in weights.items()}}
-        self.update = Update(puppet.puppet.client_id, 1, 10, deltas)
+        self.update = Update(client_id=puppet.puppet.client_id, round=1, num_samples=10, deltas=deltas)
         self.vector = encode_deltas(deltas, 10, list_shapes({"global": weights}))
         self.participants = {}
 
@@ -66,7 +66,7 @@ class Client(threading.Thread):
                 name = self.puppet.federation.name
                 if task.phase == "federate" and attempt not in self.participants:
                     self.participants[attempt] = Participant(
-                        self.update.client_id, hash_context(name, task), Trust(name)
+                        self.update.client_id, hash_context(name, task), Trust(federation=name)
                     )
                 participant = self.participants[attempt]
                 self.before(task, participant)

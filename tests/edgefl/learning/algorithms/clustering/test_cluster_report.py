@@ -16,7 +16,7 @@ START = {
     "fc/bias": np.zeros(1, np.float32),
     "fc/kernel": np.zeros((1, 1), np.float32),
 }
-STATE = ServerState(1, "cluster", {"global": START, "initial": START})
+STATE = ServerState(round=1, phase="cluster", models={"global": START, "initial": START})
 
 
 def make_update(client: str, x: float, y: float, trunk: float) -> Update:
@@ -27,7 +27,10 @@ def make_update(client: str, x: float, y: float, trunk: float) -> Update:
         "fc/kernel": np.full((1, 1), x),
     }
     return Update(
-        client, 1, 10, {"global": {name: array.astype(np.float32) for name, array in delta.items()}}
+        client_id=client,
+        round=1,
+        num_samples=10,
+        deltas={"global": {name: array.astype(np.float32) for name, array in delta.items()}},
     )
 
 
@@ -65,7 +68,8 @@ def test_only_the_clustering_round_has_a_report():
     assert make_cluster_report(complete_algorithm_options("clustered", {}), STATE) is None
     assert (
         make_cluster_report(
-            complete_algorithm_options("fedavg", {}), ServerState(2, "federate", {"global": START})
+            complete_algorithm_options("fedavg", {}),
+            ServerState(round=2, phase="federate", models={"global": START}),
         )
         is None
     )

@@ -34,7 +34,11 @@ def compiled(tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "normed.keras"
     model.save(path)
     return build_plan(
-        FederationConfig(algorithm="fedap", options=FEDAP, model=ModelConfig(str(path), (8, 8, 1), 10))
+        FederationConfig(
+            algorithm="fedap",
+            options=FEDAP,
+            model=ModelConfig(name=str(path), input_shape=(8, 8, 1), num_classes=10),
+        )
     )
 
 
@@ -50,7 +54,10 @@ def digit_shards(digits):
     low = np.flatnonzero(y < 5)
     high = np.flatnonzero(y >= 5)
     parts = {"pi-0": low[:60], "pi-1": low[60:120], "pi-2": high[:60]}
-    return {c: Shard(x[i[:40]], y[i[:40]], x[i[40:]], y[i[40:]], 10) for c, i in parts.items()}
+    return {
+        c: Shard(x_train=x[i[:40]], y_train=y[i[:40]], x_test=x[i[40:]], y_test=y[i[40:]], num_classes=10)
+        for c, i in parts.items()
+    }
 
 
 @pytest.mark.parametrize(

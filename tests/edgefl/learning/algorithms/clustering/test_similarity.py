@@ -98,7 +98,7 @@ def test_pretraining_returns_checkpoint_per_epoch_and_separates_tasks():
     for i in range(4):
         y = rng.integers(0, 2, 40) + 2 * (i // 2)
         x = (np.eye(4)[y] * 2 + rng.normal(0, 0.3, (40, 4))).astype(np.float32)
-        shards[f"pi-{i}"] = Shard(x, y, x, y, 4)
+        shards[f"pi-{i}"] = Shard(x_train=x, y_train=y, x_test=x, y_test=y, num_classes=4)
     learner = SoftmaxLearner(softmax_spec("clustered", inputs=4, features=4, classes=4))
     initial = {s.name: rng.normal(0, 0.3, s.shape).astype(np.float32) for s in learner.spec.weights}
     checkpoints = pretrain(learner, initial, shards, 3, {"learning_rate": 0.1})

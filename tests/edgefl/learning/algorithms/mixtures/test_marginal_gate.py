@@ -16,14 +16,17 @@ HIDDEN = np.array([[[1.0]], [[2.0]]])
 GATES = (
     # h_a = 1, so the logits are (ln 3, 0) and the gate is (3/4, 1/4)
     ParticipantGate(
-        np.array([[np.log(3), 0]], np.float32), np.zeros(2, np.float32), np.array([1.0, 0.0]), 1.0
+        kernel=np.array([[np.log(3), 0]], np.float32),
+        bias=np.zeros(2, np.float32),
+        responsibility=np.array([1.0, 0.0]),
+        num_samples=1.0,
     ),
     # h_b = 3/2, so the logits are (-ln 4, 0) and the gate is (1/5, 4/5)
     ParticipantGate(
-        np.array([[-np.log(4), 0]], np.float32),
-        np.array([np.log(4) / 2, 0], np.float32),
-        np.array([0.5, 0.5]),
-        3.0,
+        kernel=np.array([[-np.log(4), 0]], np.float32),
+        bias=np.array([np.log(4) / 2, 0], np.float32),
+        responsibility=np.array([0.5, 0.5]),
+        num_samples=3.0,
     ),
 )
 
@@ -60,7 +63,12 @@ def test_predictions_without_labels_by_hand(monkeypatch, chunk):
 
 
 def test_only_the_shares_of_the_samples_count():
-    doubled = [ParticipantGate(g.kernel, g.bias, g.responsibility, 2 * g.num_samples) for g in GATES]
+    doubled = [
+        ParticipantGate(
+            kernel=g.kernel, bias=g.bias, responsibility=g.responsibility, num_samples=2 * g.num_samples
+        )
+        for g in GATES
+    ]
     hidden = np.random.default_rng(1).random((2, 5, 1))
     np.testing.assert_allclose(marginalize_gates(hidden, doubled), marginalize_gates(hidden, GATES))
     np.testing.assert_allclose(marginalize_gates(hidden, GATES).sum(axis=1), 1)

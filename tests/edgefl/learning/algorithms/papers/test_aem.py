@@ -112,7 +112,12 @@ def test_local_expert_peer_trains_on_all_samples():
     )
     x = np.ones((4, 1), np.float32)
     y = np.array([0, 0, 0, 1])
-    mixture, _ = device.personalize(sent, ClientState(), Shard(x, y, x, y, 2), derive_rng(1, 2, "a"))
+    mixture, _ = device.personalize(
+        sent,
+        ClientState(),
+        Shard(x_train=x, y_train=y, x_test=x, y_test=y, num_classes=2),
+        derive_rng(1, 2, "a"),
+    )
     np.testing.assert_allclose(mixture.peers["local_expert"].weights["head/bias"], [0.25, -0.25], atol=1e-6)
     assert abs(mixture.weights["local/head/bias"][0] - 0.25) > 0.05, (
         "the mixture's own has not seen the gate's sample"
@@ -166,11 +171,16 @@ def test_gate_unseen_trains_gate_only_on_validation_samples():
     )
     x = np.ones((4, 1), np.float32)
     y = np.array([0, 0, 1, 1])
-    _, held_out = split_validation_rows(Shard(x, y, x, y, 2), 0.25)
+    _, held_out = split_validation_rows(Shard(x_train=x, y_train=y, x_test=x, y_test=y, num_classes=2), 0.25)
     other = y.copy()
     other[held_out] = 1 - other[held_out]
     first, second = (
-        device.personalize(sent, ClientState(), Shard(x, item, x, item, 2), derive_rng(1, 2, "a"))[0].weights
+        device.personalize(
+            sent,
+            ClientState(),
+            Shard(x_train=x, y_train=item, x_test=x, y_test=item, num_classes=2),
+            derive_rng(1, 2, "a"),
+        )[0].weights
         for item in (y, other)
     )
     np.testing.assert_array_equal(first["local/head/bias"], second["local/head/bias"])
@@ -298,7 +308,11 @@ def test_a_single_sample_trains_local_model_and_gate():
     device, server = (make_algorithm("aem", item, options) for item in (learner, None))
     state = replace(server.init(draw_weights(learner), derive_rng(1, 0, "init")), phase=PHASE_PERSONALIZE)
     shard = Shard(
-        np.ones((1, 4), np.float32), np.array([1]), np.ones((0, 4), np.float32), np.zeros(0, np.int64), 3
+        x_train=np.ones((1, 4), np.float32),
+        y_train=np.array([1]),
+        x_test=np.ones((0, 4), np.float32),
+        y_test=np.zeros(0, np.int64),
+        num_classes=3,
     )
     mixture, _ = device.personalize(server.broadcast(state, "a"), ClientState(), shard, derive_rng(1, 1, "a"))
     assert all(np.isfinite(array).all() for array in mixture.weights.values())

@@ -40,7 +40,14 @@ def built_plan(request, tiny_config):
 def small_shards(digits):
     x, y = digits
     return {
-        f"pi-{i}": Shard(x[i::3][:24], y[i::3][:24], x[i::3][40:50], y[i::3][40:50], 10) for i in range(3)
+        f"pi-{i}": Shard(
+            x_train=x[i::3][:24],
+            y_train=y[i::3][:24],
+            x_test=x[i::3][40:50],
+            y_test=y[i::3][40:50],
+            num_classes=10,
+        )
+        for i in range(3)
     }
 
 
@@ -142,8 +149,9 @@ def test_local_model_and_gate_read_normalized_samples(gate):
     mean, std = (0.5, 0.1, -1.0), (0.25, 2.0, 0.5)
     scaled = ((x - np.float32(mean)) / np.float32(std)).astype(np.float32)
     outputs = []
-    for constants, samples in (((), scaled), ((mean, std), x)):
-        network = make_network(FederationConfig(model=ModelConfig("softmax", (2, 2, 3), 4, {}, *constants)))
+    plain = ModelConfig(name="softmax", input_shape=(2, 2, 3), num_classes=4)
+    for model, samples in ((plain, scaled), (replace(plain, mean=mean, std=std), x)):
+        network = make_network(FederationConfig(model=model))
         apply_gate = make_gate(network, options).apply
         (local,) = [item for item in build_aem_objectives(network, options) if item.name == "predict_local"]
         draws = np.random.default_rng(1)

@@ -78,7 +78,7 @@ def test_early_stopping_by_hand():
 )
 def test_a_stopped_model_stays_stopped(history, patience):
     models = {name_expert(index): {} for index in range(4)}
-    state = ServerState(1, PHASE_FEDERATE, models)
+    state = ServerState(round=1, phase=PHASE_FEDERATE, models=models)
     before = set(range(4))
     for losses in history:
         reported = {j: {"a": loss} for j, loss in losses.items() if j in before}

@@ -27,11 +27,11 @@ OPPOSED = {"a": [1, 0], "b": [1, 0.1], "c": [-1, 0], "d": [-1, 0.1]}
 
 def make_update(client, round, delta, samples=1):
     return Update(
-        client,
-        round,
-        samples,
-        {"global": {"fc/kernel": np.asarray([delta], np.float32)}},
-        {"loss": 1.0},
+        client_id=client,
+        round=round,
+        num_samples=samples,
+        deltas={"global": {"fc/kernel": np.asarray([delta], np.float32)}},
+        metrics={"loss": 1.0},
     )
 
 

@@ -35,10 +35,10 @@ def to_float32(*values):
 
 def make_update(client_id, round, n, **deltas):
     return Update(
-        client_id,
-        round,
-        n,
-        {"global": {name.replace("_", "/"): np.asarray(d, np.float32) for name, d in deltas.items()}},
+        client_id=client_id,
+        round=round,
+        num_samples=n,
+        deltas={"global": {name.replace("_", "/"): np.asarray(d, np.float32) for name, d in deltas.items()}},
     )
 
 
@@ -60,7 +60,10 @@ def make_two_clients():
     """
     x = np.eye(2, dtype=np.float32)
     y = np.array([0, 1])
-    return {"a": Shard(x[:1], y[:1], x, y, 2), "b": Shard(x[[1, 1, 1]], y[[1, 1, 1]], x, y, 2)}
+    return {
+        "a": Shard(x_train=x[:1], y_train=y[:1], x_test=x, y_test=y, num_classes=2),
+        "b": Shard(x_train=x[[1, 1, 1]], y_train=y[[1, 1, 1]], x_test=x, y_test=y, num_classes=2),
+    }
 
 
 INITIAL = {
@@ -332,7 +335,7 @@ def test_the_margin_is_reported_and_survives_a_checkpoint():
     assert "margin is thin" in warning
     assert explain_clusters(cluster_clients({"threshold": 0.9})[1])[1] == ""
     assert "all 4 clients" in explain_clusters(cluster_clients({"threshold": 0.0})[1])[1]
-    assert explain_clusters(ServerState(1, PHASE_CLUSTER, {})) == ("", "")
+    assert explain_clusters(ServerState(round=1, phase=PHASE_CLUSTER, models={})) == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -387,7 +390,7 @@ def test_client_without_state_starts_from_the_cluster_model(shards):
     algorithm = make_algorithm("clustered", make_learner(shards), {"learning_rate": 0.0, "mixing": 0.25})
     learner = make_learner(shards)
     received = {w.name: np.ones(w.shape, np.float32) for w in learner.spec.weights}
-    sent = Broadcast(4, PHASE_FEDERATE, {"global": received})
+    sent = Broadcast(round=4, phase=PHASE_FEDERATE, models={"global": received})
     stored = ClientState({name: np.full_like(array, 3) for name, array in received.items()})
     for state, expected in ((stored, 0.5), (ClientState(), 0.0)):
         mixture, _ = algorithm.personalize(sent, state, shards["pi-1"], derive_rng(1, 4, "pi-1"))

@@ -60,7 +60,7 @@ def test_personal_model_beats_a_weak_global_model(name, shards):
         "head/kernel": np.zeros((4, 3), np.float32),
         "head/bias": np.zeros(3, np.float32),
     }
-    state = ServerState(2, PHASE_PERSONALIZE, {"global": model, "initial": model})
+    state = ServerState(round=2, phase=PHASE_PERSONALIZE, models={"global": model, "initial": model})
     shard = shards["pi-2"]
     mixture, _ = algorithm.personalize(
         algorithm.broadcast(state, "pi-2"), ClientState(), shard, derive_rng(1, 2, "pi-2")

@@ -142,7 +142,7 @@ def test_the_first_learning_takes_more_epochs(shards, threshold, first_epochs):
     state = ClientState({name: model[name] + np.float32(0.1) for name in ("head/kernel", "head/bias")})
     for expected in (first_epochs, first_epochs + 1):
         _, state = algorithm.local_update(
-            Broadcast(1, "federate", {"global": model}),
+            Broadcast(round=1, phase="federate", models={"global": model}),
             state,
             shards["pi-1"],
             "pi-1",

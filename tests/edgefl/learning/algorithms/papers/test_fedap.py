@@ -32,7 +32,12 @@ POINTS = {"a": [0, 0], "b": [1, 0], "c": [4, 0], "d": [4, 3]}
 
 
 def make_update(client_id, round, n, delta, name="fc/kernel"):
-    return Update(client_id, round, n, {"global": {name: np.asarray([delta], np.float32)}})
+    return Update(
+        client_id=client_id,
+        round=round,
+        num_samples=n,
+        deltas={"global": {name: np.asarray([delta], np.float32)}},
+    )
 
 
 def draw_initial_weights(learner, seed=7):
@@ -52,7 +57,10 @@ def test_two_clients_one_round_by_hand():
     """
     x = np.eye(2, dtype=np.float32)
     y = np.array([0, 1])
-    shards = {"a": Shard(x[:1], y[:1], x, y, 2), "b": Shard(x[[1, 1, 1]], y[[1, 1, 1]], x, y, 2)}
+    shards = {
+        "a": Shard(x_train=x[:1], y_train=y[:1], x_test=x, y_test=y, num_classes=2),
+        "b": Shard(x_train=x[[1, 1, 1]], y_train=y[[1, 1, 1]], x_test=x, y_test=y, num_classes=2),
+    }
     options = {
         "clustering": False,
         "epochs": 1,
@@ -103,7 +111,7 @@ def test_server_step_by_hand():
     """Oracle: theta 2, mean 4, t 640: 2 + .73 * 2 = 3.46."""
     algorithm = make_algorithm("fedap", None, {"clustering": False, "decay_rounds": 1280})
     theta = {"w": np.full((1, 1), 2, np.float32)}
-    state = ServerState(641, PHASE_FEDERATE, {"global": theta, "initial": theta})
+    state = ServerState(round=641, phase=PHASE_FEDERATE, models={"global": theta, "initial": theta})
     state = state.with_record(FederatedRounds(count=640))
     after = algorithm.aggregate(
         state, [make_update("a", 641, 3, [1], "w"), make_update("b", 641, 1, [5], "w")]
@@ -208,7 +216,11 @@ def test_every_phase_has_its_epochs(learner, shards):
     shard = shards["pi-1"]
     for phase, epochs in ((PHASE_PRETRAIN, 1), (PHASE_CLUSTER, 3), (PHASE_FEDERATE, 1)):
         sent_update, _ = algorithm.local_update(
-            Broadcast(5, phase, {"global": weights}), ClientState(), shard, "pi-1", derive_rng(1, 5)
+            Broadcast(round=5, phase=phase, models={"global": weights}),
+            ClientState(),
+            shard,
+            "pi-1",
+            derive_rng(1, 5),
         )
         hyper = {"learning_rate": 0.1, "momentum": 0.0}
         trained, _ = learner.fit(
@@ -242,7 +254,7 @@ def test_training_starts_from_the_statistics_of_the_client(shards):
     algorithm = make_algorithm("fedap", learner, {})
     received = {**draw_initial_weights(learner), "bn/moving_mean": np.zeros(3, np.float32)}
     stored = np.full(3, 9, np.float32)
-    sent = Broadcast(5, PHASE_FEDERATE, {"global": received})
+    sent = Broadcast(round=5, phase=PHASE_FEDERATE, models={"global": received})
     update, state = algorithm.local_update(
         sent, ClientState({"bn/moving_mean": stored}), shards["pi-1"], "pi-1", derive_rng(1, 5)
     )
@@ -255,12 +267,12 @@ def test_training_starts_from_the_statistics_of_the_client(shards):
 def test_personalization_takes_at_least_some_steps(least_steps, epochs, shards):
     learner = RecordingLearner(softmax_spec("fedap", inputs=4, features=3, classes=3))
     x, y = shards["pi-1"].x_train[:30], shards["pi-1"].y_train[:30]
-    shard = Shard(x, y, x, y, 3)
+    shard = Shard(x_train=x, y_train=y, x_test=x, y_test=y, num_classes=3)
     assert len(y) == 30
     options = {"personalize_epochs": 2, "least_steps": least_steps, "batch_size": 8}
     algorithm = make_algorithm("fedap", learner, options)
     weights = draw_initial_weights(learner)
-    sent = Broadcast(5, PHASE_PERSONALIZE, {"global": weights})
+    sent = Broadcast(round=5, phase=PHASE_PERSONALIZE, models={"global": weights})
     algorithm.personalize(sent, ClientState(), shard, derive_rng(1, 5))
     assert [call.options["epochs"] for call in learner.calls] == [epochs]
 
@@ -270,7 +282,12 @@ def test_statistics_do_not_affect_clustering():
     zeros = np.zeros((1, 2), np.float32)
     state = algorithm.init({"fc/kernel": zeros, "bn/moving_mean": zeros}, derive_rng(1, 0))
     far = [
-        Update(c, 1, 1, {"global": {"fc/kernel": zeros, "bn/moving_mean": zeros + d}})
+        Update(
+            client_id=c,
+            round=1,
+            num_samples=1,
+            deltas={"global": {"fc/kernel": zeros, "bn/moving_mean": zeros + d}},
+        )
         for c, d in (("a", 0), ("b", 99))
     ]
     assert read_assignments(algorithm.aggregate(state, far)) == {"a": 0, "b": 0}
@@ -280,7 +297,9 @@ def personalize_client(learner, shards, **options):
     algorithm = make_algorithm("fedap", learner, {"learning_rate": 0.1, **options})
     weights = draw_initial_weights(learner)
     state = ServerState(
-        31, PHASE_PERSONALIZE, {"global": weights, "initial": draw_initial_weights(learner, 8)}
+        round=31,
+        phase=PHASE_PERSONALIZE,
+        models={"global": weights, "initial": draw_initial_weights(learner, 8)},
     )
     mixture, _ = algorithm.personalize(
         algorithm.broadcast(state, "pi-2"), ClientState(), shards["pi-2"], derive_rng(1, 31, "pi-2")
@@ -330,7 +349,7 @@ def test_silhouette_finds_the_clusters_of_tasks(name):
         (2 * np.eye(6)[labels] + rng.normal(0, 0.5, (len(labels), 6))).astype(np.float32)
         for labels in (y, y_test)
     )
-    data = Dataset(x, y, x_test, y_test, 6)
+    data = Dataset(x_train=x, y_train=y, x_test=x_test, y_test=y_test, num_classes=6)
     learner = SoftmaxLearner(softmax_spec(name, inputs=6, features=5, classes=6))
     options = {"cut": "silhouette", "learning_rate": 0.05}
     algorithm = make_algorithm(name, learner, options | ({"pretrain_rounds": 0} if name == "fedap" else {}))
@@ -338,7 +357,9 @@ def test_silhouette_finds_the_clusters_of_tasks(name):
         ("tasks", {"num_tasks": 6, "clusters": 3, "samples": 60, "test_samples": 6, "imbalance": 1.0}),
         ("iid", {}),
     ):
-        parts = make_client_partitions(data, PartitionConfig(partition, 9, options), 1)
+        parts = make_client_partitions(
+            data, PartitionConfig(name=partition, num_clients=9, options=options), 1
+        )
         state = algorithm.init(draw_initial_weights(learner), derive_rng(1, 0))
         assert state.phase == PHASE_CLUSTER
         updates = [

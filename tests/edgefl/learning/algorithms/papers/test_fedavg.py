@@ -20,8 +20,8 @@ def test_two_clients_one_round_by_hand():
     algorithm = fedavg(None, FedAvgOptions())
     state = algorithm.init({"w": np.array([0, 8], np.float32)}, derive_rng(1, 0, "init"))
     updates = [
-        Update("a", 1, 1, {GLOBAL: {"w": np.array([1, -6], np.float32)}}),
-        Update("b", 1, 3, {GLOBAL: {"w": np.array([5, -2], np.float32)}}),
+        Update(client_id="a", round=1, num_samples=1, deltas={GLOBAL: {"w": np.array([1, -6], np.float32)}}),
+        Update(client_id="b", round=1, num_samples=3, deltas={GLOBAL: {"w": np.array([5, -2], np.float32)}}),
     ]
     after = algorithm.aggregate(state, updates)
     np.testing.assert_array_equal(after.models[GLOBAL]["w"], np.array([4, 5], np.float32))
@@ -29,7 +29,7 @@ def test_two_clients_one_round_by_hand():
 
 
 def test_a_round_without_updates_changes_no_weight():
-    state = ServerState(3, "federate", {GLOBAL: {"w": np.ones(2, np.float32)}})
+    state = ServerState(round=3, phase="federate", models={GLOBAL: {"w": np.ones(2, np.float32)}})
     after = fedavg(None, FedAvgOptions()).aggregate(state, [])
     np.testing.assert_array_equal(after.models[GLOBAL]["w"], np.ones(2, np.float32))
     assert after.round == 4

@@ -15,7 +15,9 @@ from edgefl.learning.algorithms.partial import START_MODEL
 from edgefl.learning.algorithms.plans import build_plan
 from edgefl.program.learner.litert import LiteRTLearner
 
-MODEL = ModelConfig("autoencoder", (4,), 3, {"hidden": 6, "code": 3, "depth": 1})
+MODEL = ModelConfig(
+    name="autoencoder", input_shape=(4,), num_classes=3, options={"hidden": 6, "code": 3, "depth": 1}
+)
 PARTS = ("gamma", "beta", "moving_mean", "moving_variance")
 
 
@@ -56,7 +58,7 @@ def test_clients_with_other_samples_keep_other_norms_of_one_model():
     updates, states = [], {}
     for client_id, offset in (("a", 0), ("b", 5)):
         x = (np.eye(3, 4)[y] + rng.normal(offset, 0.3, (30, 4))).astype(np.float32)
-        shard = Shard(x, y, x, y, 3)
+        shard = Shard(x_train=x, y_train=y, x_test=x, y_test=y, num_classes=3)
         update, states[client_id] = algorithm.local_update(
             algorithm.broadcast(state, client_id),
             ClientState(),

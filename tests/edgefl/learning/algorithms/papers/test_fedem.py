@@ -52,7 +52,11 @@ def train(one_sample, state):
     algorithm = one_sample.make_algorithm("fedem", num_experts=2)
     models = make_components(one_sample)
     return algorithm.local_update(
-        Broadcast(1, PHASE_FEDERATE, models), state, one_sample.shard, "a", derive_rng(1, 1, "a")
+        Broadcast(round=1, phase=PHASE_FEDERATE, models=models),
+        state,
+        one_sample.shard,
+        "a",
+        derive_rng(1, 1, "a"),
     )
 
 
@@ -83,14 +87,14 @@ def test_mixture_weights_are_not_in_the_update(one_sample):
 def test_server_averages_each_component():
     algorithm = make_algorithm("fedem", None, {"num_experts": 2})
     zero = {"w": np.zeros(1, np.float32)}
-    state = ServerState(1, PHASE_FEDERATE, {"expert0": zero, "expert1": zero})
+    state = ServerState(round=1, phase=PHASE_FEDERATE, models={"expert0": zero, "expert1": zero})
 
     def make_update(client, samples, first, second):
         return Update(
-            client,
-            1,
-            samples,
-            {"expert0": {"w": np.float32([first])}, "expert1": {"w": np.float32([second])}},
+            client_id=client,
+            round=1,
+            num_samples=samples,
+            deltas={"expert0": {"w": np.float32([first])}, "expert1": {"w": np.float32([second])}},
         )
 
     after = algorithm.aggregate(state, [make_update("a", 1, 4, 0), make_update("b", 3, 0, 8)])
@@ -101,7 +105,7 @@ def test_client_without_state_estimates_its_weights(one_sample):
     """One EM step from uniform pi gives (.4, .6). The mixture has log (.4 / 2 + .6 * 3/4) = log .65."""
     algorithm = one_sample.make_algorithm("fedem", num_experts=2, final_steps=1)
     mixture, _ = algorithm.personalize(
-        Broadcast(2, PHASE_PERSONALIZE, make_components(one_sample)),
+        Broadcast(round=2, phase=PHASE_PERSONALIZE, models=make_components(one_sample)),
         ClientState(),
         one_sample.shard,
         derive_rng(1, 2, "a"),

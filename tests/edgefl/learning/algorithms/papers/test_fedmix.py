@@ -81,11 +81,11 @@ def start_hand_example(personal_epochs=0, **more):
 
 def train_client(algorithm, state, name, label, count, arrays=None):
     shard = Shard(
-        np.ones((count, 1), np.float32),
-        np.full(count, label),
-        np.ones((1, 1), np.float32),
-        np.zeros(1, np.int64),
-        2,
+        x_train=np.ones((count, 1), np.float32),
+        y_train=np.full(count, label),
+        x_test=np.ones((1, 1), np.float32),
+        y_test=np.zeros(1, np.int64),
+        num_classes=2,
     )
     client_state = ClientState() if arrays is None else ClientState(arrays)
     return algorithm.local_update(
@@ -161,7 +161,10 @@ def test_the_personal_epochs_continue_the_training_of_a_round(epochs):
     x, label = np.ones((1, 1), np.float32), np.zeros(1, np.int64)
     last = algorithm.broadcast(replace(state, phase=PHASE_PERSONALIZE), "a")
     mixture, client_state = algorithm.personalize(
-        last, ClientState(gate), Shard(x, label, x, label, 2), derive_rng(1, 2)
+        last,
+        ClientState(gate),
+        Shard(x_train=x, y_train=label, x_test=x, y_test=label, num_classes=2),
+        derive_rng(1, 2),
     )
     trained_weights = {
         "expert0/head/bias": [0.25, -0.25],
@@ -197,7 +200,11 @@ def test_entropy_moves_phi_towards_less_used_experts():
     algorithm, _, state = start_algorithm({"num_experts": 2, "entropy": 1.0})
     state = replace(state, models={**state.models, "phi": {"phi": start}})
     unchanged_update = Update(
-        "a", 1, 10, {"phi": {"phi": np.zeros_like(start)}}, {"loss": 1.0, "q/0": 0.5, "q/1": 0.5}
+        client_id="a",
+        round=1,
+        num_samples=10,
+        deltas={"phi": {"phi": np.zeros_like(start)}},
+        metrics={"loss": 1.0, "q/0": 0.5, "q/1": 0.5},
     )
     after = algorithm.aggregate(state, [unchanged_update]).models["phi"]["phi"]
     assert (after[:, 0] < start[:, 0]).all()
@@ -211,7 +218,13 @@ def test_entropy_has_its_weight():
     algorithm, _, state = start_algorithm({**options, "phi_learning_rate": 1.0})
     state = replace(state, models={**state.models, "phi": {"phi": start}})
     delta = np.full_like(start, 0.25)
-    update = Update("a", 1, 10, {"phi": {"phi": delta}}, {"loss": 1.0, "q/0": 0.5, "q/1": 0.5})
+    update = Update(
+        client_id="a",
+        round=1,
+        num_samples=10,
+        deltas={"phi": {"phi": delta}},
+        metrics={"loss": 1.0, "q/0": 0.5, "q/1": 0.5},
+    )
     after = algorithm.aggregate(state, [update]).models["phi"]["phi"]
 
     def measure_entropy(phi):
@@ -230,7 +243,13 @@ def test_weights_of_clients_are_their_pruned_responsibilities():
     """Client a prunes its third expert, so its first one has the weight .6 / .9."""
     _, _, state = start_algorithm({"num_experts": 3})
     updates = [
-        Update(name, 1, 5, {"expert0": {"w": np.array([delta], np.float32)}}, metrics)
+        Update(
+            client_id=name,
+            round=1,
+            num_samples=5,
+            deltas={"expert0": {"w": np.array([delta], np.float32)}},
+            metrics=metrics,
+        )
         for name, delta, metrics in (
             ("a", 1.0, {"q/0": 0.6, "q/1": 0.3, "q/2": 0.1}),
             ("b", 4.0, {"q/0": 1.0, "q/1": 0.0, "q/2": 0.0}),
@@ -243,7 +262,13 @@ def test_weights_of_clients_are_their_pruned_responsibilities():
 def test_untrained_model_stays_and_invalid_responsibility_becomes_uniform():
     algorithm, _, state = start_algorithm({"num_experts": 2})
     delta = {name: np.ones_like(array) for name, array in state.models["expert0"].items()}
-    invalid_update = Update("a", 1, 10, {"expert0": delta}, {"loss": 1.0, "q/0": float("nan")})
+    invalid_update = Update(
+        client_id="a",
+        round=1,
+        num_samples=10,
+        deltas={"expert0": delta},
+        metrics={"loss": 1.0, "q/0": float("nan")},
+    )
     after = algorithm.aggregate(state, [invalid_update])
     np.testing.assert_allclose(load_responsibility(after, "a", 2), [0.5, 0.5])
     assert load_responsibility(after, "b", 2) is None
@@ -476,7 +501,13 @@ def test_a_single_participant_predicts_like_a_client_without_labels(prune):
     phi = rng.normal(0, 2, (3, 3)).astype(np.float32)
     state = replace(state, models={**state.models, "phi": {"phi": phi}})
     y = np.array([0, 0, 1, 2, 0, 0, 1, 0])
-    shard = Shard(rng.random((8, 4), np.float32), y, rng.random((5, 4), np.float32), np.zeros(5, np.int64), 3)
+    shard = Shard(
+        x_train=rng.random((8, 4), np.float32),
+        y_train=y,
+        x_test=rng.random((5, 4), np.float32),
+        y_test=np.zeros(5, np.int64),
+        num_classes=3,
+    )
     broadcast = algorithm.broadcast(state, "a")
     _, client_state = algorithm.local_update(broadcast, ClientState(), shard, "a", derive_rng(1, 1, "a"))
     q = np.exp(phi) / np.exp(phi).sum(axis=1, keepdims=True)

@@ -53,7 +53,7 @@ def test_one_sample_by_hand():
     update, client_state = algorithm.local_update(
         algorithm.broadcast(state, "a"),
         ClientState(gate),
-        Shard(x, y, x, y, 2),
+        Shard(x_train=x, y_train=y, x_test=x, y_test=y, num_classes=2),
         "a",
         derive_rng(1, 1),
     )

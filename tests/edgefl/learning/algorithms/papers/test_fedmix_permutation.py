@@ -60,7 +60,9 @@ def test_pi_takes_the_clients_beta_and_damping():
     state = algorithm.init(kernels | {"head/bias": bias[0]}, derive_rng(1, 0, "init"))
     state = replace(state, models={f"expert{k}": {**kernels, "head/bias": bias[k]} for k in range(2)})
     x = np.ones((3, 1), np.float32)
-    shard = Shard(x, np.zeros(3, np.int64), x, np.zeros(3, np.int64), 2)
+    shard = Shard(
+        x_train=x, y_train=np.zeros(3, np.int64), x_test=x, y_test=np.zeros(3, np.int64), num_classes=2
+    )
     update, _ = algorithm.local_update(
         algorithm.broadcast(state, "a"), ClientState(), shard, "a", derive_rng(1, 1, "a")
     )
@@ -89,11 +91,11 @@ def test_two_clients_one_round_by_hand():
 
     def train_client(name, label, count):
         shard = Shard(
-            np.ones((count, 1), np.float32),
-            np.full(count, label),
-            np.ones((1, 1), np.float32),
-            np.zeros(1, np.int64),
-            2,
+            x_train=np.ones((count, 1), np.float32),
+            y_train=np.full(count, label),
+            x_test=np.ones((1, 1), np.float32),
+            y_test=np.zeros(1, np.int64),
+            num_classes=2,
         )
         return algorithm.local_update(
             algorithm.broadcast(state, name), ClientState(), shard, name, derive_rng(1, 1, name)
@@ -137,7 +139,9 @@ def test_experts_share_the_noise_of_a_batch():
     algorithm.local_update(
         sent,
         ClientState(),
-        Shard(x, np.zeros(8, np.int64), x, np.zeros(8, np.int64), 2),
+        Shard(
+            x_train=x, y_train=np.zeros(8, np.int64), x_test=x, y_test=np.zeros(8, np.int64), num_classes=2
+        ),
         "a",
         derive_rng(1, 1),
     )
@@ -154,7 +158,12 @@ def make_two_kinds_of_clients(seed=3):
         y = rng.integers(0, 3, count)
         return (centres[y] + rng.normal(0, 0.4, (count, 4))).astype(np.float32), (y + kind) % 3
 
-    return {f"pi-{i}": Shard(*draw_samples(i % 2, 48), *draw_samples(i % 2, 40), 3) for i in range(6)}
+    def draw_shard(kind):
+        x_train, y_train = draw_samples(kind, 48)
+        x_test, y_test = draw_samples(kind, 40)
+        return Shard(x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test, num_classes=3)
+
+    return {f"pi-{i}": draw_shard(i % 2) for i in range(6)}
 
 
 OPTIONS = {"num_experts": 3, "learning_rate": 0.3, "server_learning_rate": 0.03}

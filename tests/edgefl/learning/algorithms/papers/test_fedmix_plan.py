@@ -28,7 +28,12 @@ def compiled(request, tiny_config):
 def test_laws_hold_on_the_plan(compiled, digits):
     name, options, plan, initial = compiled
     x, y = digits
-    shards = {f"pi-{i}": Shard(x[i::40], y[i::40], x[i + 1 :: 40], y[i + 1 :: 40], 10) for i in range(2)}
+    shards = {
+        f"pi-{i}": Shard(
+            x_train=x[i::40], y_train=y[i::40], x_test=x[i + 1 :: 40], y_test=y[i + 1 :: 40], num_classes=10
+        )
+        for i in range(2)
+    }
     check_algorithm(
         lambda learner: make_algorithm(name, learner, options), LiteRTLearner(plan), initial, shards
     )
@@ -89,7 +94,7 @@ def test_a_device_exports_its_mixture_in_int8(compiled, digits, tmp_path):
 
     name, options, plan, initial = compiled
     x, y = digits
-    shard = Shard(x[:200], y[:200], x[200:260], y[200:260], 10)
+    shard = Shard(x_train=x[:200], y_train=y[:200], x_test=x[200:260], y_test=y[200:260], num_classes=10)
     learner = LiteRTLearner(plan)
     algorithm = make_algorithm(
         name,

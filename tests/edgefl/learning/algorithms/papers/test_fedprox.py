@@ -40,7 +40,7 @@ def train_client(name, shard, **options):
     learner = SoftmaxLearner(softmax_spec(name, inputs=4, features=3, classes=3, options=options))
     algorithm = make_algorithm(name, learner, options)
     return algorithm.local_update(
-        Broadcast(1, PHASE_FEDERATE, {"global": make_model()}),
+        Broadcast(round=1, phase=PHASE_FEDERATE, models={"global": make_model()}),
         ClientState(),
         shard,
         "a",

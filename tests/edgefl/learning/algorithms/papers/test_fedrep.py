@@ -87,7 +87,7 @@ def make_shard(seed, label_by_group):
     group = np.arange(60) % 3
     x = (np.eye(3, 4)[group] * 2 + rng.normal(0, 0.5, (60, 4))).astype(np.float32)
     y = np.array(label_by_group)[group]
-    return Shard(x[:30], y[:30], x[30:], y[30:], 3)
+    return Shard(x_train=x[:30], y_train=y[:30], x_test=x[30:], y_test=y[30:], num_classes=3)
 
 
 def test_clients_that_label_differently_need_their_own_heads():
@@ -180,7 +180,13 @@ def test_augmentation_changes_the_samples_of_the_head(tiny_config, digits, monke
         tiny_config, algorithm="fedrep", options={}, augmentation=AugmentationConfig(2, True, 10.0)
     )
     plan, initial = build_plan(config)
-    shard = Shard(digits[0][:40], digits[1][:40], digits[0][40:60], digits[1][40:60], 10)
+    shard = Shard(
+        x_train=digits[0][:40],
+        y_train=digits[1][:40],
+        x_test=digits[0][40:60],
+        y_test=digits[1][40:60],
+        num_classes=10,
+    )
     heads = []
     for augment in (draw_only, augment_images):
         monkeypatch.setattr(loop, "augment_images", augment)
@@ -208,7 +214,7 @@ def test_models_that_cannot_be_split_are_an_error():
     with pytest.raises(ConfigError, match="none of the 2 weights before the head is trained"):
         build_objectives("fedrep", frozen, {})
     without_head = make_network(
-        layers.Conv1D(2, 3), layers.GlobalAveragePooling1D(), task=TaskConfig("regression", outputs=2)
+        layers.Conv1D(2, 3), layers.GlobalAveragePooling1D(), task=TaskConfig(kind="regression", outputs=2)
     )
     with pytest.raises(ConfigError, match="no dense layer at its end; end the model with Dense"):
         build_objectives("fedrep", without_head, {})

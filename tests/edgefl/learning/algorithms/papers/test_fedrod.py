@@ -70,7 +70,11 @@ def test_the_balanced_softmax_against_numpy(one_sample):
         }
     )
     update, state = algorithm.local_update(
-        Broadcast(1, "federate", {"global": start}), before, Shard(x, y, x, y, 2), "a", derive_rng(1, 1, "a")
+        Broadcast(round=1, phase="federate", models={"global": start}),
+        before,
+        Shard(x_train=x, y_train=y, x_test=x, y_test=y, num_classes=2),
+        "a",
+        derive_rng(1, 1, "a"),
     )
     shares = np.array([0.75, 0.25])
     balanced = np.array([3, 1]) * np.exp([0.2, -0.1])

@@ -29,16 +29,16 @@ def make_model(bias=(0.0, 0.0)):
 def make_shard(label):
     x = np.ones((1, 1), np.float32)
     y = np.array([label])
-    return Shard(x, y, x, y, 2)
+    return Shard(x_train=x, y_train=y, x_test=x, y_test=y, num_classes=2)
 
 
 def make_update(client_id, expert, n, values):
     return Update(
-        client_id,
-        1,
-        n,
-        {name_expert(expert): {"w": np.array(values, np.float32)}},
-        {"loss": 1.0, "expert": float(expert)},
+        client_id=client_id,
+        round=1,
+        num_samples=n,
+        deltas={name_expert(expert): {"w": np.array(values, np.float32)}},
+        metrics={"loss": 1.0, "expert": float(expert)},
     )
 
 
@@ -64,7 +64,9 @@ def test_two_clients_one_round_by_hand():
     options = {"num_experts": 2, "epochs": 1, "learning_rate": 1.0, "weight_decay": 0.0}
     device = make_algorithm("ifca", learner, options)
     server = make_algorithm("ifca", None, options)
-    state = ServerState(1, "federate", {"expert0": make_model(), "expert1": make_model((1.0, 0.0))})
+    state = ServerState(
+        round=1, phase="federate", models={"expert0": make_model(), "expert1": make_model((1.0, 0.0))}
+    )
     losses = measure_mean_losses(
         learner,
         select_experts(state.models),
@@ -86,7 +88,9 @@ def test_a_model_is_averaged_over_the_clients_that_chose_it():
     server = make_algorithm("ifca", None, {"num_experts": 3})
     zeros = {"w": np.zeros(2, np.float32)}
     state = ServerState(
-        1, "federate", {"expert0": zeros, "expert1": zeros, "expert2": {"w": np.array([7, 8], np.float32)}}
+        round=1,
+        phase="federate",
+        models={"expert0": zeros, "expert1": zeros, "expert2": {"w": np.array([7, 8], np.float32)}},
     )
     after = server.aggregate(
         state,
@@ -192,9 +196,16 @@ def choose_between_two(name, labels, unseen=None, **options):
     server = make_algorithm(name, None, options)
     models = {"expert0": make_model((5.0, 0.0)), "expert1": make_model((0.0, 1.0))}
     local = {"local": make_model((0.0, 0.0))} if name == "aem" else {}
-    state = ServerState(9, PHASE_PERSONALIZE, {**models, **local})
+    state = ServerState(round=9, phase=PHASE_PERSONALIZE, models={**models, **local})
     x = np.ones((len(labels), 1), np.float32)
-    shard = Shard(x, np.array(labels), x, np.array(labels), 2, unseen_train=unseen)
+    shard = Shard(
+        x_train=x,
+        y_train=np.array(labels),
+        x_test=x,
+        y_test=np.array(labels),
+        num_classes=2,
+        unseen_train=unseen,
+    )
     mixture, _ = device.personalize(server.broadcast(state, "a"), ClientState(), shard, derive_rng(1, 9, "a"))
     update, _ = device.local_update(
         server.broadcast(replace(state, phase=PHASE_FEDERATE), "a"),
@@ -238,7 +249,7 @@ def shift_labels(shard):
     """Return the same samples with each label shifted by one, so that no model fits both shards."""
     y = (shard.y_train + 1) % 3
     y_test = (shard.y_test + 1) % 3
-    return Shard(shard.x_train, y, shard.x_test, y_test, 3)
+    return Shard(x_train=shard.x_train, y_train=y, x_test=shard.x_test, y_test=y_test, num_classes=3)
 
 
 def test_clients_with_conflicting_labels_form_two_clusters(shards):
@@ -257,7 +268,7 @@ def test_clients_with_conflicting_labels_form_two_clusters(shards):
     chosen = {u.client_id: u.metrics["expert"] for u in updates}
     assert {chosen[c] for c in chosen if c.endswith("0")} != {chosen[c] for c in chosen if c.endswith("1")}
     assert len(set(chosen.values())) == 2
-    state = ServerState(state.round, PHASE_PERSONALIZE, state.models)
+    state = ServerState(round=state.round, phase=PHASE_PERSONALIZE, models=state.models)
     for client_id, shard in federation.items():
         mixture, _ = device.personalize(
             server.broadcast(state, client_id), ClientState(), shard, derive_rng(1, 9, client_id)

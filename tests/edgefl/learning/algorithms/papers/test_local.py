@@ -24,7 +24,9 @@ def train_and_get_bias(one_sample, rounds, **options):
         assert not update.deltas
         assert math.isnan(update.metrics["loss"])
         state = algorithm.aggregate(state, [update])
-    last = algorithm.broadcast(ServerState(state.round, PHASE_PERSONALIZE, state.models), "a")
+    last = algorithm.broadcast(
+        ServerState(round=state.round, phase=PHASE_PERSONALIZE, models=state.models), "a"
+    )
     return algorithm.personalize(last, ClientState(), one_sample.shard, derive_rng(1, state.round, "a"))[
         0
     ].weights["head/bias"]
@@ -88,11 +90,19 @@ def test_adam_and_schedule_take_the_steps_of_keras(tiny_config, digits):
     options = {"optimizer": "adam", "schedule": "cosine", "learning_rate": 0.01, "epochs": 3, "batch_size": 8}
     plan, initial = build_plan(replace(tiny_config, algorithm="local", options=options))
     assert any(spec.name == "step" for spec in plan.spec.find_signature("train").slots)
-    shard = Shard(digits[0][:40], digits[1][:40], digits[0][40:60], digits[1][40:60], 10)
+    shard = Shard(
+        x_train=digits[0][:40],
+        y_train=digits[1][:40],
+        x_test=digits[0][40:60],
+        y_test=digits[1][40:60],
+        num_classes=10,
+    )
     models = []
     for learner in (LiteRTLearner(plan), make_keras_learner(plan.spec)):
         algorithm = make_algorithm("local", learner, options)
-        sent = algorithm.broadcast(ServerState(3, PHASE_PERSONALIZE, {"initial": initial}), "a")
+        sent = algorithm.broadcast(
+            ServerState(round=3, phase=PHASE_PERSONALIZE, models={"initial": initial}), "a"
+        )
         models.append(algorithm.personalize(sent, ClientState(), shard, derive_rng(1, 3, "a"))[0].weights)
     for name, array in models[0].items():
         np.testing.assert_allclose(array, models[1][name], atol=1e-3)

@@ -34,7 +34,10 @@ def test_a_round_by_hand(one_sample):
     np.testing.assert_allclose(update.deltas["global"]["head/kernel"], [[0.5, -0.5]], atol=1e-6)
     np.testing.assert_allclose(client_state.arrays["head/bias"], [0.5, -0.5], atol=1e-6)
     other = Update(
-        "b", 1, 3, {"global": {name: np.zeros_like(array) for name, array in update.deltas["global"].items()}}
+        client_id="b",
+        round=1,
+        num_samples=3,
+        deltas={"global": {name: np.zeros_like(array) for name, array in update.deltas["global"].items()}},
     )
     after = algorithm.aggregate(state, [update, other])
     np.testing.assert_allclose(after.models["global"]["head/kernel"], [[0.125, -0.125]], atol=1e-6)
@@ -60,7 +63,9 @@ def test_start_of_personal_part_is_sent_only_once(one_sample):
         costs.append(
             communication_cost.count_bytes_down(
                 Broadcast(
-                    number, PHASE_FEDERATE, {**algorithm.broadcast(state, "a").models, "global": moved}
+                    round=number,
+                    phase=PHASE_FEDERATE,
+                    models={**algorithm.broadcast(state, "a").models, "global": moved},
                 ),
                 "a",
             )

@@ -38,7 +38,7 @@ def test_fine_tuning_has_its_own_rates_and_epochs(one_sample):
         "least_steps": 0,
     }
     learner = RecordingLearner(softmax_spec("pfl-ft", inputs=1, features=1, classes=2, options=options))
-    sent = Broadcast(2, PHASE_PERSONALIZE, {"global": one_sample.start})
+    sent = Broadcast(round=2, phase=PHASE_PERSONALIZE, models={"global": one_sample.start})
     make_algorithm("pfl-ft", learner, options).personalize(
         sent, ClientState(), one_sample.shard, derive_rng(1, 1, "a")
     )

@@ -82,7 +82,7 @@ def test_personal_model_beats_weak_global_model_and_keeps_its_trunk(name, shards
         "head/kernel": np.zeros((4, 3), np.float32),
         "head/bias": np.zeros(3, np.float32),
     }
-    state = ServerState(2, PHASE_PERSONALIZE, {"global": model, "initial": model})
+    state = ServerState(round=2, phase=PHASE_PERSONALIZE, models={"global": model, "initial": model})
     shard = shards["pi-2"]
     mixture, _ = algorithm.personalize(
         algorithm.broadcast(state, "pi-2"), ClientState(), shard, derive_rng(1, 2, "pi-2")
@@ -125,7 +125,9 @@ def personalize_by_turns(name, shards, **options):
         "head/kernel": np.full((4, 3), 0.1, np.float32),
         "head/bias": np.zeros(3, np.float32),
     }
-    sent = algorithm.broadcast(ServerState(2, PHASE_PERSONALIZE, {"global": model, "initial": model}), "pi-1")
+    sent = algorithm.broadcast(
+        ServerState(round=2, phase=PHASE_PERSONALIZE, models={"global": model, "initial": model}), "pi-1"
+    )
     mixture, _ = algorithm.personalize(sent, ClientState(), shards["pi-1"], derive_rng(1, 2, "pi-1"))
     return learner.calls, mixture
 
@@ -261,12 +263,20 @@ def test_litert_and_keras_personalize_alike_with_augmentation(pair, digits):
     from edgefl.program.learner.litert import LiteRTLearner
 
     name, plan, augmented, initial = pair
-    shard = Shard(digits[0][:60], digits[1][:60], digits[0][60:80], digits[1][60:80], 10)
+    shard = Shard(
+        x_train=digits[0][:60],
+        y_train=digits[1][:60],
+        x_test=digits[0][60:80],
+        y_test=digits[1][60:80],
+        num_classes=10,
+    )
     options = {**augmented.spec.options, "adapt_epochs": 3, "least_steps": 0, "alternate": True}
     mixtures = []
     for learner in (LiteRTLearner(augmented), make_keras_learner(augmented.spec), LiteRTLearner(plan)):
         algorithm = make_algorithm(name, learner, options)
-        sent = algorithm.broadcast(ServerState(2, PHASE_PERSONALIZE, {"global": initial}), "a")
+        sent = algorithm.broadcast(
+            ServerState(round=2, phase=PHASE_PERSONALIZE, models={"global": initial}), "a"
+        )
         mixtures.append(algorithm.personalize(sent, ClientState(), shard, derive_rng(1, 2, "a"))[0].weights)
     device, reference, plain = mixtures
     for key, array in device.items():
@@ -291,8 +301,10 @@ def test_gate_on_the_image_reads_normalized_samples(augmentation, tiny_config, d
         config = replace(tiny_config, algorithm="pfl-mf", model=model, augmentation=augmentation)
         plan, initial = build_plan(config)
         algorithm = make_algorithm("pfl-mf", learner := LiteRTLearner(plan), plan.spec.options)
-        sent = algorithm.broadcast(ServerState(2, PHASE_PERSONALIZE, {"global": initial}), "a")
-        shard = Shard(samples, y, samples[:9], y[:9], 10)
+        sent = algorithm.broadcast(
+            ServerState(round=2, phase=PHASE_PERSONALIZE, models={"global": initial}), "a"
+        )
+        shard = Shard(x_train=samples, y_train=y, x_test=samples[:9], y_test=y[:9], num_classes=10)
         mixture, _ = algorithm.personalize(sent, ClientState(), shard, derive_rng(1, 2, "a"))
         weights = predict_gate_weights(learner, mixture.weights, samples)
         logits = learner.predict("predict_mixture", mixture.weights, {"x": samples})
