@@ -42,7 +42,7 @@ def check_federation(name: str) -> str:
     """
     if not FEDERATION_PATTERN.fullmatch(name):
         raise ConfigError(
-            f"federation name {name!r}: expected 1 to 64 of a-z, 0-9, -, _ and ., starting with a "
-            "letter or digit"
+            f"federation name {name!r}: expected 1 to 64 of a-z, 0-9, -, _ and ., starting with a letter or "
+            "digit, such as workshop"
         )
     return name

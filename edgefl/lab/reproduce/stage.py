@@ -230,7 +230,7 @@ class StageRunner:
         _check_settings(run, stage, earlier)
         self._runs[stage.name] = run
         if run.files.summary.exists():
-            return {**read_json(run.files.summary), **_describe_origin(run), "records": run.read_records()}
+            return {**read_json(run.files.summary), **run.read_origin(), "records": run.read_records()}
         self._progress.update(f"{label}: loading data, and compiling the plan if it is new")
         shared, models = self._open_data(stage)
         if stage.weights_from:
@@ -286,7 +286,7 @@ class StageRunner:
             _measure_int8(run, summary)
         summary = to_json_value(summary)
         write_results(run, simulation, summary)
-        return {**summary, **_describe_origin(run), "records": records}
+        return {**summary, **run.read_origin(), "records": records}
 
 
 def _start_from(
@@ -372,12 +372,6 @@ def _check_settings(run: RunDirectory, stage: ExperimentStage, earlier: RunDirec
             )
     if is_new:
         run.write(run.files.stage, json.dumps(settings) + "\n")
-
-
-def _describe_origin(run: RunDirectory) -> dict[str, Any]:
-    """Return the machine that started a stage, and the versions."""
-    note = run.read_note()
-    return {"machine": note["machine"], "versions": note["versions"]}
 
 
 def _hash_state(run: RunDirectory) -> str:

@@ -165,9 +165,7 @@ def choose_personal_model(
     elif settings.select and not len(split.y):
         LOGGER.warning("%s: no sample to compare models on; a second recording would provide some", client_id)
     trained_on = split.train if is_detector else replace(shard, unseen_train=split.rows)
-    candidates = make_candidates(
-        algorithm, learner, broadcast, state, trained_on, settings, make_rng, LEARNED
-    )
+    candidates = make_candidates(algorithm, learner, broadcast, state, trained_on, settings, make_rng)
     if is_detector and settings.select and len(split.y):
         scores = {
             name: score_samples(learner, peer, split.x, split.y) for name, peer in candidates.models.items()

@@ -238,5 +238,6 @@ def test_options_out_of_range_are_refused(options: dict[str, object], message: s
 
 
 def test_unknown_options_are_refused() -> None:
-    with pytest.raises(ConfigError, match="unknown option 'machine'; did you mean 'machines'"):
+    message = r"\[data\] machines has an unknown option 'machine'; did you mean 'machines'\?"
+    with pytest.raises(ConfigError, match=message):
         load_dataset("machines", {"machine": 3})

@@ -99,7 +99,6 @@ def test_factory_argument_is_not_an_option():
 
 
 def test_removed_option_is_rejected_with_its_replacement():
-    with pytest.raises(
-        ConfigError, match=r"unknown option 'baseline_epochs'; remove it: \[personalization\]"
-    ):
+    message = r"fedavg has an unknown option 'baseline_epochs'; remove it: \[personalization\]"
+    with pytest.raises(ConfigError, match=message):
         make_options("fedavg", {"baseline_epochs": 50})
