@@ -342,7 +342,7 @@ def test_the_margin_is_reported_and_survives_a_checkpoint():
     ("options", "message"),
     [
         ({"threshold": 1.1}, "threshold is 1.1, expected a number from 0 to 1"),
-        ({"mixing": 2}, "mixing is 2, expected a number from 0 to 1"),
+        ({"mixing": 2}, "mixing is 2.0, expected a number from 0 to 1"),
         ({"cut": "elbow"}, "cut is 'elbow', expected 'threshold' or 'auto'"),
         ({"compare": "gradients"}, "compare is 'gradients', expected 'weights' or 'deltas'"),
     ],
