@@ -54,7 +54,7 @@ class SimulatedFederation:
         shards: samples by client id.
         test: common test samples, which represent all clients. Samples of shape (n, *input_shape), float32,
             and labels of shape (n,), int64. None measures no model on common samples.
-        open_learner: makes the learner of each process.
+        open_learner: makes the learner of each process. For several processes it is a function of a module.
 
     Raises:
         PlanError: mean and std of the plan are not measured yet.
@@ -99,15 +99,14 @@ class OpenFederation:
 
     Args:
         federation: the federation.
-        learner: runs the plan. None calls `open_learner` of the federation.
 
     Attributes:
         runner: trains and personalizes clients.
         test: the common test samples, or None.
     """
 
-    def __init__(self, federation: SimulatedFederation, learner: Learner | None = None) -> None:
-        learner = learner or federation.open_learner(federation.plan)
+    def __init__(self, federation: SimulatedFederation) -> None:
+        learner = federation.open_learner(federation.plan)
         self.runner = ClientRunner(federation.plan, learner, federation.shards, federation.seed)
         self.test = federation.test
         self._measured: dict[str, ClassAccuracies] = {}

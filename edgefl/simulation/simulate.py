@@ -1,4 +1,4 @@
-"""Simulates a federation in one process, in several processes, or on a Ray cluster.
+"""Simulates a federation with an engine: in one process, in several processes, or on a Ray cluster.
 
 The results are the same, bit for bit, as in a federation over MQTT.
 """
@@ -51,12 +51,11 @@ from edgefl.simulation.clients import (
 )
 from edgefl.simulation.communication_cost import CommunicationCost
 from edgefl.simulation.diagnostics import RoundDiagnostics, evaluate_clients, evaluate_models
-from edgefl.simulation.engines.base import Engine, SerialEngine
-from edgefl.simulation.engines.processes import ProcessEngine
+from edgefl.simulation.engines.base import Engine, OpenEngine, SerialEngine
 
 LOGGER = logging.getLogger(__name__)
 
-__all__ = ["ClientResult", "Record", "Simulation", "simulate"]
+__all__ = ["Checkpoint", "ClientResult", "FleetFigures", "Record", "Simulation", "simulate"]
 
 
 @dataclass(frozen=True)
@@ -95,6 +94,35 @@ class Record:
     hours: float = math.nan
 
 
+@dataclass
+class FleetFigures:
+    """The number of events in a federation in virtual time.
+
+    Attributes:
+        hours: virtual time at the end of the last closed round, in hours.
+        acknowledged: number of updates for which the client received the outcome `ok`.
+        accepted: number of updates that closed rounds accepted.
+        late: number of accepted updates that answer an earlier round.
+        dropped: number of updates that were missing when their round closed.
+        trained: number of times that a client trained.
+        lost_messages: number of messages that were lost.
+        outages: number of times that a client went offline, at the end of its daily hours too.
+        lost_clients: number of clients that left for good.
+        events: number of events that the server handled.
+    """
+
+    hours: float = 0.0
+    acknowledged: int = 0
+    accepted: int = 0
+    late: int = 0
+    dropped: int = 0
+    trained: int = 0
+    lost_messages: int = 0
+    outages: int = 0
+    lost_clients: int = 0
+    events: int = 0
+
+
 @dataclass(frozen=True)
 class Simulation:
     """The result of a simulated federation.
@@ -103,11 +131,13 @@ class Simulation:
         state: the last server state.
         results: client results by client id.
         bytes_down: payload bytes that the clients received for the personalization.
+        fleet: the events of the fleet. None in a simulation without virtual time.
     """
 
     state: ServerState
     results: Mapping[str, ClientResult]
     bytes_down: int = 0
+    fleet: FleetFigures | None = None
 
     @property
     def mixtures(self) -> Mapping[str, Mixture]:
@@ -127,24 +157,38 @@ KeepResult = Callable[[str, ClientResult], ClientResult]
 ClientStates = MutableMapping[str, ClientState]
 
 
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a simulation begins or continues.
+
+    Attributes:
+        server: the server state. After the last round, clients are only personalized. None starts with
+            round 1.
+        clients: client states by client id, updated in place.
+        traffic: communication cost of the rounds before, updated in place. None starts with no bytes.
+        losses: median training loss of each round before. None or NaN for a round without a loss.
+    """
+
+    server: ServerState | None = None
+    clients: ClientStates = field(default_factory=dict)
+    traffic: CommunicationCost | None = None
+    losses: Sequence[float | None] = ()
+
+
 def simulate(
     plan: Plan,
     initial: Weights,
     shards: Mapping[str, Shard],
     config: FederationConfig,
     *,
-    processes: int = 1,
-    learner: Learner | None = None,
-    open_engine: Callable[[SimulatedFederation], Engine] | None = None,
+    open_learner: Callable[[Plan], Learner] = LiteRTLearner,
+    open_engine: OpenEngine = SerialEngine,
     test: tuple[Array, Labels] | None = None,
-    start: ServerState | None = None,
-    states: ClientStates | None = None,
-    traffic: CommunicationCost | None = None,
+    checkpoint: Checkpoint | None = None,
     progress: RoundCallback | None = None,
     keep_result: KeepResult = lambda client_id, result: result,
     noise_key: bytes | None = None,
     evaluate_every: int = 0,
-    losses: Sequence[float | None] = (),
     without_rounds: Collection[str] = (),
     can_lower_rate: bool = False,
 ) -> Simulation:
@@ -152,7 +196,7 @@ def simulate(
 
     A client whose loss is not finite is missing from the round, as over MQTT.
 
-    The results depend neither on `processes` nor on `open_engine`. `over_selection`, `late` and `budget_s`
+    The results do not depend on `open_engine`. `over_selection`, `late` and `budget_s`
     of the configuration have no effect, because no simulated client is slower than another.
 
     Args:
@@ -160,22 +204,17 @@ def simulate(
         initial: the plan's initial weights.
         shards: samples by client id.
         config: the configuration of the federation.
-        processes: number of processes that run clients.
-        learner: runs the plan, with one process only. None makes a LiteRTLearner in each process.
-        open_engine: opens the engine that runs clients. None runs them on this machine.
+        open_learner: makes the learner that runs the plan, see `SimulatedFederation`.
+        open_engine: opens the engine that runs clients. The default runs them in this process.
         test: common test samples: samples of shape (n, *input_shape), float32, and labels of shape (n,),
             int64. Every mixture is measured on them too. None measures nothing on common samples.
-        start: server state to continue from. After the last round, clients are only personalized. None
-            starts with round 1.
-        states: client states by client id, updated in place.
-        traffic: communication cost up to `start`, updated in place.
+        checkpoint: where to begin. None starts with round 1 and new clients.
         progress: called after each round with the new state and the record of the round.
         keep_result: called with each client result, see `drop_mixture`. Its return value is kept.
         noise_key: 32 bytes from which the noise and the cohorts of `[privacy]` are drawn. None derives them
             from the seed. Anyone with the seed can then remove the noise.
         evaluate_every: number of rounds after which every client and the server's models are evaluated
             again. They are also evaluated after the last round. 0 never evaluates.
-        losses: mean training loss of each round before `start`. None or NaN for a round without a loss.
         without_rounds: ids of clients that take part in no round and are only personalized.
         can_lower_rate: see `edgefl.protocol.server.divergence.find_divergence`.
 
@@ -184,15 +223,15 @@ def simulate(
 
     Raises:
         FederationDivergedError: training diverged, see `edgefl.protocol.server.divergence`.
-        ConfigError: there is no client, the mode is async, the number of processes is below 1, or a learner
-            is passed for several processes. Also if `[privacy]` does not fit the algorithm or the clients.
+        ConfigError: there is no client, the mode is async, or `[privacy]` does not fit the algorithm or the
+            clients.
         ModuleNotFoundError: `max_epsilon` is set, and the extra `dp` is not installed.
         DataError: a client cannot train. The error names client and round.
         DivergedError: a client has no model to personalize or to evaluate with a finite loss. The error names
             the client.
         EdgeflError: a process that runs clients was killed, or Ray cannot be reached.
     """
-    _check(config, len(shards), processes, learner)
+    _check(config, len(shards))
     if config.privacy.max_epsilon:
         config = limit_to_budget(config)
     key = derive_noise_key(config.seed) if noise_key is None else noise_key
@@ -208,14 +247,15 @@ def simulate(
         key=key,
         draw_cohort=draw_round_cohort,
     )
-    state = algorithm.init(initial, derive_rng(config.seed, 0, "init")) if start is None else start
-    states = {} if states is None else states
-    traffic = (
-        CommunicationCost(codec=config.codec, settings=config.task_settings) if traffic is None else traffic
+    checkpoint = checkpoint or Checkpoint()
+    state = checkpoint.server or algorithm.init(initial, derive_rng(config.seed, 0, "init"))
+    states = checkpoint.clients
+    traffic = checkpoint.traffic or CommunicationCost(codec=config.codec, settings=config.task_settings)
+    federation = SimulatedFederation(
+        plan=plan, seed=config.seed, shards=shards, test=test, open_learner=open_learner
     )
-    federation = SimulatedFederation(plan=plan, seed=config.seed, shards=shards, test=test)
-    all_losses = list(losses)
-    with _open_engine(federation, processes, learner, open_engine) as engine:
+    all_losses = list(checkpoint.losses)
+    with open_engine(federation) as engine:
         while state.round <= config.rounds and state.phase not in (PHASE_PERSONALIZE, PHASE_DONE):
             diagnostics = RoundDiagnostics(plan, state)
             state, record = _play_round(
@@ -225,8 +265,7 @@ def simulate(
             if evaluate_every and (record.round % evaluate_every == 0 or record.round == config.rounds):
                 measured["clients"] = evaluate_clients(engine, algorithm, state, states, shards, config.codec)
                 if test is not None:
-                    learner = learner or LiteRTLearner(plan)
-                    measured["models"] = evaluate_models(plan, learner, state, *test)
+                    measured["models"] = evaluate_models(plan, open_learner(plan), state, *test)
             if progress:
                 progress(
                     state,
@@ -253,7 +292,7 @@ def simulate(
         results, bytes_down = _personalize_all(
             engine, algorithm, config, state, states, sorted(shards), traffic, keep_result
         )
-    return Simulation(replace(state, phase=PHASE_DONE), results, bytes_down)
+    return Simulation(state=replace(state, phase=PHASE_DONE), results=results, bytes_down=bytes_down)
 
 
 def check_simulated(config: FederationConfig) -> None:
@@ -272,31 +311,16 @@ def check_simulated(config: FederationConfig) -> None:
         )
 
 
-def _check(config: FederationConfig, clients: int, processes: int, learner: Learner | None) -> None:
+def _check(config: FederationConfig, clients: int) -> None:
     """Raise ConfigError if a federation cannot be simulated with these arguments."""
     if not clients:
         raise ConfigError("there are no shards to simulate, expected one for each client; pass at least one")
     check_simulated(replace(config, fleet=None))
-    if processes < 1:
-        raise ConfigError(f"the number of processes is {processes}, expected at least 1")
-    if learner is not None and processes != 1:
-        raise ConfigError(f"{processes} processes cannot share a learner; pass processes = 1, or no learner")
     if config.privacy.is_on and config.privacy.population != clients:
         raise ConfigError(
             f"[privacy] population is {config.privacy.population}, expected {clients}, the number of "
             "clients; change it"
         )
-
-
-def _open_engine(
-    federation: SimulatedFederation,
-    processes: int,
-    learner: Learner | None,
-    open_engine: Callable[[SimulatedFederation], Engine] | None,
-) -> Engine:
-    if open_engine is not None:
-        return open_engine(federation)
-    return SerialEngine(federation, learner) if processes == 1 else ProcessEngine(federation, processes)
 
 
 def _check_diverged(diverged: Sequence[DivergedClient], number: int, size: int, quorum: float) -> None:

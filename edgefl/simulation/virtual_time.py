@@ -65,42 +65,13 @@ from edgefl.protocol.wire.topics import FederationTopics, parse_topic
 from edgefl.simulation.clients import ClientResult, personalize_client, train_client
 from edgefl.simulation.engines.base import Engine
 from edgefl.simulation.in_memory_store import InMemoryStore
-from edgefl.simulation.simulate import KeepResult, Record, RoundCallback
+from edgefl.simulation.simulate import FleetFigures, KeepResult, Record, RoundCallback
 from edgefl.simulation.simulated_client import SimulatedClient, TrainedUpdate
 
 DAY_S = 86_400.0
 HOUR_S = 3600.0
 MAX_BATCH_CLIENTS = 64
 """Maximum number of clients that are trained together, so that memory does not grow with the fleet."""
-
-
-@dataclass
-class FleetFigures:
-    """The number of events in a fleet.
-
-    Attributes:
-        hours: virtual time at the end of the last closed round, in hours.
-        acknowledged: number of updates for which the client received the outcome `ok`.
-        accepted: number of updates that closed rounds accepted.
-        late: number of accepted updates that answer an earlier round.
-        dropped: number of updates that were missing when their round closed.
-        trained: number of times that a client trained.
-        lost_messages: number of messages that were lost.
-        outages: number of times that a client went offline, at the end of its daily hours too.
-        lost_clients: number of clients that left for good.
-        events: number of events that the server handled.
-    """
-
-    hours: float = 0.0
-    acknowledged: int = 0
-    accepted: int = 0
-    late: int = 0
-    dropped: int = 0
-    trained: int = 0
-    lost_messages: int = 0
-    outages: int = 0
-    lost_clients: int = 0
-    events: int = 0
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from edgefl.base.system.progress import Progress
 from edgefl.base.verdict import MEASURES, find_measure
 from edgefl.learning.privacy.accountant import limit_to_budget
 from edgefl.protocol.server.config_check import check_config
+from edgefl.simulation.engines.processes import choose_local_engine
 from edgefl.simulation.runs.directory import RunDirectory
 from edgefl.simulation.runs.pipeline import open_dataset_with_progress, open_partitioned_dataset, play_run
 from edgefl.simulation.runs.progress import RoundProgress
@@ -182,6 +183,7 @@ def simulate(
     if evaluate_every < 0:
         raise ConfigError(f"evaluate_every is {evaluate_every}, expected 0 or a number of rounds")
     check_simulated(settings)
+    open_engine = choose_local_engine(processes)
     if not compare:
         mixture_only = replace(settings.personalization, select=False, baseline=False, ship="auto")
         settings = replace(settings, personalization=mixture_only)
@@ -202,7 +204,7 @@ def simulate(
             run,
             settings,
             partitioned,
-            processes=processes,
+            open_engine=open_engine,
             progress=rounds,
             evaluate_every=evaluate_every,
         )

@@ -37,7 +37,7 @@ def simulate_federation(federation, toys, shards, **changes):
         toys.weights(),
         shards,
         FederationConfig(**SETTINGS | changes),
-        learner=SoftmaxLearner(federation.plan.spec),
+        open_learner=lambda plan: SoftmaxLearner(federation.plan.spec),
         progress=lambda state, record: records.append(record),
     )
     return records, end.state

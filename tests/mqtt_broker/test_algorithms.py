@@ -16,7 +16,7 @@ from edgefl.learning.checkpoint import (
 )
 from edgefl.protocol.wire.tensors import decode_weights
 from edgefl.protocol.wire.topics import parse_topic
-from edgefl.simulation.simulate import simulate
+from edgefl.simulation.simulate import Checkpoint, simulate
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 IDS = ("pi-0", "pi-1", "pi-2")
@@ -54,8 +54,8 @@ def test_devices_match_the_simulator_and_publish_nothing_private(name, federate,
         toys.weights(more=federation.plan.spec.weights),
         shards,
         config,
-        learner=SoftmaxLearner(federation.plan.spec),
-        states=states,
+        open_learner=lambda plan: SoftmaxLearner(federation.plan.spec),
+        checkpoint=Checkpoint(clients=states),
         progress=lambda state, record: phases.append(record.phase),
     )
     state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())

@@ -132,7 +132,11 @@ def find_divergence_round(federation, toys, shards):
     config = FederationConfig(rounds=30, min_clients=2)
     with pytest.raises(FederationDivergedError) as error:
         simulate(
-            federation.plan, toys.weights(), shards, config, learner=SoftmaxLearner(federation.plan.spec)
+            federation.plan,
+            toys.weights(),
+            shards,
+            config,
+            open_learner=lambda plan: SoftmaxLearner(federation.plan.spec),
         )
     return error.value.divergence.round
 
@@ -193,7 +197,11 @@ def run_simulator(plan, toys, shards):
     from edgefl.base.config import FederationConfig
 
     return simulate(
-        plan, toys.weights(), shards, FederationConfig(rounds=3), learner=SoftmaxLearner(plan.spec)
+        plan,
+        toys.weights(),
+        shards,
+        FederationConfig(rounds=3),
+        open_learner=lambda plan: SoftmaxLearner(plan.spec),
     )
 
 

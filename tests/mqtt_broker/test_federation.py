@@ -29,7 +29,11 @@ def test_mqtt_and_simulator_give_the_same_bits(federate, any_url, toys):
 
     config = FederationConfig(rounds=4, min_clients=3, clients_per_round=2, seed=5)
     end = simulate(
-        federation.plan, toys.weights(), shards, config, learner=SoftmaxLearner(federation.plan.spec)
+        federation.plan,
+        toys.weights(),
+        shards,
+        config,
+        open_learner=lambda plan: SoftmaxLearner(federation.plan.spec),
     )
     state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
     assert (state.round, state.phase) == (end.state.round, end.state.phase) == (5, "done")
@@ -85,7 +89,9 @@ def test_simulation_of_a_configuration_of_init_gives_the_bits_of_its_devices(
     with open_partitioned_dataset(config) as partitioned:
         assert list(partitioned.shards) == ids
         learner = SoftmaxLearner(federation.plan.spec)
-        end = simulate(federation.plan, toys.weights(), partitioned.shards, config, learner=learner)
+        end = simulate(
+            federation.plan, toys.weights(), partitioned.shards, config, open_learner=lambda plan: learner
+        )
     for client_id in ids:
         stored = (tmp_path / f"state-{client_id}" / "mixture.safetensors").read_bytes()
         weights = decode_stored_mixture(stored).mixture.weights
@@ -108,13 +114,19 @@ def test_compressed_updates_match_the_simulator(codec, federate, mosquitto_url, 
     assert aggregator.end() == 0, aggregator.err
     assert [device.end() for device in devices] == [0, 0]
     learner = SoftmaxLearner(federation.plan.spec)
-    end = simulate(federation.plan, toys.weights(), shards, FederationConfig(**settings), learner=learner)
+    end = simulate(
+        federation.plan,
+        toys.weights(),
+        shards,
+        FederationConfig(**settings),
+        open_learner=lambda plan: learner,
+    )
     plain = simulate(
         federation.plan,
         toys.weights(),
         shards,
         FederationConfig(**{**settings, "codec": "fp32"}),
-        learner=learner,
+        open_learner=lambda plan: learner,
     )
     state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
     for name, array in end.state.models["global"].items():

@@ -32,7 +32,11 @@ def test_mqtt_and_simulator_give_the_same_bits(algorithm, options, federate, mos
 
     config = FederationConfig(rounds=3, min_clients=2, seed=5)
     end = simulate(
-        federation.plan, toys.weights(), shards, config, learner=SoftmaxLearner(federation.plan.spec)
+        federation.plan,
+        toys.weights(),
+        shards,
+        config,
+        open_learner=lambda plan: SoftmaxLearner(federation.plan.spec),
     )
     state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
     assert set(state.models) == set(end.state.models)

@@ -61,7 +61,7 @@ def test_private_federation_matches_the_simulator_with_the_aggregators_key(
             toys.weights(),
             shards,
             CONFIG,
-            learner=SoftmaxLearner(federation.plan.spec),
+            open_learner=lambda plan: SoftmaxLearner(federation.plan.spec),
             noise_key=each,
         )
         for each in (key, None)

@@ -32,7 +32,7 @@ def test_simulated_communication_cost_matches_a_real_federation(federate, mosqui
         toys.weights(),
         shards,
         FederationConfig(rounds=ROUNDS, min_clients=3, seed=7),
-        learner=SoftmaxLearner(federation.plan.spec),
+        open_learner=lambda plan: SoftmaxLearner(federation.plan.spec),
         progress=lambda state, record: records.append(record),
     )
     messages = [(parse_topic(message.topic), message.payload) for message in listener.wait_for_phase("done")]

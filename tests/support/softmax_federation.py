@@ -38,7 +38,7 @@ def simulate_softmax(
         initial,
         shards,
         config,
-        learner=SoftmaxLearner(spec),
+        open_learner=lambda plan: SoftmaxLearner(spec),
         **options,
     )
 

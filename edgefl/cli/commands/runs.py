@@ -19,32 +19,27 @@ from edgefl.base.system.progress import Progress
 from edgefl.base.system.signals import explain_interrupt
 from edgefl.learning.privacy.accountant import limit_to_budget
 from edgefl.protocol.server.config_check import check_config
-from edgefl.simulation.clients import SimulatedFederation, drop_mixture
-from edgefl.simulation.engines.base import Engine
+from edgefl.simulation.clients import drop_mixture
+from edgefl.simulation.engines.base import OpenEngine
+from edgefl.simulation.engines.processes import choose_local_engine
 from edgefl.simulation.runs import layer_similarity
 from edgefl.simulation.runs.client_directories import make_state_writer
 from edgefl.simulation.runs.directory import RunDirectory
 from edgefl.simulation.runs.pipeline import (
     PartitionedDataset,
     open_dataset_with_progress,
-    play_fleet,
     play_run,
 )
 from edgefl.simulation.runs.progress import RoundProgress
-from edgefl.simulation.runs.summary import (
-    read_summary,
-    summarize_fleet,
-    summarize_run,
-    write_results,
-)
+from edgefl.simulation.runs.summary import read_summary, summarize_run, write_results
 from edgefl.simulation.runs.table import format_comparison, format_result
 from edgefl.simulation.simulate import check_simulated
 from edgefl.watch.loggers import LOG_HELP, check_log, describe_run, open_logs
 
 
-def _open_engine(engine: str, processes: int) -> Callable[[SimulatedFederation], Engine] | None:
+def _choose_engine(engine: str, processes: int) -> OpenEngine:
     if engine == "local":
-        return None
+        return choose_local_engine(processes)
     from edgefl.simulation.engines.ray import RayEngine
 
     return partial(RayEngine, count=processes)
@@ -186,39 +181,20 @@ def simulate(
         key = f"{out.resolve()} {run.read_note()['started']}"
         resumed = run.state is not None
         with open_logs(logs, config.name, key=key, resumed=resumed, about=describe_run(config)) as log:
-            fleet = None
-            keep_result = make_state_writer(run, config, shared) if mixtures else drop_mixture
-            round_progress = RoundProgress(config.rounds, progress)
-            engines = _open_engine(engine, processes)
-            if config.fleet:
-                simulation, fleet = play_fleet(
-                    run,
-                    config,
-                    shared,
-                    processes=processes,
-                    open_engine=engines,
-                    progress=round_progress,
-                    keep_result=keep_result,
-                    log=log,
-                )
-            else:
-                simulation = play_run(
-                    run,
-                    config,
-                    shared,
-                    processes=processes,
-                    open_engine=engines,
-                    progress=round_progress,
-                    keep_result=keep_result,
-                    evaluate_every=evaluate_every,
-                    log=log,
-                )
+            simulation = play_run(
+                run,
+                config,
+                shared,
+                open_engine=_choose_engine(engine, processes),
+                progress=RoundProgress(config.rounds, progress),
+                keep_result=make_state_writer(run, config, shared) if mixtures else drop_mixture,
+                evaluate_every=evaluate_every,
+                log=log,
+            )
             if layers_over:
                 _save_layers(run, config, shared, layers_over)
             records = run.read_records()
             summary = summarize_run(config, simulation, records, shared, run.read_measured_values())
-            if fleet:
-                summary["fleet"] = summarize_fleet(fleet, records)
             log(len(records), extract_figure_scalars(summary["figures"]))
             log.write_verdict(len(records), summary["verdict"])
     summary = {**summary, **run.read_origin()}

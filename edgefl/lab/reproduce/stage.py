@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from time import process_time
@@ -21,7 +21,6 @@ from edgefl.base.errors import ConfigError, ExportError, StateError
 from edgefl.base.storage.run_directory import RunFiles
 from edgefl.base.system.files import open_no_link, to_json_value, write_errors, write_state
 from edgefl.base.system.progress import Progress
-from edgefl.base.types import ServerState
 from edgefl.data.dataset import as_float
 from edgefl.lab.reproduce.cached_learner import CachedLearner
 from edgefl.lab.reproduce.stage_measurements import (
@@ -38,8 +37,8 @@ from edgefl.program.plan.spec import INITIAL_FILE
 from edgefl.protocol.wire.tensors import encode_weights
 from edgefl.simulation.clients import SimulatedFederation, drop_mixture
 from edgefl.simulation.diagnostics import evaluate_models
-from edgefl.simulation.engines.base import Engine, SerialEngine
-from edgefl.simulation.engines.processes import ProcessEngine
+from edgefl.simulation.engines.base import Engine
+from edgefl.simulation.engines.processes import choose_local_engine
 from edgefl.simulation.runs.client_directories import make_state_writer
 from edgefl.simulation.runs.directory import RunDirectory, read_json
 from edgefl.simulation.runs.pipeline import (
@@ -51,7 +50,7 @@ from edgefl.simulation.runs.pipeline import (
 from edgefl.simulation.runs.progress import RoundProgress
 from edgefl.simulation.runs.states import load_committed_states
 from edgefl.simulation.runs.summary import summarize_run, write_results
-from edgefl.simulation.simulate import ClientStates
+from edgefl.simulation.simulate import Checkpoint
 
 
 @dataclass(frozen=True)
@@ -192,13 +191,6 @@ class StageRunner:
             )
         return self._shared[1]
 
-    def _open_engine(self, federation: SimulatedFederation, seconds: Path, models: Path) -> Engine:
-        count = self._processes
-        federation = replace(federation, open_learner=partial(CachedLearner, directory=models))
-        return TimedEngine(
-            SerialEngine(federation) if count == 1 else ProcessEngine(federation, count), seconds
-        )
-
     def play_all(self, stages: Sequence[ExperimentStage], label: str) -> dict[str, ExperimentResult]:
         """Return the results of stages by name, see `play`.
 
@@ -235,25 +227,30 @@ class StageRunner:
         shared, models = self._open_data(stage)
         if stage.weights_from:
             _start_from(run, config, shared, self._runs[stage.weights_from])
-        start: ServerState | None = None
-        states: ClientStates | None = None
+        checkpoint: Checkpoint | None = None
         if stage.after:
             before = self._runs[stage.after]
-            start = before.load_state()
-            assert start is not None
+            state = before.load_state()
+            assert state is not None
             # The states after the rounds, which the personalization of the earlier stage may have changed.
-            states = load_committed_states(before.files, start.round - 1)
+            checkpoint = Checkpoint(
+                server=state, clients=load_committed_states(before.files, state.round - 1)
+            )
         late = sorted(shared.shards)[len(shared.shards) - stage.num_late :]
-        progress = RoundProgress(config.rounds, self._progress, f"{label}: ")
+        open_engine = choose_local_engine(self._processes)
+
+        def open_timed_engine(federation: SimulatedFederation) -> Engine:
+            return TimedEngine(open_engine(federation), run.files.seconds)
+
         simulation = play_run(
             run,
             config,
             shared,
-            open_engine=lambda federation: self._open_engine(federation, run.files.seconds, models),
+            open_learner=partial(CachedLearner, directory=models),
+            open_engine=open_timed_engine,
             measure_test=stage.measure_test,
-            start=start,
-            states=states,
-            progress=progress,
+            checkpoint=checkpoint,
+            progress=RoundProgress(config.rounds, self._progress, f"{label}: "),
             keep_result=make_state_writer(run, config, shared) if stage.measure_int8 else drop_mixture,
             without_rounds=late,
             evaluate_every=stage.evaluate_every,

@@ -15,7 +15,7 @@ from edgefl.program.learner.base import evaluate
 from edgefl.program.learner.litert import LiteRTLearner
 from edgefl.program.plan.spec import Plan
 from edgefl.simulation.clients import ClientResult, drop_mixture
-from edgefl.simulation.simulate import Record, simulate
+from edgefl.simulation.simulate import Checkpoint, Record, simulate
 
 REDUCTION_FACTOR = 3
 """Ratio of the steps before a report to the steps before the previous report.
@@ -117,8 +117,8 @@ def run_trial(trial: Trial, report: ReportScore) -> None:
         trial.initial,
         trial.shards,
         trial.config,
-        learner=learner,
-        start=make_start_state(trial),
+        open_learner=lambda plan: learner,
+        checkpoint=Checkpoint(server=make_start_state(trial)),
         progress=on_round,
         keep_result=on_client,
     )

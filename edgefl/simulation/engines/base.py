@@ -1,11 +1,10 @@
 """The interface of an engine, and the engine that runs all clients in this process."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Protocol
 
 from edgefl.learning.client.runner import WorkItem
-from edgefl.program.learner.base import Learner
 from edgefl.simulation.clients import ClientFunction, OpenFederation, SimulatedFederation, T
 
 
@@ -29,16 +28,19 @@ class Engine(Protocol):
         """End the processes of the engine."""
 
 
+OpenEngine = Callable[[SimulatedFederation], Engine]
+"""Returns the engine that runs the clients of a federation."""
+
+
 class SerialEngine:
     """Runs all clients in this process, see `Engine`.
 
     Args:
         federation: the federation.
-        learner: runs the plan. None calls `open_learner` of the federation.
     """
 
-    def __init__(self, federation: SimulatedFederation, learner: Learner | None = None) -> None:
-        self._federation = OpenFederation(federation, learner)
+    def __init__(self, federation: SimulatedFederation) -> None:
+        self._federation = OpenFederation(federation)
 
     def run(self, function: ClientFunction[T], items: Iterable[WorkItem]) -> Iterator[T]:
         """Yield the function's result for each work item, see `Engine.run`.

@@ -10,14 +10,17 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
+from functools import partial
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.queues import Queue
+from multiprocessing.reduction import ForkingPickler
 from types import TracebackType
 
-from edgefl.base.errors import EdgeflError
+from edgefl.base.errors import ConfigError, EdgeflError
 from edgefl.base.system.signals import Stopped, ignore_ctrl_c
 from edgefl.learning.client.runner import WorkItem
 from edgefl.simulation.clients import ClientFunction, OpenFederation, SimulatedFederation, T
+from edgefl.simulation.engines.base import OpenEngine, SerialEngine
 
 MAX_ITEMS_PER_PROCESS = 2
 """Work items for each process: one runs and one waits. More items would need more memory for broadcasts."""
@@ -52,10 +55,20 @@ class ProcessEngine:
     Args:
         federation: the federation.
         count: number of processes.
+
+    Raises:
+        ConfigError: `open_learner` of the federation cannot be sent to a process.
     """
 
     def __init__(self, federation: SimulatedFederation, count: int) -> None:
         self._count = count
+        try:
+            ForkingPickler.dumps(federation.open_learner)
+        except Exception as error:  # An object that cannot be sent raises one of many types
+            raise ConfigError(
+                f"open_learner cannot be sent to {count} processes ({error}), expected a function of a "
+                "module; pass such a function, or run in this process"
+            ) from error
         # A forked child would inherit locks that other threads of this process hold.
         context = get_context("spawn")
         # As an argument, the federation would block this process forever if a spawned child died early.
@@ -112,3 +125,17 @@ class ProcessEngine:
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._federations.cancel_join_thread()
         self._federations.close()
+
+
+def choose_local_engine(processes: int) -> OpenEngine:
+    """Return a function that opens an engine of this machine. With one process, clients run in this one.
+
+    Args:
+        processes: number of processes that run clients.
+
+    Raises:
+        ConfigError: the number is below 1.
+    """
+    if processes < 1:
+        raise ConfigError(f"the number of processes is {processes}, expected at least 1")
+    return SerialEngine if processes == 1 else partial(ProcessEngine, count=processes)

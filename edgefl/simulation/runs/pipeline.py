@@ -8,7 +8,6 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeVar
@@ -29,6 +28,8 @@ from edgefl.data.mapped_shards import MappedShards, map_dataset
 from edgefl.data.partitions.client_partition import ClientPartition
 from edgefl.learning.algorithms.range_test import RATE, describe_lowered_rate
 from edgefl.learning.algorithms.registry import check_plan_options, resolve_algorithm_options
+from edgefl.program.learner.base import Learner
+from edgefl.program.learner.litert import LiteRTLearner
 from edgefl.program.models import list_models
 from edgefl.program.models.input_scaling import InputScaling, choose_samples, describe_scaling, find_scaling
 from edgefl.program.plan.int8 import describe_missing_int8
@@ -39,14 +40,20 @@ from edgefl.protocol.wire.divergence_message import FederationDivergedError
 from edgefl.protocol.wire.tensors import encode_weights
 from edgefl.simulation.clients import ClientResult, SimulatedFederation, drop_mixture
 from edgefl.simulation.communication_cost import CommunicationCost
-from edgefl.simulation.engines.base import Engine, SerialEngine
-from edgefl.simulation.engines.processes import ProcessEngine
+from edgefl.simulation.engines.base import Engine, OpenEngine, SerialEngine
 from edgefl.simulation.measurement import find_learning_rate, normalize_plan
 from edgefl.simulation.runs.directory import RunDirectory
 from edgefl.simulation.runs.progress import RoundProgress
 from edgefl.simulation.runs.round_records import find_recorded_divergence, read_median_accuracy
-from edgefl.simulation.simulate import ClientStates, KeepResult, Record, Simulation, simulate
-from edgefl.simulation.virtual_time import EngineTrainer, FleetFigures, simulate_fleet
+from edgefl.simulation.simulate import (
+    Checkpoint,
+    KeepResult,
+    Record,
+    RoundCallback,
+    Simulation,
+    simulate,
+)
+from edgefl.simulation.virtual_time import EngineTrainer, simulate_fleet
 
 LOGGER = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -277,36 +284,35 @@ def play_run(
     config: FederationConfig,
     partitioned: PartitionedDataset,
     *,
-    processes: int = 1,
+    open_learner: Callable[[Plan], Learner] = LiteRTLearner,
+    open_engine: OpenEngine = SerialEngine,
     measure_test: bool = True,
-    open_engine: Callable[[SimulatedFederation], Engine] | None = None,
+    checkpoint: Checkpoint | None = None,
     progress: RoundProgress | None = None,
-    keep_result: KeepResult = drop_mixture,
-    start: ServerState | None = None,
-    states: ClientStates | None = None,
-    evaluate_every: int = 0,
     log: Write | None = None,
+    keep_result: KeepResult = drop_mixture,
+    evaluate_every: int = 0,
     without_rounds: Collection[str] = (),
 ) -> Simulation:
     """Run a federation to its end, from its last checkpoint if it has one.
 
-    Each round is written to the directory when it ends.
+    Each round is written to the directory when it ends. With the table `[fleet]`, the federation runs in
+    virtual time, see `edgefl.simulation.virtual_time`. It then starts with round 1.
 
     Args:
         run: the directory of the run.
         config: the configuration of the federation.
         partitioned: the data set and its client partitions.
-        processes: number of processes that run clients.
-        measure_test: whether every mixture is also measured on the test samples of the data set.
+        open_learner: makes the learner that runs the plan, see `SimulatedFederation`.
         open_engine: opens the engine that runs clients, see `simulate`.
+        measure_test: whether every mixture is also measured on the test samples of the data set.
+        checkpoint: where to begin, such as at the last state of another run. None continues this run.
         progress: receives completed rounds and clients.
-        keep_result: called with each client result, see `simulate`.
-        start: server state to start from instead of this run's checkpoint, such as the last state of another
-            run.
-        states: client states that belong to `start`. None uses the states of this run.
-        evaluate_every: number of rounds between evaluations, see `simulate`.
         log: receives the number and the scalars of each round.
-        without_rounds: ids of clients that are only personalized.
+        keep_result: called with each client result, see `simulate`.
+        evaluate_every: number of rounds between evaluations, see `simulate`. It has no effect in virtual
+            time.
+        without_rounds: ids of clients that are only personalized. It has no effect in virtual time.
 
     Returns:
         The last server state and the client results.
@@ -316,15 +322,24 @@ def play_run(
         StateError: a file of the run is damaged or cannot be written.
         FederationDivergedError: training diverged. If a range test chose a larger rate than the algorithm's
             own, the run starts again with this one instead.
-        EdgeflError: any other error of `load_or_build_plan` or `simulate`.
+        EdgeflError: any other error of `load_or_build_plan`, `simulate` or `simulate_fleet`.
     """
     shards = partitioned.shards
+    dataset = shards.dataset
+    test = (as_float(dataset.x_test), dataset.y_test) if measure_test else None
     trained = {name: shards[name] for name in shards if name not in without_rounds}
     plan, initial = load_or_build_plan(run, config, trained if without_rounds else shards)
-    dataset = partitioned.shards.dataset
 
     def play(plan: Plan) -> Simulation:
+        records = () if checkpoint else run.read_records()
         traffic = CommunicationCost(run.sent_models, config.codec, config.task_settings)
+        begin = checkpoint or Checkpoint(
+            server=run.state,
+            clients=run.states,
+            traffic=traffic,
+            losses=[record["loss"] for record in records],
+        )
+        can_lower_rate = _can_lower_rate(run, plan, config)
         if progress:
             progress.begin(run.state.round - 1 if run.state else 0)
 
@@ -337,33 +352,35 @@ def play_run(
 
         done = 0
 
-        def count(client_id: str, result: ClientResult) -> ClientResult:
+        def keep(client_id: str, result: ClientResult) -> ClientResult:
             nonlocal done
             done += 1
             if progress:
-                progress.report_client(done, len(partitioned.shards))
+                progress.report_client(done, len(shards))
             return keep_result(client_id, result)
 
-        records = () if start else run.read_records()
-        can_lower_rate = _can_lower_rate(run, plan, config)
+        if config.fleet is not None:
+            federation = SimulatedFederation(
+                plan=plan, seed=config.seed, shards=shards, test=test, open_learner=open_learner
+            )
+            with open_engine(federation) as engine:
+                return _play_in_virtual_time(
+                    engine, plan, initial, config, shards, save, keep, can_lower_rate
+                )
         if divergence := find_recorded_divergence(records, config, plan.spec, can_lower_rate):
             raise FederationDivergedError(divergence)
-        test = (as_float(dataset.x_test), dataset.y_test) if measure_test else None
         return simulate(
             plan,
             initial,
-            partitioned.shards,
+            shards,
             config,
-            processes=processes,
+            open_learner=open_learner,
             open_engine=open_engine,
             test=test,
-            start=start or run.state,
-            states=run.states if states is None else states,
-            traffic=traffic,
+            checkpoint=begin,
             progress=save,
-            keep_result=count,
+            keep_result=keep,
             evaluate_every=evaluate_every,
-            losses=[record["loss"] for record in records],
             without_rounds=without_rounds,
             can_lower_rate=can_lower_rate,
         )
@@ -374,90 +391,38 @@ def play_run(
         return play(_lower_rate(run, plan, config, error))
 
 
-def play_fleet(
-    run: RunDirectory,
+def _play_in_virtual_time(
+    engine: Engine,
+    plan: Plan,
+    initial: Weights,
     config: FederationConfig,
-    partitioned: PartitionedDataset,
-    *,
-    processes: int = 1,
-    open_engine: Callable[[SimulatedFederation], Engine] | None = None,
-    progress: RoundProgress | None = None,
-    keep_result: KeepResult = drop_mixture,
-    log: Write | None = None,
-) -> tuple[Simulation, FleetFigures]:
-    """Run a federation in virtual time, see `edgefl.simulation.virtual_time`.
+    shards: Mapping[str, Shard],
+    save: RoundCallback,
+    keep_result: KeepResult,
+    can_lower_rate: bool,
+) -> Simulation:
+    counts = {client_id: len(shards[client_id].y_train) for client_id in sorted(shards)}
+    trainer = EngineTrainer(plan, engine, counts, keep_result)
+    losses: list[float] = []
+    accuracy = math.nan
 
-    It always starts with round 1, so an interrupted run cannot be continued.
+    def progress(state: ServerState, record: Record) -> None:
+        nonlocal accuracy
+        save(state, record)
+        losses.append(record.loss)
+        accuracy = read_median_accuracy(asdict(record))
 
-    Args:
-        run: the directory of the run.
-        config: the configuration of the federation, with the table `[fleet]`.
-        partitioned: the data set and its client partitions.
-        processes: number of processes that run clients.
-        open_engine: opens the engine that runs clients. None runs them on this machine.
-        progress: receives completed rounds and clients.
-        keep_result: called with each client result, see `simulate`.
-        log: receives the number and the scalars of each round.
-
-    Returns:
-        The last server state with the client results, and the events of the fleet.
-
-    Raises:
-        PlanError: as in `load_or_build_plan`.
-        StateError: a file of the run cannot be written.
-        EdgeflError: any other error of `load_or_build_plan` or `simulate_fleet`.
-    """
-    plan, initial = load_or_build_plan(run, config, partitioned.shards)
-    dataset = partitioned.shards.dataset
-
-    def play(plan: Plan) -> tuple[Simulation, FleetFigures]:
-        if progress:
-            progress.begin(0)
-        results: dict[str, ClientResult] = {}
-
-        def save(state: ServerState, record: Record) -> None:
-            run.save_round(state, record, {}, last=state.round > config.rounds)
-            if log:
-                log(record.round, extract_round_scalars(asdict(record)))
-            if progress:
-                progress(state, record)
-
-        def count(client_id: str, result: ClientResult) -> ClientResult:
-            results[client_id] = keep_result(client_id, result)
-            if progress:
-                progress.report_client(len(results), len(partitioned.shards))
-            return results[client_id]
-
-        test = as_float(dataset.x_test), dataset.y_test
-        federation = SimulatedFederation(plan=plan, seed=config.seed, shards=partitioned.shards, test=test)
-        counts = {
-            client_id: len(partitioned.shards[client_id].y_train) for client_id in sorted(partitioned.shards)
-        }
-        with (open_engine or partial(_open_local_engine, processes))(federation) as engine:
-            trainer = EngineTrainer(plan, engine, counts, count)
-            state, figures = simulate_fleet(
-                plan,
-                initial,
-                config,
-                counts,
-                trainer,
-                log=lambda hours, line: LOGGER.info("%.2f h: %s", hours, line),
-                progress=save,
-                can_lower_rate=_can_lower_rate(run, plan, config),
-            )
-        records = run.read_records()
-        losses = [record["loss"] for record in records]
-        accuracy = read_median_accuracy(records[-1]) if records else math.nan
-        if warning := explain_no_progress(losses, read_num_classes(plan.spec) or 0, accuracy):
-            LOGGER.warning(warning)
-        sorted_results = {client_id: results[client_id] for client_id in sorted(results)}
-        return Simulation(state, sorted_results), figures
-
-    try:
-        return play(plan)
-    except FederationDivergedError as error:
-        return play(_lower_rate(run, plan, config, error))
-
-
-def _open_local_engine(processes: int, federation: SimulatedFederation) -> Engine:
-    return SerialEngine(federation) if processes == 1 else ProcessEngine(federation, processes)
+    state, figures = simulate_fleet(
+        plan,
+        initial,
+        config,
+        counts,
+        trainer,
+        log=lambda hours, line: LOGGER.info("%.2f h: %s", hours, line),
+        progress=progress,
+        can_lower_rate=can_lower_rate,
+    )
+    if warning := explain_no_progress(losses, read_num_classes(plan.spec) or 0, accuracy):
+        LOGGER.warning(warning)
+    results = {client_id: trainer.results[client_id] for client_id in counts}
+    return Simulation(state=state, results=results, fleet=figures)

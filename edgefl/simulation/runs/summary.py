@@ -29,8 +29,7 @@ from edgefl.simulation.runs.metrics import (
     summarize_figure,
 )
 from edgefl.simulation.runs.round_records import read_median_accuracy
-from edgefl.simulation.simulate import Simulation
-from edgefl.simulation.virtual_time import FleetFigures
+from edgefl.simulation.simulate import FleetFigures, Simulation
 
 if TYPE_CHECKING:
     from edgefl.simulation.runs.pipeline import PartitionedDataset
@@ -190,6 +189,8 @@ def summarize_run(
             "holds_against": "those who do not know the seed",
         }
     summary |= measured
+    if simulation.fleet is not None:
+        summary["fleet"] = summarize_fleet(simulation.fleet, records)
     explanations = [line for line in explain_clusters(simulation.state) if line]
     if explanations:
         summary["clustering"] = explanations

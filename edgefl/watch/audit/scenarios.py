@@ -331,7 +331,9 @@ def audit_first_updates(setting: Setting, scenario: Scenario) -> AuditFinding:
 def _measure_accuracy(setting: Setting, scenario: Scenario) -> float:
     spec = replace(setting.plan.spec, options=setting.build_options(scenario), personalization={})
     plan = replace(setting.plan, spec=spec)
-    end = simulate(plan, setting.initial, setting.shards, setting.config, learner=setting.learner)
+    end = simulate(
+        plan, setting.initial, setting.shards, setting.config, open_learner=lambda plan: setting.learner
+    )
     accuracies = [metrics["accuracy_mixture"] for metrics in end.metrics.values()]
     return float(np.nanmean(accuracies))
 

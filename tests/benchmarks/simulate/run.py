@@ -19,6 +19,7 @@ from edgefl.data.mapped_shards import MappedShards
 from edgefl.data.partitions.client_partition import ClientPartition, make_client_ids
 from edgefl.program.plan.spec import PlanSpec, load_plan
 from edgefl.simulation.clients import drop_mixture
+from edgefl.simulation.engines.processes import choose_local_engine
 from edgefl.simulation.simulate import Record, simulate
 
 TEST_SHARE = 5
@@ -83,7 +84,15 @@ def main(
 
     with tempfile.TemporaryDirectory(prefix="edgefl-bench-") as directory:
         shards = make_random_shards(plan.spec, Path(directory), clients, samples)
-        simulate(plan, initial, shards, config, processes=processes, progress=count, keep_result=drop_mixture)
+        simulate(
+            plan,
+            initial,
+            shards,
+            config,
+            open_engine=choose_local_engine(processes),
+            progress=count,
+            keep_result=drop_mixture,
+        )
     print(json.dumps({"steps_per_second": steps / seconds, "steps": steps}))
 
 

@@ -22,7 +22,7 @@ from edgefl.learning.client.personalization import make_candidates
 from edgefl.learning.client.runner import ClientRunner, WorkItem
 from edgefl.program.learner.litert import LiteRTLearner
 from edgefl.protocol.server.server_algorithm import build_server_algorithm
-from edgefl.simulation.simulate import simulate
+from edgefl.simulation.simulate import Checkpoint, simulate
 from tests.benchmarks.simulate.evaluation import CLIENT, make_samples
 
 ALGORITHMS = ("fedavg", "clustered", "fedap", "aem", "fedmix", "pfl-mfe")
@@ -46,7 +46,7 @@ def measure(name: str, samples: int, rounds: int) -> dict[str, float]:
     learner = LiteRTLearner(plan)
     shards = {client: make_samples(samples) for client in (CLIENT, "other")}
     states: dict[str, ClientState] = {}
-    final_state = simulate(plan, initial, shards, config, states=states).state
+    final_state = simulate(plan, initial, shards, config, checkpoint=Checkpoint(clients=states)).state
     state = replace(final_state, phase=PHASE_PERSONALIZE)
     server = build_server_algorithm(
         make_algorithm(name, None, plan.spec.options), config, plan.spec, key=bytes(32)

@@ -118,7 +118,7 @@ def test_personalization_broadcast_is_counted():
         initial,
         shards,
         FederationConfig(rounds=1),
-        learner=SoftmaxLearner(plan.spec),
+        open_learner=lambda plan: SoftmaxLearner(plan.spec),
         progress=lambda state, record: records.append(record),
     )
     model = encode_weights(end.state.models["global"])

@@ -7,7 +7,8 @@ import pytest
 
 from edgefl.base.config import FederationConfig
 from edgefl.learning.checkpoint import encode_server_state
-from edgefl.simulation.simulate import simulate
+from edgefl.simulation.engines.processes import choose_local_engine
+from edgefl.simulation.simulate import Checkpoint, simulate
 
 CASES = {"clustered": {"cut": "auto", "compare": "deltas", "mixing": 0.25}, "fedavg": {}, "ditto": {}}
 
@@ -58,10 +59,10 @@ def test_evaluation_does_not_change_results(algorithm, processes, shards, build_
                 initial,
                 shards,
                 config,
-                states=states,
+                checkpoint=Checkpoint(clients=states),
                 evaluate_every=every,
                 test=(x, y),
-                processes=processes,
+                open_engine=choose_local_engine(processes),
                 progress=lambda state, record, round_records=round_records: round_records.append(record),
             )
         )
@@ -103,7 +104,7 @@ def test_evaluation_does_not_change_results(algorithm, processes, shards, build_
 
 def test_confusion_matrix_counts_each_test_sample_once(shards, build_linear_plan):
     plan, initial = build_linear_plan("fedavg", {})
-    end = simulate(plan, initial, shards, FederationConfig(rounds=1), learner=None)
+    end = simulate(plan, initial, shards, FederationConfig(rounds=1))
     assert end.results.keys() == shards.keys()
     for client, result in end.results.items():
         true, predicted, counts = result.confusion.T

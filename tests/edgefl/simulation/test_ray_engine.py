@@ -107,7 +107,7 @@ def break_client(federation, client_id):
 def test_ray_results_equal_serial_results_and_the_connection_closes(federation, tiny, tiny_config):
     from edgefl.simulation.engines.ray import RayEngine
 
-    def play(open_engine=None):
+    def play(open_engine=SerialEngine):
         return simulate(
             tiny[0], tiny[1], federation.shards, tiny_config, test=federation.test, open_engine=open_engine
         )

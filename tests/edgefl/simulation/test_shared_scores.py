@@ -11,6 +11,7 @@ from edgefl.learning.algorithms import REGISTRY
 from edgefl.learning.client.comparison import ValidationScores
 from edgefl.learning.client.selection import COMPARED_MODELS, SHIPPED_MODELS
 from edgefl.protocol.server.comparison import average_shares, rank_models
+from edgefl.simulation.simulate import Checkpoint
 from tests.support.numpy_learner.softmax import softmax_spec
 from tests.support.softmax_federation import simulate_softmax
 
@@ -38,7 +39,7 @@ def simulate_federation(name, shards, settings=SETTINGS, **changes):
         spec,
         shards,
         replace(config, **changes),
-        states=states,
+        checkpoint=Checkpoint(clients=states),
         progress=lambda state, record: records.append(record),
     )
     return end, states, records

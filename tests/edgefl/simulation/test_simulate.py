@@ -16,6 +16,7 @@ from edgefl.learning.algorithms.base import with_assignments
 from edgefl.learning.algorithms.cohort import choose_cohort
 from edgefl.learning.checkpoint import encode_mixture, encode_server_state
 from edgefl.program.plan.spec import Plan
+from edgefl.simulation.engines.processes import choose_local_engine
 from edgefl.simulation.simulate import simulate
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
@@ -55,7 +56,7 @@ def test_one_round_of_two_clients_matches_hand_calculation():
         make_weights(),
         shards,
         FederationConfig(rounds=1),
-        learner=SoftmaxLearner(built_plan.spec),
+        open_learner=lambda plan: SoftmaxLearner(built_plan.spec),
     )
     np.testing.assert_allclose(
         end.state.models["global"]["head/bias"], [-0.1 + 0.3 / 4, 0.2 - 0.3 / 4, -0.1], atol=1e-7
@@ -70,7 +71,7 @@ def test_federation_and_personalization_learn(shards):
         make_weights(),
         shards,
         FederationConfig(rounds=4),
-        learner=SoftmaxLearner(built_plan.spec),
+        open_learner=lambda plan: SoftmaxLearner(built_plan.spec),
         progress=lambda state, record: seen.append((state.round, record.loss)),
     )
     assert [number for number, _ in seen] == [2, 3, 4, 5]
@@ -92,7 +93,7 @@ def test_a_client_without_rounds_is_personalized_and_changes_no_round(shards):
             make_weights(),
             {client_id: shards[client_id] for client_id in clients},
             FederationConfig(rounds=3),
-            learner=SoftmaxLearner(built_plan.spec),
+            open_learner=lambda plan: SoftmaxLearner(built_plan.spec),
             progress=lambda state, record: seen.append(sorted(record.updates)),
             without_rounds=without,
         )
@@ -112,7 +113,7 @@ def test_equal_seeds_give_equal_results_and_other_seeds_differ(shards):
             make_weights(),
             shards,
             FederationConfig(rounds=2, seed=seed, clients_per_round=2),
-            learner=SoftmaxLearner(built_plan.spec),
+            open_learner=lambda plan: SoftmaxLearner(built_plan.spec),
         )
         for seed in (1, 1, 2)
     ]
@@ -166,16 +167,16 @@ def test_no_shards_is_an_error():
         simulate(make_plan("fedavg"), make_weights(), {}, FederationConfig())
 
 
-def test_a_shared_learner_cannot_run_in_many_processes(shards):
+def test_a_learner_of_this_process_cannot_run_in_many_processes(shards):
     built_plan = make_plan("fedavg")
-    with pytest.raises(ConfigError, match="cannot share a learner"):
+    with pytest.raises(ConfigError, match=r"sent to 2 processes .* expected a function of a module"):
         simulate(
             built_plan,
             make_weights(),
             shards,
             FederationConfig(),
-            processes=2,
-            learner=SoftmaxLearner(built_plan.spec),
+            open_engine=choose_local_engine(2),
+            open_learner=lambda plan: SoftmaxLearner(built_plan.spec),
         )
 
 
@@ -192,7 +193,9 @@ def test_number_of_processes_does_not_change_results(tiny, tiny_config, digits):
         )
         for i in range(3)
     }
-    one, two = (simulate(built_plan, weights, shards, tiny_config, processes=n) for n in (1, 2))
+    one, two = (
+        simulate(built_plan, weights, shards, tiny_config, open_engine=choose_local_engine(n)) for n in (1, 2)
+    )
     assert encode_server_state(one.state) == encode_server_state(two.state)
     assert [encode_mixture(m) for m in one.mixtures.values()] == [
         encode_mixture(m) for m in two.mixtures.values()

@@ -71,7 +71,9 @@ def play(config, algorithm="fedavg", options=None, ids=IDS, weight_scale=0.1, ca
     learner = SoftmaxLearner(plan.spec)
     trainer = EngineTrainer(
         plan,
-        SerialEngine(SimulatedFederation(plan=plan, seed=config.seed, shards=shards), learner),
+        SerialEngine(
+            SimulatedFederation(plan=plan, seed=config.seed, shards=shards, open_learner=lambda plan: learner)
+        ),
         {client_id: len(shard.y_train) for client_id, shard in shards.items()},
     )
     lines = []
@@ -101,7 +103,7 @@ def make_config(fleet=None, **changes):
 def test_fleet_without_delays_equals_the_simulator(algorithm, codec):
     config = make_config(clients_per_round=3, codec=codec)
     run, (plan, initial, shards, learner) = play(config, algorithm, ALGORITHMS[algorithm])
-    end = simulate(plan, initial, shards, replace(config, fleet=None), learner=learner)
+    end = simulate(plan, initial, shards, replace(config, fleet=None), open_learner=lambda plan: learner)
     assert encode_server_state(run.state) == encode_server_state(end.state)
     for client_id, result in end.results.items():
         fleet_result = run.trainer.results[client_id]

@@ -52,7 +52,11 @@ def test_killed_and_restarted_aggregator_gives_the_same_bits(seed, federate, mos
 
     config = FederationConfig(rounds=4, min_clients=3, clients_per_round=2, seed=5)
     end = simulate(
-        federation.plan, toys.weights(), shards, config, learner=SoftmaxLearner(federation.plan.spec)
+        federation.plan,
+        toys.weights(),
+        shards,
+        config,
+        open_learner=lambda plan: SoftmaxLearner(federation.plan.spec),
     )
     state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
     assert (state.round, state.phase) == (5, "done")

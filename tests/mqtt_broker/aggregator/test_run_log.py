@@ -36,7 +36,7 @@ def test_clustered_federation_has_a_report(federate, mosquitto_url, toys):
         toys.weights(),
         shards,
         config,
-        learner=learner,
+        open_learner=lambda plan: learner,
         progress=lambda state, record: records.append(record),
     )
     lines = [json.loads(line) for line in (federation.out / "rounds.jsonl").read_text().splitlines()]

@@ -169,7 +169,7 @@ def check_bits(federation, toys, shards, settings):
         toys.weights(),
         shards,
         FederationConfig(**settings),
-        learner=SoftmaxLearner(federation.plan.spec),
+        open_learner=lambda plan: SoftmaxLearner(federation.plan.spec),
     )
     state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
     assert (state.round, state.phase) == (settings["rounds"] + 1, "done")

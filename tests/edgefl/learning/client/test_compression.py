@@ -101,7 +101,7 @@ def test_int8_reaches_the_loss_of_fp32(shards):
             weights,
             shards,
             config,
-            learner=learner,
+            open_learner=lambda plan, learner=learner: learner,
             progress=lambda _, r, to=records: to.append(r),
         )
         losses[codec] = records[-1].loss

@@ -274,7 +274,7 @@ def test_rounds_do_not_train_on_validation_samples(built_plan):
 
     shards = {f"pi-{i}": draw_random_shard() for i in range(3)}
     plan, initial = build_plan(config)
-    client_results = simulate(plan, initial, shards, config, learner=LiteRTLearner(plan)).results.values()
+    client_results = simulate(plan, initial, shards, config).results.values()
     accuracies = [result.mixture.diagnostics["validation/federated"] for result in client_results]
     assert np.mean(accuracies) < 0.35
     assert np.mean([result.metrics["n_validation"] for result in client_results]) == pytest.approx(15, abs=3)

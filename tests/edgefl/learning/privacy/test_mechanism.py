@@ -250,10 +250,10 @@ def test_sum_based_algorithm_gives_the_same_models_from_means(name, shards):
         clients_per_round=2,
         privacy=PrivacyConfig(clip=1.0, noise_multiplier=0.1, population=len(shards), delta=1e-5),
     )
-    results = [simulate(plan, weights, shards, config, learner=learner) for _ in range(2)]
+    results = [simulate(plan, weights, shards, config, open_learner=lambda plan: learner) for _ in range(2)]
     assert encode_server_state(results[0].state) == encode_server_state(results[1].state)
     assert encode_models(results[0].state) != encode_models(
-        simulate(plan, weights, shards, replace(config, seed=2), learner=learner).state
+        simulate(plan, weights, shards, replace(config, seed=2), open_learner=lambda plan: learner).state
     )
 
 
@@ -312,7 +312,7 @@ def test_rounds_with_an_empty_cohort_are_completed(shards):
         make_weights(plan.spec),
         shards,
         config,
-        learner=SoftmaxLearner(plan.spec),
+        open_learner=lambda plan: SoftmaxLearner(plan.spec),
         progress=lambda state, record: sizes.append(len(record.updates)),
     )
     assert (min(sizes), result.state.round) == (0, 7)
@@ -343,7 +343,9 @@ def test_simulator_requires_population_equal_to_its_clients(shards):
     plan = make_plan("fedavg")
     config = FederationConfig(privacy=PrivacyConfig(clip=1.0, noise_multiplier=1.0, population=5, delta=1e-5))
     with pytest.raises(ConfigError, match="population is 5, expected 3"):
-        simulate(plan, make_weights(plan.spec), shards, config, learner=SoftmaxLearner(plan.spec))
+        simulate(
+            plan, make_weights(plan.spec), shards, config, open_learner=lambda plan: SoftmaxLearner(plan.spec)
+        )
 
 
 def test_noise_does_not_depend_on_the_order_of_weights():

@@ -229,7 +229,7 @@ def simulate_noise(rounds, *, learning_rate=10.0, can_lower_rate=False, **settin
         {**zeros, "trunk/kernel": np.eye(2, dtype=np.float32)},
         shards,
         config,
-        learner=SoftmaxLearner(plan.spec),
+        open_learner=lambda plan: SoftmaxLearner(plan.spec),
         progress=lambda state, record: losses.append(record.loss),
         can_lower_rate=can_lower_rate,
     )

@@ -197,7 +197,7 @@ def test_honest_training_stays_within_the_step_limit(algorithm, caplog):
         initial,
         shards,
         config,
-        learner=SoftmaxLearner(plan.spec),
+        open_learner=lambda plan: SoftmaxLearner(plan.spec),
         progress=lambda state, record: states.append(state),
     )
     # in four rounds the loss of fedmix hardly falls
@@ -220,5 +220,5 @@ def test_simulator_refuses_a_client_above_max_samples():
             initial,
             {"pi-0": make_shard(0)},
             FederationConfig(max_samples=29),
-            learner=SoftmaxLearner(plan.spec),
+            open_learner=lambda plan: SoftmaxLearner(plan.spec),
         )

@@ -74,7 +74,7 @@ def summarize(truths: list[int], diagnostics: list[dict[str, float]]) -> dict[st
     partitions = {
         f"client-{i}": ClientPartition(train=empty, test=empty, truth=truth) for i, truth in enumerate(truths)
     }
-    simulation = Simulation(ServerState(round=1, phase="done", models={}), results)
+    simulation = Simulation(state=ServerState(round=1, phase="done", models={}), results=results)
     dataset = Dataset(x_train=empty, y_train=empty, x_test=empty, y_test=np.zeros(1, np.int64), num_classes=1)
     with tempfile.TemporaryDirectory() as directory:
         partitioned = PartitionedDataset(map_dataset(dataset, partitions, Path(directory)), partitions)

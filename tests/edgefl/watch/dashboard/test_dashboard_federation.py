@@ -149,7 +149,7 @@ def test_page_shows_a_cluster_that_splits(broker, make_federation, toys, start_d
         toys.weights(4, plan.spec.weights),
         shards,
         config,
-        learner=SoftmaxLearner(plan.spec),
+        open_learner=lambda plan: SoftmaxLearner(plan.spec),
         progress=record_experts,
     )
     assert (expected[0], expected[5]) == ([0] * 4, [1, 0, 1, 0])

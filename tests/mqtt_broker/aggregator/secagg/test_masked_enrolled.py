@@ -50,7 +50,11 @@ def test_enrolled_masked_devices_match_the_simulator(secured_broker, federate, t
         rounds=1, seed=5, algorithm="fedavg", privacy=PrivacyConfig(secure_aggregation=True)
     )
     end = simulate(
-        federation.plan, toys.weights(), shards, config, learner=SoftmaxLearner(federation.plan.spec)
+        federation.plan,
+        toys.weights(),
+        shards,
+        config,
+        open_learner=lambda plan: SoftmaxLearner(federation.plan.spec),
     )
     assert encode_server_state(masked.load_server_state(federation)) == encode_server_state(end.state)
 

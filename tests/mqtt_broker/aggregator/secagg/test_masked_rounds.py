@@ -45,8 +45,14 @@ def test_masked_federation_matches_the_simulator_and_reveals_no_update(
     config = FederationConfig(rounds=2, seed=5, privacy=SECURE)
     initial = toys.weights(more=federation.plan.spec.weights)
     learner = SoftmaxLearner(federation.plan.spec)
-    end = simulate(federation.plan, initial, shards, config, learner=learner)
-    plain = simulate(federation.plan, initial, shards, FederationConfig(rounds=2, seed=5), learner=learner)
+    end = simulate(federation.plan, initial, shards, config, open_learner=lambda plan: learner)
+    plain = simulate(
+        federation.plan,
+        initial,
+        shards,
+        FederationConfig(rounds=2, seed=5),
+        open_learner=lambda plan: learner,
+    )
     assert encode_server_state(masked.load_server_state(federation)) == encode_server_state(end.state)
     assert encode_server_state(end.state) != encode_server_state(plain.state)
 
@@ -230,7 +236,11 @@ def test_killed_aggregator_gives_the_same_bits_in_masked_rounds(
     ]
     config = FederationConfig(rounds=3, seed=5, privacy=SECURE)
     end = simulate(
-        federation.plan, toys.weights(), shards, config, learner=SoftmaxLearner(federation.plan.spec)
+        federation.plan,
+        toys.weights(),
+        shards,
+        config,
+        open_learner=lambda plan: SoftmaxLearner(federation.plan.spec),
     )
     assert encode_server_state(masked.load_server_state(federation)) == encode_server_state(end.state)
     assert (len(federation.result()["losses"]), federation.result()["dropped"]) == (3, [])
