@@ -75,7 +75,7 @@ def check_names(spec: PlanSpec, learner: str, allowed: AllowedCode) -> None:
         )
     if learner != "keras":
         return  # Other learners run the compiled program and load no model by name
-    from edgefl.program.models import list_models
+    from edgefl.program.models.zoo.catalog import list_models
 
     # An option may also name a model, such as the model of a gate
     options = [

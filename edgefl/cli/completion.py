@@ -46,7 +46,7 @@ def list_dataset_names() -> Iterable[str]:
 
 def list_model_names() -> Iterable[str]:
     """Return the names of `edgefl models`."""
-    from edgefl.program.models import list_models
+    from edgefl.program.models.zoo.catalog import list_models
 
     return list_models()
 

@@ -36,7 +36,7 @@ NOUNS = {
     "factories of algorithms, registered under their name": re.compile(
         r"edgefl/learning/algorithms/papers/\w+::\w+"
     ),
-    "networks, registered under their name": re.compile(r"edgefl/program/models/(\w+)::\1"),
+    "networks, registered under their name": re.compile(r"edgefl/program/models/zoo/(\w+)::\1"),
     "partitions, registered under the name in federation.toml": re.compile(
         r"edgefl/data/partitions/\w+::(client_dirichlet|dirichlet|iid|p_majority|pachinko|packages|"
         r"permutation|quantity|rotation|shards|tasks)"

@@ -5,8 +5,7 @@ from typing import Any
 
 import click
 
-from edgefl.program.models import list_models
-from edgefl.program.models.options import read_model_defaults
+from edgefl.program.models.zoo.catalog import list_models, read_model_defaults
 
 
 @click.command(short_help="List the models and their options.", epilog="Example: edgefl models --json")

@@ -399,8 +399,8 @@ def check_task(task: LearningTask, model: str) -> ModelConfig:
         ConfigError: the model does not exist.
         DataError: the task has fewer than two classes.
     """
-    from edgefl.program.models import list_models
     from edgefl.program.models.keras_file import explain_format
+    from edgefl.program.models.zoo.catalog import list_models
 
     if explanation := explain_format(model):
         raise ConfigError(explanation)

@@ -13,50 +13,13 @@ from edgefl.base.tasks.config import BINARY_LOSS, CLASSIFICATION_TASK, TaskConfi
 from edgefl.program.models.failure import explain_failure
 from edgefl.program.models.input_normalization import normalize_input
 from edgefl.program.models.keras_file import explain_format, load_keras_file
-from edgefl.program.models.options import check_model_options
-
-_SOURCES = {
-    "lenet5": "LeCun et al. 1998 as in PFL-MoE (arXiv:2012.15589): 61,706 weights at 28x28x1; as in FedMix "
-    "with padding valid: 44,426",
-    "aem-cnn": "LEAF CNN of Adaptive Expert Models (Isaksson et al. 2022): 942,634 weights at 32x32x3",
-    "five-conv": "clustered federated learning on dense layers: five 3x3 convolutions and one dense layer, "
-    "130,826 weights at 32x32x3",
-    "resnet20": "He et al. 2016 with the group norm of Wu and He 2018, as in FedMix: 269,722 weights at "
-    "32x32x3",
-    "mobilenetv2": "Sandler et al. 2018, as in FedAP: 2,266,951 weights with seven classes, images from "
-    "16x16 up",
-    "mobilenetv1": "Howard et al. 2017 at width .25, as in MLPerf Tiny: 219,058 weights with two classes, "
-    "images from 16x16 up",
-    "resnet8": "He et al. 2016 with batch norm, as in MLPerf Tiny: 78,666 weights at 32x32x3",
-    "ds-cnn": "keyword spotting (Zhang et al. 2017), as in MLPerf Tiny: 24,908 weights at 49x10x1 with "
-    "twelve classes",
-    "vgg16": "Simonyan and Zisserman 2014 as in PFL-MoE: 15,245,130 weights at 32x32x3",
-    "cnn1d": "windows of inertial sensors such as UCI HAR (Anguita et al. 2013): 16,326 weights at 128x9 "
-    "with six classes",
-    "gate-pixels": "linear gate of PFL-MF on the flattened sample, one class per expert: 6,146 weights at "
-    "32x32x3 over two",
-    "gate-cnn": "gate of Adaptive Expert Models (Isaksson et al. 2022), one class per expert: 6,995 weights "
-    "at 32x32x3 over seven",
-    "softmax": "multinomial logistic regression: one dense layer on the flattened sample",
-    "mlp": "multilayer perceptron of FedMix (Reisser et al. 2021): two hidden layers of 200 units, 199,210 "
-    "weights at 28x28x1",
-    "autoencoder": "autoencoder of MLPerf Tiny for anomaly detection (Koizumi et al. 2020): 269,992 "
-    "weights at 640 values",
-    "conv-autoencoder": "convolutional autoencoder for windows of sensors, for anomaly detection: 11,038 "
-    "weights at 128x3",
-}
-
+from edgefl.program.models.zoo.catalog import ZOO, check_model_options
 
 MIN_AUTOENCODER_VALUES = 64
 """Minimum number of outputs from which a model with as many outputs as inputs counts as an autoencoder.
 
 A model that ends with softmax never counts as one.
 """
-
-
-def list_models() -> dict[str, str]:
-    """Return the source of each built-in model in one line, by name."""
-    return dict(_SOURCES)
 
 
 def build_model(config: ModelConfig, task: TaskConfig = CLASSIFICATION_TASK) -> Any:
@@ -99,16 +62,15 @@ def build_model(config: ModelConfig, task: TaskConfig = CLASSIFICATION_TASK) -> 
 
 
 def _find_factory(name: str) -> Callable[..., Any]:
-    if name in _SOURCES:
-        function = name.replace("-", "_")
-        module = f"edgefl.program.models.{function}"
-    elif ":" in name:
+    if name in ZOO:
+        return ZOO[name].build
+    if ":" in name:
         module, function = name.split(":", 1)
     elif explanation := explain_format(name):
         raise ConfigError(explanation)
     else:
         raise ConfigError(
-            f"unknown model {name!r}; {suggest_nearest(name, list(_SOURCES))}; a .keras file or "
+            f"unknown model {name!r}; {suggest_nearest(name, list(ZOO))}; a .keras file or "
             "module:function is accepted too"
         )
     try:
@@ -131,7 +93,7 @@ def _find_factory(name: str) -> Callable[..., Any]:
 
 
 def _call_factory(factory: Callable[..., Any], config: ModelConfig) -> Any:
-    options = check_model_options(config.name, config.options) if config.name in _SOURCES else config.options
+    options = check_model_options(config.name, config.options) if config.name in ZOO else config.options
     try:
         return factory(tuple(config.input_shape), config.num_classes, **options)
     except ConfigError:
@@ -201,7 +163,7 @@ def _check_shapes(model: Any, config: ModelConfig, task: TaskConfig) -> None:
             "model with Dense(2), logits or softmax, and number the labels 0 and 1; to predict a number, set "
             "kind = 'regression' in [task]"
         )
-    if len(output_shape) != 1 or (config.name not in _SOURCES and _is_autoencoder(model)):
+    if len(output_shape) != 1 or (config.name not in ZOO and _is_autoencoder(model)):
         raise ConfigError(
             f"model {config.name} returns {output_shape} for a sample of {received}, as an autoencoder does, "
             "expected a classifier; set kind = 'anomaly' in [task], or end the model with "

@@ -206,7 +206,8 @@ def find_scaling(config: FederationConfig) -> InputScaling | None:
     Raises:
         ConfigError: the model does not exist, or does not fit the configuration.
     """
-    from edgefl.program.models import build_model, list_models
+    from edgefl.program.models import build_model
+    from edgefl.program.models.zoo.catalog import list_models
 
     if config.model.mean or config.model.name in list_models():
         return find_constant_scaling(config.model)

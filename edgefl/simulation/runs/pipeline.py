@@ -30,8 +30,8 @@ from edgefl.learning.algorithms.range_test import RATE, describe_lowered_rate
 from edgefl.learning.algorithms.registry import check_plan_options, resolve_algorithm_options
 from edgefl.program.learner.base import Learner
 from edgefl.program.learner.litert import LiteRTLearner
-from edgefl.program.models import list_models
 from edgefl.program.models.input_scaling import InputScaling, choose_samples, describe_scaling, find_scaling
+from edgefl.program.models.zoo.catalog import list_models
 from edgefl.program.plan.int8 import describe_missing_int8
 from edgefl.program.plan.measured_values import with_learning_rate
 from edgefl.program.plan.spec import INITIAL_FILE, Plan, read_num_classes, save_plan

@@ -191,8 +191,7 @@ def test_every_stage_of_every_file_is_valid(experiment, scale):
     from edgefl.base.options import complete_options
     from edgefl.data.partitions.registry import find_partition
     from edgefl.learning.algorithms import complete_algorithm_options
-    from edgefl.program.models import list_models
-    from edgefl.program.models.options import check_model_options
+    from edgefl.program.models.zoo.catalog import check_model_options, list_models
 
     stages = make_stages(experiment, scale, 1)
     assert stages

@@ -20,7 +20,8 @@ from edgefl.learning.algorithms.plans import build_plan, make_keras_learner
 from edgefl.program.compiler import objective as of
 from edgefl.program.compiler.network import Network
 from edgefl.program.learner.litert import LiteRTLearner
-from edgefl.program.models import build_model, mobilenetv1, mobilenetv2
+from edgefl.program.models import build_model
+from edgefl.program.models.zoo import mobilenetv1, mobilenetv2
 from edgefl.program.plan.inspect import inspect_plan
 from edgefl.program.plan.spec import Plan
 

@@ -11,13 +11,14 @@ from edgefl.base.config import FederationConfig, ModelConfig, SamplesConfig
 from edgefl.base.errors import ConfigError
 from edgefl.base.tasks.config import TaskConfig
 from edgefl.learning.algorithms.plans import build_plan
-from edgefl.program.models import build_model, list_models
+from edgefl.program.models import build_model
 from edgefl.program.models.input_scaling import (
     InputScaling,
     choose_samples,
     find_constant_scaling,
     find_input_scaling,
 )
+from edgefl.program.models.zoo.catalog import list_models
 from edgefl.program.plan.spec import read_samples_config
 
 COLOUR = (8, 8, 3)

@@ -10,14 +10,13 @@ import pytest
 from click.testing import CliRunner
 
 from edgefl.cli.commands.models import models
-from edgefl.program.models import list_models
-from edgefl.program.models.options import read_model_defaults
+from edgefl.program.models.zoo.catalog import list_models, read_model_defaults
 
 
 @pytest.mark.parametrize("name", list_models())
 def test_options_match_the_parameters_of_the_model_function(name):
     function = name.replace("-", "_")
-    signature = inspect.signature(getattr(import_module(f"edgefl.program.models.{function}"), function))
+    signature = inspect.signature(getattr(import_module(f"edgefl.program.models.zoo.{function}"), function))
     expected = {
         p.name: p.default
         for p in signature.parameters.values()

@@ -13,10 +13,8 @@ Source: M. Sandler et al. 2018, arXiv:1801.04381, table 2.
 
 from typing import Any
 
-import keras
-
 from edgefl.base.errors import ConfigError
-from edgefl.program.models.norm_relu import add_norm_relu
+from edgefl.program.models.zoo.norm_relu import add_norm_relu
 
 BLOCK_STAGES = (
     (1, 16, 1, 1),
@@ -58,6 +56,8 @@ def mobilenetv2(
     Raises:
         ConfigError: the images are smaller than 16x16, or the width is not above 0.
     """
+    import keras
+
     if len(input_shape) != 3 or min(input_shape[:2]) < 16:
         raise ConfigError(
             f"mobilenetv2 takes images of 16x16 or more, received input_shape {input_shape}; resize the data"
@@ -89,6 +89,8 @@ def mobilenetv2(
 def _add_inverted_residual(
     x: Any, expansion: int, channels: int, stride: int, momentum: float, name: str
 ) -> Any:
+    import keras
+
     layers = keras.layers
     y = x
     if expansion > 1:

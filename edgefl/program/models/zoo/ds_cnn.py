@@ -10,10 +10,8 @@ Source: Y. Zhang et al., arXiv:1711.07128; C. Banbury et al., arXiv:2106.07597, 
 
 from typing import Any
 
-import keras
-
 from edgefl.base.errors import ConfigError
-from edgefl.program.models.norm_relu import add_norm_relu
+from edgefl.program.models.zoo.norm_relu import add_norm_relu
 
 NUM_BLOCKS = 4
 
@@ -36,6 +34,8 @@ def ds_cnn(
     Raises:
         ConfigError: the samples are smaller than 2x2.
     """
+    import keras
+
     if len(input_shape) != 3 or min(input_shape[:2]) < 2:
         raise ConfigError(
             f"ds-cnn takes samples of 2x2 or more, 49x10 in the paper, received input_shape {input_shape}; "

@@ -9,8 +9,6 @@ Source: B. Guo et al., PFL-MoE, arXiv:2012.15589.
 
 from typing import Any
 
-import keras
-
 
 def gate_pixels(input_shape: tuple[int, ...], num_classes: int) -> Any:
     """Build the model. It maps samples, shape (batch, *input_shape), float32, to logits of the experts.
@@ -22,6 +20,8 @@ def gate_pixels(input_shape: tuple[int, ...], num_classes: int) -> Any:
     Returns:
         The Keras model. Logits have shape (batch, num_classes), float32.
     """
+    import keras
+
     return keras.Sequential(
         [
             keras.Input(input_shape, name="x"),

@@ -10,8 +10,6 @@ Federated Learning.
 
 from typing import Any
 
-import keras
-
 from edgefl.base.errors import ConfigError
 
 FILTERS = (32, 64, 64, 64, 64)
@@ -33,6 +31,8 @@ def five_conv(input_shape: tuple[int, ...], num_classes: int, *, initializer: st
     Raises:
         ConfigError: the images are smaller than 8x8, or the initializer is unknown.
     """
+    import keras
+
     if len(input_shape) != 3 or min(input_shape[:2]) < 8:
         raise ConfigError(
             f"five-conv takes images of 8x8 or more, received input_shape {input_shape}; resize the data"

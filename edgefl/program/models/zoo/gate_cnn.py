@@ -8,7 +8,7 @@ Source: M. Isaksson et al., Adaptive Expert Models for Personalization in Federa
 
 from typing import Any
 
-from edgefl.program.models.aem_cnn import aem_cnn
+from edgefl.program.models.zoo.aem_cnn import aem_cnn
 
 
 def gate_cnn(

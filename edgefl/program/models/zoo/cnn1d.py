@@ -10,8 +10,6 @@ Source: the data are described by D. Anguita et al., ESANN 2013.
 
 from typing import Any
 
-import keras
-
 from edgefl.base.errors import ConfigError
 
 
@@ -40,6 +38,8 @@ def cnn1d(
     Raises:
         ConfigError: the windows are not two-dimensional, or are shorter than 16 samples.
     """
+    import keras
+
     if len(input_shape) != 2 or input_shape[0] < 16:
         raise ConfigError(
             "cnn1d takes windows (samples, channels) of 16 samples or more, received input_shape "

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import keras
-
 
 def softmax(input_shape: tuple[int, ...], num_classes: int) -> Any:
     """Build the model. It maps samples, shape (batch, *input_shape), float32, to logits.
@@ -15,6 +13,8 @@ def softmax(input_shape: tuple[int, ...], num_classes: int) -> Any:
     Returns:
         The Keras model. Logits have shape (batch, num_classes), float32.
     """
+    import keras
+
     return keras.Sequential(
         [
             keras.Input(input_shape, name="x"),

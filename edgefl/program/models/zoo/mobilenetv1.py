@@ -11,10 +11,8 @@ Source: A. Howard et al., arXiv:1704.04861, table 1; C. Banbury et al., arXiv:21
 
 from typing import Any
 
-import keras
-
 from edgefl.base.errors import ConfigError
-from edgefl.program.models.norm_relu import add_norm_relu
+from edgefl.program.models.zoo.norm_relu import add_norm_relu
 
 BLOCK_SIZES = (
     (64, 1),
@@ -48,6 +46,8 @@ def mobilenetv1(
     Raises:
         ConfigError: the images are smaller than 16x16, or the width is below 1/32.
     """
+    import keras
+
     if len(input_shape) != 3 or min(input_shape[:2]) < 16:
         raise ConfigError(
             f"mobilenetv1 takes images of 16x16 or more, received input_shape {input_shape}; resize the data"

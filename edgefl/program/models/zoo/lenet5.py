@@ -13,8 +13,6 @@ Source: Y. LeCun et al. 1998, with the sizes of PFL-MoE (arXiv:2012.15589) and o
 
 from typing import Any
 
-import keras
-
 from edgefl.base.errors import ConfigError
 
 
@@ -45,6 +43,8 @@ def lenet5(
     Raises:
         ConfigError: the images are neither 28x28 nor 32x32, or the padding or initializer is unknown.
     """
+    import keras
+
     if len(input_shape) != 3 or input_shape[:2] not in ((28, 28), (32, 32)):
         raise ConfigError(
             f"lenet5 takes images of 28x28 or 32x32, received input_shape {input_shape}; resize the data"

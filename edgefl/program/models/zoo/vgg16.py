@@ -13,8 +13,6 @@ Source: K. Simonyan and A. Zisserman, arXiv:1409.1556, and PFL-MoE, arXiv:2012.1
 
 from typing import Any
 
-import keras
-
 from edgefl.base.errors import ConfigError
 
 CONVOLUTION_STAGES = ((1, 2), (2, 2), (4, 3), (8, 3), (8, 3))
@@ -44,6 +42,8 @@ def vgg16(
     Raises:
         ConfigError: the images are smaller than 32x32.
     """
+    import keras
+
     if len(input_shape) != 3 or min(input_shape[:2]) < 32:
         raise ConfigError(
             "vgg16 halves an image five times, so it takes 32x32 or more, received input_shape "

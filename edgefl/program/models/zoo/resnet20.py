@@ -15,8 +15,6 @@ Source: K. He et al. 2016, arXiv:1512.03385, section 4.2, and Y. Wu and K. He, a
 
 from typing import Any
 
-import keras
-
 from edgefl.base.errors import ConfigError
 
 BLOCKS_PER_STAGE = 3
@@ -37,6 +35,8 @@ def resnet20(input_shape: tuple[int, ...], num_classes: int, *, width: int = 16,
     Raises:
         ConfigError: the images are smaller than 8x8, or the groups do not divide the width.
     """
+    import keras
+
     if len(input_shape) != 3 or min(input_shape[:2]) < 8:
         raise ConfigError(
             f"resnet20 takes images of 8x8 or more, 32x32 in the paper, received input_shape {input_shape}; "
@@ -64,6 +64,8 @@ def resnet20(input_shape: tuple[int, ...], num_classes: int, *, width: int = 16,
 
 
 def _add_block(x: Any, filters: int, stride: int, groups: int, name: str) -> Any:
+    import keras
+
     layers = keras.layers
     y = _add_convolution(x, filters, stride, f"{name}_conv1")
     y = layers.ReLU(name=f"{name}_relu1")(layers.GroupNormalization(groups, name=f"{name}_norm1")(y))
@@ -79,6 +81,8 @@ def _add_block(x: Any, filters: int, stride: int, groups: int, name: str) -> Any
 
 
 def _add_convolution(x: Any, filters: int, stride: int, name: str) -> Any:
+    import keras
+
     return keras.layers.Conv2D(
         filters, 3, strides=stride, padding="same", use_bias=False, kernel_initializer="he_normal", name=name
     )(x)

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import keras
-
 
 def add_norm_relu(x: Any, momentum: float, name: str, max_value: float | None = None) -> Any:
     """Return the output of a batch norm and a ReLU, which are named `NAME_norm` and `NAME_relu`.
@@ -14,5 +12,7 @@ def add_norm_relu(x: Any, momentum: float, name: str, max_value: float | None = 
         name: name of the convolution before them.
         max_value: largest output of the ReLU. With None there is no limit.
     """
+    import keras
+
     y = keras.layers.BatchNormalization(momentum=momentum, name=f"{name}_norm")(x)
     return keras.layers.ReLU(max_value, name=f"{name}_relu")(y)

@@ -9,8 +9,6 @@ choice of this project.
 
 from typing import Any
 
-import keras
-
 from edgefl.base.errors import ConfigError
 
 
@@ -32,6 +30,8 @@ def conv_autoencoder(
     Raises:
         ConfigError: the windows are not two-dimensional, or their length is not a multiple of 4.
     """
+    import keras
+
     if len(input_shape) != 2 or input_shape[0] % 4:
         raise ConfigError(
             "conv-autoencoder takes windows (samples, channels) whose number of samples is a multiple of 4, "

@@ -13,8 +13,6 @@ Personalization in Federated Learning, 2022.
 
 from typing import Any
 
-import keras
-
 from edgefl.base.errors import ConfigError
 
 
@@ -43,6 +41,8 @@ def aem_cnn(
     Raises:
         ConfigError: the images are smaller than 16x16.
     """
+    import keras
+
     if len(input_shape) != 3 or min(input_shape[:2]) < 16:
         raise ConfigError(
             f"aem-cnn takes images of 16x16 or more, received input_shape {input_shape}; resize the data"

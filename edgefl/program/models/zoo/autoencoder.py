@@ -10,8 +10,6 @@ Banbury et al., NeurIPS Datasets and Benchmarks 2021, section 3).
 
 from typing import Any
 
-import keras
-
 
 def autoencoder(
     input_shape: tuple[int, ...], num_classes: int, *, hidden: int = 128, code: int = 8, depth: int = 4
@@ -28,6 +26,8 @@ def autoencoder(
     Returns:
         The Keras model. The reconstruction has shape (batch, num_classes), float32.
     """
+    import keras
+
     layers = keras.layers
     widths = [*[hidden] * depth, code, *[hidden] * depth]
     blocks = []

@@ -11,8 +11,6 @@ Source: K. He et al. 2016, arXiv:1512.03385; C. Banbury et al., arXiv:2106.07597
 
 from typing import Any
 
-import keras
-
 from edgefl.base.errors import ConfigError
 
 
@@ -32,6 +30,8 @@ def resnet8(input_shape: tuple[int, ...], num_classes: int, *, width: int = 16, 
     Raises:
         ConfigError: the images are smaller than 4x4.
     """
+    import keras
+
     if len(input_shape) != 3 or min(input_shape[:2]) < 4:
         raise ConfigError(
             f"resnet8 takes images of 4x4 or more, 32x32 in the paper, received input_shape {input_shape}; "
@@ -55,6 +55,8 @@ def resnet8(input_shape: tuple[int, ...], num_classes: int, *, width: int = 16, 
 
 
 def _add_convolution(x: Any, filters: int, stride: int, momentum: float, name: str) -> Any:
+    import keras
+
     y = keras.layers.Conv2D(
         filters, 3, strides=stride, padding="same", kernel_initializer="he_normal", name=name
     )(x)

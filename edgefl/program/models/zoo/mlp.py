@@ -7,8 +7,6 @@ Source: M. Reisser et al., Federated Mixture of Experts, arXiv:2107.06724, appen
 
 from typing import Any
 
-import keras
-
 
 def mlp(input_shape: tuple[int, ...], num_classes: int, *, hidden: int = 200, layers: int = 2) -> Any:
     """Build the model. It maps samples, shape (batch, *input_shape), float32, to logits.
@@ -19,6 +17,8 @@ def mlp(input_shape: tuple[int, ...], num_classes: int, *, hidden: int = 200, la
         hidden: units of each hidden layer.
         layers: number of hidden layers.
     """
+    import keras
+
     return keras.Sequential(
         [
             keras.Input(input_shape, name="x"),
