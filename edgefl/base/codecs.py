@@ -24,13 +24,15 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgefl.base.errors import ConfigError, WireError
 from edgefl.base.types import Array, Weights
 
-PackedArrays = Mapping[str, Array]
+PackedArrays = Mapping[str, NDArray[Any]]
 PART_SEPARATOR = "#"
 """Separates a tensor's name from the suffix of one of its packed parts."""
 DEFLATE_SUFFIX = "+deflate"

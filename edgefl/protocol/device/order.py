@@ -9,7 +9,8 @@ after a restart.
 import re
 from dataclasses import dataclass, replace
 
-from edgefl.base.errors import WireError
+from edgefl.base.codecs import MASKED_SUFFIX, check_codec
+from edgefl.base.errors import ConfigError, WireError
 from edgefl.learning.algorithms import PHASE_PERSONALIZE
 from edgefl.protocol.device.events import NewestRound
 from edgefl.protocol.wire.masked import MASKED_CODEC, SECAGG_STEPS
@@ -198,6 +199,12 @@ class TaskOrder:
     def _explain_forbidden(self, message: Task | State, newest: NewestRound) -> str:
         if not isinstance(message, Task):
             return ""
+        try:
+            check_codec(message.codec.removesuffix(MASKED_SUFFIX))
+        except ConfigError as error:
+            reason = f"{error}; update edgefl on this device, or change codec in [federation]"
+            self.pause_reason = f"{REFUSAL_PREFIX}this federation: {reason}"
+            return reason
         if not is_unmasked_update(message):
             if message.codec == MASKED_CODEC:
                 self.pause_reason = ""

@@ -13,6 +13,7 @@ from safetensors.numpy import load
 
 from edgefl.base.config import FederationConfig
 from edgefl.base.errors import WireError
+from edgefl.base.system.files import to_json_value
 from edgefl.learning.algorithms import PHASE_PERSONALIZE
 from edgefl.learning.algorithms.names import COMPARE_SCALAR
 from edgefl.protocol.server.events import BeginReceived, CloseRound, CommitUpdates, MessageInvalid
@@ -154,7 +155,8 @@ class BoardNetwork(HostileNetwork):
         if not (isinstance(event, BeginReceived) and event.begin.client_id in self.hostile):
             return event
         begin = event.begin
-        fields = asdict(begin)
+        fields = to_json_value(asdict(begin))
+        # A hostile board may write Infinity, which strict JSON lacks
         fields["metrics"] = {name: None if value != value else value for name, value in begin.metrics.items()}
         try:
             return BeginReceived(decode_json(Begin, json.dumps(fields, ensure_ascii=False).encode()))

@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from edgefl.base.errors import WireError
+from edgefl.base.system.files import to_json_value
 from edgefl.protocol.wire import messages
 from edgefl.protocol.wire.messages import (
     Anomaly,
@@ -253,7 +254,7 @@ def test_an_optional_field_may_be_missing_and_a_required_one_may_not():
 
 def encode_loosely(message):
     """Return a message as another program may write it: raw characters and short numbers."""
-    values = dataclasses.asdict(message)
+    values = to_json_value(dataclasses.asdict(message))
     return json.dumps(values, separators=(",", ":"), ensure_ascii=False).encode()
 
 
