@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from edgefl.base.codecs import CODECS
 from edgefl.base.config import (
     AugmentationConfig,
     DataConfig,
@@ -108,6 +109,26 @@ def test_every_algorithm_is_in_the_overview_with_a_link() -> None:
         assert f"algorithms/{page.name}" in text, page.name
     for name in REGISTRY:
         assert f"`{name}`" in text
+
+
+CODEC_PAGES = (
+    "protocol.md",
+    "protocol-vectors.md",
+    "how-to/rounds.md",
+    "explanation/rounds.md",
+    "glossary.md",
+    "reference/configuration.md",
+)
+
+
+@pytest.mark.parametrize("page", CODEC_PAGES)
+def test_pages_about_codecs_name_every_codec(page: str) -> None:
+    text = (DOCS / page).read_text()
+    stems = {codec.examples[0]: re.split(r"[(\[\\]", codec.pattern)[0] for codec in CODECS}
+    missing = [example for example, stem in stems.items() if not re.search(rf"\b{stem}", text)]
+    assert not missing, (
+        f"docs/{page} does not name the codec {missing}; add it, as CONTRIBUTING.md says"
+    )
 
 
 CONFIG_TABLES = {

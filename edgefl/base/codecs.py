@@ -22,8 +22,10 @@ Karimireddy et al., arXiv:1901.09847.
 
 import math
 import re
-from collections.abc import Mapping
+import zlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -42,8 +44,6 @@ MASKED_SUFFIX = "+masked"
 
 Only a task has this suffix, never a configuration.
 """
-ITEM_BYTES = {"fp16": 2, "int8": 1}
-"""Bytes per packed value, by codec. Other codecs use 4 bytes."""
 
 
 @dataclass(frozen=True)
@@ -61,18 +61,156 @@ class PackedPart:
     dtype: str
 
 
-def check_codec(name: str) -> str:
-    """Return the name of the codec if it exists.
+@dataclass(frozen=True)
+class Codec:
+    """How one kind of codec packs a tensor. Each function receives the codec's name first.
+
+    Attributes:
+        pattern: regular expression of its names.
+        description: its names, for errors.
+        examples: names that tests and measurements use.
+        item_bytes: bytes of a packed value.
+        list_parts: returns the parts of a tensor of a shape.
+        pack: returns the packed parts of values, any shape, float32.
+        unpack: returns the values of packed parts, a shape, and the origin of the parts for errors. It raises
+            WireError for parts that `pack` cannot have made.
+        deflate_strategy: strategy of zlib that deflates its bytes best.
+    """
+
+    pattern: str
+    description: str
+    examples: tuple[str, ...]
+    item_bytes: int
+    list_parts: Callable[[str, tuple[int, ...]], tuple[PackedPart, ...]]
+    pack: Callable[[str, Array], PackedArrays]
+    unpack: Callable[[str, PackedArrays, tuple[int, ...], str], Array]
+    deflate_strategy: int = zlib.Z_RLE
+
+
+def _pack_half(name: str, array: Array) -> PackedArrays:
+    # clipped to the range of half precision: the receiver rejects an infinite value
+    return {"": np.clip(array, -65504, 65504).astype(np.float16)}
+
+
+def _unpack_half(name: str, parts: PackedArrays, shape: tuple[int, ...], origin: str) -> Array:
+    # -0 becomes 0, here and below, so that packing again gives the same bits
+    return np.asarray(parts[""].astype(np.float32) + np.float32(0))
+
+
+def _pack_int8(name: str, array: Array) -> PackedArrays:
+    scale = _scale(float(np.abs(array).max(initial=0.0)))
+    q = np.rint(array / np.float32(scale)) if scale else np.zeros_like(array)
+    return {"": q.astype(np.int8), "scale": np.array([scale], np.float32)}
+
+
+def _unpack_int8(name: str, parts: PackedArrays, shape: tuple[int, ...], origin: str) -> Array:
+    scale = parts["scale"][0]
+    q = parts[""]
+    if not 0 <= scale < 1e36 or (q.size and q.min() < -127):
+        raise WireError(
+            f"{origin} is not an int8 tensor: scale {scale}, values from {q.min(initial=0)}; send it again"
+        )
+    return np.asarray(q.astype(np.float32) * scale)
+
+
+def _list_largest_parts(name: str, shape: tuple[int, ...]) -> tuple[PackedPart, ...]:
+    count = _count_largest(name, shape)
+    return (PackedPart("", (count,), "float32"), PackedPart("place", (count,), "uint32"))
+
+
+def _pack_largest(name: str, array: Array) -> PackedArrays:
+    flat = array.ravel()
+    # a stable sort: among equal magnitudes the first values stay
+    positions = np.sort(np.argsort(-np.abs(flat), kind="stable")[: _count_largest(name, array.shape)])
+    return {"": flat[positions], "place": positions.astype(np.uint32)}
+
+
+def _unpack_largest(name: str, parts: PackedArrays, shape: tuple[int, ...], origin: str) -> Array:
+    positions = parts["place"]
+    size = math.prod(shape)
+    if positions.size and (positions[-1] >= size or not (positions[1:] > positions[:-1]).all()):
+        raise WireError(f"{origin} has positions that do not ascend within {size}; send it again")
+    flat = np.zeros(size, np.float32)
+    flat[positions] = parts[""] + np.float32(0)
+    return flat.reshape(shape)
+
+
+CODECS = (
+    Codec(
+        pattern="fp32",
+        description="fp32",
+        examples=("fp32",),
+        item_bytes=4,
+        list_parts=lambda name, shape: (PackedPart("", shape, "float32"),),
+        pack=lambda name, array: {"": array},
+        unpack=lambda name, parts, shape, origin: np.asarray(parts[""], np.float32),
+    ),
+    Codec(
+        pattern="fp16",
+        description="fp16",
+        examples=("fp16",),
+        item_bytes=2,
+        list_parts=lambda name, shape: (PackedPart("", shape, "float16"),),
+        pack=_pack_half,
+        unpack=_unpack_half,
+    ),
+    Codec(
+        pattern="int8",
+        description="int8",
+        examples=("int8",),
+        item_bytes=1,
+        list_parts=lambda name, shape: (
+            PackedPart("", shape, "int8"),
+            PackedPart("scale", (1,), "float32"),
+        ),
+        pack=_pack_int8,
+        unpack=_unpack_int8,
+    ),
+    Codec(
+        pattern="top-([1-9]|[1-4][0-9]|50)",
+        description="top-K with K from 1 to 50 per cent",
+        examples=("top-10", "top-1"),
+        item_bytes=4,
+        list_parts=_list_largest_parts,
+        pack=_pack_largest,
+        unpack=_unpack_largest,
+        deflate_strategy=zlib.Z_DEFAULT_STRATEGY,
+    ),
+)
+"""All kinds of codecs. The first one that matches a name counts."""
+CODEC_EXAMPLES = tuple(name for codec in CODECS for name in codec.examples)
+"""Names of codecs without suffixes, at least one of each kind."""
+
+
+@cache
+def find_codec(name: str) -> Codec:
+    """Return the codec of a name without suffixes.
 
     Raises:
         ConfigError: there is no such codec.
     """
-    if re.fullmatch(r"(fp32|fp16|int8|top-([1-9]|[1-4][0-9]|50))(\+deflate)?", name):
-        return name
-    raise ConfigError(
-        f"codec {name!r}: expected fp32, fp16, int8, or top-K with K from 1 to 50 per cent, with or "
-        "without +deflate after it"
-    )
+    for codec in CODECS:
+        if re.fullmatch(codec.pattern, name):
+            return codec
+    raise ConfigError(f"codec {name!r}: expected {_describe_codecs()}")
+
+
+def check_codec(name: str) -> str:
+    """Return the name of the codec if it exists, perhaps with `+deflate`.
+
+    Raises:
+        ConfigError: there is no such codec.
+    """
+    try:
+        find_codec(name.removesuffix(DEFLATE_SUFFIX))
+    except ConfigError as error:
+        raise ConfigError(f"codec {name!r}: expected {_describe_codecs()}") from error
+    return name
+
+
+def _describe_codecs() -> str:
+    names = [codec.description for codec in CODECS]
+    return f"{', '.join(names[:-1])}, or {names[-1]}, with or without {DEFLATE_SUFFIX} after it"
 
 
 def strip_suffixes(codec: str) -> str:
@@ -87,14 +225,7 @@ def list_parts(codec: str, shape: tuple[int, ...]) -> tuple[PackedPart, ...]:
         codec: codec without suffixes.
         shape: shape of the tensor.
     """
-    if codec == "fp32":
-        return (PackedPart("", shape, "float32"),)
-    if codec == "fp16":
-        return (PackedPart("", shape, "float16"),)
-    if codec == "int8":
-        return (PackedPart("", shape, "int8"), PackedPart("scale", (1,), "float32"))
-    count = _count_largest(codec, shape)
-    return (PackedPart("", (count,), "float32"), PackedPart("place", (count,), "uint32"))
+    return find_codec(codec).list_parts(codec, shape)
 
 
 def pack_array(codec: str, array: Array) -> PackedArrays:
@@ -107,20 +238,7 @@ def pack_array(codec: str, array: Array) -> PackedArrays:
     Returns:
         The parts by suffix, with the shapes and dtypes of `list_parts`.
     """
-    array = np.asarray(array, np.float32)
-    if codec == "fp32":
-        return {"": array}
-    if codec == "fp16":
-        # clipped to the range of half precision: the receiver rejects an infinite value
-        return {"": np.clip(array, -65504, 65504).astype(np.float16)}
-    if codec == "int8":
-        scale = _scale(float(np.abs(array).max(initial=0.0)))
-        q = np.rint(array / np.float32(scale)) if scale else np.zeros_like(array)
-        return {"": q.astype(np.int8), "scale": np.array([scale], np.float32)}
-    flat = array.ravel()
-    # a stable sort: among equal magnitudes the first values stay
-    positions = np.sort(np.argsort(-np.abs(flat), kind="stable")[: _count_largest(codec, array.shape)])
-    return {"": flat[positions], "place": positions.astype(np.uint32)}
+    return find_codec(codec).pack(codec, np.asarray(array, np.float32))
 
 
 def unpack_array(codec: str, parts: PackedArrays, shape: tuple[int, ...], origin: str) -> Array:
@@ -138,27 +256,7 @@ def unpack_array(codec: str, parts: PackedArrays, shape: tuple[int, ...], origin
     Raises:
         WireError: `pack_array` cannot have made these parts.
     """
-    if codec == "fp32":
-        return np.asarray(parts[""], np.float32)
-    if codec == "fp16":
-        # -0 becomes 0, here and below, so that packing again gives the same bits
-        return np.asarray(parts[""].astype(np.float32) + np.float32(0))
-    if codec == "int8":
-        scale = parts["scale"][0]
-        q = parts[""]
-        if not 0 <= scale < 1e36 or (q.size and q.min() < -127):
-            raise WireError(
-                f"{origin} is not an int8 tensor: scale {scale}, values from {q.min(initial=0)}; send it "
-                f"again"
-            )
-        return np.asarray(q.astype(np.float32) * scale)
-    positions = parts["place"]
-    size = math.prod(shape)
-    if positions.size and (positions[-1] >= size or not (positions[1:] > positions[:-1]).all()):
-        raise WireError(f"{origin} has positions that do not ascend within {size}; send it again")
-    flat = np.zeros(size, np.float32)
-    flat[positions] = parts[""] + np.float32(0)
-    return flat.reshape(shape)
+    return find_codec(codec).unpack(codec, parts, shape, origin)
 
 
 def apply_codec(codec: str, weights: Weights) -> dict[str, Array]:

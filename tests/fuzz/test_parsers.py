@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from devices.readings import SensorTopics, WindowCutter, parse_label, parse_reading
+from edgefl.base.codecs import CODECS
 from edgefl.base.config import parse_config
 from edgefl.base.errors import EdgeflError
 from edgefl.base.types import ClientState, Mixture, ServerState, Shard
@@ -318,10 +319,10 @@ def render_message(blob: bytes) -> object:
 def make_tensor_parsers() -> list[Parser]:
     """Return parsers of updates in each codec, of models, and of blobs in chunks."""
     parsers = []
-    for codec in ("fp32", "fp16", "int8", "top-10"):
+    for kind in CODECS:
+        codec = kind.examples[0]
         blob = encode_models({"global": WEIGHTS}, codec)
         damaged = damage_safetensors(blob)
-        itemsize = {"fp16": 2, "int8": 1}.get(codec, 4)
         parsers.append(
             Parser(
                 name=f"update {codec}",
@@ -334,7 +335,7 @@ def make_tensor_parsers() -> list[Parser]:
             Parser(
                 name=f"update {codec}+deflate",
                 read=lambda blob, codec=codec: decode_models(blob, MODELS, "pi-1", f"{codec}+deflate"),
-                make=lambda rng, damaged=damaged, size=itemsize: (
+                make=lambda rng, damaged=damaged, size=kind.item_bytes: (
                     damage_bytes(deflate_blob(damaged(rng), size), rng)
                     if rng.random() < 0.2
                     else deflate_blob(damaged(rng), size)

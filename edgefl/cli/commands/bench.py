@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from edgefl.base.codecs import check_codec
+from edgefl.base.codecs import CODEC_EXAMPLES, check_codec
 from edgefl.base.errors import ConfigError
 from edgefl.base.system.files import write_atomic
 from edgefl.base.system.progress import Progress
 from edgefl.cli.bench.device import BENCH_MODELS, render_plan_bench, run_device_bench, run_plan_bench
 from edgefl.cli.bench.device import render_device_bench as render_device
 
-BENCH_CODECS = ("fp32", "fp16", "int8", "top-10", "top-1", "fp32+deflate", "int8+deflate", "top-10+deflate")
+BENCH_CODECS = (*CODEC_EXAMPLES, "fp32+deflate", "int8+deflate", "top-10+deflate")
 """The codecs that `edgefl bench wire` compares by default."""
 
 

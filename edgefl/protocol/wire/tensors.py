@@ -9,7 +9,6 @@ data_offsets), and the bytes of the tensors.
 import json
 import math
 import struct
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,8 +17,8 @@ from safetensors.numpy import save as st_save
 
 from edgefl.base.codecs import (
     DEFLATE_SUFFIX,
-    ITEM_BYTES,
     PART_SEPARATOR,
+    find_codec,
     list_parts,
     pack_array,
     strip_suffixes,
@@ -239,9 +238,8 @@ def encode_models(models: Mapping[str, Weights], codec: str = "fp32") -> bytes:
         )
     if not codec.endswith(DEFLATE_SUFFIX):
         return blob
-    return deflate_blob(
-        blob, ITEM_BYTES.get(base, 4), zlib.Z_DEFAULT_STRATEGY if base.startswith("top-") else zlib.Z_RLE
-    )
+    kind = find_codec(base)
+    return deflate_blob(blob, kind.item_bytes, kind.deflate_strategy)
 
 
 def _name_part(name: str, suffix: str) -> str:
@@ -298,7 +296,7 @@ def decode_models(
     base = strip_suffixes(codec)
     if base != codec:
         blob = inflate_blob(
-            blob, ITEM_BYTES.get(base, 4), bound_blob_size(list_model_specs(expected, base)), origin
+            blob, find_codec(base).item_bytes, bound_blob_size(list_model_specs(expected, base)), origin
         )
     header, _ = read_header(blob, origin)
     sent = {name.split("/", 1)[0] for name in header}

@@ -6,10 +6,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from edgefl.base.codecs import apply_codec, check_codec, list_parts, pack_array, unpack_array
+from edgefl.base.codecs import CODEC_EXAMPLES, apply_codec, check_codec, list_parts, pack_array, unpack_array
 from edgefl.base.errors import ConfigError, WireError
 
-CODECS = ("fp32", "fp16", "int8", "top-1", "top-10", "top-50")
+CODECS = (*CODEC_EXAMPLES, "top-50")
 ARRAYS = hnp.arrays(
     np.float32, hnp.array_shapes(min_dims=0, max_dims=3, max_side=7), elements=st.floats(-1e6, 1e6, width=32)
 )

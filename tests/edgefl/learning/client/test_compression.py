@@ -6,7 +6,7 @@ The algorithm does not see it.
 import numpy as np
 import pytest
 
-from edgefl.base.codecs import apply_codec
+from edgefl.base.codecs import CODEC_EXAMPLES, apply_codec
 from edgefl.base.config import FederationConfig
 from edgefl.base.rng import derive_rng
 from edgefl.base.types import Broadcast, ClientState
@@ -35,7 +35,7 @@ def make_learner_and_weights(name="fedavg"):
     }
 
 
-@pytest.mark.parametrize("codec", ["fp16", "int8", "top-10"])
+@pytest.mark.parametrize("codec", CODEC_EXAMPLES[1:])
 def test_sent_deltas_and_the_residual_add_up_to_the_trained_deltas(codec, shards):
     """Over three rounds, the sent deltas and the residual add up to the plain deltas."""
     learner, weights = make_learner_and_weights()

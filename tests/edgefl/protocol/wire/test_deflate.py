@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.base.codecs import check_codec
+from edgefl.base.codecs import CODEC_EXAMPLES, check_codec
 from edgefl.base.errors import ConfigError, WireError
 from edgefl.protocol.wire.deflate import deflate_blob, inflate_blob
 from edgefl.protocol.wire.tensors import bound_models_size, decode_models, encode_models, list_specs
@@ -29,7 +29,7 @@ def test_deflated_bytes_inflate_to_the_same_bytes(blob, itemsize):
     assert inflate_blob(deflate_blob(blob, itemsize), itemsize, len(blob), "pi-1") == blob
 
 
-@pytest.mark.parametrize("codec", ["fp32", "fp16", "int8", "top-10", "top-1"])
+@pytest.mark.parametrize("codec", CODEC_EXAMPLES)
 def test_deflated_update_is_identical_and_smaller(codec):
     plain, deflated = (encode_models({"global": DELTA}, each) for each in (codec, f"{codec}+deflate"))
     assert len(deflated) < len(plain)
