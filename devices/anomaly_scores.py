@@ -187,7 +187,6 @@ class AlarmTracker:
 
         Args:
             sensor: topic of the sensor.
-            score: the score.
             now_s: the time, in seconds on a clock that only moves forward.
         """
         self._scores.pop(sensor, None)

@@ -31,9 +31,6 @@ CHECK_INTERVAL_S = 2.0
 def pause_device(state: Path) -> None:
     """Pause the device of a state directory until `resume_device`, also after restarts.
 
-    Args:
-        state: the state directory.
-
     Raises:
         StateError: the directory does not exist or cannot be written.
     """
@@ -44,9 +41,6 @@ def pause_device(state: Path) -> None:
 def resume_device(state: Path) -> None:
     """End the pause of a device, if it is paused.
 
-    Args:
-        state: the state directory.
-
     Raises:
         StateError: the directory does not exist, or the pause cannot be removed.
     """
@@ -55,11 +49,7 @@ def resume_device(state: Path) -> None:
 
 
 def is_paused(state: Path) -> bool:
-    """Return whether an operator paused the device of a state directory.
-
-    Args:
-        state: the state directory.
-    """
+    """Return whether an operator paused the device of a state directory."""
     return DeviceFiles(state).paused.exists()
 
 
@@ -73,7 +63,6 @@ class Availability:
 
     Args:
         conditions: the conditions of the owner.
-        state: the state directory of the device.
         cores: number of cores of the board.
         root: directory that contains `proc` and `sys`. Tests pass another one.
         clock: monotonic clock in seconds.

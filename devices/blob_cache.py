@@ -16,7 +16,6 @@ class BlobCache:
     """A cache of blobs in a directory. It removes the least recently used blobs first.
 
     Args:
-        directory: the directory.
         limit_bytes: largest total size of the blobs in bytes.
     """
 

@@ -166,9 +166,6 @@ def match_board(model: str) -> Board:
 def find_board(name: str) -> Board:
     """Return the profile with a name.
 
-    Args:
-        name: name of the profile.
-
     Raises:
         ConfigError: no profile has the name.
     """

@@ -84,7 +84,6 @@ def is_within(window: TimeWindow, minute: int) -> bool:
     """Return whether a minute of the day lies in a window.
 
     Args:
-        window: the window.
         minute: minutes after midnight.
     """
     if window.start < window.end:

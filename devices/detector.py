@@ -74,9 +74,6 @@ def read_owner(state: Path) -> tuple[str, str, float]:
     """Return the id of a device, the name of its federation, and the scale that its owner stated.
 
     They are empty, or 0, if the state has none.
-
-    Args:
-        state: the state directory of the device.
     """
     try:
         note = decode_note(DeviceFiles(state).note.read_bytes())

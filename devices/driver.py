@@ -86,9 +86,6 @@ class ClientDriver:
     """Drives one client over a link.
 
     Args:
-        machine: the client machine.
-        link: the connection to the broker.
-        topics: topics of the federation.
         trust: signs messages and checks signatures.
         storage: performs the storage actions of the machine.
         begin_work: begins the work of an action. Its result comes through `add_event`.
@@ -125,11 +122,7 @@ class ClientDriver:
         self._is_stopping = False
 
     def add_event(self, event: ClientEvent) -> None:
-        """Let the machine handle an event of this process. Any thread may call this.
-
-        Args:
-            event: the event.
-        """
+        """Let the machine handle an event of this process. Any thread may call this."""
         self._posted.put(event)
         self._link.wake()
 

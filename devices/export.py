@@ -22,7 +22,6 @@ def export_in_child(state: Path, source: DataSource) -> Mapping[str, Any]:
     The export writes its files to `state/model`.
 
     Args:
-        state: the state directory of the device.
         source: where the samples are.
 
     Raises:

@@ -24,7 +24,6 @@ def report_other_federations(link: Link, federation: str) -> None:
     """Log a warning if other federations run on the broker, but not the named one.
 
     Args:
-        link: the connection to the broker.
         federation: name of the federation.
 
     Raises:
@@ -50,7 +49,6 @@ def find_federation(link: Link, timeout_s: float) -> str:
     """Return the name of the only federation on a broker, and wait until one runs.
 
     Args:
-        link: the connection to the broker.
         timeout_s: seconds to wait for a federation. 0 waits without limit.
 
     Raises:
@@ -102,9 +100,6 @@ def check_id_is_free(
     """Check that no other device uses an id.
 
     Args:
-        link: the connection to the broker.
-        topics: topics of the federation.
-        client_id: the id to check.
         boot_id: random id of this start of the device.
         keepalive_s: MQTT keepalive of the devices in seconds.
 

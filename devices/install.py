@@ -68,9 +68,6 @@ INSTALL_OPTIONS = ("out", "user", "board", "as_json")
 def quote_argument(argument: str) -> str:
     """Return an argument quoted for ExecStart=. systemd does not expand specifiers and variables in it.
 
-    Args:
-        argument: the argument.
-
     Raises:
         ConfigError: the argument contains a control character.
     """
@@ -109,7 +106,6 @@ def render_device_unit(
     """Return the text of a systemd unit.
 
     Args:
-        client_id: id of the device.
         arguments: the command.
         state: absolute path of the state directory.
         user: the account that runs the service.

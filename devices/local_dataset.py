@@ -69,7 +69,6 @@ class LocalDataset:
         Samples may be added, and a ring moves on. Only completely different samples are refused.
 
         Args:
-            sketch: the sketch of the earlier start.
             state: the state directory, for the error.
 
         Returns:

@@ -50,7 +50,6 @@ class MaskedAttempt:
         """Return the answer to a step.
 
         Args:
-            step: the step.
             request: the blob of the step.
 
         Raises:
@@ -76,7 +75,6 @@ def draw_attempt(
         task: the masked task.
         update: the trained update, encoded. It is not sent.
         num_samples: number of samples that weigh the update.
-        client_id: the client.
         trust: signs messages.
         authority: certificate authority of the enrolment in PEM, empty without an enrolment.
         sharing: the owner's rules about the data that the device may send.

@@ -27,7 +27,6 @@ def read_client_event(
     state, so its signature is not checked: a check takes a small board several milliseconds.
 
     Args:
-        message: the message.
         trust: checks the signatures.
         client_id: the client that receives the message.
         last_state: the last state that the machine accepted, or None.

@@ -50,7 +50,6 @@ def check_names(spec: PlanSpec, learner: str, allowed: AllowedCode) -> None:
     """Check that a plan names only registered or allowed code. This function imports no such code.
 
     Args:
-        spec: the spec of the plan.
         learner: a name of `LEARNERS`. Only `keras` loads models by name.
         allowed: the names that the owner allows.
 

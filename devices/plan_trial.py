@@ -27,7 +27,6 @@ def draw_noise_arguments(signature: SignatureSpec, num_classes: int) -> dict[str
     """Return random arguments of a signature.
 
     Args:
-        signature: the signature.
         num_classes: number of classes. The labels are 0, 1 and so on, and start again after the last class.
 
     Returns:
@@ -56,9 +55,6 @@ def draw_noise_arguments(signature: SignatureSpec, num_classes: int) -> dict[str
 
 def run_once(plan: Plan) -> None:
     """Run each signature of a plan once.
-
-    Args:
-        plan: the plan.
 
     Raises:
         PlanError: the plan cannot be run. The TFLite runtime may raise other errors.

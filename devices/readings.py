@@ -298,7 +298,6 @@ class WindowCutter:
         the next message on its topic. An empty message or an unknown class ends it.
 
         Args:
-            topic: topic of the message.
             payload: the message.
             retained: whether the broker retained the message.
             oversize: size in bytes of a message that was too large to receive, otherwise 0.

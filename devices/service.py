@@ -92,7 +92,6 @@ class DeviceService:
 
     Args:
         settings: the options of `edgefl device start`.
-        samples: the samples of this device.
         store: the files of this device.
         trials: runs each new plan once before the device uses it.
         joined: the connection to the federation.

@@ -77,9 +77,6 @@ def _try_lock(lock: int, kind: int) -> bool:
 def is_in_use(directory: Path) -> bool:
     """Return whether a device runs with a state directory.
 
-    Args:
-        directory: the state directory.
-
     Raises:
         StateError: this account may not read the lock file.
     """
@@ -100,9 +97,6 @@ def is_in_use(directory: Path) -> bool:
 
 def read_last_round(directory: Path) -> FinishedRound | None:
     """Return the last round that the device of a state directory finished, or None before the first.
-
-    Args:
-        directory: the state directory.
 
     Raises:
         StateError: the file is damaged or cannot be read, or another version of edgefl wrote the directory.
@@ -197,7 +191,6 @@ class DeviceStore:
 
     Args:
         directory: the state directory. It is created if it does not exist.
-        client_id: id of the device.
 
     Attributes:
         recovered: a message for the log if the files of the last round were damaged, otherwise empty.
@@ -350,10 +343,7 @@ class DeviceStore:
 
         Args:
             session: id of the session.
-            round: number of the round.
-            phase: phase of the round.
             num_samples: number of samples that weigh the update.
-            metrics: metrics of the update.
             update: the encoded update.
             state: the client state after the round.
 
@@ -408,10 +398,6 @@ class DeviceStore:
 
     def save_personal(self, plan: Plan, mixture: Mixture) -> None:
         """Write the plan and the mixture for the export on this device.
-
-        Args:
-            plan: the plan.
-            mixture: the personal model.
 
         Raises:
             StateError: a file cannot be written.

@@ -25,8 +25,6 @@ def make_telemetry(client_id: str, round: int, metrics: Mapping[str, float]) -> 
     The message contains only numbers.
 
     Args:
-        client_id: id of the device.
-        round: number of the round.
         metrics: metrics of the round. `seconds` is the duration of the device's part. Names of more than 64
             characters, or with other characters than letters, digits, `_`, `.`, `:` and `-`, are left out.
     """

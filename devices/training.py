@@ -28,7 +28,6 @@ def check_shard(shard: Shard, spec: PlanSpec) -> None:
 
     Args:
         shard: the samples of this device.
-        spec: the spec of the plan.
 
     Raises:
         DataError: the samples do not have the input shape of the plan, or their labels do not fit its task.
@@ -48,7 +47,6 @@ def choose_epochs(task: Task, plan: Plan, previous: Scalars) -> int | None:
 
     Args:
         task: a task to train.
-        plan: the plan of the task.
         previous: metrics of the device's last round, see `fit_epochs`.
     """
     if not task.budget_s:
@@ -66,10 +64,8 @@ def make_work_item(
     the task asks for it.
 
     Args:
-        task: the task.
         models: weights of the task's models, by name.
         state: the client state after the previous round.
-        client_id: the client of this device.
         epochs: number of epochs to train. None uses the option of the algorithm.
     """
     scalars = task.scalars
@@ -90,11 +86,6 @@ def make_work_item(
 def measure_gate(runner: ClientRunner, mixture: Mixture, client_id: str) -> dict[str, float]:
     """Return the mean gate weights of a mixture on the client's test samples.
 
-    Args:
-        runner: the client runner.
-        mixture: the mixture of the client.
-        client_id: the client.
-
     Returns:
         The metrics `gate_0`, `gate_1` and so on, see `measure_gate_utilization`.
     """
@@ -110,7 +101,6 @@ def was_masked(task: Task, note: Mapping[str, Any]) -> bool:
     masked.
 
     Args:
-        task: the task.
         note: content of device.json, see `DeviceStore.read_note`.
     """
     return task.codec == MASKED_CODEC or (task.phase == PHASE_PERSONALIZE and note.get("masked") is True)
@@ -127,10 +117,7 @@ def open_runner(
     """Return a client runner over this device's samples.
 
     Args:
-        plan: the plan of the federation.
         samples: this device's samples, which are split with `seed`.
-        seed: the seed of the federation.
-        client_id: the client of this device.
         learner: a name of `LEARNERS`.
         threads: number of threads of the learner.
 

@@ -58,9 +58,7 @@ class DeviceWorker:
     """The computations of one device.
 
     Args:
-        settings: the settings of the device.
         federation: name of the federation.
-        samples: the samples of the device.
         store: the files of the finished rounds.
         storage: receives the answers.
         trials: runs each new plan once before the device uses it.

@@ -126,9 +126,7 @@ def test_pages_about_codecs_name_every_codec(page: str) -> None:
     text = (DOCS / page).read_text()
     stems = {codec.examples[0]: re.split(r"[(\[\\]", codec.pattern)[0] for codec in CODECS}
     missing = [example for example, stem in stems.items() if not re.search(rf"\b{stem}", text)]
-    assert not missing, (
-        f"docs/{page} does not name the codec {missing}; add it, as CONTRIBUTING.md says"
-    )
+    assert not missing, f"docs/{page} does not name the codec {missing}; add it, as CONTRIBUTING.md says"
 
 
 CONFIG_TABLES = {

@@ -67,7 +67,6 @@ def check_options(
     Args:
         owner: what has the options, the first words of each error message, such as `[model] lenet5`.
         defaults: the default of each option.
-        options: the options of the user.
         further_keys: further keys of the same table, which an error may suggest.
         remedies: what to do about an option that no longer exists, by its name.
         noun: what an error calls an option.
@@ -114,7 +113,6 @@ def complete_options(
     Args:
         owner: what has the options, the first words of each error message.
         defaults: the default of each option.
-        options: the options of the user.
         further_keys: further keys of the same table, which an error may suggest.
 
     Raises:

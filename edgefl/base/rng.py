@@ -11,7 +11,6 @@ def derive_rng(seed: int, round: int, client_id: str = "") -> np.random.Generato
     The same arguments give the same draws on every machine.
 
     Args:
-        seed: the seed of the federation.
         round: number of the round. 0 for draws outside of a round.
         client_id: the client, or a purpose such as `cohort` or `partition`.
     """

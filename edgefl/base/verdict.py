@@ -305,9 +305,6 @@ def find_significance_level(p_values: Sequence[float]) -> float:
     With 50 devices and models that are equally good, some devices would seem better at a level of 5%. Of the
     devices that are better at the returned level, at most 5% are expected to be so by chance.
 
-    Args:
-        p_values: the p-values of all tests.
-
     Source: Benjamini and Hochberg, Journal of the Royal Statistical Society B 57 (1995).
     """
     levels = (SIGNIFICANCE_LEVEL * (rank + 1) / len(p_values) for rank in range(len(p_values)))
@@ -404,7 +401,6 @@ def make_table_rows(verdict: FederationVerdict, limit: int = MAX_TABLE_ROWS) -> 
     """Return the table as cells: a heading, one row per device, the mean and the worst.
 
     Args:
-        verdict: the verdict.
         limit: maximum number of devices. If there are more, the devices that gained least are shown. 0 shows
             only the mean and the worst.
     """
@@ -421,7 +417,6 @@ def render_verdict_table(verdict: FederationVerdict, limit: int = MAX_TABLE_ROWS
     """Return the table as aligned text, see `make_table_rows`.
 
     Args:
-        verdict: the verdict.
         limit: maximum number of devices.
     """
     return "\n".join(_align_rows(make_table_rows(verdict, limit)))
@@ -431,7 +426,6 @@ def render_verdict_lines(verdict: FederationVerdict, limit: int = MAX_TABLE_ROWS
     """Return the table and the sentence as lines of text, see `make_table_rows`.
 
     Args:
-        verdict: the verdict.
         limit: maximum number of devices.
     """
     return [*render_verdict_table(verdict, limit).splitlines(), escape_unprintable(verdict.sentence)]
@@ -441,7 +435,6 @@ def select_least_gained(rows: Sequence[DeviceFigures], limit: int) -> tuple[Devi
     """Return the devices whose shipped model gained least, in their original order.
 
     Args:
-        rows: the figures of the devices.
         limit: maximum number of devices.
     """
     if len(rows) <= limit:
@@ -458,7 +451,6 @@ def render_device_lines(row: DeviceFigures, measure: str = DEFAULT_MEASURE) -> l
     """Return a device's row of the table and its sentence as lines of text.
 
     Args:
-        row: the figures of the device.
         measure: name of the measure in the sentence.
     """
     return [*_align_rows([TABLE_HEADINGS, _format_device_cells(row)]), describe_device_verdict(row, measure)]
@@ -468,7 +460,6 @@ def describe_device_verdict(row: DeviceFigures, measure: str = DEFAULT_MEASURE) 
     """Return the sentence about a device's own model.
 
     Args:
-        row: the figures of the device.
         measure: name of the measure in the sentence.
     """
     kind = f"its {row.kind} model" if row.kind else "its model"

@@ -25,7 +25,6 @@ def read_arrays(
     """Read named arrays from an `.npz` file.
 
     Args:
-        path: the file.
         names: names of the arrays to read.
         some: accept a file that lacks some of the arrays.
         remedy: last part of each error message.

@@ -121,7 +121,6 @@ def divide_samples(
         y: their labels, shape (n,), int64.
         train: the training rows, shape (k,), int64.
         test: the test rows, shape (m,), int64.
-        num_classes: number of classes.
         group: the group of each sample, shape (n,), int64. None if unknown.
         recording_train: the recording of each training row, shape (k,), int64. None if unknown.
         note: a remark for the user.
@@ -162,7 +161,6 @@ def pick_classes(dataset: Dataset, classes: Sequence[int]) -> Dataset:
     """Return the part of a data set that has the given classes.
 
     Args:
-        dataset: the data set.
         classes: classes to keep. `classes[i]` becomes class i.
 
     Raises:
@@ -211,10 +209,8 @@ def subsample(dataset: Dataset, num_train: int, num_test: int, seed: int) -> Dat
     """Draw samples without replacement.
 
     Args:
-        dataset: the data set.
         num_train: number of training samples. A number above the available count keeps all of them.
         num_test: number of test samples, with the same limit.
-        seed: random seed.
 
     Raises:
         DataError: a number is below 1.

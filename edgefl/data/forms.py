@@ -140,7 +140,6 @@ def find_scale(arrays: Arrays, samples: SamplesConfig | None, scale: float = 0.0
     """Return the scale that counts for the samples of a source, and who states it.
 
     Args:
-        arrays: the stored arrays.
         samples: unit and layout of the federation, None without a federation.
         scale: scale that the owner states. 0 states none.
 

@@ -65,7 +65,6 @@ def count_held_out(count: int, share: float) -> int:
     Of two or more rows, at least one is held out and at least one is kept.
 
     Args:
-        count: number of rows.
         share: share of the rows to hold out, above 0 and below 1.
     """
     return min(max(1, round(share * count)), count - 1) if count else 0

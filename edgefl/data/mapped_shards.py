@@ -29,7 +29,6 @@ class MappedShards(Mapping[str, Shard]):
     Args:
         directory: the directory with the samples as `.npy` files.
         dataset: the data set. Only its labels and groups are used.
-        client_partitions: the client partition of each client id.
     """
 
     def __init__(
@@ -103,8 +102,6 @@ def map_dataset(
     """Write the samples to a directory as `.npy` files and return the shards over them.
 
     Args:
-        dataset: the data set.
-        client_partitions: the client partition of each client id.
         directory: target directory, created if it is missing.
 
     Raises:

@@ -70,8 +70,6 @@ def load_shard(
     `edgefl.data.train_test.split_train_test`.
 
     Args:
-        path: the file.
-        seed: random seed of the split.
         test_share: share of the samples to hold out, between 0 and 1.
         num_classes: number of classes. None uses the number in the file, or else the largest label + 1.
 
@@ -99,7 +97,6 @@ def make_shard(
     Args:
         arrays: the arrays by name, as in `SHARD_ARRAYS`.
         where: name of the source, the first part of each error message.
-        seed: random seed of the split.
         test_share: share of the samples to hold out if there is no `x_test`, between 0 and 1.
         num_classes: number of classes. None uses the number in the arrays, or else the largest label + 1.
         input_shape: input shape of the model, None if unknown.
@@ -154,7 +151,6 @@ def make_samples(
         where: name of the source, the first part of each error message.
         samples: unit and layout of the federation. None without a federation: labels may then have names.
         scale: scale that the owner of the samples states. 0 states none.
-        seed: random seed of the split.
         test_share: share of the samples to hold out if there is no `x_test`, between 0 and 1.
         num_classes: number of classes. None uses the number in the arrays, or else the largest label + 1.
         input_shape: input shape of the model, None if unknown.
@@ -227,7 +223,6 @@ def save_shard(
 
     Args:
         path: file to write. Missing parent directories are created.
-        shard: the shard.
         classes: names of the classes, empty if they have numbers.
         channels: names of the channels in their order, empty if they have numbers.
 
@@ -247,7 +242,6 @@ def encode_shard(
     """Return the content of the file that `save_shard` writes.
 
     Args:
-        shard: the shard.
         with_labels: write the labels. Without them, the file contains samples without labels.
         classes: names of the classes, empty if they have numbers.
         channels: names of the channels in their order, empty if they have numbers.
@@ -289,7 +283,6 @@ def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     """Return arrays of an `.npz` file of samples as stored. Missing ones are left out.
 
     Args:
-        path: the file.
         names: names of the arrays to read.
 
     Raises:
@@ -426,10 +419,6 @@ def read_sample_array(arrays: Mapping[str, NDArray[Any]], part: str) -> Array:
 def read_target_array(arrays: Mapping[str, NDArray[Any]], name: str) -> Array | None:
     """Return `target` or `target_test` as float32, one column per value. None if there is no such array.
 
-    Args:
-        arrays: the arrays by name.
-        name: name of the array.
-
     Returns:
         The targets, shape (n, outputs), float32, or None.
 
@@ -455,7 +444,6 @@ def read_label_array(arrays: Mapping[str, NDArray[Any]], part: str) -> Labels:
     """Return `y` or `y_test` as int64.
 
     Args:
-        arrays: the arrays by name.
         part: "" for `y`, "_test" for `y_test`.
 
     Returns:
@@ -517,7 +505,6 @@ def read_group_array(arrays: Mapping[str, NDArray[Any]], count: int) -> Labels |
     """Return the array `group` as group numbers in sorted order.
 
     Args:
-        arrays: the arrays by name.
         count: number of samples.
 
     Returns:
@@ -574,7 +561,6 @@ def split_arrays(
         y: labels, shape (n,), int64.
         group: the group of each sample, shape (n,), int64, or None.
         share: share of the samples to hold out, between 0 and 1.
-        seed: random seed of the split.
 
     Raises:
         DataError: an array has another shape or type, or nothing can be held out.
@@ -611,7 +597,6 @@ def find_num_classes(arrays: Mapping[str, NDArray[Any]], configured: int | None,
     Args:
         arrays: the arrays by name. `num_classes` and `class_names` are read.
         configured: number of classes of the federation, None if unknown.
-        largest: largest label.
 
     Raises:
         DataError: a label is too large, the stored number is not a whole number or above `configured`, or the

@@ -21,7 +21,6 @@ def to_task_form(shard: Shard, task: TaskConfig) -> Shard:
 
     Args:
         shard: the samples of a client, with classes or values as they are stored.
-        task: the task.
 
     Raises:
         DataError: the labels do not fit the task, or no normal sample is left to train on.

@@ -208,7 +208,6 @@ def split_ring(recordings: Recordings, share: float, rng: np.random.Generator) -
     never trained on the samples that are held out after a restart or at the export.
 
     Args:
-        recordings: the recordings of the windows.
         share: share of the blocks to hold out, above 0 and below 1, rounded to a tenth.
         rng: seeds the hash.
 

@@ -303,7 +303,6 @@ def copy_class_names(samples: SamplesConfig, arrays: Arrays) -> SamplesConfig:
 
     Args:
         samples: unit and layout.
-        arrays: the stored arrays.
 
     Raises:
         DataError: the source names a class twice, or a name is empty.

@@ -24,7 +24,6 @@ def run_wire_bench(
 
     Args:
         codecs: the codecs to compare. fp32 always runs first.
-        rounds: number of rounds of each run.
         seeds: number of seeds of each codec: 1, 2, ...
         out: directory of the runs. Finished runs in it are reused, interrupted runs continue.
         processes: number of client processes.

@@ -172,10 +172,6 @@ def encode_mixture(mixture: Mixture, plan_id: str = "") -> bytes:
     """Return a mixture as bytes, for the device's own disk only.
 
     The bytes contain a digest of the weights and the id of the plan.
-
-    Args:
-        mixture: the mixture.
-        plan_id: id of the mixture's plan.
     """
     return _encode(
         "mixture",

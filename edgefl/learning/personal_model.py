@@ -13,8 +13,6 @@ def save_mixture(files: DeviceFiles, plan: Plan, mixture: Mixture, remedy: str =
 
     Args:
         files: directory of the device.
-        plan: plan of the mixture.
-        mixture: the mixture.
         remedy: last part of the error message.
 
     Raises:
@@ -28,8 +26,6 @@ def save_personal_model(files: DeviceFiles, plan: Plan, mixture: Mixture) -> Non
 
     Args:
         files: directory of the device.
-        plan: plan of the mixture.
-        mixture: the mixture.
 
     Raises:
         StateError: a file cannot be written.

@@ -97,9 +97,6 @@ class ClientResult:
 class OpenFederation:
     """A federation that a process has opened, with its client runner.
 
-    Args:
-        federation: the federation.
-
     Attributes:
         runner: trains and personalizes clients.
         test: the common test samples, or None.
@@ -113,10 +110,6 @@ class OpenFederation:
 
     def evaluate_on_test(self, mixture: Mixture, num_classes: int) -> dict[str, ClassAccuracies]:
         """Return the accuracy by class of a mixture and its peers on the common test samples.
-
-        Args:
-            mixture: the mixture.
-            num_classes: number of classes.
 
         Returns:
             Accuracies of shape (num_classes,), float64, by `shipped` for the mixture and by each peer's name.
@@ -168,7 +161,6 @@ def make_work_items(
 
     Args:
         algorithm: makes the broadcasts.
-        state: the server state.
         clients: client ids.
         states: client states by client id. A client that is missing has an empty state.
         codec: codec of the updates, see `edgefl.base.codecs`.
@@ -188,10 +180,6 @@ def make_work_items(
 def train_client(federation: OpenFederation, item: WorkItem) -> tuple[Update, ClientState]:
     """Train one client, see `ClientRunner.update`.
 
-    Args:
-        federation: the open federation.
-        item: the work of the client.
-
     Returns:
         The update and the client's new state.
 
@@ -204,10 +192,6 @@ def train_client(federation: OpenFederation, item: WorkItem) -> tuple[Update, Cl
 
 def personalize_client(federation: OpenFederation, item: WorkItem) -> tuple[ClientResult, ClientState]:
     """Make one client's mixture, and measure it on the client's test samples and the common test samples.
-
-    Args:
-        federation: the open federation.
-        item: the work of the client.
 
     Returns:
         The client result and the client's new state.
@@ -254,10 +238,6 @@ def train_unless_diverged(
 ) -> tuple[Update, ClientState] | DivergedClient:
     """Do the same as `train_client`, and return a `DivergedClient` if the loss is not finite.
 
-    Args:
-        federation: the open federation.
-        item: the work of the client.
-
     Raises:
         DataError: the client cannot be trained. The error names client and round.
     """
@@ -272,10 +252,6 @@ def evaluate_client(federation: OpenFederation, item: WorkItem) -> Scalars:
 
     The current mixture is the mixture that the client would make with this broadcast. The client's state does
     not change.
-
-    Args:
-        federation: the open federation.
-        item: the work of the client.
 
     Returns:
         `accuracy_mixture` and `loss_mixture` on the client's test samples, NaN without test samples. If the
@@ -309,7 +285,6 @@ def drop_mixture(client_id: str, result: ClientResult) -> ClientResult:
 
     Args:
         client_id: the client. Unused, because a `KeepResult` receives it.
-        result: the client result.
     """
     return replace(result, mixture=Mixture(weights={}, peers={}, diagnostics=result.mixture.diagnostics))
 

@@ -61,7 +61,6 @@ class CommunicationCost:
 
         Args:
             broadcast: the content of the task.
-            client_id: the client.
         """
         blobs = {name: self._measure_weights(weights) for name, weights in broadcast.models.items()}
         hashes = {name: sha256 for name, (sha256, _) in blobs.items()}
@@ -93,9 +92,6 @@ class CommunicationCost:
 
         A device also reports its training time and memory in the announcement. These 55 bytes or so differ
         between devices and are not counted.
-
-        Args:
-            update: the update.
         """
         size = len(encode_models(update.deltas, self._codec))
         begin = Begin(

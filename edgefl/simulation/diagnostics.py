@@ -38,7 +38,6 @@ class RoundDiagnostics:
     """Measures the updates of one round before they are aggregated.
 
     Args:
-        plan: the plan of the federation.
         state: the server state before the round.
     """
 
@@ -104,7 +103,6 @@ def evaluate_clients(
     Args:
         engine: runs the clients.
         algorithm: makes the broadcasts.
-        state: the server state.
         states: client states by client id.
         clients: client ids.
         codec: codec of the updates, see `edgefl.base.codecs`.
@@ -132,9 +130,6 @@ def evaluate_models(
     A model is complete if it has all weights of the signature `predict`.
 
     Args:
-        plan: the plan of the federation.
-        learner: runs the plan.
-        state: the server state.
         x: samples, shape (n, *input_shape), float32.
         y: labels, shape (n,), int64.
 

@@ -118,11 +118,7 @@ class InMemoryStore:
         self._unsaved = None
 
     def resume(self, config: FederationConfig) -> Resume:
-        """Return the stored data with which a new round server continues the federation.
-
-        Args:
-            config: the federation.
-        """
+        """Return the stored data with which a new round server continues the federation."""
         state = self.state
         phase = choose_phase(config, state)
         opened = self.opened.get((state.round, phase))

@@ -24,9 +24,7 @@ def normalize_plan(plan: Plan, shards: Mapping[str, Shard], seed: int) -> Plan:
     """Return the plan with mean and std of the clients' samples, or unchanged if both are set.
 
     Args:
-        plan: the plan of the federation.
         shards: samples by client id.
-        seed: the seed of the federation.
     """
     if not has_placeholders(plan.spec):
         return plan
@@ -49,7 +47,6 @@ def find_learning_rate(
         plan: the plan of the federation, with mean and std if its model normalizes its input.
         initial: the initial weights of the federation.
         shards: samples by client id.
-        seed: the seed of the federation.
         open_learner: makes the learner.
     """
     if not has_range_test(plan.spec):

@@ -63,8 +63,6 @@ class SimulatedClient:
     Methods return events that the caller passes to the round server.
 
     Args:
-        topics: topics of the federation.
-        client_id: the client.
         num_samples: number of its training samples.
         find_blob: returns a blob that the client need not fetch, or None.
         observe_action: receives every action of the machine. Returns the reply to an action that this class
@@ -137,7 +135,6 @@ class SimulatedClient:
         """Let the machine handle an event.
 
         Args:
-            event: the event.
             now: the time in seconds.
         """
         return self._execute(self.machine.handle(event, now), now)
@@ -146,7 +143,6 @@ class SimulatedClient:
         """Pass the update of `training` to the machine.
 
         Args:
-            update: the trained update.
             now: the time in seconds.
 
         Raises:

@@ -93,18 +93,10 @@ class Trainer(Protocol):
     """Trains the clients of a simulation."""
 
     def count_samples(self, client_id: str) -> int:
-        """Return the number of training samples of a client.
-
-        Args:
-            client_id: the client.
-        """
+        """Return the number of training samples of a client."""
 
     def count_samples_seen(self, job: TrainingJob) -> float:
-        """Return how many samples a client processes in a job: its training samples times the epochs.
-
-        Args:
-            job: the training.
-        """
+        """Return how many samples a client processes in a job: its training samples times the epochs."""
 
     def run(self, jobs: Sequence[TrainingJob]) -> Iterator[TrainedUpdate]:
         """Yield the update of each job, in order.
@@ -114,18 +106,13 @@ class Trainer(Protocol):
         """
 
     def complete(self, client_id: str) -> None:
-        """Store the state of a client that has finished its last job.
-
-        Args:
-            client_id: the client.
-        """
+        """Store the state of a client that has finished its last job."""
 
 
 class EngineTrainer:
     """Trains clients with the client runner in an engine.
 
     Args:
-        plan: the plan of the federation.
         engine: runs the client functions.
         num_samples: number of training samples by client id.
         keep_result: called with each client result. Its return value is kept.
@@ -211,10 +198,8 @@ def simulate_fleet(
     """Simulate a federation in virtual time.
 
     Args:
-        plan: the plan of the federation.
         initial: the plan's initial weights.
         config: the configuration of the federation, with the table `[fleet]`.
-        client_ids: the clients of the fleet.
         trainer: trains the clients.
         log: receives the virtual time in hours and a line of the round server's log.
         progress: receives the state after each round and the record of the round. Its seconds are virtual.

@@ -45,7 +45,6 @@ def verify_on_board(
     """Compare a board's outputs with the golden outputs of an export, and write a report.
 
     Args:
-        out: folder of the export.
         port: serial port of a board that runs the export's self-test.
         samples: maximum number of golden inputs to send.
         report_file: file of the report. It is written also if outputs differ.
@@ -126,7 +125,6 @@ def make_board_report(
     """Return the report of a board's run as values for JSON.
 
     Args:
-        run: the run.
         expected: golden outputs of its samples, shape (n, m), int8.
         certificate: the certificate of the export.
         board: name of the board. Empty for the name that the board says.
@@ -167,7 +165,6 @@ def describe_board_report(report: Mapping[str, Any], report_file: Path) -> str:
 
     Args:
         report: the report, from `verify_on_board`.
-        report_file: its file.
     """
     info = report["board_info"]
     time = report["milliseconds"]

@@ -51,10 +51,8 @@ def write_bundle(
     files with samples, and the files with the weights of a device's model.
 
     Args:
-        out: the folder.
         x: samples, such as the device's held-out samples, shape (n, ...), float32.
         y: their labels, shape (n,), int64. Shape (0,) if they have none.
-        request: the options of the export.
         old: names of the files of an earlier export, from `remove_certificate`.
 
     Returns:
@@ -109,7 +107,6 @@ def derive_files(
         model: the int8 .tflite.
         source: the C that was generated from `model` with the request's threshold.
         golden: the golden vectors of `model`. Their first FIRMWARE_SAMPLES inputs become samples.bin.
-        request: the options of the export.
         certificate: the certificate. Its entry `files` is not used.
 
     Returns:
@@ -149,7 +146,6 @@ def remove_derived_files(out: Path, names: Collection[str]) -> None:
     """Remove the files of an earlier export, except the models and report.json.
 
     Args:
-        out: folder of the export.
         names: paths of the files in the folder, from `remove_certificate`. Missing files are ignored.
 
     Raises:

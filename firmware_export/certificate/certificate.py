@@ -86,8 +86,6 @@ def make_certificate(
         model_float: the float .tflite. None for an imported model.
         source: the C that was generated from `model` with the request's threshold.
         golden: the golden vectors of `model`.
-        request: the options of the export.
-        target_names: targets to build and run.
 
     Returns:
         The certificate as values for JSON, without its entry `files`.

@@ -82,7 +82,6 @@ def choose_golden_samples(shard: Shard, count: int, seed: int) -> tuple[Array, L
     Args:
         shard: the device's samples.
         count: maximum number of samples.
-        seed: random seed.
 
     Returns:
         Samples and labels, shapes (n, ...) and (n,), float32 and int64. For other tasks than classification

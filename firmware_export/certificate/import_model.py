@@ -57,8 +57,6 @@ def draw_random_samples(loaded: LoadedModel, count: int, seed: int) -> Array:
 
     Args:
         loaded: the model, with an int8 input.
-        count: number of samples.
-        seed: random seed.
 
     Returns:
         Samples, shape (count, ...), float32.
@@ -71,7 +69,6 @@ def dequantize_input(loaded: LoadedModel, quantized: Any) -> Array:
     """Return the real values of quantized inputs. Quantizing them again gives the same bytes.
 
     Args:
-        loaded: the model.
         quantized: inputs, shape (n, ...), integers from -128 to 127.
 
     Returns:

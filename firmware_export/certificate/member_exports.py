@@ -54,7 +54,6 @@ def measure_member_exports(
         names: the members of each export.
         x: samples, shape (n, ...), float32. The first `COUNTED_SAMPLES` are run.
         y: their labels, shape (n,), int64.
-        request: the options of the export.
     """
     exports = []
     for number, members in enumerate(names, 1):
@@ -98,7 +97,6 @@ def describe_member_exports(exports: Sequence[MemberExport], chosen: int, score:
 
     Args:
         exports: the exports with one member, with two, and so on.
-        chosen: number of members of the chosen export.
         score: name of the score, such as accuracy.
     """
     rows: list[tuple[str, ...]] = [

@@ -63,7 +63,6 @@ def run_everywhere(
 
     Args:
         model: model.h, model.c and model_weights.c, by name.
-        golden: the golden vectors.
         targets: targets to run. A target without tools is reported as not run.
         export_target: name of the target that the export is for. A model that does not fit another target
             is not an error.
@@ -87,8 +86,6 @@ def run_skipping(
 
     Args:
         model: model.h, model.c and model_weights.c, by name.
-        golden: the golden vectors.
-        targets: targets to run.
         export_target: name of the target that the export is for.
 
     Returns:
@@ -117,7 +114,6 @@ def describe_equal_outputs(samples: Mapping[str, int], noun: str) -> str:
 
     Args:
         samples: number of compared samples by target. A target with fewer has compared the first ones.
-        noun: noun for the samples.
     """
     counts = sorted({*samples.values()}, reverse=True)
     groups = [", ".join(target for target in samples if samples[target] == count) for count in counts]
@@ -183,7 +179,6 @@ def check_outputs(name: str, expected: Any, received: Any) -> None:
     """Check that a target's outputs equal the expected outputs.
 
     Args:
-        name: name of the target.
         expected: outputs, shape (n, classes), int8.
         received: outputs, shape (n, classes), int8.
 
@@ -205,7 +200,6 @@ def check_scores(name: str, expected: Any, received: Any) -> None:
     """Check that a target's anomaly scores equal the expected scores.
 
     Args:
-        name: name of the target.
         expected: scores, shape (n,), int64.
         received: scores, shape (n,), int64. None if the target printed none.
 

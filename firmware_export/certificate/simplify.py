@@ -294,7 +294,6 @@ def _add_constant(root: Any, template: int, values: Any) -> int:
     Args:
         root: the model.
         template: index of a tensor of type int32.
-        values: the values.
     """
     (packed,) = root.subgraphs
     tensor = copy(packed.tensors[template])

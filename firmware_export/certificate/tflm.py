@@ -105,7 +105,6 @@ def make_tflm_files(model: bytes, graph: OperatorGraph, arena: int, version: str
 
     Args:
         model: the int8 .tflite.
-        graph: its operators.
         arena: size of the arena in bytes.
         version: version of tflite-micro that measured the arena.
 

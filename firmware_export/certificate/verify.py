@@ -134,7 +134,6 @@ def profile_bundle(out: Path, target: str | None) -> tuple[str, tuple[LayerCost,
     """Count the instructions of each layer of an export.
 
     Args:
-        out: folder of the export.
         target: name of the core. None chooses the export's target.
 
     Returns:

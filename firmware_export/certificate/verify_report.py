@@ -39,7 +39,6 @@ def verify_report(folder: Path, source: DataSource | None = None) -> Verificatio
     """Verify model.tflite and report.json of a folder.
 
     Args:
-        folder: the model folder.
         source: the device's samples. None looks for the state in DIR/devices/ID of a folder DIR/clients/ID.
 
     Raises:

@@ -49,8 +49,6 @@ def make_channel_fields(
     """Return the fields of a layer's range, bias, multiplier and shift.
 
     Args:
-        network: the model.
-        operator: the operator.
         name: C identifier of the layer.
         weights: weights, shape (channels, ...), int8.
         folded: whether to fold the input's zero point into the bias.
@@ -147,7 +145,6 @@ def compute_geometry(
     """Return the values of GEOMETRY_FIELDS.
 
     Args:
-        operator: the operator.
         source: its input.
         kernel: height and width of the kernel.
         out: height, width and channels of the output.
@@ -174,8 +171,6 @@ def build_conv_2d(
     """Build the layer of a CONV_2D.
 
     Args:
-        network: the model.
-        operator: the operator.
         name: C identifier of the layer.
         pool: a MAX_POOL_2D to fuse. Its windows must be whole, and it must be the only reader of the output.
 
@@ -242,8 +237,6 @@ def build_depthwise_conv_2d(network: QuantizedModel, operator: Operator, name: s
     """Build the layer of a DEPTHWISE_CONV_2D, with weights of shape (1, height, width, channels), int8.
 
     Args:
-        network: the model.
-        operator: the operator.
         name: C identifier of the layer.
 
     Raises:
@@ -286,7 +279,6 @@ def build_transpose_conv(network: QuantizedModel, operator: Operator, name: str)
     """Build the layer of a TRANSPOSE_CONV, with weights of shape (outputs, height, width, inputs), int8.
 
     Args:
-        network: the model.
         operator: the operator. Its inputs are the output's shape, the weights, the activation and the bias.
         name: C identifier of the layer.
 

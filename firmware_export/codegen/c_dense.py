@@ -23,8 +23,6 @@ def build_fully_connected(network: QuantizedModel, operator: Operator, name: str
     """Build the layer of a FULLY_CONNECTED, whose weights have shape (outputs, inputs), int8.
 
     Args:
-        network: the model.
-        operator: the operator.
         name: C identifier of the layer.
 
     Raises:

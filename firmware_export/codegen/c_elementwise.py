@@ -39,8 +39,6 @@ def build_lookup(network: QuantizedModel, operator: Operator, name: str) -> list
     """Build the table of one of LOOKUP_OPERATORS.
 
     Args:
-        network: the model.
-        operator: the operator.
         name: C identifier of the layer.
 
     Raises:
@@ -69,8 +67,6 @@ def build_softmax(network: QuantizedModel, operator: Operator, name: str) -> lis
     """Build the layer of a SOFTMAX over the last axis.
 
     Args:
-        network: the model.
-        operator: the operator.
         name: C identifier of the layer.
 
     Raises:
@@ -116,8 +112,6 @@ def build_pool(network: QuantizedModel, operator: Operator, name: str) -> list[L
     """Build the layer of a MAX_POOL_2D or AVERAGE_POOL_2D.
 
     Args:
-        network: the model.
-        operator: the operator.
         name: C identifier of the layer.
 
     Raises:
@@ -269,8 +263,6 @@ def build_binary(network: QuantizedModel, operator: Operator, name: str) -> list
     """Build the layer of an ADD, SUB, MUL, MAXIMUM or MINIMUM, with broadcasting.
 
     Args:
-        network: the model.
-        operator: the operator.
         name: C identifier of the layer.
 
     Raises:
@@ -318,7 +310,6 @@ def build_prelu(network: QuantizedModel, operator: Operator, name: str) -> list[
     """Build the layer of a PRELU, with broadcasting of the slopes.
 
     Args:
-        network: the model.
         operator: the operator. Its inputs are the activation and the slopes.
         name: C identifier of the layer.
 
@@ -390,8 +381,6 @@ def build_mean(network: QuantizedModel, operator: Operator, name: str) -> list[L
     """Build the layer of a MEAN.
 
     Args:
-        network: the model.
-        operator: the operator.
         name: C identifier of the layer.
 
     Raises:
@@ -436,8 +425,6 @@ def build_reduce_max(network: QuantizedModel, operator: Operator, name: str) -> 
     """Build the layer of a REDUCE_MAX, a max pooling with a window over the reduced axes.
 
     Args:
-        network: the model.
-        operator: the operator.
         name: C identifier of the layer.
 
     Raises:
@@ -474,8 +461,6 @@ def build_resize_bilinear(network: QuantizedModel, operator: Operator, name: str
     """Build the layer of a RESIZE_BILINEAR.
 
     Args:
-        network: the model.
-        operator: the operator.
         name: C identifier of the layer.
 
     Raises:

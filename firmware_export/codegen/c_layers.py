@@ -46,7 +46,6 @@ def build_layers(
     A MAX_POOL_2D is fused with the CONV_2D before it if possible.
 
     Args:
-        network: the model.
         structure: the parts of the model.
         views: tensors that need no copy.
 

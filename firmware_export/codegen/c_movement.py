@@ -208,8 +208,6 @@ def build_copy_layer(
     Neighbouring axes that step alike become one loop.
 
     Args:
-        network: the model.
-        operator: the operator.
         name: C identifier of the layer.
         source: index of the source tensor.
         output: index of the output tensor.
@@ -260,8 +258,6 @@ def build_slices(network: QuantizedModel, operator: Operator, name: str) -> list
     """Build the layers of a STRIDED_SLICE, SLICE or SPLIT whose values are not contiguous.
 
     Args:
-        network: the model.
-        operator: the operator.
         name: C identifier of the first output's layer. The layers of the other outputs append
             `_1`, `_2` and so on.
 
@@ -288,8 +284,6 @@ def build_transpose(network: QuantizedModel, operator: Operator, name: str) -> l
     """Build the layer of a TRANSPOSE.
 
     Args:
-        network: the model.
-        operator: the operator.
         name: C identifier of the layer.
 
     Raises:
@@ -312,8 +306,6 @@ def build_concatenation(network: QuantizedModel, operator: Operator, name: str) 
     """Build the layers of a CONCATENATION or PACK, one for each input.
 
     Args:
-        network: the model.
-        operator: the operator.
         name: C identifier to which each layer appends `_0`, `_1` and so on.
 
     Raises:
@@ -372,8 +364,6 @@ def build_pad(network: QuantizedModel, operator: Operator, name: str) -> list[La
     """Build the layers of a PAD or PADV2, which fill the output and then copy the input into its middle.
 
     Args:
-        network: the model.
-        operator: the operator.
         name: C identifier of the layer that copies. The layer that fills appends `_fill`.
 
     Raises:
@@ -411,8 +401,6 @@ def build_broadcast(network: QuantizedModel, operator: Operator, name: str) -> l
     """Build the layer of a BROADCAST_TO.
 
     Args:
-        network: the model.
-        operator: the operator.
         name: C identifier of the layer.
 
     Raises:
@@ -435,8 +423,6 @@ def build_resize_nearest(network: QuantizedModel, operator: Operator, name: str)
     """Build the layers of a RESIZE_NEAREST_NEIGHBOR by whole factors, one for each repetition of a row.
 
     Args:
-        network: the model.
-        operator: the operator.
         name: C identifier of the first layer. The others append `_1`, `_2` and so on.
 
     Raises:
@@ -475,8 +461,6 @@ def build_space_to_depth(network: QuantizedModel, operator: Operator, name: str)
     """Build the layer of a SPACE_TO_DEPTH or DEPTH_TO_SPACE.
 
     Args:
-        network: the model.
-        operator: the operator.
         name: C identifier of the layer.
 
     Raises:
@@ -510,8 +494,6 @@ def build_space_to_batch(network: QuantizedModel, operator: Operator, name: str)
     padding. A BATCH_TO_SPACE_ND may crop.
 
     Args:
-        network: the model.
-        operator: the operator.
         name: C identifier to which each layer appends `_0`, `_1` and so on.
 
     Raises:

@@ -200,7 +200,6 @@ def check_labels(labels: Sequence[str], outputs: int) -> None:
 
     Args:
         labels: name of each output.
-        outputs: number of outputs.
 
     Raises:
         ExportError: the numbers differ.

@@ -410,7 +410,6 @@ def wrap_numbers(values: Sequence[int], indent: str) -> str:
     """Return numbers, each with a comma, in lines of at most MAX_LINE_LENGTH characters.
 
     Args:
-        values: the numbers.
         indent: text at the start of each line.
     """
     lines = []
@@ -504,7 +503,6 @@ def render_block(
     """Return the C block of a layer.
 
     Args:
-        layer: the layer.
         part: name of its part.
         pointer: C expression of the part's struct.
         addresses: C expressions of the inputs, then of the output.

@@ -118,10 +118,6 @@ def make_identifier(network: QuantizedModel, operator: Operator) -> str:
     It is the name of the output without the framework's suffixes. The converter names the output of the whole
     model `PartitionedCall:0`. That layer is named after its weights, or after its operator.
 
-    Args:
-        network: the model.
-        operator: the operator.
-
     Returns:
         At most MAX_IDENTIFIER_LENGTH characters, plus the prefix `layer_` if the name starts with a digit.
     """
@@ -147,10 +143,6 @@ def _clean_tensor_name(tensor: TfliteTensor) -> str:
 def name_layer(network: QuantizedModel, operator: Operator) -> str:
     """Return the name of an operator's layer for errors.
 
-    Args:
-        network: the model.
-        operator: the operator.
-
     Returns:
         The name of the first output. "?" if the operator has no output.
     """
@@ -161,8 +153,6 @@ def refuse(network: QuantizedModel, operator: Operator, why: str, remedy: str) -
     """Return the error for an operator that the generated C cannot compute.
 
     Args:
-        network: the model.
-        operator: the operator.
         why: the problem, as a predicate such as "has groups".
         remedy: what to do about it.
     """
@@ -177,10 +167,7 @@ def check_output_shape(
     The C would read and write outside its buffers otherwise.
 
     Args:
-        network: the model.
-        operator: the operator.
         expected: shape that follows from the inputs and the options.
-        which: number of the output.
 
     Raises:
         ExportError: the stored shape is another one.
@@ -201,7 +188,6 @@ def loop_over_batch(layer: Layer, source: TfliteTensor, output: TfliteTensor) ->
     Args:
         layer: layer whose kernel computes one element.
         source: its input.
-        output: its output.
 
     Raises:
         ValueError: the input and the output have different batches.

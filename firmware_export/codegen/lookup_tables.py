@@ -138,7 +138,6 @@ def build_lookup_table(network: QuantizedModel, operator: Operator) -> list[int]
     """Return the operator's output for each int8, from -128 to 127.
 
     Args:
-        network: the model.
         operator: one of LOOKUP_OPERATORS.
 
     Raises:

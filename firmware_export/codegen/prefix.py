@@ -60,6 +60,5 @@ def rename_file(name: str, prefix: str) -> str:
 
     Args:
         name: name of the file, such as model.h.
-        prefix: the prefix.
     """
     return prefix + name.removeprefix(DEFAULT_PREFIX)

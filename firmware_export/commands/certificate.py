@@ -174,7 +174,6 @@ def describe_certificate(certificate: Mapping[str, Any], out: Path, printed: Seq
     """Return a summary of a certificate: the targets with equal outputs, and the resources of the model.
 
     Args:
-        certificate: the certificate.
         out: folder of the export.
         printed: warnings that were printed before and are left out.
     """

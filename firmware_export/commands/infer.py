@@ -190,7 +190,6 @@ def explain_unknown_split(model_split: SplitRecord | None, shard_split: SplitRec
 
     Args:
         model_split: the record in the model's metadata. None if it has no readable record.
-        shard_split: the record of the shard's split.
 
     Returns:
         The reason. Empty if the model's record fits the shard.
@@ -212,7 +211,6 @@ def check_digest(model: Path, content: bytes) -> str:
     """Compare a model with the digest in the report.json of its folder.
 
     Args:
-        model: file of the model.
         content: the bytes of that file.
 
     Returns:

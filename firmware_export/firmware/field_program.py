@@ -95,7 +95,6 @@ def make_field_files(
 
     Args:
         project: the text files of the project by path.
-        target: the target of the project.
         updates: settings of firmware that takes updates. None makes firmware without updates.
 
     Returns:

@@ -111,8 +111,6 @@ def build_firmware(
 
     Args:
         model: model.h, model.c and model_weights.c, by name.
-        target: the target.
-        work: the directory.
         profile: whether the program counts the ticks of each layer.
 
     Raises:
@@ -234,7 +232,6 @@ def build_and_run(
 
     Args:
         model: model.h, model.c and model_weights.c, by name.
-        target: the target.
         inputs: quantized samples, shape (n, ...), int8.
         work: directory for the project. It is made if it does not exist.
         profile: whether the program counts the ticks of each layer.

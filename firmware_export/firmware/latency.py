@@ -100,10 +100,6 @@ def estimate_latency(instructions: int, board: PublishedBoard) -> LatencyEstimat
     """Estimate the duration of an inference on a board.
 
     Milliseconds are instructions x cycles per instruction / (1,000 x MHz).
-
-    Args:
-        instructions: instructions of an inference.
-        board: the board.
     """
     return LatencyEstimate(
         board=board.name,

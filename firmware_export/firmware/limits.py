@@ -78,7 +78,6 @@ def run_limited(
     Args:
         command: program and arguments.
         directory: working directory.
-        limits: limits of the process.
         environment: environment variables. None passes this process's environment.
 
     Raises:

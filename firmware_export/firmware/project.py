@@ -105,7 +105,6 @@ def make_project_files(
 
     Args:
         model: model.h, model.c and model_weights.c, by name.
-        target: the target of the project.
         updates: settings of firmware that takes updates. None makes firmware without updates.
 
     Raises:
@@ -193,7 +192,6 @@ def read_macro(header: str, name: str) -> int:
 
     Args:
         header: the text of model.h.
-        name: name of the macro.
 
     Raises:
         ExportError: the header does not define it.

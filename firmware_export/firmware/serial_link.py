@@ -150,7 +150,6 @@ def send_bytes(port: SerialPort, data: bytes) -> None:
     """Write bytes in parts, so that the timeout of the port does not limit the time of a slow line.
 
     Args:
-        port: the port.
         data: the bytes.
     """
     for begin in range(0, len(data), WRITE_BYTES):
@@ -161,8 +160,6 @@ def receive_reply(port: SerialPort, number: int, deadline_s: float) -> tuple[byt
     """Wait for the reply to a request. Other bytes and late replies to earlier requests are ignored.
 
     Args:
-        port: the port.
-        number: number of the request.
         deadline_s: maximum time in seconds.
 
     Returns:
@@ -233,7 +230,6 @@ def connect_board(port: SerialPort, input_bytes: int, deadline_s: float = START_
     """Ask a board what runs on it, until it answers.
 
     Args:
-        port: the port.
         input_bytes: size of the model's input. A board may still wait for the rest of an earlier request.
             Zeros of this number end that request.
         deadline_s: maximum time in seconds.

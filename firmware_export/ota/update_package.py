@@ -116,7 +116,6 @@ def draw_self_test_inputs(seed: int, runs: int, count: int) -> Any:
 
     Args:
         seed: initial state of the generator, not zero.
-        runs: number of inputs.
         count: values of an input.
 
     Returns:
@@ -150,7 +149,6 @@ def make_update(
 
     Args:
         old: parts of the installed firmware. None if they are unknown: the update then carries all parts.
-        new: parts of the new firmware.
         counter: number of the update, from 1.
         sign: maps a message to its Ed25519 signature, 64 bytes.
         answer: maps inputs, shape (runs, inputs), int8, to the new model's outputs, shape (runs, m), int8. It
@@ -241,7 +239,6 @@ def describe_update(manifest: UpdateManifest, names: Sequence[str], size: int, d
     """Return one line that describes an update.
 
     Args:
-        manifest: manifest of the update.
         names: names of the firmware's parts, in order.
         size: size of the whole update in bytes.
         device: id of the device that accepts it. Empty for all devices.

@@ -105,7 +105,6 @@ def run_scores(loaded: LoadedModel, rule: ScoreRule, x: Array) -> tuple[AnomalyS
 
     Args:
         loaded: an integer model.
-        rule: the rule of the model.
         x: samples, shape (n, ...), float32.
 
     Returns:
@@ -175,7 +174,6 @@ def explain_false_alarms(detector: AnomalyDetector, scores: AnomalyScores) -> st
     Chance allows three standard deviations above the rate, and one alarm more.
 
     Args:
-        detector: the detector.
         scores: scores of normal test samples, shape (n,), int64, from which the threshold does not come.
 
     Returns:

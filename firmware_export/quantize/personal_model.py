@@ -34,8 +34,6 @@ def make_float_model(plan: Plan, mixture: Mixture, max_members: int = 0) -> Floa
     """Return a personal model as a float `.tflite`.
 
     Args:
-        plan: the plan of the model.
-        mixture: the personal model.
         max_members: maximum number of a blend's members, see `choose_exported_members`. 0 takes all.
 
     Raises:
@@ -74,7 +72,6 @@ def list_exported_members(plan: Plan, mixture: Mixture) -> tuple[tuple[str, ...]
 
     Args:
         plan: the plan of the model.
-        mixture: the personal model.
 
     Returns:
         One entry for each number of members. Empty if the model is no blend.

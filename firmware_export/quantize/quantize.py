@@ -99,7 +99,6 @@ def export_mixture(
     the training samples and compares the candidates on them.
 
     Args:
-        plan: the plan of the mixture.
         mixture: the mixture to quantize.
         shard: the device's samples, in the form of the plan's task.
         out: directory for the files.

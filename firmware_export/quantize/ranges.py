@@ -196,7 +196,6 @@ def choose_ranges(
     gate of zeros, which weighs all experts equally.
 
     Args:
-        observed: the recorded extremes.
         samples: number of samples to use, from the first.
         percentile: percentile of the samples' extremes. 100 keeps them all.
         margin: how much wider the range becomes. 0.1 is a tenth.

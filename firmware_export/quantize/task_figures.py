@@ -51,7 +51,6 @@ def measure_detector(
     """Return precision, recall, F1 and the false-alarm rate of a detector. A figure without samples is None.
 
     Args:
-        detector: the detector.
         scores: scores of samples, shape (n,), int64.
         is_anomaly: whether each sample is an anomaly, shape (n,).
     """

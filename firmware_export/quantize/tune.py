@@ -102,7 +102,6 @@ def train_control(model: bytes, x: Array, y: Labels, epochs: int, seed: int = 1)
         x: training samples, shape (n, ...), float32.
         y: labels, shape (n,), int64.
         epochs: epochs over the samples.
-        seed: random seed.
 
     Raises:
         ExportError: the labels have one class only, a library is missing, or training ends in NaN.
@@ -122,7 +121,6 @@ def tune_float(model: bytes, x: Array, y: Labels, tuning: Tuning, seed: int = 1)
         x: training samples, shape (n, ...), float32.
         y: labels, shape (n,), int64.
         tuning: what to tune.
-        seed: random seed.
 
     Raises:
         ExportError: a library is missing, a layer cannot be tuned, or the weights are not finite afterwards.

@@ -53,7 +53,6 @@ def load_tflite(
         runtime: "auto" chooses an installed runtime. Others are "litert", "tflite-runtime" and
             "tflite-micro".
         reference: whether to use the reference kernels, which are slow and compute like a microcontroller.
-        threads: number of threads.
 
     Raises:
         PlanError: the runtime is not installed, or it refuses the model.
@@ -151,7 +150,6 @@ def quantize_input(loaded: LoadedModel, x: Array) -> Any:
     """Return samples in the type of the model's input.
 
     Args:
-        loaded: the model.
         x: samples, shape (n, ...), float32.
 
     Returns:
@@ -177,7 +175,6 @@ def dequantize_output(loaded: LoadedModel, outputs: Any) -> Any:
     """Return the real values of outputs.
 
     Args:
-        loaded: the model.
         outputs: raw outputs, shape (n, ...), in the type of the model's output.
 
     Returns:
@@ -192,7 +189,6 @@ def run_samples(loaded: LoadedModel, x: Array) -> tuple[Any, Array]:
     """Run a model on each sample.
 
     Args:
-        loaded: the model.
         x: samples, shape (n, ...), float32.
 
     Returns:

@@ -28,10 +28,7 @@ def load_model_samples(
     """Read the samples of a source as the model was trained on them.
 
     Args:
-        source: the source.
         content: the bytes of the model.
-        loaded: the loaded model.
-        seed: random seed of the split.
         num_classes: number of classes, None if unknown.
         any_task: accept samples without labels, and labels that are no classes.
 
@@ -73,7 +70,6 @@ def choose_unrecorded_scale(values: StoredValues, loaded: LoadedModel) -> tuple[
 
     Args:
         values: what the stored samples say about their unit.
-        loaded: the loaded model.
 
     Raises:
         ExportError: the pictures hold only 0 and 1, which both units allow.

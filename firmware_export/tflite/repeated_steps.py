@@ -52,7 +52,6 @@ class RepeatedSteps:
 
         Args:
             nodes: the operators that were searched.
-            position: position of the operator in a step.
         """
         return [nodes[self.first + step * self.length + position].output for step in range(self.count)]
 

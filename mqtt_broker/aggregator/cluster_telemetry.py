@@ -52,8 +52,6 @@ class ClusterTelemetry:
     would reveal information about single clients.
 
     Args:
-        config: configuration of the federation.
-        spec: specification of the plan.
         out: directory of the aggregator, for the report's similarity of clients. None writes no file.
     """
 
@@ -80,10 +78,7 @@ class ClusterTelemetry:
         it if the message would exceed both 64 KiB and the configured chunk size.
 
         Args:
-            link: connection to the broker.
-            topics: topics of the federation.
             session: session of the aggregator.
-            round: number of the round.
             after: server state after the round.
 
         Raises:
@@ -103,7 +98,6 @@ class ClusterTelemetry:
 
         Args:
             session: id of the session.
-            round: number of the round.
             after: server state after the round.
         """
         assigned: Mapping[str, int] = (read_assignments(after) or self._experts) if self._is_public else {}

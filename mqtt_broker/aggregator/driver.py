@@ -76,9 +76,6 @@ class Driver:
     """Runs one federation over a link.
 
     Args:
-        server: round server of the federation.
-        link: connection to the broker.
-        topics: topics of the federation.
         session: session of this aggregator.
         trust: signs messages and checks signatures.
         storage: performs the storage actions of the server.

@@ -245,7 +245,6 @@ class Journal:
 
         Args:
             number: number of the round, from 1.
-            phase: phase of the round.
         """
         with self._translate_errors():
             row = self._database.execute(
@@ -303,7 +302,6 @@ class Journal:
         reuses their disk space. The caller must therefore save the state after those rounds first.
 
         Args:
-            opened: the round.
             updates: the updates. An update that is already stored is replaced.
         """
         with self._begin_transaction() as database:
@@ -351,7 +349,6 @@ class Journal:
         """Return the encoded tensors of an update that a round accepted.
 
         Args:
-            opened: the round.
             begin: announcement of the update.
 
         Raises:
@@ -384,7 +381,6 @@ class Journal:
         """Yield the announcements of the updates of the last rounds.
 
         Args:
-            count: number of rounds.
             phase_without: the phase whose rounds are omitted and not counted.
         """
         with self._translate_errors():
@@ -417,7 +413,6 @@ class Journal:
         """Return the nonces of this round and of earlier rounds of its phase, by number of the round.
 
         Args:
-            opened: the round.
             since: number of the first round.
         """
         with self._translate_errors():
@@ -434,7 +429,6 @@ class Journal:
         again from its accepted updates.
 
         Args:
-            opened: the round.
             loss: median training loss. None if no update reported a loss.
             dropped: clients of the cohort that the round closed without.
         """

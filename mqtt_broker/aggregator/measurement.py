@@ -63,7 +63,6 @@ def make_measurement_config(config: FederationConfig, measurement: Measurement) 
     """Return the configuration of a measurement before a federation.
 
     Args:
-        config: the configuration of the federation.
         measurement: what is measured.
     """
     return replace(
@@ -106,13 +105,11 @@ def run_measurement(
     again.
 
     Args:
-        config: the configuration of the federation.
         measurement: what is measured.
         out: the directory of the aggregator.
         trust: signs messages and checks signatures.
         open_link: opens a connection with a client id and a last will.
         show_progress: see `Hooks`.
-        federation: the session of the federation.
         earlier: sessions of earlier measurements of this federation.
         start: start of this run of the aggregator, see `Journal.begin_run`.
         take_over: lead the federation even if another aggregator for it appears to be running.
@@ -191,10 +188,8 @@ def replace_measurement(
     """Store a server state in place of a measurement, and return the session and the state.
 
     Args:
-        config: the configuration of the federation.
         measurement: what is not measured.
         state: the server state after it.
-        federation: the session of the federation.
 
     Raises:
         StateError: the directory cannot be written.

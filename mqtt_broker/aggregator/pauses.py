@@ -35,7 +35,6 @@ def pause_clients(out: Path, client_ids: Iterable[str]) -> None:
 
     Args:
         out: directory of the aggregator.
-        client_ids: ids of the clients.
 
     Raises:
         ConfigError: an id is invalid.
@@ -49,7 +48,6 @@ def resume_clients(out: Path, client_ids: Iterable[str]) -> None:
 
     Args:
         out: directory of the aggregator.
-        client_ids: ids of the clients.
 
     Raises:
         ConfigError: an id is invalid.

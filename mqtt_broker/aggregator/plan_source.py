@@ -34,7 +34,6 @@ def build_plan_in_child(config_path: Path, directory: Path) -> None:
     """Run `edgefl plan build` in a child process.
 
     Args:
-        config_path: path of the configuration.
         directory: directory of the new plan.
 
     Raises:
@@ -68,10 +67,6 @@ def list_differing_options(spec: PlanSpec, config: FederationConfig) -> list[str
     The comparison covers the algorithm's options that the configuration sets or implies, `[augmentation]`,
     `[training]`, `[task]`, the keys of `[model]` and `[samples]` that the configuration sets, and all of
     `[personalization]` except `deadline_s`. The aggregator reads `deadline_s` from the configuration.
-
-    Args:
-        spec: spec of the plan.
-        config: configuration of the federation.
 
     Raises:
         ConfigError: the configuration has an unknown algorithm or an option that cannot be used.
@@ -118,10 +113,6 @@ def list_differing_options(spec: PlanSpec, config: FederationConfig) -> list[str
 def _list_micro_batch_changes(spec: PlanSpec, config: FederationConfig) -> list[tuple[str, Any, Any]]:
     """Return the key `micro_batch`, the size of the plan's largest part and the configuration's value.
 
-    Args:
-        spec: spec of the plan.
-        config: configuration of the federation.
-
     Returns:
         One entry, or none if the configuration divides batches as the plan does.
     """
@@ -135,10 +126,6 @@ def _list_micro_batch_changes(spec: PlanSpec, config: FederationConfig) -> list[
 
 def describe_scaling_model(spec: PlanSpec, config: FederationConfig) -> str:
     """Return a sentence for a plan whose model scales its own input, else "".
-
-    Args:
-        spec: spec of the plan.
-        config: configuration of the federation.
 
     Raises:
         PlanError: this version of edgefl does not know a setting of the plan.
@@ -191,7 +178,6 @@ def open_built_plan(directory: Path, config: FederationConfig) -> tuple[Plan, We
 
     Args:
         directory: directory of `edgefl plan build`.
-        config: configuration of the federation.
 
     Raises:
         PlanError: the plan or its weights are missing, or the plan is for another algorithm than the

@@ -45,8 +45,6 @@ def summarize_round(
     """Return the summary of a round.
 
     Args:
-        closed: the closed round.
-        phase: phase of the round.
         begins: announcements of the accepted updates.
         dropped: clients of the cohort that the round closed without.
         bytes_up: payload bytes that devices sent in the round.
@@ -76,9 +74,6 @@ def describe_round(summary: Summary, closed: Round, phase: str, num_rounds: int)
     """Return the log line of a closed round.
 
     Args:
-        summary: summary of the round.
-        closed: the closed round.
-        phase: phase of the round.
         num_rounds: number of rounds in the configuration.
     """
     lost = f", without {', '.join(summary.dropped)}" if summary.dropped else ""
@@ -117,7 +112,6 @@ def judge_clients(
     """Return the verdict on a federation from the rows of its clients.
 
     Args:
-        spec: spec of the plan.
         clients: rows of `make_client_rows`.
         rounds: number of rounds in the configuration.
         out: directory of the aggregator, whose rounds.jsonl has the accuracies of the rounds.
@@ -149,11 +143,7 @@ def publish_verdict(
     aggregation it contains no values of single devices.
 
     Args:
-        link: connection to the broker.
-        topics: topics of the federation.
         session: session of the federation.
-        config: configuration of the federation.
-        verdict: verdict on the federation.
     """
     if config.privacy.is_on:
         return
@@ -177,7 +167,6 @@ def make_result(
     """Return the content of `result.json`.
 
     Args:
-        config: configuration of the federation.
         plan: id of the plan.
         session: session of the federation.
         clients: rows of `make_client_rows`.
@@ -185,7 +174,6 @@ def make_result(
         left_out: the round in which each client was left out because of its update, by client id.
         losses: median training loss of each round. None for a round without a loss.
         seconds: duration of the federation in seconds.
-        verdict: verdict on the federation.
         measured: what was measured before round 1, see
             `edgefl.program.plan.measured_values.list_measured_values`.
     """

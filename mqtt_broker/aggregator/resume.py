@@ -45,7 +45,6 @@ def select_fixed_settings(config: FederationConfig, plan: str) -> dict[str, Any]
     `CHANGEABLE_SETTINGS` and `deadline_s` of `[personalization]` may change.
 
     Args:
-        config: configuration of the federation.
         plan: id of the plan.
     """
     fixed = {key: value for key, value in asdict(config).items() if key not in CHANGEABLE_SETTINGS}
@@ -68,7 +67,6 @@ def resume_or_start(
 
     Args:
         journal: open journal of the directory.
-        config: configuration of the federation.
         plan: id of the plan.
         out: directory of the aggregator. A new start removes the files of an earlier federation.
         fresh: start a new federation even if the directory contains one.
@@ -119,10 +117,6 @@ def read_last_start(link: Link, topics: FederationTopics) -> int:
 
     0 without a readable state.
 
-    Args:
-        link: connection to the broker.
-        topics: topics of the federation.
-
     Raises:
         LinkError: the broker does not answer the subscription.
     """
@@ -140,9 +134,6 @@ def check_single_aggregator(
     """Check that no other aggregator leads this federation on the broker.
 
     Args:
-        link: connection to the broker.
-        topics: topics of the federation.
-        sessions: sessions of this aggregator.
         take_over: accept a retained state of another aggregator.
 
     Raises:

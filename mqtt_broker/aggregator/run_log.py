@@ -24,7 +24,6 @@ def append_round(summary: Summary, begins: Sequence[Begin], out: Path) -> None:
     A round that is repeated after a restart has two lines.
 
     Args:
-        summary: summary of the round.
         begins: announcements of the accepted updates.
         out: directory of the aggregator.
 
@@ -49,7 +48,6 @@ def write_run_note(config: FederationConfig, out: Path) -> None:
     The note omits the broker's URL, which may contain a password. It also omits the command line.
 
     Args:
-        config: configuration of the federation.
         out: directory of the aggregator.
 
     Raises:
@@ -73,7 +71,6 @@ def write_clusters(spec: PlanSpec, after: ServerState, out: Path) -> None:
     Nothing is written if the algorithm compares no clients, or if there are too many clients.
 
     Args:
-        spec: specification of the plan.
         after: server state after the round.
         out: directory of the aggregator.
 

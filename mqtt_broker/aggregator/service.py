@@ -92,10 +92,7 @@ class Aggregator:
     """One federation, from the first device to the result.
 
     Args:
-        config: configuration of the federation.
-        plan: plan of the federation.
         initial: initial weights by layer name, each array float32.
-        out: directory of the aggregator.
         security: directory of `edgefl broker init`. Without it messages are not signed and signatures are
             not checked.
         show_progress: receives the current activity, the number of completed rounds, and the number of all

@@ -175,8 +175,6 @@ class Storage:
         """Return the stored state of an earlier process of this federation.
 
         Args:
-            config: configuration of the federation.
-            spec: specification of the plan.
             algorithm: server algorithm, which makes the broadcasts of the open round.
             initial: server state before the first round.
 

@@ -124,7 +124,6 @@ def wait_until_up(
     """Wait until a broker answers on a port.
 
     Args:
-        port: TCP port of the broker.
         is_alive: returns whether the broker's process still runs.
         timeout_s: longest wait in seconds.
         host: address that the broker listens on.
@@ -149,7 +148,6 @@ def write_conf(directory: Path, port: int, host: str = LOOPBACK_HOST) -> Path:
 
     Args:
         directory: directory of the file. It must exist.
-        port: TCP port of the broker.
         host: address to listen on.
 
     Raises:
@@ -165,7 +163,6 @@ def run_mosquitto(port: int, on_started: Callable[[str], None], host: str = LOOP
     """Replace this process by mosquitto. Every signal to it, including SIGKILL, then ends the broker.
 
     Args:
-        port: TCP port of the broker.
         on_started: receives the broker's URL when the broker answers. It is called in another process.
         host: address to listen on.
     """
@@ -202,7 +199,6 @@ def run_amqtt(port: int, on_started: Callable[[str], None], host: str = LOOPBACK
     """Run amqtt in this process until SIGTERM or SIGINT.
 
     Args:
-        port: TCP port of the broker.
         on_started: receives the broker's URL when the broker answers.
         host: address to listen on.
     """

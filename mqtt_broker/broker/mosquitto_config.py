@@ -275,7 +275,6 @@ def write_configuration(
 
     Args:
         directory: directory with the keys of `create_key_directory`.
-        port: TCP port of the broker.
         mosquitto: path of the program.
         bind: address to listen on. Empty listens on all addresses.
         user: account of the broker, see `choose_account`. Empty uses the account of this process.

@@ -90,7 +90,6 @@ def make_federation_entities(
 
     Args:
         federation: name of the federation.
-        prefix: prefix of the discovery topics.
         task: kind of the task, which decides the name of the accuracy.
     """
     topics = FederationTopics(federation)
@@ -181,9 +180,7 @@ def make_board_entities(
 
     Args:
         federation: name of the federation.
-        client_id: id of the board's client.
         version: version of edgefl on the board.
-        prefix: prefix of the discovery topics.
         task: kind of the task, which decides the name of the accuracy.
         has_detector: whether the board has an anomaly detector.
     """

@@ -120,7 +120,6 @@ def serve_tools(tools: ToolOptions, broker: str, federation: str, security: Path
     for 70 s at most.
 
     Args:
-        tools: the requested tools.
         broker: URL of the broker.
         federation: name of the federation.
         security: directory of `edgefl broker init`, or None.

@@ -69,7 +69,6 @@ class FederationMetrics:
         """Read one message. A message that does not follow the protocol only counts as broken.
 
         Args:
-            topic: topic of the message.
             payload: content of the message.
             now_s: time of arrival, in seconds since 1970.
         """
@@ -232,7 +231,6 @@ def serve_metrics(metrics: FederationMetrics, host: str, port: int) -> Iterator[
     """Serve http://HOST:PORT/metrics from a thread and yield the URL.
 
     Args:
-        metrics: the metrics.
         host: address to listen on.
         port: TCP port. 0 chooses a free port.
 

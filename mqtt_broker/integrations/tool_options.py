@@ -39,7 +39,6 @@ def check_tools(tools: ToolOptions, config: FederationConfig) -> None:
     """Check the options of the tools.
 
     Args:
-        tools: options to check.
         config: configuration of the federation. With `[privacy]`, `--log` is an error.
 
     Raises:

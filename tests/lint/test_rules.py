@@ -15,6 +15,14 @@ class Queue:
             item: the item.
         """
 '''
+RESTATED = '''
+def put_item(queue: Queue, item: object) -> None:
+    """Put an item into a queue.
+
+    Args:
+        item: ENTRY
+    """
+'''
 DOCUMENTED = UNDOCUMENTED.replace("item: the item.", "item: the item.\n            priority: a number.")
 EXEMPT = '''
 class Window(Queue):
@@ -134,7 +142,19 @@ PROBLEMS = [
     ("tests/x.py", "x = (1,2)  # fmt" + ": skip", "x = (1, 2)", "switches the formatter off"),
     ("edgefl/protocol/wire/x.py", "\n\nkeptRows = 1", "\n\nrows = 1", "keptRows has the forbidden word kept"),
     ("edgefl/protocol/wire/x.py", "def rows(): ...", "def read_rows(): ...", "rows begins with no verb"),
-    ("edgefl/protocol/wire/x.py", UNDOCUMENTED, DOCUMENTED, "Queue.put_item does not document priority"),
+    ("edgefl/base/types.py", UNDOCUMENTED, DOCUMENTED, "Queue.put_item does not document priority"),
+    *(
+        (
+            "devices/x.py",
+            RESTATED.replace("ENTRY", bad),
+            RESTATED.replace("ENTRY", good),
+            "entry of item says",
+        )
+        for bad, good in (
+            ("the item.", "the item, shape (n,)."),
+            ("an item of the queue.", "an item, or None to end the queue."),
+        )
+    ),
     (
         "edgefl/protocol/wire/x.py",
         'raise WireError(f"{a} is wrong")',
@@ -170,7 +190,7 @@ def test_rule_reports_a_planted_problem_and_accepts_the_correction(
 
 
 def test_methods_of_subclasses_private_functions_and_commands_need_no_argument_entries() -> None:
-    assert list_problems_of_file("edgefl/protocol/wire/x.py", EXEMPT) == []
+    assert list_problems_of_file("edgefl/base/types.py", EXEMPT) == []
 
 
 def test_all_python_files_of_the_project_are_read() -> None:

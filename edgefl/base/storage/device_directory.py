@@ -95,7 +95,6 @@ def check_note_format(path: Path, blob: bytes) -> None:
     """Check the format of `device.json` before a device continues its directory. A damaged file passes.
 
     Args:
-        path: the file.
         blob: its content.
 
     Raises:

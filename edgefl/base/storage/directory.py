@@ -17,7 +17,6 @@ def check_state_format(stored: object, path: str | Path, remedy: str) -> None:
 
     Args:
         stored: the format that a file of the directory names.
-        path: that file.
         remedy: what the user can do besides using the other version.
 
     Raises:

@@ -42,7 +42,6 @@ def decode_records(tree: Any, arrays: Mapping[str, AnyArray]) -> dict[str, State
 
     Args:
         tree: the JSON tree.
-        arrays: the arrays by name.
 
     Returns:
         The records by their names in a file.
@@ -196,7 +195,6 @@ def _decode_value(annotation: Any, value: Any, arrays: Mapping[str, AnyArray], p
     Args:
         annotation: type of the field.
         value: the value in the JSON tree.
-        arrays: the arrays by name.
         path: the record and the field, for the error.
 
     Raises:

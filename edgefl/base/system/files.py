@@ -55,7 +55,6 @@ def open_no_link(path: str | Path, flags: int, mode: int = SECRET_MODE) -> int:
     write to another file.
 
     Args:
-        path: the file.
         flags: flags of `os.open`.
         mode: file mode of a new file.
 
@@ -125,7 +124,6 @@ def choose_write_remedy(error: OSError, remedy: str) -> str:
     """Return the remedy for an error of a file that cannot be written.
 
     Args:
-        error: the error.
         remedy: the remedy for a full disk, and for errors of unknown kinds.
     """
     return WRITE_REMEDIES.get(error.errno, remedy)
@@ -177,7 +175,6 @@ def remove_state(path: Path, remedy: str) -> None:
     """Remove a file. A missing file is no error.
 
     Args:
-        path: the file.
         remedy: what the user can do if the file cannot be removed.
 
     Raises:

@@ -27,7 +27,6 @@ def format_number(value: float | None, digits: int = 4) -> str:
 
     Args:
         value: the number. None becomes a dash.
-        digits: number of decimals.
     """
     if value is None:
         return NO_VALUE
@@ -50,8 +49,6 @@ def format_spread(name: str, mean: float, low: float, high: float) -> str:
     """Return a metric over clients, such as `accuracy 87.5% (p10 80.0%, p90 95.0%)`.
 
     Args:
-        name: name of the metric.
-        mean: mean over clients.
         low: 10th percentile.
         high: 90th percentile.
     """
@@ -118,7 +115,6 @@ def draw_bar(share: float, width: int) -> str:
 
     Args:
         share: filled part, between 0 and 1.
-        width: number of characters.
     """
     full = round(min(max(share, 0.0), 1.0) * width)
     return "█" * full + "░" * (width - full)
@@ -144,7 +140,6 @@ def truncate(text: str, width: int) -> str:
     """Return the text in at most `width` characters. A shortened text ends with an ellipsis.
 
     Args:
-        text: the text.
         width: maximum length, in characters. With 0 or less, the result is empty.
     """
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"[: max(0, width)]

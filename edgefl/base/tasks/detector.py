@@ -73,9 +73,7 @@ def make_score_rule(
     Args:
         loss: `mse`, `mae` or `huber`.
         input_scale: scale of the input's quantization, above 0 and below MAX_SCALE.
-        input_zero_point: zero point of the input.
         output_scale: scale of the output's quantization, above 0 and below MAX_SCALE.
-        output_zero_point: zero point of the output.
 
     Raises:
         ConfigError: the loss is unknown, or a scale is out of range.

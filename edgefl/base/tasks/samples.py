@@ -81,7 +81,6 @@ class SamplesConfig:
 
         Args:
             input_shape: shape of one sample.
-            num_classes: number of classes.
             task: the table `[task]`.
 
         Raises:

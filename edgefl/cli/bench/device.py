@@ -101,7 +101,6 @@ def compile_bench_plan(model: BenchModel, plan: Path) -> Path:
     """Compile the plan of a benchmark in a process of its own, and return its directory.
 
     Args:
-        model: the model.
         plan: the directory of the new plan. Its configuration is written beside it.
 
     Raises:
@@ -115,9 +114,6 @@ def compile_bench_plan(model: BenchModel, plan: Path) -> Path:
 
 def run_bench_step(arguments: list[str]) -> Any:
     """Return the result of one process of `edgefl.cli.bench.step`, a JSON tree.
-
-    Args:
-        arguments: its arguments.
 
     Raises:
         PlanError: the process failed.
@@ -154,7 +150,6 @@ def run_plan_bench(plan: Path, repeats: int, progress: Callable[[str], None]) ->
     """Measure training steps and inferences of a plan with LiteRT. This needs no TensorFlow.
 
     Args:
-        plan: directory of the plan.
         repeats: number of measurements.
         progress: receives a line per measurement.
 

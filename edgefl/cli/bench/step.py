@@ -71,7 +71,6 @@ def choose_signature(plan: Plan, kind: str) -> str:
     """Return the signature of a kind that trains or predicts with one model, or the first of that kind.
 
     Args:
-        plan: the plan.
         kind: `train` or `predict`.
     """
     names = [signature.name for signature in plan.spec.signatures if signature.kind == kind]
@@ -80,13 +79,7 @@ def choose_signature(plan: Plan, kind: str) -> str:
 
 
 def make_random_inputs(plan: Plan, signature: SignatureSpec, count: int) -> RandomInputs:
-    """Return random weights, samples and labels for a signature.
-
-    Args:
-        plan: the plan.
-        signature: the signature.
-        count: number of samples.
-    """
+    """Return random weights, samples and labels for a signature."""
     rng = np.random.default_rng(1)
     weights = {
         tensor.name: rng.normal(0, 0.05, tensor.shape).astype(np.float32) for tensor in plan.spec.weights
@@ -185,7 +178,6 @@ def main(kind: str, plan: Path, argument: str) -> None:
 
     Args:
         kind: `build`, `litert`, `keras`, `torch` or `predict`.
-        plan: the directory of the plan.
         argument: the configuration file to build from, or the number of steps of a measurement.
     """
     if kind == "build":

@@ -124,7 +124,6 @@ def to_json_report(
     """Return the JSON tree of an audit. Figures that are not finite are None.
 
     Args:
-        config: the audited federation.
         findings: one finding per scenario.
         baseline: the finding of a uniform guess.
     """
@@ -163,8 +162,6 @@ def format_audit(
     """Return the report as text, with one line per scenario.
 
     Args:
-        config: the audited federation.
-        findings: one finding per scenario.
         baseline: the finding of a uniform guess.
         has_accuracy: whether the findings have accuracies.
     """

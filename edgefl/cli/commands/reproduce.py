@@ -349,7 +349,6 @@ def _print_report(
     """Write report.json, .csv and .png, and print the report.
 
     Args:
-        report: the report.
         out: the directory of the files.
         as_json: whether to print JSON.
         table: a table to print instead of the figures.

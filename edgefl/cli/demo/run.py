@@ -105,7 +105,6 @@ def render_federation_toml(settings: DemoSettings, url: str) -> str:
     """Return the content of the federation's configuration file.
 
     Args:
-        settings: the options of the demo.
         url: address of the broker.
     """
     return f"""# Written by `edgefl demo`. Use it with `edgefl aggregator start --config`.
@@ -150,9 +149,7 @@ def draw_samples(dataset: "Dataset", num_train: int, num_test: int, seed: int) -
 
     Args:
         dataset: a data set whose samples have no groups.
-        num_train: number of training samples.
         num_test: number of test samples. Fewer if the data set has fewer.
-        seed: random seed.
     """
     import numpy as np
 
@@ -205,7 +202,6 @@ def federate(settings: DemoSettings, children: Children) -> dict[str, Any]:
     """Start broker, aggregator and devices, and wait until they end.
 
     Args:
-        settings: the options of the demo.
         children: starts the processes.
 
     Returns:
@@ -286,7 +282,6 @@ def collect_models(settings: DemoSettings, result: dict[str, Any], seconds: floa
     """Copy each client's model to clients/ID/, write summary.json and return the summary.
 
     Args:
-        settings: the options of the demo.
         result: the result of `federate`.
         seconds: duration of the demo.
 

@@ -96,7 +96,6 @@ def check_enrolment(enrolment: Enrolment, now: float | None = None) -> CheckResu
     """Check how long the certificate of a device is still valid.
 
     Args:
-        enrolment: the enrolment of the device.
         now: seconds since 1970. None uses the clock.
     """
     from edgefl.protocol.security.certificates import read_expiry

@@ -129,9 +129,6 @@ def choose_augmentation(task: LearningTask) -> AugmentationConfig:
 
     Colour pictures are shifted by up to an eighth of their shorter side and mirrored. Samples of other kinds
     stay unchanged.
-
-    Args:
-        task: the learning task.
     """
     rows, columns, channels = task.input_shape if len(task.input_shape) == 3 else (0, 0, 0)
     side = min(rows, columns)
@@ -392,7 +389,6 @@ def check_task(task: LearningTask, model: str) -> ModelConfig:
     """Return the table [model] of a configuration.
 
     Args:
-        task: the learning task.
         model: a name of `edgefl models`, a .keras file or module:function.
 
     Raises:

@@ -165,7 +165,6 @@ def draw_machine(number: int, rng: np.random.Generator) -> RotatingMachine:
 
     Args:
         number: number of the machine, from 0. Eight consecutive numbers have each kind with each bearing.
-        rng: random generator of this machine.
 
     Returns:
         The machine.
@@ -207,9 +206,7 @@ def draw_operating_point(machine: RotatingMachine, fault: int, rng: np.random.Ge
     """Draw speed, load, noise and severity of a recording.
 
     Args:
-        machine: the machine.
         fault: 0 for an intact bearing, otherwise the number of the fault in `FAULTS`, from 1.
-        rng: random generator of the recording.
 
     Returns:
         The operating point. Its severity has no effect on an intact bearing.
@@ -232,10 +229,7 @@ def simulate_vibration(
     and exponential functions of different processors.
 
     Args:
-        machine: the machine.
-        point: operating point of the recording.
         num_samples: number of samples at 12 kHz.
-        rng: random generator of the recording.
 
     Returns:
         Acceleration in g, shape (num_samples,), float32, multiples of 1/4096 g within ±8 g.

@@ -23,7 +23,6 @@ def read_cifar_records(
     """Read CIFAR records from a `.tar.gz` archive, without unpacking it to disk.
 
     Args:
-        archive: the archive.
         names: names of the files in the archive, in order.
         label_bytes: number of label bytes per record.
 

@@ -55,7 +55,6 @@ def load(
 
     Args:
         path: path of the file, or several paths with commas between them.
-        seed: random seed of the split.
         samples: unit and layout of the federation, None without a federation.
         test_share: share of the samples to hold out, between 0 and 1.
 
@@ -253,7 +252,6 @@ def _list_client_names(arrays: dict[str, NDArray[Any]], *keys: str) -> tuple[str
     """Return the names of all clients in the order of their numbers, empty if the file has only numbers.
 
     Args:
-        arrays: the arrays of the file.
         keys: the arrays that were numbered.
     """
     stored = [arrays[name] for name in keys if name in arrays]

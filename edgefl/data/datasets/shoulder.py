@@ -112,7 +112,6 @@ def read_published_file(path: Path, digest: str = PUBLISHED_DIGEST) -> WatchReco
     """Read the recordings of seglearn's file.
 
     Args:
-        path: the file.
         digest: its SHA-256 in hexadecimal.
 
     Raises:

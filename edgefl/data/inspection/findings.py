@@ -57,7 +57,6 @@ def check_sample_shape(name: str, arrays: Arrays, input_shape: tuple[int, ...] |
 
     Args:
         name: name of the device.
-        arrays: the stored arrays.
         input_shape: input shape of the model, None if unknown.
     """
     x = arrays.get("x")
@@ -181,7 +180,6 @@ def check_label_form(name: str, arrays: Arrays, formed: Arrays) -> list[SampleFi
 
     Args:
         name: name of the device.
-        arrays: the stored arrays.
         formed: the arrays in training form, from `edgefl.data.forms.split_targets`.
     """
     if "target" in arrays or "target" not in formed:
@@ -207,7 +205,6 @@ def check_device_samples(device: ReadableSamples, summary: DeviceSamples) -> lis
     """Find unusual properties of the samples of one device.
 
     Args:
-        device: the readable samples.
         summary: the inspected samples of the same device.
     """
     name = (device.name,)
@@ -270,11 +267,9 @@ def check_device_samples(device: ReadableSamples, summary: DeviceSamples) -> lis
 
 
 def check_growing_channels(device: ReadableSamples, arrays: Arrays) -> list[SampleFinding]:
-    """Find channels of windows that grow like a time or a counter. The reader of CSV files reports its own.
+    """Find channels of windows that grow like a time or a counter.
 
-    Args:
-        device: the readable samples.
-        arrays: the stored arrays.
+    The reader of CSV files reports its own.
     """
     x = device.x[:MAX_GROWING_WINDOWS]
     is_csv = "recording" in arrays and "window_number" not in arrays
@@ -471,11 +466,7 @@ def _compare_classes(
 
 
 def check_class_names(device: ReadableSamples) -> list[SampleFinding]:
-    """Find names of classes that are probably one class in two spellings, or no class.
-
-    Args:
-        device: the readable samples.
-    """
+    """Find names of classes that are probably one class in two spellings, or no class."""
     spellings: dict[str, list[str]] = {}
     for name in device.class_names:
         spellings.setdefault(re.sub(r"[\s_-]+", "", name.casefold()) or name, []).append(name)

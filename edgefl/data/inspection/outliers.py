@@ -26,9 +26,6 @@ def find_outliers(devices: Sequence[ReadableSamples]) -> list[NDArray[np.bool_]]
     robust standard deviation is the larger of two estimates: 1.4826 times the median absolute deviation of
     the class, and the range from the 5th to the 95th percentile of all samples divided by 3.29.
 
-    Args:
-        devices: the readable samples of each device.
-
     Returns:
         For each device one flag per sample, shape (n,), bool.
     """

@@ -19,7 +19,6 @@ def partition_by_counts(
     Args:
         labels: the class of each sample, shape (n,), int64.
         counts: samples of each class for each client, shape (num_clients, num_classes), int64.
-        rng: random generator.
         part: name of the part of the data set, for errors.
 
     Returns:
@@ -49,10 +48,7 @@ def partition_evenly(
     """Draw the same number of samples for each client, regardless of class and without replacement.
 
     Args:
-        count: number of samples.
-        num_clients: number of clients.
         per_client: samples per client. 0 divides all samples as evenly as possible.
-        rng: random generator.
         part: name of the part of the data set, for errors.
 
     Returns:
@@ -82,7 +78,6 @@ def apportion(total: int, weights: NDArray[np.float64]) -> CountArray:
     remainders wins.
 
     Args:
-        total: the number to divide.
         weights: weights of the parts, shape (n,), float64, with a positive sum.
 
     Returns:
@@ -114,8 +109,6 @@ def draw_dirichlet(
     Args:
         alpha: concentration, above 0. Small values give uneven rows.
         size: length of a row.
-        rows: number of rows.
-        rng: random generator.
         name: name of the option, for errors.
 
     Returns:

@@ -33,7 +33,6 @@ def fill_counts(
     Args:
         available: samples that each class has left, shape (num_classes,), int64. The sum is at least `size`.
         mix: weight of each class, shape (num_classes,), float64.
-        size: number of samples of the client.
         divide: divides a number among the classes by weights that sum to 1.
 
     Returns:
@@ -61,11 +60,9 @@ def partition_by_mixes(
     client got.
 
     Args:
-        view: labels of the data set.
         mixes: class mix of each client, shape (num_clients, num_classes), float64. Each row sums to 1.
         samples: training samples per client. 0 divides all samples equally, and leaves the rest out.
         test_samples: test samples per client. 0 divides all samples equally, and leaves the rest out.
-        rng: random generator.
 
     Raises:
         DataError: there are too few samples.
@@ -130,9 +127,6 @@ def client_dirichlet(
     renormalized over the other classes. The test samples of a client have its class mix.
 
     Args:
-        view: labels of the data set.
-        num_clients: number of clients.
-        rng: random generator.
         alpha: concentration, above 0. With a small alpha, a client has few classes.
         samples: training samples per client. 0 divides all samples.
         test_samples: test samples per client. 0 divides all samples.

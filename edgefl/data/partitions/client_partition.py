@@ -65,7 +65,6 @@ def copy_shard(dataset: Dataset, client_partition: ClientPartition) -> Shard:
     its side information, and its recording is its group.
 
     Args:
-        dataset: the data set.
         client_partition: the part to copy.
 
     Raises:

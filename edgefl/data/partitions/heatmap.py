@@ -26,8 +26,6 @@ def count_classes(
     """Count the samples of each class for each client, after relabelling.
 
     Args:
-        dataset: the data set.
-        client_partitions: the client partition of each client id.
         part: "train" or "test".
 
     Returns:
@@ -65,9 +63,7 @@ def render_heatmap(
 
     Args:
         counts: samples by client and column, shape (num_clients, columns), int64.
-        ids: the client ids.
         clusters: the true cluster of each client, -1 if there is none.
-        heading: heading of the columns.
     """
     label = max(len(name) for name in ids) + (4 if max(clusters) >= 0 else 0)
     room = TERMINAL_COLUMNS - label - 10
@@ -98,7 +94,6 @@ def summarize_partition(train: CountMatrix, test: CountMatrix, dataset: Dataset)
     Args:
         train: training samples by client and class, shape (num_clients, num_classes), int64.
         test: test samples, like `train`.
-        dataset: the data set.
 
     Returns:
         The number of clients, `train_samples`, `test_samples` and `classes` per client as [minimum, median,
@@ -124,7 +119,6 @@ def plot_heatmap(path: Path, counts: CountMatrix, title: str, columns: str = "cl
     Args:
         path: file to write.
         counts: samples by client and class, shape (num_clients, num_classes), int64.
-        title: title of the plot.
         columns: label of the class axis.
 
     Raises:

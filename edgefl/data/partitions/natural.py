@@ -22,9 +22,6 @@ def group(
     which samples of a group are test samples: most built-in ones hold out the last samples of the group.
 
     Args:
-        view: labels and groups of the data set.
-        num_clients: number of clients.
-        rng: random generator.
         min_samples: minimum number of training samples of a group.
 
     Raises:

@@ -21,11 +21,8 @@ def draw_majority_counts(
     the other classes.
 
     Args:
-        num_classes: number of classes.
         majors: the two majority classes.
         p: fraction of the majority classes, from 0 to 1.
-        samples: number of samples.
-        rng: random generator.
 
     Returns:
         Counts, shape (num_classes,), int64. They sum to `samples`.
@@ -55,9 +52,6 @@ def p_majority(
     distribution. No sample goes to two clients.
 
     Args:
-        view: labels of the data set.
-        num_clients: number of clients.
-        rng: random generator.
         p: fraction of the majority classes, from 0 to 1.
         samples: training samples per client.
         test_samples: test samples per client.

@@ -32,9 +32,6 @@ def pachinko(
     A client has the same share of each class in the test part as in the training part.
 
     Args:
-        view: labels and superclasses of the data set.
-        num_clients: number of clients.
-        rng: random generator.
         alpha: Dirichlet concentration over superclasses.
         beta: Dirichlet concentration over the classes of a superclass.
         samples: training samples per client. 0 gives each client an equal share of all samples.
@@ -90,7 +87,6 @@ def draw_counts(
         leaves: probabilities of classes within their superclass, shape (num_clients, num_classes), float64.
         members: the classes of each superclass, int64.
         size: number of samples per client.
-        rng: random generator.
 
     Returns:
         Counts, shape (num_clients, num_classes), int64.

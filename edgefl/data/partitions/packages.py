@@ -23,8 +23,6 @@ def draw_pairs(packages: CountArray, num_clients: int, rng: np.random.Generator)
 
     Args:
         packages: number of packages of each class, shape (num_classes,), int64.
-        num_clients: number of clients.
-        rng: random generator.
 
     Returns:
         The two classes of each client.
@@ -73,9 +71,6 @@ def packages(
     56 training samples and 14 test samples. No sample goes to two clients.
 
     Args:
-        view: labels of the data set.
-        num_clients: number of clients.
-        rng: random generator.
         package: samples per package, at least 2.
         per_class: maximum number of samples of a class.
         test_share: share of a package that is test samples, between 0 and 1.

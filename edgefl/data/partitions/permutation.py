@@ -29,10 +29,6 @@ def permutation(
     equally often, in random order over the clients. No sample goes to two clients.
 
     Args:
-        view: labels of the data set.
-        num_clients: number of clients.
-        rng: random generator.
-        permutations: number of permutations.
         samples: training samples per client. 0 divides all samples.
         test_samples: test samples per client. 0 divides all samples.
 

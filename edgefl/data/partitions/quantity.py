@@ -28,9 +28,6 @@ def quantity(
     Each client has at least `min_samples` training samples and one test sample.
 
     Args:
-        view: labels of the data set.
-        num_clients: number of clients.
-        rng: random generator.
         law: `dirichlet` draws the sizes from Dir(alpha). `power` gives the client of rank r a size
             proportional to r ** -alpha, with random ranks.
         alpha: parameter of the law, above 0. A small alpha gives uneven sizes with `dirichlet` and even sizes

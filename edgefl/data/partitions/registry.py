@@ -105,9 +105,7 @@ def make_client_partitions(
     test sample.
 
     Args:
-        dataset: the data set.
         config: the table `[partition]`.
-        seed: random seed.
 
     Returns:
         The client partition of each client id, in the order of the partition.
@@ -187,9 +185,7 @@ def make_shards(dataset: Dataset, config: PartitionConfig, seed: int) -> dict[st
     """Copy the samples of each client out of a data set.
 
     Args:
-        dataset: the data set.
         config: the table `[partition]`.
-        seed: random seed.
 
     Returns:
         The shard of each client id, in the order of the partition.

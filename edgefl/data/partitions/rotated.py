@@ -35,10 +35,6 @@ def rotation(
     samples.
 
     Args:
-        view: labels of the data set.
-        num_clients: number of clients.
-        rng: random generator.
-        angles: number of angles.
         degrees: step between two angles in degrees, counter-clockwise.
         alpha: Dirichlet concentration over angles.
         fixed: use one angle per client instead. Angles are used equally often, and the angle is the true

@@ -22,8 +22,6 @@ def make_iid_shares(num_classes: int, num_clients: int, rng: np.random.Generator
     """Return equal shares of each class.
 
     Args:
-        num_classes: number of classes.
-        num_clients: number of clients.
         rng: not used. It is an argument because `draw_dirichlet_shares` needs one.
 
     Returns:
@@ -38,9 +36,6 @@ def draw_dirichlet_shares(
     """Draw the shares of each class over the clients from Dirichlet(alpha).
 
     Args:
-        num_classes: number of classes.
-        num_clients: number of clients.
-        rng: random generator.
         alpha: concentration, above 0. With a small alpha, a client has few classes.
 
     Returns:
@@ -64,8 +59,6 @@ def divide_by_shares(
     Args:
         labels: the class of each sample, shape (n,), int64.
         shares: shares of each class, shape (num_classes, num_clients), float64. Each row sums to 1.
-        rng: random generator.
-        min_samples: minimum number of samples of a client.
 
     Returns:
         Sorted sample indices of each client, int64.
@@ -100,9 +93,7 @@ def partition_by_shares(
     Each client has at least `min_samples` training samples and one test sample.
 
     Args:
-        view: labels of the data set.
         shares: shares of each class, shape (num_classes, num_clients), float64. Each row sums to 1.
-        rng: random generator.
         min_samples: minimum number of training samples of a client.
 
     Raises:
@@ -123,9 +114,6 @@ def iid(
     """Give each client an equal share of each class. All samples are used.
 
     Args:
-        view: labels of the data set.
-        num_clients: number of clients.
-        rng: random generator.
         min_samples: minimum number of training samples of a client.
 
     Raises:
@@ -143,9 +131,6 @@ def dirichlet(
     `min_samples` takes samples from the client with the most samples.
 
     Args:
-        view: labels of the data set.
-        num_clients: number of clients.
-        rng: random generator.
         alpha: concentration, above 0. With a small alpha, a client has few classes.
         min_samples: minimum number of training samples of a client.
 

@@ -20,12 +20,6 @@ def shards(
 
     All samples are used.
 
-    Args:
-        view: labels of the data set.
-        num_clients: number of clients.
-        rng: random generator.
-        shards_per_client: number of shards per client.
-
     Raises:
         DataError: `shards_per_client` is not above 0, or there are more shards than samples.
     """

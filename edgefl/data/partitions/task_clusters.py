@@ -39,12 +39,9 @@ def tasks(
     two clients.
 
     Args:
-        view: labels of the data set.
         num_clients: number of clients, at least `clusters`.
-        rng: random generator.
         tasks: classes per client.
         num_tasks: number of classes of all clusters, a multiple of `clusters`.
-        clusters: number of clusters.
         samples: training samples per client.
         test_samples: test samples per client.
         imbalance: ratio of the training samples of a client's most frequent and rarest class, at least 1. The

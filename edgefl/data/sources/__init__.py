@@ -182,7 +182,6 @@ def read_source(source: DataSource, samples: SamplesConfig | None = None) -> dic
     source.
 
     Args:
-        source: the source.
         samples: unit and layout of the federation, whose channels and targets are read. None without a
             federation.
 
@@ -244,9 +243,7 @@ def load_samples(
     See `edgefl.data.npz.make_samples` for scale, split, classes and shape.
 
     Args:
-        source: the source.
         samples: unit and layout of the federation, None without a federation.
-        seed: random seed of the split.
         num_classes: number of classes. None uses the number in the source, or else the largest label + 1.
         input_shape: input shape of the model, None if unknown.
         count_overlapping: count the windows of `x_test` that overlap training windows.
@@ -274,8 +271,6 @@ def load_samples_for_plan(
     """Read the samples of any source for a plan: in its unit, layout, input shape and classes.
 
     Args:
-        source: the source.
-        spec: the spec of the plan.
         seed: random seed of the split, which is the seed of the federation.
         count_overlapping: count the windows of `x_test` that overlap training windows.
 

@@ -392,7 +392,6 @@ def list_columns(table: CsvTable, request: ColumnRequest) -> Iterator[str]:
     """Yield the columns of a table that are no labels and no targets, in the order of the header.
 
     Args:
-        table: the table.
         request: names the label and the targets.
     """
     for name in table.header:

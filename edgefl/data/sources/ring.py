@@ -48,7 +48,6 @@ def check_ring_size(capacity: int, window: int, channels: int) -> None:
     Args:
         capacity: maximum number of windows.
         window: rows per window.
-        channels: number of channels.
 
     Raises:
         ConfigError: the ring would exceed `MAX_RING_BYTES`.
@@ -144,7 +143,6 @@ def load_ring(
     """Load the newest `capacity` windows of a ring file, or return None if there is no file.
 
     Args:
-        path: the file.
         capacity: maximum number of windows.
         window: expected rows per window.
         classes: expected names of the classes.

@@ -44,7 +44,6 @@ def read_sample(path: Path, size: tuple[int, ...] = ()) -> Sample:
     """Read a sample from a file.
 
     Args:
-        path: the file.
         size: rows and columns to which a picture is resized, empty to keep its size.
 
     Raises:

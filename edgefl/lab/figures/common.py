@@ -30,7 +30,6 @@ def average_clients(folder: Folder, key: str) -> float:
     """Return the mean of a figure over the clients that have it, or NaN if no client has it.
 
     Args:
-        folder: the run.
         key: name of the figure, such as `accuracy_mixture`.
     """
     figures = np.array(read_numbers(folder.clients, key))
@@ -42,7 +41,6 @@ def require_partition_option(folder: Folder, key: str, remedy: str) -> Any:
     """Return an option of the partition.
 
     Args:
-        folder: the run.
         key: name of the option.
         remedy: end of the error message, which says what to do.
 

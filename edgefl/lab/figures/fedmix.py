@@ -137,7 +137,6 @@ def read_truth_and_q(
     q is the last value that each client reported up to `until_round`.
 
     Args:
-        folder: the run.
         until_round: the last round to read.
 
     Returns:

@@ -37,7 +37,6 @@ def read_test_accuracy(folder: Folder, test: str, model: str) -> Vector:
     """Return the accuracy of each client in per cent, shape (clients,), float64.
 
     Args:
-        folder: the run.
         test: `expected` for the local test, `global` for the global test.
         model: name of the model, such as `mixture`.
 
@@ -218,7 +217,6 @@ def read_gain(folder: Folder, test: str) -> Gain:
     """Return the gains of PFL-FB and of the folder's mixture over FedAvg in a test.
 
     Args:
-        folder: the run.
         test: `expected` for the local test, `global` for the global test.
 
     Raises:

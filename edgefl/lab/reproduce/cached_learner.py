@@ -32,7 +32,6 @@ class CachedLearner:
     its training depends on. The random generator continues as after the training.
 
     Args:
-        plan: the plan.
         directory: contains the trained models. Several processes may share it.
 
     Attributes:

@@ -47,11 +47,7 @@ SeedRows = Mapping[str, float | None]
 
 
 def describe_claim(claim: PaperClaim) -> str:
-    """Return the claim in words, with its limits unless they are 0, and whether it was added later.
-
-    Args:
-        claim: the claim.
-    """
+    """Return the claim in words, with its limits unless they are 0, and whether it was added later."""
     limits = [
         f"{name} {limit:g}"
         for name, limit in (("at least", claim.at_least), ("at most", claim.at_most))
@@ -65,7 +61,6 @@ def judge_claim(claim: PaperClaim, rows: Sequence[SeedRows]) -> ExperimentVerdic
     """Return the verdict on a claim.
 
     Args:
-        claim: the claim.
         rows: for each seed, the figures by row. Seeds in which a row of the claim did not run are left out.
             With a figure that is not finite, the claim is undecided.
     """

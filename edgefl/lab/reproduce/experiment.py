@@ -180,11 +180,7 @@ class Experiment:
         return tuple(scale for scale in self.scale_names if self.scales[scale].seeds)
 
     def format_command(self, scale: str) -> str:
-        """Return the command that runs a scale.
-
-        Args:
-            scale: the scale.
-        """
+        """Return the command that runs a scale."""
         return f"edgefl reproduce {self.paper} --table {self.table} --{scale}"
 
     def find_scale(self, scale: str) -> ScaleSettings:
@@ -269,8 +265,6 @@ def make_stages(experiment: Experiment, scale: str, seed: int) -> tuple[Experime
     """Return the stages of an experiment.
 
     Args:
-        experiment: the experiment.
-        scale: the scale.
         seed: random seed of all federations, from 1.
 
     Raises:
@@ -305,23 +299,15 @@ def digest_stages(experiment: Experiment, scale: str, seed: int) -> str:
     """Return a digest of the stages' settings in the file. A result with another digest is out of date.
 
     Options that the file leaves to the defaults of an algorithm are not in it, see `list_defaults`.
-
-    Args:
-        experiment: the experiment.
-        scale: the scale.
-        seed: random seed.
     """
     text = json.dumps(_merge_stages(experiment, scale, seed), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def list_sources(experiment: Experiment, scale: str, seed: int) -> dict[str, str]:
-    """Return where the figures come from by row, see `Row.source`. Rows whose stages do not run are left out.
+    """Return where the figures come from by row, see `Row.source`.
 
-    Args:
-        experiment: the experiment.
-        scale: the scale.
-        seed: random seed.
+    Rows whose stages do not run are left out.
     """
     stages = _merge_stages(experiment, scale, seed)
     return {row.name: row.source for row in experiment.rows if all(stage in stages for stage in row.stages)}
@@ -329,11 +315,6 @@ def list_sources(experiment: Experiment, scale: str, seed: int) -> dict[str, str
 
 def list_defaults(experiment: Experiment, scale: str, seed: int) -> dict[str, Any]:
     """Return the options of algorithms that the file leaves to their defaults, by `STAGE.OPTION`.
-
-    Args:
-        experiment: the experiment.
-        scale: the scale.
-        seed: random seed.
 
     Raises:
         ConfigError: the experiment has no such scale, or a table of the file is invalid.

@@ -241,7 +241,6 @@ def measure_rows(experiment: Experiment, results: Mapping[str, ExperimentResult]
     """Return the figures of one seed by row. Rows of stages that did not run are left out.
 
     Args:
-        experiment: the experiment.
         results: results by stage.
 
     Returns:

@@ -256,7 +256,6 @@ def stages(scale: ExperimentScale, seed: int) -> tuple[ExperimentStage, ...]:
     clients. The scale `smoke` has one federation with `SMOKE_ALGORITHMS`.
 
     Args:
-        scale: the scale of the experiment.
         seed: random seed of the federations.
     """
     if scale == "smoke":
@@ -276,7 +275,6 @@ def select_stages(
     """Return the stages of some algorithms, or all stages.
 
     Args:
-        scale: the scale of the experiment.
         seed: random seed of the federations.
         algorithms: names of algorithms. Empty selects all stages.
 
@@ -311,7 +309,6 @@ def name_stage(federation: str, algorithm: str) -> str:
 
     Args:
         federation: a key of `FEDERATIONS`.
-        algorithm: name of the algorithm.
     """
     return f"{federation}-{algorithm}"
 
@@ -324,7 +321,6 @@ def make_stage_config(federation: str, algorithm: str, scale: ExperimentScale, s
     Args:
         federation: a key of `FEDERATIONS`.
         algorithm: name of the algorithm.
-        scale: the scale of the experiment.
         seed: random seed of the federation.
     """
     benchmark = FEDERATIONS[federation]
@@ -411,7 +407,6 @@ def measure_columns(results: SeedResults, stage: str) -> dict[str, tuple[float, 
 
     Args:
         results: for each seed, the results by stage. Seeds without the stage are left out.
-        stage: name of the stage.
     """
     runs = _find_runs(results, stage)
 
@@ -589,7 +584,6 @@ def verdicts(scale: ExperimentScale, results: SeedResults) -> tuple[ExperimentVe
     """Return whether the claims of the benchmark hold.
 
     Args:
-        scale: the scale of the experiment.
         results: for each seed, the results by stage.
 
     Returns:

@@ -143,7 +143,6 @@ def plot_report(report: ExperimentReport, path: Path) -> None:
     """Draw the measured figures as bars, with marks for each seed and for the paper's figure.
 
     Args:
-        report: the report.
         path: the picture. Its suffix selects the format: svg, png or pdf.
 
     Raises:

@@ -55,10 +55,7 @@ def format_result_path(directory: Path, experiment: str, scale: str, seed: int) 
     """Return the path of a result file.
 
     Args:
-        directory: the directory of the results.
         experiment: paper and table.
-        scale: the scale.
-        seed: the seed.
     """
     return directory / f"{experiment}.{scale}.{seed}.json"
 
@@ -80,7 +77,6 @@ def write_result(directory: Path, result: SeedResult) -> Path:
 
     Args:
         directory: the directory of the results. A missing directory is created.
-        result: the result.
 
     Raises:
         StateError: the file cannot be written.
@@ -95,12 +91,6 @@ def read_result(directory: Path, experiment: Experiment, scale: str, seed: int) 
 
     The experiment has changed if a setting or the default of an algorithm's option differs, if it has further
     rows, or if a row reads another figure.
-
-    Args:
-        directory: the directory of the results.
-        experiment: the experiment.
-        scale: the scale.
-        seed: the seed.
 
     Raises:
         StateError: the file is damaged.
@@ -154,11 +144,6 @@ def _check_result(path: Path, result: SeedResult) -> None:
 def read_results(directory: Path, experiment: Experiment, scale: str) -> tuple[SeedResult, ...]:
     """Return the results of an experiment at one scale by seed.
 
-    Args:
-        directory: the directory of the results.
-        experiment: the experiment.
-        scale: the scale.
-
     Raises:
         StateError: a file is damaged.
     """
@@ -177,7 +162,6 @@ def iterate_missing(
     """Yield the planned experiments, scales and seeds that have no result.
 
     Args:
-        directory: the directory of the results.
         experiments: the experiments in the order of the queue.
 
     Raises:

@@ -31,9 +31,6 @@ def play_seed(
     """Return the result of one seed. Run its stages first, unless the result exists.
 
     Args:
-        experiment: the experiment.
-        scale: the scale.
-        seed: the seed.
         runner: plays the stages. It continues interrupted stages.
         directory: the directory of the result files.
 
@@ -100,8 +97,6 @@ def make_report(
     """Return the report of an experiment at one scale.
 
     Args:
-        experiment: the experiment.
-        scale: the scale.
         results: the results of its seeds.
         note: command, versions and machine.
     """
@@ -129,12 +124,7 @@ def _read_figure(rows: SeedRows, name: str) -> float:
 
 
 def select_pictured(experiment: Experiment, report: ExperimentReport) -> ExperimentReport:
-    """Return a report with only the figures in per cent, or with all figures if there are none.
-
-    Args:
-        experiment: the experiment.
-        report: its report.
-    """
+    """Return a report with only the figures in per cent, or with all figures if there are none."""
     shares = {row.name for row in experiment.rows if row.value.startswith(SHARE_PREFIXES)}
     figures = tuple(figure for figure in report.figures if figure.name in shares)
     return replace(report, figures=figures or report.figures)
@@ -180,7 +170,6 @@ def judge_claims(experiment: Experiment, results: Sequence[SeedResult]) -> tuple
     """Return the verdicts on all claims of an experiment.
 
     Args:
-        experiment: the experiment.
         results: the results of the seeds of one scale.
     """
     if experiment.out_of_reach and not results:
@@ -198,7 +187,6 @@ def list_experiments(experiments: Sequence[Experiment], directory: Path) -> list
     """Return one entry per experiment and scale with planned seeds or results, in the order of the queue.
 
     Args:
-        experiments: the experiments.
         directory: the directory of the result files.
 
     Returns:

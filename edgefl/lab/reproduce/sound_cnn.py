@@ -18,7 +18,6 @@ def build_sound_cnn(input_shape: tuple[int, ...], num_classes: int) -> Any:
 
     Args:
         input_shape: values and channels of a sound, at least 1,024 values.
-        num_classes: number of classes.
 
     Returns:
         The Keras model. Logits have shape (batch, num_classes), float32.

@@ -120,7 +120,6 @@ class StageRunner:
         out: holds the directories of the stages.
         command: the command line, which each stage records.
         processes: number of client processes.
-        progress: shows the progress.
         seed: the seed of all stages. Other processes may play other seeds in `out`. None: the stages have
             several seeds, and only one process without a seed may use `out`.
     """
@@ -207,7 +206,6 @@ class StageRunner:
         """Return the result of a stage. Play it first, unless it is finished.
 
         Args:
-            stage: the stage.
             label: describes the stage in progress messages.
 
         Raises:
@@ -314,9 +312,6 @@ def _start_from(
 def list_default_options(config: FederationConfig) -> dict[str, Any]:
     """Return the algorithm's options that a configuration leaves to their defaults, as values of JSON.
 
-    Args:
-        config: the configuration of the federation.
-
     Raises:
         ConfigError: the algorithm or an option does not exist, or has the wrong type.
     """
@@ -343,7 +338,6 @@ def _check_settings(run: RunDirectory, stage: ExperimentStage, earlier: RunDirec
     new, or an older version wrote it. Only the rounds of such a directory are compared.
 
     Args:
-        run: the directory.
         stage: the stage to play in it.
         earlier: the finished stage from which this one starts, if any.
 

@@ -36,8 +36,6 @@ def compare_client_layers(
 
     Args:
         run: the finished stage.
-        config: its configuration.
-        shared: its data.
         epochs: number of epochs that each client trains alone.
     """
     plan, initial = _read_plan(run)
@@ -51,7 +49,6 @@ def measure_new_client_accuracy(run: RunDirectory, shared: PartitionedDataset) -
 
     Args:
         run: the finished stage, of an algorithm with gates.
-        shared: its data.
 
     Source: Reisser et al., Federated Mixture of Experts, 2021, appendix F.
     """
@@ -68,8 +65,6 @@ def measure_label_distances(
 
     Args:
         run: the finished stage, of FedAvg.
-        config: its configuration.
-        shared: its data.
 
     Returns:
         The mean total variation distance of true and inferred shares, from 0 to 1: `one_step` for one step on

@@ -73,7 +73,6 @@ def time_function(function: ClientFunction[T], federation: OpenFederation, item:
 
     Args:
         function: the client function to measure.
-        federation: the open federation.
         item: the work of the client.
     """
 

@@ -52,7 +52,6 @@ class TuneDirectory:
 
     Args:
         path: the directory. A missing directory is created.
-        config: the configuration of the search.
 
     Raises:
         ConfigError: the directory contains other files, or a search of another configuration.
@@ -84,9 +83,6 @@ class TuneDirectory:
     def read_result(self, stage: TuneStage) -> TuneResult | None:
         """Return the result of a stage, or None before it is complete.
 
-        Args:
-            stage: the stage.
-
         Raises:
             StateError: the file is damaged.
         """
@@ -103,10 +99,6 @@ class TuneDirectory:
     def save_result(self, stage: TuneStage, result: TuneResult) -> None:
         """Write the result of a stage.
 
-        Args:
-            stage: the stage.
-            result: its result.
-
         Raises:
             StateError: the file cannot be written.
         """
@@ -114,9 +106,6 @@ class TuneDirectory:
 
     def read_earlier_options(self, stage: TuneStage) -> dict[str, Any]:
         """Return the best options of the completed stages before this stage, by name.
-
-        Args:
-            stage: the stage.
 
         Raises:
             StateError: the file of an earlier stage is damaged.
@@ -143,7 +132,6 @@ class TuneDirectory:
 
         Args:
             options: the options that they were trained with.
-            state: the server state with the cluster models.
 
         Raises:
             StateError: the file cannot be written.

@@ -45,9 +45,6 @@ def describe_structure(config: FederationConfig) -> str:
 
     Counts of AEM and IFCA, such as epochs, are left out. A rate counts only as zero or not zero.
 
-    Args:
-        config: the configuration.
-
     Raises:
         ConfigError: an option of the algorithm is unknown, or has the wrong type.
     """
@@ -107,7 +104,6 @@ def apply_options(built: BuiltPlan, config: FederationConfig) -> BuiltPlan:
 
     Args:
         built: a plan with the structure of the configuration, and its initial weights.
-        config: the configuration.
     """
     plan, initial = built
     options = resolve_algorithm_options(with_simulated_clients(config))

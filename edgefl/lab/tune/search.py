@@ -126,7 +126,6 @@ def run_trials(
     error of a trial ends the search.
 
     Args:
-        stage: the stage.
         candidates: the points to try. At least one.
         shards: samples by client id.
         start: state with the cluster models that all trials start from. None if the stage needs none.

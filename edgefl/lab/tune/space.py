@@ -75,8 +75,6 @@ def draw_points(space: SearchSpace, count: int, rng: np.random.Generator) -> tup
 
     Args:
         space: the domain of each option.
-        count: number of points.
-        rng: random generator.
 
     Source: McKay, Beckman and Conover, Technometrics 21(2), 1979.
     """
@@ -90,7 +88,6 @@ def with_options(config: FederationConfig, options: TrialOptions) -> FederationC
     """Return the configuration with these options changed.
 
     Args:
-        config: the configuration.
         options: new values by the option's name, such as `epsilon` or `model.hidden`.
     """
     model = dict(config.model.options)
@@ -110,9 +107,6 @@ def make_cluster_space(config: FederationConfig) -> SearchSpace:
     """Return the search space of a cluster model: learning rate, weight decay and epochs.
 
     For the paper's network, the space also has the sizes of the layers and the dropout.
-
-    Args:
-        config: the configuration, with the model.
 
     Source: Isaksson et al., Adaptive Expert Models for Personalization in Federated Learning, 2022, section
     4.4.

@@ -51,11 +51,7 @@ class TuneStage:
     by_round: bool = False
 
     def count_steps(self, config: FederationConfig) -> int:
-        """Return the number of rounds or clients of a complete trial.
-
-        Args:
-            config: the configuration of the trial.
-        """
+        """Return the number of rounds or clients of a complete trial."""
         return config.rounds if self.by_round else config.partition.num_clients
 
 

@@ -75,7 +75,6 @@ def run_trial(trial: Trial, report: ReportScore) -> None:
     """Run a trial.
 
     Args:
-        trial: the trial.
         report: receives the number of steps and the score at each report. In a stage that is measured by
             round, the score is the mean accuracy over all clients. Otherwise it is the mean of the stage's
             metric over the clients that are personalized so far.
@@ -128,9 +127,6 @@ def make_start_state(trial: Trial) -> ServerState | None:
     """Return the server state that a trial starts from, or None if it starts with round 1.
 
     The local model and the gate start from the trial's plan, because their sizes differ between trials.
-
-    Args:
-        trial: the trial.
     """
     if trial.stage.federates:
         return None

@@ -26,7 +26,6 @@ def make_iid_partition(partition: PartitionConfig, num_classes: int) -> Partitio
 
     Args:
         partition: the table `[partition]`.
-        num_classes: number of classes.
     """
     if partition.name == "p-majority":
         return replace(partition, options={**partition.options, "p": 2 / num_classes})
@@ -37,7 +36,6 @@ def hold_back(client_partition: ClientPartition, held_out: NDArray[np.bool_]) ->
     """Return a client partition whose test samples are held out from its training samples.
 
     Args:
-        client_partition: the client partition.
         held_out: whether each of its training samples is held out, shape (n,), bool.
 
     Returns:
@@ -70,9 +68,7 @@ def make_validation_shards(
     train on or to measure on divides its own recordings instead.
 
     Args:
-        dataset: the data set.
         client_partitions: client partitions by client id.
-        seed: random seed.
         share: share of the training samples to hold out, above 0 and below 1.
 
     Raises:
@@ -109,9 +105,5 @@ def make_validation_shards(
 
 
 def with_iid_partition(config: FederationConfig) -> FederationConfig:
-    """Return the configuration with an IID partition, see `make_iid_partition`.
-
-    Args:
-        config: the configuration.
-    """
+    """Return the configuration with an IID partition, see `make_iid_partition`."""
     return replace(config, partition=make_iid_partition(config.partition, config.model.num_classes))

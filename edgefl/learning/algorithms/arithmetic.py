@@ -24,7 +24,6 @@ def subtract(a: Weights, b: Weights) -> Weights:
     """Return a - b, with the names of `a`.
 
     Args:
-        a: the weights to subtract from.
         b: the weights to subtract, at least those that `a` names, with the same shapes.
     """
     return {name: np.asarray(a[name] - b[name], np.float32) for name in a}

@@ -51,10 +51,8 @@ def check_algorithm(
 
     Args:
         make: the algorithm's factory with its options bound. It takes a learner or None.
-        learner: runs the plan.
         initial: the initial weights, which fit the learner's spec.
         shards: samples by client id, for two or more clients.
-        seed: random seed.
 
     Raises:
         AssertionError: the algorithm breaks a law, which the message names.

@@ -17,7 +17,6 @@ def choose_cohort(seed: int, state: ServerState, clients: Iterable[str], count: 
     it is assigned. The function is pure, so the simulator and the aggregator choose the same cohort.
 
     Args:
-        seed: the seed of the federation.
         state: the server state before the round.
         clients: ids of the available clients.
         count: number of clients to draw. 0, or more than are available, selects all.
@@ -52,7 +51,6 @@ def choose_task_clients(
     These are `over_selection` times as many clients as a cohort has.
 
     Args:
-        config: the configuration of the federation.
         state: the server state before the round.
         online: ids of the clients that are online.
     """
@@ -66,7 +64,6 @@ def count_required_updates(config: FederationConfig, state: ServerState, cohort:
     """Return how many updates close a round, or 0 if the round waits for its whole cohort.
 
     Args:
-        config: the configuration of the federation.
         state: the server state before the round.
         cohort: ids of the clients that have a task.
     """

@@ -30,7 +30,6 @@ def with_draws(initial: Weights, draws: Mapping[int, Weights]) -> dict[str, Arra
     """Return the initial weights together with further draws under prefixed names.
 
     Args:
-        initial: the initial weights.
         draws: further draws by index, from 1.
     """
     weights = dict(initial)
@@ -54,7 +53,6 @@ def draw_initial_weights(initial: Weights, count: int, rng: np.random.Generator)
 
     Args:
         initial: the initial weights, with or without further draws.
-        count: number of models.
         rng: makes the draws that are missing in `initial`.
     """
     base = drop_draws(initial)

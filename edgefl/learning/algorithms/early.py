@@ -21,10 +21,7 @@ def make_early_algorithm(
     """Return an algorithm whose clients receive all models of the server, and which makes no personal model.
 
     Args:
-        name: name of the algorithm.
         answer: name of the model whose delta an update holds.
-        init: makes the server state.
-        local_update: makes the update of a client.
         aggregate: returns the server state after the round.
     """
 

@@ -22,7 +22,6 @@ def make_local_update(
 
     Args:
         learner: runs the plan. The aggregator passes None because it never trains.
-        train: trains the copy.
         sanitizer: what a client does to the delta before it sends it.
         signature: the training signature. Its trained weights get the noise of the sanitizer.
     """

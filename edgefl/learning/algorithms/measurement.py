@@ -51,7 +51,6 @@ def prepare_measurement(plan: Plan, seed: int) -> tuple[Plan, Algorithm, ServerS
 
     Args:
         plan: the plan of the federation, whose normalization is not set yet.
-        seed: the seed of the federation.
     """
     measured = make_measurement_plan(plan)
     zeros = {spec.name: np.zeros(spec.shape, np.float32) for spec in measured.spec.weights}

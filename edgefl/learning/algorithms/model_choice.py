@@ -71,8 +71,6 @@ def measure_mean_losses(
     """Return the mean loss of each model by index.
 
     Args:
-        learner: runs the plan.
-        models: the models by index.
         x: samples, shape (n, *input_shape), float32.
         y: labels, shape (n,), int64.
         samples: number of samples to draw, the same ones for all models. 0 uses all samples without any draw.
@@ -96,7 +94,6 @@ def split_validation_rows(shard: Shard, share: float) -> tuple[NDArray[np.int64]
     the others, and become training samples. With two or more groups, no group is divided.
 
     Args:
-        shard: the samples of the client.
         share: share of validation samples. At least one sample is held out, except with a share of 0.
 
     Returns:
@@ -183,7 +180,6 @@ def make_model_choice(learner: Learner | None, options: ModelChoiceOptions) -> A
 
     Args:
         learner: runs the plan. The aggregator passes None.
-        options: the options of the algorithm.
 
     Source: Ghosh et al., NeurIPS 2020.
     """

@@ -149,7 +149,6 @@ def find_last_layers(weights: Weights, count: int) -> list[str]:
 
     Args:
         weights: the weights of the model, in the plan's order.
-        count: number of layers with weights.
     """
     layers = list(_group_by_layer(weights).values())
     return [name for names in layers[max(len(layers) - count, 0) :] for name in names]

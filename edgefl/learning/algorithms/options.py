@@ -75,7 +75,6 @@ def limit_experts(option: int, config: FederationConfig) -> int:
 
     Args:
         option: the option num_experts, set or by default.
-        config: the configuration of the federation.
     """
     return option if "num_experts" in config.options else min(option, count_expected_clients(config))
 
@@ -86,9 +85,7 @@ def extend_epochs(epochs: int, least_steps: int, samples: int, batch_size: int) 
     A client with few samples takes few steps in an epoch. Zero epochs stay zero.
 
     Args:
-        epochs: number of epochs.
         least_steps: minimum number of training steps.
-        samples: number of training samples.
         batch_size: samples in a batch.
     """
     steps = math.ceil(samples / batch_size)
@@ -100,7 +97,6 @@ def check_count(key: str, value: int) -> None:
 
     Args:
         key: name of the option, for the error.
-        value: the value of the option.
 
     Raises:
         ConfigError: the value is below 1.
@@ -114,7 +110,6 @@ def check_range(key: str, value: float, limit: float = 1.0) -> None:
 
     Args:
         key: name of the option, for the error.
-        value: the value of the option.
         limit: the largest allowed value.
 
     Raises:
@@ -129,7 +124,6 @@ def check_choice(key: str, value: str, choices: Sequence[str]) -> None:
 
     Args:
         key: name of the option, for the error.
-        value: the value of the option.
         choices: the allowed values.
 
     Raises:

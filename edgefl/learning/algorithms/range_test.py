@@ -97,8 +97,6 @@ def prepare_range_test(plan: Plan, initial: Weights, seed: int) -> tuple[Plan, A
 
     Args:
         plan: the plan of the federation, with mean and std if its model normalizes its input.
-        initial: the initial weights of the federation.
-        seed: the seed of the federation.
     """
     spec = plan.spec
     tested = replace(
@@ -131,12 +129,7 @@ def list_start_weights(signature: SignatureSpec) -> tuple[str, ...]:
 
 
 def draw_test_clients(clients: Iterable[str], seed: int) -> tuple[str, ...]:
-    """Return the clients that take part in the range test, sorted.
-
-    Args:
-        clients: all clients.
-        seed: the seed of the federation.
-    """
+    """Return the clients that take part in the range test, sorted."""
     rng = derive_rng(seed, 0, RANGE_TEST_ALGORITHM)
     return tuple(sorted(rng.permutation(sorted(clients))[:MAX_CLIENTS].tolist()))
 
@@ -145,7 +138,6 @@ def with_chosen_rate(plan: Plan, state: ServerState) -> Plan:
     """Return the plan of the federation with the rate that the range test found.
 
     Args:
-        plan: the plan of the federation.
         state: the server state after the range test.
 
     Raises:
@@ -172,7 +164,6 @@ def describe_lowered_rate(error: DivergedError, spec: PlanSpec, configured: Plan
     Args:
         error: how the training diverged.
         spec: the spec of the plan with the rate that the range test chose.
-        configured: the spec with the algorithm's own rate.
     """
     reason = str(error).partition(";")[0]
     return (

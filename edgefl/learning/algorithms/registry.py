@@ -96,7 +96,6 @@ def make_options(name: str, options: Mapping[str, Any]) -> Any:
 
     Args:
         name: see `find_entry`.
-        options: values by option name.
 
     Raises:
         ConfigError: an option is unknown, in which case the error suggests the nearest name. Or its type
@@ -116,7 +115,6 @@ def check_plan_options(spec: PlanSpec, remedy: str) -> None:
     """Check that this version of edgefl knows all options of a plan.
 
     Args:
-        spec: the spec of the plan.
         remedy: the end of the error message.
 
     Raises:
@@ -136,7 +134,6 @@ def complete_algorithm_options(name: str, options: Mapping[str, Any]) -> dict[st
 
     Args:
         name: see `find_entry`.
-        options: values by option name.
 
     Raises:
         ConfigError: as in `make_options`.
@@ -162,7 +159,6 @@ def make_algorithm(name: str, learner: Learner | None, options: Mapping[str, Any
     Args:
         name: see `find_entry`.
         learner: runs the plan. The aggregator passes None because it never trains.
-        options: values by option name.
 
     Raises:
         ConfigError: as in `make_options`.
@@ -175,7 +171,6 @@ def count_further_draws(name: str, options: Mapping[str, Any]) -> int:
 
     Args:
         name: see `find_entry`.
-        options: values by option name.
 
     Raises:
         ConfigError: as in `make_options`.
@@ -204,8 +199,6 @@ def build_objectives(name: str, network: "Network", options: Mapping[str, Any]) 
 
     Args:
         name: see `find_entry`.
-        network: the model of the plan.
-        options: values by option name.
 
     Raises:
         ConfigError: as in `make_options`, or the network does not fit the options.

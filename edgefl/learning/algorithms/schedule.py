@@ -18,7 +18,6 @@ def scale_learning_rate(
     Args:
         schedule: a name of `SCHEDULES`.
         epoch: number of the epoch, from 0.
-        epochs: number of all epochs.
         decay_every: with `step`, number of epochs between two decays.
         decay_factor: with `step`, factor of a decay.
 

@@ -88,7 +88,6 @@ def choose_server_rate(name: str, distance: float, rounds: int, maximum: float =
     Args:
         name: one of `OPTIMIZERS`.
         distance: required change of a weight.
-        rounds: number of steps.
         maximum: largest rate for Adam and Yogi.
 
     Returns:

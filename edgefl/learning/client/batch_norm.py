@@ -52,7 +52,6 @@ def reestimate_statistics(
     the variance of their means.
 
     Args:
-        learner: runs the plan.
         signature: name of a training signature of the plan.
         weights: the trained and frozen weights of the signature, and any others.
         x: samples, shape (n, *input_shape), float32.
@@ -113,7 +112,6 @@ def with_statistics(algorithm: Algorithm, learner: Learner) -> Algorithm:
 
     Args:
         algorithm: the algorithm with its learner.
-        learner: runs the plan.
     """
     signature = find_training_signature(learner.spec)
     if signature is None:
@@ -170,9 +168,7 @@ def make_renewer(
     They affect only its loss, and they are zero.
 
     Args:
-        learner: runs the plan.
         signature: name of a training signature with moving statistics.
-        shard: the client's samples.
         rng: draws the samples and the noise of dropout.
         max_samples: maximum number of samples.
     """
@@ -211,10 +207,6 @@ def list_network_weights(spec: PlanSpec, signature: SignatureSpec) -> list[str]:
     """Return the names of a training signature's weights that `predict` needs, in the plan's order.
 
     These are the weights of the network. In a plan without `predict`, they are all weights of the signature.
-
-    Args:
-        spec: the spec of the plan.
-        signature: the training signature.
     """
     names = [tensor.name for tensor in (*signature.trained, *signature.frozen)]
     predicted = {
@@ -236,10 +228,7 @@ def draw_batches(count: int, batch_size: int, max_rows: int, rng: np.random.Gene
     """Return full batches of rows. The last batch is filled with rows of the first.
 
     Args:
-        count: number of rows.
-        batch_size: rows in a batch.
         max_rows: maximum number of rows. If there are more, this many are drawn.
-        rng: draws the rows.
 
     Returns:
         The row numbers of each batch, shape (batch_size,), int64.

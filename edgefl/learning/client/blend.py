@@ -93,7 +93,6 @@ def with_fitted_bias(learner: Learner, peer: Peer, x: Array, y: Labels) -> Peer:
     """Return a model whose output layer has a bias that is fitted to the classes or targets of a client.
 
     Args:
-        learner: runs the plan.
         peer: the model. It is returned unchanged if its output layer has no bias that is added to the
             outputs.
         x: samples of the client, shape (n, *input_shape), float32. At most `MAX_CHECKED_SAMPLES` are used.
@@ -131,8 +130,6 @@ def fit_member_shares(
     """Return the share of each member that fits samples on which no member was trained, by name.
 
     Args:
-        learner: runs the plan.
-        members: the members by name.
         x: the samples, shape (n, *input_shape), float32.
         y: their labels, shape (n,), int64, or their targets, shape (n, outputs), float32.
         group: their recordings, shape (n,), int64. None if samples are independent.
@@ -155,7 +152,6 @@ def join_members(members: Mapping[str, Peer], shares: Mapping[str, float]) -> Pe
     """Return the blend of these members.
 
     Args:
-        members: the members by name.
         shares: their shares by name. A member without a share is left out, and the others are divided by
             their sum. If no member has a share, all are equal.
     """
@@ -171,10 +167,6 @@ def join_members(members: Mapping[str, Peer], shares: Mapping[str, float]) -> Pe
 
 def split_members(spec: PlanSpec, weights: Weights) -> tuple[BlendMember, ...]:
     """Return the members of a blend, the one with the largest share first.
-
-    Args:
-        spec: the plan of the members.
-        weights: the weights of the blend.
 
     Raises:
         PlanError: a member has other weights than the plan's models, or there is no member.
@@ -208,8 +200,6 @@ def predict_outputs(learner: Learner, peer: Peer, x: Array) -> Array:
     """Return the outputs of a model, which may be a blend.
 
     Args:
-        learner: runs the plan.
-        peer: the model.
         x: samples, shape (n, *input_shape), float32, n at least 1.
 
     Returns:

@@ -53,9 +53,7 @@ def with_scores(state: ClientState, scores: Mapping[str, Scores], samples: Valid
     """Return the state of a client with the scores of its validation samples.
 
     Args:
-        state: the state of the client.
         scores: scores of the validation samples by model, shape (n,), int64.
-        samples: the samples.
     """
     return state.with_record(ValidationScores(_compute_checksum(samples), scores)) if scores else state
 
@@ -66,7 +64,6 @@ def split_scores(state: ClientState, samples: ValidationSplit) -> tuple[ClientSt
     Scores of other validation samples are dropped, such as after a restart with further recordings.
 
     Args:
-        state: the state of the client.
         samples: the client's samples, with the validation samples held out.
     """
     stored = state.read_record(ValidationScores)

@@ -29,7 +29,6 @@ def evaluate_current_model(
 
     Args:
         algorithm: the algorithm with its learner.
-        learner: runs the plan.
         broadcast: the broadcast of the round.
         state: the state of the client after its last round.
         samples: the client's samples, with the validation samples held out.

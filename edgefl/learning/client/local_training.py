@@ -35,8 +35,6 @@ def derive_client_rng(seed: int, broadcast: Broadcast, client_id: str) -> np.ran
     """Return the generator for all draws of a client that answers a broadcast.
 
     Args:
-        seed: the seed of the federation.
         broadcast: the broadcast. Its round selects the draws.
-        client_id: the client.
     """
     return derive_rng(seed, broadcast.round, client_id)

@@ -28,8 +28,6 @@ def score_samples(learner: Learner, peer: Peer, x: Array, y: Labels) -> Scores:
     loss of the best constant prediction for these samples. A value that is not a number counts as 0.
 
     Args:
-        learner: runs the plan.
-        peer: the model.
         x: samples, shape (n, *input_shape), float32.
         y: labels, see `Learner.fit`.
 
@@ -64,8 +62,6 @@ def measure_test_samples(learner: Learner, peer: Peer, shard: Shard) -> tuple[Ra
     """Measure a model on the test samples of a client.
 
     Args:
-        learner: runs the plan.
-        peer: the model.
         shard: the samples of the client in the form of the task.
 
     Returns:

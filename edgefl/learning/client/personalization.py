@@ -133,7 +133,6 @@ def choose_personal_model(
 
     Args:
         algorithm: the algorithm with its learner.
-        learner: runs the plan.
         broadcast: the last broadcast.
         state: the state of the client after its last round.
         shard: all training samples of the client, and its test samples.
@@ -220,7 +219,6 @@ def should_blend(settings: PersonalizationConfig, spec: PlanSpec) -> bool:
 
     Args:
         settings: `[personalization]` of the federation.
-        spec: the spec of the plan.
     """
     return settings.select and settings.ship != "one" and read_task(spec).kind != ANOMALY
 
@@ -242,7 +240,6 @@ def choose_shipped_model(
     are then chosen from by their new scores, which are all on samples that they have trained on.
 
     Args:
-        learner: runs the plan.
         models: the models that were made on all samples, by name.
         scores: scores of the models that were made without the validation samples, shape (n,), int64. Empty
             if nothing was compared.
@@ -278,7 +275,6 @@ def drop_failed_models(
     noise and by more than `FAILED_FALL` on average.
 
     Args:
-        learner: runs the plan.
         models: the models that were made on all samples, by name.
         scores: scores of the models that were made without the validation samples, shape (n,), int64.
         split: the client's samples.
@@ -320,7 +316,6 @@ def compare_models(
 
     Args:
         algorithm: the algorithm with its learner.
-        learner: runs the plan.
         broadcast: the last broadcast.
         state: the state of the client after its last round.
         split: the client's training samples, with the validation samples held out.
@@ -360,10 +355,8 @@ def make_candidates(
 
     Args:
         algorithm: the algorithm with its learner.
-        learner: runs the plan.
         broadcast: the last broadcast.
         state: the state of the client after its last round.
-        shard: the samples to train on.
         settings: `[personalization]` of the federation.
         make_rng: makes the generators. The same purpose always gives the same draws.
         end: when the training of the local and of the fine-tuned model may end early.
@@ -434,10 +427,6 @@ def find_final_loss(spec: PlanSpec, shard: Shard) -> float:
 
     It is a share of the loss of a model that guesses: ln C, or for a regression the loss of always predicting
     the mean.
-
-    Args:
-        spec: the spec of the plan.
-        shard: the client's samples.
     """
     task = read_task(spec)
     if task.is_classification:
@@ -454,8 +443,6 @@ def find_learned_loss(spec: PlanSpec, shard: Shard, end: TrainingEnd) -> float:
     It is -infinity for other tasks than classification, which train all epochs.
 
     Args:
-        spec: the spec of the plan.
-        shard: the client's samples.
         end: the share of ln C at which they are learned.
     """
     if not read_task(spec).is_classification:
@@ -507,11 +494,8 @@ def train_single(
     The training ends earlier if the model has learned the samples, see `find_learned_loss`.
 
     Args:
-        learner: runs the plan.
         start: the weights before the training.
-        shard: the client's samples.
         epochs: maximum number of epochs.
-        learning_rate: step size.
         rng: draws the batches and the noise.
         end: when the training may end early.
 

@@ -53,10 +53,8 @@ class ClientRunner:
     Results depend only on the plan, the seed, the shard and the work item.
 
     Args:
-        plan: the plan of the federation.
         learner: runs the plan. All clients share it.
         shards: samples by client id, with labels as they are stored. A device has one shard.
-        seed: the seed of the federation.
     """
 
     def __init__(self, plan: Plan, learner: Learner, shards: Mapping[str, Shard], seed: int) -> None:
@@ -174,7 +172,6 @@ def prefix_errors(item: WorkItem, step: str) -> Iterator[None]:
     """Prefix the message of each DataError with the client of a work item and the step.
 
     Args:
-        item: the work item.
         step: what the client does, such as `round 3`.
 
     Raises:

@@ -64,10 +64,7 @@ def hold_out_validation(shard: Shard, share: float, seed: int, client_id: str) -
     samples in the rounds.
 
     Args:
-        shard: the client's samples.
         share: share of the training samples to hold out. 0 holds out none.
-        seed: the seed of the federation.
-        client_id: the client.
     """
     if not share:
         return ValidationSplit(train=shard, x=shard.x_train[:0], y=shard.y_train[:0])

@@ -40,7 +40,6 @@ def compute_epsilon(rate: float, noise_multiplier: float, rounds: int, delta: fl
     Args:
         rate: probability with which a client takes part in a round.
         noise_multiplier: standard deviation of the noise as a multiple of the clipping norm.
-        rounds: number of rounds.
         delta: the delta of the guarantee.
 
     Raises:
@@ -65,7 +64,6 @@ def find_noise_multiplier(rate: float, rounds: int, target: float, delta: float)
 
     Args:
         rate: probability with which a client takes part in a round.
-        rounds: number of rounds.
         target: maximum epsilon.
         delta: the delta of the guarantee.
 
@@ -183,7 +181,6 @@ def describe_spending(config: FederationConfig, rounds: int) -> str:
 
     Args:
         config: configuration of the federation, with `[privacy]` on.
-        rounds: number of rounds.
 
     Raises:
         ModuleNotFoundError: the extra `dp` is not installed.

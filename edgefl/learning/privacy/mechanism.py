@@ -58,7 +58,6 @@ def draw_cohort(
     With `[privacy]` it is a Poisson sample, which may be empty. Without it, see `choose_cohort`.
 
     Args:
-        config: the configuration of the federation.
         key: the noise key, 32 bytes.
         state: the server state before the round.
         clients: ids of the available clients.
@@ -77,7 +76,6 @@ def check_privacy(algorithm: Algorithm, config: FederationConfig) -> None:
 
     Args:
         algorithm: the algorithm at the aggregator.
-        config: the configuration of the federation.
 
     Raises:
         ConfigError: `[privacy]` is on, and the algorithm uses more of the updates than their sums.
@@ -100,8 +98,6 @@ def with_privacy(algorithm: Algorithm, config: FederationConfig, spec: PlanSpec,
 
     Args:
         algorithm: the algorithm at the aggregator.
-        config: the configuration of the federation.
-        spec: the spec of the plan.
         key: the noise key, 32 bytes.
 
     Raises:

@@ -34,7 +34,6 @@ def draw_uniform(key: bytes, purpose: str, count: int) -> Real:
     Args:
         key: the noise key, 32 bytes.
         purpose: what the numbers are for.
-        count: number of draws.
 
     Returns:
         The draws, shape (count,), float64.

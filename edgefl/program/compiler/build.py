@@ -167,9 +167,6 @@ def _list_model_options(model: ModelConfig) -> dict[str, Any]:
 def rebuild_network(spec: PlanSpec) -> Network:
     """Return the model of a plan, built from the name and options in its spec.
 
-    Args:
-        spec: the plan's specification.
-
     Raises:
         PlanError: the model has other weights than the plan.
         ConfigError: the model is not on this machine.

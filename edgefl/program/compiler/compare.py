@@ -101,9 +101,6 @@ def check_program(
     """Check that a program computes the same as the Keras model that it came from.
 
     Args:
-        network: the model.
-        objectives: the objectives of the program.
-        signatures: their signatures.
         program: the `.tflite` file.
 
     Raises:
@@ -123,11 +120,7 @@ def check_program(
 
 
 def find_wrong_export_layer(network: Network) -> str:
-    """Return the first layer whose output differs after a conversion for the export.
-
-    Args:
-        network: the model.
-    """
+    """Return the first layer whose output differs after a conversion for the export."""
     values = draw_values(network, 1)
     weights = {name: tf.constant(value) for name, value in values.weights.items()}
     for name, output in network.apply_layers(weights, tf.constant(values.x)).items():
@@ -142,9 +135,6 @@ def find_wrong_export_layer(network: Network) -> str:
 
 def check_network(network: Network) -> None:
     """Check that the layers of a network, called one by one, compute the same as its model.
-
-    Args:
-        network: the model.
 
     Raises:
         PlanError: outputs, gradients or moving statistics differ, Keras cannot run the model, or the output
@@ -188,8 +178,6 @@ def draw_values(network: Network, batch: int, draw: Draw = BOTH_SIGNS) -> Compar
     """Return weights and samples on both sides of 0.
 
     Args:
-        network: the model.
-        batch: number of samples.
         draw: which values, see DRAWS.
     """
     rng = np.random.default_rng(0)
@@ -212,7 +200,6 @@ def draw_tensor(spec: TensorSpec, rng: np.random.Generator, draw: Draw = BOTH_SI
 
     Args:
         spec: the tensor. The last part of its name says what it is.
-        rng: draws the values.
         draw: which values, see DRAWS.
     """
     kind = spec.name.rsplit("/", 1)[-1]
@@ -249,7 +236,6 @@ def measure_difference(received: Array, expected: Array, floor: float = 0.0) -> 
 
     Args:
         received: an array. Values that are not finite in both arrays count as equal.
-        expected: an array.
         floor: the difference is relative to this value, if all expected values are smaller.
     """
     received = np.asarray(received, np.float64)
@@ -271,8 +257,6 @@ def measure_signature(
     """Return the largest relative difference of a signature's results from the same function in TensorFlow.
 
     Args:
-        objective: the objective.
-        signature: its signature.
         interpreter: the interpreter of the program.
         num_classes: number of classes of the labels.
     """
@@ -323,7 +307,6 @@ def measure_differences(received: Values, expected: Values, floors: Mapping[str,
     Args:
         received: arrays by name.
         expected: arrays by name.
-        floors: the floor of each array by name.
     """
     return {name: measure_difference(received[name], value, floors[name]) for name, value in expected.items()}
 
@@ -353,7 +336,6 @@ def draw_arguments(signature: SignatureSpec, num_classes: int, draw: Draw, seed:
     The learning rate is 1, so that rounding does not hide a small gradient.
 
     Args:
-        signature: the signature.
         num_classes: number of classes of the labels.
         draw: which values, see DRAWS.
         seed: seed of the values.
@@ -520,7 +502,6 @@ def _make_layer_objective(network: Network, layer: str, kind: str, name: str) ->
     """Return an objective that predicts the output of a layer, or a gradient of the logits.
 
     Args:
-        network: the model.
         layer: name of the layer.
         kind: `output` or `training output` of the layer, `gradient` by this output, or by its `weights`.
         name: name of the signature.

@@ -85,11 +85,7 @@ def swap_batch_channels(image: Tensor) -> Tensor:
 
 
 def find_swap_input(image: Tensor) -> Tensor | None:
-    """Return the image before a swap, or None if the image is not the result of a swap.
-
-    Args:
-        image: any tensor.
-    """
+    """Return the image before a swap, or None if the image is not the result of a swap."""
     op = getattr(image, "op", None)
     if op is None or op.type != "Transpose":
         return None

@@ -74,7 +74,6 @@ def check_layer_attributes(model: Any, names: Mapping[int, str]) -> None:
     """Check that a plan can do everything that the layers of a model carry.
 
     Args:
-        model: the model.
         names: names of the weights by id of their variable.
 
     Raises:

@@ -50,7 +50,6 @@ def normalize(layer: Any, x: Tensor) -> Tensor:
     """Apply a Normalization layer, with its mean and variance folded into one factor and one offset.
 
     Args:
-        layer: the layer.
         x: float32[batch, ...].
     """
     mean = np.asarray(layer.mean, np.float64)
@@ -101,7 +100,6 @@ def call_layer(layer: Any, read: ReadVariable, x: Tensor, training: bool) -> Lay
     """Apply the implementation that this module has for a layer.
 
     Args:
-        layer: the layer.
         read: returns the value of a variable of the layer.
         x: input of the layer, float32[batch, ...], or a list of inputs.
         training: whether the layer runs in training mode.

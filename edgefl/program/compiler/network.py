@@ -238,27 +238,15 @@ class Network:
         return x if self.input_normalization is None else normalize(self.input_normalization, x)
 
     def select(self, names: Sequence[str]) -> tuple[TensorSpec, ...]:
-        """Return the specs of some weights, in the network's order.
-
-        Args:
-            names: names of the weights.
-        """
+        """Return the specs of some weights, in the network's order."""
         return tuple(spec for spec in self.specs if spec.name in names)
 
     def list_noise(self, batch_size: int) -> tuple[TensorSpec, ...]:
-        """Return the specs of the noise of a training pass, with values from [0, 1). Each dropout has one.
-
-        Args:
-            batch_size: number of samples.
-        """
+        """Return the specs of the noise of a training pass, with values from [0, 1). Each dropout has one."""
         return tuple(self._trace_training(batch_size).noise_specs.values())
 
     def list_head_noise(self, batch_size: int) -> tuple[TensorSpec, ...]:
-        """Return the specs of the noise of the head.
-
-        Args:
-            batch_size: number of samples.
-        """
+        """Return the specs of the noise of the head."""
         with tf.Graph().as_default():
             run = self._make_placeholder_run()
             self._run_head(tf.compat.v1.placeholder(tf.float32, (batch_size, *self.features_shape)), run)
@@ -270,7 +258,6 @@ class Network:
         """Return the logits of samples, and the new moving statistics.
 
         Args:
-            weights: the weights by name.
             x: the samples, float32[batch, *input_shape].
             training: whether layers run in training mode.
             noise: the noise of `list_noise` by name, for training.
@@ -289,7 +276,6 @@ class Network:
         """Return the output of each layer by name, in the order of the run.
 
         Args:
-            weights: the weights by name.
             x: the samples, float32[batch, *input_shape].
             training: whether layers run in training mode.
             noise: the noise of `list_noise` by name, for training.
@@ -304,7 +290,6 @@ class Network:
         """Return the logits of samples, the input of the last dense layer, and the new moving statistics.
 
         Args:
-            weights: the weights by name.
             x: the samples, float32[batch, *input_shape].
             training: whether layers run in training mode.
             noise: the noise of `list_noise` by name, for training.

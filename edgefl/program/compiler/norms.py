@@ -63,7 +63,6 @@ def apply_group_norm(
         gamma: float32[channels].
         beta: float32[channels].
         epsilon: added to the variance.
-        groups: number of groups.
         is_swapped: whether batch and channels are swapped.
 
     Returns:
@@ -110,7 +109,6 @@ def apply_group_norm_for_export(
         gamma: float32[channels].
         beta: float32[channels].
         epsilon: added to the variance.
-        groups: number of groups.
 
     Returns:
         float32[batch, ..., channels].

@@ -86,9 +86,6 @@ class Objective:
 def make_signature(objective: Objective) -> SignatureSpec:
     """Return the plan's specification of an objective.
 
-    Args:
-        objective: the objective.
-
     Raises:
         PlanError: the objective has no optimizer or no `out`, or a layer cannot be traced.
     """
@@ -164,8 +161,6 @@ def run_signature(objective: Objective, signature: SignatureSpec, args: Tensors)
     """Return the results of one training step or one prediction. Call it while a graph is traced.
 
     Args:
-        objective: the objective.
-        signature: its specification.
         args: the tensors by their names in the program, see `list_arguments`.
 
     Returns:
@@ -266,7 +261,6 @@ def measure_loss_per_sample(network: Network, outputs: Tensor, y: Tensor) -> Ten
     """Return the loss of each sample for the task of a network.
 
     Args:
-        network: the model with its task.
         outputs: outputs of the model, float32[batch, outputs]. For a classification these are logits.
         y: the labels, int32[batch], or float32[batch, outputs] for another task.
 
@@ -290,7 +284,6 @@ def make_label_spec(network: Network, batch_size: int) -> TensorSpec | None:
 
     Args:
         network: the model with its task.
-        batch_size: number of samples.
     """
     if network.task.is_classification:
         return None
@@ -298,22 +291,12 @@ def make_label_spec(network: Network, batch_size: int) -> TensorSpec | None:
 
 
 def make_input_spec(network: Network, batch_size: int) -> TensorSpec:
-    """Return the spec of the data tensor `x`, a batch of inputs of the model.
-
-    Args:
-        network: the model.
-        batch_size: number of samples.
-    """
+    """Return the spec of the data tensor `x`, a batch of inputs of the model."""
     return TensorSpec("x", (batch_size, *network.input_shape))
 
 
 def make_features_spec(network: Network, batch_size: int) -> TensorSpec:
-    """Return the spec of the data tensor `features`, a batch of outputs of the trunk.
-
-    Args:
-        network: the model.
-        batch_size: number of samples.
-    """
+    """Return the spec of the data tensor `features`, a batch of outputs of the trunk."""
     return TensorSpec("features", (batch_size, *network.features_shape))
 
 
@@ -321,9 +304,6 @@ def classify(network: Network, batch_size: int, optimizer: Optimizer, name: str 
     """Return an objective that trains the whole model on the loss of its task, such as cross-entropy.
 
     Args:
-        network: the model.
-        batch_size: number of samples per call.
-        optimizer: the optimizer.
         name: name of the signature.
     """
 
@@ -352,8 +332,6 @@ def predict_logits(network: Network, batch_size: int, name: str = "predict") -> 
     """Return an objective that predicts the logits of the whole model, float32[batch, classes].
 
     Args:
-        network: the model.
-        batch_size: number of samples per call.
         name: name of the signature.
     """
     return Objective(
@@ -370,8 +348,6 @@ def extract_features(network: Network, batch_size: int, name: str = "features") 
     """Return an objective that computes the features of the trunk, float32[batch, *features_shape].
 
     Args:
-        network: the model.
-        batch_size: number of samples per call.
         name: name of the signature.
     """
     return Objective(
@@ -390,9 +366,6 @@ def train_head(
     """Return an objective that trains only the head, on features that the trunk computed before.
 
     Args:
-        network: the model.
-        batch_size: number of samples per call.
-        optimizer: the optimizer.
         name: name of the signature.
 
     Raises:
@@ -439,9 +412,6 @@ def train_head_on_samples(
     same samples, a step gives the same head as a step of `train_head` on their features.
 
     Args:
-        network: the model.
-        batch_size: number of samples per call.
-        optimizer: the optimizer.
         name: name of the signature.
 
     Raises:
@@ -465,8 +435,6 @@ def predict_head(network: Network, batch_size: int, name: str = "predict_head") 
     """Return an objective that predicts the logits of the head from features, float32[batch, classes].
 
     Args:
-        network: the model.
-        batch_size: number of samples per call.
         name: name of the signature.
     """
     return Objective(

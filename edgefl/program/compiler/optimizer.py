@@ -84,7 +84,6 @@ def adam(
     """Return keras.optimizers.Adam. The number of steps is a slot.
 
     Args:
-        learning_rate: step size.
         beta_1: decay of the mean of gradients.
         beta_2: decay of the mean of squared gradients.
         epsilon: added to the denominator.
@@ -132,7 +131,6 @@ def adamw(
     """Return keras.optimizers.AdamW.
 
     Args:
-        learning_rate: step size.
         weight_decay: decoupled weight decay.
         beta_1: decay of the mean of gradients.
         beta_2: decay of the mean of squared gradients.

@@ -66,7 +66,6 @@ def call_recurrent(
     """Apply an LSTM, GRU or SimpleRNN, or return None for a layer with `unroll=True`.
 
     Args:
-        layer: the layer.
         read: returns the value of a variable of the layer.
         x: float32[batch, steps, channels].
         training: whether the layer runs in training mode.
@@ -88,7 +87,6 @@ def call_bidirectional(
     """Apply a Bidirectional, or return None for layers with `unroll=True`.
 
     Args:
-        layer: the layer.
         read: returns the value of a variable of the layer.
         x: float32[batch, steps, channels].
         training: whether the layer runs in training mode.

@@ -24,7 +24,6 @@ def draw_weights(
 
     Args:
         initial: the model's initial weights by name, float32.
-        count: number of draws.
         seed: the configuration's seed.
         make_network: builds the model with a random seed.
 

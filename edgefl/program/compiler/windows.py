@@ -178,7 +178,6 @@ def pad_image(image: Tensor, geometry: Geometry, value: float = 0.0) -> Tensor:
     Args:
         image: float32[batch, rows, columns, channels].
         geometry: the axes of the op.
-        value: the value of the padding.
     """
     rows = geometry.rows
     columns = geometry.columns
@@ -191,7 +190,6 @@ def pad_axis(image: Tensor, axis: Axis) -> Tensor:
 
     Args:
         image: a tensor of four axes.
-        axis: the axis.
     """
     return _fit(image, axis.index, axis.before, axis.after)
 
@@ -201,7 +199,6 @@ def pad_phase(gradient: Tensor, phase: Phase) -> Tensor:
 
     Args:
         gradient: a tensor of four axes.
-        phase: the phase.
     """
     return _fit(gradient, phase.index, phase.before, phase.after)
 
@@ -211,7 +208,6 @@ def cut_seen(image: Tensor, axis: Axis) -> Tensor:
 
     Args:
         image: a tensor of four axes.
-        axis: the axis.
     """
     length = axis.reach + (axis.window - 1) * axis.dilation
     return _fit(image, axis.index, axis.before, length - axis.before - axis.size)
@@ -225,7 +221,6 @@ def gather_taps(padded: Tensor, axis: Axis) -> list[Tensor]:
 
     Args:
         padded: the image with padding on this axis.
-        axis: the axis.
 
     Returns:
         One tensor for each window element. On the axis, its size is `axis.out`.
@@ -254,7 +249,6 @@ def has_samples(axis: Axis, k: int) -> bool:
     """Return whether element k of any window is a pixel of the image. On small images it may be only padding.
 
     Args:
-        axis: the axis.
         k: index of the window element.
     """
     start = k * axis.dilation - axis.before
@@ -270,8 +264,6 @@ def gather_tap(image: Tensor, axis: Axis, k: int, first: int, count: int) -> Ten
         image: float32[channels, rows, columns, batch], without padding.
         axis: the axis, whose stride must be 1.
         k: index of the window element.
-        first: the first channel.
-        count: number of channels.
     """
     start = k * axis.dilation - axis.before
     low = max(start, 0)
@@ -288,7 +280,6 @@ def scatter_tap(values: Tensor, axis: Axis, k: int) -> Tensor:
 
     Args:
         values: one value for each window on the axis.
-        axis: the axis.
         k: index of the window element.
     """
     if not has_samples(axis, k):
@@ -306,7 +297,6 @@ def scatter_taps(values: Sequence[Tensor], axis: Axis) -> Tensor:
 
     Args:
         values: for each window element, its values in all windows.
-        axis: the axis.
 
     Returns:
         The image without padding, whose size on the axis is `axis.size`.
@@ -324,7 +314,6 @@ def join_phases(values: Sequence[Tensor | None], axis: Axis) -> Tensor:
 
     Args:
         values: for each phase, its values, or None for zeros.
-        axis: the axis.
     """
     parts: list[Tensor] = []
     zeros: list[int] = []
@@ -357,7 +346,6 @@ def cut_axis(image: Tensor, axis: int, start: int, length: int) -> Tensor:
     """Return a part of a tensor. The whole tensor is returned unchanged.
 
     Args:
-        image: the tensor.
         axis: index of the axis that is cut.
         start: index of the first element.
         length: number of elements.
@@ -373,7 +361,6 @@ def concat(values: Sequence[Tensor], axis: int) -> Tensor:
     """Join tensors along an axis. A single tensor is returned unchanged.
 
     Args:
-        values: the tensors.
         axis: index of the axis.
     """
     return values[0] if len(values) == 1 else tf.concat(values, axis)

@@ -110,7 +110,6 @@ def evaluate(learner: Learner, signature: str, weights: Weights, x: Array, label
     """Return the loss and the accuracy of a model.
 
     Args:
-        learner: runs the plan.
         signature: a predict signature that returns the outputs of a whole model.
         weights: the weights of the signature.
         x: samples, shape (n, *input_shape), float32.
@@ -142,7 +141,6 @@ def predict_label_log_p(
     logarithm of a normal density, apart from its scale and a constant.
 
     Args:
-        learner: runs the plan.
         signature: a predict signature that returns the outputs of a whole model.
         weights: the weights of the signature.
         x: samples, shape (n, *input_shape), float32.
@@ -163,7 +161,6 @@ def convert_labels(signature: SignatureSpec, labels: Labels) -> NDArray[Any]:
     """Return labels in the form that a training signature takes.
 
     Args:
-        signature: the signature.
         labels: labels, see `Learner.fit`.
 
     Returns:
@@ -188,7 +185,6 @@ def check_data(signature: SignatureSpec, data: DataTensors, labels: Labels | Non
     """Check the data of a signature and return the number of samples.
 
     Args:
-        signature: the signature that the data are for.
         data: samples by the name of the data tensor, shape (n, ...), float32.
         labels: labels, see `Learner.fit`. None for a predict signature.
 
@@ -254,8 +250,6 @@ def iterate_batches(
     plausible.
 
     Args:
-        count: number of samples.
-        batch_size: samples in a batch.
         rng: draws the order of the samples. None keeps their order.
 
     Yields:

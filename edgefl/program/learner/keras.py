@@ -21,7 +21,6 @@ class KerasLearner(StepLearner):
     """A learner with one `tf.function` for each signature, see `Learner`.
 
     Args:
-        spec: the spec of the plan.
         objectives: the objectives that the plan was built from.
 
     Raises:

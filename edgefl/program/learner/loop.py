@@ -52,7 +52,6 @@ def train_epochs(
 
     Args:
         step: runs the signature once.
-        signature: the training signature.
         weights: see `Learner.fit`.
         data: see `Learner.fit`.
         labels: see `Learner.fit`.
@@ -127,7 +126,6 @@ def _train_batch(
 
     Args:
         step: runs the signature once.
-        signature: the training signature.
         arguments: weights, slots and hyperparameters.
         batch: the arguments with an axis of samples. The samples of weight 0 are the last ones.
 
@@ -160,7 +158,6 @@ def predict_samples(
 
     Args:
         step: runs the signature once.
-        signature: the predict signature.
         weights: see `Learner.predict`.
         data: see `Learner.predict`.
 

@@ -39,7 +39,6 @@ def open_signature(interpreter: Any, name: str) -> RunnableSignature:
 
     Args:
         interpreter: a TFLite interpreter.
-        name: name of the signature.
     """
     runner = interpreter.get_signature_runner(name)
     if all(hasattr(runner, attribute) for attribute in PRIVATE_RUNNER_NAMES):

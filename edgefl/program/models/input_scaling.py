@@ -69,7 +69,6 @@ def _list_scalings(functional: Any, constants: NDArray[np.float32], items: list[
     Args:
         functional: a functional model with one input.
         constants: its input for samples that are 0, 1 and 2 everywhere, shape (3, *shape).
-        items: the list to which operations are added.
 
     Raises:
         _FirstWeightsError: the model has a layer with weights, or an operation that fails.
@@ -199,9 +198,6 @@ def find_scaling(config: FederationConfig) -> InputScaling | None:
     """Return the layer with which the model of a configuration scales its input.
 
     The models of `edgefl models` scale nothing. Any other model is built, which imports TensorFlow.
-
-    Args:
-        config: the configuration of the federation.
 
     Raises:
         ConfigError: the model does not exist, or does not fit the configuration.

@@ -114,9 +114,6 @@ def load_keras_file(path: Path) -> Any:
 def read_compiled_loss(path: Path) -> str:
     """Return the loss that the model in a `.keras` file was compiled with, or "".
 
-    Args:
-        path: the file.
-
     Returns:
         Such as `mse`, or `CategoricalCrossentropy(label_smoothing=0.2)`.
 

@@ -49,7 +49,6 @@ def resolve_binding(binding: Binding, weights: Weights) -> Array:
     """Return the values that a binding writes to its tensor.
 
     Args:
-        binding: the binding.
         weights: the weights of the mixture by name, float32.
 
     Returns:

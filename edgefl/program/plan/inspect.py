@@ -14,9 +14,6 @@ from edgefl.program.plan.tflite import Subgraph, read_model
 def inspect_plan(plan: Plan) -> dict[str, Any]:
     """Return the content of a plan as a report for JSON.
 
-    Args:
-        plan: the plan.
-
     Returns:
         The id, the model and the algorithm with their options, the augmentation, unit and layout of the
             samples, sizes in bytes and the shapes of the weights. `process_mb` is an estimate of the memory

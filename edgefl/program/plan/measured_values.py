@@ -39,12 +39,7 @@ def list_measured_values(spec: PlanSpec, range_test: bool) -> dict[str, Any]:
 
 
 def with_learning_rate(plan: Plan, rate: float) -> Plan:
-    """Return the plan with another rate of its algorithm.
-
-    Args:
-        plan: the plan of the federation.
-        rate: the rate.
-    """
+    """Return the plan with another rate of its algorithm."""
     return replace(plan, spec=replace(plan.spec, options={**plan.spec.options, "learning_rate": rate}))
 
 

@@ -18,12 +18,7 @@ VALUE_BYTES = 4
 
 
 def estimate_process_mb(spec: PlanSpec, program: ModelFile) -> float:
-    """Return the peak memory of a device's process that trains a plan, in MB of 10^6 bytes.
-
-    Args:
-        spec: the spec of the plan.
-        program: its program.
-    """
+    """Return the peak memory of a device's process that trains a plan, in MB of 10^6 bytes."""
     peak = max(map(_measure_peak, program.subgraphs), default=0)
     copied = WEIGHT_COPIES * sum(math.prod(tensor.shape) for tensor in spec.weights)
     return PROCESS_MB + VALUE_BYTES * (RUNTIME_FACTOR * peak + copied) / 1e6

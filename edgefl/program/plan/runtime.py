@@ -39,7 +39,6 @@ def load_interpreter(
 
     Args:
         model: the bytes of a `.tflite`.
-        threads: number of threads.
         reference: use the reference kernels, without delegates. They are slow and give the same bits as a
             microcontroller.
         watch: keep every tensor readable after a run. This needs more memory and uses no delegates.

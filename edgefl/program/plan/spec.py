@@ -284,7 +284,6 @@ def divide_batch(batch_size: int, micro_batch: int) -> int:
     """Return the number of samples of each part of a batch. The parts have equal sizes.
 
     Args:
-        batch_size: number of samples of the batch.
         micro_batch: maximum number of samples of a part. 0: the whole batch is one part.
     """
     parts = math.ceil(batch_size / micro_batch) if micro_batch else 1
@@ -450,7 +449,6 @@ def save_plan(plan: Plan, directory: Path) -> None:
     """Write the files of a plan to a directory, each atomically.
 
     Args:
-        plan: the plan.
         directory: directory of the plan. It is created if it does not exist.
 
     Raises:

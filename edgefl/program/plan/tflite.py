@@ -368,7 +368,6 @@ def make_operator_code(name: str, version: int) -> Any:
 
     Args:
         name: the name of the operator in the schema, such as CONV_2D.
-        version: the version of the operator.
     """
     from ai_edge_litert import schema_py_generated as schema
 
@@ -384,7 +383,6 @@ def add_tensor(root: Any, name: str, shape: Sequence[int], data: Array | None = 
 
     Args:
         root: the ModelT.
-        name: name of the tensor.
         shape: its shape.
         data: the values of a constant, float32. None for an activation.
     """
@@ -464,7 +462,6 @@ def read_metadata(model: bytes, name: str) -> bytes | None:
 
     Args:
         model: the bytes of a `.tflite`.
-        name: the name of the entry.
     """
     try:
         root = _follow_offset(model, 0)

@@ -12,7 +12,6 @@ def describe_duplicate_id(client_id: str, url: str) -> str:
     """Return the error message for the second device with an id.
 
     Args:
-        client_id: the id.
         url: URL of the broker.
     """
     return (
@@ -25,9 +24,5 @@ def should_yield(mine: Status, other: Status) -> bool:
     """Return whether this device must stop when two devices with one id start at the same time.
 
     The device that started first stays.
-
-    Args:
-        mine: status of this device.
-        other: status of the other device.
     """
     return (other.born, other.boot_id) < (mine.born, mine.boot_id)

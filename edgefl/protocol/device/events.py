@@ -53,9 +53,6 @@ class AnsweredRound:
         """Return whether this round answers a task.
 
         The phase is compared too, because a round may have a task to train and a task to personalize.
-
-        Args:
-            task: the task.
         """
         return (self.session, self.round, self.phase) == (task.session, task.round, task.phase)
 

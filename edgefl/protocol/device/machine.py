@@ -156,7 +156,6 @@ class ClientMachine:
     """One client of a federation.
 
     Args:
-        topics: topics of the federation.
         status: the status that the client publishes. Its `paused` is the reason why the owner's conditions
             forbid tasks at the start, empty if they do not.
         settings: how the client takes part.
@@ -260,7 +259,6 @@ class ClientMachine:
         """Handle an event.
 
         Args:
-            event: the event.
             now: the time in seconds, of a clock that does not go back.
 
         Returns:
@@ -718,7 +716,6 @@ class ClientMachine:
         never current.
 
         Args:
-            task: the task.
             is_late_allowed: whether the newest task may be later by the `max_staleness` of this task.
         """
         if self._order.should_withhold(task):

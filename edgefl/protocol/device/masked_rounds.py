@@ -37,7 +37,6 @@ def filter_masked_metrics(metrics: Mapping[str, float], requires_masks: bool = F
     either. The plan computes the loss, and a hostile plan may return any function of a sample.
 
     Args:
-        metrics: metrics of the update.
         requires_masks: whether the owner allows masked updates only, see `SharingRules`.
 
     Returns:
@@ -48,12 +47,7 @@ def filter_masked_metrics(metrics: Mapping[str, float], requires_masks: bool = F
 
 
 def is_same_attempt(step: Task, task: Task) -> bool:
-    """Return whether a step and a masked task belong to the same attempt at a round.
-
-    Args:
-        step: the step.
-        task: the masked task.
-    """
+    """Return whether a step and a masked task belong to the same attempt at a round."""
     return (step.session, parse_attempt(step.nonce)) == (task.session, parse_attempt(task.nonce))
 
 
@@ -61,7 +55,6 @@ def is_final(step: Task, receipt: Receipt) -> bool:
     """Return whether the part of a client in an attempt ends with this answer to a step.
 
     Args:
-        step: the step.
         receipt: the receipt of the client's answer, ok or rejected.
     """
     return step.phase == UNMASK_STEP or is_step_rejected(step, receipt)
@@ -73,7 +66,6 @@ def is_step_rejected(step: Task, receipt: Receipt) -> bool:
     A rejection of the last steps is harmless: enough other clients may have answered before.
 
     Args:
-        step: the step.
         receipt: the receipt of the client's answer, ok or rejected.
     """
     return receipt.outcome == "rejected" and step.phase not in (AGREE_STEP, UNMASK_STEP)
@@ -110,11 +102,7 @@ class MaskingRules:
         self._attempt: Attempt | None = None
 
     def add_session(self, session: str) -> bool:
-        """Record that the client masks an update of a session, and return whether that is new.
-
-        Args:
-            session: the session.
-        """
+        """Record that the client masks an update of a session, and return whether that is new."""
         is_new = session not in self._sessions
         self._sessions.add(session)
         return is_new
@@ -123,18 +111,11 @@ class MaskingRules:
         """Return whether a task asks for a plain update in a session for which the client masked an update.
 
         It does not matter whether the client took part in other sessions meanwhile.
-
-        Args:
-            task: the task.
         """
         return is_unmasked_update(task) and task.session in self._sessions
 
     def is_new_attempt(self, task: Task) -> bool:
-        """Return whether a masked task begins another attempt than the present one.
-
-        Args:
-            task: the masked task.
-        """
+        """Return whether a masked task begins another attempt than the present one."""
         last = self._attempt
         if last is None or not last.has_keys:
             return True
@@ -178,9 +159,6 @@ class MaskingRules:
         """Return whether the driver holds the keys of the attempt of a step.
 
         A restart loses them.
-
-        Args:
-            step: the step.
         """
         attempt = self._attempt
         return attempt is not None and attempt.has_keys and is_same_attempt(step, attempt.task)
@@ -189,7 +167,6 @@ class MaskingRules:
         """Return the answer to a masked task or to a step, with the metrics that may be published.
 
         Args:
-            task: the masked task or the step.
             sha256: digest of the answer in hex.
             size: number of bytes of the answer. 0 if the client cannot take part.
             answered: the round whose update is masked.
@@ -200,9 +177,5 @@ class MaskingRules:
         return Answer(sha256=sha256, size=size, num_samples=answered.answer.num_samples, metrics=metrics)
 
     def filter_metrics(self, metrics: Mapping[str, float]) -> Mapping[str, float]:
-        """Return the metrics of a masked update that may be published, see `filter_masked_metrics`.
-
-        Args:
-            metrics: metrics of the update.
-        """
+        """Return the metrics of a masked update that may be published, see `filter_masked_metrics`."""
         return filter_masked_metrics(metrics, self._requires_masks)

@@ -44,22 +44,14 @@ class SharingRules:
         return self.masked_only or self.least_clients > 0
 
     def combine(self, other: "SharingRules") -> "SharingRules":
-        """Return rules that are as strict as both rules together.
-
-        Args:
-            other: the other rules.
-        """
+        """Return rules that are as strict as both rules together."""
         return SharingRules(
             self.masked_only or other.masked_only, max(self.least_clients, other.least_clients)
         )
 
 
 def is_unmasked_update(task: Task) -> bool:
-    """Return whether the answer to a task is an update without masks.
-
-    Args:
-        task: the task.
-    """
+    """Return whether the answer to a task is an update without masks."""
     return task.codec != MASKED_CODEC and task.phase != PHASE_PERSONALIZE and task.phase not in SECAGG_STEPS
 
 
@@ -67,9 +59,6 @@ def check_session(message: State | Task) -> None:
     """Check that the session of a state or a task can be stored.
 
     A device stores the names of many sessions in one file of limited size.
-
-    Args:
-        message: the state or the task.
 
     Raises:
         WireError: the session is not a short name of letters, digits and `_.-`.
@@ -83,9 +72,6 @@ def check_session(message: State | Task) -> None:
 
 def check_masked_task(task: Task) -> None:
     """Check that the phase of a task fits its codec and its models.
-
-    Args:
-        task: the task.
 
     Raises:
         WireError: the task is a masked task to personalize, or a step without exactly one blob.
@@ -151,7 +137,6 @@ class TaskOrder:
         """Return the line for the log about a refused message, empty if a similar one was logged before.
 
         Args:
-            message: the refused task or state.
             reason: the result of `explain_refusal`.
         """
         key = (
@@ -228,11 +213,7 @@ class TaskOrder:
         return ""
 
     def should_withhold(self, task: Task) -> bool:
-        """Return whether the answer to a task must not leave the device, because it is not masked.
-
-        Args:
-            task: the task.
-        """
+        """Return whether the answer to a task must not leave the device, because it is not masked."""
         newest = self.newest
         was_masked = newest is not None and newest.masked and newest.session == task.session
         return is_unmasked_update(task) and (self._sharing.requires_masks or was_masked)

@@ -46,7 +46,6 @@ class Refusals:
         """Refuse a task and pause. The models of a later round may be usable.
 
         Args:
-            task: the task.
             reason: what was found, what is expected, and the remedy.
             now: the time in seconds.
             has_diverged: whether the training loss is not a finite number.

@@ -31,10 +31,7 @@ class AnswerUpload:
     because a round is then open.
 
     Args:
-        topics: topics of the federation.
-        client_id: the client.
         task: the task or step that is answered.
-        answer: the answer.
         draw_factor: returns the factor by which the next pause is longer, about 1.6.
 
     Attributes:
@@ -106,7 +103,6 @@ class AnswerUpload:
         A receipt for another task is ignored.
 
         Args:
-            receipt: the receipt.
             now: the time in seconds.
         """
         if receipt.sha256 != self.sha256 or receipt.nonce not in (self._begin.nonce, ""):

@@ -60,9 +60,7 @@ def create_key_directory(
     """Create an authority, the broker's certificate and the aggregator's enrolment.
 
     Args:
-        directory: key directory to create.
         hosts: names and addresses by which devices reach the broker. Every enrolment uses the first.
-        port: port of the broker.
         days: validity of the certificates of broker and aggregator, in days.
         authority: directory for ca.key. None for `directory`.
 
@@ -125,7 +123,6 @@ def create_enrolment(
 
     Args:
         directory: key directory of the federation.
-        client_id: id of the device.
         days: validity of the device's certificate, in days.
         authority: directory of ca.key. None for `directory`.
         voucher_days: validity of the authority's voucher for the device's signing key, in days.

@@ -107,8 +107,6 @@ def sign_revocation_list(authority: CertifiedKey, serials: Sequence[int], days: 
     """Return the authority's list of revoked certificates, PEM.
 
     Args:
-        authority: authority that signs.
-        serials: serial numbers of the revoked certificates.
         days: validity of the list in days.
     """
     issuer, key = _open(authority)
@@ -132,8 +130,6 @@ def sign_voucher(authority: CertifiedKey, client_id: str, signing_key: str, unti
     Devices trust each other's signing keys by their vouchers.
 
     Args:
-        authority: authority that signs.
-        client_id: id of the device.
         signing_key: public Ed25519 key of the device, in base64.
         until: end of the voucher in seconds since 1970.
 
@@ -152,7 +148,6 @@ def check_voucher(
 
     Args:
         authority: certificate of the authority, PEM.
-        client_id: id of the device.
         signing_key: public Ed25519 key of the device, in base64.
         voucher: the voucher of `sign_voucher`.
         now: seconds since 1970. None for the present time.

@@ -51,7 +51,6 @@ def save_enrolment(enrolment: Enrolment, path: Path) -> None:
     """Write an enrolment file that only its owner can read.
 
     Args:
-        enrolment: the enrolment.
         path: file to write. Missing parent directories are created.
 
     Raises:

@@ -18,7 +18,6 @@ def count_local_epochs(config: FederationConfig, spec: PlanSpec, round: int) -> 
     A client trains its local model for at most these epochs plus the epochs of its personalization.
 
     Args:
-        config: the federation.
         spec: the plan's specification, which holds the option `epochs`.
         round: number of the round that would follow. If the rounds ended early, it is below `rounds` of the
             configuration. In the last round clients make their local models already, for all rounds.
@@ -41,8 +40,6 @@ def with_baseline(algorithm: Algorithm, config: FederationConfig, spec: PlanSpec
 
     Args:
         algorithm: the algorithm, without a learner.
-        config: the federation.
-        spec: the plan's specification.
     """
     signatures = {item.name for item in spec.signatures}
     if not spec.personalization.get("baseline") or PREDICT_SINGLE not in signatures:

@@ -23,7 +23,6 @@ class BlobPublisher:
     """Offers the blobs of a federation to its clients.
 
     Args:
-        topics: the topics of the federation.
         session: the session, which marks the manifests as belonging to this aggregator.
         emit: receives each action.
         chunk_bytes: size of a chunk in bytes.
@@ -112,7 +111,6 @@ class BlobPublisher:
 
         Args:
             sha256: the sha256 of a blob on offer, in hexadecimal.
-            client_id: the client.
 
         Raises:
             KeyError: the blob is not on offer.
@@ -125,7 +123,6 @@ class BlobPublisher:
         The manifest is published again when the client asks for a whole blob and the manifest is due.
 
         Args:
-            client_id: the client.
             want: the blob and the ranges of chunks that the client lacks. No ranges mean all chunks.
             now: the time in seconds.
 

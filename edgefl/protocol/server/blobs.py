@@ -140,7 +140,6 @@ class BlobServer:
 
         Args:
             sha256: the sha256 of a stored blob, in hexadecimal.
-            client_id: the client.
 
         Raises:
             KeyError: the blob is not stored.
@@ -155,7 +154,6 @@ class BlobServer:
         Args:
             want: the blob and the ranges of chunks. No ranges mean all chunks.
             now: the time in seconds.
-            client_id: the client.
 
         Returns:
             Whether the blob is stored. A request for another blob is ignored.

@@ -31,10 +31,6 @@ def should_compare_models(config: FederationConfig, spec: PlanSpec) -> bool:
     """Return whether devices compare their models in the last round.
 
     Scores are sent only where accuracies are, see `FederationConfig.reports_accuracy`.
-
-    Args:
-        config: the federation.
-        spec: the plan's specification.
     """
     return config.share_scores and config.reports_accuracy and bool(spec.personalization.get("select"))
 
@@ -61,8 +57,6 @@ def with_comparison(algorithm: Algorithm, config: FederationConfig, spec: PlanSp
 
     Args:
         algorithm: the algorithm, without a learner.
-        config: the federation.
-        spec: the plan's specification.
     """
     if not should_compare_models(config, spec):
         return algorithm
@@ -109,7 +103,6 @@ def read_fractions(update: Update, prefix: str) -> dict[str, float]:
     Figures outside this range are clipped. Figures that are not finite are left out.
 
     Args:
-        update: the update.
         prefix: the prefix of their metrics.
     """
     figures = {name: update.metrics.get(prefix + name, math.nan) for name in COMPARED_MODELS}

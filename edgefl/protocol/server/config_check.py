@@ -64,7 +64,6 @@ def check_config(config: FederationConfig, clients: int | None = None) -> tuple[
     """Check that a federation with this configuration can work.
 
     Args:
-        config: the federation.
         clients: the exact number of clients. None takes the number of `[federation] clients`, and treats the
             number as unknown when that list is empty.
 

@@ -142,7 +142,6 @@ def _has_no_effect(losses: Sequence[float], guess_loss: float, num_classes: int,
     """Return whether the last rounds of a classification are no better than round 1.
 
     Args:
-        losses: the losses of all rounds.
         guess_loss: ln C.
         num_classes: number of classes. 0 for another task, whose clients may have converged in round 1.
         accuracy: an accuracy near guessing, or NaN.

@@ -12,7 +12,6 @@ def decode_initial_weights(blob: bytes, spec: PlanSpec, origin: str) -> dict[str
 
     Args:
         blob: the file.
-        spec: the plan's specification.
         origin: the file's name, for errors.
 
     Returns:

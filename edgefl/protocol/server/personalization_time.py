@@ -48,8 +48,6 @@ def estimate_personalization_s(
     maximum is returned when there is no training time.
 
     Args:
-        config: the federation.
-        spec: the plan's specification.
         times: the training times of the rounds. Times of 0 seconds or less are left out.
     """
     if config.personalization.deadline_s:
@@ -76,7 +74,6 @@ def count_personalization_epochs(config: FederationConfig, spec: PlanSpec, sampl
     `TRAININGS_PER_MODEL`.
 
     Args:
-        config: the federation.
         spec: the plan's specification, which holds the settings of `[personalization]`.
         samples: number of the client's training samples.
     """

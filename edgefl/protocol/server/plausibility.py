@@ -114,7 +114,6 @@ def check_samples(client_id: str, count: int, max_samples: int) -> None:
 
     Args:
         client_id: the client, for the error.
-        count: the number of samples that it reports.
         max_samples: the maximum, `max_samples` of `[federation]`.
 
     Raises:
@@ -144,7 +143,6 @@ def mark_left_out(state: ServerState, clients: Iterable[str], round: int) -> Ser
     """Return the state in which clients are left out of all later rounds.
 
     Args:
-        state: the server state.
         clients: ids of the clients.
         round: number of the round whose updates cannot be used.
     """
@@ -204,7 +202,6 @@ def describe_skipped_round(round: int, problem: str, implausible: Mapping[str, f
     """Return the log line about a skipped round.
 
     Args:
-        round: the number of the round.
         problem: why it is skipped, see `find_problem`.
         implausible: the L2 norms of the implausible updates, by client.
     """

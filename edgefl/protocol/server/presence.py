@@ -129,8 +129,6 @@ class ClientLineLimit:
         """Return the text to log for a line that a client caused.
 
         Args:
-            client_id: the client that caused the line.
-            line: the line.
             now: the time in seconds, of any clock that does not go back.
 
         Returns:

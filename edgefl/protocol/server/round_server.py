@@ -107,7 +107,6 @@ def choose_phase(config: FederationConfig, state: ServerState) -> str:
     """Return the phase of the round that begins with a server state.
 
     Args:
-        config: the federation.
         state: the server state before the round.
     """
     is_over = state.round > config.rounds or state.phase in (PHASE_PERSONALIZE, PHASE_DONE)
@@ -118,15 +117,12 @@ class RoundServer:
     """Leads one federation, from the first client to the last model.
 
     Args:
-        config: the federation.
-        spec: the plan's specification.
         plan: the sha256 of the plan in hexadecimal, and its bytes.
         algorithm: the algorithm as the server aggregates with it, see `build_server_algorithm`.
         state: the server state that a new federation begins with.
         session: the name of this start of the federation.
         started: orders the runs of an aggregator, in milliseconds since 1970, see
             `edgefl.protocol.wire.messages`.
-        draw_cohort: draws the cohort of a round.
         new_nonce: returns a fresh nonce that cannot be guessed.
         trust: checks the signatures of clients in masked rounds.
         introduce: returns a client's signing key and the authority's voucher for it, in masked rounds. None
@@ -228,7 +224,6 @@ class RoundServer:
         An error that ends the federation is returned as a `Stop` action and not raised.
 
         Args:
-            event: the event.
             now: the time in seconds. It must not be before the time of the last event.
 
         Returns:
@@ -672,7 +667,6 @@ def read_round_times(
     """Yield the training time that each client reported. Times are capped at the deadline of a round.
 
     Args:
-        config: the federation.
         spec: the plan's specification, for the default number of epochs.
         begins: the announcements of the round's updates.
     """

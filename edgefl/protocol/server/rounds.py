@@ -160,9 +160,7 @@ def judge_update(round: Round, number: int, client_id: str, sha256: str) -> Upda
     Each client's answer to a task counts once.
 
     Args:
-        round: the open round.
         number: the round that the update answers.
-        client_id: the client.
         sha256: the sha256 of the update, in hexadecimal.
     """
     if number < round.number - round.max_staleness:
@@ -196,9 +194,7 @@ def receive_update(round: Round, number: int, client_id: str, sha256: str) -> tu
     """Judge an update, and add it to the round if it is accepted.
 
     Args:
-        round: the open round.
         number: the round that the update answers.
-        client_id: the client.
         sha256: the sha256 of the update, in hexadecimal.
 
     Returns:
@@ -219,7 +215,6 @@ def mark_failed(round: Round, client_id: str, reason: str) -> Round:
     The round does not wait for the client any more. It still accepts a better update from the client.
 
     Args:
-        round: the open round.
         client_id: the client. A client that is not in the cohort or has reported changes nothing.
         reason: why the update cannot be used.
     """
@@ -232,7 +227,6 @@ def mark_offline(round: Round, client_id: str, now: float) -> Round:
     """Record the time at which a client went offline. A client that is already offline keeps its time.
 
     Args:
-        round: the open round.
         client_id: the client. A client that is not in the cohort changes nothing.
         now: the time in seconds.
     """
@@ -245,7 +239,6 @@ def mark_online(round: Round, client_id: str) -> Round:
     """Record that a client is online again.
 
     Args:
-        round: the open round.
         client_id: the client. A client that is not offline changes nothing.
     """
     return replace(round, away={key: since for key, since in round.away.items() if key != client_id})
@@ -255,7 +248,6 @@ def admit_client(round: Round, client_id: str) -> Round:
     """Add a client to an open round. The quorum stays the same number of updates.
 
     Args:
-        round: the open round.
         client_id: the client. A client that is already in the cohort changes nothing.
     """
     return (
@@ -271,7 +263,6 @@ def remove_client(round: Round, client_id: str) -> Round:
     A round never needs more updates than it has clients, unless late updates count.
 
     Args:
-        round: the open round.
         client_id: the client. A client that is not in the cohort or has reported changes nothing.
     """
     if client_id not in round.cohort or client_id in round.received:
@@ -324,7 +315,6 @@ def is_closed(round: Round, now: float) -> bool:
     The module lists the three cases in which a round closes.
 
     Args:
-        round: the round.
         now: the time in seconds.
     """
     if not has_quorum(round):
@@ -344,7 +334,6 @@ def is_overdue(round: Round, now: float) -> bool:
     It is missed at the deadline, or as soon as every missing client has sent an update that was rejected.
 
     Args:
-        round: the round.
         now: the time in seconds.
     """
     is_hopeless = bool(round.cohort) and next(_iterate_awaited(round), None) is None
@@ -355,7 +344,6 @@ def extend_round(round: Round, now: float, *, counts: bool = True) -> Round:
     """Extend a round without a quorum by `extension_s`, for all missing clients.
 
     Args:
-        round: the round.
         now: the time in seconds.
         counts: whether the extension counts towards `MAX_EXTENSIONS`. It does not count while a missing
             client is paused, because a paused client will return.
@@ -389,7 +377,6 @@ def get_timeout(round: Round, now: float) -> float:
     The result is 0 when all such times have passed.
 
     Args:
-        round: the round.
         now: the time in seconds.
     """
     returns = [

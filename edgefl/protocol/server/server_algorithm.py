@@ -46,7 +46,6 @@ def build_server_algorithm(
 
     Args:
         algorithm: the algorithm, without a learner.
-        config: the federation.
         spec: the plan's specification, which names the trained weights.
         key: 32 bytes from which noise is drawn. Not read without `[privacy]`.
         draw_cohort: returns the cohort of a server state's round. The simulator passes it, and layer 5 plays

@@ -43,7 +43,6 @@ def measure_spread(name: str, clients: Iterable[Mapping[str, float]]) -> Spread:
 
     Args:
         name: the name of the metric, such as `accuracy`.
-        clients: the metrics of each client.
     """
     values = [client[name] for client in clients if math.isfinite(client.get(name, math.nan))]
     if not values:
@@ -54,9 +53,6 @@ def measure_spread(name: str, clients: Iterable[Mapping[str, float]]) -> Spread:
 
 def list_common_metrics(clients: Iterable[Mapping[str, float]]) -> dict[str, int]:
     """Return the metrics that at least half of the clients report as finite numbers.
-
-    Args:
-        clients: the metrics of each client.
 
     Returns:
         The number of clients that report each metric, by name.
@@ -73,9 +69,6 @@ def measure_spreads(clients: Iterable[Mapping[str, float]]) -> dict[str, float]:
     out, and so are unusual names. A name consists of at most 40 lower-case
     letters, digits and `_`, and starts with a letter. If there are more than `MAX_SPREADS` metrics, the most
     frequently reported ones are returned.
-
-    Args:
-        clients: the metrics of each client.
     """
     reports = list(clients)
     counts = list_common_metrics(reports)

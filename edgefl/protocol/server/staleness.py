@@ -40,10 +40,6 @@ def scale_late_update(update: Update, round: int) -> Update:
 
     The deltas of an update that answers an earlier round are scaled by `weigh_staleness`. Other updates are
     returned unchanged, bit for bit.
-
-    Args:
-        update: the update.
-        round: the number of this round.
     """
     if update.round >= round:
         return update
@@ -66,9 +62,6 @@ def with_late_scaling(algorithm: Algorithm) -> Algorithm:
 
 def check_staleness(config: FederationConfig) -> None:
     """Check that the algorithm supports late updates and `budget_s`, if the configuration asks for them.
-
-    Args:
-        config: the federation.
 
     Raises:
         ConfigError: the algorithm does not accept late updates, or has no option `epochs` to scale.

@@ -76,7 +76,6 @@ def derive_nonce(nonce: str, client_id: str) -> str:
 
     Args:
         nonce: the secret of the round.
-        client_id: the client.
 
     Returns:
         16 hexadecimal digits.
@@ -94,7 +93,6 @@ def validate_announcement(
 
     Args:
         begin: the announcement.
-        client_task: the client's task.
         nonce: the nonce of the task. None when no answer is expected.
         max_samples: maximum number of samples that a client may report.
 
@@ -173,7 +171,6 @@ class RoundTasks:
     Args:
         algorithm: makes the broadcast of each client.
         state: the server state that the round begins with.
-        config: the federation.
         session: the name of this start of the federation.
         plan: the sha256 of the plan, in hexadecimal.
         nonces: the nonce of this round and of earlier rounds that a late update may answer, by round.
@@ -226,7 +223,6 @@ class RoundTasks:
 
         Args:
             round: number of the round that the answer names.
-            client_id: the client.
         """
         nonce = self.nonces.get(round)
         return None if nonce is None else derive_nonce(nonce, client_id)

@@ -52,7 +52,6 @@ class UpdateCollector:
     waits for events.
 
     Args:
-        topics: the topics of the federation.
         state: the state to publish, such as the joining phase.
         emit: receives each action.
         upload_slots: maximum number of clients that may send an update at a time.
@@ -127,7 +126,6 @@ class UpdateCollector:
         """Send the tasks of a round and collect updates until the round closes.
 
         Args:
-            round: the round.
             tasks: makes the task of each client.
             accept: emits the action that commits updates. Their receipts follow it.
             is_open_to_all: whether clients that come online join the round.
@@ -248,7 +246,6 @@ class UpdateCollector:
         A message that breaks the protocol is rejected and logged. It raises no error.
 
         Args:
-            event: the event.
             now: the time in seconds, of any clock that does not go back.
         """
         self.now = now

@@ -135,7 +135,6 @@ class Uploads:
         """Add a chunk to a client's update. A chunk of an unknown update is ignored.
 
         Args:
-            client_id: the client.
             sha256: the update.
             index: the number of the chunk, from 0.
             payload: the bytes of the chunk.
@@ -158,7 +157,6 @@ class Uploads:
         """Answer a client that has sent all requested chunks with the chunks that are still missing.
 
         Args:
-            client_id: the client.
             sha256: the sha256 of the update, in hexadecimal.
 
         Returns:

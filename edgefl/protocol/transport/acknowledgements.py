@@ -41,7 +41,6 @@ class Acknowledgements:
 
         Args:
             number: packet number of the message.
-            topic: topic of the message.
         """
         with self.lock:
             if number in self._early:

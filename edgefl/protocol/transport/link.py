@@ -279,7 +279,6 @@ class Link:
         """Send a message now, or when the connection is restored.
 
         Args:
-            topic: topic of the message.
             payload: at most 255 KiB, because the broker drops larger messages.
             qos: quality of service, 0 or 1.
             retain: whether the broker retains the message.
@@ -307,7 +306,6 @@ class Link:
         """Wait until fewer than `below` messages are unacknowledged.
 
         Args:
-            below: number of messages.
             timeout_s: how long to wait, in seconds.
 
         Returns:

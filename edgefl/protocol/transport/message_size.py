@@ -48,7 +48,6 @@ def describe_limit(url: str, requested: int, fitting: int) -> tuple[str, str]:
     """Return the problem with the limit of a broker, and its remedy.
 
     Args:
-        url: url of the broker.
         requested: `chunk_bytes` of the federation.
         fitting: size that the broker delivers. 0 if it is unknown.
     """

@@ -90,7 +90,6 @@ def check_manifest(sha256: str, size: int, count: int, chunk_bytes: int, limit: 
     Args:
         sha256: digest of the blob in hex, for errors.
         size: size of the blob in bytes.
-        count: number of chunks.
         chunk_bytes: size of a chunk in bytes.
         limit: maximum size of the blob in bytes.
 
@@ -115,7 +114,6 @@ class Assembler:
     Args:
         sha256: digest of the blob in hex.
         size: size of the blob in bytes.
-        count: number of chunks.
         chunk_bytes: size in bytes of every chunk but the last.
         limit: maximum size of the blob in bytes.
 

@@ -145,7 +145,6 @@ class FederationTopics:
         """Return a topic of one device.
 
         Args:
-            client_id: the device.
             leaf: status, metrics, anomaly, task, receipt, want or claim.
         """
         return f"{self.root}/device/{client_id}/{leaf}"
@@ -154,7 +153,6 @@ class FederationTopics:
         """Return a topic of one upload of a device.
 
         Args:
-            client_id: the device.
             sha256: digest of the encoded update in hex.
             leaf: begin, end, or the number of a chunk.
         """

@@ -22,7 +22,6 @@ def make_verdict_message(
     """Return the message of a verdict.
 
     Args:
-        verdict: the verdict.
         session: the session of the federation.
         ts: seconds since 1970.
         with_rows: whether the message contains the figures of single devices.

@@ -33,11 +33,7 @@ OpenEngine = Callable[[SimulatedFederation], Engine]
 
 
 class SerialEngine:
-    """Runs all clients in this process, see `Engine`.
-
-    Args:
-        federation: the federation.
-    """
+    """Runs all clients in this process, see `Engine`."""
 
     def __init__(self, federation: SimulatedFederation) -> None:
         self._federation = OpenFederation(federation)

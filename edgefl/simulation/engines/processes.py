@@ -52,10 +52,6 @@ def _call(function: ClientFunction[T], item: WorkItem) -> T:
 class ProcessEngine:
     """Runs clients in processes of this machine, see `Engine`.
 
-    Args:
-        federation: the federation.
-        count: number of processes.
-
     Raises:
         ConfigError: `open_learner` of the federation cannot be sent to a process.
     """
@@ -84,7 +80,6 @@ class ProcessEngine:
 
         Args:
             function: a function of a module.
-            items: work items.
 
         Raises:
             EdgeflError: a process was killed.

@@ -47,7 +47,6 @@ class RayEngine:
     """Runs clients in Ray actors, see `Engine`.
 
     Args:
-        federation: the federation.
         count: number of actors, each with one CPU.
         start_s: maximum time in seconds until all actors have started.
     """
@@ -83,7 +82,6 @@ class RayEngine:
 
         Args:
             function: a function of a module.
-            items: work items.
 
         Raises:
             EdgeflError: an actor was killed, or the connection to Ray was lost.

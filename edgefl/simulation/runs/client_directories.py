@@ -28,7 +28,6 @@ def save_client_state(
     Args:
         run: the files of the run, which include the plan.
         plan: the plan of the run.
-        config: the configuration of the federation.
         client_id: the client, which names the directory.
         mixture: the client's mixture.
         shard: the client's samples, including its test samples.
@@ -57,8 +56,6 @@ def save_client_samples(
 
     Args:
         state: the device directory, which is created if it is missing.
-        config: the configuration of the federation.
-        client_id: the client.
         shard: the client's samples, including its test samples.
         remedy: last part of the error message.
 
@@ -78,7 +75,6 @@ def make_state_writer(
 
     Args:
         run: the directory of the run. Its plan is read when the first client ends.
-        config: the configuration of the federation.
         partitioned: the data set and its client partitions.
 
     Raises:

@@ -121,7 +121,6 @@ class RunDirectory:
             The JSON object. `config`, `command`, `versions`, `machine` and `started` are None if the file
                 lacks them.
 
-
         Raises:
             StateError: the file is missing or damaged.
         """
@@ -138,7 +137,6 @@ class RunDirectory:
         """Write a text file of the run.
 
         Args:
-            path: the file.
             text: its new content.
 
         Raises:
@@ -225,7 +223,6 @@ class RunDirectory:
 
         Args:
             state: the server state after the round.
-            record: the record of the round.
             sent_models: sha256 of the models that each client received, see `CommunicationCost.sent_models`.
             last: whether this is the last round.
 
@@ -277,9 +274,6 @@ class RunDirectory:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a file with a JSON object.
-
-    Args:
-        path: the file.
 
     Raises:
         StateError: the file is missing, damaged, or not a JSON object.

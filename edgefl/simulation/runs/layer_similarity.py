@@ -46,10 +46,6 @@ _HYPERPARAMETERS = ("learning_rate", "momentum", "weight_decay")
 def check_layers(algorithm: str, clients: int) -> None:
     """Check that a run can measure the similarity of layers, for `--layers-over`.
 
-    Args:
-        algorithm: the algorithm of the run.
-        clients: number of clients.
-
     Raises:
         ConfigError: clients of the algorithm do not train the whole model, or there are too many clients.
     """
@@ -76,10 +72,8 @@ def compare_layers(
     """Return the content of layers.json.
 
     Args:
-        learner: runs the plan.
         initial: the weights from which all clients start.
         shards: samples by client id.
-        epochs: number of epochs.
         truth: true cluster by client id. Clients that are missing get -1.
         seed: random seed of the order of the samples.
 

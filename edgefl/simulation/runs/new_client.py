@@ -161,7 +161,6 @@ def personalize_new_client(run: FinishedRun, client_id: str, shard: Shard) -> tu
     The simulator gives the same bits to a client that it only personalizes.
 
     Args:
-        run: the federation.
         client_id: the new client, from which its draws follow.
         shard: its samples, with labels as they are stored.
 
@@ -199,9 +198,6 @@ def personalize_new_client(run: FinishedRun, client_id: str, shard: Shard) -> tu
 def list_participant_gates(run: FinishedRun) -> Sequence[ParticipantGate]:
     """Return the gates of the participants, with which a client without labels predicts.
 
-    Args:
-        run: the federation.
-
     Raises:
         ConfigError: the algorithm has no gates that work without labels.
         StateError: the gate of a participant is missing, or a file is damaged.
@@ -231,8 +227,6 @@ def predict_for_new_client(run: FinishedRun, gates: Sequence[ParticipantGate], x
     Batch norms take the moving statistics of these samples, if there are at least `MIN_STATISTICS_SAMPLES`.
 
     Args:
-        run: the federation.
-        gates: the gates of the participants.
         x: samples, shape (n, *input_shape), float32. At least one.
 
     Returns:
@@ -264,7 +258,6 @@ def read_all_samples(
     Args:
         arrays: the arrays of the source, see `edgefl.data.sources.read_source`.
         source: the source, which the error messages name.
-        spec: the spec of the plan.
 
     Returns:
         The samples, shape (n, *input_shape), float32, and their labels, shape (n,), int64. None without

@@ -85,7 +85,6 @@ def resolve_samples(config: FederationConfig, report: Callable[[str], None] | No
     another process, so that this process never loads TensorFlow.
 
     Args:
-        config: the configuration of the federation.
         report: receives a sentence about a model that scales its own input.
 
     Raises:
@@ -116,7 +115,6 @@ def open_partitioned_dataset(
     """Load the data set of a configuration, partition it, and map it into memory.
 
     Args:
-        config: the configuration of the federation.
         pooled: whether one client gets the samples of all clients.
         report: receives a sentence about a model that scales its own input.
 
@@ -152,10 +150,6 @@ def open_partitioned_dataset(
 def open_dataset_with_progress(config: FederationConfig, progress: Progress) -> Iterator[PartitionedDataset]:
     """Call `open_partitioned_dataset` and show this step as progress.
 
-    Args:
-        config: the configuration of the federation.
-        progress: shows the progress.
-
     Raises:
         DataError: as in `open_partitioned_dataset`.
         ConfigError: as in `open_partitioned_dataset`.
@@ -176,9 +170,6 @@ def _build(config: FederationConfig) -> tuple[Plan, Weights]:
 
 def build_plan_in_subprocess(config: FederationConfig) -> tuple[Plan, Weights]:
     """Build the plan in another process, so that this process never loads TensorFlow.
-
-    Args:
-        config: the configuration of the federation.
 
     Returns:
         The plan and its initial weights.
@@ -221,8 +212,6 @@ def load_or_build_plan(
     An existing plan keeps its options, even if the configuration has other options.
 
     Args:
-        run: the directory of the run.
-        config: the configuration of the federation.
         shards: samples of the clients of the rounds by client id. The plan gets their mean and std with
             `normalize` of `[model]`, and a learning rate that suits them with `range_test`.
 
@@ -265,8 +254,6 @@ def _lower_rate(
 
     Args:
         run: the directory of the run. Its rounds are removed.
-        plan: the plan of the run.
-        config: the configuration of the federation.
         error: how the training diverged. It is raised again unless a range test chose a larger rate, and if
             the run has a result already, to which rounds were added.
     """
@@ -300,8 +287,6 @@ def play_run(
     virtual time, see `edgefl.simulation.virtual_time`. It then starts with round 1.
 
     Args:
-        run: the directory of the run.
-        config: the configuration of the federation.
         partitioned: the data set and its client partitions.
         open_learner: makes the learner that runs the plan, see `SimulatedFederation`.
         open_engine: opens the engine that runs clients, see `simulate`.

@@ -16,7 +16,6 @@ class RoundProgress:
 
     Args:
         rounds: number of rounds of the federation.
-        progress: shows the progress.
         label: text before each line.
     """
 
@@ -42,7 +41,6 @@ class RoundProgress:
 
         Args:
             state: the server state after the round. Unused, because a `RoundCallback` receives it.
-            record: the record of the round.
         """
         self._seconds = record.seconds if not self._seconds else 0.8 * self._seconds + 0.2 * record.seconds
         left = self._seconds * max(0, self._rounds - record.round)
@@ -64,7 +62,6 @@ class RoundProgress:
 
         Args:
             done: number of personalized clients, this one included.
-            clients: number of all clients.
         """
         now = time.monotonic()
         if done == 1:

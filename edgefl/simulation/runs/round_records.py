@@ -19,9 +19,6 @@ def read_round_records(path: Path) -> tuple[Mapping[str, Any], ...]:
     If a round was repeated, its last record counts. An incomplete last line is ignored, and so is the
     personalization. A missing file has no records.
 
-    Args:
-        path: the file.
-
     Raises:
         StateError: a line is not a record.
     """
@@ -33,9 +30,6 @@ def read_round_accuracies(path: Path) -> tuple[float, ...]:
     """Return the median accuracy of each round in rounds.jsonl, NaN for a round without.
 
     It holds one record at a time in memory, because an aggregator may have hundreds of clients.
-
-    Args:
-        path: the file.
 
     Raises:
         StateError: a line is not a record.
@@ -78,7 +72,6 @@ def find_recorded_divergence(
     Args:
         records: the records of all rounds. A loss may be missing.
         config: the configuration of the federation. With `[privacy]`, a loss stops nothing.
-        spec: the spec of the plan.
         can_lower_rate: see `find_divergence`.
     """
     if config.privacy.is_on or not records:

@@ -16,12 +16,7 @@ def _split_name(path: Path) -> tuple[str, str]:
 
 
 def find_committed_rounds(files: RunFiles, round: int) -> dict[str, int]:
-    """Return the round of each client's newest state up to a checkpoint, by client id.
-
-    Args:
-        files: the files of the run.
-        round: round of the checkpoint.
-    """
+    """Return the round of each client's newest state up to a checkpoint, by client id."""
     rounds: dict[str, int] = {}
     for path in sorted(files.clients.glob("*.safetensors")):
         client_id, written = _split_name(path)
@@ -32,10 +27,6 @@ def find_committed_rounds(files: RunFiles, round: int) -> dict[str, int]:
 
 def load_committed_states(files: RunFiles, round: int) -> dict[str, ClientState]:
     """Return the client states of a checkpoint by client id, without changing a file.
-
-    Args:
-        files: the files of the run.
-        round: round of the checkpoint.
 
     Raises:
         StateError: a file is damaged.
@@ -60,7 +51,6 @@ class FileStates(MutableMapping[str, ClientState]):
     checkpoint. A client whose state was always empty has no file.
 
     Args:
-        files: the files of the run.
         round: round of the last checkpoint, 0 before the first. States of later rounds are deleted.
     """
 
@@ -82,11 +72,7 @@ class FileStates(MutableMapping[str, ClientState]):
         return self._files.client_state(client=client_id, round=round)
 
     def set_round(self, round: int) -> None:
-        """Set the round under which states are written from now on.
-
-        Args:
-            round: number of the round.
-        """
+        """Set the round under which states are written from now on."""
         self._round = round
 
     def commit(self) -> None:

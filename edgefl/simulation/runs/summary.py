@@ -55,8 +55,6 @@ def make_client_row(client_id: str, result: ClientResult, test_counts: np.ndarra
     """Return one client's row of summary.json.
 
     Args:
-        client_id: the client.
-        result: the client result.
         test_counts: number of common test samples of each class, shape (classes,), int64.
 
     Returns:
@@ -89,9 +87,6 @@ def find_clusters(simulation: Simulation) -> dict[str, int]:
 
     The clusters are the assignments of the server. Without assignments, a client's cluster is the expert in
     the diagnostic `assignment` of its mixture. Clients without a cluster are left out.
-
-    Args:
-        simulation: the result of the federation.
     """
     assigned = read_assignments(simulation.state)
     preferred = {
@@ -107,9 +102,6 @@ def find_dominant_experts(simulation: Simulation) -> dict[str, int]:
 
     It is the shared expert with the highest mean gate weight in the diagnostics of the mixture. Without a
     gate it is the model that the client chose by its loss. Clients with neither are left out.
-
-    Args:
-        simulation: the result of the federation.
     """
     experts: dict[str, int] = {}
     for client_id, result in simulation.results.items():
@@ -146,8 +138,6 @@ def summarize_run(
     """Return the content of summary.json. Numbers that are not finite become None.
 
     Args:
-        config: the configuration of the federation.
-        simulation: the result of the federation.
         records: the record of each round, see `RunDirectory.read_records`.
         partitioned: the data set of the federation.
         measured: what was measured before round 1, see
@@ -238,8 +228,6 @@ def write_results(run: RunDirectory, simulation: Simulation, summary: Mapping[st
     """Write summary.json, confusion.json and gates.json, which make a run a finished one.
 
     Args:
-        run: the directory of the run.
-        simulation: the result of the federation.
         summary: the content of summary.json.
 
     Raises:
@@ -254,9 +242,6 @@ def encode_confusions(simulation: Simulation) -> str:
     """Return the content of confusion.json.
 
     It maps each client id to rows of true class, predicted class and number of test samples.
-
-    Args:
-        simulation: the result of the federation.
     """
     return (
         json.dumps({client_id: result.confusion.tolist() for client_id, result in simulation.results.items()})
@@ -269,9 +254,6 @@ def encode_gates(simulation: Simulation) -> str:
 
     It maps each client id to one row per class of its test samples. A row holds the class, the number of
     samples, and the mean gate weight of each expert. Clients without a gate have no rows.
-
-    Args:
-        simulation: the result of the federation.
     """
     return (
         json.dumps(
@@ -283,9 +265,6 @@ def encode_gates(simulation: Simulation) -> str:
 
 def read_summary(run: Path) -> dict[str, Any]:
     """Read the summary of a run, or make it from the result of an aggregator.
-
-    Args:
-        run: the directory of the run, or of an aggregator.
 
     Raises:
         StateError: the file is missing, damaged, or not a summary.

@@ -45,7 +45,6 @@ def count_shares(labels: Labels, num_classes: int) -> Vector:
 
     Args:
         labels: class labels, shape (n,), int.
-        num_classes: number of classes.
     """
     return np.bincount(labels, minlength=num_classes) / max(1, len(labels))
 
@@ -113,7 +112,6 @@ def read_labels(delta: Mapping[str, Array], layer: OutputLayer, step: float = 0.
 
     Args:
         delta: trained minus received weights by name, float32.
-        layer: the output layer.
         step: learning rate, if the bias made exactly one step on all samples and was not rescaled. Otherwise
             0.
     """

@@ -144,7 +144,6 @@ def simulate_first_updates(setting: Setting, scenario: Scenario) -> dict[str, Up
     """Return the first update of each client, by id, trained from the initial weights.
 
     Args:
-        setting: the audited federation.
         scenario: the defence that the clients apply.
 
     Raises:
@@ -172,10 +171,7 @@ def take_one_step(
     It is the mean over batches of the change from the same weights, weighted by the samples of each batch.
 
     Args:
-        learner: runs the plan.
         weights: received weights by name, float32.
-        shard: the samples of the client.
-        learning_rate: step size.
         rng: random generator for the noise of the training step.
 
     Returns:
@@ -233,7 +229,6 @@ def list_defences(setting: Setting, noises: tuple[float, ...]) -> list[Scenario]
     Updates are clipped to the median norm of the first updates.
 
     Args:
-        setting: the audited federation.
         noises: noise multipliers.
     """
     layer = find_read_layer(setting)
@@ -266,7 +261,6 @@ def audit_labels(
     The first finding is one step on all samples. The others are the scenarios of `list_defences`.
 
     Args:
-        setting: the audited federation.
         noises: noise multipliers to try. The option `noise_multiplier` of the algorithm takes them.
         accuracy: also simulate the rounds of the configuration with each defence.
         show_scenario: receives the name of each scenario before it is simulated.
@@ -290,9 +284,6 @@ def audit_labels(
 def audit_one_step(setting: Setting) -> AuditFinding:
     """Infer the class shares of each client from one step on all of its samples.
 
-    Args:
-        setting: the audited federation.
-
     Raises:
         ConfigError: the output layer of the model has no bias.
     """
@@ -311,7 +302,6 @@ def audit_first_updates(setting: Setting, scenario: Scenario) -> AuditFinding:
     """Infer the class shares of each client from its first update. The finding has no accuracy.
 
     Args:
-        setting: the audited federation.
         scenario: the defence.
 
     Raises:

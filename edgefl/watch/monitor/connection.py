@@ -124,7 +124,6 @@ def wait_for_federation(link: Link, name: str, show: Callable[[str], None]) -> s
     """Return the name of the federation to watch, and wait for the first one if the broker has none yet.
 
     Args:
-        link: a link to the broker.
         name: name of a federation, or empty.
         show: receives one line before the wait.
 

@@ -71,7 +71,6 @@ def classify_activity(
     """Return the activity of a device.
 
     Args:
-        device: the device.
         state: the latest state of the federation, or None before the first one.
         typical_s: the typical time of a round in seconds, see `find_typical_seconds`.
         saw_round_start: whether the view was open when the round started.

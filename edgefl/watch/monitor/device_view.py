@@ -139,7 +139,6 @@ class DeviceView:
         update may need another attempt.
 
         Args:
-            task: the task.
             now: time of arrival, in seconds since 1970.
         """
         if (
@@ -177,7 +176,6 @@ class DeviceView:
         """Process a receipt of the aggregator.
 
         Args:
-            receipt: the receipt.
             now: time of arrival, in seconds since 1970.
         """
         if receipt.outcome == OK and self.task and self.answer != OK:
@@ -194,7 +192,6 @@ class DeviceView:
         """Process the metrics that the device reports.
 
         Args:
-            metrics: the metrics.
             now: time of arrival, in seconds since 1970.
         """
         self._update_last_seen(now)

@@ -67,7 +67,6 @@ def decode_message(topic: str, payload: bytes, oversize: int = 0) -> dict[str, A
     """Return a message as a dict for JSON. Invalid messages raise no error.
 
     Args:
-        topic: topic of the message.
         payload: the payload, empty if the link discarded it.
         oversize: size of a discarded payload in bytes, or 0.
 

@@ -183,7 +183,6 @@ def format_line(cells: Iterable[str], columns: Sequence[Column], width: int) -> 
 
     Args:
         cells: one text per column.
-        columns: the columns.
         width: maximum length, in characters.
     """
     fixed = [
@@ -201,7 +200,6 @@ def format_header(columns: Sequence[Column], width: int, measure: str = DEFAULT_
     """Return the header line of at most `width` characters.
 
     Args:
-        columns: the columns.
         width: maximum length, in characters.
         measure: name of the measure of the accuracies.
     """
@@ -215,7 +213,6 @@ def format_row(device: DeviceRow, columns: Sequence[Column], width: int, now: fl
 
     Args:
         device: the entry of the device in a snapshot.
-        columns: the columns.
         width: maximum length, in characters.
         now: the time of the snapshot, in seconds since 1970.
     """
@@ -257,7 +254,6 @@ def format_head(tree: Snapshot, width: int, limit: int = 0) -> list[str]:
     communication cost, the clusters, and what was measured before round 1.
 
     Args:
-        tree: the snapshot.
         width: maximum length of a line, in characters.
         limit: maximum number of devices in the table of the verdict.
     """
@@ -408,7 +404,6 @@ def format_snapshot(tree: Snapshot, width: int, sort: str = "state", query: str 
     """Return the summary and the device table as lines, for output without a terminal.
 
     Args:
-        tree: the snapshot.
         width: maximum length of a line, in characters.
         sort: name of a column, one of `SORT_COLUMNS`.
         query: words to filter by, see `select_devices`.

@@ -123,7 +123,6 @@ class FederationView:
         """Process one message. An invalid message only increases `broken`.
 
         Args:
-            topic: topic of the message.
             payload: payload of the message. An empty one clears a retained message.
             now_s: time of arrival, in seconds since 1970.
         """
@@ -253,7 +252,6 @@ def snapshot(view: FederationView, now_s: float) -> dict[str, Any]:
     was found, and with mean and std of the model.
 
     Args:
-        view: the view.
         now_s: the current time, in seconds since 1970.
     """
     state = view.state

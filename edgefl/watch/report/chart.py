@@ -80,7 +80,6 @@ def make_table(head: tuple[str, ...], rows: list[tuple[Cell, ...]], source: str)
 
     Args:
         head: names of the columns.
-        rows: all rows.
         source: the file that holds all rows.
     """
     left = (

@@ -195,7 +195,6 @@ def draw_matrix(
     Args:
         axes: matplotlib axes.
         matrix: shape (clients, clients), float64.
-        names: names of the clients.
         low: value of the darkest colour, or None for the smallest value.
         high: value of the brightest colour.
     """
@@ -355,7 +354,6 @@ def draw_membership(
 
     Args:
         axes: matplotlib axes.
-        rounds: the rounds.
         clients: the client ids.
         clusters: shape (clients, rounds), int64, with -1 for unknown.
     """

@@ -69,7 +69,6 @@ def read_client_values(record: JsonObject, key: str) -> dict[str, float]:
     Clients without a finite number are left out.
 
     Args:
-        record: the record of the round.
         key: name of the figure, such as `accuracy_mixture`.
     """
     values = {

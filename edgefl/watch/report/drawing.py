@@ -156,7 +156,6 @@ def draw_figure(draw: Callable[[Any], None], width: float, height: float) -> Any
     """Return a matplotlib figure that `draw` has drawn into.
 
     Args:
-        draw: draws into the figure.
         width: in inches.
         height: in inches.
 
@@ -207,7 +206,6 @@ def save_figure(figure: Any, path: Path) -> None:
     """Write a matplotlib figure in the format of the path's suffix.
 
     Args:
-        figure: a matplotlib figure.
         path: file to write, with the suffix svg, png or pdf. Missing parent directories are created.
 
     Raises:

@@ -60,7 +60,6 @@ def label_expert(expert: str, experts: Sequence[str], algorithm: str) -> str:
     Args:
         expert: one of `experts`.
         experts: the experts of the gate, as `read_usage` returns them.
-        algorithm: the name of the algorithm.
     """
     if not expert.isdecimal() or list(experts) != [str(index) for index in range(len(experts))]:
         return expert
@@ -198,7 +197,6 @@ def chart_gate_by_class(
 
     Args:
         folder: the folder of a run.
-        name: the name of the chart.
         title: its heading.
     """
     classes, weights = average_class_weights(folder.clients)

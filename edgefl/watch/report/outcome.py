@@ -123,7 +123,6 @@ def chart_clients(verdict: FederationVerdict, data: Table) -> Chart:
     """Return a chart with a row of marks per client: alone, together, and the model that it keeps.
 
     Args:
-        verdict: the verdict, with a row for each client.
         data: the table behind the picture.
     """
     rows = verdict.rows

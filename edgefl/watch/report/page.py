@@ -55,7 +55,6 @@ def render_svg(chart: Chart, prefix: str) -> str:
     """Return the chart as an <svg> element with the colours of the page.
 
     Args:
-        chart: the chart.
         prefix: start of all ids in the element, unique on the page.
     """
     text = encode_figure(

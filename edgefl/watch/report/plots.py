@@ -22,7 +22,6 @@ def plot_run(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]], p
     """Draw a run and save the picture.
 
     Args:
-        summary: the summary of the run.
         records: the records of its rounds.
         path: the picture. Its suffix selects the format: svg, png or pdf.
 
@@ -58,7 +57,6 @@ def plot_comparison(names: Sequence[str], summaries: Sequence[Mapping[str, Any]]
 
     Args:
         names: one label per run.
-        summaries: the summaries of the runs.
         path: the picture. Its suffix selects the format: svg, png or pdf.
 
     Raises:

@@ -102,10 +102,6 @@ def find_cluster_model(state: ServerState, client_id: str) -> Weights:
     """Return the model of a client's cluster, or the common model before the clustering.
 
     A client without a cluster gets the model of the largest cluster.
-
-    Args:
-        state: the server state.
-        client_id: the client.
     """
     cluster = find_assignment(state, client_id)
     return state.models[
@@ -171,7 +167,6 @@ def record_arrivals(state: ServerState, clients: Iterable[str]) -> ServerState:
     """Return the state with the round in which these clients arrived after a clustering.
 
     Args:
-        state: the server state in the round of the arrival.
         clients: ids of the clients.
     """
     before = state.read_record(Arrivals).rounds
@@ -213,7 +208,6 @@ def record_cut(state: ServerState, cut: Cut, compared: Iterable[str] = ()) -> Se
 
     Args:
         state: the server state before the clustering round.
-        cut: the cut.
         compared: the clients of the cut, if the algorithm cuts more than once and not all clients at a time.
     """
     similarity = cut.similarity if len(cut.labels) <= MAX_COMPARED_CLIENTS else None

@@ -219,7 +219,6 @@ def cut_into(merges: Matrix, count: int) -> Cut:
 
     Args:
         merges: float64[n - 1, 4], see `build_linkage`.
-        count: number of clusters.
     """
     return _cut(merges, min(max(len(merges) + 1 - max(count, 1), 0), len(merges)))
 
@@ -288,8 +287,6 @@ def explain_cut(
     given if a cut at a height 10 % lower or higher would give other clusters.
 
     Args:
-        clients: number of clients.
-        clusters: number of clusters.
         height: see `Cut`.
         last_height: see `Cut`.
         next_height: see `Cut`.

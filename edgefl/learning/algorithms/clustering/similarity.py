@@ -104,12 +104,9 @@ def pretrain(
     The optimizer slots start from zero in each epoch.
 
     Args:
-        learner: runs the plan.
         initial: the weights from which all clients start.
         shards: samples by client id.
-        epochs: number of epochs.
         hyper: hyperparameters of the signature `train`.
-        seed: random seed.
 
     Returns:
         For each epoch, the models in the order of the sorted client ids.

@@ -62,7 +62,6 @@ def build_constant_mixture_objective(network: "Network", num_experts: int) -> "O
 
     Args:
         network: the model of an expert, a classification.
-        num_experts: number of experts.
     """
     from edgefl.program.compiler import objective as of
     from edgefl.program.compiler.mixing import mix_log_probabilities, mix_probabilities

@@ -61,8 +61,6 @@ def load_responsibility(state: ServerState, client_id: str, num_experts: int) ->
     """Return the q(z|s) that a client reported last.
 
     Args:
-        state: the server state.
-        client_id: the client.
         num_experts: number of experts, K.
 
     Returns:

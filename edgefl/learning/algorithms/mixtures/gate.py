@@ -26,7 +26,6 @@ def split_gate_samples(
     Args:
         labels: labels of the samples, shape (n,), int64.
         share: share of the samples for D_gate.
-        rng: draws the samples.
         groups: the recording of each sample, shape (n,), int64, or None.
 
     Returns:
@@ -51,7 +50,6 @@ def mix_hidden_features(
     """Return h_s = sum_k q(k|s) h_k over these experts.
 
     Args:
-        learner: runs the plan.
         models: experts by index. At least one.
         responsibility: q(z|s), shape (experts,), float64.
         x: samples, shape (n, *input_shape), float32.
@@ -73,7 +71,6 @@ def apply_gate(hidden: Array, gate: Weights) -> rs.Real:
 
     Args:
         hidden: h_s of each sample, shape (n, hidden_width), float32.
-        gate: weights of the gate.
 
     Returns:
         The probabilities, shape (n, experts), float64.

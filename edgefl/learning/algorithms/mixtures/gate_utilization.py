@@ -24,8 +24,6 @@ def measure_gate_utilization(learner: Learner, mixture: Weights, x: Array) -> di
     """Return the mean gate weight of each expert as metrics.
 
     Args:
-        learner: runs the plan.
-        mixture: weights of the mixture.
         x: samples, shape (n, *input_shape), float32.
 
     Returns:
@@ -62,8 +60,6 @@ def measure_gate_by_class(learner: Learner, mixture: Weights, x: Array, y: Label
     The result reveals a client's labels. Only simulations use it, and it is never sent.
 
     Args:
-        learner: runs the plan.
-        mixture: weights of the mixture.
         x: samples, shape (n, *input_shape), float32.
         y: labels, shape (n,), int64.
 
@@ -85,8 +81,6 @@ def predict_gate_weights(learner: Learner, mixture: Weights, x: Array) -> NDArra
     """Return the gate's weight for each sample and expert.
 
     Args:
-        learner: runs the plan.
-        mixture: weights of the mixture.
         x: samples, shape (n, *input_shape), float32.
 
     Returns:
@@ -128,7 +122,6 @@ def compute_global_share(inputs: Array, gate: Weights) -> NDArray[np.float64]:
 
     Args:
         inputs: what the gate reads of each sample, shape (n, width), float32.
-        gate: the weights of the gate.
 
     Returns:
         The sigmoid of the gate, shape (n, 1).

@@ -71,7 +71,6 @@ def predict_without_labels(
     """Return the predictions for a client without labels.
 
     Args:
-        learner: runs the plan.
         models: all experts of the server by index, in ascending order.
         gates: the gates of the participants. At least one.
         x: samples, shape (n, *input_shape), float32.

@@ -34,7 +34,6 @@ def measure_shares(conditions: Labels, count: int) -> Real:
 
     Args:
         conditions: the condition of each sample, shape (n,), int64. At least one sample.
-        count: number of conditions.
 
     Returns:
         The shares, shape (count,), float64.

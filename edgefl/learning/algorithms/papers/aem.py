@@ -125,7 +125,6 @@ def track_lowest_losses(before: LowestLosses, losses: Mapping[int, Mapping[str, 
 
     Args:
         before: the losses before the round.
-        losses: validation losses in the round by client, by model.
     """
     by_model = dict(before.by_model)
     waited = dict(before.waited)
@@ -145,7 +144,6 @@ def list_active_models(state: ServerState, patience: int) -> dict[int, Weights]:
     """Return the cluster models that are still trained, by index.
 
     Args:
-        state: the server state.
         patience: number of rounds without a lower validation loss after which a model stops. With 0 no model
             stops.
     """
@@ -230,7 +228,6 @@ def resolve_aem_options(options: AemOptions, config: FederationConfig) -> AemOpt
     Options that the configuration sets are not changed.
 
     Args:
-        options: the options of the algorithm.
         config: the configuration, which sets the expected clients and whether clients select a model.
     """
     measure = options.baselines if "baselines" in config.options else not config.personalization.select
@@ -244,7 +241,6 @@ def aem(learner: Learner | None, options: AemOptions) -> Algorithm:
 
     Args:
         learner: runs the plan. The aggregator passes None.
-        options: the options of the algorithm.
 
     Source: Isaksson et al., 2022, algorithms 1 to 4.
     """
@@ -450,7 +446,6 @@ def build_aem_objectives(network: "Network", options: AemOptions) -> tuple["Obje
 
     Args:
         network: the model of the clusters.
-        options: the options of the algorithm.
 
     Raises:
         ConfigError: the gate or the local model does not exist, gate_options is set for a linear gate, or a
@@ -502,7 +497,6 @@ def make_gate(network: "Network", options: AemOptions) -> Gate:
 
     Args:
         network: the model of the clusters. A linear gate reads its input or its features.
-        options: the options of the algorithm.
 
     Raises:
         ConfigError: the gate does not exist, or gate_options is set for a linear gate.
@@ -545,10 +539,6 @@ def scale_gate_for_sum(gate: Weights, num_experts: int) -> dict[str, Array]:
 
     The mixture only adds the features. The converter would fold a division into the kernel, and a device
     could not insert its own kernel there.
-
-    Args:
-        gate: weights of a gate on the mean.
-        num_experts: number of experts.
     """
     kernel = f"{GATE_PART}/kernel"
     return {**gate, kernel: np.asarray(gate[kernel] / np.float32(num_experts), np.float32)}

@@ -95,7 +95,6 @@ def apfl(learner: Learner | None, options: ApflOptions) -> Algorithm:
 
     Args:
         learner: runs the plan. The aggregator passes None.
-        options: the options of the algorithm.
 
     Raises:
         ConfigError: as in `fedavg`.
@@ -185,7 +184,6 @@ def interpolate_models(model: Weights, personal: Weights, alpha: float) -> dict[
 
     Args:
         model: the client's copy of the global model.
-        personal: the personal weights.
         alpha: share of the personal weights, from 0 to 1.
     """
     share = {name: 1.0 if name.endswith(STATISTICS) else alpha for name in personal}
@@ -200,10 +198,6 @@ def interpolate_models(model: Weights, personal: Weights, alpha: float) -> dict[
 
 def build_apfl_objectives(network: "Network", options: ApflOptions) -> tuple["Objective", ...]:
     """Return the objectives of FedAvg, `train_both` over the two models, and `train_alpha`.
-
-    Args:
-        network: the model.
-        options: the options of the algorithm.
 
     Source: Deng et al., arXiv:2003.13461, algorithm 1 and equation 10.
     """

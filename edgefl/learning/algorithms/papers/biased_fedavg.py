@@ -46,7 +46,6 @@ def biased_fedavg(learner: Learner | None, options: BiasedFedAvgOptions) -> Algo
 
     Args:
         learner: runs the plan. The aggregator passes None.
-        options: the options of the algorithm.
 
     Raises:
         ConfigError: as in `fedavg`. `init` raises it if the bias does not exist.
@@ -70,10 +69,6 @@ def build_biased_fedavg_objectives(
     network: "Network", options: BiasedFedAvgOptions
 ) -> tuple["Objective", ...]:
     """Return the objectives of FedAvg.
-
-    Args:
-        network: the model.
-        options: the options of the algorithm.
 
     Raises:
         ConfigError: the personal bias is not the bias of the model's output layer, or no bias is found.

@@ -140,7 +140,6 @@ def resolve_cfl_options(options: CflOptions, config: FederationConfig) -> CflOpt
     """Return the options with the number of rounds before the first split.
 
     Args:
-        options: the options of the algorithm.
         config: the configuration, which sets the number of rounds.
     """
     return replace(options, pretrain_rounds=options.pretrain_rounds or max(1, config.rounds // 4))
@@ -197,9 +196,7 @@ def assign_part(state: ServerState, client_id: str, vector: Array, split: int) -
 
     Args:
         state: the server state in the client's round.
-        client_id: the client.
         vector: the client's update from the model before the split, shape (d,), float32.
-        split: the number of the split.
     """
     missed = state.read_record(SplitHistory).splits[split]
     part = find_most_similar_cluster(vector, missed.centers.astype(np.float64))
@@ -214,7 +211,6 @@ def split_cluster(state: ServerState, cluster: int, updates: Sequence[Update], c
 
     Args:
         state: the server state before the round.
-        cluster: number of the cluster.
         updates: the round's updates of its clients, sorted by client id.
         cut: the two parts, with labels in the order of the updates.
     """
@@ -242,7 +238,6 @@ def cfl(learner: Learner | None, options: CflOptions) -> Algorithm:
 
     Args:
         learner: runs the plan. The aggregator passes None.
-        options: the options of the algorithm.
 
     Source: Sattler et al., arXiv:1910.01991, algorithms 1 to 3.
     """

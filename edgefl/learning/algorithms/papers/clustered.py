@@ -147,7 +147,6 @@ def clustered(learner: Learner | None, options: ClusteredOptions) -> Algorithm:
 
     Args:
         learner: runs the plan. The aggregator passes None.
-        options: the options of the algorithm.
 
     Raises:
         ConfigError: `init` raises it if the model has none of the compared layers.

@@ -52,7 +52,6 @@ def ditto(learner: Learner | None, options: DittoOptions) -> Algorithm:
 
     Args:
         learner: runs the plan. The aggregator passes None.
-        options: the options of the algorithm.
 
     Raises:
         ConfigError: as in `fedavg`.
@@ -104,10 +103,6 @@ def ditto(learner: Learner | None, options: DittoOptions) -> Algorithm:
 
 def build_ditto_objectives(network: "Network", options: DittoOptions) -> tuple["Objective", ...]:
     """Return the objectives of FedAvg, and `train_personal` with the penalty.
-
-    Args:
-        network: the model.
-        options: the options of the algorithm.
 
     Source: Li et al., arXiv:2012.04221, algorithm 1.
     """

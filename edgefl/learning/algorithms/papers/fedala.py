@@ -99,7 +99,6 @@ def fedala(learner: Learner | None, options: FedAlaOptions) -> Algorithm:
 
     Args:
         learner: runs the plan. The aggregator passes None.
-        options: the options of the algorithm.
 
     Raises:
         ConfigError: as in `fedavg`.
@@ -216,10 +215,6 @@ def merge_models(received: Weights, state: Weights) -> dict[str, Array]:
 def select_mixed_weights(network: "Network", layers: int) -> list[str]:
     """Return the names of the trainable weights of the last layers.
 
-    Args:
-        network: the model.
-        layers: number of layers with trainable weights.
-
     Raises:
         ConfigError: the model has fewer layers.
     """
@@ -234,10 +229,6 @@ def select_mixed_weights(network: "Network", layers: int) -> list[str]:
 
 def build_fedala_objectives(network: "Network", options: FedAlaOptions) -> tuple["Objective", ...]:
     """Return the objectives of FedAvg, and `train_mixing`, which trains W.
-
-    Args:
-        network: the model.
-        options: the options of the algorithm.
 
     Raises:
         ConfigError: the model has fewer layers than `mixing_layers`.

@@ -175,7 +175,6 @@ def resolve_fedap_options(options: FedApOptions, config: FederationConfig) -> Fe
     clustering, only decay_rounds is set.
 
     Args:
-        options: the options of the algorithm.
         config: the configuration, which sets the number of rounds.
     """
     if not options.clustering:
@@ -192,7 +191,6 @@ def fedap(learner: Learner | None, options: FedApOptions) -> Algorithm:
 
     Args:
         learner: runs the plan. The aggregator passes None.
-        options: the options of the algorithm.
 
     Source: Yeganeh et al., arXiv:2207.03448.
     """

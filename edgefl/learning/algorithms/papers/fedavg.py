@@ -110,7 +110,6 @@ def fedavg(learner: Learner | None, options: FedAvgOptions) -> Algorithm:
 
     Args:
         learner: runs the plan. The aggregator passes None.
-        options: the options of the algorithm.
 
     Raises:
         ConfigError: there is noise without clip_update. `init` raises it if a withheld weight does not exist.
@@ -190,12 +189,7 @@ def fedavg(learner: Learner | None, options: FedAvgOptions) -> Algorithm:
 
 
 def build_fedavg_objectives(network: "Network", options: SGDOptions) -> tuple["Objective", ...]:
-    """Return the objectives `train`, `predict` and `predict_mixture`. The last two have the same graph.
-
-    Args:
-        network: the model.
-        options: the options of the algorithm.
-    """
+    """Return the objectives `train`, `predict` and `predict_mixture`. The last two have the same graph."""
     from edgefl.program.compiler import objective as of
     from edgefl.program.compiler.optimizer import sgd
 

@@ -62,7 +62,6 @@ def fedbn(learner: Learner | None, options: FedAvgOptions) -> Algorithm:
 
     Args:
         learner: runs the plan. The aggregator passes None.
-        options: the options of the algorithm.
 
     Raises:
         ConfigError: as in `fedavg`. `init` raises it if the model has no batch norm, or no other weights.
@@ -74,10 +73,6 @@ def fedbn(learner: Learner | None, options: FedAvgOptions) -> Algorithm:
 
 def build_fedbn_objectives(network: "Network", options: FedAvgOptions) -> tuple["Objective", ...]:
     """Return the objectives of FedAvg.
-
-    Args:
-        network: the model.
-        options: the options of the algorithm.
 
     Raises:
         ConfigError: the model has no batch norm.

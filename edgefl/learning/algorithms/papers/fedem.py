@@ -83,7 +83,6 @@ def resolve_fedem_options(options: FedEmOptions, config: FederationConfig) -> Fe
     """Return the options with at most one component for each expected client.
 
     Args:
-        options: the options of the algorithm.
         config: the configuration, which sets the expected clients.
     """
     return replace(options, num_experts=limit_experts(options.num_experts, config))
@@ -109,7 +108,6 @@ def fedem(learner: Learner | None, options: FedEmOptions) -> Algorithm:
 
     Args:
         learner: runs the plan. The aggregator passes None.
-        options: the options of the algorithm.
 
     Source: Marfoq et al., arXiv:2108.10252, algorithm 1.
     """
@@ -209,7 +207,6 @@ def build_fedem_objectives(network: "Network", options: FedEmOptions) -> tuple["
 
     Args:
         network: the model of a component.
-        options: the options of the algorithm.
 
     Source: Marfoq et al., arXiv:2108.10252, algorithm 1.
     """

@@ -196,7 +196,6 @@ def resolve_fedmix_options(options: FedMixOptions, config: FederationConfig) -> 
     expected client.
 
     Args:
-        options: the options of the algorithm.
         config: the configuration, which sets the number of rounds and the expected clients.
     """
     name = options.server_optimizer
@@ -220,7 +219,6 @@ def fedmix(learner: Learner | None, options: FedMixOptions) -> Algorithm:
 
     Args:
         learner: runs the plan. The aggregator passes None.
-        options: the options of the algorithm.
 
     Source: Reisser et al., arXiv:2107.06724, algorithm 2.
     """
@@ -426,9 +424,7 @@ def read_conditions(shard: Shard, condition: str, count: int) -> Labels:
     """Return the condition of each training sample: its label or its side information.
 
     Args:
-        shard: the client's samples.
         condition: `label` or `side`.
-        count: number of conditions.
 
     Returns:
         The conditions, shape (n,), int64.
@@ -459,9 +455,7 @@ def load_private_weights(learner: Learner, broadcast: Broadcast, state: ClientSt
     without it.
 
     Args:
-        learner: runs the plan.
         broadcast: the broadcast of the round.
-        state: the state of the client.
     """
     private = {}
     for spec in learner.spec.find_signature(TRAIN_MIXTURE).trained:
@@ -525,7 +519,6 @@ def list_gates(
     q(z|s) is the one that the participant reported last, from the training that moved its gate last.
 
     Args:
-        options: the options of the algorithm.
         state: the last server state.
         client_states: states of the clients by client id. Not needed for a federated gate.
         sample_counts: number of training samples of each participant by client id.
@@ -604,7 +597,6 @@ def build_fedmix_objectives(network: "Network", options: FedMixOptions) -> tuple
 
     Args:
         network: the model of an expert.
-        options: the options of the algorithm.
 
     Raises:
         ConfigError: the option bias is set, but the output layer has no bias.

@@ -132,7 +132,6 @@ def resolve_permutation_options(
     expected client.
 
     Args:
-        options: the options of the algorithm.
         config: the configuration, which sets the number of rounds and the expected clients.
     """
     return replace(
@@ -150,7 +149,6 @@ def fedmix_permutation(learner: Learner | None, options: FedMixPermutationOption
 
     Args:
         learner: runs the plan. The aggregator passes None.
-        options: the options of the algorithm.
 
     Source: Reisser et al., arXiv:2107.06724, section 4.3 and appendix B.
     """
@@ -271,7 +269,6 @@ def build_permutation_objectives(
     """Return `train`, `predict` and `predict_mixture`, which is log sum_k pi_k p_k or one expert.
 
     Args:
-        network: the model of an expert.
         options: the options of the algorithm. Its `mixture` selects the graph of `predict_mixture`.
 
     Source: Reisser et al., arXiv:2107.06724, section 4.3 and appendix B.

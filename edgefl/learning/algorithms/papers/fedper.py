@@ -61,7 +61,6 @@ def fedper(learner: Learner | None, options: FedPerOptions) -> Algorithm:
 
     Args:
         learner: runs the plan. The aggregator passes None.
-        options: the options of the algorithm.
 
     Raises:
         ConfigError: as in `fedavg`. `init` raises it if no weight or all weights are personal.
@@ -75,10 +74,6 @@ def fedper(learner: Learner | None, options: FedPerOptions) -> Algorithm:
 
 def build_fedper_objectives(network: "Network", options: FedPerOptions) -> tuple["Objective", ...]:
     """Return the objectives of FedAvg.
-
-    Args:
-        network: the model.
-        options: the options of the algorithm.
 
     Raises:
         ConfigError: no base layer is left, or the personalization layers do not end with the output layer.

@@ -43,7 +43,6 @@ def fedprox(learner: Learner | None, options: FedProxOptions) -> Algorithm:
 
     Args:
         learner: runs the plan. The aggregator passes None.
-        options: the options of the algorithm.
 
     Raises:
         ConfigError: as in `fedavg`.
@@ -63,10 +62,6 @@ def fedprox(learner: Learner | None, options: FedProxOptions) -> Algorithm:
 
 def build_fedprox_objectives(network: "Network", options: FedProxOptions) -> tuple["Objective", ...]:
     """Return the objectives of FedAvg, with the penalty in `train`.
-
-    Args:
-        network: the model.
-        options: the options of the algorithm.
 
     Source: Li et al., arXiv:1812.06127, algorithm 2.
     """

@@ -85,7 +85,6 @@ def fedrep(learner: Learner | None, options: FedRepOptions) -> Algorithm:
 
     Args:
         learner: runs the plan. The aggregator passes None.
-        options: the options of the algorithm.
 
     Raises:
         ConfigError: as in `fedavg`. `init` raises it if a layer does not exist, or no weight or all weights
@@ -137,7 +136,6 @@ def train_trunk(network: "Network", objective: "Objective") -> "Objective":
     """Return the objective with the head frozen, so that it trains only the trunk.
 
     Args:
-        network: the model.
         objective: an objective that trains the whole model, of `edgefl.program.compiler.objective.classify`.
     """
     head = tuple(spec for spec in objective.trained if spec.name in network.head_names)
@@ -152,10 +150,6 @@ def build_fedrep_objectives(network: "Network", options: FedRepOptions) -> tuple
     """Return the objectives of FedAvg, whose `train` trains the trunk, `features` and `train_head`.
 
     With an augmentation, the head trains on samples, and each step computes the features of its samples.
-
-    Args:
-        network: the model.
-        options: the options of the algorithm.
 
     Raises:
         ConfigError: the model has no head or no trunk to train, or head_layers are not the model's head.

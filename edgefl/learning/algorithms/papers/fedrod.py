@@ -77,7 +77,6 @@ def compute_log_prior(labels: Labels, num_classes: int, exponent: float) -> Arra
 
     Args:
         labels: labels of the client's training samples, shape (n,), int64.
-        num_classes: number of classes.
         exponent: gamma of the balanced softmax.
 
     Returns:
@@ -97,7 +96,6 @@ def fedrod(learner: Learner | None, options: FedRodOptions) -> Algorithm:
 
     Args:
         learner: runs the plan. The aggregator passes None.
-        options: the options of the algorithm.
 
     Raises:
         ConfigError: as in `fedavg`.
@@ -162,9 +160,6 @@ def add_personal_head(model: Weights, state: Weights) -> dict[str, Array]:
 def find_output_layer(network: "Network") -> tuple[TensorSpec, ...]:
     """Return the specs of the kernel and, if there is one, the bias of the network's last dense layer.
 
-    Args:
-        network: the model.
-
     Raises:
         ConfigError: the layer is frozen.
     """
@@ -180,10 +175,6 @@ def find_output_layer(network: "Network") -> tuple[TensorSpec, ...]:
 
 def build_fedrod_objectives(network: "Network", options: FedRodOptions) -> tuple["Objective", ...]:
     """Return the objectives of FedAvg, of which `train` has both losses and the personal head.
-
-    Args:
-        network: the model.
-        options: the options of the algorithm.
 
     Raises:
         ConfigError: the output layer is frozen.

@@ -40,7 +40,6 @@ def lg_fedavg(learner: Learner | None, options: LgFedAvgOptions) -> Algorithm:
 
     Args:
         learner: runs the plan. The aggregator passes None.
-        options: the options of the algorithm.
 
     Raises:
         ConfigError: as in `fedavg`. `init` raises it if a layer does not exist, or all weights are local.
@@ -54,10 +53,6 @@ def lg_fedavg(learner: Learner | None, options: LgFedAvgOptions) -> Algorithm:
 
 def build_lg_fedavg_objectives(network: "Network", options: LgFedAvgOptions) -> tuple["Objective", ...]:
     """Return the objectives of FedAvg.
-
-    Args:
-        network: the model.
-        options: the options of the algorithm.
 
     Raises:
         ConfigError: an entry of `local_layers` is not a layer of the model.

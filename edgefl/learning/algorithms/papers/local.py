@@ -81,7 +81,6 @@ def local(learner: Learner | None, options: LocalOptions) -> Algorithm:
 
     Args:
         learner: runs the plan. The aggregator passes None.
-        options: the options of the algorithm.
     """
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
@@ -146,11 +145,7 @@ def train_by_schedule(
     """Return a model, trained with the learning rates of a schedule.
 
     Args:
-        learner: runs the plan.
         start: the weights before the training.
-        shard: the client's samples.
-        epochs: number of epochs.
-        options: the options of the algorithm.
         rng: draws the batches, the augmentation and the noise.
 
     Raises:
@@ -187,12 +182,7 @@ def train_by_schedule(
 
 
 def build_local_objectives(network: "Network", options: LocalOptions) -> tuple["Objective", ...]:
-    """Return the objectives of FedAvg, whose `train` has the optimizer of the options.
-
-    Args:
-        network: the model.
-        options: the options of the algorithm.
-    """
+    """Return the objectives of FedAvg, whose `train` has the optimizer of the options."""
     from edgefl.program.compiler.optimizer import adam
 
     train, *others = build_fedavg_objectives(network, options)

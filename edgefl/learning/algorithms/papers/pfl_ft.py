@@ -30,7 +30,6 @@ def pfl_ft(learner: Learner | None, options: FineTuningOptions) -> Algorithm:
 
     Args:
         learner: runs the plan. The aggregator passes None.
-        options: the options of the algorithm.
 
     Raises:
         ConfigError: as in `fedavg`.
@@ -59,10 +58,6 @@ def pfl_ft(learner: Learner | None, options: FineTuningOptions) -> Algorithm:
 
 def build_pfl_ft_objectives(network: "Network", options: FineTuningOptions) -> tuple["Objective", ...]:
     """Return the objectives of FedAvg, and `train_all` with the settings of the fine-tuning.
-
-    Args:
-        network: the model.
-        options: the options of the algorithm.
 
     Source: Guo et al., 2020, section V.
     """

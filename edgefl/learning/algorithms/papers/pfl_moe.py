@@ -103,7 +103,6 @@ def pfl_moe(kind: PflMoeKind, learner: Learner | None, options: PflMoeOptions) -
     Args:
         kind: `fb`, `mf` or `mfe`.
         learner: runs the plan. The aggregator passes None.
-        options: the options of the algorithm.
 
     Raises:
         ConfigError: as in `fedavg`.
@@ -225,7 +224,6 @@ def build_pfl_moe_objectives(
     Args:
         kind: `fb` without a gate, `mf` with a gate on the image, or `mfe` with a gate on the features.
         network: the model. Its trunk is frozen in the personal training, and its head is the classifier.
-        options: the options of the algorithm.
 
     Source: Guo et al., 2020, algorithms 1 and 2.
     """

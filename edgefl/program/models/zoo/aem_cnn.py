@@ -29,7 +29,6 @@ def aem_cnn(
 
     Args:
         input_shape: rows, columns and channels of an image, at least 16x16.
-        num_classes: number of classes.
         filters1: filters of the first convolution.
         filters2: filters of the second convolution.
         hidden: units of the hidden dense layer.

@@ -136,7 +136,6 @@ def check_model_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]
 
     Args:
         name: a name of `list_models`.
-        options: the options of the user.
 
     Raises:
         ConfigError: an option is unknown, has another type than its default, or is out of range. The shares

@@ -26,7 +26,6 @@ def cnn1d(
 
     Args:
         input_shape: samples and channels of a window, at least 16 samples.
-        num_classes: number of classes.
         filters1: filters of the first convolution.
         filters2: filters of the second convolution.
         hidden: units of the hidden dense layer.

@@ -23,7 +23,6 @@ def ds_cnn(
 
     Args:
         input_shape: time steps, coefficients and channels of a sound, at least 2x2.
-        num_classes: number of classes.
         filters: filters of each convolution.
         momentum: momentum of the moving statistics. The short local trainings of a federation need a lower
             value than the usual .99.

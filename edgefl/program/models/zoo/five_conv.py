@@ -21,7 +21,6 @@ def five_conv(input_shape: tuple[int, ...], num_classes: int, *, initializer: st
 
     Args:
         input_shape: rows, columns and channels of an image, at least 8x8.
-        num_classes: number of classes.
         initializer: `glorot`, or `fan-in`, which draws kernels and biases from +-1 / sqrt(fan in), as PyTorch
             does. The paper's threshold of .9 on weights needs fan-in, momentum .9 and a learning rate of .02.
 

@@ -29,7 +29,6 @@ def lenet5(
 
     Args:
         input_shape: rows, columns and channels of an image, 28x28 or 32x32.
-        num_classes: number of classes.
         padding: padding of the first convolution: `valid`, `same`, or `auto`, which is `same` at 28x28 and
             `valid` at 32x32.
         filters1: filters of the first convolution.

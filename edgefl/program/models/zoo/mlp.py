@@ -13,7 +13,6 @@ def mlp(input_shape: tuple[int, ...], num_classes: int, *, hidden: int = 200, la
 
     Args:
         input_shape: shape of one sample.
-        num_classes: number of classes.
         hidden: units of each hidden layer.
         layers: number of hidden layers.
     """

@@ -35,7 +35,6 @@ def mobilenetv1(
 
     Args:
         input_shape: rows, columns and channels of an image, at least 16x16.
-        num_classes: number of classes.
         width: multiplies all channels.
         momentum: momentum of the moving statistics. The short local trainings of a federation need a lower
             value than the usual .99.

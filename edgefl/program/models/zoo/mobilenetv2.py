@@ -43,7 +43,6 @@ def mobilenetv2(
 
     Args:
         input_shape: rows, columns and channels of an image, at least 16x16.
-        num_classes: number of classes.
         width: multiplies all channels, which are rounded to multiples of eight. The last 1280 channels change
             only with a width above 1.
         dropout: share of the inputs of the classifier that a training step drops.

@@ -25,7 +25,6 @@ def resnet20(input_shape: tuple[int, ...], num_classes: int, *, width: int = 16,
 
     Args:
         input_shape: rows, columns and channels of an image, at least 8x8.
-        num_classes: number of classes.
         width: filters of the first stage.
         groups: number of groups of each norm. It must divide the width.
 

@@ -19,7 +19,6 @@ def resnet8(input_shape: tuple[int, ...], num_classes: int, *, width: int = 16, 
 
     Args:
         input_shape: rows, columns and channels of an image, at least 4x4.
-        num_classes: number of classes.
         width: filters of the first block.
         momentum: momentum of the moving statistics. The short local trainings of a federation need a lower
             value than the usual .99.

@@ -8,7 +8,6 @@ def softmax(input_shape: tuple[int, ...], num_classes: int) -> Any:
 
     Args:
         input_shape: shape of a sample.
-        num_classes: number of classes.
 
     Returns:
         The Keras model. Logits have shape (batch, num_classes), float32.

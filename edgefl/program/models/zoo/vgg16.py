@@ -31,7 +31,6 @@ def vgg16(
 
     Args:
         input_shape: rows, columns and channels of an image, at least 32x32.
-        num_classes: number of classes.
         filters: filters of the first stage.
         hidden: units of each of the two hidden dense layers.
         dropout: share of the hidden values that a training step drops.

@@ -30,10 +30,6 @@ from edgefl.protocol.security.secagg.vectors import (
 def check_secure_aggregation(algorithm: Algorithm, config: FederationConfig) -> None:
     """Check that the algorithm and the configuration support secure aggregation, if it is on.
 
-    Args:
-        algorithm: the algorithm.
-        config: configuration of the federation.
-
     Raises:
         ConfigError: the algorithm needs single updates, the codec is not fp32, or `clients_per_round` is
             less than three.
@@ -66,8 +62,6 @@ def with_secure_aggregation(
     The original `aggregate` then receives only the means of a round's updates.
 
     Args:
-        algorithm: the algorithm.
-        config: configuration of the federation.
         cohort_of: returns the cohort of the round of a server state. All its clients take part in the
             masking, even if their updates do not arrive.
 
@@ -95,7 +89,6 @@ def wrap_means(means: Mapping[str, Weights], round: int) -> list[Update]:
 
     Args:
         means: mean delta by weight name, by model name, float32.
-        round: number of the round.
 
     Returns:
         One update that contains the means, or no update if there are no means.
@@ -109,9 +102,6 @@ def count_secagg_bytes(
     """Return the bytes (up, down) that secure aggregation adds to a round.
 
     Args:
-        config: configuration of the federation.
-        algorithm: the algorithm.
-        state: server state of the round.
         cohort: ids of the clients of the round.
 
     Returns:

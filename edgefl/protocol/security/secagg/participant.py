@@ -62,7 +62,6 @@ def to_advertised(keys: PublicKeys, client_id: str, context: str) -> Advertised:
 
     Args:
         keys: the public keys of the client.
-        client_id: the client.
         context: the attempt, see `edgefl.protocol.wire.masked.hash_context`.
     """
     public = {name: base64.b64encode(getattr(keys, name)).decode() for name in ("seal", "mask", "seed")}
@@ -109,7 +108,6 @@ class Participant:
     """One client in one attempt.
 
     Args:
-        client_id: the client.
         context: the attempt, see `edgefl.protocol.wire.masked.hash_context`.
         trust: signs this client's messages.
         authority: certificate of the authority, PEM, to check the signing keys of the other clients. ""

@@ -196,8 +196,6 @@ def seal_shares(
     A message consists of two digests that are not encrypted, and the sealed shares.
 
     Args:
-        client_secrets: secrets of this client.
-        client_id: id of this client.
         public: public keys of all clients, by id.
         threshold: number of shares that give a secret.
         binding: the attempt and its key list.
@@ -244,8 +242,6 @@ def open_shares(
     """Open the messages that the clients sealed for this client with `seal_shares`.
 
     Args:
-        client_secrets: secrets of this client.
-        client_id: id of this client.
         public: public keys of all clients, by id.
         inbox: sealed message by the id of its sender.
         binding: the attempt and its key list.
@@ -286,8 +282,6 @@ def mask_vector(
     """Return the vector with the client's self mask and its pairwise masks.
 
     Args:
-        client_secrets: secrets of this client.
-        client_id: id of this client.
         public: public keys of all clients, by id.
         shared: ids of the clients whose sealed shares arrived.
         vector: shape (n,), uint64.
@@ -313,7 +307,6 @@ def reveal_shares(
     A client must call this only once in an attempt.
 
     Args:
-        client_id: id of this client.
         opened: shares of each client that shared, from `open_shares`.
         came: ids of the clients whose masked vectors arrived.
         threshold: minimum number of clients in the sum.
@@ -338,8 +331,6 @@ def check_revealed(
     """Check that a client revealed the shares that were sent to it.
 
     Args:
-        client_id: id of the client that reveals shares.
-        revealed: its shares.
         digests: the two digests (64 bytes) at the head of each message to this client, by sender.
         binding: the attempt and its key list.
 

@@ -18,11 +18,7 @@ Shapes = Mapping[str, Mapping[str, tuple[int, ...]]]
 
 
 def list_shapes(models: Mapping[str, Weights]) -> Shapes:
-    """Return the shapes of the models' weights.
-
-    Args:
-        models: weight by weight name, by model name.
-    """
+    """Return the shapes of the models' weights."""
     return {
         model: {name: array.shape for name, array in weights.items()} for model, weights in models.items()
     }
@@ -43,7 +39,6 @@ def encode_deltas(deltas: Mapping[str, Weights], samples: int, shapes: Shapes) -
     Args:
         deltas: delta by weight name, by model name, float32. A model without a delta is all zeros, and its
             number of samples is 0.
-        samples: number of samples of the client.
         shapes: shape of each weight, by model name.
 
     Returns:

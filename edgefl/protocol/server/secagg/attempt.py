@@ -128,7 +128,6 @@ class SecAggAttempt:
 
     Args:
         services: the functions of the server that the attempt needs.
-        begun: the round.
         tasks: makes the first task of each client.
         shapes: shape of each weight in the sum, by model name.
 

@@ -20,10 +20,6 @@ class UnsettledError(RoundError):
 def check_secagg_config(algorithm: Algorithm, config: FederationConfig) -> None:
     """Check that an aggregator can play masked rounds with this configuration, if it asks for them.
 
-    Args:
-        algorithm: the algorithm.
-        config: the federation.
-
     Raises:
         ConfigError: `min_clients` is less than three, or `check_secure_aggregation` finds a problem.
     """

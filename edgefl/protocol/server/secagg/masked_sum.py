@@ -55,11 +55,7 @@ class MaskedSum:
 
 
 def encode_masked_sum(masked_sum: MaskedSum) -> bytes:
-    """Return a masked sum as bytes: a line of JSON, the digests, and the elements of the sum.
-
-    Args:
-        masked_sum: the sum.
-    """
+    """Return a masked sum as bytes: a line of JSON, the digests, and the elements of the sum."""
     keys = {
         client_id: [
             base64.b64encode(key).decode() for key in (public_keys.seal, public_keys.mask, public_keys.seed)

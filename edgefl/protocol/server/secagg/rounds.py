@@ -61,7 +61,6 @@ class MaskedRounds:
         remaining clients only.
 
         Args:
-            begun: the round.
             tasks: makes the first task of each client.
 
         Returns:
