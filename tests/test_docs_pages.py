@@ -111,6 +111,17 @@ def test_every_algorithm_is_in_the_overview_with_a_link() -> None:
         assert f"`{name}`" in text
 
 
+def test_pages_about_privacy_and_late_updates_name_every_algorithm() -> None:
+    privacy = (DOCS / "how-to/keep-updates-private.md").read_text()
+    rounds = (DOCS / "explanation/rounds.md").read_text()
+    section = rounds.partition("### Which algorithms accept late updates")[2]
+    accepted, _, rejected = section.partition("rejected:")
+    for name in REGISTRY:
+        assert f"`{name}`" in privacy, f"keep-updates-private.md lacks {name}; add it to the table"
+        side = accepted if make_algorithm(name, None, {}).takes_late else rejected
+        assert f"`{name}`" in side, f"explanation/rounds.md lacks {name} under late updates; add it"
+
+
 CODEC_PAGES = (
     "protocol.md",
     "protocol-vectors.md",

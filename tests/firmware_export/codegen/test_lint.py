@@ -1,12 +1,19 @@
 """A model that cannot become C gives messages with operator, layer and remedy."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from edgefl.base.errors import ExportError
+from firmware_export.certificate.tflm import RESOLVER_METHODS
+from firmware_export.codegen.c_layers import SUPPORTED_OPERATORS
 from firmware_export.codegen.c_source import generate_c
 from firmware_export.codegen.lint import lint
 from firmware_export.tflite.quantized_model import read_quantized_model
+
+ROOT = Path(__file__).parents[3]
 
 
 def assert_refused(model, *texts) -> None:
@@ -19,6 +26,15 @@ def assert_refused(model, *texts) -> None:
 def make_unary_model(graphs, kind, source=None, output=None, version=1):
     tensors = [source or graphs.T((1, 4), 0.1, 0), output or graphs.T((1, 4), 0.1, 0, name="block/layer")]
     return graphs.make_tflite(tensors, [graphs.Op(kind, (0,), (1,), version=version)])
+
+
+def test_supported_operators_are_on_their_page_and_in_tflite_micro() -> None:
+    page = (ROOT / "docs/how-to/export-any-model.md").read_text()
+    table = page.partition("## Operators")[2].partition("\n\n")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`([A-Z0-9_]+)`", table)) == SUPPORTED_OPERATORS, (
+        "docs/how-to/export-any-model.md lists other operators than BUILDERS; correct its table"
+    )
+    assert RESOLVER_METHODS.keys() >= SUPPORTED_OPERATORS
 
 
 def test_operators_without_a_kernel_are_refused(graphs) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgefl.learning.algorithms import complete_algorithm_options
+from edgefl.learning.algorithms import REGISTRY, complete_algorithm_options
 from edgefl.learning.algorithms.registry import build_objectives
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
@@ -33,6 +33,8 @@ CASES = [
     ("fedrod", {}),
     ("fedrep", {}),
 ]
+CASES += [(name, {}) for name in REGISTRY if name not in dict(CASES) | {"fedbn": {}}]
+"""Every algorithm has a case. `fedbn` needs a network with batch norms."""
 
 OTHER_OPTIMIZERS = {"aem", "pfl-fb", "pfl-ft", "pfl-mf", "pfl-mfe"}
 FURTHER_RULES = {("aem", "pixels"): {"features"}, ("pfl-fb", None): {"train_gate"}}
