@@ -42,7 +42,7 @@ def find_nearest(key: str, choices: Sequence[str]) -> str:
         key: the unknown key or value.
         choices: the keys or values that exist.
     """
-    close = difflib.get_close_matches(key, choices, 1)
+    close = difflib.get_close_matches(key, choices, 1) or difflib.get_close_matches(key.lower(), choices, 1)
     return f"did you mean {close[0]!r}?" if close else ""
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from edgefl.base.config import FederationConfig, load_config, with_simulated_clients
 from edgefl.base.errors import ConfigError
+from edgefl.base.system.files import write_errors
 from edgefl.base.system.progress import Progress
 from edgefl.base.verdict import MEASURES, find_measure
 from edgefl.learning.privacy.accountant import limit_to_budget
@@ -41,7 +42,7 @@ COMMAND = "edgefl.simulate"
 """What the directory of a run names as its command."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class History:
     """The figures of a simulated federation. Position i of each array is round i + 1.
 
@@ -57,8 +58,10 @@ class History:
         seconds: duration of each round in seconds, shape (n,).
         bytes_up: bytes that the clients would send over MQTT, shape (n,), int64.
         bytes_down: bytes that the clients would receive over MQTT, shape (n,), int64.
-        clients: figures of each client after the last round by client id, such as `accuracy_mixture`. See
-            `edgefl.learning.client.personalization.choose_personal_model`.
+        clients: figures of each client after the last round by client id, on its test samples, such as
+            `accuracy_mixture`. See `edgefl.learning.client.personalization.choose_personal_model`.
+            `expected_mixture` and `global_mixture` are on the test samples of the data set, see
+            `edgefl.simulation.runs.summary.FIGURE_DESCRIPTIONS`.
         config: the configuration that was simulated.
         measure: what `accuracy` is: `accuracy`, or `R2`.
         test_measure: what `test_accuracy` is: `accuracy`, `R2` or `AUC`.
@@ -77,6 +80,15 @@ class History:
     config: FederationConfig
     measure: str
     test_measure: str
+
+    def __repr__(self) -> str:
+        """Return the algorithm, the number of rounds, and the mean figure of the personal models."""
+        key = f"{find_measure(self.clients.values())}_mixture"
+        values = [figures[key] for figures in self.clients.values() if key in figures]
+        mean = f", {key} {np.nanmean(values):.3f}" if values and np.isfinite(values).any() else ""
+        return (
+            f"History({self.config.algorithm}, {len(self.rounds)} rounds, {len(self.clients)} clients{mean})"
+        )
 
     def to_dataframe(self) -> Any:
         """Return a pandas DataFrame with a row for each round, and the arrays as columns.
@@ -99,11 +111,15 @@ class History:
 
         return pandas.DataFrame.from_dict(self.clients, orient="index").rename_axis("client")
 
-    def plot(self, path: str | Path | None = None) -> Any:
-        """Draw training loss and accuracy over the rounds.
+    def plot(self, path: str | Path | None = None, *, beside: Mapping[str, "History"] | None = None) -> Any:
+        """Draw training loss and accuracy over the rounds, of this federation or of several.
+
+        The accuracy is `test_accuracy` if all of them have it, and `accuracy` otherwise. The 10th to 90th
+        percentile is drawn for a single federation.
 
         Args:
             path: picture to write. Its suffix selects the format: svg, png or pdf. None writes none.
+            beside: further federations by their names in the legend. This one has the name of its algorithm.
 
         Returns:
             The matplotlib figure, which a notebook shows.
@@ -111,9 +127,32 @@ class History:
         Raises:
             ConfigError: the suffix is not one of these formats.
             ModuleNotFoundError: matplotlib is not installed. It comes with the extra `plots`.
-            OSError: the picture cannot be written.
+            StateError: the picture cannot be written.
         """
+        histories = {self.config.algorithm: self, **(beside or {})}
+        if len(histories) <= len(beside or {}):
+            raise ConfigError(
+                f"beside has the name {self.config.algorithm!r} of this federation, expected other names"
+            )
         is_evaluated = np.isfinite(self.test_accuracy)
+
+        def draw_all(figure: Any) -> None:
+            losses, accuracies = figure.subplots(1, 2)
+            draw_lines(
+                losses,
+                {name: (history.rounds, history.loss) for name, history in histories.items()},
+                "round",
+                "training loss",
+            )
+            is_tested = all(np.isfinite(history.test_accuracy).any() for history in histories.values())
+            lines = {}
+            for name, history in histories.items():
+                values = history.test_accuracy if is_tested else history.accuracy
+                is_measured = np.isfinite(values)
+                lines[name] = (history.rounds[is_measured], 100 * values[is_measured])
+            measure = self.test_measure if is_tested else self.measure
+            samples = "test samples" if is_tested else "validation samples"
+            draw_lines(accuracies, lines, "round", f"{measure} on {samples}, per cent")
 
         def draw(figure: Any) -> None:
             losses, accuracies = figure.subplots(1, 2)
@@ -126,6 +165,9 @@ class History:
                 measure=self.measure,
             )
             draw_band(accuracies, self.rounds, band, "round")
+            if not np.isfinite(self.accuracy).any() and not is_evaluated.any():
+                for axes in (losses, accuracies):
+                    axes.text(0.5, 0.5, "not reported in the rounds", ha="center", transform=axes.transAxes)
             if is_evaluated.any():
                 accuracies.plot(
                     self.rounds[is_evaluated],
@@ -136,9 +178,10 @@ class History:
                 )
                 accuracies.legend(loc="lower right")
 
-        figure = draw_figure(draw, 9, 3.6)
+        figure = draw_figure(draw_all if beside else draw, 9, 3.6)
         if path is not None:
-            save_figure(figure, Path(path))
+            with write_errors(Path(path), "pass another path"):
+                save_figure(figure, Path(path))
         return figure
 
 
@@ -160,8 +203,8 @@ def simulate(
         config: the configuration, or the path of a federation.toml.
         processes: number of processes that run clients.
         compare: whether each client also makes a local and a fine-tuned model after the last round, and ships
-            a blend, as devices do. This takes about as long as the rounds. False makes the personal model of
-            the algorithm only.
+            a blend, as devices do. Each trains as many epochs as the rounds, or until it has learned its
+            samples, in the last round and after it. False makes the personal model of the algorithm only.
         evaluate_every: number of rounds after which each client is measured on its test samples. 0 measures
             them only at the end.
         out: directory of the run, such as for `edgefl report` and `edgefl compare`. A run in it continues.
@@ -174,6 +217,14 @@ def simulate(
         FederationDivergedError: training diverged.
         EdgeflError: any other error of `edgefl simulate`.
     """
+    if not isinstance(config, FederationConfig | str | Path):
+        raise ConfigError(
+            f"config is a {type(config).__name__}, expected a FederationConfig or the path of a "
+            "federation.toml"
+        )
+    for name, value in (("processes", processes), ("evaluate_every", evaluate_every)):
+        if type(value) is not int:
+            raise ConfigError(f"{name} is {value!r}, expected a whole number")
     settings = config if isinstance(config, FederationConfig) else load_config(Path(config))
     if settings.fleet is not None:
         raise ConfigError(
@@ -212,8 +263,12 @@ def simulate(
         summary = summarize_run(settings, simulation, records, partitioned, run.read_measured_values())
         write_results(run, simulation, {**summary, **run.read_origin()})
     clients = {
-        client_id: {name: float(value) for name, value in metrics.items()}
-        for client_id, metrics in sorted(simulation.metrics.items())
+        row["id"]: {
+            name: float("nan") if value is None else float(value)
+            for name, value in row.items()
+            if value is None or isinstance(value, int | float)
+        }
+        for row in sorted(summary["clients"], key=lambda row: str(row["id"]))
     }
     return make_history(settings, records, clients)
 

@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -69,6 +69,7 @@ class ModelConfig:
     normalize: bool = False
 
     def __post_init__(self) -> None:
+        _check_values(self, "model")
         for key in ("input_shape", "mean", "std"):  # a person may write a list in Python, as in TOML
             value = getattr(self, key)
             object.__setattr__(self, key, tuple(value) if isinstance(value, list) else value)
@@ -124,6 +125,7 @@ class DataConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        _check_values(self, "data")
         if self.num_train < 0 or self.num_test < 0:
             raise ConfigError(
                 f"num_train {self.num_train} and num_test {self.num_test}, expected 0 (all) or more"
@@ -150,6 +152,7 @@ class PartitionConfig:
     client_ids: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        _check_values(self, "partition")
         if self.num_clients < 1:
             raise ConfigError(f"num_clients is {self.num_clients}, expected at least 1")
         if not all(isinstance(client_id, str) for client_id in self.client_ids):
@@ -536,6 +539,7 @@ class FederationConfig:
     fleet: FleetConfig | None = None
 
     def __post_init__(self) -> None:
+        _check_values(self, "federation")
         check_federation(self.name)
         if not 0 <= self.seed <= LARGEST_SEED:
             raise ConfigError(f"seed is {self.seed}, expected a whole number from 0 to {LARGEST_SEED}")
@@ -712,6 +716,28 @@ def parse_shape(text: str) -> tuple[int, ...]:
             f"--input-shape is {text!r}, expected sizes above 0 separated by commas, such as 28,28,1"
         )
     return sizes
+
+
+def _check_values(record: Any, table: str) -> None:
+    """Check the types of a record that code in Python made, and convert numbers of numpy.
+
+    Raises:
+        ConfigError: a value has another type than the default of its field.
+    """
+    for item in fields(record):
+        default = item.default if item.default_factory is MISSING else item.default_factory()
+        value = getattr(record, item.name)
+        if hasattr(value, "item"):
+            value = value.item()
+            object.__setattr__(record, item.name, value)
+        if is_dataclass(default):
+            if not isinstance(value, type(default)):
+                raise ConfigError(
+                    f"{item.name} is {value!r}, expected a {type(default).__name__}; write "
+                    f"{type(default).__name__}(...)"
+                )
+        elif default is not None:
+            check_options(f"[{table}]", {item.name: default}, {item.name: value}, noun="key")
 
 
 def _check_table(table: str, raw: Mapping[str, Any], cls: type, skip: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -174,10 +174,6 @@ def simulate(
             )
         if run.state is not None:
             progress(f"{out}: {run.state.round - 1} of {config.rounds} rounds are done")
-        if run.read_plan() is None:
-            progress.update(
-                f"compiling {config.model.name} for {config.algorithm}; TensorFlow takes some seconds"
-            )
         key = f"{out.resolve()} {run.read_note()['started']}"
         resumed = run.state is not None
         with open_logs(logs, config.name, key=key, resumed=resumed, about=describe_run(config)) as log:

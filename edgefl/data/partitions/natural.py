@@ -3,6 +3,8 @@
 Source: natural partitions as in LEAF (S. Caldas et al., arXiv:1812.01097).
 """
 
+import logging
+
 import numpy as np
 
 from edgefl.base.errors import DataError
@@ -10,6 +12,8 @@ from edgefl.base.types import Labels
 from edgefl.data.dataset import LabelView
 from edgefl.data.partitions.by_class import check_positive
 from edgefl.data.partitions.client_partition import ClientPartition
+
+LOGGER = logging.getLogger(__name__)
 
 
 def group(
@@ -40,6 +44,11 @@ def group(
             f"{len(fit)} of {len(ids)} groups have at least {min_samples} training samples and a test "
             f"sample, expected {num_clients} such groups (num_clients of [partition]); set num_clients = "
             f"{len(fit)}, or use a split that holds out samples of each group"
+        )
+    if num_clients == len(fit) < len(ids):
+        LOGGER.warning(
+            f"{len(ids) - len(fit)} of {len(ids)} groups make no client: they have less than {min_samples} "
+            "training samples, or no test sample"
         )
     drawn = np.sort(rng.permutation(fit)[:num_clients])
     parts = zip(_find_members(view.group_train, drawn), _find_members(view.group_test, drawn), strict=True)

@@ -60,7 +60,8 @@ class RunDirectory:
                 f"{path} is in use, expected a new or empty directory; pass another --out, or remove it"
             )
         else:
-            path.mkdir(parents=True, exist_ok=True)
+            with write_errors(path, "pass another --out"):
+                path.mkdir(parents=True, exist_ok=True)
             note = {
                 "format": STATE_FORMAT,
                 "config": config_values,

@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.base.config import FederationConfig, SamplesConfig, with_simulated_clients
-from edgefl.base.errors import DataError, EdgeflError
+from edgefl.base.errors import ConfigError, DataError, EdgeflError
 from edgefl.base.round_scalars import Write, extract_round_scalars
 from edgefl.base.system.files import write_atomic
 from edgefl.base.system.progress import Progress
 from edgefl.base.system.signals import ignore_ctrl_c, terminate_children
 from edgefl.base.system.stderr import suppress_stderr
 from edgefl.base.types import ServerState, Shard, Weights
-from edgefl.data.dataset import as_float
+from edgefl.data.dataset import Dataset, as_float
 from edgefl.data.mapped_shards import MappedShards, map_dataset
 from edgefl.data.partitions.client_partition import ClientPartition
 from edgefl.learning.algorithms.range_test import RATE, describe_lowered_rate
@@ -139,11 +139,29 @@ def open_partitioned_dataset(
             f"[data] {config.data.name} has samples of shape {list(shape)}, expected input_shape of [model], "
             f'{list(config.model.input_shape)}; name your own samples, such as name = "npz:pi-1.npz,pi-2.npz"'
         )
+    _check_labels(dataset, config)
     client_partitions = make_client_partitions(dataset, config.partition, config.seed)
     if pooled:
         client_partitions = pool_clients(client_partitions)
     with tempfile.TemporaryDirectory(prefix="edgefl-data-") as directory:
         yield PartitionedDataset(map_dataset(dataset, client_partitions, Path(directory)), client_partitions)
+
+
+def _check_labels(dataset: Dataset, config: FederationConfig) -> None:
+    """Check that the model has an output for each label of a classification.
+
+    Raises:
+        DataError: a label is too large.
+    """
+    if not config.task.is_classification:
+        return
+    largest = max(int(labels.max(initial=0)) for labels in (dataset.y_train, dataset.y_test))
+    if largest >= config.model.num_classes:
+        raise DataError(
+            f"[data] {config.data.name} has the label {largest}, expected labels from 0 to "
+            f"{config.model.num_classes - 1} for num_classes = {config.model.num_classes} of [model]; set "
+            f"num_classes to {largest + 1}, or number the labels from 0"
+        )
 
 
 @contextmanager
@@ -309,10 +327,17 @@ def play_run(
             own, the run starts again with this one instead.
         EdgeflError: any other error of `load_or_build_plan`, `simulate` or `simulate_fleet`.
     """
+    if checkpoint is None and run.state is not None and run.state.round - 1 > config.rounds:
+        raise ConfigError(
+            f"{run.files.root} has {run.state.round - 1} rounds, expected at most {config.rounds}, the "
+            "rounds of [federation]; raise rounds, or use another directory"
+        )
     shards = partitioned.shards
     dataset = shards.dataset
     test = (as_float(dataset.x_test), dataset.y_test) if measure_test else None
     trained = {name: shards[name] for name in shards if name not in without_rounds}
+    if progress and not run.files.plan.exists():
+        progress.report_compilation(config)
     plan, initial = load_or_build_plan(run, config, trained if without_rounds else shards)
 
     def play(plan: Plan) -> Simulation:

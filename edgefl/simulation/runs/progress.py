@@ -3,6 +3,7 @@
 import math
 import time
 
+from edgefl.base.config import FederationConfig
 from edgefl.base.system import format as text_format
 from edgefl.base.system.format import format_duration
 from edgefl.base.system.progress import Progress
@@ -25,6 +26,13 @@ class RoundProgress:
         self._rounds = rounds
         self._seconds = 0.0
         self._began = 0.0
+
+    def report_compilation(self, config: FederationConfig) -> None:
+        """Report that the model is being compiled."""
+        self._progress.update(
+            f"{self._label}compiling {config.model.name} for {config.algorithm}; TensorFlow takes some "
+            "seconds"
+        )
 
     def begin(self, done: int) -> None:
         """Show the round with which the run begins or continues.

@@ -1,6 +1,7 @@
 """A federation that is simulated from Python."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,7 +11,7 @@ import pytest
 
 import edgefl
 from edgefl.base.config.toml import to_toml
-from edgefl.base.errors import ConfigError
+from edgefl.base.errors import ConfigError, DataError, StateError
 from edgefl.cli.main import run_command
 from edgefl.watch.history import make_history
 
@@ -145,6 +146,78 @@ def test_what_cannot_be_simulated_is_refused(tmp_path):
         edgefl.simulate(CONFIG, processes=0, show_progress=False)
     with pytest.raises(AttributeError, match="no attribute 'simulat'; it has DataConfig"):
         _ = edgefl.simulat
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: edgefl.simulate({"rounds": 1}), "config is a dict, expected a FederationConfig or the path"),
+        (lambda: edgefl.simulate(CONFIG, processes="2"), "processes is '2', expected a whole number"),
+        (
+            lambda: edgefl.simulate(CONFIG, evaluate_every=1.5),
+            "evaluate_every is 1.5, expected a whole number",
+        ),
+        (lambda: replace(CONFIG, rounds="3"), r"\[federation\] rounds is '3', expected a whole"),
+        (lambda: replace(CONFIG, rounds=1.5), r"\[federation\] rounds is 1.5, expected a whole number"),
+        (lambda: replace(CONFIG, rounds=True), r"\[federation\] rounds is True, expected a whole number"),
+        (
+            lambda: replace(CONFIG, model="lenet5"),
+            r"model is 'lenet5', expected a ModelConfig; write ModelConfig\(",
+        ),
+        (lambda: replace(CONFIG, options=None), r"\[federation\] options is None, expected a table"),
+        (lambda: replace(CONFIG, algorithm=None), r"\[federation\] algorithm is None, expected text"),
+        (
+            lambda: edgefl.PartitionConfig(num_clients=20.0),
+            r"\[partition\] num_clients is 20.0, expected a whole",
+        ),
+        (
+            lambda: edgefl.ModelConfig(name=print),
+            r"\[model\] name is <built-in function print>, expected text",
+        ),
+        (lambda: edgefl.DataConfig(name=(1, 2)), r"\[data\] name is \(1, 2\), expected text"),
+    ],
+)
+def test_a_value_of_another_type_is_named(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+def test_numbers_of_numpy_are_numbers():
+    config = replace(CONFIG, rounds=np.int64(2), deadline_s=np.float32(2.5))
+    assert (config.rounds, config.deadline_s) == (2, 2.5)
+    assert type(config.rounds) is int
+
+
+def test_labels_without_an_output_are_refused_before_the_model_is_compiled():
+    config = replace(CONFIG, model=replace(CONFIG.model, num_classes=5))
+    with pytest.raises(DataError, match=r"label 9, expected labels from 0 to 4 .* set num_classes to 10"):
+        edgefl.simulate(config, show_progress=False)
+
+
+def test_a_run_with_more_rounds_is_not_returned_as_one_with_fewer(tmp_path):
+    edgefl.simulate(CONFIG, out=tmp_path / "run", show_progress=False)
+    with pytest.raises(ConfigError, match=r"has 3 rounds, expected at most 2, .*; raise rounds"):
+        edgefl.simulate(replace(CONFIG, rounds=2), out=tmp_path / "run", show_progress=False)
+
+
+def test_several_federations_are_drawn_in_one_picture(history, tmp_path):
+    other = replace(history, config=replace(CONFIG, algorithm="pfl-mfe"), test_accuracy=history.accuracy)
+    figure = other.plot(tmp_path / "both.svg", beside={"fedavg": history})
+    losses, accuracies = figure.axes
+    assert [text.get_text() for text in accuracies.get_legend().get_texts()] == ["pfl-mfe", "fedavg"]
+    assert "on test samples" in accuracies.get_ylabel()
+    assert [list(line.get_xdata()) for line in accuracies.get_lines()] == [[1, 2, 3], [2, 3]]
+    assert len(losses.get_lines()) == 2
+    with pytest.raises(ConfigError, match="name 'fedavg' of this federation, expected other names"):
+        history.plot(beside={"fedavg": other})
+    with pytest.raises(StateError, match=r"cannot write /proc/none/a.png: .*; "):
+        history.plot("/proc/none/a.png")
+
+
+def test_a_history_is_shown_in_one_line(history):
+    shown = repr(history)
+    assert re.fullmatch(r"History\(fedavg, 3 rounds, 3 clients, accuracy_mixture 0\.\d+\)", shown)
+    assert repr(make_history(CONFIG, [], {})) == "History(fedavg, 0 rounds, 0 clients)"
 
 
 def write_fleet(folder):
