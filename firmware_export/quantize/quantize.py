@@ -169,6 +169,7 @@ def export_mixture(
     on_float, on_int8 = (run_samples(item, x)[0] for item in (load_tflite(model), loaded))
     rates: tuple[float | None, ...] = (None, None, None)
     figures: dict[str, Any] = {}
+    notes: dict[str, bytes] = {}
     if task.is_classification:
         agreement = float((on_int8.argmax(axis=1) == on_float.argmax(axis=1)).mean())
         rates = (measure_accuracy(on_float, y), measure_accuracy(on_int8, y), agreement)
@@ -178,19 +179,12 @@ def export_mixture(
             "task": {**measured.task, "within_limit": is_enough(best)},
             "anomaly": measured.anomaly,
         }
-        made, model = (
-            with_metadata(item, TASK_METADATA_NAME, encode_model_task(measured.model_task))
-            for item in (made, model)
-        )
+        notes[TASK_METADATA_NAME] = encode_model_task(measured.model_task)
         warnings = (*warnings, *measured.warnings)
-    made, model = (
-        with_metadata(item, SAMPLES_METADATA_NAME, encode_samples(read_samples_config(plan.spec)))
-        for item in (made, model)
-    )
+    notes[SAMPLES_METADATA_NAME] = encode_samples(read_samples_config(plan.spec))
     if split is not None:
-        made, model = (
-            with_metadata(item, SPLIT_METADATA_NAME, encode_split(split)) for item in (made, model)
-        )
+        notes[SPLIT_METADATA_NAME] = encode_split(split)
+    made, model = (with_metadata(item, notes) for item in (made, model))
     report = ExportReport(
         accuracy_float=rates[0],
         accuracy_int8=rates[1],

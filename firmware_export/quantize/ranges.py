@@ -18,9 +18,9 @@ import numpy as np
 from edgefl.base.errors import ExportError
 from edgefl.base.types import Array
 from edgefl.program.plan.runtime import load_interpreter
-from edgefl.program.plan.tflite import Operator, read_subgraph
+from edgefl.program.plan.tflite import Operator, Subgraph, read_subgraph
 from firmware_export.quantize.weight_layers import WeightLayer, find_weight_layers
-from firmware_export.tflite.graph import read_graph
+from firmware_export.tflite.graph import summarize_subgraph
 from firmware_export.tflite.repeated_steps import StepNode, find_repeated_steps
 
 STEEP_OPERATORS = ("SOFTMAX", "LOGISTIC")
@@ -93,7 +93,8 @@ def record_extremes(model: bytes, x: Array) -> RecordedExtremes:
     Raises:
         ExportError: the model computes NaN or infinite values.
     """
-    graph = read_graph(model)
+    subgraph = read_subgraph(model)
+    graph = summarize_subgraph(subgraph)
     interpreter = load_interpreter(model, watch=True)
     interpreter.allocate_tensors()
     input_index = interpreter.get_input_details()[0]["index"]
@@ -111,7 +112,7 @@ def record_extremes(model: bytes, x: Array) -> RecordedExtremes:
             "the mixture computes NaN or infinite values on its own training samples; personalize again with "
             "a smaller learning rate"
         )
-    for group in group_step_tensors(model):
+    for group in group_step_tensors(subgraph):
         columns = [watched.index(index) for index in group if index in watched]
         extremes[:, columns, 0] = extremes[:, columns, 0].min(axis=1, keepdims=True)
         extremes[:, columns, 1] = extremes[:, columns, 1].max(axis=1, keepdims=True)
@@ -126,11 +127,11 @@ def record_extremes(model: bytes, x: Array) -> RecordedExtremes:
         extremes={name: extremes[:, column] for column, name in enumerate(names)},
         ranks=ranks,
         steep=frozenset(steep),
-        layers=find_weight_layers(model),
+        layers=find_weight_layers(subgraph),
     )
 
 
-def group_step_tensors(model: bytes) -> list[list[int]]:
+def group_step_tensors(graph: Subgraph) -> list[list[int]]:
     """Return groups of tensors that play the same role in the steps of a recurrent layer.
 
     The state that the first step reads belongs to the group of the states that the steps make. So do all
@@ -138,12 +139,11 @@ def group_step_tensors(model: bytes) -> list[list[int]]:
     same scale.
 
     Args:
-        model: a float .tflite.
+        graph: the graph of a float .tflite.
 
     Returns:
         Indices of the tensors of each group. Empty for a model without a recurrent layer.
     """
-    graph = read_subgraph(model)
     root: dict[int, int] = {}
     nodes = []
     for operator in graph.operators:

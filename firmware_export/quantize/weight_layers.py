@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.base.types import Array
-from edgefl.program.plan.tflite import read_float_constants
-from firmware_export.tflite.graph import read_graph
+from edgefl.program.plan.tflite import Subgraph, list_float_constants
 
 CHANNEL_AXIS = {"CONV_2D": 0, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 0}
 MAX_BIAS_STEPS = float(1 << 30)
@@ -39,12 +38,11 @@ class WeightLayer:
     bias: Array
 
 
-def find_weight_layers(model: bytes) -> tuple[WeightLayer, ...]:
-    """Return the layers with a bias in a float .tflite, in the graph's order."""
-    graph = read_graph(model)
-    values = read_float_constants(model)
+def find_weight_layers(graph: Subgraph) -> tuple[WeightLayer, ...]:
+    """Return the layers with a bias in the graph of a float .tflite, in its order."""
+    values = list_float_constants(graph)
     layers = []
-    for (operator, _), inputs in zip(graph.operators, graph.inputs, strict=True):
+    for operator, inputs in ((operator.name, operator.inputs) for operator in graph.operators):
         if operator in CHANNEL_AXIS and len(inputs) == 3 and inputs[1] in values and inputs[2] in values:
             source, name = (graph.tensors[index].name for index in inputs[:2])
             layers.append(

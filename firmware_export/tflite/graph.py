@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from edgefl.base.errors import ExportError
-from edgefl.program.plan.tflite import read_subgraph
+from edgefl.program.plan.tflite import Subgraph, read_subgraph
 from firmware_export.tflite.quantized_model import clean_name
 
 FORBIDDEN_OPERATORS = {
@@ -48,7 +48,11 @@ def read_graph(model: bytes) -> OperatorGraph:
     Raises:
         ModelFileError: the bytes are not a model, are damaged, or have several subgraphs.
     """
-    graph = read_subgraph(model)
+    return summarize_subgraph(read_subgraph(model))
+
+
+def summarize_subgraph(graph: Subgraph) -> OperatorGraph:
+    """Return the operators and tensors of a subgraph."""
     return OperatorGraph(
         tuple((operator.name, operator.outputs) for operator in graph.operators),
         tuple(TensorKind(tensor.name, tensor.dtype, tensor.data is not None) for tensor in graph.tensors),

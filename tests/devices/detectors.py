@@ -37,9 +37,9 @@ def save_detector(
         if kind == "anomaly"
         else ModelTask(kind=kind, loss="mse")
     )
-    content = with_metadata(model, TASK_METADATA_NAME, encode_model_task(task))
+    content = with_metadata(model, {TASK_METADATA_NAME: encode_model_task(task)})
     if samples:
-        content = with_metadata(content, SAMPLES_METADATA_NAME, encode_samples(samples))
+        content = with_metadata(content, {SAMPLES_METADATA_NAME: encode_samples(samples)})
     files.model.write_bytes(content)
     if federation:
         owner = {"id": client_id, "federation": federation}

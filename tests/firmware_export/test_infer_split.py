@@ -194,7 +194,7 @@ def test_metadata_changes_no_weight_and_preserves_alignment(home) -> None:
     from firmware_export.tflite.graph import read_graph
 
     model = (home / "model/model.tflite").read_bytes()
-    again = with_metadata(model, "more", b"\x00\x01")
+    again = with_metadata(model, {"more": b"\x00\x01"})
     assert read_graph(again) == read_graph(model)
     assert read_float_constants(again).keys() == read_float_constants(model).keys()
     first = np.frombuffer(again, np.uint8).__array_interface__["data"][0]
@@ -214,7 +214,7 @@ def tiny() -> bytes:
     root = schema.ModelT()
     root.version = 3
     root.buffers = [schema.BufferT()]
-    return with_metadata(pack_model(root, 64), SPLIT_METADATA_NAME, b"note")
+    return with_metadata(pack_model(root, 64), {SPLIT_METADATA_NAME: b"note"})
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 400), st.integers(0, 64))

@@ -282,9 +282,14 @@ def read_float_constants(model: bytes) -> dict[int, Array]:
     Raises:
         ModelFileError: the model cannot be read, or has several subgraphs.
     """
+    return list_float_constants(read_subgraph(model))
+
+
+def list_float_constants(graph: Subgraph) -> dict[int, Array]:
+    """Return the float32 constants of a graph by tensor index, see `read_float_constants`."""
     return {
         tensor.index: tensor.data
-        for tensor in read_subgraph(model).tensors
+        for tensor in graph.tensors
         if tensor.dtype == "FLOAT32" and tensor.data is not None
     }
 
@@ -429,16 +434,15 @@ def add_operator(
     return int(operator.outputs[0])
 
 
-def with_metadata(model: bytes, name: str, content: bytes) -> bytes:
-    """Return the model with an additional metadata entry.
+def with_metadata(model: bytes, entries: Mapping[str, bytes]) -> bytes:
+    """Return the model with further metadata entries.
 
     An entry is a buffer that travels with the model and that runtimes ignore. Weights, operators and outputs
     do not change.
 
     Args:
         model: the bytes of a `.tflite`.
-        name: a name that the model does not contain yet.
-        content: any bytes.
+        entries: content of each entry by its name, which the model does not contain yet.
 
     Raises:
         ModelFileError: the model is damaged.
@@ -447,14 +451,15 @@ def with_metadata(model: bytes, name: str, content: bytes) -> bytes:
 
     with report_damage(model):
         root = unpack_model(model)
-        entry = schema.MetadataT()
-        entry.name = name
-        entry.buffer = len(root.buffers)
-        buffer = schema.BufferT()
-        buffer.data = np.frombuffer(content, np.uint8)
-        root.buffers = [*root.buffers, buffer]
-        root.metadata = [*(root.metadata or []), entry]
-        return pack_model(root, len(model) + len(content), align_all=True)
+        for name, content in entries.items():
+            entry = schema.MetadataT()
+            entry.name = name
+            entry.buffer = len(root.buffers)
+            buffer = schema.BufferT()
+            buffer.data = np.frombuffer(content, np.uint8)
+            root.buffers = [*root.buffers, buffer]
+            root.metadata = [*(root.metadata or []), entry]
+        return pack_model(root, len(model) + sum(map(len, entries.values())), align_all=True)
 
 
 def read_metadata(model: bytes, name: str) -> bytes | None:

@@ -63,7 +63,7 @@ def make_detector_model(
         "FULLY_CONNECTED", (0, 1, -1), (2,), {"keepNumDims": False}, "FullyConnected", version=4
     )
     task = ModelTask(kind="anomaly", loss=loss, anomalies=(), false_alarm_rate=0.05, threshold=threshold)
-    return with_metadata(graphs.make_tflite(tensors, [layer]), TASK_METADATA_NAME, encode_model_task(task))
+    return with_metadata(graphs.make_tflite(tensors, [layer]), {TASK_METADATA_NAME: encode_model_task(task)})
 
 
 def draw_samples(count: int) -> Any:
@@ -124,8 +124,7 @@ def test_classifier_and_regression_have_no_scorer(graphs: Any) -> None:
             ],
             [graphs.Op("FULLY_CONNECTED", (0, 1, -1), (2,), {}, "FullyConnected", version=4)],
         ),
-        TASK_METADATA_NAME,
-        encode_model_task(ModelTask(kind="regression", loss="mae")),
+        {TASK_METADATA_NAME: encode_model_task(ModelTask(kind="regression", loss="mae"))},
     )
     files = generate_c(regression, labels=["degrees"]).files
     assert "Names of the outputs" in files["model.h"]

@@ -228,7 +228,7 @@ def test_header_states_unit_and_channels_of_the_input(samples, lines) -> None:
         [Op(name="RELU", inputs=(0,), outputs=(1,))],
     )
     if samples is not None:
-        model = with_metadata(model, SAMPLES_METADATA_NAME, encode_samples(samples))
+        model = with_metadata(model, {SAMPLES_METADATA_NAME: encode_samples(samples)})
     header = generate_c(model).files["model.h"]
     assert all(line in header for line in lines)
     assert ("The input is" in header) == bool(lines)

@@ -96,8 +96,7 @@ def test_example_of_another_task_runs(graphs, tmp_path, answers, kind, expected)
             ],
             [graphs.Op("FULLY_CONNECTED", (0, 1, -1), (2,), {}, "FullyConnected", version=4)],
         ),
-        TASK_METADATA_NAME,
-        encode_model_task(task),
+        {TASK_METADATA_NAME: encode_model_task(task)},
     )
     package = make_package_files(generate_c(model).files, "door", SHA256)
     assert set(EXAMPLES[answers]) <= set(package) and "classify" not in "".join(package.values())

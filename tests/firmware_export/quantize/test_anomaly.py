@@ -119,12 +119,12 @@ def test_model_without_a_detector_is_refused(graphs: Any) -> None:
     with pytest.raises(ExportError, match="task is classification, expected anomaly"):
         load_detector(model, ZEROS)
     regression = with_metadata(
-        model, TASK_METADATA_NAME, encode_model_task(ModelTask(kind="regression", loss="mse"))
+        model, {TASK_METADATA_NAME: encode_model_task(ModelTask(kind="regression", loss="mse"))}
     )
     with pytest.raises(ExportError, match="task is regression, expected anomaly"):
         load_detector(regression, ZEROS)
     with pytest.raises(ExportError, match="record of its task cannot be read"):
-        read_model_task(with_metadata(model, TASK_METADATA_NAME, b"{}"))
+        read_model_task(with_metadata(model, {TASK_METADATA_NAME: b"{}"}))
 
 
 def test_figures_match_hand_computed_values() -> None:

@@ -8,6 +8,7 @@ from edgefl.program.compiler import objective as of
 from edgefl.program.compiler.network import Network
 from edgefl.program.compiler.template import build_template
 from edgefl.program.plan.fill import fill_template
+from edgefl.program.plan.tflite import read_subgraph
 from firmware_export.quantize.device_route import RECIPES, quantize
 from firmware_export.quantize.ranges import group_step_tensors, record_extremes
 from firmware_export.tflite.graph import read_graph
@@ -30,7 +31,7 @@ def draw_samples() -> Array:
 def test_states_and_products_of_a_simple_rnn_are_grouped() -> None:
     """Five of six steps multiply the state: five products, five sums, and six states."""
     model = fill_model(L.SimpleRNN(4))
-    assert sorted(len(group) for group in group_step_tensors(model)) == [5, 5, 6]
+    assert sorted(len(group) for group in group_step_tensors(read_subgraph(model))) == [5, 5, 6]
 
 
 def test_steps_have_the_same_scales() -> None:
@@ -52,7 +53,7 @@ def test_steps_have_the_same_scales() -> None:
 def test_extremes_of_a_group_are_those_of_all_steps() -> None:
     """The outputs of the six steps and the sequence that joins them are one group."""
     model = fill_model(L.GRU(4, return_sequences=True))
-    largest = max(group_step_tensors(model), key=len)
+    largest = max(group_step_tensors(read_subgraph(model)), key=len)
     assert len(largest) == 7
     graph = read_graph(model)
     extremes = record_extremes(model, draw_samples()).extremes
@@ -63,5 +64,6 @@ def test_extremes_of_a_group_are_those_of_all_steps() -> None:
 
 
 def test_other_models_have_no_groups() -> None:
-    assert group_step_tensors(fill_model(L.Conv1D(4, 3, activation="relu"))) == []
-    assert group_step_tensors(fill_model(L.Dense(2, "relu"), L.Dense(2, "relu"), shape=(6, 2))) == []
+    assert group_step_tensors(read_subgraph(fill_model(L.Conv1D(4, 3, activation="relu")))) == []
+    dense = fill_model(L.Dense(2, "relu"), L.Dense(2, "relu"), shape=(6, 2))
+    assert group_step_tensors(read_subgraph(dense)) == []
