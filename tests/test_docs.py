@@ -88,6 +88,7 @@ SLOW = {"bring-your-model.md", "fedmix.md", "follow-one-round.md", "pfl-moe.md",
     ],
     ids=lambda page: page.name,
 )
+@pytest.mark.timeout(900)
 def test_documented_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorflow")
     monkeypatch.chdir(tmp_path)

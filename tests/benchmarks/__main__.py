@@ -38,6 +38,7 @@ from tests.benchmarks.steps.instructions import render as render_steps
 from tests.benchmarks.steps.instructions import run_steps_bench
 from tests.benchmarks.structure.observed import render as render_calls
 from tests.benchmarks.structure.observed import run_calls_bench
+from tests.benchmarks.structure.room_sizes import render_rooms, run_rooms_bench
 from tests.benchmarks.watching.dashboard import render as render_dashboard
 from tests.benchmarks.watching.dashboard import run_dashboard_bench
 from tests.benchmarks.watching.monitor import render as render_monitor
@@ -547,6 +548,20 @@ def calls(since: str | None, out: Path | None, as_json: bool) -> None:
     with Progress() as progress:
         result = run_calls_bench(since, command, progress)
     print_result(result, render_calls, out, as_json)
+
+
+@benchmarks.command()
+@click.option("--since", metavar="COMMIT", help="Also measure this commit.")
+@_outputs
+def rooms(since: str | None, out: Path | None, as_json: bool) -> None:
+    """Size of each room of the code: files, lines, statements, and the share of lines that are docstrings.
+
+    \b
+    Example:
+      python -m tests.benchmarks rooms --since 4f0076f0
+    """
+    result = run_rooms_bench(since, f"{COMMAND} rooms" + (f" --since {since}" if since else ""))
+    print_result(result, render_rooms, out, as_json)
 
 
 if __name__ == "__main__":

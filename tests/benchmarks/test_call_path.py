@@ -9,6 +9,7 @@ from edgefl.base.errors import ConfigError
 from mqtt_broker.broker.dev_broker import find_mosquitto
 from tests.benchmarks.__main__ import benchmarks
 from tests.benchmarks.structure.call_path import ROOT, CallGraph, CallPath, Function, compute_call_path
+from tests.benchmarks.structure.room_sizes import measure_rooms
 from tests.benchmarks.structure.statements import (
     count_by_package,
     count_statements,
@@ -87,6 +88,29 @@ def test_statement_counts_match_hand_counts():
 def test_an_unknown_commit_is_an_error_with_a_remedy():
     with pytest.raises(ConfigError, match=r"no commit 'nothing'.*git log"):
         list(read_commit("nothing"))
+
+
+def test_rooms_are_measured_under_their_former_names_too():
+    source = '"""One.\n\nTwo.\n"""\nx = 1\n"""Of x."""\n\n\ndef f():\n    """Three."""\n    return x\n'
+    files = [
+        "edgefl/wire/a.py",
+        "edgefl/protocol/wire/b.py",
+        "devices/c.py",
+        "edgefl/__init__.py",
+        "tests/d.py",
+    ]
+    sizes = measure_rooms((path, source) for path in files)
+    assert list(sizes) == ["devices", "edgefl", "edgefl/protocol", "all"]
+    assert vars(sizes["edgefl/protocol"]) == {
+        "files": 2,
+        "lines": 22,
+        "statements": 6,
+        "docstring_lines": 12,
+    }
+    assert sizes["all"].files == 4
+    shown = CliRunner().invoke(benchmarks, ["rooms", "--since", "HEAD"], catch_exceptions=False).output
+    (line,) = (line for line in shown.splitlines() if line.startswith("edgefl/base"))
+    assert len(line.split()) == 9
 
 
 @pytest.mark.slow

@@ -72,6 +72,7 @@ UNTYPED_COMMANDS: dict[str, dict[str, str]] = {
         "python -m tests.benchmarks dashboard ...": PEERS,
         "python -m tests.benchmarks fleet-training ...": PEERS,
         "python -m tests.benchmarks calls ...": PEERS,
+        "python -m tests.benchmarks rooms ...": "tests/benchmarks/test_call_path.py runs it",
         "python -m tests.benchmarks steps ...": "tests/benchmarks/test_steps_bench.py tests its parts",
     },
     "docs/decisions/0019-the-aggregator-drives-a-round-server.md": {
