@@ -77,9 +77,8 @@ def run_wire_bench(
         row["bytes_of_fp32"] = row["bytes_an_update"] / rows[0]["bytes_an_update"]
         row["points_from_fp32"] = row["accuracy"] - rows[0]["accuracy"]
     set_up = (
-        f"LeNet-5, {data}, {BENCH_CLIENTS} clients by Dirichlet(.5), {BENCH_COHORT_SIZE} a round, "
-        f"{rounds} rounds, {seeds} "
-        "seeds"
+        f"LeNet-5, {data}, {BENCH_CLIENTS} clients by Dirichlet(.5), {BENCH_COHORT_SIZE} a round, {rounds} "
+        f"rounds, {seeds} seeds"
     )
     return {"set_up": set_up, "machine": describe_machine(), "versions": read_versions(), "rows": rows}
 

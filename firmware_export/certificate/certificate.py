@@ -198,8 +198,7 @@ def read_certificate(blob: bytes) -> dict[str, Any]:
         if certificate["certificate"] != CERTIFICATE_FORMAT:
             raise ExportError(
                 f"certificate.json has format {certificate['certificate']!r}, expected "
-                f"{CERTIFICATE_FORMAT}; update edgefl, "
-                "or export again"
+                f"{CERTIFICATE_FORMAT}; update edgefl, or export again"
             )
         if not isinstance(certificate["files"], dict) or certificate["target"] not in TARGETS:
             raise ValueError("files or target")

@@ -254,8 +254,7 @@ def _compare_certificates(stated: Mapping[str, Any], rebuilt: Mapping[str, Any])
             if before[name].get(field) != row[field]:
                 raise ExportError(
                     f"{CERTIFICATE_FILE} has {field} {before[name].get(field)!r} for {name}, measured "
-                    f"{row[field]!r}; it was "
-                    "edited: export again"
+                    f"{row[field]!r}; it was edited: export again"
                 )
 
 

@@ -48,8 +48,7 @@ def verify_report(folder: Path, source: DataSource | None = None) -> Verificatio
     report = _decode_report(_read(folder, REPORT_JSON_FILE))
     if sha256(model).hexdigest() != report["sha256"]:
         raise ExportError(
-            f"{MODEL_FILE} does not match {REPORT_JSON_FILE}: sha256 {sha256(model).hexdigest()}, "
-            f"expected "
+            f"{MODEL_FILE} does not match {REPORT_JSON_FILE}: sha256 {sha256(model).hexdigest()}, expected "
             f"{report['sha256']}; export again"
         )
     check_integer(read_graph(model))
@@ -72,9 +71,8 @@ def _check_accuracy(model: bytes, model_float: bytes, shard: Shard, report: dict
     x, y = (shard.x_test, shard.y_test) if len(shard.y_test) else (shard.x_train, shard.y_train)
     if len(y) != report["num_test"]:
         raise ExportError(
-            f"{REPORT_JSON_FILE} was measured on {report['num_test']} samples, the shard holds out {len(y)}; "
-            f"pass the device's "
-            "own --data"
+            f"{REPORT_JSON_FILE} was measured on {report['num_test']} samples, the shard holds out "
+            f"{len(y)}; pass the device's own --data"
         )
     if "task" in report:
         return _check_task(model, model_float, shard, report["task"])

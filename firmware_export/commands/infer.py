@@ -202,8 +202,7 @@ def explain_unknown_split(model_split: SplitRecord | None, shard_split: SplitRec
         return f"the model's samples were held out by {model_split.rule}, this shard's by {shard_split.rule}"
     return (
         f"the model's device had {model_split.train + model_split.test} samples and held out "
-        f"{model_split.test}, this shard has "
-        f"{shard_split.train + shard_split.test}"
+        f"{model_split.test}, this shard has {shard_split.train + shard_split.test}"
     )
 
 

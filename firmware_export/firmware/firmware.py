@@ -243,8 +243,7 @@ def build_and_run(
     if inputs.size != len(inputs) * read_input_bytes(model["model.h"]):
         raise ExportError(
             f"the inputs are {inputs.shape}, the model takes {read_input_bytes(model['model.h'])} bytes per "
-            f"sample; "
-            "pass samples for this model"
+            "sample; pass samples for this model"
         )
     work.mkdir(parents=True, exist_ok=True)
     built = build_firmware(model, target, work, profile=profile)

@@ -194,11 +194,10 @@ def _render_costs(certificate: Mapping[str, Any]) -> str:
     tflm = certificate["tflm"]
     return (
         "<h2>Resources</h2>\n<p>Bytes of the model's code, constants and buffers. QEMU counts the "
-        f"instructions of an inference.{within} RAM includes input and output, as does "
-        "TensorFlow Lite Micro's arena of "
-        f"{tflm['arena_bytes']:,} bytes for the same model. Milliseconds are computed for a clock of "
-        f"{CLOCK_MHZ} MHz and one instruction per cycle. They are not measured: a core that waits for its "
-        f"flash takes longer.</p>\n{table}"
+        f"instructions of an inference.{within} RAM includes input and output, as does TensorFlow Lite "
+        f"Micro's arena of {tflm['arena_bytes']:,} bytes for the same model. Milliseconds are computed for "
+        f"a clock of {CLOCK_MHZ} MHz and one instruction per cycle. They are not measured: a core that "
+        f"waits for its flash takes longer.</p>\n{table}"
     )
 
 
@@ -249,10 +248,8 @@ def _describe_threshold(certificate: Mapping[str, Any]) -> str:
         return "0: an expert is skipped only if its gate value is zero, which changes no byte"
     return (
         f"{certificate['threshold']:g}: accuracy {_format_percent(skipping['accuracy_int8'])}, the same "
-        f"answer as "
-        f"without skipping in {_format_percent(skipping['agreement'])}; {skipping['instructions_all_run']:,} "
-        f"instructions "
-        "when all experts run"
+        f"answer as without skipping in {_format_percent(skipping['agreement'])}; "
+        f"{skipping['instructions_all_run']:,} instructions when all experts run"
     )
 
 

@@ -64,9 +64,8 @@ def read_public_key(path: Path) -> bytes:
     """
     if path.suffix != PUBLIC_KEY_SUFFIX:
         raise ExportError(
-            f"{path} is not named as a public key, expected *{PUBLIC_KEY_SUFFIX}; the private key must "
-            f"not get into "
-            "firmware"
+            f"{path} is not named as a public key, expected *{PUBLIC_KEY_SUFFIX}; the private key must not "
+            "get into firmware"
         )
     return _read(path)
 

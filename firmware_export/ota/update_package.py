@@ -201,9 +201,8 @@ def read_update(update: bytes) -> UpdateManifest:
     _, version, counter, count, layout, device, seed, runs, answers = UPDATE_HEADER.unpack_from(update)
     if version < UPDATE_FORMAT_VERSION:
         raise ExportError(
-            f"the update has format version {version}, expected {UPDATE_FORMAT_VERSION}: it is not bound "
-            f"to a device, and "
-            "newer firmware rejects it; make it again with `edgefl export update`"
+            f"the update has format version {version}, expected {UPDATE_FORMAT_VERSION}: it is not bound to "
+            "a device, and newer firmware rejects it; make it again with `edgefl export update`"
         )
     if version != UPDATE_FORMAT_VERSION:
         raise ExportError(

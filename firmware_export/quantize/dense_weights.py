@@ -128,8 +128,7 @@ def with_few_values(model: bytes, x: Array, bits: int) -> bytes:
     if not large:
         raise ExportError(
             f"no dense layer has {MIN_KERNEL_WEIGHTS:,} weights or more, so --weights {bits} changes "
-            f"nothing; leave it "
-            "out, or give a layer more units"
+            "nothing; leave it out, or give a layer more units"
         )
     inputs = _record_inputs(inline, x, set(large.values()))
     made = {}

@@ -35,8 +35,7 @@ def read_function(source: DataSource) -> dict[str, NDArray[Any]]:
         reason = f"{type(error).__name__}: {error}"
         raise DataError(
             f"{source.data}: importing {module} failed: {reason}; run the command in the folder of "
-            f"{module}.py; "
-            f"{DEBUG_HINT}"
+            f"{module}.py; {DEBUG_HINT}"
         ) from error
     if not callable(function):
         raise DataError(

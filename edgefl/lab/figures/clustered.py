@@ -287,8 +287,7 @@ def _chart_over_rounds(
 
     alt = "; ".join(
         f"{f'{num_tasks} tasks, ' if num_tasks else ''}lambda {mixing:g}, "
-        f"{'clusters' if clustering else 'none'}: "
-        f"{scale * y[-1]:.3g}"
+        f"{'clusters' if clustering else 'none'}: {scale * y[-1]:.3g}"
         for (num_tasks, clustering, mixing), (_, y) in series.items()
     )
     rows: list[Any] = [

@@ -158,10 +158,9 @@ def _check_shapes(model: Any, config: ModelConfig, task: TaskConfig) -> None:
         return
     if output_shape == (1,):
         raise ConfigError(
-            f"model {config.name} returns one value per sample, expected one per class; for yes or no, "
-            "end the "
-            "model with Dense(2), logits or softmax, and number the labels 0 and 1; to predict a number, set "
-            "kind = 'regression' in [task]"
+            f"model {config.name} returns one value per sample, expected one per class; for yes or no, end "
+            "the model with Dense(2), logits or softmax, and number the labels 0 and 1; to predict a "
+            "number, set kind = 'regression' in [task]"
         )
     if len(output_shape) != 1 or (config.name not in ZOO and _is_autoencoder(model)):
         raise ConfigError(

@@ -70,8 +70,7 @@ def create_key_directory(
     if (directory / "ca.pem").exists():
         raise ConfigError(
             f"{directory} already contains an authority; choose another directory, or remove it and enrol "
-            f"every "
-            "device again"
+            "every device again"
         )
     key_path = (authority or directory) / "ca.key"
     if key_path.exists():

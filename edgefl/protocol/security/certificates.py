@@ -181,8 +181,7 @@ def check_voucher(
         raise WireError(
             f"the authority vouched for the key of {client_id} until {_format_date(until)}, but this "
             f"device's clock shows {_format_date(now)}; renew all vouchers with `edgefl broker vouch`, or "
-            f"set "
-            "the clock"
+            "set the clock"
         )
 
 

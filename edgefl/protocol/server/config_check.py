@@ -325,14 +325,12 @@ def _check_cohort(config: FederationConfig, num_clients: int | None) -> Iterator
     if config.clients_per_round > num_clients:
         yield Problem(
             False,
-            f"[federation] clients_per_round is {config.clients_per_round}, expected at most "
-            f"{num_clients}, the "
-            "number of clients: all of them take part in each round; lower it, or set 0 for all",
+            f"[federation] clients_per_round is {config.clients_per_round}, expected at most {num_clients}, "
+            "the number of clients: all of them take part in each round; lower it, or set 0 for all",
         )
     if config.privacy.secure_aggregation and num_clients < MIN_MASKED_CLIENTS:
         yield Problem(
             True,
-            f"secure_aggregation has {num_clients} clients, expected {MIN_MASKED_CLIENTS} or more: the "
-            f"sum over two "
-            "shows each of them the other's update; add clients",
+            f"secure_aggregation has {num_clients} clients, expected {MIN_MASKED_CLIENTS} or more: the sum "
+            "over two shows each of them the other's update; add clients",
         )

@@ -146,6 +146,5 @@ class ClientLineLimit:
             return ""
         return (
             f"{client_id} caused {MAX_LINES_PER_MINUTE} lines within a minute; further lines about it are "
-            f"left out "
-            "for a minute"
+            "left out for a minute"
         )

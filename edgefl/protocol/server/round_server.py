@@ -515,8 +515,7 @@ class RoundServer:
                     raise
                 self._log(
                     f"round {state.round}: {len(enrolled)} of its clients are enrolled, "
-                    f"{MIN_MASKED_CLIENTS} are "
-                    "needed; its cohort is drawn again",
+                    f"{MIN_MASKED_CLIENTS} are needed; its cohort is drawn again",
                     logging.WARNING,
                 )
                 return (yield from self._play(state, draw_cohort, is_open_to_all=is_open_to_all))

@@ -365,8 +365,8 @@ def extend_round(round: Round, now: float, *, counts: bool = True) -> Round:
             )
         raise RoundError(
             f"round {round.number} has {count_updates(round)} of {len(round.cohort)} updates, expected "
-            f"{round.needed}, after {times}; missing: "
-            f"{why}; look at their logs, raise deadline_s, or lower quorum"
+            f"{round.needed}, after {times}; missing: {why}; look at their logs, raise deadline_s, or lower "
+            "quorum"
         )
     return replace(round, closes=now + round.extension_s, failed={}, extensions=round.extensions + counts)
 
