@@ -113,12 +113,18 @@ def test_every_algorithm_is_in_the_overview_with_a_link() -> None:
 
 def test_pages_about_privacy_and_late_updates_name_every_algorithm() -> None:
     privacy = (DOCS / "how-to/keep-updates-private.md").read_text()
+    rows = re.findall(
+        r"^\| (.*?`.*?) \| (yes|no|only)\b.*\|", privacy.partition("## Check the algorithm")[2], re.M
+    )
     rounds = (DOCS / "explanation/rounds.md").read_text()
-    section = rounds.partition("### Which algorithms accept late updates")[2]
+    section = rounds.partition("### Which algorithms accept late updates")[2].partition("\n## ")[0]
     accepted, _, rejected = section.partition("rejected:")
     for name in REGISTRY:
-        assert f"`{name}`" in privacy, f"keep-updates-private.md lacks {name}; add it to the table"
-        side = accepted if make_algorithm(name, None, {}).takes_late else rejected
+        algorithm = make_algorithm(name, None, {})
+        answers = {answer for names, answer in rows if f"`{name}`" in names}
+        assert answers, f"keep-updates-private.md lacks {name}; add it to the table"
+        assert ("yes" in answers) == algorithm.by_sums, f"{name} is in the wrong row: {answers}"
+        side = accepted if algorithm.takes_late else rejected
         assert f"`{name}`" in side, f"explanation/rounds.md lacks {name} under late updates; add it"
 
 

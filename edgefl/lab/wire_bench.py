@@ -24,6 +24,7 @@ def run_wire_bench(
 
     Args:
         codecs: the codecs to compare. fp32 always runs first.
+        rounds: number of rounds of each run, at least 1.
         seeds: number of seeds of each codec: 1, 2, ...
         out: directory of the runs. Finished runs in it are reused, interrupted runs continue.
         processes: number of client processes.

@@ -255,6 +255,7 @@ def simulate(
         plan=plan, seed=config.seed, shards=shards, test=test, open_learner=open_learner
     )
     all_losses = list(checkpoint.losses)
+    learner: Learner | None = None
     with open_engine(federation) as engine:
         while state.round <= config.rounds and state.phase not in (PHASE_PERSONALIZE, PHASE_DONE):
             diagnostics = RoundDiagnostics(plan, state)
@@ -265,7 +266,8 @@ def simulate(
             if evaluate_every and (record.round % evaluate_every == 0 or record.round == config.rounds):
                 measured["clients"] = evaluate_clients(engine, algorithm, state, states, shards, config.codec)
                 if test is not None:
-                    measured["models"] = evaluate_models(plan, open_learner(plan), state, *test)
+                    learner = learner or open_learner(plan)
+                    measured["models"] = evaluate_models(plan, learner, state, *test)
             if progress:
                 progress(
                     state,

@@ -165,9 +165,10 @@ class History:
                 measure=self.measure,
             )
             draw_band(accuracies, self.rounds, band, "round")
+            if not np.isfinite(self.loss).any():
+                _write_missing(losses)
             if not np.isfinite(self.accuracy).any() and not is_evaluated.any():
-                for axes in (losses, accuracies):
-                    axes.text(0.5, 0.5, "not reported in the rounds", ha="center", transform=axes.transAxes)
+                _write_missing(accuracies)
             if is_evaluated.any():
                 accuracies.plot(
                     self.rounds[is_evaluated],
@@ -183,6 +184,10 @@ class History:
             with write_errors(Path(path), "pass another path"):
                 save_figure(figure, Path(path))
         return figure
+
+
+def _write_missing(axes: Any) -> None:
+    axes.text(0.5, 0.5, "not reported in the rounds", ha="center", transform=axes.transAxes)
 
 
 def simulate(

@@ -168,6 +168,7 @@ def check_output_shape(
 
     Args:
         expected: shape that follows from the inputs and the options.
+        which: number of the output, from 0.
 
     Raises:
         ExportError: the stored shape is another one.

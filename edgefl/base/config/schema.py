@@ -40,6 +40,31 @@ OTHER_TABLE_FIELDS = (
 """The fields of FederationConfig that are not keys of the table `[federation]`."""
 
 
+def _check_values(record: Any, table: str) -> None:
+    """Check the types of a record that code in Python made, and convert numbers of numpy.
+
+    Raises:
+        ConfigError: a value has another type than the default of its field.
+    """
+    for item in fields(record):
+        default = item.default if item.default_factory is MISSING else item.default_factory()
+        value = getattr(record, item.name)
+        if hasattr(value, "tolist"):  # an array or a number of numpy
+            value = value.tolist()
+            object.__setattr__(record, item.name, value)
+        if is_dataclass(default):
+            if not isinstance(value, type(default)):
+                raise ConfigError(
+                    f"{item.name} is {value!r}, expected a {type(default).__name__}; write "
+                    f"{type(default).__name__}(...)"
+                )
+        elif item.name == "fleet":
+            if not isinstance(value, FleetConfig | None):
+                raise ConfigError(f"fleet is {value!r}, expected a FleetConfig or None")
+        else:
+            check_options(f"[{table}]", {item.name: default}, {item.name: value}, noun="key")
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """`[model]`: the federated model. Further keys are options of the model.
@@ -192,6 +217,7 @@ class PrivacyConfig:
     max_epsilon: float = 0.0
 
     def __post_init__(self) -> None:
+        _check_values(self, "privacy")
         for key in ("clip", "noise_multiplier", "max_epsilon"):
             if not 0 <= getattr(self, key) < float("inf"):
                 raise ConfigError(f"[privacy] {key} is {getattr(self, key)}, expected a number above 0")
@@ -268,6 +294,7 @@ class PersonalizationConfig:
     deadline_s: float = 0.0
 
     def __post_init__(self) -> None:
+        _check_values(self, "personalization")
         if self.ship not in SHIP_CHOICES:
             raise ConfigError(
                 f"[personalization] ship is {self.ship!r}, expected one of "
@@ -429,6 +456,7 @@ class FleetConfig:
     max_days: float = 365.0
 
     def __post_init__(self) -> None:
+        _check_values(self, "fleet")
         for key, low, high in (
             ("samples_per_s", 1e-6, 1e12),
             ("speed_spread", 0.0, 5.0),
@@ -716,28 +744,6 @@ def parse_shape(text: str) -> tuple[int, ...]:
             f"--input-shape is {text!r}, expected sizes above 0 separated by commas, such as 28,28,1"
         )
     return sizes
-
-
-def _check_values(record: Any, table: str) -> None:
-    """Check the types of a record that code in Python made, and convert numbers of numpy.
-
-    Raises:
-        ConfigError: a value has another type than the default of its field.
-    """
-    for item in fields(record):
-        default = item.default if item.default_factory is MISSING else item.default_factory()
-        value = getattr(record, item.name)
-        if hasattr(value, "item"):
-            value = value.item()
-            object.__setattr__(record, item.name, value)
-        if is_dataclass(default):
-            if not isinstance(value, type(default)):
-                raise ConfigError(
-                    f"{item.name} is {value!r}, expected a {type(default).__name__}; write "
-                    f"{type(default).__name__}(...)"
-                )
-        elif default is not None:
-            check_options(f"[{table}]", {item.name: default}, {item.name: value}, noun="key")
 
 
 def _check_table(table: str, raw: Mapping[str, Any], cls: type, skip: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -167,11 +167,6 @@ def simulate(
     ):
         config = limit_to_budget(config)
         run = RunDirectory(out, config, format_command_line(), resume=resume)
-        if run.state is not None and config.fleet:
-            raise ConfigError(
-                f"{out} contains a run in virtual time, which cannot be continued; start again with another "
-                "--out"
-            )
         if run.state is not None:
             progress(f"{out}: {run.state.round - 1} of {config.rounds} rounds are done")
         key = f"{out.resolve()} {run.read_note()['started']}"

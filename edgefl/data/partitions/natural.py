@@ -47,7 +47,7 @@ def group(
         )
     if num_clients == len(fit) < len(ids):
         LOGGER.warning(
-            f"{len(ids) - len(fit)} of {len(ids)} groups make no client: they have less than {min_samples} "
+            f"{len(ids) - len(fit)} of {len(ids)} groups make no client: they have fewer than {min_samples} "
             "training samples, or no test sample"
         )
     drawn = np.sort(rng.permutation(fit)[:num_clients])

@@ -149,6 +149,7 @@ def find_last_layers(weights: Weights, count: int) -> list[str]:
 
     Args:
         weights: the weights of the model, in the plan's order.
+        count: number of layers. Only layers with weights count.
     """
     layers = list(_group_by_layer(weights).values())
     return [name for names in layers[max(len(layers) - count, 0) :] for name in names]

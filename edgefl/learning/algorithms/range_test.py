@@ -164,6 +164,7 @@ def describe_lowered_rate(error: DivergedError, spec: PlanSpec, configured: Plan
     Args:
         error: how the training diverged.
         spec: the spec of the plan with the rate that the range test chose.
+        configured: the spec with the `learning_rate` of the configuration.
     """
     reason = str(error).partition(";")[0]
     return (

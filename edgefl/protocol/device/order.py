@@ -9,7 +9,7 @@ after a restart.
 import re
 from dataclasses import dataclass, replace
 
-from edgefl.base.codecs import MASKED_SUFFIX, check_codec
+from edgefl.base.codecs import check_codec
 from edgefl.base.errors import ConfigError, WireError
 from edgefl.learning.algorithms import PHASE_PERSONALIZE
 from edgefl.protocol.device.events import NewestRound
@@ -20,6 +20,8 @@ MASKED_ONLY_REASON = (
     f"{REFUSAL_PREFIX}this federation: it is not masked, and this device takes part in masked rounds only"
 )
 MAX_LOGGED_REFUSALS = 100
+MAX_SHOWN_CODEC = 40
+"""Number of characters of an unknown codec in a message."""
 RESET_REMEDY = "restart this device"
 """How the owner of a device without a stored order makes it forget the newest run."""
 SESSION_PATTERN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -88,6 +90,16 @@ def check_masked_task(task: Task) -> None:
         )
 
 
+def _explain_codec(codec: str) -> str:
+    """Return why the device cannot send updates with a codec, empty if it can."""
+    try:
+        if codec != MASKED_CODEC:
+            check_codec(codec[:MAX_SHOWN_CODEC])
+    except ConfigError as error:
+        return f"{error}; update edgefl on this device, or change codec in [federation]"
+    return ""
+
+
 def _with_task(newest: NewestRound, task: Task) -> NewestRound:
     return replace(
         newest, round=max(newest.round, task.round), masked=newest.masked or task.codec == MASKED_CODEC
@@ -115,6 +127,7 @@ class TaskOrder:
     ) -> None:
         self.newest = newest
         self.pause_reason = ""
+        self._codec_reason = ""
         self._sharing = sharing
         self._reset_remedy = reset_remedy
         self._logged: set[tuple[int, str, int, bool]] = set()
@@ -184,12 +197,11 @@ class TaskOrder:
     def _explain_forbidden(self, message: Task | State, newest: NewestRound) -> str:
         if not isinstance(message, Task):
             return ""
-        try:
-            check_codec(message.codec.removesuffix(MASKED_SUFFIX))
-        except ConfigError as error:
-            reason = f"{error}; update edgefl on this device, or change codec in [federation]"
-            self.pause_reason = f"{REFUSAL_PREFIX}this federation: {reason}"
+        if reason := _explain_codec(message.codec):
+            self.pause_reason = self._codec_reason = f"{REFUSAL_PREFIX}this federation: {reason}"
             return reason
+        if self.pause_reason == self._codec_reason:
+            self.pause_reason = ""
         if not is_unmasked_update(message):
             if message.codec == MASKED_CODEC:
                 self.pause_reason = ""

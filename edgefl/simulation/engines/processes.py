@@ -60,6 +60,8 @@ class ProcessEngine:
         self._count = count
         try:
             ForkingPickler.dumps(federation.open_learner)
+            if getattr(federation.open_learner, "__module__", "") == "__main__":
+                raise TypeError("it is a function of the script or notebook itself")
         except Exception as error:  # An object that cannot be sent raises one of many types
             raise ConfigError(
                 f"open_learner cannot be sent to {count} processes ({error}), expected a function of a "

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeVar
@@ -22,10 +22,12 @@ from edgefl.base.system.files import write_atomic
 from edgefl.base.system.progress import Progress
 from edgefl.base.system.signals import ignore_ctrl_c, terminate_children
 from edgefl.base.system.stderr import suppress_stderr
+from edgefl.base.tasks.config import BINARY_LOSS
 from edgefl.base.types import ServerState, Shard, Weights
 from edgefl.data.dataset import Dataset, as_float
 from edgefl.data.mapped_shards import MappedShards, map_dataset
 from edgefl.data.partitions.client_partition import ClientPartition
+from edgefl.data.task_form import to_task_form
 from edgefl.learning.algorithms.range_test import RATE, describe_lowered_rate
 from edgefl.learning.algorithms.registry import check_plan_options, resolve_algorithm_options
 from edgefl.program.learner.base import Learner
@@ -144,7 +146,9 @@ def open_partitioned_dataset(
     if pooled:
         client_partitions = pool_clients(client_partitions)
     with tempfile.TemporaryDirectory(prefix="edgefl-data-") as directory:
-        yield PartitionedDataset(map_dataset(dataset, client_partitions, Path(directory)), client_partitions)
+        shards = map_dataset(dataset, client_partitions, Path(directory))
+        to_task_form(shards[min(shards)], config.task)  # raises an error before the model is compiled
+        yield PartitionedDataset(shards, client_partitions)
 
 
 def _check_labels(dataset: Dataset, config: FederationConfig) -> None:
@@ -153,9 +157,15 @@ def _check_labels(dataset: Dataset, config: FederationConfig) -> None:
     Raises:
         DataError: a label is too large.
     """
-    if not config.task.is_classification:
+    if not config.task.is_classification or not dataset.has_classes:
         return
-    largest = max(int(labels.max(initial=0)) for labels in (dataset.y_train, dataset.y_test))
+    labels = np.concatenate([dataset.y_train, dataset.y_test])
+    largest = int(labels.max(initial=0))
+    if largest >= config.model.num_classes and config.task.loss == BINARY_LOSS:
+        raise DataError(
+            f"[data] {config.data.name} has the label {largest}, expected 0 and 1 for loss = {BINARY_LOSS!r} "
+            "of [task]; leave loss out, and set num_classes of [model]"
+        )
     if largest >= config.model.num_classes:
         raise DataError(
             f"[data] {config.data.name} has the label {largest}, expected labels from 0 to "
@@ -327,6 +337,11 @@ def play_run(
             own, the run starts again with this one instead.
         EdgeflError: any other error of `load_or_build_plan`, `simulate` or `simulate_fleet`.
     """
+    if config.fleet is not None and (checkpoint is not None or run.state is not None):
+        raise ConfigError(
+            f"{run.files.root} contains a run, expected a new directory: a run in virtual time cannot be "
+            "continued; start again with another --out"
+        )
     if checkpoint is None and run.state is not None and run.state.round - 1 > config.rounds:
         raise ConfigError(
             f"{run.files.root} has {run.state.round - 1} rounds, expected at most {config.rounds}, the "
@@ -342,13 +357,13 @@ def play_run(
 
     def play(plan: Plan) -> Simulation:
         records = () if checkpoint else run.read_records()
-        traffic = CommunicationCost(run.sent_models, config.codec, config.task_settings)
         begin = checkpoint or Checkpoint(
             server=run.state,
             clients=run.states,
-            traffic=traffic,
             losses=[record["loss"] for record in records],
         )
+        traffic = begin.traffic or CommunicationCost(run.sent_models, config.codec, config.task_settings)
+        begin = replace(begin, traffic=traffic)
         can_lower_rate = _can_lower_rate(run, plan, config)
         if progress:
             progress.begin(run.state.round - 1 if run.state else 0)
@@ -420,7 +435,7 @@ def _play_in_virtual_time(
         nonlocal accuracy
         save(state, record)
         losses.append(record.loss)
-        accuracy = read_median_accuracy(asdict(record))
+        accuracy = read_median_accuracy({"updates": record.updates})
 
     state, figures = simulate_fleet(
         plan,
@@ -434,5 +449,5 @@ def _play_in_virtual_time(
     )
     if warning := explain_no_progress(losses, read_num_classes(plan.spec) or 0, accuracy):
         LOGGER.warning(warning)
-    results = {client_id: trainer.results[client_id] for client_id in counts}
+    results = dict(sorted(trainer.results.items()))
     return Simulation(state=state, results=results, fleet=figures)

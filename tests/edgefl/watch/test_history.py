@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import edgefl
+from edgefl.base.config import FleetConfig, PersonalizationConfig, PrivacyConfig
 from edgefl.base.config.toml import to_toml
 from edgefl.base.errors import ConfigError, DataError, StateError
 from edgefl.cli.main import run_command
@@ -174,6 +175,17 @@ def test_what_cannot_be_simulated_is_refused(tmp_path):
             lambda: edgefl.ModelConfig(name=print),
             r"\[model\] name is <built-in function print>, expected text",
         ),
+        (
+            lambda: replace(CONFIG, fleet={"hours": 8}),
+            r"fleet is \{'hours': 8\}, expected a FleetConfig or None",
+        ),
+        (
+            lambda: PrivacyConfig(secure_aggregation="false"),
+            r"\[privacy\] secure_aggregation is 'false', expected",
+        ),
+        (lambda: PrivacyConfig(clip="1"), r"\[privacy\] clip is '1', expected a number"),
+        (lambda: PersonalizationConfig(select="no"), r"\[personalization\] select is 'no', expected true or"),
+        (lambda: FleetConfig(samples_per_s="3"), r"\[fleet\] samples_per_s is '3', expected a number"),
         (lambda: edgefl.DataConfig(name=(1, 2)), r"\[data\] name is \(1, 2\), expected text"),
     ],
 )
@@ -183,8 +195,12 @@ def test_a_value_of_another_type_is_named(make, message):
 
 
 def test_numbers_of_numpy_are_numbers():
-    config = replace(CONFIG, rounds=np.int64(2), deadline_s=np.float32(2.5))
-    assert (config.rounds, config.deadline_s) == (2, 2.5)
+    model = replace(
+        CONFIG.model, input_shape=np.array([28, 28, 1]), mean=np.array([0.5]), std=np.array([2.0])
+    )
+    config = replace(CONFIG, rounds=np.int64(2), deadline_s=np.float32(2.5), model=model)
+    assert (config.rounds, config.deadline_s, config.model.input_shape) == (2, 2.5, (28, 28, 1))
+    assert config.model.mean == (0.5,)
     assert type(config.rounds) is int
 
 
@@ -192,6 +208,22 @@ def test_labels_without_an_output_are_refused_before_the_model_is_compiled():
     config = replace(CONFIG, model=replace(CONFIG.model, num_classes=5))
     with pytest.raises(DataError, match=r"label 9, expected labels from 0 to 4 .* set num_classes to 10"):
         edgefl.simulate(config, show_progress=False)
+
+
+def test_negative_labels_are_refused_before_the_model_is_compiled(tmp_path):
+    x = np.random.default_rng(1).normal(size=(40, 6)).astype(np.float32)
+    np.savez(tmp_path / "x.npz", x=x, y=np.arange(40) % 3 - 1)
+    model = edgefl.ModelConfig(name="softmax", input_shape=(6,), num_classes=3)
+    config = replace(CONFIG, model=model, data=edgefl.DataConfig(name=f"npz:{tmp_path}/x.npz"))
+    with pytest.raises(DataError, match="hold -1, which is not a class, expected whole numbers from 0"):
+        edgefl.simulate(config, show_progress=False)
+
+
+def test_what_is_not_reported_is_said_in_its_part_of_the_picture(history):
+    silent = replace(history, accuracy=np.full(3, np.nan), test_accuracy=np.full(3, np.nan))
+    losses, accuracies = silent.plot().axes
+    assert [text.get_text() for text in losses.texts] == []
+    assert [text.get_text() for text in accuracies.texts] == ["not reported in the rounds"]
 
 
 def test_a_run_with_more_rounds_is_not_returned_as_one_with_fewer(tmp_path):

@@ -167,6 +167,7 @@ def record_arrivals(state: ServerState, clients: Iterable[str]) -> ServerState:
     """Return the state with the round in which these clients arrived after a clustering.
 
     Args:
+        state: the server state, whose `round` is the round of the arrival.
         clients: ids of the clients.
     """
     before = state.read_record(Arrivals).rounds

@@ -125,6 +125,7 @@ def track_lowest_losses(before: LowestLosses, losses: Mapping[int, Mapping[str, 
 
     Args:
         before: the losses before the round.
+        losses: validation losses in the round, as `losses[model][client_id]`.
     """
     by_model = dict(before.by_model)
     waited = dict(before.waited)

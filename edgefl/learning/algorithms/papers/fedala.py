@@ -215,6 +215,9 @@ def merge_models(received: Weights, state: Weights) -> dict[str, Array]:
 def select_mixed_weights(network: "Network", layers: int) -> list[str]:
     """Return the names of the trainable weights of the last layers.
 
+    Args:
+        layers: number of layers. Only layers with weights count.
+
     Raises:
         ConfigError: the model has fewer layers.
     """

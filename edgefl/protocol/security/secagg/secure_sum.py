@@ -331,6 +331,7 @@ def check_revealed(
     """Check that a client revealed the shares that were sent to it.
 
     Args:
+        client_id: the client that reveals, not this one.
         digests: the two digests (64 bytes) at the head of each message to this client, by sender.
         binding: the attempt and its key list.
 

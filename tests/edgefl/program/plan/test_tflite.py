@@ -86,7 +86,7 @@ def test_packing_twice_gives_the_same_bytes(model: bytes) -> None:
 
 
 def test_metadata_is_written_and_read(model: bytes) -> None:
-    with_entries = with_metadata(with_metadata(model, {"first": b"1"}), {"second": bytes(1000)})
+    with_entries = with_metadata(model, {"first": b"1", "second": bytes(1000)})
     assert read_metadata(with_entries, "first") == b"1"
     assert read_metadata(with_entries, "second") == bytes(1000)
     assert read_metadata(with_entries, "third") is None

@@ -145,7 +145,9 @@ def test_conflicting_round_settings_are_refused(text, message):
 
 
 def test_only_algorithms_with_a_global_mean_accept_late_updates():
+    # That `takes_late` is right is shown by the pages of the algorithms, see tests/test_docs_pages.py
     supported = {name for name in REGISTRY if make_algorithm(name, None, {}).takes_late}
+    assert {"fedavg", "ditto"} <= supported and not {"fedmix", "aem", "local"} & supported
     for name in REGISTRY:
         check_staleness(FederationConfig(algorithm=name, budget_s=5.0))
         for settings_of_rounds in ({"late": "keep"}, {"mode": "async", "buffer": 2}):

@@ -48,6 +48,16 @@ def test_accuracy_well_above_chance_gives_no_warning(prepare, capfd, tables):
     assert "no effect" not in capfd.readouterr().err
 
 
+def test_devices_that_are_absent_at_the_end_are_left_out(prepare, capfd):
+    """Their last task or its answer is lost, or they are offline. The run has a summary of the others."""
+    fleet = "hours_per_day = 12\n"
+    federation = "clients_per_round = 2\nmin_clients = 2\nquorum = 0.5"
+    config, out = prepare(federation=federation, tables=FLEET + fleet)
+    summary = simulate(capfd, config, out)
+    assert 0 < len(summary["clients"]) < 4
+    assert (Path(out) / "summary.json").exists()
+
+
 def test_asynchronous_run_with_slow_devices_prints_virtual_time(prepare, capfd):
     fleet = "samples_per_s = 5\nspeed_spread = 1.0\nmessage_loss = 0.05\n"
     config, out = prepare(federation=ASYNC, tables=FLEET + fleet)
@@ -64,7 +74,9 @@ def test_run_in_virtual_time_cannot_be_continued(prepare, capfd):
     simulate(capfd, config, out)
     assert edgefl(["simulate", config, "--out", out, "--resume"]) == 1
     error = capfd.readouterr().err
-    assert f"{out} contains a run in virtual time, which cannot be continued" in error
+    assert (
+        f"{out} contains a run, expected a new directory: a run in virtual time cannot be continued" in error
+    )
     assert "another --out" in error
 
 
