@@ -246,11 +246,10 @@ class Fleet:
             case "line-cut":
                 if self.proxy.cut():
                     self._stop_pi1()
-                    threading.Thread(
-                        target=self._continue_pi1,
-                        args=(victim, "the link to the broker is up again"),
-                        daemon=True,
-                    ).start()
+                    # A device whose first connection is cut logs no link that is up again
+                    has_state = "the federation is in phase" in victim.err
+                    text = "the link to the broker is up again" if has_state else "the federation is in phase"
+                    threading.Thread(target=self._continue_pi1, args=(victim, text), daemon=True).start()
             case "half-open":
                 self.proxy.freeze()
                 threading.Thread(
