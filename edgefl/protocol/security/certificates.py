@@ -269,7 +269,17 @@ def _open(authority: CertifiedKey) -> tuple[x509.Certificate, ec.EllipticCurvePr
 def _make_usage(
     *, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False
 ) -> x509.KeyUsage:
-    return x509.KeyUsage(digital_signature, False, False, False, False, key_cert_sign, crl_sign, False, False)
+    return x509.KeyUsage(
+        digital_signature=digital_signature,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=key_cert_sign,
+        crl_sign=crl_sign,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 def _make_name(common: str) -> x509.Name:
