@@ -38,6 +38,8 @@ MIN_BLENDED_PROBABILITY = 1e-7
 BIAS_TOLERANCE = 1e-3
 BIAS_PROBE_SAMPLES = 8
 """Number of samples that show whether a bias is added to the outputs."""
+ROUNDING = 1e-5
+"""Largest difference of two equal weights, as a share of the largest weight of the tensor."""
 MAX_CHECKED_SAMPLES = 1000
 """Maximum number of training samples for a bias, and to look for outputs that are not finite."""
 
@@ -62,9 +64,9 @@ def choose_members(learner: Learner, models: Mapping[str, Peer], shard: Shard) -
 
     The federated model gets a bias for the client's samples, see `with_fitted_bias`. A federated model that
     consists of several experts is left out, because the algorithm's mixture has the same experts. A mixture
-    that is the federated model is left out too. So are a federated model with untrained layers and a model
-    whose outputs are not finite. The result is empty if the client has neither the federated nor the
-    fine-tuned model.
+    that is the federated model, apart from rounding, is left out too. So are a federated model with untrained
+    layers and a model whose outputs are not finite. The result is empty if the client has neither the
+    federated nor the fine-tuned model.
 
     Args:
         learner: runs the plan, a classification or a regression.
@@ -241,6 +243,13 @@ def _cut(spec: PlanSpec, peer: Peer) -> Peer:
 
 
 def _are_equal(weights: Weights, others: Weights) -> bool:
+    """Return whether two models have the same weights, apart from the rounding of a sum or a mean."""
     return weights.keys() == others.keys() and all(
-        np.array_equal(array, others[name]) for name, array in weights.items()
+        np.allclose(
+            array,
+            others[name],
+            rtol=0,
+            atol=ROUNDING * min(float(np.abs(values).max(initial=0.0)) for values in (array, others[name])),
+        )
+        for name, array in weights.items()
     )

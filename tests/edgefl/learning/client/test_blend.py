@@ -199,6 +199,13 @@ def test_members_are_different_models_with_finite_outputs():
         "fine_tuned": make_model(np.nan),
     }
     assert list(choose_members(LEARNER, models, SHARD)) == ["local", "federated"]
+    models["mixture"] = make_model(2 + 1e-6, PREDICT_MIXTURE)  # rounded in another order
+    assert list(choose_members(LEARNER, models, SHARD)) == ["local", "federated"]
+    models["mixture"] = make_model(2.001, PREDICT_MIXTURE)
+    assert list(choose_members(LEARNER, models, SHARD)) == ["local", "federated", "mixture"]
+    models["federated"] = make_model(np.inf)
+    assert list(choose_members(LEARNER, models, SHARD)) == ["local", "mixture"]
+    models["federated"] = make_model(2)
     models["mixture"] = make_model(4, PREDICT_MIXTURE)
     assert list(choose_members(LEARNER, models, SHARD)) == ["local", "federated", "mixture"]
     models["federated"] = make_model(2, PREDICT_MIXTURE)
