@@ -9,6 +9,7 @@ Source: Pisarchyk and Lee, "Efficient memory management for deep neural net infe
 first fit, largest first.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from firmware_export.codegen.layer import Layer
 
 ARENA_ALIGNMENT_BYTES = 8
 """Alignment of each buffer. Kernels store pairs of words of the scratch memory with one instruction."""
+MAX_SCRATCH_SHARE = 0.05
+"""Share of the activations that live at the same time, by which scratch memory may raise the arena."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class MemoryPlan:
         output_offset: offset of the network's output, in bytes.
         scratch_offsets: offset of each layer's scratch memory, in bytes. 0 for a layer without scratch.
         arena_bytes: size of the arena in bytes.
-        bound_bytes: lower bound of the arena in bytes: the most that lives at the same time.
+        bound_bytes: lower bound of the arena in bytes: the most activations that live at the same time.
     """
 
     offsets: Mapping[int, int]
@@ -73,21 +76,41 @@ def plan_buffers(
     )
     plans = (_assign_offsets(sorted(unique, key=order)) for order in orders)
     offsets, arena_bytes = min(plans, key=lambda plan: plan[1])
-    bound = max(
-        (
-            sum(life.size for life in unique if life.first <= position <= life.last)
-            for position in range(len(layers))
-        ),
-        default=0,
-    )
     return MemoryPlan(
         offsets={tensor: offsets[id(life)] for tensor, life in lives.items() if life.size},
         input_offset=offsets[id(lives[entry])],
         output_offset=offsets[id(lives[result])],
         scratch_offsets=tuple(offsets.get(id(life), 0) for life in scratch),
         arena_bytes=arena_bytes,
-        bound_bytes=bound,
+        bound_bytes=max(_count_living_bytes(lives, len(layers)), default=0),
     )
+
+
+def limit_scratch(
+    layers: Sequence[Layer], base_of: Mapping[int, int], sizes: Mapping[int, int], entry: int, result: int
+) -> list[Layer]:
+    """Return the layers, with less scratch memory for those whose scratch would raise the arena.
+
+    The parameters are those of `plan_buffers`.
+    """
+    living = _count_living_bytes(_find_lifetimes(layers, base_of, sizes, entry, result), len(layers))
+    limit = math.floor((1 + MAX_SCRATCH_SHARE) * max(living, default=0))
+    return [_fit_scratch(layer, limit - bytes_now) for layer, bytes_now in zip(layers, living, strict=True)]
+
+
+def _fit_scratch(layer: Layer, room: int) -> Layer:
+    """Return the form of a layer with most scratch memory within this room in bytes, or with the least."""
+    while layer.smaller is not None and align(layer.scratch_bytes) > room:
+        layer = layer.smaller
+    return layer
+
+
+def _count_living_bytes(lives: Mapping[int, _Lifetime], count: int) -> list[int]:
+    """Return the size of the activations that live during each of so many layers, in bytes."""
+    unique = {id(life): life for life in lives.values()}.values()
+    return [
+        sum(life.size for life in unique if life.first <= position <= life.last) for position in range(count)
+    ]
 
 
 def align(size: int) -> int:

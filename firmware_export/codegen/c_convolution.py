@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.program.plan.tflite import Operator, TfliteTensor
+from firmware_export.codegen.c_padding import PaddedInput
 from firmware_export.codegen.fixed_point import quantize_multiplier
 from firmware_export.codegen.layer import (
     Field,
@@ -39,8 +40,11 @@ GEOMETRY_FIELDS = (
     "pad_left",
 )
 
+NO_PADDING = ((0, 0), (0, 0))
 PIXELS_PER_STEP = 4
-"""Pixels that the kernel computes at a time. A window of a fused pooling has 4, 2 or 1 pixels."""
+"""Pixels that a kernel computes at a time, where there is room for their inputs as int16."""
+POOLED_PIXELS = (2, 4)
+"""Numbers of pixels in a window of max pooling that a convolution can do."""
 
 
 def make_channel_fields(
@@ -140,7 +144,11 @@ def check_output_size(
 
 
 def compute_geometry(
-    operator: Operator, source: TfliteTensor, kernel: tuple[int, int], out: tuple[int, int, int]
+    operator: Operator,
+    source: TfliteTensor,
+    kernel: tuple[int, int],
+    out: tuple[int, int, int],
+    padding: tuple[tuple[int, int], tuple[int, int]] = NO_PADDING,
 ) -> tuple[int, ...]:
     """Return the values of GEOMETRY_FIELDS.
 
@@ -148,6 +156,7 @@ def compute_geometry(
         source: its input.
         kernel: height and width of the kernel.
         out: height, width and channels of the output.
+        padding: padding beside the operator's own one, as in `PaddedInput`.
 
     Raises:
         ValueError: as in `check_output_size`.
@@ -155,57 +164,101 @@ def compute_geometry(
     options = operator.options
     stride = options["strideH"], options["strideW"]
     dilation = options.get("dilationHFactor", 1), options.get("dilationWFactor", 1)
-    check_output_size(source.shape[1:3], out[:2], kernel, stride, dilation, options["padding"] == 0)
+    same = options["padding"] == 0
+    size = [source.shape[i + 1] + sum(padding[i]) for i in (0, 1)]
+    check_output_size(size, out[:2], kernel, stride, dilation, same)
     before = [
-        compute_padding(
-            source.shape[i + 1], out[i], kernel[i], stride[i], dilation[i], options["padding"] == 0
-        )
+        padding[i][0] + compute_padding(size[i], out[i], kernel[i], stride[i], dilation[i], same)
         for i in (0, 1)
     ]
     return flatten_ints((*source.shape[1:], *out, *kernel, *stride, *dilation, *before))
 
 
-def build_conv_2d(
-    network: QuantizedModel, operator: Operator, name: str, pool: Operator | None = None
+def is_full_convolution(network: QuantizedModel, operator: Operator) -> bool:
+    """Return whether an operator is a convolution in which each output depends on all input channels.
+
+    A DEPTHWISE_CONV_2D of one input channel is one, too.
+    """
+    return operator.name == "CONV_2D" or (
+        operator.name == "DEPTHWISE_CONV_2D" and network.get_tensor(operator.inputs[0]).shape[-1] == 1
+    )
+
+
+def build_convolution(
+    network: QuantizedModel,
+    operator: Operator,
+    name: str,
+    pool: Operator | None = None,
+    padded: PaddedInput | None = None,
 ) -> list[Layer]:
-    """Build the layer of a CONV_2D.
+    """Build the layer of a CONV_2D or DEPTHWISE_CONV_2D.
 
     Args:
         name: C identifier of the layer.
         pool: a MAX_POOL_2D to fuse. Its windows must be whole, and it must be the only reader of the output.
+            None unless `is_full_convolution` holds.
+        padded: the input before a PAD that the convolution does itself.
 
     Raises:
         ExportError: the convolution has groups, or as in `make_channel_fields`.
     """
-    source, kernel = (network.get_tensor(i) for i in operator.inputs[:2])
-    output = network.get_tensor(operator.outputs[0])
-    if kernel.shape[3] != source.shape[3]:
-        raise refuse(network, operator, "has groups", "use a depthwise or an ordinary convolution")
-    shape = compute_geometry(
-        operator,
-        source,
-        (kernel.shape[1], kernel.shape[2]),
-        (output.shape[1], output.shape[2], output.shape[3]),
+    source = network.get_tensor(operator.inputs[0]) if padded is None else padded.source
+    padding = NO_PADDING if padded is None else padded.padding
+    if is_full_convolution(network, operator):
+        return [_build_conv_2d(network, operator, name, source, padding, pool)]
+    return [_build_depthwise_conv_2d(network, operator, name, source, padding)]
+
+
+def _describe_kernel(
+    operator: Operator, size: tuple[int, int], padding: tuple[tuple[int, int], tuple[int, int]]
+) -> str:
+    """Return the height and width of a kernel, its strides and its padding, for the comment of a layer."""
+    options = operator.options
+    note = f"kernel {size[0]}x{size[1]}, stride {options['strideH']}x{options['strideW']}, "
+    edges = "+".join(f"{before}/{after}" for before, after in padding)
+    return (
+        note
+        + ("SAME", "VALID")[options["padding"]]
+        + (f", padding {edges}" if any(map(any, padding)) else "")
     )
-    rows = kernel.data.reshape(kernel.shape[0], -1)
+
+
+def _build_conv_2d(
+    network: QuantizedModel,
+    operator: Operator,
+    name: str,
+    source: TfliteTensor,
+    padding: tuple[tuple[int, int], tuple[int, int]],
+    pool: Operator | None,
+) -> Layer:
+    """Build the layer of a convolution for which `is_full_convolution` holds."""
+    kernel = network.get_tensor(operator.inputs[1])
+    output = network.get_tensor(operator.outputs[0])
+    weights = np.moveaxis(kernel.data, 3, 0) if operator.name == "DEPTHWISE_CONV_2D" else kernel.data
+    if operator.name == "CONV_2D" and kernel.shape[3] != source.shape[3]:
+        raise refuse(network, operator, "has groups", "use a depthwise or an ordinary convolution")
+    if len(weights) != output.shape[3]:
+        raise ValueError(f"weights of {len(weights)} channels for {output.shape[3]} output channels")
+    size = kernel.shape[1], kernel.shape[2]
+    shape = compute_geometry(
+        operator, source, size, (output.shape[1], output.shape[2], output.shape[3]), padding
+    )
+    rows = weights.reshape(len(weights), -1)
     padded = np.pad(rows, ((0, 0), (0, -rows.shape[1] % 4)))
     fields = (
         *make_channel_fields(network, operator, name, rows, folded=True),
         Field(f"{name}_weights", "int8_t", flatten_ints(padded)),
     )
     part = ", ".join(f"{{p}}->{name}_{suffix}" for suffix in ("bias", "multiplier", "shift", "weights"))
-    note = (
-        f"kernel {kernel.shape[1]}x{kernel.shape[2]}, stride {shape[8]}x{shape[9]}, "
-        f"{('SAME', 'VALID')[operator.options['padding']]}"
-    )
+    note = _describe_kernel(operator, size, padding)
     window = (1, 1)
-    op = "CONV_2D"
+    op = operator.name
     made = output
     pixels = output.size
     if pool is not None:
         window = (pool.options["filterHeight"], pool.options["filterWidth"])
         made = network.get_tensor(pool.outputs[0])
-        op = "CONV_2D + MAX_POOL_2D"
+        op = f"{op} + MAX_POOL_2D"
         pixels = made.size * window[0] * window[1]
         note += f", pool {window[0]}x{window[1]}"
         low, high = compute_activation_range(made, int(pool.options["fusedActivationFunction"]))
@@ -215,50 +268,71 @@ def build_conv_2d(
             *fields[1:],
         )
     length = padded.shape[1]
+    contiguous = _is_contiguous(shape, length)
+    arguments = (
+        f"{window[0]}, {window[1]}, {length}, &{{p}}->{name}_range, {part}, {{a}}, {{out}}, {{scratch}}"
+    )
     layer = Layer(
         name=name,
         op=op,
         inputs=(source.index,),
         output=made.index,
-        kernels=("dsp", "limit", "convolution", "column", "conv_2d"),
-        call=f"conv_2d(&{name}_shape, {window[0]}, {window[1]}, {length}, &{{p}}->{name}_range, {part}, "
-        "{a}, {out}, {scratch});",
+        kernels=("dsp", "limit", "products", "convolution", "column", "conv_2d_by_pixel"),
+        call=f"conv_2d_by_pixel(&{name}_shape, {arguments});",
         fields=fields,
         shape_type="struct convolution",
         shape=tuple(zip(GEOMETRY_FIELDS, ((v,) for v in shape), strict=True)),
         note=note,
         macs=pixels * rows.shape[1],
-        scratch_bytes=(2 * PIXELS_PER_STEP + 1) * length,
+        scratch_bytes=0 if contiguous else length,
     )
-    return [loop_over_batch(layer, source, made)]
+    faster = replace(
+        layer,
+        kernels=("dsp", "limit", "convolution", "column", "column_products", "conv_2d"),
+        call=f"conv_2d(&{name}_shape, {arguments});",
+        scratch_bytes=(2 * PIXELS_PER_STEP + (not contiguous)) * length,
+        smaller=layer,
+    )
+    return loop_over_batch(faster, source, made)
 
 
-def build_depthwise_conv_2d(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
-    """Build the layer of a DEPTHWISE_CONV_2D, with weights of shape (1, height, width, channels), int8.
+def _is_contiguous(shape: Sequence[int], length: int) -> bool:
+    """Return whether the inputs of each output pixel of a convolution are neighbours in its input.
 
     Args:
-        name: C identifier of the layer.
-
-    Raises:
-        ExportError: as in `make_channel_fields`.
+        shape: values of GEOMETRY_FIELDS.
+        length: number of weights of a channel.
     """
-    source, kernel = (network.get_tensor(i) for i in operator.inputs[:2])
+    values = dict(zip(GEOMETRY_FIELDS, shape, strict=True))
+    reach = (values["out_width"] - 1) * values["stride_width"] + values["kernel_width"]
+    return (
+        values["kernel_height"] == values["dilation_width"] == 1
+        and values["kernel_width"] * values["in_channels"] == length
+        and values["pad_top"] == values["pad_left"] == 0
+        and (values["out_height"] - 1) * values["stride_height"] < values["in_height"]
+        and reach <= values["in_width"]
+    )
+
+
+def _build_depthwise_conv_2d(
+    network: QuantizedModel,
+    operator: Operator,
+    name: str,
+    source: TfliteTensor,
+    padding: tuple[tuple[int, int], tuple[int, int]],
+) -> Layer:
+    """Build the layer of a DEPTHWISE_CONV_2D, with weights of shape (1, height, width, channels), int8."""
+    kernel = network.get_tensor(operator.inputs[1])
     output = network.get_tensor(operator.outputs[0])
     if output.shape[3] % source.shape[3] or kernel.shape[3] != output.shape[3]:
         raise ValueError(f"{output.shape[3]} output channels of {source.shape[3]} input channels")
+    size = kernel.shape[1], kernel.shape[2]
     shape = compute_geometry(
-        operator,
-        source,
-        (kernel.shape[1], kernel.shape[2]),
-        (output.shape[1], output.shape[2], output.shape[3]),
+        operator, source, size, (output.shape[1], output.shape[2], output.shape[3]), padding
     )
     fields = make_channel_fields(network, operator, name, np.moveaxis(kernel.data, 3, 0), folded=False)
     part = ", ".join(f"{{p}}->{name}_{suffix}" for suffix in ("bias", "multiplier", "shift", "weights"))
     multiple = output.shape[3] // source.shape[3]
-    note = (
-        f"kernel {kernel.shape[1]}x{kernel.shape[2]}, stride {shape[8]}x{shape[9]}, "
-        f"{('SAME', 'VALID')[operator.options['padding']]}"
-    )
     layer = Layer(
         name=name,
         op=operator.name,
@@ -269,10 +343,10 @@ def build_depthwise_conv_2d(network: QuantizedModel, operator: Operator, name: s
         fields=(*fields, Field(f"{name}_weights", "int8_t", flatten_ints(kernel.data))),
         shape_type="struct convolution",
         shape=tuple(zip(GEOMETRY_FIELDS, ((v,) for v in shape), strict=True)),
-        note=note,
+        note=_describe_kernel(operator, size, padding),
         macs=output.size * kernel.shape[1] * kernel.shape[2],
     )
-    return [loop_over_batch(layer, source, output)]
+    return loop_over_batch(layer, source, output)
 
 
 def build_transpose_conv(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:

@@ -6,6 +6,7 @@ from edgefl.base.errors import ExportError
 from edgefl.program.plan.tflite import Operator
 from firmware_export.codegen import c_convolution, c_dense, c_elementwise, c_movement
 from firmware_export.codegen.c_movement import RESHAPE_OPERATORS, TensorView
+from firmware_export.codegen.c_padding import PADDED_OPERATORS, find_padded_inputs
 from firmware_export.codegen.layer import Layer, make_identifier
 from firmware_export.codegen.lookup_tables import LOOKUP_OPERATORS
 from firmware_export.codegen.mixture_structure import MixtureStructure
@@ -13,8 +14,7 @@ from firmware_export.tflite.quantized_model import QuantizedModel
 
 Builder = Callable[[QuantizedModel, Operator, str], list[Layer]]
 BUILDERS: Mapping[str, Builder] = {
-    "CONV_2D": c_convolution.build_conv_2d,
-    "DEPTHWISE_CONV_2D": c_convolution.build_depthwise_conv_2d,
+    **dict.fromkeys(PADDED_OPERATORS, c_convolution.build_convolution),
     "FULLY_CONNECTED": c_dense.build_fully_connected,
     "MAX_POOL_2D": c_elementwise.build_pool,
     "AVERAGE_POOL_2D": c_elementwise.build_pool,
@@ -43,7 +43,8 @@ def build_layers(
 ) -> list[tuple[str, Layer]]:
     """Return the part and the layer for each kernel call, in the order of their run.
 
-    A MAX_POOL_2D is fused with the CONV_2D before it if possible.
+    A MAX_POOL_2D is fused with the convolution before it if possible, and a PAD with the convolutions after
+    it.
 
     Args:
         structure: the parts of the model.
@@ -53,11 +54,13 @@ def build_layers(
         ExportError: an operator lacks data that its kernel needs, or has options without a kernel.
     """
     pools = _find_fused_pools(network, structure)
+    padded = find_padded_inputs(network)
+    fused = {*pools.values(), *(value.pad for value in padded.values())}
     used_names: set[tuple[str, str]] = set()
     layers: list[tuple[str, Layer]] = []
     for i in structure.order:
         operator = network.operators[i]
-        if i in pools.values() or all(output in views for output in operator.outputs):
+        if i in fused or all(output in views for output in operator.outputs):
             continue
         part = structure.part_of[i]
         name = base = make_identifier(network, operator)
@@ -67,8 +70,9 @@ def build_layers(
             name = f"{base}_v{number}"
         used_names.add((part, name))
         try:
-            if i in pools:
-                made = c_convolution.build_conv_2d(network, operator, name, network.operators[pools[i]])
+            if operator.name in PADDED_OPERATORS:
+                pool = network.operators[pools[i]] if i in pools else None
+                made = c_convolution.build_convolution(network, operator, name, pool, padded.get(i))
             else:
                 made = BUILDERS[operator.name](network, operator, name)
         except (KeyError, IndexError, AttributeError, TypeError, ValueError) as error:
@@ -81,7 +85,7 @@ def build_layers(
 
 
 def _find_fused_pools(network: QuantizedModel, structure: MixtureStructure) -> dict[int, int]:
-    """Return the MAX_POOL_2D that can be fused with each CONV_2D.
+    """Return the MAX_POOL_2D that can be fused with each full convolution.
 
     It must be the only reader of the convolution. Its windows must not overlap and must lie inside the input.
     """
@@ -92,7 +96,11 @@ def _find_fused_pools(network: QuantizedModel, structure: MixtureStructure) -> d
     fused = {}
     for i, operator in enumerate(network.operators):
         output = operator.outputs[0]
-        if operator.name != "CONV_2D" or output in network.outputs or len(readers.get(output, ())) != 1:
+        if (
+            not c_convolution.is_full_convolution(network, operator)
+            or output in network.outputs
+            or len(readers.get(output, ())) != 1
+        ):
             continue
         reader = readers[output][0]
         pool = network.operators[reader]
@@ -104,6 +112,6 @@ def _find_fused_pools(network: QuantizedModel, structure: MixtureStructure) -> d
         window = (options["filterHeight"], options["filterWidth"])
         stride = (options["strideH"], options["strideW"])
         inside = all(out[axis + 1] * window[axis] <= size[axis + 1] for axis in (0, 1))
-        if window == stride and inside and window[0] * window[1] in (2, c_convolution.PIXELS_PER_STEP):
+        if window == stride and inside and window[0] * window[1] in c_convolution.POOLED_PIXELS:
             fused[i] = reader
     return fused

@@ -19,7 +19,7 @@ import numpy as np
 from edgefl.base.errors import ExportError
 from edgefl.base.tasks.samples import SAMPLES_METADATA_NAME, decode_samples
 from edgefl.program.plan.tflite import read_metadata
-from firmware_export.codegen.buffers import MemoryPlan, align, plan_buffers
+from firmware_export.codegen.buffers import MemoryPlan, align, limit_scratch, plan_buffers
 from firmware_export.codegen.c_anomaly import make_network_detector
 from firmware_export.codegen.c_layers import build_layers
 from firmware_export.codegen.c_loops import FoldedLayers, fold_steps, list_planned_layers
@@ -70,8 +70,8 @@ class CSource:
         ram_bytes: size of the arena, which contains input and output, and of the table of parts, with
             pointers of four bytes.
         arena_bytes: size of the arena in bytes.
-        bound_bytes: lower bound of the arena in bytes: the most that lives at the same time, in this order
-            of layers.
+        bound_bytes: lower bound of the arena in bytes: the most activations that live at the same time, in
+            this order of layers, without scratch memory.
         weight_bytes: size of the constants in bytes.
         layers: cost of each layer, in the order of their run.
         parts: names of the parts in the order of MODEL_PARTS.
@@ -130,6 +130,7 @@ def generate_c(model: bytes, *, threshold: float = 0.0, labels: Sequence[str] = 
         {t.index: t.size for t in network.tensors},
         (*network.inputs, *network.outputs, *structure.gate),
     )
+    folded = _limit_scratch(network, folded)
     layers = folded.layers
     fields: dict[str, list[Field]] = {name: [] for name in structure.names}
     for part, layer in layers:
@@ -237,6 +238,18 @@ def _compute_skip_levels(
         steps = min(math.ceil(threshold / scale) - 1, math.floor(1 / experts / scale) - 2)
         levels.append(min(tensor.zero_point + max(steps, 0), 127))
     return tuple(levels)
+
+
+def _limit_scratch(network: QuantizedModel, folded: FoldedLayers) -> FoldedLayers:
+    """Return the layers with less scratch memory where it would raise the arena."""
+    planned, positions = list_planned_layers(folded)
+    bases = {index: view.base for index, view in folded.views.items()}
+    sizes = {tensor.index: tensor.size for tensor in network.tensors}
+    limited = limit_scratch(planned, bases, sizes, network.inputs[0], bases[network.outputs[0]])
+    chosen = tuple(
+        (part, limited[position]) for (part, _), position in zip(folded.layers, positions, strict=True)
+    )
+    return replace(folded, layers=chosen)
 
 
 def _assign_addresses(network: QuantizedModel, folded: FoldedLayers) -> tuple[dict[int, str], MemoryPlan]:

@@ -95,6 +95,7 @@ class Layer:
         macs: multiply-accumulates of one inference.
         scratch_bytes: size of the scratch memory in bytes.
         overwritable: inputs that the output may overwrite.
+        smaller: the same layer with less scratch memory and more instructions. None if there is none.
     """
 
     name: str
@@ -110,6 +111,7 @@ class Layer:
     macs: int = 0
     scratch_bytes: int = 0
     overwritable: tuple[int, ...] = field(default=())
+    smaller: "Layer | None" = None
 
 
 def make_identifier(network: QuantizedModel, operator: Operator) -> str:
@@ -200,7 +202,8 @@ def loop_over_batch(layer: Layer, source: TfliteTensor, output: TfliteTensor) ->
         return layer
     call = layer.call.replace("{a}", f"{{a}} + i * {source.size // batch}")
     call = call.replace("{out}", f"{{out}} + i * {output.size // batch}")
-    return replace(layer, call=f"for (int32_t i = 0; i < {batch}; i++) {call}")
+    smaller = layer.smaller and loop_over_batch(layer.smaller, source, output)
+    return replace(layer, call=f"for (int32_t i = 0; i < {batch}; i++) {call}", smaller=smaller)
 
 
 def round_half_away(value: float) -> int:

@@ -9,7 +9,17 @@ from typing import Any
 
 import numpy as np
 
-KINDS = ("convolutions", "depthwise", "dense", "pooling", "residual", "norms", "mixture", "movement")
+KINDS = (
+    "convolutions",
+    "depthwise",
+    "dense",
+    "pooling",
+    "residual",
+    "norms",
+    "mixture",
+    "movement",
+    "padding",
+)
 
 
 @dataclass
@@ -364,7 +374,7 @@ def make_every_kernel_model(graphs: Any) -> bytes:
 
     It has two experts. Their trunk has all other kernels.
     """
-    made = Graph(graphs=graphs, rng=np.random.default_rng(53))  # its outputs differ from input to input
+    made = Graph(graphs=graphs, rng=np.random.default_rng(11))  # its outputs differ from input to input
     tip = made.add_convolution(made.add_tensor((1, 12, 10, 3), 0.05, 3))
     tip = made.add_pool(made.add_convolution(tip), "MAX_POOL_2D", (2, 2))
     tip = made.add_table(made.add_convolution(tip, depthwise=True))
@@ -373,7 +383,8 @@ def make_every_kernel_model(graphs: Any) -> bytes:
     tip = made.add_pool(made.add_pool(tip, "MAX_POOL_2D", (3, 1)), "AVERAGE_POOL_2D", (1, 2))
     tip = made.add_movement(made.add_movement(made.add_norm(tip), 1), 0)
     tip = made.add_dense(made.add_dense(made.flatten(tip), 40, few_values_share=1), 24, few_values_share=0)
-    tip = made.add_mixture(tip, 2, 5)
+    tip = made.add_convolution(made.add_reshape(tip, (1, 2, 3, 4)))  # the only one with room for four columns
+    tip = made.add_mixture(made.flatten(tip), 2, 5)
     model: bytes = graphs.make_tflite(made.tensors, made.operators, outputs=(tip,))
     return model
 
@@ -393,6 +404,8 @@ def _add_block(made: Graph, kind: str, tip: int) -> int:
         )
     if kind == "norms":
         return made.add_binary(made.add_norm(made.add_convolution(tip)), -1)
+    if kind == "padding":
+        return made.add_convolution(made.add_movement(tip, 0), depthwise=bool(made.rng.integers(2)))
     if kind == "movement":
         return made.add_movement(made.add_convolution(tip))
     if kind == "dense":

@@ -32,8 +32,8 @@ from firmware_export.tflite.quantized_model import read_quantized_model
 
 SCALE = float(os.environ.get("EDGEFL_FUZZ_SCALE", "0.1"))
 CC = os.environ.get("EDGEFL_FUZZ_CC", "gcc")
-MODELS = max(9, round(50 * SCALE))
-"""Model 0 has every kernel, and the next eight are one of each kind."""
+MODELS = max(10, round(50 * SCALE))
+"""Model 0 has every kernel, and the next nine are one of each kind."""
 INPUTS = 2000
 UPDATES = max(100, round(100_000 * SCALE))
 COMPARED = 100

@@ -38,7 +38,7 @@ MIN_BLENDED_PROBABILITY = 1e-7
 BIAS_TOLERANCE = 1e-3
 BIAS_PROBE_SAMPLES = 8
 """Number of samples that show whether a bias is added to the outputs."""
-ROUNDING = 1e-5
+WEIGHT_ROUNDING = 1e-5
 """Largest difference of two equal weights, as a share of the largest weight of the tensor."""
 MAX_CHECKED_SAMPLES = 1000
 """Maximum number of training samples for a bias, and to look for outputs that are not finite."""
@@ -249,7 +249,8 @@ def _are_equal(weights: Weights, others: Weights) -> bool:
             array,
             others[name],
             rtol=0,
-            atol=ROUNDING * min(float(np.abs(values).max(initial=0.0)) for values in (array, others[name])),
+            atol=WEIGHT_ROUNDING
+            * min(float(np.abs(values).max(initial=0.0)) for values in (array, others[name])),
         )
         for name, array in weights.items()
     )

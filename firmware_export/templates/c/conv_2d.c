@@ -28,7 +28,7 @@ MODEL_APART static void conv_channels(const void *columns, int32_t length, int32
 }
 
 /* A convolution with max pooling over windows of pool_height x pool_width pixels (one, two or four). Four pixels are computed together.
-   columns: scratch memory for the four, and with DSP instructions for one more as bytes before it is widened. */
+   columns: scratch memory for the four as int16, and for one as bytes unless all columns lie in the input. */
 static void conv_2d(const struct convolution *shape, int32_t pool_height, int32_t pool_width, int32_t length, const struct model_range *range,
                     const int32_t *bias, const int32_t *multiplier, const int8_t *shift, const int8_t *weights, const int8_t *in, int8_t *out,
                     void *columns)

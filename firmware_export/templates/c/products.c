@@ -30,9 +30,9 @@ MODEL_APART static void four_products(int32_t inputs, const int8_t *x, const int
 {
     const int8_t *w2 = w + 2 * inputs;
     const int8_t *const end = x + inputs;
-    const int8_t *const quads = x + inputs / 4 * 4;
     int32_t s0 = 0, s1 = 0, s2 = 0, s3 = 0;
 #if defined(MODEL_DSP) && !defined(__clang__)
+    const int8_t *const quads = x + inputs / 4 * 4;
     if (x != quads) { /* In assembly, because GCC spills registers with intrinsics. Clang cannot allocate the 13 registers. */
         uint32_t even, odd, a, b;
         __asm__("sub %[even], %[quads], %[x]\n\t"
@@ -47,7 +47,7 @@ MODEL_APART static void four_products(int32_t inputs, const int8_t *x, const int
                 : "cc", "memory");
     }
 #elif defined(MODEL_DSP)
-    for (; x != quads; x += 4, w += 4, w2 += 4) {
+    for (const int8_t *const quads = x + inputs / 4 * 4; x != quads; x += 4, w += 4, w2 += 4) {
         const uint32_t four = load_bytes(x);
         const int16x2_t even = even_bytes(four), odd = odd_bytes(four);
         uint32_t row = load_bytes(w);
@@ -59,21 +59,14 @@ MODEL_APART static void four_products(int32_t inputs, const int8_t *x, const int
         row = load_bytes(w2 + inputs);
         s3 = __smlad(odd, odd_bytes(row), __smlad(even, even_bytes(row), s3));
     }
-#else
-    for (; x != quads; x += 4, w += 4, w2 += 4) {
-        for (int32_t i = 0; i < 4; i++) {
-            s0 += x[i] * w[i];
-            s1 += x[i] * w[i + inputs];
-            s2 += x[i] * w2[i];
-            s3 += x[i] * w2[i + inputs];
-        }
-    }
 #endif
-    for (; x != end; x++, w++, w2++) {
-        s0 += *x * *w;
-        s1 += *x * w[inputs];
-        s2 += *x * *w2;
-        s3 += *x * w2[inputs];
+    const int8_t *w1 = w + inputs, *w3 = w2 + inputs;
+    while (x != end) {
+        const int32_t value = *x++;
+        s0 += value * *w++;
+        s1 += value * *w1++;
+        s2 += value * *w2++;
+        s3 += value * *w3++;
     }
     sums[0] = s0;
     sums[1] = s1;
@@ -96,4 +89,26 @@ static int32_t one_product(int32_t inputs, const int8_t *x, const int8_t *w)
         sum += *x++ * *w++;
     }
     return sum;
+}
+
+/* One row of inputs times all rows of weights, first four outputs at a time, then single ones. highest: keep an output that is larger. */
+static void row_products(int32_t inputs, int32_t outputs, int32_t zero, int32_t highest, const int32_t *bias, const int32_t *multiplier,
+                         const int8_t *shift, const int8_t *weights, const int8_t *in, int8_t *out)
+{
+    int32_t together = 4;
+    for (int32_t c = 0; c < outputs; c += together, weights += together * inputs) {
+        int32_t sums[4];
+        if (outputs - c >= 4) {
+            four_products(inputs, in, weights, sums);
+        } else {
+            together = 1;
+            sums[0] = one_product(inputs, in, weights);
+        }
+        for (int32_t i = 0; i < together; i++) {
+            const int8_t value = saturate(rescale(sums[i] + bias[c + i], multiplier[c + i], shift[c + i]) + zero);
+            if (!highest || value > out[c + i]) {
+                out[c + i] = value;
+            }
+        }
+    }
 }

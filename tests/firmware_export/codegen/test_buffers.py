@@ -3,10 +3,12 @@
 An operator such as relu may overwrite its input.
 """
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firmware_export.codegen.buffers import plan_buffers
+from firmware_export.codegen.buffers import limit_scratch, plan_buffers
 from firmware_export.codegen.layer import Layer
 
 
@@ -40,11 +42,24 @@ def test_buffers_of_a_chain_match_hand_computed_offsets() -> None:
 def test_scratch_memory_lives_during_its_layer_only() -> None:
     layers = [make_layer([0], 1, scratch_bytes=30), make_layer([1], 2), make_layer([2], 3, scratch_bytes=5)]
     made = make_plan(layers, {0: 8, 1: 16, 2: 32, 3: 8})
-    assert made.bound_bytes == 8 + 16 + 32
-    assert made.arena_bytes == made.bound_bytes
+    assert made.bound_bytes == 16 + 32
+    assert made.arena_bytes == 8 + 16 + 32  # the first layer with its scratch memory
     used = [(made.input_offset, 8), (made.offsets[1], 16), (made.scratch_offsets[0], 30)]
     ends = [end for start, size in sorted(used) for end in (start, start + size)]
     assert ends == sorted(ends), "input, output and scratch of the first layer overlap"
+
+
+def test_scratch_memory_shrinks_where_it_would_raise_the_arena() -> None:
+    """The second layer has 200 bytes of activations, so scratch memory may raise the arena to 210."""
+    small = make_layer([0], 1, scratch_bytes=1)
+    sizes = {0: 16, 1: 96, 2: 104, 3: 8}
+    for scratch, fits in ((96, True), (97, False)):
+        large = replace(small, scratch_bytes=scratch, smaller=small)
+        layers = [large, make_layer([1], 2), make_layer([2], 3)]
+        bases = dict(zip(sizes, sizes, strict=True))
+        limited = limit_scratch(layers, bases, sizes, 0, 3)
+        assert limited == [large if fits else small, *layers[1:]]
+        assert plan_buffers(limited, bases, sizes, 0, 3).arena_bytes <= 210
 
 
 def test_output_keeps_its_own_memory() -> None:
