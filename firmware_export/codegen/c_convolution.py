@@ -288,7 +288,7 @@ def _build_conv_2d(
     )
     faster = replace(
         layer,
-        kernels=("dsp", "limit", "convolution", "column", "column_products", "conv_2d"),
+        kernels=(*layer.kernels, "column_products", "conv_2d"),
         call=f"conv_2d(&{name}_shape, {arguments});",
         scratch_bytes=(2 * PIXELS_PER_STEP + (not contiguous)) * length,
         smaller=layer,

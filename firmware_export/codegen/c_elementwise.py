@@ -20,6 +20,8 @@ from firmware_export.codegen.layer import (
 from firmware_export.codegen.lookup_tables import build_lookup_table
 from firmware_export.tflite.quantized_model import QuantizedModel
 
+EXTRA_BITS = 20
+"""Bits by which both sides of a sum are shifted to the left before they are rescaled."""
 POOL_FIELDS = (
     "in_height",
     "in_width",
@@ -140,7 +142,7 @@ def build_pool(network: QuantizedModel, operator: Operator, name: str) -> list[L
         op=operator.name,
         inputs=(source.index,),
         output=output.index,
-        kernels=("pool", kernel),
+        kernels=("pool", *(("sums",) if kernel == "average_pool_2d" else ()), kernel),
         call=f"{kernel}(&{name}_shape, &{{p}}->{name}_range, {{a}}, {{out}});",
         fields=(Field(f"{name}_range", "struct model_range", (*zeros, low, high)),),
         shape_type="struct pool",
@@ -228,31 +230,32 @@ def _list_overwritable(
 def _make_add_scale(network: QuantizedModel, operator: Operator) -> tuple[int, ...]:
     """Return the values of `struct model_add`.
 
-    Both sides are rescaled to twice the wider scale, with 20 extra bits.
+    Both sides are rescaled to twice the wider scale, with extra bits. The factor of the wider one is 1/2,
+    which has no shift to the right. It gets one more extra bit instead. Both ways are exact.
     """
     a, b = (network.get_tensor(i) for i in operator.inputs[:2])
     output = network.get_tensor(operator.outputs[0])
     widest = 2 * float(max(a.scale[0], b.scale[0]))
-    last = widest / ((1 << 20) * float(output.scale[0]))
-    if last >= 1:
+    last = quantize_multiplier(widest / ((1 << EXTRA_BITS) * float(output.scale[0])))
+    if last[0] and last[1] >= 0:
         raise refuse(
             network,
             operator,
             "has an output whose scale is nearly zero compared with its inputs' scales",
             "calibrate with other samples",
         )
-    scales = [
-        quantize_multiplier(real) for real in (float(a.scale[0]) / widest, float(b.scale[0]) / widest, last)
-    ]
+    scales = [quantize_multiplier(float(tensor.scale[0]) / widest) for tensor in (a, b)]
+    extra = [(EXTRA_BITS, *scale) if scale[1] else (EXTRA_BITS + 1, scale[0], -1) for scale in scales]
     low, high = compute_activation_range(output, int(operator.options.get("fusedActivationFunction", 0)))
     sign = 1 if operator.name == "ADD" else -1
     return (
         a.zero_point,
-        *scales[0],
+        *extra[0],
         b.zero_point,
-        *scales[1],
+        *extra[1],
         sign,
-        *scales[2],
+        last[0],
+        min(last[1], -1),
         output.zero_point,
         low,
         high,
@@ -325,8 +328,10 @@ def build_prelu(network: QuantizedModel, operator: Operator, name: str) -> list[
     below = float(source.scale[0]) * float(slopes.scale[0]) / float(output.scale[0])
     values = (
         source.zero_point,
+        0,
         *quantize_multiplier(above),
         slopes.zero_point,
+        0,
         *quantize_multiplier(below),
         1,
         0,
@@ -410,7 +415,7 @@ def build_mean(network: QuantizedModel, operator: Operator, name: str) -> list[L
             op=operator.name,
             inputs=(source.index,),
             output=output.index,
-            kernels=("mean",),
+            kernels=("sums", "mean"),
             call=f"mean(&{name}_shape, &{{p}}->{name}_scale, {{a}}, {{out}});",
             fields=(Field(f"{name}_scale", "struct model_mul", values),),
             shape_type="struct mean",

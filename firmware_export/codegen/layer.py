@@ -16,9 +16,11 @@ STRUCTS = {
     "struct model_range": ("input_zero", "output_zero", "low", "high"),
     "struct model_add": (
         "zero_a",
+        "left_a",
         "multiplier_a",
         "shift_a",
         "zero_b",
+        "left_b",
         "multiplier_b",
         "shift_b",
         "sign_b",

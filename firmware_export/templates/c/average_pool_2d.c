@@ -1,20 +1,20 @@
 static void average_pool_2d(const struct pool *shape, const struct model_range *range, const int8_t *in, int8_t *out)
 {
-    const int32_t channels = shape->channels;
+    const int32_t channels = shape->channels, line = shape->in_width * channels;
     for (int32_t y = 0; y < shape->out_height; y++) {
         for (int32_t x = 0; x < shape->out_width; x++, out += channels) {
             const struct window w = window_at(shape, y, x);
-            const int32_t count = (w.bottom - w.top) * (w.right - w.left);
-            for (int32_t c = 0; c < channels; c++) {
-                int32_t sum = 0;
-                for (int32_t row = w.top; row < w.bottom; row++) {
-                    const int8_t *from = in + (row * shape->in_width + w.left) * channels + c;
-                    for (int32_t column = w.left; column < w.right; column++, from += channels) {
-                        sum += *from;
-                    }
+            const int32_t rows = w.bottom - w.top, columns = w.right - w.left, count = rows * columns;
+            const int8_t *const from = in + w.top * line + w.left * channels;
+            int32_t together = 4;
+            for (int32_t c = 0; c < channels; c += together) {
+                int32_t sums[4];
+                together = channels - c < 4 ? 1 : 4;
+                channel_sums(from + c, together, rows, line, columns, channels, sums);
+                for (int32_t i = 0; i < together; i++) {
+                    const int32_t sum = sums[i] > 0 ? sums[i] + count / 2 : sums[i] - count / 2;
+                    out[c + i] = clamp(sum / count, range->low, range->high);
                 }
-                sum = sum > 0 ? (sum + count / 2) / count : (sum - count / 2) / count;
-                out[c] = clamp(sum, range->low, range->high);
             }
         }
     }

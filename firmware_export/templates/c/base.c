@@ -8,15 +8,23 @@
 #define MODEL_THUMB2 1
 #endif
 
-/* A separate function, so that its variables stay in registers. */
+/* Helium, the vector instructions of a Cortex-M55 or M85. With Clang the kernels for DSP instructions run. */
+#if defined(MODEL_DSP) && defined(__ARM_FEATURE_MVE) && !defined(__clang__)
+#include <arm_mve.h>
+#define MODEL_MVE 1
+#endif
+
+/* MODEL_APART: a separate function, so that its variables stay in registers. MODEL_UNUSED: some cores do not call it. */
 #if defined(__GNUC__)
-#define MODEL_APART __attribute__((noinline))
+#define MODEL_APART __attribute__((noinline, unused))
 #define MODEL_INLINE static inline __attribute__((unused))
+#define MODEL_UNUSED __attribute__((unused))
 #define MODEL_LIKELY(condition) __builtin_expect(condition, 1)
 #else
 #define MODEL_LIKELY(condition) (condition)
 #define MODEL_APART
 #define MODEL_INLINE static inline
+#define MODEL_UNUSED
 #endif
 
 /* value * multiplier * 2^(-31 - right), rounded twice like the interpreter: high half to nearest, then a half away from zero. right > 0 */
@@ -77,3 +85,26 @@ MODEL_INLINE int8_t saturate(int32_t value)
     return clamp(value, -128, 127);
 #endif
 }
+
+#ifdef MODEL_MVE
+/* Four values like rescale(), each with its own multiplier and shift. */
+MODEL_INLINE int32x4_t rescale_four(int32x4_t values, int32x4_t multiplier, int32x4_t shift)
+{
+    const int32x4_t none = vdupq_n_s32(0), down = vminq_s32(shift, none);
+    values = vqrdmulhq_s32(vshlq_s32(values, vmaxq_s32(shift, none)), multiplier);
+    values = vaddq_s32(values, vshrq_n_s32(vandq_s32(values, down), 31));
+    return vrshlq_s32(values, down);
+}
+
+/* Four values like rescale_down(), with one multiplier. shift < 0 */
+MODEL_INLINE int32x4_t rescale_four_down(int32x4_t values, int32_t multiplier, int32_t shift)
+{
+    values = vqrdmulhq_n_s32(values, multiplier);
+    return vrshlq_n_s32(vaddq_s32(values, vshrq_n_s32(values, 31)), shift);
+}
+
+MODEL_INLINE int32x4_t saturate_four(int32x4_t values)
+{
+    return vmaxq_s32(vminq_s32(values, vdupq_n_s32(127)), vdupq_n_s32(-128));
+}
+#endif

@@ -10,6 +10,19 @@ static int8_t *column_fill(int8_t *to, int32_t count, int32_t value)
 
 static inline int8_t *column_copy(int8_t *to, const int8_t *from, int32_t count)
 {
+#ifdef MODEL_MVE
+    int8_t *const end = to + count;
+    __asm__ volatile("wlstp.8 lr, %[count], 2f\n"
+                     "1:\n\t"
+                     "vldrb.8 q0, [%[from]], #16\n\t"
+                     "vstrb.8 q0, [%[to]], #16\n\t"
+                     "letp lr, 1b\n"
+                     "2:"
+                     : [to] "+r"(to), [from] "+r"(from)
+                     : [count] "r"(count)
+                     : "q0", "lr", "memory");
+    return end;
+#else
 #ifdef __ARM_FEATURE_UNALIGNED
     if (count >= 4) { /* copy words; the last word may overlap the one before it */
         int8_t *const last = to + count - 4;
@@ -30,6 +43,7 @@ static inline int8_t *column_copy(int8_t *to, const int8_t *from, int32_t count)
         count--;
     }
     return to;
+#endif
 }
 
 /* The kernel's inputs at output (y, x): in_channels * kernel_width * kernel_height values, padded with the input's zero point. */

@@ -1,3 +1,4 @@
+#ifndef MODEL_MVE
 #ifdef MODEL_DSP
 /* Two pairs of int16, aligned to eight bytes, so that one instruction stores them. */
 typedef uint64_t __attribute__((may_alias)) two_pairs;
@@ -75,4 +76,5 @@ static inline void column_products(const int8_t *columns, const int8_t *weights,
     sums[2] = s2;
     sums[3] = s3;
 }
+#endif
 #endif

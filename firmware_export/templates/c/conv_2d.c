@@ -1,3 +1,4 @@
+#ifndef MODEL_MVE
 /* Four columns times all channels: `together` output pixels, each the maximum of a window of one, two or four columns. Sums are compared
    before they are rescaled, because rescaling preserves their order. */
 MODEL_APART static void conv_channels(const void *columns, int32_t length, int32_t channels, int32_t window, int32_t together, int32_t zero,
@@ -26,6 +27,7 @@ MODEL_APART static void conv_channels(const void *columns, int32_t length, int32
         }
     }
 }
+#endif
 
 /* A convolution with max pooling over windows of pool_height x pool_width pixels (one, two or four). Four pixels are computed together.
    columns: scratch memory for the four as int16, and for one as bytes unless all columns lie in the input. */
@@ -33,6 +35,9 @@ static void conv_2d(const struct convolution *shape, int32_t pool_height, int32_
                     const int32_t *bias, const int32_t *multiplier, const int8_t *shift, const int8_t *weights, const int8_t *in, int8_t *out,
                     void *columns)
 {
+#ifdef MODEL_MVE /* all channels of a pixel, because four channels lie together and four pixels do not */
+    conv_2d_by_pixel(shape, pool_height, pool_width, length, range, bias, multiplier, shift, weights, in, out, columns);
+#else
     const int32_t window = pool_height * pool_width;
     const int32_t channels = shape->out_channels;
     const int32_t width = shape->out_width / pool_width;
@@ -66,4 +71,5 @@ static void conv_2d(const struct convolution *shape, int32_t pool_height, int32_
         left -= together;
     }
     limit(channels * width * (shape->out_height / pool_height), range, start);
+#endif
 }

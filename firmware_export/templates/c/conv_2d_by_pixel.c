@@ -1,7 +1,7 @@
 /* Like conv_2d, one pixel after the other. column: scratch memory for one column, which pixels that lie in the input do not need. */
-static void conv_2d_by_pixel(const struct convolution *shape, int32_t pool_height, int32_t pool_width, int32_t length,
-                             const struct model_range *range, const int32_t *bias, const int32_t *multiplier, const int8_t *shift,
-                             const int8_t *weights, const int8_t *in, int8_t *out, int8_t *column)
+MODEL_UNUSED static void conv_2d_by_pixel(const struct convolution *shape, int32_t pool_height, int32_t pool_width, int32_t length,
+                                          const struct model_range *range, const int32_t *bias, const int32_t *multiplier, const int8_t *shift,
+                                          const int8_t *weights, const int8_t *in, int8_t *out, int8_t *column)
 {
     const int32_t channels = shape->out_channels, zero = range->output_zero;
     const int32_t height = shape->out_height / pool_height, width = shape->out_width / pool_width;

@@ -9,15 +9,15 @@ static void mean(const struct mean *shape, const struct model_mul *scale, const 
     const int32_t line = shape->reduced_inner * shape->c;
     for (int32_t i = 0; i < shape->a; i++, in += shape->reduced_outer * shape->b * line) {
         for (int32_t j = 0; j < shape->b; j++) {
-            for (int32_t k = 0; k < shape->c; k++, out++) {
-                int32_t sum = -scale->zero_a * count;
-                for (int32_t outer = 0; outer < shape->reduced_outer; outer++) {
-                    const int8_t *from = in + (outer * shape->b + j) * line + k;
-                    for (int32_t inner = 0; inner < shape->reduced_inner; inner++, from += shape->c) {
-                        sum += *from;
-                    }
+            int32_t together = 4;
+            for (int32_t k = 0; k < shape->c; k += together) {
+                int32_t sums[4];
+                together = shape->c - k < 4 ? 1 : 4;
+                channel_sums(in + j * line + k, together, shape->reduced_outer, shape->b * line, shape->reduced_inner, shape->c, sums);
+                for (int32_t l = 0; l < together; l++, out++) {
+                    const int32_t sum = sums[l] - scale->zero_a * count;
+                    *out = clamp(rescale(sum, scale->multiplier, scale->shift) + scale->zero, scale->low, scale->high);
                 }
-                *out = clamp(rescale(sum, scale->multiplier, scale->shift) + scale->zero, scale->low, scale->high);
             }
         }
     }

@@ -49,13 +49,16 @@ static uint32_t slot_needs(void)
     return total;
 }
 
+static unsigned hex_digit(char letter)
+{
+    return (unsigned)letter <= '9' ? (unsigned)letter - '0' : (unsigned)letter - 'a' + 10;
+}
+
 static void read_layout(uint8_t layout[32])
 {
     const char *hex = MODEL_LAYOUT;
-    for (unsigned i = 0; i < 64; i++) {
-        unsigned digit = (unsigned)hex[i] <= '9' ? (unsigned)hex[i] - '0' : (unsigned)hex[i] - 'a' + 10;
-        layout[i / 2] = (uint8_t)(layout[i / 2] << 4 | digit);
-    }
+    for (unsigned i = 0; i < 32; i++)
+        layout[i] = (uint8_t)(hex_digit(hex[2 * i]) << 4 | hex_digit(hex[2 * i + 1]));
 }
 
 /* A slot's digest covers its record up to the digest, and all parts. */

@@ -3,9 +3,9 @@ without an interpreter.
 
 `python -m tests.benchmarks.firmware.cmsis_nn MODEL DIRECTORY TARGET` prints one JSON line. DIRECTORY contains
 CMSIS-NN (arm_nnfunctions.h and its sources) and the headers of the CMSIS core, at any depth. Only
-convolutions, poolings and dense layers run. Activation functions, products and sums are left out, so a whole
-inference with these kernels needs more instructions than the figure says. The number of instructions does not
-depend on the values, which are all zero.
+convolutions, poolings, dense layers and sums of two activations of one shape run. Other operators are left
+out, so a whole inference with these kernels needs more instructions than the figure says. The number of
+instructions does not depend on the values, which are all zero.
 """
 
 import json
@@ -26,7 +26,7 @@ from firmware_export.firmware.toolchain import run_tool
 from firmware_export.tflite.quantized_model import QuantizedModel, read_quantized_model
 
 FLAGS = ("-std=c99", "-O3", "-w", "-ffunction-sections", "-fdata-sections")
-SOURCES = ("Convolution", "FullyConnected", "Pooling", "NNSupport")
+SOURCES = ("BasicMath", "Convolution", "FullyConnected", "Pooling", "NNSupport", "Transpose")
 SAME = 0
 
 
@@ -38,7 +38,7 @@ def measure(model: bytes, directory: Path, target: Target) -> dict[str, Any]:
     """
     network = read_quantized_model(model)
     calls = list(_generate_calls(network))
-    left_out = sorted({op.name for op in network.operators} - KERNELS.keys() - {"RESHAPE"})
+    left_out = sorted({op.name for op in network.operators if not _has_kernel(network, op)} - {"RESHAPE"})
     with tempfile.TemporaryDirectory(prefix="edgefl-cmsis-nn-") as name:
         work = Path(name)
         built = _build(network, calls, directory.resolve(), target, work)
@@ -160,8 +160,15 @@ def _render_source(network: QuantizedModel, calls: Sequence[str]) -> str:
 
 def _generate_calls(network: QuantizedModel) -> Iterator[str]:
     for operator in network.operators:
-        if operator.name in KERNELS:
+        if _has_kernel(network, operator):
             yield KERNELS[operator.name](network, operator)
+
+
+def _has_kernel(network: QuantizedModel, operator: Operator) -> bool:
+    if operator.name == "ADD":
+        operands = [network.get_tensor(i) for i in operator.inputs]
+        return operands[0].shape == operands[1].shape and all(tensor.data is None for tensor in operands)
+    return operator.name in KERNELS
 
 
 def _dims(shape: Sequence[int]) -> str:
@@ -228,11 +235,20 @@ def _render_pooling(network: QuantizedModel, operator: Operator) -> str:
     )
 
 
+def _render_add(network: QuantizedModel, operator: Operator) -> str:
+    first, second, out = (network.get_tensor(i) for i in (*operator.inputs[:2], operator.outputs[0]))
+    return (
+        f"arm_elementwise_add_s8(t{first.index}, t{second.index}, 128, 1 << 30, -1, 128, 1 << 30, -1, 20, "
+        f"t{out.index}, -128, 1 << 30, -18, -128, 127, {out.size});"
+    )
+
+
 def _bias(operator: Operator) -> str:
     return f"c{operator.inputs[2]}" if len(operator.inputs) > 2 and operator.inputs[2] >= 0 else "0"
 
 
 KERNELS = {
+    "ADD": _render_add,
     "CONV_2D": _render_convolution,
     "DEPTHWISE_CONV_2D": _render_convolution,
     "FULLY_CONNECTED": _render_dense,

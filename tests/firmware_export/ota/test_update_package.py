@@ -108,6 +108,18 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.parametrize("name", ["ota.c", "sha2.c"])
+def test_gcc_analyzer_reports_nothing(name: str, tmp_path: Path) -> None:
+    """It follows the paths of a function and reports a read of memory that was not set."""
+    if shutil.which("gcc") is None:
+        pytest.skip("no gcc here; apt install gcc")
+    flags = ["-std=c99", "-O1", "-fanalyzer", "-Wall", "-Wextra", "-Werror"]
+    folders = [f"-I{folder}" for folder in (BOARD, SOURCE, SOURCE / "monocypher")]
+    command = ["gcc", *flags, *folders, "-c", str(SOURCE / name), "-o", str(tmp_path / "object.o")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.fixture
 def board(library: Path, tmp_path: Path) -> Iterator[Any]:
     """A new board. A copy of the library has separate memory."""
