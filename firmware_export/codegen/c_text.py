@@ -57,7 +57,7 @@ extern void model_profile(int layer);
 """
 INVOKE_C = """void model_invoke(const int8_t *input, int8_t *output)
 {
-    model_run(model_arena, input, output);
+    (void)model_run(model_arena, input, output);
 }
 
 int8_t *model_input(void)
@@ -187,8 +187,9 @@ def render_model_h(made: AssembledModel) -> str:
         "int8_t *model_input(void);",
         "int8_t *model_output(void);",
         "/* The same in the caller's arena of MODEL_ARENA_BYTES, aligned to 8 bytes. Inferences in different",
-        "   arenas may run at the same time. The static arena takes no RAM if only this function is used. */",
-        "void model_run(void *arena, const int8_t *input, int8_t *output);",
+        "   arenas may run at the same time. The static arena takes no RAM if only this function is used.",
+        "   Return 0, or -1 without an inference if the arena is not aligned. */",
+        "int model_run(void *arena, const int8_t *input, int8_t *output);",
     ]
     if made.detector is not None:
         lines += [render_detector_h(made.detector)]
@@ -342,8 +343,9 @@ def _render_part_function(made: AssembledModel, part: str) -> str:
 def _render_run(made: AssembledModel) -> str:
     """Return model_run, with parts in order, experts under their gate value, and sums between them."""
     structure = made.structure
-    lines = ["void model_run(void *memory, const int8_t *input, int8_t *output)", "{"]
+    lines = ["int model_run(void *memory, const int8_t *input, int8_t *output)", "{"]
     lines.append("    int8_t *const arena = memory;")
+    lines += ["    if ((uintptr_t)arena % 8 != 0) {", "        return -1;", "    }"]
     if not any(made.addresses[layer.output].split(" ")[0] == "output" for _, layer in made.layers):
         lines.append("    (void)output;")
     for i, part in enumerate(structure.names):
@@ -358,9 +360,7 @@ def _render_run(made: AssembledModel) -> str:
         elif part not in done:
             done.add(part)
             lines += _render_call(made, part)
-    if not any("arena" in line for line in lines[3:]):
-        lines.append("    (void)arena;")
-    return "\n".join([*lines, "}"])
+    return "\n".join([*lines, "    return 0;", "}"])
 
 
 def _render_call(made: AssembledModel, part: str) -> list[str]:

@@ -1,3 +1,6 @@
+/* C leaves the right shift of a negative number to the compiler. This one must copy the sign, as all known compilers for these cores do. */
+typedef char model_right_shifts_copy_the_sign[(-1 >> 1) == -1 ? 1 : -1];
+
 /* Not at -O0: the compiler then reserves registers that the assembly needs. */
 #if defined(__ARM_FEATURE_DSP) && defined(__ARM_FEATURE_SIMD32) && !defined(__ARM_BIG_ENDIAN) && defined(__OPTIMIZE__)
 #include <arm_acle.h>

@@ -97,6 +97,30 @@ def test_generated_c_is_reproducible_and_reports_its_ram_size(made, compiled, tm
     assert macs > 10_000 and all(f", {layer.name}: " in first.files["model.c"] for layer in first.layers)
 
 
+ARENA_MAIN = """
+#include <stdio.h>
+#include "model.h"
+static uint64_t memory[MODEL_ARENA_BYTES / 8 + 1];
+int main(void)
+{
+    static int8_t input[MODEL_INPUT_BYTES], output[MODEL_OUTPUT_BYTES];
+    for (int shift = 0; shift <= 8; shift++) {
+        output[0] = 99;
+        printf("%d ", model_run((char *)memory + shift, input, output) == 0 && output[0] != 99);
+    }
+    return 0;
+}
+"""
+
+
+def test_arena_that_is_not_aligned_is_refused(compiled, graphs, tmp_path) -> None:
+    tensors = [graphs.T((1, 4), 0.05, 3), graphs.T((1, 4), 0.05, 3)]
+    source = generate_c(graphs.make_tflite(tensors, [graphs.Op("RELU", (0,), (1,))]))
+    program = compiled.build(source, tmp_path, main=ARENA_MAIN)
+    done = subprocess.run([program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["1", *["0"] * 7, "1"]
+
+
 def test_the_last_layer_has_the_name_of_its_weights(digits) -> None:
     """The converter calls the output of the model `PartitionedCall:0`."""
     model = fill_template(digits.plan.template, digits.plan.spec.bindings, digits.mixture.weights)
