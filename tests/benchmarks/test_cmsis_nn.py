@@ -1,5 +1,6 @@
 """The peer of the firmware benchmark, and the rows of its table."""
 
+import numpy as np
 import pytest
 
 from edgefl.base.errors import EdgeflError, ExportError
@@ -7,6 +8,7 @@ from firmware_export.firmware.targets import TARGETS
 from firmware_export.tflite.quantized_model import read_quantized_model
 from tests.benchmarks.firmware.cmsis_nn import _generate_calls, measure
 from tests.benchmarks.firmware.comparison import CORES, _make_row, render
+from tests.firmware_export.graphs import Op, T, make_tflite
 
 CERTIFICATE = {
     "golden": {"samples": 7},
@@ -41,6 +43,11 @@ def test_ratios_compare_with_tflm_and_cmsis_nn() -> None:
             "rows": [row],
         }
     )
+    without = {
+        **CERTIFICATE,
+        "cost": [cost for cost in CERTIFICATE["cost"] if cost["target"] != "cortex-m55"],
+    }
+    assert list(_make_row("a large graph", without, {})["cores"]) == ["cortex-m3", "cortex-m4", "cortex-m7"]
     assert "0.50" in text and "0.25 of it, and 1.200 of the most" in text and "here; gcc 1" in text
 
 
@@ -54,6 +61,19 @@ def test_missing_peer_is_shown_and_missing_core_is_an_error() -> None:
     ]
     with pytest.raises(EdgeflError, match="cortex-m3: qemu-system-arm is not installed"):
         _make_row("a graph", CERTIFICATE | {"cost": [], "parity": absent}, {})
+
+
+def test_sums_of_two_activations_are_counted() -> None:
+    shape = (1, 4, 4, 2)
+    tensors = [T(shape=shape), T(shape=shape), T(shape=(2,), data=np.ones(2, np.int8)), T(shape=shape)]
+
+    def list_calls(*inputs):
+        operator = Op(name="ADD", inputs=inputs, outputs=(3,), options_class="Add")
+        return list(_generate_calls(read_quantized_model(make_tflite(tensors, [operator], (0, 1)))))
+
+    (call,) = list_calls(0, 1)
+    assert call.startswith("arm_elementwise_add_s8(t0, t1, ") and call.endswith(", 32);")
+    assert list_calls(0, 2) == []
 
 
 @pytest.mark.slow
