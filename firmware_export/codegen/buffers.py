@@ -11,7 +11,7 @@ first fit, largest first.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from firmware_export.codegen.layer import Layer
 
@@ -101,7 +101,7 @@ def limit_scratch(
 def _fit_scratch(layer: Layer, room: int) -> Layer:
     """Return the form of a layer with most scratch memory within this room in bytes, or with the least."""
     while layer.smaller is not None and align(layer.scratch_bytes) > room:
-        layer = layer.smaller
+        layer = replace(layer.smaller, macs=layer.macs)  # a loop over steps has counted those of all steps
     return layer
 
 

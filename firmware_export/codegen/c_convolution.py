@@ -180,7 +180,7 @@ def is_full_convolution(network: QuantizedModel, operator: Operator) -> bool:
     A DEPTHWISE_CONV_2D of one input channel is one, too.
     """
     return operator.name == "CONV_2D" or (
-        operator.name == "DEPTHWISE_CONV_2D" and network.get_tensor(operator.inputs[0]).shape[-1] == 1
+        operator.name == "DEPTHWISE_CONV_2D" and network.get_tensor(operator.inputs[0]).shape[-1:] == (1,)
     )
 
 

@@ -15,6 +15,8 @@ from firmware_export.tflite.quantized_model import QuantizedModel
 
 PAD_OPERATORS = ("PAD", "PADV2")
 PADDED_OPERATORS = ("CONV_2D", "DEPTHWISE_CONV_2D")
+SAME = 0
+"""Option of a convolution that pads itself. Both paddings together could leave a kernel without any input."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,8 @@ def _merge(network: QuantizedModel, pad: int, reader: int) -> PaddedInput | None
         shape[target] = source.shape[axis]
         edges[target] = padding[axis]
     options = convolution.options
+    if options["padding"] == SAME or len(kernel.shape) != 4:
+        return None
     reach = [
         (kernel.shape[i] - 1) * options.get(f"dilation{'HW'[i - 1]}Factor", 1) for i in (1, 2)
     ]  # more padding than this leaves a kernel without any input

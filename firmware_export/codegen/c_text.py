@@ -270,8 +270,7 @@ def render_model_c(made: AssembledModel) -> str:
     lines = ['#include "model.h"', "", PROFILE_C, read_c_template("loops"), read_c_template("base")]
     lines += [read_c_template(name) for name in KERNEL_ORDER if name in used]
     lines += [
-        "/* Integers of 64 bits align the arena. */",
-        "static uint64_t model_arena[MODEL_ARENA_BYTES / 8];",
+        "static MODEL_ALIGNED uint64_t model_arena[MODEL_ARENA_BYTES / 8];",
     ]
     if made.structure.gate:
         lines.append("int8_t *const model_gate = (int8_t *)model_arena + MODEL_GATE_OFFSET;")

@@ -22,12 +22,14 @@ typedef char model_right_shifts_copy_the_sign[(-1 >> 1) == -1 ? 1 : -1];
 #define MODEL_APART __attribute__((noinline, unused))
 #define MODEL_INLINE static inline __attribute__((unused))
 #define MODEL_UNUSED __attribute__((unused))
+#define MODEL_ALIGNED __attribute__((aligned(8)))
 #define MODEL_LIKELY(condition) __builtin_expect(condition, 1)
 #else
 #define MODEL_LIKELY(condition) (condition)
 #define MODEL_APART
 #define MODEL_INLINE static inline
 #define MODEL_UNUSED
+#define MODEL_ALIGNED
 #endif
 
 /* value * multiplier * 2^(-31 - right), rounded twice like the interpreter: high half to nearest, then a half away from zero. right > 0 */

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from edgefl.base.errors import ExportError
 from firmware_export.codegen.c_padding import find_padded_inputs
 from firmware_export.codegen.c_source import generate_c
 from firmware_export.tflite.quantized_model import read_quantized_model
@@ -71,26 +72,35 @@ def check_bytes(compiled, tmp_path, model):
 
 @pytest.mark.parametrize("depthwise", [False, True])
 @pytest.mark.parametrize(
-    ("padding", "kernel", "stride", "dilation", "same"),
+    ("padding", "kernel", "stride", "dilation"),
     [
-        (((0, 0), (1, 1), (1, 1), (0, 0)), (3, 3), (1, 1), (1, 1), False),
-        (((0, 0), (0, 1), (0, 1), (0, 0)), (3, 3), (2, 2), (1, 1), False),
-        (((0, 0), (4, 0), (0, 3), (0, 0)), (5, 4), (1, 2), (1, 1), False),
-        (((0, 0), (4, 4), (2, 4), (0, 0)), (3, 3), (1, 1), (2, 2), False),
-        (((0, 0), (2, 1), (1, 2), (0, 0)), (4, 3), (2, 1), (1, 1), True),
-        (((0, 0), (3, 3), (3, 3), (0, 0)), (4, 4), (3, 3), (1, 1), False),
+        (((0, 0), (1, 1), (1, 1), (0, 0)), (3, 3), (1, 1), (1, 1)),
+        (((0, 0), (0, 1), (0, 1), (0, 0)), (3, 3), (2, 2), (1, 1)),
+        (((0, 0), (4, 0), (0, 3), (0, 0)), (5, 4), (1, 2), (1, 1)),
+        (((0, 0), (4, 4), (2, 4), (0, 0)), (3, 3), (1, 1), (2, 2)),
+        (((0, 0), (4, 4), (4, 4), (0, 0)), (5, 5), (1, 1), (1, 1)),
+        (((0, 0), (3, 3), (3, 3), (0, 0)), (4, 4), (3, 3), (1, 1)),
     ],
 )
 def test_convolution_does_the_padding_before_it(
-    compiled, graphs, random_models, tmp_path, padding, kernel, stride, dilation, same, depthwise
+    compiled, graphs, random_models, tmp_path, padding, kernel, stride, dilation, depthwise
 ) -> None:
     made, source = start(graphs, random_models, 3, (1, 6, 5, 3))
     padded = add_pad(made, source, padding)
-    output = add_convolution(
-        made, padded, kernel, stride=stride, dilation=dilation, same=same, depthwise=depthwise
-    )
+    output = add_convolution(made, padded, kernel, stride=stride, dilation=dilation, depthwise=depthwise)
     ops = check_bytes(compiled, tmp_path, finish(made, graphs, output))
     assert ops == ["DEPTHWISE_CONV_2D" if depthwise else "CONV_2D"]
+
+
+def test_padding_before_a_convolution_that_pads_itself_remains(
+    compiled, graphs, random_models, tmp_path
+) -> None:
+    """Both together would lead the kernel of 5 to a window without any input: 4 + 2 rows before it."""
+    made, source = start(graphs, random_models, 3, (1, 6, 7, 3))
+    padded = add_pad(made, source, ((0, 0), (4, 4), (4, 4), (0, 0)))
+    output = add_convolution(made, padded, (5, 5), same=True)
+    ops = check_bytes(compiled, tmp_path, finish(made, graphs, output))
+    assert ops == ["PAD", "PAD", "CONV_2D"]
 
 
 def test_one_dimensional_convolution_does_the_padding_behind_a_reshape(
@@ -167,3 +177,14 @@ def test_padding_that_no_convolution_can_do_remains(graphs, random_models, kind)
         outputs.append(padded)
     network = read_quantized_model(finish(made, graphs, *outputs))
     assert find_padded_inputs(network) == {}
+
+
+def test_damaged_convolution_behind_a_padding_is_an_export_error(graphs, random_models) -> None:
+    made, source = start(graphs, random_models, 4, (1, 6, 6, 3))
+    output = add_convolution(made, add_pad(made, source, ((0, 0), (1, 1), (1, 1), (0, 0))), (3, 3))
+    kernel = made.operators[-1].inputs[1]
+    made.tensors[kernel] = replace(
+        made.tensors[kernel], shape=(5, 27), data=made.tensors[kernel].data.reshape(5, 27)
+    )
+    with pytest.raises(ExportError, match="lacks what its kernel needs"):
+        generate_c(finish(made, graphs, output))
