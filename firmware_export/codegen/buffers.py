@@ -19,6 +19,8 @@ ARENA_ALIGNMENT_BYTES = 8
 """Alignment of each buffer. Kernels store pairs of words of the scratch memory with one instruction."""
 MAX_SCRATCH_SHARE = 0.05
 """Share of the activations that live at the same time, by which scratch memory may raise the arena."""
+SMALL_ARENA_BYTES = 4096
+"""Scratch memory may raise any arena to this size, which is a small part of the RAM of the boards in use."""
 
 
 @dataclass(frozen=True)
@@ -87,14 +89,22 @@ def plan_buffers(
 
 
 def limit_scratch(
-    layers: Sequence[Layer], base_of: Mapping[int, int], sizes: Mapping[int, int], entry: int, result: int
+    layers: Sequence[Layer],
+    base_of: Mapping[int, int],
+    sizes: Mapping[int, int],
+    entry: int,
+    result: int,
+    small_arena: int = SMALL_ARENA_BYTES,
 ) -> list[Layer]:
     """Return the layers, with less scratch memory for those whose scratch would raise the arena.
 
-    The parameters are those of `plan_buffers`.
+    The other parameters are those of `plan_buffers`.
+
+    Args:
+        small_arena: size in bytes to which scratch memory may raise any arena.
     """
     living = _count_living_bytes(_find_lifetimes(layers, base_of, sizes, entry, result), len(layers))
-    limit = math.floor((1 + MAX_SCRATCH_SHARE) * max(living, default=0))
+    limit = max(small_arena, math.floor((1 + MAX_SCRATCH_SHARE) * max(living, default=0)))
     return [_fit_scratch(layer, limit - bytes_now) for layer, bytes_now in zip(layers, living, strict=True)]
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from edgefl.base.errors import ExportError
 from edgefl.base.tasks.samples import SAMPLES_METADATA_NAME, decode_samples
 from edgefl.program.plan.tflite import read_metadata
-from firmware_export.codegen.buffers import MemoryPlan, align, limit_scratch, plan_buffers
+from firmware_export.codegen.buffers import SMALL_ARENA_BYTES, MemoryPlan, align, limit_scratch, plan_buffers
 from firmware_export.codegen.c_anomaly import make_network_detector
 from firmware_export.codegen.c_layers import build_layers
 from firmware_export.codegen.c_loops import FoldedLayers, fold_steps, list_planned_layers
@@ -95,7 +95,13 @@ class CSource:
         return tuple(len(self.images[part]) for part in self.parts)
 
 
-def generate_c(model: bytes, *, threshold: float = 0.0, labels: Sequence[str] = ()) -> CSource:
+def generate_c(
+    model: bytes,
+    *,
+    threshold: float = 0.0,
+    labels: Sequence[str] = (),
+    small_arena: int = SMALL_ARENA_BYTES,
+) -> CSource:
     """Return the C of a model.
 
     Args:
@@ -104,6 +110,7 @@ def generate_c(model: bytes, *, threshold: float = 0.0, labels: Sequence[str] = 
         threshold: gate value below which an expert is skipped. It must be below 1 / experts. An expert with
             gate value zero is always skipped.
         labels: name of each output, for model.h. Empty for none.
+        small_arena: size in bytes to which scratch memory may raise any arena. With 0 the C needs least RAM.
 
     Raises:
         ExportError: the model cannot be read, an operator has no kernel, the threshold is out of range, or
@@ -130,7 +137,7 @@ def generate_c(model: bytes, *, threshold: float = 0.0, labels: Sequence[str] = 
         {t.index: t.size for t in network.tensors},
         (*network.inputs, *network.outputs, *structure.gate),
     )
-    folded = _limit_scratch(network, folded)
+    folded = _limit_scratch(network, folded, small_arena)
     layers = folded.layers
     fields: dict[str, list[Field]] = {name: [] for name in structure.names}
     for part, layer in layers:
@@ -240,12 +247,13 @@ def _compute_skip_levels(
     return tuple(levels)
 
 
-def _limit_scratch(network: QuantizedModel, folded: FoldedLayers) -> FoldedLayers:
+def _limit_scratch(network: QuantizedModel, folded: FoldedLayers, small_arena: int) -> FoldedLayers:
     """Return the layers with less scratch memory where it would raise the arena."""
     planned, positions = list_planned_layers(folded)
     bases = {index: view.base for index, view in folded.views.items()}
     sizes = {tensor.index: tensor.size for tensor in network.tensors}
-    limited = limit_scratch(planned, bases, sizes, network.inputs[0], bases[network.outputs[0]])
+    result = bases[network.outputs[0]]
+    limited = limit_scratch(planned, bases, sizes, network.inputs[0], result, small_arena)
     chosen = tuple(
         (part, limited[position]) for (part, _), position in zip(folded.layers, positions, strict=True)
     )

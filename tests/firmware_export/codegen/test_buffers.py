@@ -50,16 +50,23 @@ def test_scratch_memory_lives_during_its_layer_only() -> None:
 
 
 def test_scratch_memory_shrinks_where_it_would_raise_the_arena() -> None:
-    """The second layer has 200 bytes of activations, so scratch memory may raise the arena to 210."""
+    """The second layer has 10,000 bytes of activations, so scratch memory may raise the arena to 10,500."""
     small = make_layer([0], 1, scratch_bytes=1)
-    sizes = {0: 16, 1: 96, 2: 104, 3: 8}
-    for scratch, fits in ((96, True), (97, False)):
+    sizes = {0: 800, 1: 4800, 2: 5200, 3: 400}
+    bases = dict(zip(sizes, sizes, strict=True))
+    for scratch, fits in ((4896, True), (4897, False)):
         large = replace(small, macs=15, scratch_bytes=scratch, smaller=replace(small, macs=3))
         layers = [large, make_layer([1], 2), make_layer([2], 3)]
-        bases = dict(zip(sizes, sizes, strict=True))
         limited = limit_scratch(layers, bases, sizes, 0, 3)
         assert limited == [large if fits else replace(small, macs=15), *layers[1:]]
-        assert plan_buffers(limited, bases, sizes, 0, 3).arena_bytes <= 210
+
+
+def test_scratch_memory_may_raise_an_arena_to_4096_bytes() -> None:
+    small = make_layer([0], 1, scratch_bytes=1)
+    sizes = {0: 96, 1: 1000}
+    for scratch, small_arena, fits in ((3000, 4096, True), (3001, 4096, False), (3000, 0, False)):
+        large = replace(small, scratch_bytes=scratch, smaller=small)
+        assert limit_scratch([large], {0: 0, 1: 1}, sizes, 0, 1, small_arena) == [large if fits else small]
 
 
 def test_output_keeps_its_own_memory() -> None:

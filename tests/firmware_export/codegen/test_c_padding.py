@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from edgefl.base.errors import ExportError
+from firmware_export.codegen.buffers import SMALL_ARENA_BYTES
 from firmware_export.codegen.c_padding import find_padded_inputs
 from firmware_export.codegen.c_source import generate_c
 from firmware_export.tflite.quantized_model import read_quantized_model
@@ -58,8 +59,13 @@ def finish(made, graphs, *outputs):
 
 
 def check_bytes(compiled, tmp_path, model):
-    """Check that the C gives the bytes of tflite-micro, and return the operators of its layers."""
-    source = generate_c(model)
+    """Check that both forms of the C give tflite-micro's bytes, and return the operators of its layers."""
+    (ops,) = {_check_form(compiled, tmp_path / str(size), model, size) for size in (0, SMALL_ARENA_BYTES)}
+    return list(ops)
+
+
+def _check_form(compiled, tmp_path, model, small_arena):
+    source = generate_c(model, small_arena=small_arena)
     shape = read_quantized_model(model).tensors[0].shape[1:]
     x = np.random.default_rng(9).integers(-128, 128, (30, *shape)).astype(np.int8)
     x[0], x[1] = 127, -128
@@ -67,7 +73,7 @@ def check_bytes(compiled, tmp_path, model):
     program = compiled.build(source, tmp_path, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
     np.testing.assert_array_equal(compiled.run(program, x, expected.shape[1])[0], expected)
     assert len(np.unique(expected)) > 10, "the values of the test say nothing"
-    return [layer.op for layer in source.layers]
+    return tuple(layer.op for layer in source.layers)
 
 
 @pytest.mark.parametrize("depthwise", [False, True])
