@@ -116,7 +116,7 @@ def _fit_scratch(layer: Layer, room: int) -> Layer:
 
 
 def _count_living_bytes(lives: Mapping[int, _Lifetime], count: int) -> list[int]:
-    """Return the size of the activations that live during each of so many layers, in bytes."""
+    """Return the bytes of the activations that live during each layer, for this number of layers."""
     unique = {id(life): life for life in lives.values()}.values()
     return [
         sum(life.size for life in unique if life.first <= position <= life.last) for position in range(count)

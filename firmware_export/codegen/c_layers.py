@@ -6,7 +6,7 @@ from edgefl.base.errors import ExportError
 from edgefl.program.plan.tflite import Operator
 from firmware_export.codegen import c_convolution, c_dense, c_elementwise, c_movement
 from firmware_export.codegen.c_movement import RESHAPE_OPERATORS, TensorView
-from firmware_export.codegen.c_padding import PADDED_OPERATORS, find_padded_inputs
+from firmware_export.codegen.c_padding import PAD_OPERATORS, PADDED_OPERATORS, find_padded_inputs
 from firmware_export.codegen.layer import Layer, make_identifier
 from firmware_export.codegen.lookup_tables import LOOKUP_OPERATORS
 from firmware_export.codegen.mixture_structure import MixtureStructure
@@ -25,7 +25,7 @@ BUILDERS: Mapping[str, Builder] = {
     **dict.fromkeys(c_movement.SLICE_OPERATORS, c_movement.build_slices),
     "TRANSPOSE": c_movement.build_transpose,
     **dict.fromkeys(("CONCATENATION", "PACK"), c_movement.build_concatenation),
-    **dict.fromkeys(("PAD", "PADV2"), c_movement.build_pad),
+    **dict.fromkeys(PAD_OPERATORS, c_movement.build_pad),
     "TRANSPOSE_CONV": c_convolution.build_transpose_conv,
     "PRELU": c_elementwise.build_prelu,
     "REDUCE_MAX": c_elementwise.build_reduce_max,

@@ -77,7 +77,7 @@ def _find_readers(network: QuantizedModel, readers: Mapping[int, list[int]], ind
 
 def _merge(network: QuantizedModel, pad: int, reader: int) -> PaddedInput | None:
     """Return the padded input of a reader of a PAD. None if the reader cannot do the padding."""
-    padding = read_padding(network, network.operators[pad])
+    padding = _read_padding(network, network.operators[pad])
     convolution = network.operators[reader]
     if padding is None or convolution.name not in PADDED_OPERATORS:
         return None
@@ -101,7 +101,7 @@ def _merge(network: QuantizedModel, pad: int, reader: int) -> PaddedInput | None
         shape[target] = source.shape[axis]
         edges[target] = padding[axis]
     options = convolution.options
-    if options["padding"] == SAME or len(kernel.shape) != 4:
+    if options.get("padding", SAME) == SAME or len(kernel.shape) != 4:
         return None
     reach = [
         (kernel.shape[i] - 1) * options.get(f"dilation{'HW'[i - 1]}Factor", 1) for i in (1, 2)
@@ -113,7 +113,7 @@ def _merge(network: QuantizedModel, pad: int, reader: int) -> PaddedInput | None
     return PaddedInput(pad, replace(source, shape=tuple(shape)), (edges[1], edges[2]))
 
 
-def read_padding(network: QuantizedModel, operator: Operator) -> list[tuple[int, int]] | None:
+def _read_padding(network: QuantizedModel, operator: Operator) -> list[tuple[int, int]] | None:
     """Return the number of elements that a PAD adds before and after each axis.
 
     Returns:

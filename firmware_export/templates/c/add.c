@@ -1,4 +1,4 @@
-/* a + b, or a - b if sign_b is negative. Both are rescaled to one scale with 20 extra bits. All shifts go to the right. */
+/* a + b, or a - b if sign_b is negative. Both are rescaled to one scale with extra bits. All shifts go to the right. */
 static void add(const struct elementwise *loop, const struct model_add *scale, const int8_t *a, const int8_t *b, int8_t *out)
 {
     const struct model_add s = *scale;

@@ -85,7 +85,9 @@ def test_convolutions_match_tflite_micro(compiled, graphs, tmp_path, kind, seed)
         graphs.T((1, *size, out), y, draw_zero_point(rng)),
     ]
     cls = "Conv2D" if kind == "CONV_2D" else "DepthwiseConv2D"
-    model = graphs.make_tflite(tensors, [graphs.Op(kind, (0, 1, 2), (3,), options, cls)])
+    model = graphs.make_tflite(
+        tensors, [graphs.Op(name=kind, inputs=(0, 1, 2), outputs=(3,), options=options, options_class=cls)]
+    )
     check_against_micro(compiled, tmp_path, model, rng, tensors[0].shape[1:])
 
 
@@ -137,8 +139,10 @@ def test_pooling_after_a_convolution_matches_tflite_micro(
         "strideW": window[1],
     }
     operators = [
-        graphs.Op("CONV_2D", (0, 1, 2), (3,), convolution, "Conv2D"),
-        graphs.Op("MAX_POOL_2D", (3,), (4,), pool, "Pool2D"),
+        graphs.Op(
+            name="CONV_2D", inputs=(0, 1, 2), outputs=(3,), options=convolution, options_class="Conv2D"
+        ),
+        graphs.Op(name="MAX_POOL_2D", inputs=(3,), outputs=(4,), options=pool, options_class="Pool2D"),
     ]
     model = graphs.make_tflite(tensors, operators)
     fused = window[0] * window[1] in (2, 4) and all(
@@ -167,11 +171,11 @@ def test_dense_layers_match_tflite_micro(compiled, graphs, tmp_path, seed) -> No
     ]
     has_bias = seed != 4
     operator = graphs.Op(
-        "FULLY_CONNECTED",
-        (0, 1, 2) if has_bias else (0, 1, -1),
-        (3,),
-        {"fusedActivationFunction": seed % 2},
-        "FullyConnected",
+        name="FULLY_CONNECTED",
+        inputs=(0, 1, 2) if has_bias else (0, 1, -1),
+        outputs=(3,),
+        options={"fusedActivationFunction": seed % 2},
+        options_class="FullyConnected",
     )
     check_against_micro(compiled, tmp_path, graphs.make_tflite(tensors, [operator]), rng, (inputs,))
 
@@ -195,7 +199,9 @@ def test_scales_of_a_dense_layer_are_multiplied_in_double_precision(
         graphs.T((2,), source * kernel, 0, np.array([total, 0], np.int32)),
         graphs.T((1, 2), output),
     ]
-    operator = graphs.Op("FULLY_CONNECTED", (0, 1, 2), (3,), {}, "FullyConnected")
+    operator = graphs.Op(
+        name="FULLY_CONNECTED", inputs=(0, 1, 2), outputs=(3,), options={}, options_class="FullyConnected"
+    )
     model = graphs.make_tflite(tensors, [operator])
     x = np.zeros((1, 4), np.int8)
     assert compiled.run_micro(model, x)[0, 0] == expected
@@ -228,7 +234,10 @@ def test_pooling_matches_tflite_micro(compiled, graphs, tmp_path, kind, seed) ->
     check_against_micro(
         compiled,
         tmp_path,
-        graphs.make_tflite(tensors, [graphs.Op(kind, (0,), (1,), options, "Pool2D")]),
+        graphs.make_tflite(
+            tensors,
+            [graphs.Op(name=kind, inputs=(0,), outputs=(1,), options=options, options_class="Pool2D")],
+        ),
         rng,
         tensors[0].shape[1:],
     )
@@ -257,12 +266,22 @@ def test_binary_arithmetic_matches_tflite_micro(compiled, graphs, tmp_path, kind
         # The operands: the input, and the input plus a constant
         tensors[1] = graphs.T((5,), y, draw_zero_point(rng), draw_int8(rng, 5))
         tensors.insert(2, graphs.T(shape, y, draw_zero_point(rng)))
-        widen = graphs.Op("ADD", (0, 1), (2,), {"fusedActivationFunction": 0}, "Add")
+        widen = graphs.Op(
+            name="ADD",
+            inputs=(0, 1),
+            outputs=(2,),
+            options={"fusedActivationFunction": 0},
+            options_class="Add",
+        )
         first, second, result = (0, 2, 3) if seed < 5 or kind == "SUB" else (2, 2, 3)
     else:
         widen, (first, second, result) = None, (1, 0, 2) if seed == 3 else (0, 1, 2)
     operator = graphs.Op(
-        kind, (first, second), (result,), {"fusedActivationFunction": (0, 1, 3)[seed % 3]}, kind.capitalize()
+        name=kind,
+        inputs=(first, second),
+        outputs=(result,),
+        options={"fusedActivationFunction": (0, 1, 3)[seed % 3]},
+        options_class=kind.capitalize(),
     )
     check_against_micro(
         compiled,
@@ -285,7 +304,10 @@ def test_padding_matches_hand_computed_values(size, out, kernel, stride, dilatio
 
 
 def make_unary_model(graphs, kind, source, output, options=None, cls=""):
-    return graphs.make_tflite([source, output], [graphs.Op(kind, (0,), (1,), options or {}, cls)])
+    return graphs.make_tflite(
+        [source, output],
+        [graphs.Op(name=kind, inputs=(0,), outputs=(1,), options=options or {}, options_class=cls)],
+    )
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -331,7 +353,14 @@ def test_mean_matches_tflite_micro(compiled, graphs, tmp_path, shape, axes, out,
     x = draw_scale(rng), draw_zero_point(rng)
     y = x if same_quantization else (draw_scale(rng, -9, -4), draw_zero_point(rng))
     tensors = [graphs.T(shape, *x), graphs.T((len(axes),), data=np.array(axes, np.int32)), graphs.T(out, *y)]
-    model = graphs.make_tflite(tensors, [graphs.Op("MEAN", (0, 1), (2,), {"keepDims": True}, "Reducer")])
+    model = graphs.make_tflite(
+        tensors,
+        [
+            graphs.Op(
+                name="MEAN", inputs=(0, 1), outputs=(2,), options={"keepDims": True}, options_class="Reducer"
+            )
+        ],
+    )
     check_against_micro(compiled, tmp_path, model, rng, shape[1:])
 
 
@@ -405,7 +434,14 @@ def test_transposed_convolutions_match_tflite_micro(compiled, graphs, tmp_path, 
     ]
     options = {"padding": 0 if same else 1, "strideH": sh, "strideW": sw}
     inputs = (1, 2, 0, 3) if seed != 4 else (1, 2, 0)
-    operator = graphs.Op("TRANSPOSE_CONV", inputs, (4,), options, "TransposeConv", version=3)
+    operator = graphs.Op(
+        name="TRANSPOSE_CONV",
+        inputs=inputs,
+        outputs=(4,),
+        options=options,
+        options_class="TransposeConv",
+        version=3,
+    )
     model = graphs.make_tflite(tensors, [operator])
     check_against_micro(compiled, tmp_path, model, rng, tensors[0].shape[1:])
 
@@ -419,7 +455,14 @@ def test_transposed_convolution_of_hand_worked_values(compiled, graphs, tmp_path
         graphs.T((1, 1, 5, 1), 1.0, 0),
     ]
     options = {"padding": 1, "strideH": 1, "strideW": 2}
-    operator = graphs.Op("TRANSPOSE_CONV", (1, 2, 0), (3,), options, "TransposeConv", version=3)
+    operator = graphs.Op(
+        name="TRANSPOSE_CONV",
+        inputs=(1, 2, 0),
+        outputs=(3,),
+        options=options,
+        options_class="TransposeConv",
+        version=3,
+    )
     source = generate_c(graphs.make_tflite(tensors, [operator]))
     received, _ = compiled.run(compiled.build(source, tmp_path), np.array([[3, 5]], np.int8), 5)
     np.testing.assert_array_equal(received, [[3, 6, 12 + 5, 10, 20]])
@@ -441,7 +484,14 @@ def test_largest_values_match_numpy_and_tflite_micro(compiled, graphs, tmp_path,
         graphs.T((len(axes),), data=np.array(axes, np.int32)),
         graphs.T(out, 0.1, 3),
     ]
-    operator = graphs.Op("REDUCE_MAX", (0, 1), (2,), {"keepDims": False}, "Reducer", version=2)
+    operator = graphs.Op(
+        name="REDUCE_MAX",
+        inputs=(0, 1),
+        outputs=(2,),
+        options={"keepDims": False},
+        options_class="Reducer",
+        version=2,
+    )
     model = graphs.make_tflite(tensors, [operator])
     check_against_micro(compiled, tmp_path, model, rng, shape[1:])
     x = draw_int8(rng, 20, *shape[1:])
@@ -466,7 +516,14 @@ def test_bilinear_resize_matches_tflite_micro(compiled, graphs, tmp_path, size, 
         graphs.T((2,), data=np.array(out, np.int32)),
         graphs.T((1, *out, 3), 0.1, 3),
     ]
-    operator = graphs.Op("RESIZE_BILINEAR", (0, 1), (2,), options, "ResizeBilinear", version=2)
+    operator = graphs.Op(
+        name="RESIZE_BILINEAR",
+        inputs=(0, 1),
+        outputs=(2,),
+        options=options,
+        options_class="ResizeBilinear",
+        version=2,
+    )
     model = graphs.make_tflite(tensors, [operator])
     check_against_micro(compiled, tmp_path, model, rng, (*size, 3))
 
@@ -479,7 +536,14 @@ def test_bilinear_resize_of_hand_worked_values(compiled, graphs, tmp_path) -> No
         graphs.T((1, 1, 4, 1), 1.0),
     ]
     options = {"halfPixelCenters": True}
-    operator = graphs.Op("RESIZE_BILINEAR", (0, 1), (2,), options, "ResizeBilinear", version=2)
+    operator = graphs.Op(
+        name="RESIZE_BILINEAR",
+        inputs=(0, 1),
+        outputs=(2,),
+        options=options,
+        options_class="ResizeBilinear",
+        version=2,
+    )
     source = generate_c(graphs.make_tflite(tensors, [operator]))
     received, _ = compiled.run(compiled.build(source, tmp_path), np.array([[0, 8]], np.int8), 4)
     np.testing.assert_array_equal(received, [[0, 2, 6, 8]])

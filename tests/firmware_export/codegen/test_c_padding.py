@@ -194,3 +194,6 @@ def test_damaged_convolution_behind_a_padding_is_an_export_error(graphs, random_
     )
     with pytest.raises(ExportError, match="lacks what its kernel needs"):
         generate_c(finish(made, graphs, output))
+    made.operators[-1] = replace(made.operators[-1], options={}, options_class="")
+    with pytest.raises(ExportError, match="lacks what its kernel needs"):
+        generate_c(finish(made, graphs, output))
