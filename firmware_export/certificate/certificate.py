@@ -5,7 +5,7 @@ It is made from the export's files alone. Anyone with the files can make it agai
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from edgefl import __version__
 from edgefl.base.errors import ConfigError, ExportError
 from edgefl.base.system.files import parse_json
+from edgefl.program.plan.tflite import TfliteTensor
 from firmware_export.certificate.budget import Budget, check_budget
 from firmware_export.certificate.golden import GoldenVectors, compare_accuracy, measure_task
 from firmware_export.certificate.parity import EQUAL, ParityResult, hash_outputs, run_everywhere, run_skipping
@@ -28,6 +29,7 @@ from firmware_export.quantize.anomaly import read_model_task
 from firmware_export.quantize.report import find_warnings
 from firmware_export.tflite.graph import read_graph
 from firmware_export.tflite.interpreter import load_tflite
+from firmware_export.tflite.quantized_model import read_quantized_model
 
 CERTIFICATE_FILE = "certificate.json"
 CERTIFICATE_FORMAT = 1
@@ -134,8 +136,8 @@ def make_certificate(
                 "sha256": sha256(model).hexdigest(),
                 "bytes": len(model),
                 "input_shape": loaded.shape,
-                "input_scale": loaded.scale,
-                "input_zero_point": loaded.zero_point,
+                "input_scale": _list_input_values(model, lambda tensor: float(tensor.scale[0])),
+                "input_zero_point": _list_input_values(model, lambda tensor: tensor.zero_point),
                 "operators": list_operators(graph),
                 "parts": source.parts,
             },
@@ -162,12 +164,23 @@ def make_certificate(
                     cost.target, cost.instructions_mean, cost.flash_bytes, cost.ram_bytes + cost.stack_bytes
                 )
             ],
-            "arena": {"bytes": source.arena_bytes, "bound_bytes": source.bound_bytes},
+            "arena": {
+                "bytes": source.arena_bytes,
+                "bound_bytes": source.bound_bytes,
+                "state_bytes": source.state_bytes,
+            },
             "tflm": {"arena_bytes": arena, "model_bytes": len(model)},
             "layers": [asdict(layer) for layer in layers],
         }
     )
     return certificate
+
+
+def _list_input_values(model: bytes, read: Callable[[TfliteTensor], float]) -> float | list[float]:
+    """Return a value of the model's input, or a list if it has several inputs."""
+    network = read_quantized_model(model)
+    values = [read(network.get_tensor(index)) for index in network.inputs]
+    return values[0] if len(values) == 1 else values
 
 
 def list_tool_versions() -> dict[str, str]:

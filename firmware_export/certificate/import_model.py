@@ -74,7 +74,7 @@ def dequantize_input(loaded: LoadedModel, quantized: Any) -> Array:
     Returns:
         Real values, shape (n, ...), float32.
     """
-    values = (np.asarray(quantized, np.float64) - loaded.zero_point) * loaded.scale
+    values: Array = (np.asarray(quantized, np.float64) - loaded.zero_point) * loaded.scale
     return values.astype(np.float32)
 
 

@@ -53,7 +53,7 @@ def simplify_model(model: bytes) -> SimplifiedModel:
     """Return a model with fixed shapes and int8 ends. A model without such operators is returned unchanged.
 
     Args:
-        model: a .tflite with one subgraph.
+        model: a .tflite.
 
     Raises:
         ModelFileError: the model is damaged.
@@ -70,7 +70,7 @@ def fold_shapes(model: bytes) -> bytes:
     the values of the tensors that do not depend on the input.
 
     Args:
-        model: a .tflite with one subgraph.
+        model: a .tflite.
 
     Raises:
         ExportError: the model cannot be run.
@@ -92,7 +92,7 @@ def fold_shapes(model: bytes) -> bytes:
         for i in operator.inputs
     }
     root = unpack_model(model)
-    (packed,) = root.subgraphs
+    packed = root.subgraphs[0]
     for tensor, described in zip(packed.tensors, graph.tensors, strict=True):
         key = str(described.index)
         if f"shape{key}" not in arrays or described.data is not None:
@@ -167,7 +167,7 @@ def replace_tiles(model: bytes) -> bytes:
     """Return a model with a BROADCAST_TO for each int8 TILE that repeats only axes of size 1.
 
     Args:
-        model: a .tflite with one subgraph and fixed shapes.
+        model: a .tflite and fixed shapes.
     """
     graph = read_subgraph(model)
     shapes = [tensor.shape for tensor in graph.tensors]
@@ -185,7 +185,7 @@ def replace_tiles(model: bytes) -> bytes:
     if not tiles:
         return model
     root = unpack_model(model)
-    (packed,) = root.subgraphs
+    packed = root.subgraphs[0]
     code = _add_code(root, "BROADCAST_TO", 3)
     for number in tiles:
         operator = packed.operators[number]
@@ -202,7 +202,7 @@ def separate_padding(model: bytes) -> bytes:
     TensorFlow Lite Micro pads in a SPACE_TO_BATCH_ND with a value that it does not set.
 
     Args:
-        model: a .tflite with one subgraph and fixed shapes.
+        model: a .tflite and fixed shapes.
     """
     graph = read_subgraph(model)
     edges = {
@@ -215,7 +215,7 @@ def separate_padding(model: bytes) -> bytes:
     if not any(np.any(values) for values in edges.values()):
         return model
     root = unpack_model(model)
-    (packed,) = root.subgraphs
+    packed = root.subgraphs[0]
     code = _add_code(root, "PAD", 2)
     operators = []
     for number, operator in enumerate(packed.operators):
@@ -244,7 +244,7 @@ def quantize_elu(model: bytes) -> bytes:
     """Return a model with an int8 ELU for each DEQUANTIZE, float ELU and QUANTIZE in a row.
 
     Args:
-        model: a .tflite with one subgraph.
+        model: a .tflite.
     """
     graph = read_subgraph(model)
     readers: dict[int, list[int]] = {}
@@ -274,7 +274,7 @@ def quantize_elu(model: bytes) -> bytes:
     if not ends:
         return model
     root = unpack_model(model)
-    (packed,) = root.subgraphs
+    packed = root.subgraphs[0]
     for number, (source, output) in ends.items():
         packed.operators[number].inputs = [source]
         packed.operators[number].outputs = [output]
@@ -295,7 +295,7 @@ def _add_constant(root: Any, template: int, values: Any) -> int:
         root: the model.
         template: index of a tensor of type int32.
     """
-    (packed,) = root.subgraphs
+    packed = root.subgraphs[0]
     tensor = copy(packed.tensors[template])
     value = np.asarray(values, "<i4")
     tensor.name = f"constant_{len(packed.tensors)}".encode()
@@ -311,7 +311,7 @@ def remove_ends(model: bytes) -> SimplifiedModel:
     The int8 tensor behind or before such an operator becomes the input or output.
 
     Args:
-        model: a .tflite with one subgraph.
+        model: a .tflite.
     """
     graph = read_subgraph(model)
     inputs = list(graph.inputs)
@@ -340,7 +340,7 @@ def remove_ends(model: bytes) -> SimplifiedModel:
     if not removed:
         return SimplifiedModel(model)
     root = unpack_model(model)
-    (packed,) = root.subgraphs
+    packed = root.subgraphs[0]
     packed.inputs = inputs
     packed.outputs = outputs
     packed.operators = [operator for n, operator in enumerate(packed.operators) if n not in removed]

@@ -9,9 +9,11 @@ from firmware_export.tflite.graph import OperatorGraph
 RESOLVER_METHODS: Mapping[str, str] = {
     "ABS": "Abs",
     "ADD": "Add",
+    "ASSIGN_VARIABLE": "AssignVariable",
     "AVERAGE_POOL_2D": "AveragePool2D",
     "BATCH_TO_SPACE_ND": "BatchToSpaceNd",
     "BROADCAST_TO": "BroadcastTo",
+    "CALL_ONCE": "CallOnce",
     "CONCATENATION": "Concatenation",
     "CONV_2D": "Conv2D",
     "DEPTHWISE_CONV_2D": "DepthwiseConv2D",
@@ -33,6 +35,7 @@ RESOLVER_METHODS: Mapping[str, str] = {
     "PADV2": "PadV2",
     "PRELU": "Prelu",
     "QUANTIZE": "Quantize",
+    "READ_VARIABLE": "ReadVariable",
     "REDUCE_MAX": "ReduceMax",
     "RELU": "Relu",
     "RELU6": "Relu6",
@@ -50,10 +53,13 @@ RESOLVER_METHODS: Mapping[str, str] = {
     "SQUEEZE": "Squeeze",
     "STRIDED_SLICE": "StridedSlice",
     "SUB": "Sub",
+    "SVDF": "Svdf",
     "TANH": "Tanh",
     "TRANSPOSE": "Transpose",
     "TRANSPOSE_CONV": "TransposeConv",
+    "UNIDIRECTIONAL_SEQUENCE_LSTM": "UnidirectionalSequenceLSTM",
     "UNPACK": "Unpack",
+    "VAR_HANDLE": "VarHandle",
 }
 """Maps an operator of a .tflite to its method of `MicroMutableOpResolver`, without the prefix Add."""
 
@@ -72,8 +78,16 @@ extern const unsigned int model_data_bytes;
 
 #endif
 """
+USAGE = (
+    "//   tflite::MicroInterpreter interpreter(tflite::GetModel(model_data), model_resolver(), "
+    "arena, kModelArenaBytes);"
+)
+USAGE_WITH_VARIABLES = """\
+//   tflite::MicroAllocator* allocator = tflite::MicroAllocator::Create(arena, kModelArenaBytes);
+//   tflite::MicroInterpreter interpreter(tflite::GetModel(model_data), model_resolver(), allocator,
+//       tflite::MicroResourceVariables::Create(allocator, kModelVariables));"""
 MODEL_OPS_H = """// Exactly the model's operators, and the arena that it needs. Written by `edgefl export`.
-//   tflite::MicroInterpreter interpreter(tflite::GetModel(model_data), model_resolver(), arena, kModelArenaBytes);
+{usage}
 #ifndef MODEL_OPS_H
 #define MODEL_OPS_H
 
@@ -84,7 +98,7 @@ MODEL_OPS_H = """// Exactly the model's operators, and the arena that it needs. 
 // Measured by bisection with tflite-micro {version} on a 64-bit computer, to 16 bytes. A 32-bit core needs somewhat less.
 constexpr size_t kModelArenaBytes = {arena};
 constexpr size_t kModelBytes = {size};
-
+{variables}
 using ModelResolver = tflite::MicroMutableOpResolver<{count}>;
 
 inline const ModelResolver& model_resolver() {{
@@ -156,6 +170,15 @@ def render_model_ops_h(graph: OperatorGraph, size: int, arena: int, version: str
             "plan` lists"
         )
     calls = " &&\n           ".join(f"resolver.Add{RESOLVER_METHODS[name]}() == kTfLiteOk" for name in used)
+    handles = sum(name == "VAR_HANDLE" for name, _ in graph.operators)
     # The version comes from a certificate, which may come from a stranger
     plain = re.sub(r"[^\w.+-]", "_", version, flags=re.ASCII)[:40]
-    return MODEL_OPS_H.format(version=plain, arena=arena, size=size, count=len(used), calls=calls)
+    return MODEL_OPS_H.format(
+        version=plain,
+        arena=arena,
+        size=size,
+        count=len(used),
+        calls=calls,
+        usage=USAGE_WITH_VARIABLES if handles else USAGE,
+        variables=f"constexpr int kModelVariables = {handles};\n" if handles else "",
+    )

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.base.errors import ExportError
+from edgefl.program.plan.tflite import Subgraph, TfliteTensor, read_subgraph
 from firmware_export.firmware.limits import TOOL_LIMITS
 from firmware_export.tflite.portable import check_inside
 
@@ -45,15 +47,15 @@ def read_tflm_version() -> str:
 
 
 def run_tflm(model: bytes, inputs: Any, arena_bytes: int = 0) -> Any:
-    """Return the outputs of a model on tflite-micro.
+    """Return the outputs of a model on tflite-micro, one inference after another.
 
     Args:
         model: the int8 .tflite.
-        inputs: quantized samples, shape (n, ...), int8.
+        inputs: quantized samples, shape (n, ...), int8. Several inputs of the model follow one another.
         arena_bytes: size of the arena. 0 leaves it to tflite-micro.
 
     Returns:
-        Outputs, shape (n, m), int8.
+        Outputs, shape (n, m), int8. Several outputs of the model follow one another.
 
     Raises:
         ExportError: tflite-micro is missing, refuses the model, or would read its weights as zeros.
@@ -140,13 +142,22 @@ def _load_interpreter(model: bytes, size: int) -> Any:
 
 
 def _write_outputs(model: Path, inputs: Path, out: Path, size: int) -> None:
-    interpreter = _load_interpreter(model.read_bytes(), size)
+    content = model.read_bytes()
+    graph = read_subgraph(content)
+    interpreter = _load_interpreter(content, size)
     rows = []
     for sample in np.load(inputs):
-        interpreter.set_input(sample[None], 0)
+        _set_inputs(interpreter, [graph.tensors[index] for index in graph.inputs], sample)
         interpreter.invoke()
-        rows.append(interpreter.get_output(0)[0].copy())
+        rows.append(np.concatenate([interpreter.get_output(i).ravel() for i in range(len(graph.outputs))]))
     np.save(out, np.stack(rows))
+
+
+def _set_inputs(interpreter: Any, tensors: Sequence[TfliteTensor], sample: Any) -> None:
+    """Set the inputs of a model, whose values follow one another in a sample."""
+    ends = np.cumsum([tensor.size for tensor in tensors])
+    for number, (tensor, part) in enumerate(zip(tensors, np.split(sample.ravel(), ends[:-1]), strict=True)):
+        interpreter.set_input(part.reshape(tensor.shape), number)
 
 
 def _search_arena(model: Path) -> int:
@@ -154,20 +165,21 @@ def _search_arena(model: Path) -> int:
     from tflite_micro.python.tflite_micro import runtime  # noqa: F401  # once, for the processes of all tries
 
     content = model.read_bytes()
+    graph = read_subgraph(content)
     low = 0
     high = FIRST_ARENA_BYTES
-    while not _try_arena(content, high):
+    while not _try_arena(content, graph, high):
         low = high
         high *= 2
         if high > MAX_ARENA_BYTES:
             return 0
     while high - low > ARENA_STEP_BYTES:
         middle = (low + high) // (2 * ARENA_STEP_BYTES) * ARENA_STEP_BYTES
-        low, high = (low, middle) if _try_arena(content, middle) else (middle, high)
+        low, high = (low, middle) if _try_arena(content, graph, middle) else (middle, high)
     return high
 
 
-def _try_arena(model: bytes, size: int) -> bool:
+def _try_arena(model: bytes, graph: Subgraph, size: int) -> bool:
     """Return whether the model runs in an arena of this size.
 
     A failure damages the memory of tflite-micro, or ends the process. So each size is tried in a process of
@@ -179,8 +191,8 @@ def _try_arena(model: bytes, size: int) -> bool:
     status = 1
     try:
         interpreter = _load_interpreter(model, size)
-        details = interpreter.get_input_details(0)
-        interpreter.set_input(np.zeros(tuple(details["shape"]), details["dtype"]), 0)
+        tensors = [graph.tensors[index] for index in graph.inputs]
+        _set_inputs(interpreter, tensors, np.zeros(sum(tensor.size for tensor in tensors), np.int8))
         interpreter.invoke()
         status = 0
     except (RuntimeError, ValueError) as error:

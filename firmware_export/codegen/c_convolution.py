@@ -179,9 +179,12 @@ def is_full_convolution(network: QuantizedModel, operator: Operator) -> bool:
 
     A DEPTHWISE_CONV_2D of one input channel is one, too.
     """
-    return operator.name == "CONV_2D" or (
-        operator.name == "DEPTHWISE_CONV_2D" and network.get_tensor(operator.inputs[0]).shape[-1:] == (1,)
-    )
+    if operator.name not in ("CONV_2D", "DEPTHWISE_CONV_2D"):
+        return False
+    channels = network.get_tensor(operator.inputs[0]).shape[-1:]
+    if operator.name == "CONV_2D":
+        return channels == network.get_tensor(operator.inputs[1]).shape[-1:]
+    return channels == (1,)
 
 
 def build_convolution(
@@ -200,12 +203,14 @@ def build_convolution(
         padded: the input before a PAD that the convolution does itself.
 
     Raises:
-        ExportError: the convolution has groups, or as in `make_channel_fields`.
+        ExportError: the channels are no groups of one size, or as in `make_channel_fields`.
     """
     source = network.get_tensor(operator.inputs[0]) if padded is None else padded.source
     padding = NO_PADDING if padded is None else padded.padding
     if is_full_convolution(network, operator):
         return [_build_conv_2d(network, operator, name, source, padding, pool)]
+    if operator.name == "CONV_2D":
+        return [_build_grouped_conv_2d(network, operator, name, source, padding)]
     return [_build_depthwise_conv_2d(network, operator, name, source, padding)]
 
 
@@ -235,8 +240,6 @@ def _build_conv_2d(
     kernel = network.get_tensor(operator.inputs[1])
     output = network.get_tensor(operator.outputs[0])
     weights = np.moveaxis(kernel.data, 3, 0) if operator.name == "DEPTHWISE_CONV_2D" else kernel.data
-    if operator.name == "CONV_2D" and kernel.shape[3] != source.shape[3]:
-        raise refuse(network, operator, "has groups", "use a depthwise or an ordinary convolution")
     if len(weights) != output.shape[3]:
         raise ValueError(f"weights of {len(weights)} channels for {output.shape[3]} output channels")
     size = kernel.shape[1], kernel.shape[2]
@@ -312,6 +315,57 @@ def _is_contiguous(shape: Sequence[int], length: int) -> bool:
         and (values["out_height"] - 1) * values["stride_height"] < values["in_height"]
         and reach <= values["in_width"]
     )
+
+
+def _build_grouped_conv_2d(
+    network: QuantizedModel,
+    operator: Operator,
+    name: str,
+    source: TfliteTensor,
+    padding: tuple[tuple[int, int], tuple[int, int]],
+) -> Layer:
+    """Build the layer of a CONV_2D whose kernel has fewer channels than the input."""
+    kernel = network.get_tensor(operator.inputs[1])
+    output = network.get_tensor(operator.outputs[0])
+    groups = source.shape[3] // kernel.shape[3]
+    if (
+        groups * kernel.shape[3] != source.shape[3]
+        or output.shape[3] % groups
+        or kernel.shape[0] != output.shape[3]
+    ):
+        raise refuse(
+            network,
+            operator,
+            f"has {source.shape[3]} input and {output.shape[3]} output channels for kernels of "
+            f"{kernel.shape[3]} channels, expected groups of one size",
+            "the model is damaged; export it again",
+        )
+    size = kernel.shape[1], kernel.shape[2]
+    shape = compute_geometry(
+        operator, source, size, (output.shape[1], output.shape[2], output.shape[3]), padding
+    )
+    rows = kernel.data.reshape(len(kernel.data), -1)
+    padded = np.pad(rows, ((0, 0), (0, -rows.shape[1] % 4)))
+    part = ", ".join(f"{{p}}->{name}_{suffix}" for suffix in ("bias", "multiplier", "shift", "weights"))
+    layer = Layer(
+        name=name,
+        op=operator.name,
+        inputs=(source.index,),
+        output=output.index,
+        kernels=("dsp", "limit", "products", "convolution", "column", "conv_2d_grouped"),
+        call=f"conv_2d_grouped(&{name}_shape, {groups}, {padded.shape[1]}, &{{p}}->{name}_range, {part}, "
+        "{a}, {out}, {scratch});",
+        fields=(
+            *make_channel_fields(network, operator, name, rows, folded=True),
+            Field(f"{name}_weights", "int8_t", flatten_ints(padded)),
+        ),
+        shape_type="struct convolution",
+        shape=tuple(zip(GEOMETRY_FIELDS, ((v,) for v in shape), strict=True)),
+        note=f"{groups} groups, {_describe_kernel(operator, size, padding)}",
+        macs=output.size * rows.shape[1],
+        scratch_bytes=padded.shape[1],
+    )
+    return loop_over_batch(layer, source, output)
 
 
 def _build_depthwise_conv_2d(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from edgefl.base.errors import ExportError
 from edgefl.program.plan.tflite import Operator
-from firmware_export.codegen import c_convolution, c_dense, c_elementwise, c_movement
+from firmware_export.codegen import c_convolution, c_dense, c_elementwise, c_movement, c_recurrent
 from firmware_export.codegen.c_movement import RESHAPE_OPERATORS, TensorView
 from firmware_export.codegen.c_padding import PAD_OPERATORS, PADDED_OPERATORS, find_padded_inputs
 from firmware_export.codegen.layer import Layer, make_identifier
@@ -24,10 +24,14 @@ BUILDERS: Mapping[str, Builder] = {
     "MEAN": c_elementwise.build_mean,
     **dict.fromkeys(c_movement.SLICE_OPERATORS, c_movement.build_slices),
     "TRANSPOSE": c_movement.build_transpose,
+    c_movement.JOINED_OUTPUTS: c_movement.build_joined_outputs,
+    **dict.fromkeys(("READ_VARIABLE", "ASSIGN_VARIABLE"), c_movement.build_variable_copy),
     **dict.fromkeys(("CONCATENATION", "PACK"), c_movement.build_concatenation),
     **dict.fromkeys(PAD_OPERATORS, c_movement.build_pad),
     "TRANSPOSE_CONV": c_convolution.build_transpose_conv,
     "PRELU": c_elementwise.build_prelu,
+    "UNIDIRECTIONAL_SEQUENCE_LSTM": c_recurrent.build_lstm,
+    "SVDF": c_recurrent.build_svdf,
     "REDUCE_MAX": c_elementwise.build_reduce_max,
     "RESIZE_BILINEAR": c_elementwise.build_resize_bilinear,
     "RESIZE_NEAREST_NEIGHBOR": c_movement.build_resize_nearest,
@@ -35,7 +39,7 @@ BUILDERS: Mapping[str, Builder] = {
     **dict.fromkeys(("SPACE_TO_DEPTH", "DEPTH_TO_SPACE"), c_movement.build_space_to_depth),
     **dict.fromkeys(("SPACE_TO_BATCH_ND", "BATCH_TO_SPACE_ND"), c_movement.build_space_to_batch),
 }
-SUPPORTED_OPERATORS = frozenset(BUILDERS) | frozenset(RESHAPE_OPERATORS)
+SUPPORTED_OPERATORS = frozenset(BUILDERS) - {c_movement.JOINED_OUTPUTS} | frozenset(RESHAPE_OPERATORS)
 
 
 def build_layers(

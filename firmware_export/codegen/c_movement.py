@@ -15,6 +15,12 @@ from firmware_export.tflite.quantized_model import QuantizedModel
 
 RESHAPE_OPERATORS = ("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
 SLICE_OPERATORS = ("STRIDED_SLICE", "SLICE", "SPLIT", "SPLIT_V", "UNPACK")
+SPLIT_INPUTS = "SPLIT_INPUTS"
+"""Name of an operator whose outputs are the inputs of the model, one after another in its input."""
+JOINED_OUTPUTS = "JOINED_OUTPUTS"
+"""Name of an operator whose output has the outputs of the model one after another."""
+MOVING_OPERATORS = (*RESHAPE_OPERATORS, *SLICE_OPERATORS, "QUANTIZE", "PAD", "PADV2")
+"""Operators whose output may be read from the bytes of their input."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ class TensorView:
 
 
 def find_views(network: QuantizedModel) -> dict[int, TensorView]:
-    """Return the tensors that need no copy: reshaped tensors, and slices with contiguous values.
+    """Return the tensors that need no copy: reshaped tensors, variables, and slices with contiguous values.
 
     The quantizer puts a QUANTIZE before a PACK, even if both scales are equal. Such a QUANTIZE needs no copy.
 
@@ -59,7 +65,12 @@ def find_views(network: QuantizedModel) -> dict[int, TensorView]:
             if not all(_is_contiguous(layout) for layout in layouts):
                 continue
             starts = [start for start, _, _ in layouts]
-        elif operator.name == "QUANTIZE" and _is_copy_for_pack(network, operator):
+        elif operator.name == SPLIT_INPUTS:
+            sizes = [network.get_tensor(output).size for output in operator.outputs]
+            starts = [sum(sizes[:i]) for i in range(len(sizes))]
+        elif (operator.name == "QUANTIZE" and _is_copy_for_pack(network, operator)) or (
+            operator.name == "READ_VARIABLE" and _is_read_before_assigned(network, operator)
+        ):
             starts = [0]
         else:
             continue
@@ -78,6 +89,22 @@ def _is_copy_for_pack(network: QuantizedModel, operator: Operator) -> bool:
         and np.array_equal(source.scale, output.scale)
     )
     return same and {o.name for o in network.operators if output.index in o.inputs} == {"PACK"}
+
+
+def _is_read_before_assigned(network: QuantizedModel, read: Operator) -> bool:
+    """Return whether nothing reads the result of a READ_VARIABLE after the variable gets its next value."""
+    position = last = network.operators.index(read)
+    values = {read.outputs[0]}
+    for number, operator in enumerate(network.operators[position + 1 :], position + 1):
+        if values & set(operator.inputs):
+            last = number
+            if operator.name in MOVING_OPERATORS:  # its output may be a view, too
+                values |= set(operator.outputs)
+    is_assigned = any(
+        operator.name == "ASSIGN_VARIABLE" and operator.outputs == read.inputs
+        for operator in network.operators[position:last]
+    )
+    return not is_assigned and not values & set(network.outputs)
 
 
 Layout = tuple[int, tuple[int, ...], tuple[int, ...]]
@@ -357,6 +384,47 @@ def build_concatenation(network: QuantizedModel, operator: Operator, name: str) 
             )
         )
         position += shape[axis]
+    return layers
+
+
+def build_variable_copy(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
+    """Build the layer of a READ_VARIABLE whose variable changes before the last use, or an ASSIGN_VARIABLE.
+
+    Args:
+        name: C identifier of the layer.
+
+    Raises:
+        ExportError: the variable gets a constant.
+    """
+    source, output = (network.get_tensor(i) for i in (operator.inputs[0], operator.outputs[0]))
+    if source.data is not None:
+        raise refuse(network, operator, "sets a constant", "set it before the first inference instead")
+    whole = 0, (source.size,), (1,)
+    return [build_copy_layer(network, operator, name, source.index, output.index, whole, whole)]
+
+
+def build_joined_outputs(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
+    """Build the layers of JOINED_OUTPUTS, one for each output of the model.
+
+    Args:
+        name: C identifier to which each layer appends `_0`, `_1` and so on.
+    """
+    layers = []
+    position = 0
+    for i, index in enumerate(operator.inputs):
+        size = network.get_tensor(index).size
+        layers.append(
+            build_copy_layer(
+                network,
+                operator,
+                f"{name}_{i}",
+                index,
+                operator.outputs[0],
+                (0, (size,), (1,)),
+                (position, (size,), (1,)),
+            )
+        )
+        position += size
     return layers
 
 

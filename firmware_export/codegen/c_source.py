@@ -21,9 +21,11 @@ from edgefl.base.tasks.samples import SAMPLES_METADATA_NAME, decode_samples
 from edgefl.program.plan.tflite import read_metadata
 from firmware_export.codegen.buffers import SMALL_ARENA_BYTES, MemoryPlan, align, limit_scratch, plan_buffers
 from firmware_export.codegen.c_anomaly import make_network_detector
+from firmware_export.codegen.c_ends import join_ends, list_ends
 from firmware_export.codegen.c_layers import build_layers
 from firmware_export.codegen.c_loops import FoldedLayers, fold_steps, list_planned_layers
 from firmware_export.codegen.c_movement import TensorView, find_views
+from firmware_export.codegen.c_state import StateEntry, plan_state
 from firmware_export.codegen.c_text import (
     AssembledModel,
     order_fields,
@@ -31,7 +33,7 @@ from firmware_export.codegen.c_text import (
     render_model_h,
     render_model_weights_c,
 )
-from firmware_export.codegen.layer import Field
+from firmware_export.codegen.layer import ELEMENT_BYTES, Field
 from firmware_export.codegen.lint import lint
 from firmware_export.codegen.mixture_structure import MixtureStructure, find_parts
 from firmware_export.quantize.anomaly import read_model_task
@@ -67,9 +69,10 @@ class CSource:
 
     Attributes:
         files: text of model.h, model.c and model_weights.c by name.
-        ram_bytes: size of the arena, which contains input and output, and of the table of parts, with
-            pointers of four bytes.
+        ram_bytes: size of the arena, which contains input and output, of the state, and of the table of
+            parts, with pointers of four bytes.
         arena_bytes: size of the arena in bytes.
+        state_bytes: size of what the model keeps from one inference to the next, in bytes.
         bound_bytes: lower bound of the arena in bytes: the most activations that live at the same time, in
             this order of layers, without scratch memory.
         weight_bytes: size of the constants in bytes.
@@ -82,6 +85,7 @@ class CSource:
     files: Mapping[str, str]
     ram_bytes: int
     arena_bytes: int
+    state_bytes: int
     bound_bytes: int
     weight_bytes: int
     layers: tuple[LayerCost, ...]
@@ -121,7 +125,9 @@ def generate_c(
     if findings:
         more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
         raise ExportError(f"the model cannot become C: {findings[0]}{more}")
-    check_labels(labels, network.get_tensor(network.outputs[0]).size)
+    inputs, outputs = (list_ends(network, indices) for indices in (network.inputs, network.outputs))
+    check_labels(labels, [end.tensor.size for end in outputs])
+    network = join_ends(network)
     task = read_model_task(model)
     structure = find_parts(network)
     try:
@@ -131,11 +137,12 @@ def generate_c(
             f"a slice or reshape of the model lacks what it needs: {error!r}; export the model again"
         ) from error
     views = {t.index: aliases.get(t.index, TensorView(t.index, 0)) for t in network.tensors}
+    variables = [variable.tensor for variable in network.variables]
     folded = fold_steps(
         build_layers(network, structure, aliases),
         views,
         {t.index: t.size for t in network.tensors},
-        (*network.inputs, *network.outputs, *structure.gate),
+        (*network.inputs, *network.outputs, *structure.gate, *variables),
     )
     folded = _limit_scratch(network, folded, small_arena)
     layers = folded.layers
@@ -148,22 +155,28 @@ def generate_c(
         raise ExportError(
             f"a skip threshold of {threshold} needs a mixture with a gate, but this model has no gate; use 0"
         )
+    state = plan_state(network)
+    fields[structure.names[0]] += [entry.initial for entry in state]
     structure = replace(
         structure,
         names=tuple(name for name in structure.names if fields[name] or any(p == name for p, _ in layers)),
     )
     packed = {part: tuple(order_fields(fields[part])) for part in structure.names}
-    addresses, plan = _assign_addresses(network, folded)
+    addresses, plan = _assign_addresses(network, folded, state)
     arena_bytes = plan.arena_bytes + align(len(structure.gate))
-    ram_bytes = arena_bytes + 4 * len(structure.names)
+    state_bytes = sum(entry.bytes for entry in state)
+    ram_bytes = arena_bytes + state_bytes + 4 * len(structure.names)
     assembled = AssembledModel(
         network=network,
+        inputs=inputs,
+        outputs=outputs,
         structure=structure,
         layers=layers,
         loops=folded.loops,
         fields=packed,
         addresses=addresses,
         plan=plan,
+        state=state,
         arena_bytes=arena_bytes,
         ram_bytes=ram_bytes,
         layout=_hash_layout(network, structure, folded, packed),
@@ -194,6 +207,7 @@ def generate_c(
         files=files,
         ram_bytes=ram_bytes,
         arena_bytes=arena_bytes,
+        state_bytes=state_bytes,
         bound_bytes=plan.bound_bytes,
         weight_bytes=sum(map(len, images.values())),
         layers=costs,
@@ -203,15 +217,22 @@ def generate_c(
     )
 
 
-def check_labels(labels: Sequence[str], outputs: int) -> None:
-    """Check that there is a label for each output of a model, or none at all.
+def check_labels(labels: Sequence[str], sizes: Sequence[int]) -> None:
+    """Check that there is a label for each value of a model's only output, or none at all.
 
     Args:
-        labels: name of each output.
+        labels: name of each value.
+        sizes: number of values of each output.
 
     Raises:
-        ExportError: the numbers differ.
+        ExportError: the numbers differ, or there are several outputs.
     """
+    if labels and len(sizes) > 1:
+        raise ExportError(
+            f"there are {len(labels)} labels for a model with {len(sizes)} outputs, expected one output; "
+            "leave the labels out"
+        )
+    outputs = sizes[0]
     if labels and len(labels) != outputs:
         raise ExportError(
             f"there are {len(labels)} labels, expected {outputs}, one for each output of the model; "
@@ -225,7 +246,7 @@ def check_labels(labels: Sequence[str], outputs: int) -> None:
 
 def encode_part_image(fields: Sequence[Field]) -> bytes:
     """Return the bytes of a part's struct on a little-endian target."""
-    return b"".join(np.asarray(f.values, "i1" if f.ctype == "int8_t" else "<i4").tobytes() for f in fields)
+    return b"".join(np.asarray(f.values, f"<i{ELEMENT_BYTES.get(f.ctype, 4)}").tobytes() for f in fields)
 
 
 def _compute_skip_levels(
@@ -251,7 +272,7 @@ def _limit_scratch(network: QuantizedModel, folded: FoldedLayers, small_arena: i
     """Return the layers with less scratch memory where it would raise the arena."""
     planned, positions = list_planned_layers(folded)
     bases = {index: view.base for index, view in folded.views.items()}
-    sizes = {tensor.index: tensor.size for tensor in network.tensors}
+    sizes = _list_arena_bytes(network)
     result = bases[network.outputs[0]]
     limited = limit_scratch(planned, bases, sizes, network.inputs[0], result, small_arena)
     chosen = tuple(
@@ -260,10 +281,18 @@ def _limit_scratch(network: QuantizedModel, folded: FoldedLayers, small_arena: i
     return replace(folded, layers=chosen)
 
 
-def _assign_addresses(network: QuantizedModel, folded: FoldedLayers) -> tuple[dict[int, str], MemoryPlan]:
+def _list_arena_bytes(network: QuantizedModel) -> dict[int, int]:
+    """Return the size in bytes of each tensor in the arena: 0 for a variable, which lies in the state."""
+    outside = {variable.tensor for variable in network.variables}
+    return {tensor.index: tensor.size * (tensor.index not in outside) for tensor in network.tensors}
+
+
+def _assign_addresses(
+    network: QuantizedModel, folded: FoldedLayers, state: Sequence[StateEntry]
+) -> tuple[dict[int, str], MemoryPlan]:
     """Return the C expression of each activation's address, and the memory plan."""
     view_of = folded.views
-    sizes = {t.index: t.size for t in network.tensors}
+    sizes = _list_arena_bytes(network)
     (entry,) = network.inputs
     (result,) = network.outputs
     last = view_of[result]
@@ -275,7 +304,7 @@ def _assign_addresses(network: QuantizedModel, folded: FoldedLayers) -> tuple[di
     planned, positions = list_planned_layers(folded)
     plan = plan_buffers(planned, {i: view.base for i, view in view_of.items()}, sizes, entry, last.base)
     plan = replace(plan, scratch_offsets=tuple(plan.scratch_offsets[i] for i in positions))
-    names = {entry: "input", last.base: "output"}
+    names = {entry: "input", last.base: "output", **{item.tensor: item.address for item in state}}
     addresses = {}
     for index, view in view_of.items():
         moving = f" + step * {view.stride}" if view.stride else ""
@@ -313,6 +342,8 @@ def _hash_layout(
         },
         "gate": len(structure.gate),
     }
+    if network.variables:
+        content["state"] = [network.get_tensor(variable.tensor).shape for variable in network.variables]
     if folded.loops:
         content["loops"] = [
             [loop.first, loop.length, loop.count, [folded.views[i].stride for i in loop.lasting]]

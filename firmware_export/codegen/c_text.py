@@ -1,6 +1,6 @@
 """Renders the text of model.h, model.c and model_weights.c from planned layers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from textwrap import indent
@@ -12,8 +12,10 @@ from edgefl.base.tasks.detector import AnomalyDetector, ModelTask
 from edgefl.base.tasks.samples import SamplesConfig
 from firmware_export.codegen.buffers import MemoryPlan
 from firmware_export.codegen.c_anomaly import render_detector_c, render_detector_h
+from firmware_export.codegen.c_ends import ModelEnd
 from firmware_export.codegen.c_loops import StepLoop
-from firmware_export.codegen.layer import STRUCTS, Field, Layer
+from firmware_export.codegen.c_state import StateEntry, render_state_c, render_state_h
+from firmware_export.codegen.layer import ELEMENT_BYTES, STRUCTS, Field, Layer
 from firmware_export.codegen.mixture_structure import MixtureStructure
 from firmware_export.tflite.quantized_model import QuantizedModel
 
@@ -27,10 +29,15 @@ KERNEL_ORDER = (
     "column_products",
     "conv_2d_by_pixel",
     "conv_2d",
+    "conv_2d_grouped",
     "depthwise_conv_2d",
     "transpose_conv",
     "fully_connected",
     "fully_connected_narrow",
+    "sixteen_bits",
+    "sigmoid",
+    "lstm",
+    "svdf",
     "sums",
     "pool",
     "max_pool_2d",
@@ -59,8 +66,16 @@ INVOKE_C = """void model_invoke(const int8_t *input, int8_t *output)
 {
     (void)model_run(model_arena, input, output);
 }
-
-int8_t *model_input(void)
+"""
+INVOKE_WITH_STATE_C = """void model_invoke(const int8_t *input, int8_t *output)
+{
+    if (!model_has_state) {
+        model_reset();
+    }
+    (void)model_run(model_arena, &model_static_state, input, output);
+}
+"""
+ENDS_C = """int8_t *model_input(void)
 {
     return (int8_t *)model_arena + MODEL_INPUT_OFFSET;
 }
@@ -83,22 +98,22 @@ CLASSIFY_C = """int model_classify(const int8_t *input)
     return best;
 }
 """
-QUANTIZATION_H = """/* The int8 of a real value of the input, ties to even. -ffast-math breaks it. */
-static inline int8_t model_quantize_input(float value)
-{
-    float steps = value / MODEL_INPUT_SCALE;
+QUANTIZE_H = """/* The int8 of a real value of the input{number}, ties to even. -ffast-math breaks it. */
+static inline int8_t model_quantize_input{number}(float value)
+{{
+    float steps = value / MODEL_INPUT{number}_SCALE;
     steps = steps > -4194304.0f ? steps : -4194304.0f;
     steps = steps < 4194304.0f ? steps : 4194304.0f;
     steps += 12582912.0f; /* a float of this size has no fraction, so the sum is rounded */
-    steps = steps - 12582912.0f + (float)MODEL_INPUT_ZERO_POINT;
+    steps = steps - 12582912.0f + (float)MODEL_INPUT{number}_ZERO_POINT;
     return (int8_t)(steps < -128.0f ? -128.0f : steps > 127.0f ? 127.0f : steps);
-}
-
-/* The real value of an int8 of the output. */
-static inline float model_dequantize_output(int8_t value)
-{
-    return MODEL_OUTPUT_SCALE * (float)(value - MODEL_OUTPUT_ZERO_POINT);
-}
+}}
+"""
+DEQUANTIZE_H = """/* The real value of an int8 of the output{number}. */
+static inline float model_dequantize_output{number}(int8_t value)
+{{
+    return MODEL_OUTPUT{number}_SCALE * (float)(value - MODEL_OUTPUT{number}_ZERO_POINT);
+}}
 """
 END_C = """#ifdef MODEL_WITHOUT_MVE
 #pragma clang attribute pop
@@ -111,15 +126,18 @@ class AssembledModel:
     """Everything that the text of the generated C needs.
 
     Attributes:
-        network: the model.
+        network: the model, with one input and one output.
+        inputs: the model's inputs.
+        outputs: the model's outputs.
         structure: its parts.
         layers: part and layer of each kernel call, in the order of their run.
         loops: the loops over the steps of recurrent layers.
         fields: members of each part's struct, in order.
         addresses: C expression of each activation's address.
         plan: offsets in the arena.
+        state: the model's variables.
         arena_bytes: size of the arena in bytes, with the gate values behind the plan.
-        ram_bytes: size of the arena and of the table of parts, in bytes.
+        ram_bytes: size of the arena, the state and the table of parts, in bytes.
         layout: MODEL_LAYOUT.
         sha256: digest of the .tflite, in hexadecimal.
         labels: name of each output. Empty if the names are unknown.
@@ -129,12 +147,15 @@ class AssembledModel:
     """
 
     network: QuantizedModel
+    inputs: tuple[ModelEnd, ...]
+    outputs: tuple[ModelEnd, ...]
     structure: MixtureStructure
     layers: tuple[tuple[str, Layer], ...]
     loops: tuple[StepLoop, ...]
     fields: Mapping[str, tuple[Field, ...]]
     addresses: Mapping[int, str]
     plan: MemoryPlan
+    state: tuple[StateEntry, ...]
     arena_bytes: int
     ram_bytes: int
     layout: str
@@ -144,10 +165,14 @@ class AssembledModel:
     detector: AnomalyDetector | None = None
     samples: SamplesConfig | None = None
 
+    @property
+    def has_classes(self) -> bool:
+        """Whether the answer is the class of the largest output."""
+        return self.task is None and len(self.outputs) == 1
+
 
 def render_model_h(made: AssembledModel) -> str:
     """Return model.h."""
-    network = made.network
     structure = made.structure
     lines = [
         "/* Made by edgefl from an int8 .tflite. C99, needs only stdint.h. */",
@@ -157,19 +182,13 @@ def render_model_h(made: AssembledModel) -> str:
     lines += ["", "#include <stdint.h>", "", "#ifdef __cplusplus", 'extern "C" {', "#endif", ""]
     lines += [f'#define MODEL_SHA256 "{made.sha256}" /* of the .tflite */']
     lines += [f'#define MODEL_EDGEFL_VERSION "{__version__}"']
-    for name, index in (("INPUT", network.inputs[0]), ("OUTPUT", network.outputs[0])):
-        tensor = network.get_tensor(index)
-        scale = np.format_float_scientific(tensor.scale[0])
-        lines.append(
-            f"/* {tensor.name}: {format_dimensions(tensor.shape)}; value = scale * (byte - zero point) */"
-        )
-        lines.append(f"#define MODEL_{name}_BYTES {tensor.size}")
-        lines.append(f"#define MODEL_{name}_SCALE {scale}f")
-        lines.append(f"#define MODEL_{name}_ZERO_POINT ({tensor.zero_point})")
+    for name, ends in (("INPUT", made.inputs), ("OUTPUT", made.outputs)):
+        lines += render_ends(name, ends)
         if name == "INPUT" and made.samples is not None:
             lines += describe_input(made.samples)
     lines += [
-        "/* The arena holds input, output, activations and scratch. RAM includes the table of parts. */",
+        "/* The arena holds input, output, activations and scratch. RAM includes the table of parts"
+        + (", and the state. */" if made.state else ". */"),
         f"#define MODEL_ARENA_BYTES {made.arena_bytes}",
         f"#define MODEL_RAM_BYTES {made.ram_bytes}",
     ]
@@ -181,6 +200,7 @@ def render_model_h(made: AssembledModel) -> str:
     lines += [f"#define MODEL_PART_{name.upper()} {i}" for i, name in enumerate(structure.names)]
     lines += [f'#define MODEL_LAYOUT "{made.layout}"', ""]
     lines += [
+        *([render_state_h(made.state)] if made.state else []),
         "/* Run one inference in the static arena, one at a time. To save RAM, pass model_input() and",
         "   model_output(), which lie in the arena. The inference then overwrites the input. */",
         "void model_invoke(const int8_t *input, int8_t *output);",
@@ -189,11 +209,11 @@ def render_model_h(made: AssembledModel) -> str:
         "/* The same in the caller's arena of MODEL_ARENA_BYTES, aligned to 8 bytes. Inferences in different",
         "   arenas may run at the same time. The static arena takes no RAM if only this function is used.",
         "   Return 0, or -1 without an inference if the arena is not aligned. */",
-        "int model_run(void *arena, const int8_t *input, int8_t *output);",
+        f"int model_run({_list_run_parameters(made, 'arena', 'state')});",
     ]
     if made.detector is not None:
         lines += [render_detector_h(made.detector)]
-    elif made.task is None:
+    elif made.has_classes:
         lines += [
             "/* Return the class: the index of the largest output, or the lowest index of a tie. */",
             "int model_classify(const int8_t *input);",
@@ -201,7 +221,7 @@ def render_model_h(made: AssembledModel) -> str:
         ]
     if made.labels:
         lines += [
-            f"/* Names of the {'classes' if made.task is None else 'outputs'}, UTF-8. */",
+            f"/* Names of the {'classes' if made.has_classes else 'outputs'}, UTF-8. */",
             "extern const char *const model_labels[MODEL_OUTPUT_BYTES];",
             "",
         ]
@@ -219,12 +239,40 @@ def render_model_h(made: AssembledModel) -> str:
         "extern const void *model_part[MODEL_PARTS];",
         "extern const uint32_t model_part_bytes[MODEL_PARTS];",
         "",
-        render_structs(),
+        render_structs({field.ctype for fields in made.fields.values() for field in fields}),
         "",
     ]
     for part, fields in made.fields.items():
         lines += [render_declaration(part, fields), ""]
-    return "\n".join([*lines, QUANTIZATION_H, "#ifdef __cplusplus", "}", "#endif", "#endif", ""])
+    lines += [QUANTIZE_H.format(number=end.suffix) for end in made.inputs]
+    lines += [DEQUANTIZE_H.format(number=end.suffix) for end in made.outputs]
+    return "\n".join([*lines, "#ifdef __cplusplus", "}", "#endif", "#endif", ""])
+
+
+def render_ends(name: str, ends: Sequence[ModelEnd]) -> list[str]:
+    """Return the macros of the inputs or outputs.
+
+    Args:
+        name: INPUT or OUTPUT.
+    """
+    lines = []
+    if len(ends) > 1:
+        total = sum(end.tensor.size for end in ends)
+        lines += [
+            f"/* {len(ends)} {name.lower()}s, one after another */",
+            f"#define MODEL_{name}S {len(ends)}",
+            f"#define MODEL_{name}_BYTES {total}",
+        ]
+    for end in ends:
+        macro, tensor = f"MODEL_{name}{end.suffix}", end.tensor
+        lines += [
+            f"/* {tensor.name}: {format_dimensions(tensor.shape)}; value = scale * (byte - zero point) */",
+            f"#define {macro}_BYTES {tensor.size}",
+            *([f"#define {macro}_START {end.offset}"] if end.suffix else []),
+            f"#define {macro}_SCALE {np.format_float_scientific(tensor.scale[0])}f",
+            f"#define {macro}_ZERO_POINT ({tensor.zero_point})",
+        ]
+    return lines
 
 
 def describe_input(samples: SamplesConfig) -> list[str]:
@@ -264,9 +312,9 @@ def render_model_weights_c(made: AssembledModel) -> str:
 
 def render_model_c(made: AssembledModel) -> str:
     """Return model.c, with the kernels that are used, a function for each part, and model_invoke."""
-    used = {kernel for _, layer in made.layers for kernel in layer.kernels} | (
-        {"fill"} if made.structure.gate else set()
-    )
+    used = {kernel for _, layer in made.layers for kernel in layer.kernels}
+    used |= {"fill"} if made.structure.gate else set()
+    used |= {"fill" if len(entry.initial.values) == 1 else "copy" for entry in made.state}
     lines = ['#include "model.h"', "", PROFILE_C, read_c_template("loops"), read_c_template("base")]
     lines += [read_c_template(name) for name in KERNEL_ORDER if name in used]
     lines += [
@@ -282,10 +330,20 @@ def render_model_c(made: AssembledModel) -> str:
         lines += ["const char *const model_labels[MODEL_OUTPUT_BYTES] = {"]
         lines += [f"    {quote_c_string(label)}," for label in made.labels]
         lines += ["};", ""]
-    answer = [CLASSIFY_C] if made.task is None else []
+    answer = [CLASSIFY_C] if made.has_classes else []
     if made.detector is not None:
         answer = [render_detector_c(made.detector)]
-    return "\n".join([*lines, _render_run(made), "", INVOKE_C, *answer, END_C])
+    invoke = INVOKE_C
+    if made.state:
+        lines.append(render_state_c(made.state, made.structure.names[0]))
+        invoke = INVOKE_WITH_STATE_C
+    return "\n".join([*lines, _render_run(made), "", invoke, ENDS_C, *answer, END_C])
+
+
+def _list_run_parameters(made: AssembledModel, arena: str, state: str) -> str:
+    """Return the parameters of model_run, with these names of the arena and the state."""
+    passed = [f"struct model_state *{state}"] if made.state else []
+    return ", ".join((f"void *{arena}", *passed, "const int8_t *input", "int8_t *output"))
 
 
 def _render_layer(made: AssembledModel, part: str, layer: Layer, pointer: str) -> str:
@@ -324,6 +382,7 @@ def _list_arguments(text: str, part: str, value: str) -> tuple[str, str]:
     """Return the parameters of a part's function, and the arguments of its call."""
     arguments = [(f"const struct model_{part} *part", value)] if "part->" in text else []
     arguments += [("int8_t *arena", "arena")] if "arena" in _list_call_tokens(text) else []
+    arguments += [("int8_t *state", "state")] if "state" in _list_call_tokens(text) else []
     arguments += [("const int8_t *input", "input")] if "input" in _list_call_tokens(text) else []
     arguments += [("int8_t *output", "output")] if "output" in _list_call_tokens(text) else []
     return ", ".join(kind for kind, _ in arguments) or "void", ", ".join(name for _, name in arguments)
@@ -342,8 +401,9 @@ def _render_part_function(made: AssembledModel, part: str) -> str:
 def _render_run(made: AssembledModel) -> str:
     """Return model_run, with parts in order, experts under their gate value, and sums between them."""
     structure = made.structure
-    lines = ["int model_run(void *memory, const int8_t *input, int8_t *output)", "{"]
+    lines = [f"int model_run({_list_run_parameters(made, 'memory', 'state_memory')})", "{"]
     lines.append("    int8_t *const arena = memory;")
+    lines += ["    int8_t *const state = (int8_t *)state_memory;"] if made.state else []
     lines += ["    if ((uintptr_t)arena % 8 != 0) {", "        return -1;", "    }"]
     if not any(made.addresses[layer.output].split(" ")[0] == "output" for _, layer in made.layers):
         lines.append("    (void)output;")
@@ -425,19 +485,26 @@ def wrap_numbers(values: Sequence[int], indent: str) -> str:
     return "\n".join([*lines, line.rstrip()])
 
 
-def render_structs() -> str:
-    """Return the structs of quantization constants."""
+def render_structs(used: Collection[str]) -> str:
+    """Return the structs of quantization constants.
+
+    Args:
+        used: C types of the model's fields.
+    """
     return "\n".join(
-        f"{ctype} {{\n    int32_t {', '.join(members)};\n}};" for ctype, members in STRUCTS.items()
+        f"{ctype} {{\n    int32_t {', '.join(members)};\n}};"
+        for ctype, members in STRUCTS.items()
+        if ctype in used
     )
 
 
 def order_fields(fields: Sequence[Field]) -> list[Field]:
     """Return the fields in an order without padding in the struct.
 
-    Integers of 32 bits come first, then bytes. An unused field fills the last four bytes.
+    Integers of 32 bits come first, then integers of 16 bits, then bytes. An unused field fills the last four
+    bytes.
     """
-    arranged = [f for f in fields if f.ctype != "int8_t"] + [f for f in fields if f.ctype == "int8_t"]
+    arranged = sorted(fields, key=lambda field: -ELEMENT_BYTES.get(field.ctype, 4))
     rest = -sum(f.bytes for f in arranged) % 4
     if rest or not arranged:
         arranged.append(Field("unused", "int8_t", (0,) * (rest or 4)))
@@ -511,7 +578,7 @@ def render_block(
         shapes: text for the comment.
         scratch: C expression of the scratch memory.
     """
-    inputs = dict(zip(("a", "b"), addresses[:-1], strict=False))
+    inputs = dict(zip(("a", "b", "c"), addresses[:-1], strict=False))
     call = layer.call.format(p=pointer, out=addresses[-1], scratch=scratch, **inputs)
     note = "; ".join(
         piece

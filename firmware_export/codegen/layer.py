@@ -32,8 +32,30 @@ STRUCTS = {
     ),
     "struct model_mul": ("zero_a", "zero_b", "multiplier", "shift", "zero", "low", "high"),
     "struct model_softmax": ("multiplier", "shift", "least"),
+    "struct model_lstm": (
+        "forget_multiplier",
+        "forget_shift",
+        "input_multiplier",
+        "input_shift",
+        "output_multiplier",
+        "output_shift",
+        "output_zero",
+        "most",
+        "tanh_multiplier",
+        "tanh_shift",
+    ),
+    "struct model_svdf": (
+        "feature_multiplier",
+        "feature_shift",
+        "state_zero",
+        "multiplier",
+        "shift",
+        "zero",
+    ),
 }
 """Members of each struct of quantization constants. All members are int32_t."""
+ELEMENT_BYTES = {"int8_t": 1, "int16_t": 2}
+"""Size of an element of a field, for types of less than four bytes."""
 FRAMEWORK_SUFFIXES = {
     "relu",
     "relu6",
@@ -64,7 +86,7 @@ class Field:
 
     Attributes:
         name: name of the member.
-        ctype: "int8_t" or "int32_t" for an array, or one of STRUCTS.
+        ctype: "int8_t", "int16_t" or "int32_t" for an array, or one of STRUCTS.
         values: the elements of the array or struct.
     """
 
@@ -75,7 +97,7 @@ class Field:
     @property
     def bytes(self) -> int:
         """Size of the field on the target, in bytes."""
-        return len(self.values) * (1 if self.ctype == "int8_t" else 4)
+        return len(self.values) * ELEMENT_BYTES.get(self.ctype, 4)
 
 
 @dataclass(frozen=True)
@@ -88,8 +110,8 @@ class Layer:
         inputs: indices of the activations that it reads.
         output: index of the activation that it makes.
         kernels: names of the C templates that it needs.
-        call: the C of the call, with {a} and {b} for the inputs, {out} for the output, {p} for the part and
-            {scratch} for the scratch memory.
+        call: the C of the call, with {a}, {b} and {c} for the inputs, {out} for the output, {p} for the part
+            and {scratch} for the scratch memory.
         fields: constants in the part's struct.
         shape_type: C type of the constant {name}_shape.
         shape: members and values of that constant.

@@ -15,10 +15,16 @@ from firmware_export.tflite.quantized_model import QuantizedModel
 
 MAX_OPERATOR_VERSIONS = {"FULLY_CONNECTED": 11, "CONV_2D": 7, "DEPTHWISE_CONV_2D": 7}
 WEIGHT_OPERATORS = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV")
+RECURRENT_OPERATORS = ("UNIDIRECTIONAL_SEQUENCE_LSTM", "SVDF")
+"""Operators whose kernels check the inputs that may be missing."""
 ACTIVATION_INPUTS = {"SPLIT": slice(1, None), "TRANSPOSE_CONV": slice(2, 3)}
 """Inputs that are activations, of operators whose first input is something else."""
 DEFAULT_MAX_VERSION = 5
 """Highest supported operator version. Higher versions have other types or newer features."""
+UNROLL_REMEDY = (
+    "the generated C has only the recurrent kernels UNIDIRECTIONAL_SEQUENCE_LSTM and SVDF; convert the layer "
+    "with unroll=True"
+)
 OPERATOR_REMEDIES = {
     **FORBIDDEN_OPERATORS,
     "SQUARED_DIFFERENCE": "it has no int8 form in the generated C; use batch normalization, or "
@@ -27,6 +33,16 @@ OPERATOR_REMEDIES = {
     "TILE": "TensorFlow Lite Micro has no such operator, and only an axis of size 1 becomes a BROADCAST_TO; "
     "repeat with Concatenate",
     "GELU": "use ReLU",
+    **dict.fromkeys(
+        (
+            "RNN",
+            "LSTM",
+            "UNIDIRECTIONAL_SEQUENCE_RNN",
+            "BIDIRECTIONAL_SEQUENCE_RNN",
+            "BIDIRECTIONAL_SEQUENCE_LSTM",
+        ),
+        UNROLL_REMEDY,
+    ),
 }
 
 
@@ -51,14 +67,12 @@ class LintFinding:
 def lint(network: QuantizedModel) -> tuple[LintFinding, ...]:
     """Return all findings in the order of the operators."""
     findings = [finding for operator in network.operators for finding in _lint_operator(network, operator)]
-    if len(network.inputs) != 1 or len(network.outputs) != 1:
-        remedy = (
-            f"the model has {len(network.inputs)} inputs and {len(network.outputs)} outputs, expected one "
-            "each; export a model with one of each"
-        )
-        findings.append(LintFinding("the model", "input and output", remedy))
+    if not network.inputs:
+        remedy = "the model has no inputs, expected at least one; export a model that takes samples"
+        findings.append(LintFinding("the model", "input", remedy))
     made = {index for operator in network.operators for index in operator.outputs}
-    for index in (*network.inputs, *network.outputs):
+    made |= set(network.inputs) if len(network.outputs) > 1 else set()
+    for index in dict.fromkeys((*network.inputs, *network.outputs)):
         tensor = network.get_tensor(index)
         if index in network.outputs and index not in made:
             remedy = "no operator computes it; the model is damaged or empty, export it again"
@@ -95,7 +109,9 @@ def _lint_operator(network: QuantizedModel, operator: Operator) -> list[LintFind
                 f"it has the inputs {operator.inputs}, expected at least {needed}; the model is damaged",
             )
         ]
-    optional = needed if operator.name in WEIGHT_OPERATORS else len(operator.inputs)
+    optional = len(operator.inputs)
+    if operator.name in (*WEIGHT_OPERATORS, *RECURRENT_OPERATORS):
+        optional = needed
     if -1 in operator.inputs[:optional]:
         return [
             LintFinding(

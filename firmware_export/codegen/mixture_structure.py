@@ -37,11 +37,11 @@ class MixtureStructure:
 
 
 def find_parts(network: QuantizedModel) -> MixtureStructure:
-    """Return the structure of a model. A model that is not a mixture has one part, "model"."""
+    """Return the structure of a model. A model that is not a mixture has one part, "model".
+
+    So has a model with variables, since an expert that is skipped would not change them.
+    """
     maker = {output: i for i, operator in enumerate(network.operators) for output in operator.outputs}
-    needs = _collect_dependencies(network, maker)
-    leaves = _find_summands(network, maker)
-    gate, experts, products = _split(network, maker, leaves)
     single = MixtureStructure(
         names=("model",),
         part_of=("model",) * len(network.operators),
@@ -49,6 +49,11 @@ def find_parts(network: QuantizedModel) -> MixtureStructure:
         products=(),
         order=tuple(range(len(network.operators))),
     )
+    if network.variables:
+        return single
+    needs = _collect_dependencies(network, maker)
+    leaves = _find_summands(network, maker)
+    gate, experts, products = _split(network, maker, leaves)
     if len(leaves) < 2:
         return single
     sets = [needs[maker[i]] if i in maker else frozenset() for i in experts]

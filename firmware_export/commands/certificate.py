@@ -207,8 +207,11 @@ def describe_certificate(certificate: Mapping[str, Any], out: Path, printed: Seq
             f"{skipping['accuracy_int8']:.4f}, the same answer in {skipping['agreement']:.1%}; "
             f"{skipping['instructions_all_run']:,} instructions when all experts run"
         )
+    state = certificate["arena"].get("state_bytes", 0)
     lines.append(
-        f"arena with input and output: {certificate['arena']['bytes']:,} bytes; at most "
+        f"arena with input and output: {certificate['arena']['bytes']:,} bytes; "
+        + (f"state between inferences: {state:,} bytes; " if state else "")
+        + "at most "
         f"{certificate['arena']['bound_bytes']:,} live at the same time; TensorFlow Lite Micro's arena: "
         f"{certificate['tflm']['arena_bytes']:,} bytes"
     )

@@ -263,7 +263,7 @@ def export(
         )
     device = read_state(state, source)
     if request is not None:
-        check_labels(request.labels, device.plan.spec.num_classes)
+        check_labels(request.labels, [device.plan.spec.num_classes])
     if request is not None and update_key is not None:
         request = replace(request, update_device=device.client_id)
     device_samples = device.read_samples()

@@ -7,6 +7,7 @@ Source: PlatformIO's library.json, Arduino's library specification 1.5, Espressi
 Zephyr's module.yml, as documented in November 2026.
 """
 
+import re
 from collections.abc import Mapping
 from importlib.resources import files
 
@@ -35,6 +36,7 @@ PACKAGE_FILES = {
     "README.md": "README.md",
 }
 """Files of the package, with their templates."""
+REPEAT_PATTERN = re.compile(r"@EACH_(INPUT|OUTPUT)@\n(.*?)@END@\n", re.DOTALL)
 HOST_EXAMPLE = "examples/host/main.c"
 EXAMPLES = {
     CLASSES: {"examples/classify/classify.ino": "examples/classify.ino", HOST_EXAMPLE: "examples/main.c"},
@@ -45,7 +47,9 @@ EXAMPLES = {
 USES = {
     CLASSES: "    int found = @PREFIX@_classify(input);",
     VALUES: "    @PREFIX@_invoke(input, @PREFIX@_output());\n"
-    "    float value = @PREFIX@_dequantize_output(@PREFIX@_output()[0]);",
+    "@EACH_OUTPUT@\n"
+    "    float value@N@ = @PREFIX@_dequantize_output@N@(@PREFIX@_output()[@START@0]);\n"
+    "@END@\n",
     SCORES: "    static struct @PREFIX@_detector detector; /* 48 bytes and a copy of the input */\n"
     "    @PREFIX@_detector_begin(&detector); /* once */\n"
     "    if (@PREFIX@_is_anomaly(&detector, input)) { /* detector.score is above @UPPER@_THRESHOLD */ }",
@@ -69,7 +73,7 @@ def make_package_files(model: Mapping[str, str], prefix: str, sha256: str) -> di
     names = {"PREFIX": prefix, "UPPER": prefix.upper()}
     values = {
         **names,
-        "USE": fill_placeholders(USES[answers], names),
+        "USE": fill_placeholders(_repeat_for_ends(USES[answers], header), names).rstrip(),
         "VERSION": f"1.0.0+{sha256[:8]}",
         "DIGEST": sha256,
         "INPUT_BYTES": str(read_input_bytes(header)),
@@ -78,8 +82,32 @@ def make_package_files(model: Mapping[str, str], prefix: str, sha256: str) -> di
     }
     templates = files("firmware_export") / "templates" / "package"
     manifests = {
-        path: fill_placeholders(templates.joinpath(f"{template}.in").read_text(), values)
+        path: fill_placeholders(
+            _repeat_for_ends(templates.joinpath(f"{template}.in").read_text(), header), values
+        )
         for path, template in (PACKAGE_FILES | EXAMPLES[answers]).items()
     }
     selftest = {f"examples/selftest/{name}": text for name, text in make_selftest_files(prefix).items()}
     return rename_symbols(model, prefix) | manifests | selftest
+
+
+def _repeat_for_ends(text: str, header: str) -> str:
+    """Repeat each block of a template from @EACH_INPUT@ or @EACH_OUTPUT@ to @END@ for all inputs or outputs.
+
+    In a block @N@ is the number of the input, and @START@ the position of its values with a plus sign. Both
+    are empty for an only input.
+
+    Args:
+        header: the text of model.h.
+    """
+
+    def repeat(match: re.Match[str]) -> str:
+        if f"#define MODEL_{match[1]}S " not in header:
+            return match[2].replace("@N@", "").replace("@START@", "")
+        count = read_macro(header, f"MODEL_{match[1]}S")
+        return "".join(
+            match[2].replace("@N@", str(i)).replace("@START@", f"@UPPER@_{match[1]}{i}_START + ")
+            for i in range(count)
+        )
+
+    return REPEAT_PATTERN.sub(repeat, text)

@@ -259,14 +259,19 @@ def _describe_value(value: Any) -> str:
     return str(value)
 
 
+def _format_list(value: Any) -> str:
+    """Return the value of an only input, or the values of several inputs."""
+    return ", ".join(f"{item:g}" for item in (value if isinstance(value, Sequence) else [value]))
+
+
 def _render_model(certificate: Mapping[str, Any]) -> str:
     model = certificate["model"]
     rows = [
         ("model.tflite", f"{model['bytes']:,} bytes, sha256 {model['sha256']}"),
         (
             "input",
-            f"int8 {model['input_shape']}, scale {model['input_scale']:g}, zero point "
-            f"{model['input_zero_point']}",
+            f"int8 {model['input_shape']}, scale {_format_list(model['input_scale'])}, zero point "
+            f"{_format_list(model['input_zero_point'])}",
         ),
         ("operators", ", ".join(model["operators"])),
         ("parts", ", ".join(model["parts"])),

@@ -43,10 +43,10 @@ class OperatorGraph:
 
 
 def read_graph(model: bytes) -> OperatorGraph:
-    """Return the operators and tensors of a model with one subgraph.
+    """Return the operators and tensors of the main subgraph of a model.
 
     Raises:
-        ModelFileError: the bytes are not a model, are damaged, or have several subgraphs.
+        ModelFileError: as in `read_subgraph`.
     """
     return summarize_subgraph(read_subgraph(model))
 

@@ -2,8 +2,10 @@
 
 import importlib.metadata
 import importlib.util
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +24,9 @@ MICRO_RUNTIME = "tflite-micro"
 class LoadedModel:
     """A model that is ready to run.
 
+    Several inputs are one input of shape (1, values), one after another. So are several outputs. Their scales
+    and zero points then are arrays, one for each value.
+
     Attributes:
         invoke: maps one sample, shape `shape` and type `dtype`, to the output without its batch axis.
         shape: shape of the input, with a batch axis of 1.
@@ -36,17 +41,90 @@ class LoadedModel:
     invoke: Callable[[Any], Any]
     shape: tuple[int, ...]
     dtype: Any
+    scale: Any
+    zero_point: Any
+    runtime: str
+    output_scale: Any = 0.0
+    output_zero_point: Any = 0
+
+
+@dataclass(frozen=True)
+class RuntimeEnd:
+    """One input or output of a model in a runtime.
+
+    Attributes:
+        shape: its shape, with a batch axis.
+        dtype: its type.
+        scale: scale of its quantization. 0 for a float tensor.
+        zero_point: zero point of its quantization.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
     scale: float
     zero_point: int
-    runtime: str
-    output_scale: float = 0.0
-    output_zero_point: int = 0
+
+
+def _make_loaded_model(
+    run: Callable[[Sequence[Any]], Sequence[Any]],
+    inputs: Sequence[RuntimeEnd],
+    outputs: Sequence[RuntimeEnd],
+    runtime: str,
+) -> LoadedModel:
+    """Return a loaded model, with one input and one output as in `LoadedModel`.
+
+    Args:
+        run: maps the inputs, in their shapes, to the outputs.
+        runtime: name and version of the runtime.
+
+    Raises:
+        ExportError: the model has several inputs or outputs of different types, or none.
+    """
+    for noun, ends in (("inputs", inputs), ("outputs", outputs)):
+        if len(ends) != 1 and {end.dtype for end in ends} != {np.int8}:
+            raise ExportError(
+                f"the model has {len(ends)} {noun}, expected one, or several of type int8; is this a plan's "
+                "program?"
+            )
+    if len(inputs) == len(outputs) == 1:
+        (source,), (sink,) = inputs, outputs
+        return LoadedModel(
+            invoke=lambda sample: run([sample])[0][0],
+            shape=source.shape,
+            dtype=source.dtype,
+            scale=source.scale,
+            zero_point=source.zero_point,
+            runtime=runtime,
+            output_scale=sink.scale,
+            output_zero_point=sink.zero_point,
+        )
+    sizes = [math.prod(end.shape) for end in inputs]
+    stops = [sum(sizes[: i + 1]) for i in range(len(sizes))]
+
+    def invoke(sample: Any) -> Any:
+        parts = np.split(np.asarray(sample).ravel(), stops[:-1])
+        made = run([part.reshape(end.shape) for part, end in zip(parts, inputs, strict=True)])
+        return np.concatenate([np.ravel(values) for values in made])
+
+    def repeat(values: Iterable[float], of: Sequence[RuntimeEnd]) -> Any:
+        return np.repeat(list(values), [math.prod(end.shape) for end in of])
+
+    return LoadedModel(
+        invoke=invoke,
+        shape=(1, stops[-1]),
+        dtype=inputs[0].dtype,
+        scale=repeat((end.scale for end in inputs), inputs),
+        zero_point=repeat((end.zero_point for end in inputs), inputs),
+        runtime=runtime,
+        output_scale=repeat((end.scale for end in outputs), outputs),
+        output_zero_point=repeat((end.zero_point for end in outputs), outputs),
+    )
 
 
 def load_tflite(
     model: bytes, runtime: str = "auto", *, reference: bool = False, threads: int = 1
 ) -> LoadedModel:
-    """Load a model with one input and one output.
+    """Load a model.
 
     Args:
         model: the .tflite.
@@ -56,7 +134,7 @@ def load_tflite(
 
     Raises:
         PlanError: the runtime is not installed, or it refuses the model.
-        ExportError: the model has several inputs or outputs, or cannot be run.
+        ExportError: the model has several inputs or outputs that are not int8, or cannot be run.
     """
     with suppress_stderr():  # the runtime prints a line about its delegate
         return _load_micro(model) if runtime == MICRO_RUNTIME else _load(model, runtime, reference, threads)
@@ -66,39 +144,35 @@ def _load(model: bytes, runtime: str, reference: bool, threads: int) -> LoadedMo
     interpreter = load_interpreter(model, threads, reference=reference, runtime=runtime)
     inputs = interpreter.get_input_details()
     outputs = interpreter.get_output_details()
-    if len(inputs) != 1 or len(outputs) != 1:
-        raise ExportError(
-            f"the model has {len(inputs)} inputs and {len(outputs)} outputs, expected one each; is this a "
-            "plan's program?"
-        )
+    name = describe_runtime(list_runtimes()[0] if runtime == "auto" else runtime) + (
+        ", reference kernels" if reference else ""
+    )
+
+    def run(values: Sequence[Any]) -> list[Any]:
+        for detail, value in zip(inputs, values, strict=True):
+            interpreter.set_tensor(detail["index"], value)
+        interpreter.invoke()
+        return [interpreter.get_tensor(detail["index"]) for detail in outputs]
+
+    loaded = _make_loaded_model(
+        run, [_describe_end(detail) for detail in inputs], [_describe_end(detail) for detail in outputs], name
+    )
     try:
         interpreter.allocate_tensors()
     except (RuntimeError, ValueError) as error:
         raise ExportError(
             f"the model cannot be run here: {error}; it is damaged or needs a newer runtime"
         ) from error
-    source = inputs[0]["index"]
-    sink = outputs[0]["index"]
+    return loaded
 
-    def invoke(sample: Any) -> Any:
-        interpreter.set_tensor(source, sample)
-        interpreter.invoke()
-        return interpreter.get_tensor(sink)[0]
 
-    scale, zero = inputs[0]["quantization"]
-    name = describe_runtime(list_runtimes()[0] if runtime == "auto" else runtime) + (
-        ", reference kernels" if reference else ""
-    )
-    output_scale, output_zero = outputs[0]["quantization"]
-    return LoadedModel(
-        invoke=invoke,
-        shape=tuple(int(n) for n in inputs[0]["shape"]),
-        dtype=inputs[0]["dtype"],
+def _describe_end(detail: Any) -> RuntimeEnd:
+    scale, zero = detail["quantization"]
+    return RuntimeEnd(
+        shape=tuple(int(n) for n in detail["shape"]),
+        dtype=detail["dtype"],
         scale=float(scale),
         zero_point=int(zero),
-        runtime=name,
-        output_scale=float(output_scale),
-        output_zero_point=int(output_zero),
     )
 
 
@@ -119,31 +193,39 @@ def _load_micro(model: bytes) -> LoadedModel:
             f"tflite-micro refuses this model: {error}; it runs int8 models with the operators that it has"
         ) from error
 
-    def invoke(sample: Any) -> Any:
-        interpreter.set_input(sample, 0)
+    inputs = _list_micro_ends(interpreter.get_input_details)
+    outputs = _list_micro_ends(interpreter.get_output_details)
+
+    def run(values: Sequence[Any]) -> list[Any]:
+        for number, value in enumerate(values):
+            interpreter.set_input(value, number)
         interpreter.invoke()
-        return interpreter.get_output(0)[0].copy()
+        return [interpreter.get_output(number).copy() for number in range(len(outputs))]
 
-    details = interpreter.get_input_details(0)
-    scale, zero = _read_micro_quantization(details)
-    shape = tuple(int(n) for n in details["shape"])
-    output_scale, output_zero = _read_micro_quantization(interpreter.get_output_details(0))
-    return LoadedModel(
-        invoke=invoke,
-        shape=shape,
-        dtype=details["dtype"],
-        scale=scale,
-        zero_point=zero,
-        runtime=f"tflite-micro {importlib.metadata.version('tflite-micro')}",
-        output_scale=output_scale,
-        output_zero_point=output_zero,
-    )
+    version = importlib.metadata.version("tflite-micro")
+    return _make_loaded_model(run, inputs, outputs, f"tflite-micro {version}")
 
 
-def _read_micro_quantization(details: Any) -> tuple[float, int]:
-    quantization = details["quantization_parameters"]
-    scale = float(quantization["scales"][0]) if len(quantization["scales"]) else 0.0
-    return scale, int(quantization["zero_points"][0]) if len(quantization["zero_points"]) else 0
+def _list_micro_ends(describe: Callable[[int], Any]) -> list[RuntimeEnd]:
+    """Return the inputs or outputs of a model in tflite-micro.
+
+    Args:
+        describe: returns the details of one input or output, and raises IndexError behind the last one.
+    """
+    ends: list[RuntimeEnd] = []
+    with suppress(IndexError):
+        while True:
+            details = describe(len(ends))
+            quantization = details["quantization_parameters"]
+            ends.append(
+                RuntimeEnd(
+                    shape=tuple(int(n) for n in details["shape"]),
+                    dtype=details["dtype"],
+                    scale=float(next(iter(quantization["scales"]), 0.0)),
+                    zero_point=int(next(iter(quantization["zero_points"]), 0)),
+                )
+            )
+    return ends
 
 
 def quantize_input(loaded: LoadedModel, x: Array) -> Any:
@@ -180,7 +262,7 @@ def dequantize_output(loaded: LoadedModel, outputs: Any) -> Any:
     Returns:
         The values, shape (n, ...). Outputs of a float model are returned unchanged.
     """
-    if not loaded.output_scale:
+    if not np.any(loaded.output_scale):
         return outputs
     return loaded.output_scale * (np.asarray(outputs, np.float64) - loaded.output_zero_point)
 

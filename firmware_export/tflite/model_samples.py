@@ -99,12 +99,12 @@ def choose_unrecorded_scale(values: StoredValues, loaded: LoadedModel) -> tuple[
 
 def _find_input_range(loaded: LoadedModel) -> tuple[float, float]:
     """Return the smallest and the largest value of an integer input, or zeros for a float input."""
-    if not loaded.scale:
+    if not np.any(loaded.scale):
         return 0.0, 0.0
     limits = np.iinfo(loaded.dtype)
     return (
-        float((limits.min - loaded.zero_point) * loaded.scale),
-        float((limits.max - loaded.zero_point) * loaded.scale),
+        float(np.min((limits.min - loaded.zero_point) * loaded.scale)),
+        float(np.max((limits.max - loaded.zero_point) * loaded.scale)),
     )
 
 

@@ -8,21 +8,12 @@ import re
 from dataclasses import dataclass, replace
 
 from edgefl.base.errors import ExportError
-from edgefl.program.plan.tflite import Operator, TfliteTensor, check_model_size, read_subgraph
+from edgefl.program.plan.tflite import Operator, TfliteTensor, check_model_size, read_subgraphs, report_damage
+from firmware_export.tflite.variables import Variable, resolve_variables
 
 MAX_NAME_LENGTH = 200
 MAX_OPERATORS = 4096
 MAX_NAME_BYTES = 64 * 1024
-STATEFUL_OPERATORS = (
-    "SVDF",
-    "RNN",
-    "LSTM",
-    "UNIDIRECTIONAL_SEQUENCE_RNN",
-    "UNIDIRECTIONAL_SEQUENCE_LSTM",
-    "BIDIRECTIONAL_SEQUENCE_RNN",
-    "BIDIRECTIONAL_SEQUENCE_LSTM",
-)
-"""Operators that read a tensor which no operator makes: their state of the last inference."""
 
 
 def clean_name(name: str) -> str:
@@ -49,12 +40,14 @@ class QuantizedModel:
         operators: operators in the order of their run.
         inputs: indices of the inputs.
         outputs: indices of the outputs.
+        variables: tensors that keep their values from one inference to the next.
     """
 
     tensors: tuple[TfliteTensor, ...]
     operators: tuple[Operator, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    variables: tuple[Variable, ...] = ()
 
     def get_tensor(self, index: int) -> TfliteTensor:
         """Return the tensor with an operator's input or output index."""
@@ -62,7 +55,7 @@ class QuantizedModel:
 
 
 def read_quantized_model(model: bytes) -> QuantizedModel:
-    """Return a model with one subgraph.
+    """Return the main subgraph of a model, with its variables resolved as in `resolve_variables`.
 
     The name of a CUSTOM operator is `CUSTOM`, followed by its custom name.
 
@@ -71,7 +64,9 @@ def read_quantized_model(model: bytes) -> QuantizedModel:
             tensor that is not in the file.
     """
     check_model_size(model, MAX_OPERATORS, MAX_NAME_BYTES)
-    graph = read_subgraph(model)
+    subgraphs = read_subgraphs(model)
+    with report_damage(model):
+        graph, variables = resolve_variables(subgraphs)
     network = QuantizedModel(
         tensors=tuple(replace(tensor, name=clean_name(tensor.name)) for tensor in graph.tensors),
         operators=tuple(
@@ -82,6 +77,7 @@ def read_quantized_model(model: bytes) -> QuantizedModel:
         ),
         inputs=graph.inputs,
         outputs=graph.outputs,
+        variables=variables,
     )
     _check(network)
     return network
@@ -90,17 +86,10 @@ def read_quantized_model(model: bytes) -> QuantizedModel:
 def _check(network: QuantizedModel) -> None:
     """Check that indices are in range, and that every operator's inputs are made before it runs."""
     count = len(network.tensors)
-    ready = (
-        {tensor.index for tensor in network.tensors if tensor.data is not None} | set(network.inputs) | {-1}
-    )
+    constants = {tensor.index for tensor in network.tensors if tensor.data is not None}
+    ready = constants | set(network.inputs) | {variable.tensor for variable in network.variables} | {-1}
     for operator in network.operators:
         used = (*operator.inputs, *operator.outputs)
-        if operator.name in STATEFUL_OPERATORS and operator.outputs and 0 <= operator.outputs[0] < count:
-            layer = network.get_tensor(operator.outputs[0]).name
-            raise ExportError(
-                f"operator {operator.name} ({layer}) keeps a state between inferences, which the generated C "
-                "cannot; use convolutions, or a recurrent layer with unroll=True"
-            )
         if (
             not operator.outputs
             or not all(-1 <= i < count for i in used)

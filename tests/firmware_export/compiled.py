@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from edgefl.program.plan.tflite import read_subgraph
 from firmware_export.codegen.c_source import CSource, generate_c
 from firmware_export.tflite.interpreter import load_tflite, quantize_input
 from firmware_export.tflite.portable import to_portable
@@ -70,15 +71,24 @@ def run(program: Path, samples: Any, out_bytes: int) -> tuple[Any, bytes]:
 
 
 def run_micro(model: bytes, samples: Any) -> Any:
-    """Return tflite-micro's outputs, shape (n, ...), int8."""
+    """Return tflite-micro's outputs, shape (n, m), int8.
+
+    Args:
+        samples: inputs, shape (n, ...). Several inputs of the model follow one another. So do the outputs.
+    """
     from tflite_micro.python.tflite_micro import runtime
 
+    graph = read_subgraph(model)
+    shapes = [graph.tensors[index].shape for index in graph.inputs]
+    ends = np.cumsum([np.prod(shape) for shape in shapes])
     interpreter = runtime.Interpreter.from_bytes(to_portable(model))
     rows = []
     for sample in samples:
-        interpreter.set_input(sample[None], 0)
+        for number, part in enumerate(np.split(sample.ravel(), ends[:-1])):
+            interpreter.set_input(part.reshape(shapes[number]), number)
         interpreter.invoke()
-        rows.append(interpreter.get_output(0).copy().ravel())
+        made = [interpreter.get_output(number).copy().ravel() for number in range(len(graph.outputs))]
+        rows.append(np.concatenate(made))
     return np.stack(rows)
 
 

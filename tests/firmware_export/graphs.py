@@ -3,6 +3,7 @@
 They serve as test models of single kernels and as damaged input.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ class T:
         scales: scale, or one scale per channel.
         zero: zero point.
         axis: axis of the scales.
+        is_variable: whether the tensor keeps its values from one inference to the next.
     """
 
     shape: tuple[int, ...]
@@ -26,6 +28,7 @@ class T:
     axis: int = 0
     name: str = ""
     kind: str = "INT8"
+    is_variable: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,41 +53,85 @@ def make_tflite(
     operators: list[Op],
     inputs: tuple[int, ...] = (0,),
     outputs: tuple[int, ...] | None = None,
+    initial: Mapping[str, T] | None = None,
 ) -> bytes:
-    """Return the file. The last tensor is the output unless another one is passed."""
+    """Return the file. The last tensor is the output unless another one is passed.
+
+    Args:
+        initial: first values by the name of their variable. A second subgraph sets them, which the first
+            operator should call.
+    """
     from ai_edge_litert import schema_py_generated as schema
 
     from edgefl.program.plan.tflite import pack_model
 
     model = schema.ModelT()
-    graph = schema.SubGraphT()
     model.version = 3
-    model.subgraphs = [graph]
     model.buffers = [schema.BufferT()]
     model.operatorCodes = []
+    model.subgraphs = [_make_subgraph(model, tensors, operators, inputs, outputs or (len(tensors) - 1,))]
+    if initial is not None:
+        constants = [item for value in initial.values() for item in (make_handle(), value)]
+        setting = [
+            op
+            for number, name in enumerate(initial)
+            for op in (
+                name_variable(name, 2 * number),
+                Op(name="ASSIGN_VARIABLE", inputs=(2 * number, 2 * number + 1), outputs=()),
+            )
+        ]
+        model.subgraphs.append(_make_subgraph(model, constants, setting, (), ()))
+    return pack_model(model, 1024)
+
+
+def make_handle() -> T:
+    """Return the tensor of a variable's handle."""
+    return T(shape=(), kind="RESOURCE")
+
+
+def name_variable(name: str, handle: int) -> Op:
+    """Return the operator that makes the handle of a variable."""
+    return Op(
+        name="VAR_HANDLE",
+        inputs=(),
+        outputs=(handle,),
+        options={"sharedName": name.encode()},
+        options_class="VarHandle",
+    )
+
+
+def _make_subgraph(
+    model: Any, tensors: list[T], operators: list[Op], inputs: tuple[int, ...], outputs: tuple[int, ...]
+) -> Any:
+    from ai_edge_litert import schema_py_generated as schema
+
+    graph = schema.SubGraphT()
     graph.tensors = []
     graph.operators = []
     graph.inputs = list(inputs)
-    graph.outputs = list(outputs or (len(tensors) - 1,))
+    graph.outputs = list(outputs)
     for number, described in enumerate(tensors):
         tensor = schema.TensorT()
         buffer = schema.BufferT()
         kind = (
             described.kind
             if described.data is None
-            else {"int8": "INT8", "int32": "INT32", "float32": "FLOAT32"}[str(described.data.dtype)]
+            else {"int8": "INT8", "int16": "INT16", "int32": "INT32", "float32": "FLOAT32"}[
+                str(described.data.dtype)
+            ]
         )
         tensor.name = (described.name or f"t{number}").encode()
         tensor.shape = list(described.shape)
         tensor.type = getattr(schema.TensorType, kind)
         if described.data is not None:
             buffer.data = np.frombuffer(np.ascontiguousarray(described.data).tobytes(), np.uint8)
-        if kind in ("INT8", "UINT8") or (kind == "INT32" and np.ndim(described.scales)):
+        if kind in ("INT8", "UINT8", "INT16") or (kind == "INT32" and np.ndim(described.scales)):
             scales = np.atleast_1d(np.asarray(described.scales, np.float32))
             tensor.quantization = schema.QuantizationParametersT()
             tensor.quantization.scale = scales
             tensor.quantization.zeroPoint = np.full(len(scales), described.zero, np.int64)
             tensor.quantization.quantizedDimension = described.axis
+        tensor.isVariable = described.is_variable
         tensor.buffer = len(model.buffers)
         model.buffers.append(buffer)
         graph.tensors.append(tensor)
@@ -106,4 +153,4 @@ def make_tflite(
             operator.builtinOptionsType = getattr(schema.BuiltinOptions, f"{described.options_class}Options")
         model.operatorCodes.append(code)
         graph.operators.append(operator)
-    return pack_model(model, 1024)
+    return graph

@@ -31,12 +31,14 @@ class Graph:
         rng: draws the kernels, scales and zero points.
         tensors: tensors so far.
         operators: operators so far.
+        initial: first values of the variables, by name.
     """
 
     graphs: Any
     rng: np.random.Generator
     tensors: list[Any] = field(default_factory=list)
     operators: list[Any] = field(default_factory=list)
+    initial: dict[str, Any] = field(default_factory=dict)
 
     def add_tensor(
         self, shape: tuple[int, ...], scale: float | None = None, zero: int | None = None, **values: Any
@@ -69,6 +71,141 @@ class Graph:
         shape: tuple[int, ...] = self.tensors[index].shape
         return shape
 
+    def add_variable(self, name: str, like: int, rows: int) -> tuple[int, int]:
+        """Add a variable with rows like those of a tensor, and read it.
+
+        The first values are random, or all equal.
+
+        Returns:
+            The indices of its handle and of its value.
+        """
+        _, _, *others = self.get_shape(like)
+        shape = (1, rows, *others)
+        kind = _get_quantization(self, like)
+        values = self.rng.integers(-128, 128, shape if self.rng.random() < 0.5 else (1,) * len(shape))
+        self.initial[name] = self.graphs.T(shape, *kind, np.broadcast_to(values, shape).astype(np.int8))
+        self.tensors.append(self.graphs.make_handle())
+        handle = len(self.tensors) - 1
+        self.operators.append(self.graphs.name_variable(name, handle))
+        return handle, self.add_operator("READ_VARIABLE", (handle,), (self.add_tensor(shape, *kind),), {}, "")
+
+    def assign_variable(self, handle: int, value: int) -> None:
+        """Set the next value of a variable."""
+        self.operators.append(self.graphs.Op("ASSIGN_VARIABLE", (handle, value), ()))
+
+    def add_rows(self, source: int, first: int, count: int) -> int:
+        """Add a STRIDED_SLICE of rows, axis 1."""
+        shape = self.get_shape(source)
+        positions = [
+            self.add_constant(np.array(value, np.int32))
+            for value in ((0, first, 0, 0), (0, first + count, 0, 0), (1, 1, 1, 1))
+        ]
+        return self.add_operator(
+            "STRIDED_SLICE",
+            (source, *positions),
+            (self.add_tensor((1, count, *shape[2:]), *_get_quantization(self, source)),),
+            {"beginMask": 0b1101, "endMask": 0b1101},
+            "StridedSlice",
+        )
+
+    def join_rows(self, above: int, below: int) -> int:
+        """Add a CONCATENATION along axis 1."""
+        _, rows, *others = self.get_shape(above)
+        output = self.add_tensor(
+            (1, rows + self.get_shape(below)[1], *others), *_get_quantization(self, above)
+        )
+        return self.add_operator("CONCATENATION", (above, below), (output,), {"axis": 1}, "Concatenation")
+
+    def add_stream(self, source: int) -> int:
+        """Add the rows of earlier inferences before those of this one, as a streaming layer does.
+
+        The variable keeps the last rows. It is set before or after the last use of its value, or its new
+        value is its old one shifted by the new rows.
+        """
+        name = f"stream_{len(self.initial)}"
+        rows = self.get_shape(source)[1]
+        kept = int(self.rng.integers(1, 5)) + rows
+        handle, value = self.add_variable(name, source, kept)
+        if self.rng.random() < 0.3:
+            value = self.add_rows(value, rows, kept - rows)
+            joined = self.join_rows(value, source)
+            self.assign_variable(handle, joined)
+            return joined
+        joined = self.join_rows(value, source)
+        if self.rng.random() < 0.5:
+            self.assign_variable(handle, self.add_rows(joined, rows, kept))
+            return self.join_rows(joined, value) if self.rng.random() < 0.5 else joined
+        joined = self.join_rows(joined, source)
+        self.assign_variable(handle, self.add_rows(joined, 2 * rows, kept))
+        return joined
+
+    def add_state(self, size: int, scale: float, zero: int, kind: str = "INT8") -> int:
+        """Add a tensor that keeps its values from one inference to the next."""
+        return self.add_tensor((1, size), scale, zero, kind=kind, is_variable=True)
+
+    def add_lstm(self, source: int, units: int, *, clip: float = 0.0) -> int:
+        """Add UNIDIRECTIONAL_SEQUENCE_LSTM over an input of shape (1, steps, features)."""
+        rng = self.rng
+        _, steps, features = self.get_shape(source)
+        input_scale = float(np.float32(self.tensors[source].scales))
+        hidden = 2.0**-7, int(rng.integers(-20, 20))
+        scale = float(np.float32(2.0 ** rng.uniform(-9, -6)))
+        weights = [self.add_constant(self.draw_weights(units, features), scale) for _ in range(4)]
+        recurrent = [self.add_constant(self.draw_weights(units, units), scale) for _ in range(4)]
+        reach = 1 / (input_scale * scale)
+        biases = [
+            self.add_constant(rng.normal(0, reach, units).astype(np.int32), [input_scale * scale])
+            for _ in range(4)
+        ]
+        states = [
+            self.add_state(units, *hidden),
+            self.add_state(units, 2.0 ** -int(rng.integers(9, 15)), 0, "INT16"),
+        ]
+        nothing = (-1,) * 4
+        inputs = (source, *weights, *recurrent, *nothing[:3], *biases, *nothing[:2], *states, *nothing)
+        return self.add_operator(
+            "UNIDIRECTIONAL_SEQUENCE_LSTM",
+            inputs,
+            (self.add_tensor((1, steps, units), *hidden),),
+            {"fusedActivationFunction": 4, "cellClip": clip},
+            "UnidirectionalSequenceLSTM",
+        )
+
+    def add_svdf(self, source: int, units: int, memory: int, rank: int, *, wide: bool) -> int:
+        """Add SVDF over an input of shape (1, features).
+
+        Its state and weights over time have 8 or 16 bits.
+        """
+        rng = self.rng
+        features = self.get_shape(source)[1]
+        filters = units * rank
+        input_scale = float(np.float32(self.tensors[source].scales))
+        scales = [float(np.float32(2.0 ** rng.uniform(-9, -6))) for _ in range(2)]
+        most = 1 << (15 if wide else 7)
+        state_scale = float(np.float32(input_scale * scales[0] * 5400 * features**0.5 / (most * 0.3)))
+        time = rng.integers(-most, most, (filters, memory)).astype(np.int16 if wide else np.int8)
+        bias_scale = float(np.float32(state_scale) * np.float32(scales[1]))
+        reach = most * most * 0.1 * (memory * rank) ** 0.5
+        inputs = (
+            source,
+            self.add_constant(self.draw_weights(filters, features), scales[0]),
+            self.add_constant(time, scales[1]),
+            self.add_constant(rng.normal(0, reach / 2, units).astype(np.int32), [bias_scale]),
+            self.add_state(
+                filters * memory,
+                state_scale,
+                0 if wide else int(rng.integers(-9, 9)),
+                "INT16" if wide else "INT8",
+            ),
+        )
+        return self.add_operator(
+            "SVDF",
+            inputs,
+            (self.add_tensor((1, units), bias_scale * reach / 60),),
+            {"rank": rank, "fusedActivationFunction": 1},
+            "SVDF",
+        )
+
     def draw_weights(self, *shape: int) -> Any:
         """Return int8 weights: uniform values, or only the two extremes."""
         if self.rng.random() < 0.2:
@@ -94,7 +231,7 @@ class Graph:
         )
         return inputs, input_scale * 2.0**-7 * reach / float(self.rng.uniform(15, 200))
 
-    def add_convolution(self, source: int, *, depthwise: bool = False) -> int:
+    def add_convolution(self, source: int, *, depthwise: bool = False, groups: int = 1) -> int:
         """Add CONV_2D or DEPTHWISE_CONV_2D with random kernel, stride, padding, dilation and activation."""
         rng = self.rng
         _, height, width, channels = self.get_shape(source)
@@ -108,10 +245,9 @@ class Graph:
             for n, r, s in zip((height, width), reach, stride, strict=True)
         ]
         multiple = int(rng.integers(1, 4))
-        out = channels * multiple if depthwise else int(rng.integers(1, 12))
-        weights = (
-            self.draw_weights(1, *kernel, out) if depthwise else self.draw_weights(out, *kernel, channels)
-        )
+        out = channels * multiple if depthwise else groups * int(rng.integers(1, 12))
+        shape = (1, *kernel, out) if depthwise else (out, *kernel, channels // groups)
+        weights = self.draw_weights(*shape)
         options = {
             "padding": 0 if same else 1,
             "strideH": stride[0],
@@ -367,6 +503,61 @@ def make_random_model(graphs: Any, seed: int) -> tuple[str, bytes]:
     tip = made.add_softmax(made.add_dense(tip, classes, 0.1)) if rng.random() < 0.25 else tip
     model: bytes = graphs.make_tflite(made.tensors, made.operators, outputs=(tip,))
     return kind, model
+
+
+def make_streaming_model(graphs: Any, seed: int) -> bytes:
+    """Return a model that keeps rows of earlier inferences. The same seed gives the same bytes."""
+    rng = np.random.default_rng(seed)
+    made = Graph(graphs=graphs, rng=rng)
+    made.operators.append(graphs.Op("CALL_ONCE", (), (), {"initSubgraphIndex": 1}, "CallOnce"))
+    tip = made.add_tensor((1, int(rng.integers(1, 4)), int(rng.integers(1, 5)), int(rng.integers(1, 7))))
+    for _ in range(int(rng.integers(1, 4))):
+        tip = made.add_convolution(made.add_stream(tip), depthwise=bool(rng.integers(2)))
+    tip = made.add_dense(made.flatten(tip), 5)
+    model: bytes = graphs.make_tflite(made.tensors, made.operators, outputs=(tip,), initial=made.initial)
+    return model
+
+
+def make_recurrent_model(graphs: Any, seed: int) -> bytes:
+    """Return a model with an LSTM and an SVDF. The same seed gives the same bytes."""
+    rng = np.random.default_rng(seed)
+    made = Graph(graphs=graphs, rng=rng)
+    steps, features, units, rank = (int(v) for v in rng.integers((1, 1, 1, 1), (5, 20, 24, 3)))
+    tip = made.add_tensor((1, steps, features))
+    tip = made.flatten(made.add_lstm(tip, units, clip=float(rng.choice([0, 0.5]))))
+    tip = made.add_svdf(tip, int(rng.integers(2, 9)), int(rng.integers(1, 12)), rank, wide=bool(seed % 2))
+    tip = made.add_dense(tip, 6)
+    model: bytes = graphs.make_tflite(made.tensors, made.operators, outputs=(tip,))
+    return model
+
+
+def make_every_stateful_kernel_model(graphs: Any) -> bytes:
+    """Return a model with the kernels that `make_every_kernel_model` does not have."""
+    made = Graph(graphs=graphs, rng=np.random.default_rng(8))
+    made.operators.append(graphs.Op("CALL_ONCE", (), (), {"initSubgraphIndex": 1}, "CallOnce"))
+    tip = made.add_convolution(made.add_stream(made.add_tensor((1, 3, 4, 6), 0.05, 3)), groups=2)
+    tip = made.add_lstm(made.add_reshape(tip, (1, 2, int(np.prod(made.get_shape(tip))) // 2)), 9)
+    tip = made.add_svdf(made.flatten(tip), 4, 5, 2, wide=True)
+    tip = made.add_svdf(tip, 6, 5, 1, wide=False)
+    model: bytes = graphs.make_tflite(made.tensors, made.operators, outputs=(tip,), initial=made.initial)
+    return model
+
+
+def make_model_with_many_ends(graphs: Any, seed: int) -> bytes:
+    """Return a model with inputs of the shapes (4, 5, 2), (4, 5, 2) and (3,), and four or five outputs."""
+    rng = np.random.default_rng(seed)
+    made = Graph(graphs=graphs, rng=rng)
+    left, right, extra = (made.add_tensor((1, *shape)) for shape in ((4, 5, 2), (4, 5, 2), (3,)))
+    total = made.add_binary(left, right, "ADD")
+    first = made.add_convolution(total)
+    second = made.add_convolution(first)
+    dense = made.add_dense(extra, 4)
+    outputs = [second, dense, total, made.flatten(first)][:: 1 - 2 * int(rng.integers(2))]
+    outputs += [made.add_dense(made.flatten(second), 3)] if rng.integers(2) else []
+    model: bytes = graphs.make_tflite(
+        made.tensors, made.operators, inputs=(left, right, extra), outputs=tuple(outputs)
+    )
+    return model
 
 
 def make_every_kernel_model(graphs: Any) -> bytes:

@@ -87,11 +87,13 @@ def test_generated_c_has_no_memory_errors_on_random_inputs(
 ) -> None:
     """No input causes an error of memory or arithmetic. Some are compared with tflite-micro."""
     pytest.importorskip("tflite_micro")
-    kind, model = (
-        ("every kernel", random_models.make_every_kernel_model(graphs))
-        if seed == 0
-        else random_models.make_random_model(graphs, seed)
-    )
+    if seed < 2:
+        kind = ("every kernel", "every kernel with a state")[seed]
+        model = (random_models.make_every_kernel_model, random_models.make_every_stateful_kernel_model)[seed](
+            graphs
+        )
+    else:
+        kind, model = random_models.make_random_model(graphs, seed)
     source = generate_c(model, small_arena=0)  # the forms with least scratch memory
     network = read_quantized_model(model)
     x = draw_inputs(np.random.default_rng(seed), network.get_tensor(network.inputs[0]).shape[1:])

@@ -19,8 +19,6 @@ from edgefl.base.types import Array
 
 FILE_IDENTIFIER = b"TFL3"
 """File identifier at byte 4."""
-STATE_OPERATORS = frozenset({"CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"})
-"""Operators of a model that keeps a state, such as a streaming model for wake words."""
 SCHEMA_VERSION = 3
 """Version of the schema."""
 FLATBUFFER_ALIGNMENT_BYTES = 16
@@ -28,7 +26,13 @@ FLATBUFFER_ALIGNMENT_BYTES = 16
 BUFFERS_FIELD = 4
 METADATA_FIELD = 6
 """Numbers of the fields of the table Model in schema.fbs."""
-VALUE_TYPES = {"INT8": np.int8, "INT32": np.int32, "INT64": np.int64, "FLOAT32": np.float32}
+VALUE_TYPES = {
+    "INT8": np.int8,
+    "INT16": np.int16,
+    "INT32": np.int32,
+    "INT64": np.int64,
+    "FLOAT32": np.float32,
+}
 """Types whose constants are read as numbers. Constants of other types are read as bytes."""
 DAMAGE_ERRORS = (
     struct.error,
@@ -57,6 +61,7 @@ class TfliteTensor:
         axis: the dimension that the scales belong to.
         data: the values of a constant in `shape`, as a view of the file. None for an activation. Values of a
             type outside VALUE_TYPES are bytes, shape (n,), uint8.
+        is_variable: whether the tensor keeps its values from one run to the next.
     """
 
     index: int
@@ -67,6 +72,7 @@ class TfliteTensor:
     zero_points: tuple[int, ...]
     axis: int
     data: Any
+    is_variable: bool = False
 
     @property
     def size(self) -> int:
@@ -250,27 +256,36 @@ def check_model_size(
 
 
 def read_subgraph(model: bytes | bytearray, name: str = "the model") -> Subgraph:
-    """Read the only subgraph of a model.
+    """Read the main subgraph of a model, as `read_subgraphs`."""
+    return read_subgraphs(model, name)[0]
+
+
+def read_subgraphs(model: bytes | bytearray, name: str = "the model") -> tuple[Subgraph, ...]:
+    """Read the main subgraph of a model, and those that set its first state.
 
     Args:
         model: the bytes of the file. With a bytearray, constants can be overwritten in place.
         name: the name of the file in errors.
 
     Raises:
-        ModelFileError: the model cannot be read, or has several subgraphs.
+        ModelFileError: the model cannot be read, or has other subgraphs.
     """
     subgraphs = read_model(model, name).subgraphs
-    stored = {operator.name for graph in subgraphs for operator in graph.operators} & STATE_OPERATORS
-    if stored:
-        raise ModelFileError(
-            f"{name} keeps a state from one run to the next ({', '.join(sorted(stored))}), expected a model "
-            "without state; export the form of the model that takes a whole window, not a stream"
-        )
-    if len(subgraphs) != 1:
+    starts = {number for graph in subgraphs[:1] for number in list_initial_subgraphs(graph)}
+    if not subgraphs or set(range(1, len(subgraphs))) - starts:
         raise ModelFileError(
             f"{name} has {len(subgraphs)} subgraphs, expected one; remove loops and conditions from it"
         )
-    return subgraphs[0]
+    return subgraphs
+
+
+def list_initial_subgraphs(graph: Subgraph) -> list[int]:
+    """Return the numbers of the subgraphs that run once, before the first run of this one."""
+    return [
+        int(operator.options["initSubgraphIndex"])
+        for operator in graph.operators
+        if operator.name == "CALL_ONCE"
+    ]
 
 
 def read_float_constants(model: bytes) -> dict[int, Array]:
@@ -556,6 +571,7 @@ def _convert_tensor(model: bytes | bytearray, root: Any, index: int, tensor: Any
         zero_points=zero_points,
         axis=axis,
         data=data,
+        is_variable=bool(tensor.isVariable),
     )
 
 

@@ -213,10 +213,14 @@ def test_old_axis_of_a_bias_is_corrected(graphs, tmp_path) -> None:
     assert [tensor.axis for tensor in graph.tensors[1:3]] == [3, 0]
 
 
-@pytest.mark.parametrize("kind", ["SVDF", "UNIDIRECTIONAL_SEQUENCE_LSTM"])
-def test_operators_with_a_state_are_named(graphs, tmp_path, kind) -> None:
-    tensors = [graphs.T((1, 8), *Q), graphs.T((1, 8), *Q), graphs.T((1, 8), *Q, name="voice/memory")]
+@pytest.mark.parametrize("kind", ["BIDIRECTIONAL_SEQUENCE_LSTM", "RNN"])
+def test_recurrent_operators_without_a_kernel_are_named(graphs, tmp_path, kind) -> None:
+    tensors = [
+        graphs.T((1, 8), *Q),
+        graphs.T((1, 8), *Q, is_variable=True),
+        graphs.T((1, 8), *Q, name="voice"),
+    ]
     path = tmp_path / "model.tflite"
     path.write_bytes(graphs.make_tflite(tensors, [graphs.Op(kind, (0, 1), (2,))]))
-    with pytest.raises(ExportError, match=rf"{kind} \(voice/memory\) keeps a state .* unroll=True"):
+    with pytest.raises(ExportError, match=rf"{kind} \(voice\): .*_SEQUENCE_LSTM.* unroll=True"):
         read_imported_model(path)

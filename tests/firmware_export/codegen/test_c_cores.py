@@ -58,6 +58,11 @@ def test_helium_runs_every_kernel(compiled, graphs, random_models, tmp_path) -> 
     check_core(compiled, HELIUM, random_models.make_every_kernel_model(graphs), tmp_path)
 
 
+@pytest.mark.parametrize("core", ["cortex-m0", "cortex-m4", HELIUM, "rv32imc"])
+def test_core_keeps_a_state(compiled, graphs, random_models, tmp_path, core) -> None:
+    check_core(compiled, core, random_models.make_every_stateful_kernel_model(graphs), tmp_path)
+
+
 @pytest.mark.parametrize("core", [HELIUM, "cortex-m4", "rv32imc"])
 def test_dilated_kernel_may_lie_outside_the_input(compiled, graphs, random_models, tmp_path, core) -> None:
     """Two rows that lie five apart meet no row of an input of three, so the middle output is the bias."""

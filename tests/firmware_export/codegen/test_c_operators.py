@@ -91,6 +91,57 @@ def test_convolutions_match_tflite_micro(compiled, graphs, tmp_path, kind, seed)
     check_against_micro(compiled, tmp_path, model, rng, tensors[0].shape[1:])
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_grouped_convolutions_match_tflite_micro(compiled, graphs, tmp_path, seed) -> None:
+    rng = np.random.default_rng(seed)
+    groups, inputs, outputs = (int(v) for v in rng.integers((2, 1, 1), (4, 6, 7)))
+    height, width = (int(v) for v in rng.integers(3, 9, 2))
+    kernel, stride = rng.integers(1, 4, 2), rng.integers(1, 3, 2)
+    same = bool(rng.integers(2))
+    size = [
+        -(-n // s) if same else -(-(n - k + 1) // s)
+        for n, k, s in zip((height, width), kernel, stride, strict=True)
+    ]
+    weights = draw_int8(rng, groups * outputs, *kernel, inputs)
+    scales = [draw_scale(rng, -9, -5) for _ in range(groups * outputs)]
+    options = {
+        "padding": 0 if same else 1,
+        "strideH": int(stride[0]),
+        "strideW": int(stride[1]),
+        "dilationHFactor": 1,
+        "dilationWFactor": 1,
+        "fusedActivationFunction": (0, 1)[seed % 2],
+    }
+    tensors = [
+        graphs.T((1, height, width, groups * inputs), 0.05, draw_zero_point(rng)),
+        graphs.T(weights.shape, scales, 0, weights),
+        graphs.T(
+            (len(weights),), [0.05 * s for s in scales], 0, rng.integers(-900, 900, len(weights), np.int32)
+        ),
+        graphs.T((1, *size, len(weights)), draw_scale(rng, -4, -1), draw_zero_point(rng)),
+    ]
+    operator = graphs.Op(
+        name="CONV_2D", inputs=(0, 1, 2), outputs=(3,), options=options, options_class="Conv2D", version=6
+    )
+    model = graphs.make_tflite(tensors, [operator])
+    assert f"{groups} groups" in generate_c(model).files["model.c"]
+    check_against_micro(compiled, tmp_path, model, rng, tensors[0].shape[1:])
+
+
+def test_channels_that_are_no_groups_are_refused(graphs) -> None:
+    tensors = [
+        graphs.T((1, 2, 2, 5)),
+        graphs.T((4, 1, 1, 2), data=np.ones((4, 1, 1, 2), np.int8)),
+        graphs.T((1, 2, 2, 4)),
+    ]
+    options = {"padding": 1, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
+    operator = graphs.Op("CONV_2D", (0, 1), (2,), options, "Conv2D")
+    with pytest.raises(
+        ExportError, match=r"5 input and 4 output channels for kernels of 2 channels, expected"
+    ):
+        generate_c(graphs.make_tflite(tensors, [operator]))
+
+
 WINDOWS = [
     ((2, 2), (9, 8), False),
     ((2, 2), (8, 8), True),

@@ -25,13 +25,21 @@ MARKED_CORES = [
 LEVELS = ("-O0", "-O1", "-O2", "-O3", "-Os")
 
 
-@pytest.fixture(scope="module")
-def model(graphs: Any, random_models: Any) -> bytes:
-    """A model with every kernel."""
-    made: bytes = random_models.make_every_kernel_model(graphs)
-    text = generate_c(made).files["model.c"]
-    assert [kernel for kernel in KERNEL_ORDER if read_c_template(kernel) not in text] == []
+MAKERS = ("make_every_kernel_model", "make_every_stateful_kernel_model")
+"""Functions of random_models.py whose models have every kernel together."""
+
+
+@pytest.fixture(scope="module", params=MAKERS)
+def model(request: pytest.FixtureRequest, graphs: Any, random_models: Any) -> bytes:
+    made: bytes = getattr(random_models, request.param)(graphs)
     return made
+
+
+def test_the_models_have_every_kernel(graphs: Any, random_models: Any) -> None:
+    texts = [generate_c(getattr(random_models, maker)(graphs)).files["model.c"] for maker in MAKERS]
+    assert [
+        kernel for kernel in KERNEL_ORDER if not any(read_c_template(kernel) in text for text in texts)
+    ] == []
 
 
 @pytest.mark.parametrize("core", MARKED_CORES)

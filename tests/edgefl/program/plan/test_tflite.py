@@ -1,5 +1,7 @@
 """The reader and writer of `.tflite` files: values as views, changes, metadata, errors for damaged bytes."""
 
+from copy import copy
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,8 @@ from edgefl.program.plan.tflite import (
     read_metadata,
     read_model,
     read_subgraph,
+    read_subgraphs,
+    set_operator_options,
     unpack_model,
     with_constants,
     with_metadata,
@@ -132,9 +136,16 @@ def test_several_subgraphs_are_refused_if_one_is_expected(model: bytes) -> None:
         read_subgraph(packed)
 
 
-def test_model_with_a_state_is_refused_by_its_operators(model: bytes) -> None:
+def test_a_subgraph_that_sets_the_first_state_is_no_obstacle(model: bytes) -> None:
     root = unpack_model(model)
     root.subgraphs = [*root.subgraphs, *root.subgraphs]
-    root.operatorCodes[0] = make_operator_code("VAR_HANDLE", 1)
-    with pytest.raises(ModelFileError, match=r"keeps a state .*VAR_HANDLE.*takes a whole window"):
-        read_subgraph(pack_model(root, 100))
+    called = copy(root.subgraphs[0].operators[0])
+    root.operatorCodes = [*root.operatorCodes, make_operator_code("CALL_ONCE", 1)]
+    called.opcodeIndex = len(root.operatorCodes) - 1
+    called.inputs = called.outputs = []
+    set_operator_options(called, "CallOnceOptions", initSubgraphIndex=1)
+    root.subgraphs[0] = copy(root.subgraphs[0])
+    root.subgraphs[0].operators = [called, *root.subgraphs[0].operators]
+    packed = pack_model(root, 100)
+    assert [operator.name for operator in read_subgraph(packed).operators] == ["CALL_ONCE", "FULLY_CONNECTED"]
+    assert len(read_subgraphs(packed)) == 2
