@@ -11,7 +11,7 @@ import struct
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -66,6 +66,7 @@ class BoardInfo:
         output_bytes: size of an output.
         counter: what a tick is, such as "cycles" or "microseconds".
         ticks_per_second: rate of the counter.
+        state_bytes: size of what the model keeps from one inference to the next. 0 for a model without state.
     """
 
     board: str
@@ -76,6 +77,7 @@ class BoardInfo:
     output_bytes: int
     counter: str
     ticks_per_second: int
+    state_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -218,6 +220,7 @@ def parse_about(payload: bytes) -> BoardInfo:
             output_bytes=int(values["output"]),
             counter=values["counter"],
             ticks_per_second=int(values["hertz"]),
+            state_bytes=int(values.get("state", 0)),
         )
     except (KeyError, ValueError) as error:
         raise ExportError(
@@ -258,6 +261,9 @@ def run_board(
 ) -> BoardRun:
     """Run a board's model on inputs.
 
+    A board whose answer is lost has perhaps run the inference. A model with a state then begins the sequence
+    again.
+
     Args:
         port: the port of a board that `connect_board` reached.
         info: what the board says about itself.
@@ -267,11 +273,29 @@ def run_board(
     Raises:
         ExportError: the board stops to answer, refuses a request, or the line damages too many bytes.
     """
+    requests = itertools.cycle(range(1, 256))
+    for _ in range(ATTEMPTS - 1 if info.state_bytes else 0):
+        with suppress(_NoAnswerError):
+            return _run_sequence(port, info, inputs, requests, progress)
+        connect_board(port, info.input_bytes)
+    return _run_sequence(port, info, inputs, requests, progress)
+
+
+class _NoAnswerError(ExportError):
+    """A board has not answered a request for an inference, or its answer was damaged."""
+
+
+def _run_sequence(
+    port: SerialPort,
+    info: BoardInfo,
+    inputs: Any,
+    requests: Iterator[int],
+    progress: Callable[[int], object],
+) -> BoardRun:
     outputs = []
     ticks = []
-    requests = itertools.cycle(range(1, 256))
     for number, sample in enumerate(inputs):
-        payload = _request_inference(port, requests, np.ascontiguousarray(sample, np.int8).tobytes(), number)
+        payload = _request_inference(port, info, requests, sample, number)
         if len(payload) != 4 + info.output_bytes:
             raise ExportError(
                 f"the board sent {len(payload)} bytes for sample {number}, expected {4 + info.output_bytes}; "
@@ -283,9 +307,13 @@ def run_board(
     return BoardRun(info, np.array(outputs), np.array(ticks, np.int64))
 
 
-def _request_inference(port: SerialPort, requests: Iterator[int], sample: bytes, number: int) -> bytes:
+def _request_inference(
+    port: SerialPort, info: BoardInfo, requests: Iterator[int], inputs: Any, number: int
+) -> bytes:
+    sample = np.ascontiguousarray(inputs, np.int8).tobytes()
     answered = False
-    for request in itertools.islice(requests, ATTEMPTS):
+    attempts = 1 if info.state_bytes else ATTEMPTS
+    for request in itertools.islice(requests, attempts):
         send_bytes(port, encode_request(INFERENCE, request, sample))
         try:
             status, payload = receive_reply(port, request, INFERENCE_DEADLINE_S)
@@ -301,11 +329,11 @@ def _request_inference(port: SerialPort, requests: Iterator[int], sample: bytes,
                 f"{SELFTEST_REMEDY}"
             )
     if not answered:
-        raise ExportError(
+        raise _NoAnswerError(
             f"the board did not answer for sample {number} within {INFERENCE_DEADLINE_S:.0f} s, expected an "
             "output; reset the board and try again"
         )
-    raise ExportError(
+    raise _NoAnswerError(
         f"the serial line damaged sample {number} {ATTEMPTS} times, expected bytes with a correct CRC; use a "
         "lower --baud on both sides, or another cable"
     )

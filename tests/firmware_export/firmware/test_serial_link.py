@@ -6,7 +6,8 @@ import struct
 import subprocess
 import tty
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.base.errors import ExportError
+from firmware_export.codegen.c_source import generate_c
 from firmware_export.firmware import serial_link
 from firmware_export.firmware.firmware import explain_not_runnable
 from firmware_export.firmware.package import make_package_files
 from firmware_export.firmware.project import make_project_files
 from firmware_export.firmware.serial_link import (
+    SerialPort,
     connect_board,
     encode_request,
     open_serial_port,
@@ -217,9 +220,19 @@ def test_selftest_answers_on_every_core(name: str, tmp_path: Path, hand) -> None
 
 @pytest.fixture
 def sketch(hand, tmp_path: Path) -> Iterator[str]:
-    """The exported sketch with a stub of Arduino's core, as a process: the name of its serial port."""
+    with run_sketch(hand.FILES, tmp_path) as port:
+        yield port
+
+
+@contextmanager
+def run_sketch(model: Mapping[str, str], tmp_path: Path) -> Iterator[str]:
+    """Run the exported sketch with a stub of Arduino's core.
+
+    Yields:
+        The name of its serial port.
+    """
     folder = tmp_path / "door"
-    for path, text in make_package_files(hand.FILES, "door", SHA256).items():
+    for path, text in make_package_files(model, "door", SHA256).items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
     selftest = folder / "examples" / "selftest"
@@ -268,3 +281,46 @@ def test_board_reports_a_damaged_and_an_unknown_request(sketch: str) -> None:
         ):
             opened.write(request)
             assert receive_reply(opened, 5, 20) == (status, b"")
+
+
+class Damaging:
+    """A port that changes a bit of one byte that it receives."""
+
+    def __init__(self, port: SerialPort, position: int) -> None:
+        self.port = port
+        self.left = position
+        self.write = port.write
+
+    def read(self, size: int) -> bytes:
+        taken = bytearray(self.port.read(size))
+        if 0 <= self.left < len(taken):
+            taken[self.left] ^= 4
+        self.left -= len(taken)
+        return bytes(taken)
+
+
+@pytest.mark.parametrize("position", [17, 25, 61])
+def test_model_with_a_state_begins_again_after_a_damaged_answer(
+    graphs, tmp_path: Path, position: int, monkeypatch
+) -> None:
+    """The model's output is the sum of its inputs so far. Each answer has 17 bytes, with a mark of two."""
+    monkeypatch.setattr(serial_link, "INFERENCE_DEADLINE_S", 1)
+    q = 0.5, 0
+    tensors = [graphs.T((1, 1), *q), graphs.make_handle(), graphs.T((1, 1), *q), graphs.T((1, 1), *q)]
+    operators = [
+        graphs.name_variable("sum", 1),
+        graphs.Op("READ_VARIABLE", (1,), (2,)),
+        graphs.Op("ADD", (0, 2), (3,), {}, "Add"),
+        graphs.Op("ASSIGN_VARIABLE", (1, 3), ()),
+    ]
+    model = generate_c(graphs.make_tflite(tensors, operators)).files
+    inputs = np.arange(1, 7, dtype=np.int8)[:, None]
+    with run_sketch(model, tmp_path) as name, open_serial_port(name, 115200) as opened:
+        info = connect_board(opened, 1, deadline_s=60)
+        assert info.state_bytes == 8
+        for _ in range(2):  # the second run begins a new sequence, too
+            connect_board(opened, 1)
+            done: list[int] = []
+            run = run_board(Damaging(opened, position), info, inputs, done.append)
+            assert run.outputs.ravel().tolist() == [1, 3, 6, 10, 15, 21]
+            assert done.count(1) == 2, "the sequence did not begin again"
