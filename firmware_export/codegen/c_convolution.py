@@ -280,7 +280,7 @@ def _build_conv_2d(
         op=op,
         inputs=(source.index,),
         output=made.index,
-        kernels=("dsp", "limit", "products", "convolution", "column", "conv_2d_by_pixel"),
+        kernels=("dsp", "limit", "products", "convolution", "run", "column", "conv_2d_by_pixel"),
         call=f"conv_2d_by_pixel(&{name}_shape, {arguments});",
         fields=fields,
         shape_type="struct convolution",
@@ -352,7 +352,7 @@ def _build_grouped_conv_2d(
         op=operator.name,
         inputs=(source.index,),
         output=output.index,
-        kernels=("dsp", "limit", "products", "convolution", "column", "conv_2d_grouped"),
+        kernels=("dsp", "limit", "products", "convolution", "run", "column", "conv_2d_grouped"),
         call=f"conv_2d_grouped(&{name}_shape, {groups}, {padded.shape[1]}, &{{p}}->{name}_range, {part}, "
         "{a}, {out}, {scratch});",
         fields=(

@@ -269,7 +269,7 @@ def build_copy_layer(
         op=operator.name,
         inputs=(source,),
         output=output,
-        kernels=("copy",),
+        kernels=("run", "copy"),
         call=call,
         fields=(),
         shape_type="struct copy",

@@ -25,6 +25,7 @@ KERNEL_ORDER = (
     "limit",
     "products",
     "convolution",
+    "run",
     "column",
     "column_products",
     "conv_2d_by_pixel",
@@ -314,7 +315,11 @@ def render_model_c(made: AssembledModel) -> str:
     """Return model.c, with the kernels that are used, a function for each part, and model_invoke."""
     used = {kernel for _, layer in made.layers for kernel in layer.kernels}
     used |= {"fill"} if made.structure.gate else set()
-    used |= {"fill" if len(entry.initial.values) == 1 else "copy" for entry in made.state}
+    used |= {
+        kernel
+        for entry in made.state
+        for kernel in (("fill",) if len(entry.initial.values) == 1 else ("run", "copy"))
+    }
     lines = ['#include "model.h"', "", PROFILE_C, read_c_template("loops"), read_c_template("base")]
     lines += [read_c_template(name) for name in KERNEL_ORDER if name in used]
     lines += [

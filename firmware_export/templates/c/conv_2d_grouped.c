@@ -13,7 +13,7 @@ static void conv_2d_grouped(const struct convolution *shape, int32_t groups, int
                     for (int32_t kx = 0; kx < shape->kernel_width; kx++) {
                         const int32_t left = x * shape->stride_width - shape->pad_left + kx * shape->dilation_width;
                         const int32_t inside = row >= 0 && row < shape->in_height && left >= 0 && left < shape->in_width;
-                        to = inside ? column_copy(to, in + (row * shape->in_width + left) * shape->in_channels + group * inputs, inputs)
+                        to = inside ? copy_run(to, in + (row * shape->in_width + left) * shape->in_channels + group * inputs, inputs)
                                     : column_fill(to, inputs, range->input_zero);
                     }
                 }
