@@ -4,10 +4,11 @@
 #include "monocypher.h"
 #include "sha2.h"
 
-/* An update: mark, version, counter, parts, layout, device, seed, runs, answers; then for each part its size, whether it is carried, digest.
+/* An update: mark, version, counter, parts, layout, device, seed, runs, answers; then for each part its size, whether it is carried, digest;
+   the signature over all of these, which are its manifest; the carried parts.
    A slot's record: mark, version, counter, zeros, layout, digest. A counter record: mark, version, counter, complement of the counter. */
 enum { LAYOUT = 16, DEVICE = LAYOUT + 32, SEED = DEVICE + 32, RUNS = SEED + 4, ANSWERS = RUNS + 4, HEAD = ANSWERS + 32 };
-enum { ENTRY = 8 + 32, SIGNATURE = 64, RECORD = 16 + 32 + 32, VERSION = 2, MAX_PARTS = 64, MAX_RUNS = 64 };
+enum { ENTRY = 8 + 32, MANIFEST = HEAD + MODEL_PARTS * ENTRY, SIGNATURE = 64, RECORD = 16 + 32 + 32, VERSION = 2, MAX_RUNS = 64 };
 
 static const uint8_t UPDATE_MARK[4] = {'E', 'F', 'L', 'U'};
 static const uint8_t RECORD_MARK[4] = {'E', 'F', 'L', 'S'};
@@ -19,6 +20,20 @@ static uint32_t highest_counter;
 static int slot_in_use = -1;
 static int counter_page;         /* the page of the next record: 0 or 1 */
 static uint32_t counter_offset;  /* offset of the next record in it */
+
+/* The update that arrives. flash is 0 if no update was begun. */
+static struct {
+    const struct ota_flash *flash;
+    const uint8_t *key, *device;
+    enum ota_result result; /* of all bytes until now */
+    uint32_t received;      /* bytes in manifest */
+    uint8_t manifest[MANIFEST + SIGNATURE];
+    unsigned part;          /* the part whose bytes come next */
+    uint32_t left;          /* its bytes that have not come yet */
+    struct sha256 hash;     /* of its bytes that have come */
+    uint32_t offset;        /* of the next byte in the slot */
+    uint8_t word[8];        /* bytes of the slot from the last multiple of 8 on, which are not written yet */
+} update;
 
 static int same(const uint8_t *a, const uint8_t *b, uint32_t count)
 {
@@ -153,6 +168,7 @@ uint32_t ota_boot(const struct ota_flash *flash)
 {
     for (unsigned i = 0; i < MODEL_PARTS && !built_in[MODEL_PARTS - 1]; i++)
         built_in[i] = model_part[i];
+    update.flash = 0;
     counter_in_use = 0;
     slot_in_use = -1;
     read_counters(flash);
@@ -199,59 +215,78 @@ static int signed_by(const uint8_t key[32], const uint8_t *signature, const uint
     return crypto_eddsa_check_equation(signature, key, reduced) == 0;
 }
 
-static int write_part(const struct ota_flash *flash, int slot, uint32_t offset, const uint8_t *bytes, uint32_t count)
+static const uint8_t *entry_of(unsigned part) { return update.manifest + HEAD + part * ENTRY; }
+
+static int carried(unsigned part) { return read32(entry_of(part) + 4) != 0; }
+
+static enum ota_area other_slot(void) { return slot_in_use == 0 ? OTA_SLOT_1 : OTA_SLOT_0; }
+
+/* Whether the parts in use have the digests of the manifest: all of them, or only those that the update does not carry. */
+static int parts_match(int all)
 {
-    uint8_t tail[8] = {0};
-    uint32_t whole = count & ~UINT32_C(7);
-    for (uint32_t i = whole; i < count; i++)
-        tail[i - whole] = bytes[i];
-    if (whole && flash->write((enum ota_area)slot, offset, bytes, whole))
-        return 1;
-    return whole < count ? flash->write((enum ota_area)slot, offset + whole, tail, 8) : 0;
+    uint8_t digest[32];
+    for (unsigned i = 0; i < MODEL_PARTS; i++)
+        if (all || !carried(i)) {
+            sha256_of((const uint8_t *)model_part[i], model_part_bytes[i], digest);
+            if (!same(digest, entry_of(i) + 8, 32))
+                return 0;
+        }
+    return 1;
 }
 
-/* Fill the slot with the update's parts. Parts that the update does not carry are copied from the ones in use. */
-static enum ota_result fill(const struct ota_flash *flash, int slot, const uint8_t *entry, const uint8_t *payload)
+/* Write the next bytes of the slot. Flash takes multiples of 8, so up to 7 bytes wait for the next call. */
+static int store(const uint8_t *bytes, uint32_t count)
 {
-    uint32_t offset = 0;
-    if (flash->erase((enum ota_area)slot))
-        return OTA_NOT_WRITTEN;
-    for (unsigned i = 0; i < MODEL_PARTS; i++, entry += ENTRY) {
-        uint8_t digest[32];
-        const uint8_t *bytes = read32(entry + 4) ? payload : (const uint8_t *)model_part[i];
-        if (write_part(flash, slot, offset, bytes, model_part_bytes[i]))
-            return OTA_NOT_WRITTEN;
-        sha256_of(flash->area[slot] + offset, model_part_bytes[i], digest);
-        if (!same(digest, entry + 8, 32))
-            return OTA_NOT_WRITTEN;
-        if (read32(entry + 4))
-            payload += model_part_bytes[i];
-        offset += padded(model_part_bytes[i]);
+    while (count) {
+        uint32_t whole = count & ~UINT32_C(7);
+        if (whole && update.offset % 8 == 0) {
+            if (update.flash->write(other_slot(), update.offset, bytes, whole))
+                return 1;
+            update.offset += whole;
+            bytes += whole;
+            count -= whole;
+        } else {
+            update.word[update.offset++ % 8] = *bytes++;
+            count--;
+            if (update.offset % 8 == 0 && update.flash->write(other_slot(), update.offset - 8, update.word, 8))
+                return 1;
+        }
     }
+    return 0;
+}
+
+/* Fill the last word of a part. */
+static int pad_part(void)
+{
+    static const uint8_t zeros[8];
+    return store(zeros, padded(update.offset) - update.offset);
+}
+
+/* Go to the next part that the update carries. Parts before it are copied from the ones in use. */
+static enum ota_result begin_part(void)
+{
+    for (; update.part < MODEL_PARTS && !carried(update.part); update.part++)
+        if (store((const uint8_t *)model_part[update.part], model_part_bytes[update.part]) || pad_part())
+            return OTA_NOT_WRITTEN;
+    if (update.part < MODEL_PARTS)
+        update.left = model_part_bytes[update.part];
+    sha256_begin(&update.hash);
     return OTA_DONE;
 }
 
-static enum ota_result check_parts(const uint8_t *entry, const uint8_t *payload, uint32_t left)
+static enum ota_result end_part(void)
 {
-    for (unsigned i = 0; i < MODEL_PARTS; i++, entry += ENTRY) {
-        uint8_t digest[32];
-        int carried = read32(entry + 4) != 0;
-        if (read32(entry) != model_part_bytes[i])
-            return OTA_OTHER_LAYOUT;
-        if (carried && left < model_part_bytes[i])
-            return OTA_BAD_FORMAT;
-        sha256_of(carried ? payload : (const uint8_t *)model_part[i], model_part_bytes[i], digest);
-        if (!same(digest, entry + 8, 32))
-            return carried ? OTA_BAD_DIGEST : OTA_OTHER_BASE;
-        if (carried) {
-            payload += model_part_bytes[i];
-            left -= model_part_bytes[i];
-        }
-    }
-    return left ? OTA_BAD_FORMAT : OTA_DONE;
+    uint8_t digest[32];
+    sha256_end(&update.hash, digest);
+    if (!same(digest, entry_of(update.part) + 8, 32))
+        return OTA_BAD_DIGEST;
+    if (pad_part())
+        return OTA_NOT_WRITTEN;
+    update.part++;
+    return begin_part();
 }
 
-static enum ota_result write_record(const struct ota_flash *flash, int slot, uint32_t counter)
+static enum ota_result write_record(const struct ota_flash *flash, enum ota_area slot, uint32_t counter)
 {
     uint8_t record[RECORD] = {0};
     uint32_t parts = slot_needs();
@@ -261,7 +296,7 @@ static enum ota_result write_record(const struct ota_flash *flash, int slot, uin
     write32(record + 8, counter);
     read_layout(record + 16);
     slot_digest(flash->area[slot], parts, record, record + 48);
-    if (flash->write((enum ota_area)slot, parts, record, RECORD) || counter_of(flash->area[slot]) != counter)
+    if (flash->write(slot, parts, record, RECORD) || counter_of(flash->area[slot]) != counter)
         return OTA_NOT_WRITTEN;
     return OTA_DONE;
 }
@@ -272,42 +307,102 @@ static int is_newer(uint32_t counter)
     return counter > ota_counter() || (counter == ota_counter() && counter > counter_in_use);
 }
 
-enum ota_result ota_apply(const struct ota_flash *flash, const uint8_t *update, uint32_t count, const uint8_t key[32],
-                          const uint8_t device[32])
+/* Nothing is signed yet. These checks refuse what this firmware cannot read to its end. */
+static enum ota_result check_header(void)
+{
+    if (!same(update.manifest, UPDATE_MARK, 4))
+        return OTA_BAD_FORMAT;
+    if (read32(update.manifest + 4) != VERSION)
+        return OTA_OTHER_VERSION;
+    return read32(update.manifest + 12) == MODEL_PARTS ? OTA_DONE : OTA_OTHER_LAYOUT;
+}
+
+/* Check everything but the parts that will come. Erase the slot only then. */
+static enum ota_result check_manifest(void)
 {
     static const uint8_t all_devices[32];
-    uint8_t layout[32], digest[32];
-    if (count < HEAD || !same(update, UPDATE_MARK, 4))
-        return OTA_BAD_FORMAT;
-    if (read32(update + 4) != VERSION)
-        return OTA_OTHER_VERSION;
-    uint32_t counter = read32(update + 8);
-    uint32_t parts = read32(update + 12);
-    if (parts < 1 || parts > MAX_PARTS || read32(update + RUNS) > MAX_RUNS)
-        return OTA_BAD_FORMAT;
-    uint32_t head = HEAD + parts * ENTRY;
-    if (count < head + SIGNATURE)
-        return OTA_BAD_FORMAT;
-    if (!signed_by(key, update + head, update, head))
+    const struct ota_flash *const flash = update.flash;
+    const uint8_t *const manifest = update.manifest;
+    uint8_t layout[32];
+    if (!signed_by(update.key, manifest + MANIFEST, manifest, MANIFEST))
         return OTA_BAD_SIGNATURE;
-    if (!same(update + DEVICE, device, 32) && !same(update + DEVICE, all_devices, 32))
+    if (read32(manifest + RUNS) > MAX_RUNS)
+        return OTA_BAD_FORMAT;
+    if (!same(manifest + DEVICE, update.device, 32) && !same(manifest + DEVICE, all_devices, 32))
         return OTA_OTHER_DEVICE;
     read_layout(layout);
-    if (parts != MODEL_PARTS || !same(update + LAYOUT, layout, 32))
+    if (!same(manifest + LAYOUT, layout, 32))
         return OTA_OTHER_LAYOUT;
-    if (!is_newer(counter))
+    for (unsigned i = 0; i < MODEL_PARTS; i++)
+        if (read32(entry_of(i)) != model_part_bytes[i])
+            return OTA_OTHER_LAYOUT;
+    if (!is_newer(read32(manifest + 8)))
         return OTA_OLD_COUNTER;
     if (flash->slot_bytes < slot_needs() + RECORD || flash->counter_bytes < OTA_COUNTER_RECORD)
         return OTA_NO_ROOM;
-    enum ota_result result = check_parts(update + HEAD, update + head + SIGNATURE, count - head - SIGNATURE);
+    if (!parts_match(0))
+        return OTA_OTHER_BASE;
+    return flash->erase(other_slot()) ? OTA_NOT_WRITTEN : begin_part();
+}
+
+void ota_begin(const struct ota_flash *flash, const uint8_t key[32], const uint8_t device[32])
+{
+    update.flash = flash;
+    update.key = key;
+    update.device = device;
+    update.result = OTA_DONE;
+    update.received = 0;
+    update.part = 0;
+    update.offset = 0;
+}
+
+enum ota_result ota_write(const uint8_t *bytes, uint32_t count)
+{
+    if (!update.flash)
+        return OTA_BAD_FORMAT;
+    while (count && update.result == OTA_DONE) {
+        uint32_t taken = 1;
+        if (update.received < sizeof update.manifest) {
+            update.manifest[update.received++] = *bytes;
+            if (update.received == HEAD)
+                update.result = check_header();
+            else if (update.received == sizeof update.manifest)
+                update.result = check_manifest();
+        } else if (update.part == MODEL_PARTS) {
+            update.result = OTA_BAD_FORMAT;
+        } else {
+            taken = count < update.left ? count : update.left;
+            update.left -= taken;
+            sha256_add(&update.hash, bytes, taken);
+            if (store(bytes, taken))
+                update.result = OTA_NOT_WRITTEN;
+            else if (!update.left)
+                update.result = end_part();
+        }
+        bytes += taken;
+        count -= taken;
+    }
+    return update.result;
+}
+
+enum ota_result ota_finish(void)
+{
+    const struct ota_flash *const flash = update.flash;
+    const enum ota_area slot = other_slot();
+    const uint32_t counter = read32(update.manifest + 8);
+    enum ota_result result = update.result;
+    uint8_t digest[32];
+    update.flash = 0;
+    if (!flash || (result == OTA_DONE && update.part < MODEL_PARTS))
+        return OTA_BAD_FORMAT;
     if (result != OTA_DONE)
         return result;
-    int slot = slot_in_use == 0 ? 1 : 0;
-    result = fill(flash, slot, update + HEAD, update + head + SIGNATURE);
-    if (result == OTA_DONE) {
-        use_slot(flash->area[slot]);
-        self_test(read32(update + SEED), read32(update + RUNS), digest);
-        result = same(digest, update + ANSWERS, 32) ? OTA_DONE : OTA_SELF_TEST_FAILED;
+    use_slot(flash->area[slot]);
+    if (!parts_match(1)) {
+        result = OTA_NOT_WRITTEN;
+    } else {
+        self_test(read32(update.manifest + SEED), read32(update.manifest + RUNS), digest);
+        result = same(digest, update.manifest + ANSWERS, 32) ? OTA_DONE : OTA_SELF_TEST_FAILED;
     }
     if (result == OTA_DONE && counter > highest_counter) /* before the slot's record, so that no slot is ahead of the pages */
         result = keep_counter(flash, counter);
@@ -317,7 +412,7 @@ enum ota_result ota_apply(const struct ota_flash *flash, const uint8_t *update, 
         use_slot(slot_in_use < 0 ? 0 : flash->area[slot_in_use]);
         return result;
     }
-    slot_in_use = slot;
+    slot_in_use = (int)slot;
     counter_in_use = counter;
     return OTA_DONE;
 }

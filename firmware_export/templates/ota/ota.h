@@ -47,9 +47,20 @@ uint32_t ota_boot(const struct ota_flash *flash);
 /* The highest accepted counter. Call after ota_boot. An update needs a higher counter, or this one if that update does not run. */
 uint32_t ota_counter(void);
 
-/* Check an update of `count` bytes in memory, write it to the other slot, test it and use it. Call after ota_boot, never during an inference.
-   device: SHA-256 of this device's id. An update is accepted if it is for this device, or for all devices. */
-enum ota_result ota_apply(const struct ota_flash *flash, const uint8_t *update, uint32_t count, const uint8_t key[32],
-                          const uint8_t device[32]);
+/* An update comes in pieces of any size: ota_begin, ota_write for each piece, ota_finish. Inferences are allowed between these calls, but
+   not at the same time. The manifest at the start of an update is checked first. Only then does ota_write erase the slot that is not in
+   use, and writes each part to it. ota_finish tests the new parts and uses them. Until it returns OTA_DONE, the old parts stay in use.
+
+   After an error, begin again with the first byte. ota_begin and ota_boot drop an update that was not finished. */
+
+/* device: SHA-256 of this device's id. An update is accepted if it is for this device, or for all devices.
+   flash, key and device must stay in memory until ota_finish. Call after ota_boot. */
+void ota_begin(const struct ota_flash *flash, const uint8_t key[32], const uint8_t device[32]);
+
+/* Returns OTA_DONE while nothing is wrong. Otherwise the update is refused: the rest of it is ignored, and ota_finish returns the same. */
+enum ota_result ota_write(const uint8_t *bytes, uint32_t count);
+
+/* Call after the last piece. It returns OTA_BAD_FORMAT if the update is not complete. */
+enum ota_result ota_finish(void);
 
 #endif

@@ -11,11 +11,10 @@
 #include "print.h"
 #include "update_key.h"
 
-enum { SLOT = (UPDATE_SLOT_BYTES + 7) / 8, COUNTERS = 16, LARGEST = UPDATE_SLOT_BYTES + 4096 };
+enum { SLOT = (UPDATE_SLOT_BYTES + 7) / 8, COUNTERS = 16, PIECE = 64 };
 
 static uint64_t slots[2][SLOT];
 static uint64_t counters[2][COUNTERS];
-static uint8_t update[LARGEST];
 
 static uint64_t *words_of(enum ota_area area)
 {
@@ -72,9 +71,14 @@ static int take_update(void)
     print_number(", highest counter ", ota_counter());
     file = board_open("update.bin", 0);
     if (file >= 0) {
-        int32_t count = board_read(file, update, LARGEST);
+        uint8_t piece[PIECE]; /* a product receives the pieces over its line */
+        int32_t count;
+        ota_begin(&flash, update_key, update_device);
+        do {
+            count = board_read(file, piece, PIECE);
+        } while (count > 0 && ota_write(piece, (uint32_t)count) == OTA_DONE);
         board_print("\nupdate.bin: ");
-        board_print(results[ota_apply(&flash, update, (uint32_t)count, update_key, update_device)]);
+        board_print(results[ota_finish()]);
         print_number("\nrunning update ", ota_boot(&flash));
         if (save("slots.bin", slots, sizeof slots) || save("update_counter.bin", counters, sizeof counters)) {
             board_print("\ncannot write slots.bin or update_counter.bin\n");

@@ -1,5 +1,6 @@
 /* NOR flash in memory with power cuts. After `power` more operations it accepts nothing, and completes `torn` quarters of the last one.
-   An erase sets all bits of an area, a write clears bits. `violations` counts writes that real flash refuses. */
+   An erase sets all bits of an area, a write clears bits. `violations` counts writes that real flash refuses. An update comes in pieces of
+   `piece` bytes. */
 #include "ota.h"
 #include "model.h"
 
@@ -10,6 +11,7 @@ int power = -1;
 int torn = 2;
 int operations;
 int violations;
+uint32_t piece = UINT32_MAX;
 
 static struct ota_flash flash;
 
@@ -71,7 +73,23 @@ uint32_t boot(void)
     return ota_boot(&flash);
 }
 
+void begin(const uint8_t *key, const uint8_t *device) { ota_begin(&flash, key, device); }
+
+int send_pieces(const uint8_t *update, uint32_t count)
+{
+    int result = ota_write(update, 0);
+    while (count) {
+        uint32_t now = count < piece ? count : piece;
+        result = ota_write(update, now);
+        update += now;
+        count -= now;
+    }
+    return result;
+}
+
 int apply(const uint8_t *update, uint32_t count, const uint8_t *key, const uint8_t *device)
 {
-    return ota_apply(&flash, update, count, key, device);
+    begin(key, device);
+    int sent = send_pieces(update, count), result = ota_finish();
+    return sent == OTA_DONE || sent == result ? result : -1;
 }

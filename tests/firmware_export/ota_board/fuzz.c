@@ -12,6 +12,7 @@ enum { FACTORY_RESET = 1, DAMAGE_FLASH = 2, CUT_POWER = 4, LOSE_SLOTS = 8 };
 enum { PAGE = 32 }; /* two counter records, so that pages fill up often */
 
 extern int power, torn, violations;
+extern uint32_t piece;
 uint32_t boot(void);
 uint32_t highest(void);
 uint8_t *area(int which);
@@ -76,6 +77,7 @@ int main(int count, char **arguments)
             power = 1 + (int)(seed % 12);
             torn = (int)(seed / 12 % 5);
         }
+        piece = 1 + seed % 300;
         int result = apply(update, length, key, device);
         infer(after);
         demand(violations == 0, "a write that flash refuses", which);
