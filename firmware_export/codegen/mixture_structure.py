@@ -1,9 +1,13 @@
-"""Assigns the operators of a mixture to the trunk, the gate and the experts, from the data flow alone.
+"""Assigns the operators of a model to its parts, from the data flow alone.
 
 A mixture ends in a sum of expert outputs, each multiplied by one value of the gate. The search goes backwards
 from the sum. Operators that several experts need are the trunk. Operators that only the gate's values need
 are the gate. The remaining operators of each product are an expert. If the experts have one output, the
 gate's value is the factor that follows from a SOFTMAX or LOGISTIC.
+
+A model that is not a mixture has a trunk and a head. The head begins with the first dense layer behind the
+last convolution or operator of several activations. In a chain of dense layers alone, it is the last one. A
+model without such a dense layer, or without weights before it, has one part, "model".
 """
 
 from collections.abc import Set
@@ -14,7 +18,14 @@ from firmware_export.tflite.quantized_model import QuantizedModel
 
 OUTPUT_OPERATORS = (*RESHAPE_OPERATORS, "SOFTMAX", "LOGISTIC", "QUANTIZE", "MUL")
 GATE_OPERATORS = ("SOFTMAX", "LOGISTIC")
-WEIGHT_OPERATORS = {"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"}
+WEIGHT_OPERATORS = {
+    "CONV_2D",
+    "DEPTHWISE_CONV_2D",
+    "TRANSPOSE_CONV",
+    "FULLY_CONNECTED",
+    "UNIDIRECTIONAL_SEQUENCE_LSTM",
+    "SVDF",
+}
 
 
 @dataclass(frozen=True)
@@ -37,25 +48,18 @@ class MixtureStructure:
 
 
 def find_parts(network: QuantizedModel) -> MixtureStructure:
-    """Return the structure of a model. A model that is not a mixture has one part, "model".
+    """Return the structure of a model.
 
-    So has a model with variables, since an expert that is skipped would not change them.
+    A model with variables is no mixture, since an expert that is skipped would not change them.
     """
     maker = {output: i for i, operator in enumerate(network.operators) for output in operator.outputs}
-    single = MixtureStructure(
-        names=("model",),
-        part_of=("model",) * len(network.operators),
-        gate=(),
-        products=(),
-        order=tuple(range(len(network.operators))),
-    )
     if network.variables:
-        return single
+        return _split_head(network, maker)
     needs = _collect_dependencies(network, maker)
     leaves = _find_summands(network, maker)
     gate, experts, products = _split(network, maker, leaves)
     if len(leaves) < 2:
-        return single
+        return _split_head(network, maker)
     sets = [needs[maker[i]] if i in maker else frozenset() for i in experts]
     steering = frozenset[int]().union(*(needs[maker[i]] for i in gate))
     everything = frozenset[int]().union(*sets)
@@ -64,7 +68,7 @@ def find_parts(network: QuantizedModel) -> MixtureStructure:
     if not all(
         any(network.operators[i].name in WEIGHT_OPERATORS for i in members) for members in expert_operators
     ):
-        return single
+        return _split_head(network, maker)
     part_of = ["mix"] * len(network.operators)
     for i in trunk:
         part_of[i] = "trunk"
@@ -85,6 +89,32 @@ def find_parts(network: QuantizedModel) -> MixtureStructure:
         gate=tuple(gate),
         products=tuple(products),
         order=tuple(order),
+    )
+
+
+def _split_head(network: QuantizedModel, maker: dict[int, int]) -> MixtureStructure:
+    """Return the structure of a model that is not a mixture."""
+    dense: list[int] = []
+    tensor = network.outputs[0]
+    while tensor in maker:
+        operator = maker[tensor]
+        name = network.operators[operator].name
+        activations = _list_activations(network, operator)
+        if len(activations) != 1 or name in WEIGHT_OPERATORS - {"FULLY_CONNECTED"} | {"READ_VARIABLE"}:
+            break
+        if name == "FULLY_CONNECTED":
+            dense.append(operator)
+        (tensor,) = activations
+    else:  # dense layers alone
+        dense = dense[:1]
+    count = len(network.operators)
+    head = dense[-1] if dense else 0
+    if any(operator.name in WEIGHT_OPERATORS for operator in network.operators[:head]):
+        part_of = ("trunk",) * head + ("head",) * (count - head)
+    else:
+        part_of = ("model",) * count
+    return MixtureStructure(
+        names=tuple(dict.fromkeys(part_of)), part_of=part_of, gate=(), products=(), order=tuple(range(count))
     )
 
 

@@ -44,9 +44,9 @@ OTA = Path(__file__).parents[2] / "firmware_export/templates/ota"
 LAYOUT = bytes.fromhex("00112233445566778899aabbccddeeff" * 2)
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 DEVICE = hash_device_id("pi-1")
-SHARES = {1: 0.03, 2: 0.05, 4: 0.1, 8: 0.2}
+SHARES = {1: 0.03, 2: 0.05, 4: 0.1, 8: 0.2, 16: 0.1}
 """Probability of each flag of `ota_board/fuzz.c`: factory reset, flash with flipped bits, power cut, loss of
-both slots.
+both slots, an interrupted update before this one.
 """
 FACTORY_RESET = 1
 DONE = 0
@@ -136,7 +136,7 @@ class Spec:
         self.device = DEVICE
         self.seed = int(rng.integers(1, 2**32))
         self.runs = 8
-        self.parts = [int(rng.integers(-99, 99)).to_bytes(4, "little", signed=True), rng.bytes(3)]
+        self.parts = [int(rng.integers(-99, 99)).to_bytes(4, "little", signed=True), rng.bytes(35)]
         self.entries = [[len(part), 1, hashlib.sha256(part).digest()] for part in self.parts]
         self.answers = self.compute_answers()
         self.payload = b"".join(self.parts)

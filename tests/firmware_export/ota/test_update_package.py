@@ -5,7 +5,9 @@ An array stands for the flash. A power cut can interrupt each of its operations.
 
 import ctypes
 import hashlib
+import itertools
 import shutil
+import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -52,16 +54,24 @@ OTHER_VERSION = 11
 SLOT = (0, 1)
 COUNTER_PAGES = (2, 3)
 RECORD = 80
+MANIFEST_BYTES = UPDATE_HEADER.size + 2 * PART_ENTRY.size + 64
 DEVICE = "pi-1"
+DEVICE_DIGEST = hash_device_id(DEVICE)
 SAMPLE = np.array([1, 2, 3, 4, 5], np.int8)
 BUILT_IN = (7, 3)
+EXPERT_BYTES = 35
+SLOT_PARTS = 48
+"""Size of both parts in a slot, each padded to 8 bytes."""
 
 
 def make_parts(trunk: int, weight: int) -> FirmwareParts:
     """Return the parts of ota_board/model.c with these values."""
     return FirmwareParts(
         LAYOUT,
-        (FirmwarePart("trunk", trunk.to_bytes(4, "little")), FirmwarePart("expert0", bytes([weight, 0, 0]))),
+        (
+            FirmwarePart("trunk", trunk.to_bytes(4, "little")),
+            FirmwarePart("expert0", bytes([weight]).ljust(EXPERT_BYTES, b"\0")),
+        ),
     )
 
 
@@ -137,6 +147,11 @@ def apply(board: Any, content: bytes, key: bytes = PUBLIC, device: str = DEVICE)
     return int(board.apply(content, len(content), key, hash_device_id(device)))
 
 
+def set_piece(board: Any, count: int) -> None:
+    """Set the number of bytes in which an update comes."""
+    ctypes.c_uint32.in_dll(board, "piece").value = count
+
+
 def damage_slots(board: Any) -> None:
     """Flip a bit in the parts of each slot."""
     for slot in SLOT:
@@ -160,7 +175,7 @@ def compute_expected(values: tuple[int, int]) -> list[int]:
 
 def test_update_contains_only_the_changed_expert_and_survives_a_restart(board: Any) -> None:
     content = build_update((7, 5))
-    assert len(content) == UPDATE_HEADER.size + 2 * PART_ENTRY.size + 64 + 3
+    assert len(content) == UPDATE_HEADER.size + 2 * PART_ENTRY.size + 64 + EXPERT_BYTES
     assert run_model(board) == compute_expected(BUILT_IN)
     assert apply(board, content) == DONE
     assert run_model(board) == compute_expected((7, 5))
@@ -218,11 +233,104 @@ def test_an_update_for_another_base_is_refused(board: Any) -> None:
     assert run_model(board) == compute_expected(BUILT_IN)
 
 
-def test_a_damaged_part_is_refused(board: Any) -> None:
-    content = bytearray(build_update((7, 5)))
-    content[-3] ^= 1
-    assert apply(board, bytes(content)) == BAD_DIGEST
+def test_nothing_is_written_before_the_manifest_is_verified(board: Any) -> None:
+    content = build_update((7, 5))
+    board.begin(PUBLIC, DEVICE_DIGEST)
+    assert board.send_pieces(content, MANIFEST_BYTES - 1) == DONE
     assert count_operations(board) == 0
+    assert board.send_pieces(bytes([content[MANIFEST_BYTES - 1] ^ 1]), 1) == BAD_SIGNATURE
+    assert board.send_pieces(content[MANIFEST_BYTES:], EXPERT_BYTES) == BAD_SIGNATURE, "the rest is ignored"
+    assert board.ota_finish() == BAD_SIGNATURE
+    assert count_operations(board) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda content: content[:-1] + bytes([content[-1] ^ 1]), BAD_DIGEST),
+        (lambda content: content[:-1], BAD_FORMAT),
+        (lambda content: content[:-EXPERT_BYTES], BAD_FORMAT),
+        (lambda content: content + b"\0", BAD_FORMAT),
+    ],
+    ids=["damaged", "too short", "missing", "too long"],
+)
+@pytest.mark.parametrize("piece", [1, 10, 1000])
+def test_a_damaged_part_is_refused(
+    board: Any, piece: int, change: Callable[[bytes], bytes], expected: int
+) -> None:
+    set_piece(board, piece)
+    content = build_update((7, 5))
+    assert apply(board, change(content)) == expected
+    assert run_model(board) == compute_expected(BUILT_IN)
+    assert (board.boot(), board.highest()) == (0, 0)
+    assert apply(board, content) == DONE
+
+
+def test_pieces_need_a_begin_and_one_finish(board: Any) -> None:
+    content = build_update((7, 5))
+    assert board.send_pieces(content, len(content)) == board.ota_finish() == BAD_FORMAT
+    board.begin(PUBLIC, DEVICE_DIGEST)
+    assert board.ota_finish() == BAD_FORMAT
+    board.begin(PUBLIC, DEVICE_DIGEST)
+    board.boot()
+    assert board.send_pieces(content, len(content)) == board.ota_finish() == BAD_FORMAT
+    assert count_operations(board) == 0
+    assert apply(board, content) == DONE
+    assert board.ota_finish() == BAD_FORMAT
+    assert run_model(board) == compute_expected((7, 5))
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_an_update_that_stops_at_any_byte_can_begin_again(board: Any, restart: bool) -> None:
+    content = build_update((7, 5))
+    flash = read_flash(board)
+    for count in range(len(content) + 1):
+        restore(board, flash)
+        board.begin(PUBLIC, DEVICE_DIGEST)
+        assert board.send_pieces(content, count) == DONE
+        assert run_model(board) == compute_expected(BUILT_IN), "old parts are in use until the end"
+        if restart:
+            assert board.boot() == 0
+        assert apply(board, content) == DONE
+        assert board.boot() == 1
+
+
+@settings(max_examples=200, deadline=None)
+@given(sizes=st.lists(st.integers(1, 300), min_size=1, max_size=9), old=st.sampled_from([BUILT_IN, None]))
+def test_pieces_of_any_size_write_the_same_slot(library: Path, sizes: list[int], old: Any) -> None:
+    """Computed by hand: both parts, each padded to 8 bytes, then the record."""
+    board = ctypes.CDLL(str(library))
+    for name in ("area", "everything"):
+        getattr(board, name).restype = ctypes.POINTER(ctypes.c_uint8)
+    board.boot()
+    restore(board, b"\xff" * board.everything_bytes())
+    content = build_update((7, 5), old=old)
+    board.begin(PUBLIC, DEVICE_DIGEST)
+    rest = content
+    for size in itertools.cycle(sizes):
+        assert board.send_pieces(rest, min(size, len(rest))) == DONE
+        rest = rest[size:]
+        if not rest:
+            break
+    assert board.ota_finish() == DONE
+    parts = (7).to_bytes(4, "little") + bytes(4) + bytes([5]) + bytes(39)
+    head = b"EFLS" + struct.pack("<III", 2, 1, 0) + bytes.fromhex(LAYOUT)
+    slot = parts + head + hashlib.sha256(head + parts).digest()
+    assert bytes(board.area(0)[: SLOT_PARTS + RECORD]) == slot
+
+
+@pytest.mark.parametrize("lost", range(2, 11))
+def test_a_write_that_flash_does_not_store_is_detected(board: Any, lost: int) -> None:
+    """Operation 1 is the erase of the slot. Six words, the counter and the record follow."""
+    set_piece(board, 1)
+    content = build_update((7, 5))
+    ctypes.c_int.in_dll(board, "lost").value = lost
+    assert apply(board, content) == (NOT_WRITTEN if lost < 10 else DONE)
+    if lost < 10:
+        assert run_model(board) == compute_expected(BUILT_IN)
+        assert board.boot() == 0
+        assert apply(board, content) == DONE
+    assert board.boot() == 1
 
 
 def test_a_failed_self_test_rolls_back(board: Any) -> None:
@@ -235,9 +343,9 @@ def test_a_failed_self_test_rolls_back(board: Any) -> None:
 
 
 def test_update_is_refused_if_slots_or_counter_pages_are_too_small(board: Any) -> None:
-    board.set_slot_bytes(16 + RECORD - 1)
+    board.set_slot_bytes(SLOT_PARTS + RECORD - 1)
     assert apply(board, build_update((7, 5))) == NO_ROOM
-    board.set_slot_bytes(16 + RECORD)
+    board.set_slot_bytes(SLOT_PARTS + RECORD)
     board.set_counter_bytes(15)
     assert apply(board, build_update((7, 5))) == NO_ROOM
     board.set_counter_bytes(16)
@@ -264,6 +372,7 @@ def test_power_cut_at_any_operation_keeps_a_model_and_the_counter(
     A counter page has two records. Updates start a page, fill it, and erase it while the other page counts.
     """
     board.set_counter_bytes(32)
+    set_piece(board, (1, 10, 1000)[(torn + applied) % 3])
     values = [BUILT_IN, *((7, weight) for weight in range(4, 11))]
     for number in range(1, applied + 1):
         before = count_operations(board)
@@ -295,6 +404,40 @@ def test_power_cut_at_any_operation_keeps_a_model_and_the_counter(
         damage_slots(board)
         assert (board.boot(), board.highest()) == (0, applied + 1), cut
     assert done, "no cut came after the last operation"
+
+
+@pytest.mark.parametrize("cuts", [100, pytest.param(1400, marks=pytest.mark.slow)])
+def test_a_board_survives_power_cuts_at_random_points(board: Any, cuts: int) -> None:
+    """Update one board again and again. The power fails in an operation of the flash, or between two pieces."""
+    board.set_counter_bytes(32)
+    rng = np.random.default_rng(cuts)
+    power = ctypes.c_int.in_dll(board, "power")
+    counter = 0
+    values = BUILT_IN
+    happened = 0
+    while happened < cuts:
+        values_after = (int(rng.integers(100)), int(rng.integers(100)))
+        content = build_update(values_after, counter + 1, values if rng.random() < 0.5 else None)
+        cut = True
+        while cut and board.boot() == counter:
+            set_piece(board, int(rng.choice([1, 5, 64, 1000])))
+            stop = int(rng.integers(3 * len(content)))
+            if stop < len(content):
+                board.begin(PUBLIC, DEVICE_DIGEST)
+                assert board.send_pieces(content, stop) == DONE
+            else:
+                power.value = int(rng.integers(1, 20))
+                ctypes.c_int.in_dll(board, "torn").value = int(rng.integers(5))
+                result = apply(board, content)
+                cut = power.value == 0
+                assert result == (NOT_WRITTEN if cut else DONE)
+            happened += cut
+            runs = board.boot()
+            assert run_model(board) == compute_expected(values_after if runs > counter else values)
+            assert board.highest() in (counter, counter + 1)
+        counter += 1
+        values = values_after
+        assert board.boot() == board.highest() == counter
 
 
 def test_loss_of_both_slots_restores_built_in_model_and_preserves_counter(board: Any) -> None:
@@ -385,7 +528,7 @@ def test_an_update_of_the_old_format_is_refused(board: Any) -> None:
 
 def test_slot_of_the_old_format_is_ignored_and_overwritten(board: Any) -> None:
     """A slot of version 1 has a mark, a counter, a layout, and a digest of counter, layout and parts."""
-    content = (7).to_bytes(4, "little") + bytes(4) + bytes([9, 0, 0]) + bytes(5)
+    content = (7).to_bytes(4, "little") + bytes(4) + bytes([9]) + bytes(39)
     counter = (2).to_bytes(4, "little")
     layout = bytes.fromhex(LAYOUT)
     record = b"EFLS" + counter + layout + hashlib.sha256(counter + layout + content).digest()
@@ -399,8 +542,8 @@ def test_slot_of_the_old_format_is_ignored_and_overwritten(board: Any) -> None:
 
 def test_a_slot_of_a_newer_format_is_ignored(board: Any) -> None:
     assert apply(board, build_update((7, 5))) == DONE
-    assert board.area(0)[16 + 4] == 2
-    board.area(0)[16 + 4] = 3
+    assert board.area(0)[SLOT_PARTS + 4] == 2
+    board.area(0)[SLOT_PARTS + 4] = 3
     assert board.boot() == 0
     assert run_model(board) == compute_expected(BUILT_IN)
 

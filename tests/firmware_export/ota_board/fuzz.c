@@ -7,7 +7,7 @@
 #include "model.h"
 #include "ota.h"
 
-enum { FACTORY_RESET = 1, DAMAGE_FLASH = 2, CUT_POWER = 4, LOSE_SLOTS = 8 };
+enum { FACTORY_RESET = 1, DAMAGE_FLASH = 2, CUT_POWER = 4, LOSE_SLOTS = 8, INTERRUPT = 16 };
 
 enum { PAGE = 32 }; /* two counter records, so that pages fill up often */
 
@@ -19,6 +19,8 @@ uint8_t *area(int which);
 uint8_t *everything(void);
 void set_counter_bytes(uint32_t count);
 uint32_t everything_bytes(void);
+void begin(const uint8_t *key, const uint8_t *device);
+int send_pieces(const uint8_t *update, uint32_t count);
 int apply(const uint8_t *update, uint32_t count, const uint8_t *key, const uint8_t *device);
 
 static uint32_t number(const uint8_t *bytes)
@@ -78,6 +80,10 @@ int main(int count, char **arguments)
             torn = (int)(seed / 12 % 5);
         }
         piece = 1 + seed % 300;
+        if (head[0] & INTERRUPT) {
+            begin(key, device);
+            send_pieces(update, seed % (length + 1));
+        }
         int result = apply(update, length, key, device);
         infer(after);
         demand(violations == 0, "a write that flash refuses", which);

@@ -1,8 +1,8 @@
 #include "model.h"
 static const int32_t trunk[1] = {7};
-static const int8_t expert[3] = {3, 0, 0};
+static const int8_t expert[35] = {3};
 const void *model_part[MODEL_PARTS] = {trunk, expert};
-const uint32_t model_part_bytes[MODEL_PARTS] = {4, 3};
+const uint32_t model_part_bytes[MODEL_PARTS] = {4, sizeof expert};
 static int8_t memory[MODEL_INPUT_BYTES + MODEL_OUTPUT_BYTES];
 int8_t *model_input(void) { return memory; }
 int8_t *model_output(void) { return memory + MODEL_INPUT_BYTES; }
