@@ -303,7 +303,7 @@ def test_pieces_of_any_size_write_the_same_slot(library: Path, sizes: list[int],
     for name in ("area", "everything"):
         getattr(board, name).restype = ctypes.POINTER(ctypes.c_uint8)
     board.boot()
-    restore(board, b"\xff" * board.everything_bytes())
+    flash = read_flash(board)
     content = build_update((7, 5), old=old)
     board.begin(PUBLIC, DEVICE_DIGEST)
     rest = content
@@ -317,6 +317,7 @@ def test_pieces_of_any_size_write_the_same_slot(library: Path, sizes: list[int],
     head = b"EFLS" + struct.pack("<III", 2, 1, 0) + bytes.fromhex(LAYOUT)
     slot = parts + head + hashlib.sha256(head + parts).digest()
     assert bytes(board.area(0)[: SLOT_PARTS + RECORD]) == slot
+    restore(board, flash)
 
 
 @pytest.mark.parametrize("lost", range(2, 11))
@@ -408,7 +409,7 @@ def test_power_cut_at_any_operation_keeps_a_model_and_the_counter(
 
 @pytest.mark.parametrize("cuts", [100, pytest.param(1400, marks=pytest.mark.slow)])
 def test_a_board_survives_power_cuts_at_random_points(board: Any, cuts: int) -> None:
-    """Update one board again and again. The power fails in an operation of the flash, or between two pieces."""
+    """Update one board again and again. The power fails in an operation of its flash, or between pieces."""
     board.set_counter_bytes(32)
     rng = np.random.default_rng(cuts)
     power = ctypes.c_int.in_dll(board, "power")
