@@ -130,6 +130,46 @@ def test_signed_update_changes_the_outputs_of_the_firmware(
     assert counted.shares == pytest.approx(expected.shares, abs=0.02)
 
 
+def test_update_of_a_plain_model_streams_only_its_head(
+    graphs: Any, random_models: Any, key: Path, tmp_path: Path
+) -> None:
+    """The field program reads the update in pieces of 64 bytes, which end within words and parts."""
+    if reason := explain_not_runnable(TARGETS["cortex-m4"]):
+        pytest.skip(reason)
+    trusted = base64.b64encode(read_public_key(key.with_name("updates.pub"))).decode()
+    inputs = np.random.default_rng(0).integers(-128, 128, (9, 8, 8, 2)).astype(np.int8)
+    outputs = []
+    for name in ("old", "new"):
+        made = random_models.Graph(graphs, np.random.default_rng(1))
+        features = made.flatten(made.add_convolution(made.add_tensor((1, 8, 8, 2), 0.05, 0)))
+        made.rng = np.random.default_rng(len(outputs))
+        made.add_dense(features, 5)
+        model = graphs.make_tflite(made.tensors, made.operators)
+        source = generate_c(model)
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.tflite").write_bytes(model)
+        outputs.append(run_tflm(model, inputs).tobytes())
+        for file, text in make_project_files(
+            source.files, TARGETS["cortex-m4"], UpdateSettings(trusted, source.part_bytes)
+        ).items():
+            (tmp_path / name / "firmware" / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / "firmware" / file).write_text(text)
+    project = tmp_path / "old/firmware"
+    (project / "samples.bin").write_bytes(inputs.tobytes())
+    run_field_program(project)
+    assert (project / "outputs.bin").read_bytes() == outputs[0] != outputs[1]
+    result = run_export(
+        *("update", tmp_path / "old", tmp_path / "new", "--key", key, "-o", project / "update.bin"),
+        *("--all-devices", "--json"),
+    )
+    assert result.exit_code == 0, result.output
+    summary = json.loads(result.output)
+    assert summary["parts"] == ["trunk", "head"] and summary["carries"] == ["head"]
+    assert summary["bytes"] == 120 + 2 * 40 + 64 + source.part_bytes[1]
+    assert "update.bin: done\nrunning update 1" in run_field_program(project)
+    assert (project / "outputs.bin").read_bytes() == outputs[1]
+
+
 def test_an_update_with_other_outputs_is_rolled_back(
     exported: tuple[Path, Path], key: Path, tmp_path: Path
 ) -> None:
