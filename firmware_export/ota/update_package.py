@@ -5,7 +5,8 @@
      64 bytes    Ed25519 signature (RFC 8032) over all of the above
                  the carried parts, one after another
 
-Numbers are uint32, little-endian.
+Numbers are uint32, little-endian. A board receives the bytes in this order and checks the signature before it
+writes any part.
 
 An update carries the parts that differ from the old firmware's parts. `layout` is a digest of the network's
 shapes and operators, that is, of the code that runs the parts. `device` is the SHA-256 of the id of the only
@@ -39,7 +40,7 @@ class FirmwarePart:
     """One replaceable part of a firmware.
 
     Attributes:
-        name: "trunk", "gate", "expert0" and so on.
+        name: "trunk", "head", "gate", "expert0" and so on.
         content: the bytes of the part's struct in flash.
     """
 

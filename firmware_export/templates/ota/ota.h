@@ -1,4 +1,5 @@
-/* Updates of a model's parts (trunk, gate, experts) without a new firmware. They are signed, for one device, counted, and tested before use.
+/* Updates of a model's parts (trunk, head, gate, experts) without a new firmware. They are signed, for one device, counted, and tested before
+   use.
 
    Flash holds two slots and two counter pages. A slot holds all parts one after another. Its last element, which is written last, is a
    record with the update's counter and a digest of the whole slot. A slot without a valid record is ignored. A power cut at any point
@@ -11,7 +12,7 @@
 
 enum ota_result {
     OTA_DONE,
-    OTA_BAD_FORMAT,       /* not an update, or truncated */
+    OTA_BAD_FORMAT,       /* not an update, too short or too long, or without ota_begin */
     OTA_BAD_SIGNATURE,    /* not signed by the key that this firmware trusts */
     OTA_OLD_COUNTER,      /* not newer than the highest accepted counter */
     OTA_OTHER_LAYOUT,     /* for another network, with other shapes or operators */

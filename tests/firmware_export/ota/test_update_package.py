@@ -21,6 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgefl.base.errors import ExportError
+from firmware_export.firmware.firmware import explain_not_runnable
+from firmware_export.firmware.targets import TARGETS
 from firmware_export.ota.update_package import (
     PART_ENTRY,
     UPDATE_HEADER,
@@ -128,6 +130,19 @@ def test_gcc_analyzer_reports_nothing(name: str, tmp_path: Path) -> None:
     command = ["gcc", *flags, *folders, "-c", str(SOURCE / name), "-o", str(tmp_path / "object.o")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+
+
+def test_updater_needs_a_few_hundred_bytes_of_ram(tmp_path: Path) -> None:
+    target = TARGETS["cortex-m4"]
+    if reason := explain_not_runnable(target):
+        pytest.skip(reason)
+    compiled = tmp_path / "ota.o"
+    folders = [f"-I{folder}" for folder in (BOARD, SOURCE, SOURCE / "monocypher")]
+    command = [target.architecture.gcc, *target.flags, "-std=c99", "-O2", *folders]
+    subprocess.run([*command, "-c", SOURCE / "ota.c", "-o", compiled], check=True)
+    size = f"{target.architecture.tool_prefix}size"
+    sizes = subprocess.run([size, compiled], capture_output=True, text=True, check=True).stdout.split()
+    assert int(sizes[7]) + int(sizes[8]) < 512, "data and bss"
 
 
 @pytest.fixture
