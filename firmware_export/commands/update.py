@@ -256,12 +256,10 @@ def _count_input_bytes(model: bytes) -> int:
     from firmware_export.tflite.quantized_model import read_quantized_model
 
     network = read_quantized_model(model)
-    return network.get_tensor(network.inputs[0]).size
+    return sum(network.get_tensor(index).size for index in network.inputs)
 
 
 def _run_model(model: bytes, x: Any) -> Any:
     from firmware_export.certificate.tflm_runner import run_tflm
-    from firmware_export.tflite.quantized_model import read_quantized_model
 
-    network = read_quantized_model(model)
-    return run_tflm(model, x.reshape(len(x), *network.get_tensor(network.inputs[0]).shape[1:]))
+    return run_tflm(model, x)

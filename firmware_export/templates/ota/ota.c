@@ -155,6 +155,14 @@ static enum ota_result keep_counter(const struct ota_flash *flash, uint32_t coun
     return !failed && highest_counter == counter ? OTA_DONE : OTA_NOT_WRITTEN;
 }
 
+/* A model that keeps a state begins a new sequence with other parts. */
+static void begin_sequence(void)
+{
+#ifdef MODEL_STATE_BYTES
+    model_reset();
+#endif
+}
+
 static void use_slot(const uint8_t *slot)
 {
     for (unsigned i = 0; i < MODEL_PARTS; i++) {
@@ -162,6 +170,7 @@ static void use_slot(const uint8_t *slot)
         if (slot)
             slot += padded(model_part_bytes[i]);
     }
+    begin_sequence();
 }
 
 uint32_t ota_boot(const struct ota_flash *flash)
@@ -203,6 +212,7 @@ static void self_test(uint32_t seed, uint32_t runs, uint8_t digest[32])
         sha256_add(&hash, (const uint8_t *)output, MODEL_OUTPUT_BYTES);
     }
     sha256_end(&hash, digest);
+    begin_sequence();
 }
 
 static int signed_by(const uint8_t key[32], const uint8_t *signature, const uint8_t *message, uint32_t count)

@@ -51,6 +51,7 @@ uint32_t ota_counter(void);
 /* An update comes in pieces of any size: ota_begin, ota_write for each piece, ota_finish. Inferences are allowed between these calls, but
    not at the same time. The manifest at the start of an update is checked first. Only then does ota_write erase the slot that is not in
    use, and writes each part to it. ota_finish tests the new parts and uses them. Until it returns OTA_DONE, the old parts stay in use.
+   A model that keeps a state between inferences begins a new sequence with each ota_finish that tests.
 
    After an error, begin again with the first byte. ota_begin and ota_boot drop an update that was not finished. */
 

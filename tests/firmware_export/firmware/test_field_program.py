@@ -130,10 +130,14 @@ def test_signed_update_changes_the_outputs_of_the_firmware(
     assert counted.shares == pytest.approx(expected.shares, abs=0.02)
 
 
+@pytest.mark.parametrize("has_state", [False, True])
 def test_update_of_a_plain_model_streams_only_its_head(
-    graphs: Any, random_models: Any, key: Path, tmp_path: Path
+    graphs: Any, random_models: Any, key: Path, tmp_path: Path, *, has_state: bool
 ) -> None:
-    """The field program reads the update in pieces of 64 bytes, which end within words and parts."""
+    """The field program reads the update in pieces of 64 bytes, which end within words and parts.
+
+    After the self-test a model with a state begins a new sequence.
+    """
     if reason := explain_not_runnable(TARGETS["cortex-m4"]):
         pytest.skip(reason)
     trusted = base64.b64encode(read_public_key(key.with_name("updates.pub"))).decode()
@@ -141,10 +145,14 @@ def test_update_of_a_plain_model_streams_only_its_head(
     outputs = []
     for name in ("old", "new"):
         made = random_models.Graph(graphs, np.random.default_rng(1))
-        features = made.flatten(made.add_convolution(made.add_tensor((1, 8, 8, 2), 0.05, 0)))
+        tip = made.add_tensor((1, 8, 8, 2), 0.05, 0)
+        if has_state:
+            made.operators.append(graphs.Op("CALL_ONCE", (), (), {"initSubgraphIndex": 1}, "CallOnce"))
+            tip = made.add_stream(tip)
+        features = made.flatten(made.add_convolution(tip))
         made.rng = np.random.default_rng(len(outputs))
         made.add_dense(features, 5)
-        model = graphs.make_tflite(made.tensors, made.operators)
+        model = graphs.make_tflite(made.tensors, made.operators, initial=made.initial if has_state else None)
         source = generate_c(model)
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.tflite").write_bytes(model)
