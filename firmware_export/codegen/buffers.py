@@ -5,12 +5,15 @@ start, and the output to the end. The scratch memory of a layer lives during tha
 lifetimes do not overlap share bytes. An output replaces its input if the layer reads each value before it
 writes it and no later layer reads the input.
 
+Where an output may share memory with its input, see `Layer.lead_bytes`, only the distance of their starts is
+kept.
+
 Source: Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020, for offsets by
 first fit, largest first.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from firmware_export.codegen.layer import Layer
@@ -19,6 +22,10 @@ ARENA_ALIGNMENT_BYTES = 8
 """Alignment of each buffer. Kernels store pairs of words of the scratch memory with one instruction."""
 MAX_SCRATCH_SHARE = 0.05
 """Share of the activations that live at the same time, by which scratch memory may raise the arena."""
+MAX_SEARCH_PLANS = 20
+"""Changes of each order of placement that are tried."""
+MAX_SEARCH_PAIRS = 5_000_000
+"""Pairs of buffers that these trials may compare. Networks of more than 500 buffers have fewer trials."""
 SMALL_ARENA_BYTES = 4096
 """Scratch memory may raise any arena to this size, which is a small part of the RAM of the boards in use."""
 
@@ -51,6 +58,9 @@ class _Lifetime:
     last: int
 
 
+_Leads = Mapping[tuple[int, int], int]
+
+
 def plan_buffers(
     layers: Sequence[Layer], base_of: Mapping[int, int], sizes: Mapping[int, int], entry: int, result: int
 ) -> MemoryPlan:
@@ -66,6 +76,7 @@ def plan_buffers(
         result: the network's output, a base tensor.
     """
     lives = _find_lifetimes(layers, base_of, sizes, entry, result)
+    leads = _find_leads(layers, base_of, lives, result)
     scratch = [
         _Lifetime(align(layer.scratch_bytes), position, position) for position, layer in enumerate(layers)
     ]
@@ -76,7 +87,7 @@ def plan_buffers(
         lambda life: (life.first, -life.size),
         lambda life: (-life.last, -life.size),
     )
-    plans = (_assign_offsets(sorted(unique, key=order)) for order in orders)
+    plans = (plan for order in orders for plan in _search_offsets(sorted(unique, key=order), leads))
     offsets, arena_bytes = min(plans, key=lambda plan: plan[1])
     return MemoryPlan(
         offsets={tensor: offsets[id(life)] for tensor, life in lives.items() if life.size},
@@ -84,7 +95,7 @@ def plan_buffers(
         output_offset=offsets[id(lives[result])],
         scratch_offsets=tuple(offsets.get(id(life), 0) for life in scratch),
         arena_bytes=arena_bytes,
-        bound_bytes=max(_count_living_bytes(lives, len(layers)), default=0),
+        bound_bytes=max(_count_living_bytes(lives, len(layers), leads), default=0),
     )
 
 
@@ -103,7 +114,9 @@ def limit_scratch(
     Args:
         small_arena: size in bytes to which scratch memory may raise any arena.
     """
-    living = _count_living_bytes(_find_lifetimes(layers, base_of, sizes, entry, result), len(layers))
+    lives = _find_lifetimes(layers, base_of, sizes, entry, result)
+    leads = _find_leads(layers, base_of, lives, result)
+    living = _count_living_bytes(lives, len(layers), leads)
     limit = max(small_arena, math.floor((1 + MAX_SCRATCH_SHARE) * max(living, default=0)))
     return [_fit_scratch(layer, limit - bytes_now) for layer, bytes_now in zip(layers, living, strict=True)]
 
@@ -115,12 +128,40 @@ def _fit_scratch(layer: Layer, room: int) -> Layer:
     return layer
 
 
-def _count_living_bytes(lives: Mapping[int, _Lifetime], count: int) -> list[int]:
-    """Return the bytes of the activations that live during each layer, for this number of layers."""
-    unique = {id(life): life for life in lives.values()}.values()
-    return [
-        sum(life.size for life in unique if life.first <= position <= life.last) for position in range(count)
+def _count_living_bytes(lives: Mapping[int, _Lifetime], count: int, leads: _Leads) -> list[int]:
+    """Return the bytes of the activations that live during each layer, for this number of layers.
+
+    Args:
+        leads: as in `_find_leads`. Bytes that an input and an output can share count once.
+    """
+    unique = {id(life): life for life in lives.values()}
+    living = [
+        sum(life.size for life in unique.values() if life.first <= position <= life.last)
+        for position in range(count)
     ]
+    for (output, source), lead in leads.items():
+        made, read = unique[output], unique[source]
+        living[made.first] -= made.size + read.size - max(max(lead, 0) + read.size, made.size)
+    return living
+
+
+def _find_leads(
+    layers: Sequence[Layer], base_of: Mapping[int, int], lives: Mapping[int, _Lifetime], result: int
+) -> _Leads:
+    """Return the buffers of outputs and inputs that may share memory, because the input dies at its reader.
+
+    Returns:
+        The bytes by which the output must begin before the input, by the ids of both lifetimes.
+    """
+    leads = {}
+    for position, layer in enumerate(layers):
+        if layer.lead_bytes is None or base_of[layer.output] not in lives:
+            continue
+        (source,) = {base_of[i] for i in layer.inputs}
+        made, read = lives[base_of[layer.output]], lives[source]
+        if source != result and read.last == position == made.first:
+            leads[id(made), id(read)] = align(layer.lead_bytes)
+    return leads
 
 
 def align(size: int) -> int:
@@ -167,23 +208,49 @@ def _find_lifetimes(
     return lives
 
 
-def _assign_offsets(lives: Iterable[_Lifetime]) -> tuple[dict[int, int], int]:
+def _search_offsets(order: list[_Lifetime], leads: _Leads) -> Iterator[tuple[dict[int, int], int]]:
+    """Yield the result of `_assign_offsets` for an order of placement, and for changes of that order.
+
+    The buffers at the end of the arena are placed earlier in the next order.
+
+    Source: Joslin and Clements, "Squeaky wheel optimization", 1999.
+    """
+    offsets, arena_bytes = _assign_offsets(order, leads)
+    yield offsets, arena_bytes
+    for number in range(min(MAX_SEARCH_PLANS, MAX_SEARCH_PAIRS // max(len(order), 1) ** 2)):
+        order = order.copy()
+        for life in [life for life in order if offsets[id(life)] + life.size == arena_bytes]:
+            position = order.index(life)
+            order.insert(position * (number % 3) // 3, order.pop(position))
+        offsets, arena_bytes = _assign_offsets(order, leads)
+        yield offsets, arena_bytes
+
+
+def _assign_offsets(lives: Iterable[_Lifetime], leads: _Leads) -> tuple[dict[int, int], int]:
     """Place buffers by first fit, in this order.
+
+    Args:
+        leads: as in `_find_leads`.
 
     Returns:
         The offset of each buffer by the id of its lifetime, and the size of the arena in bytes.
     """
     assigned: list[tuple[int, _Lifetime]] = []
+
+    def measure_distance(lower: _Lifetime, upper: _Lifetime) -> int:
+        """Return the least distance between the starts of two buffers that live at the same time."""
+        return min(leads.get((id(lower), id(upper)), lower.size), lower.size)
+
     for life in lives:
+        taken = [
+            (start - measure_distance(life, other), start + measure_distance(other, life))
+            for start, other in assigned
+            if other.first <= life.last and life.first <= other.last
+        ]
         offset = 0
-        for start, other in sorted(assigned, key=lambda pair: pair[0]):
-            if (
-                other.first <= life.last
-                and life.first <= other.last
-                and offset < start + other.size
-                and start < offset + life.size
-            ):
-                offset = start + other.size
+        for before, after in sorted(taken):
+            if before < offset < after:
+                offset = after
         assigned.append((offset, life))
     return (
         {id(life): offset for offset, life in assigned},

@@ -114,6 +114,31 @@ def compute_padding(size: int, out: int, kernel: int, stride: int, dilation: int
     return max(0, (out - 1) * stride + (kernel - 1) * dilation + 1 - size) // 2 if same else 0
 
 
+def compute_lead(
+    source: Sequence[int], output: Sequence[int], stride: Sequence[int], before: Sequence[int]
+) -> int:
+    """Return the bytes by which an output must begin before its input, so that both may share memory.
+
+    The kernels compute one pixel after the other, in rows from the top, and read the input in the same order.
+    The output may therefore overwrite the pixels of the input that no later pixel needs.
+
+    Args:
+        source: height, width and channels of the input.
+        output: height, width and channels of the output.
+        stride: vertical and horizontal distance between the inputs of neighbouring output pixels.
+        before: padding rows above the input, and padding columns to its left.
+    """
+    height, width, channels = source
+    rows, columns = (
+        np.clip(np.arange(count) * step - padding, 0, size)
+        for count, step, padding, size in zip(output[:2], stride, before, (height, width), strict=True)
+    )
+    first = channels * (rows[:, None] * width + columns)
+    needed = np.minimum.accumulate(first.ravel()[::-1])[::-1]  # by this output pixel and all later ones
+    written = output[2] * np.arange(1, needed.size + 1)
+    return int((written - needed).max())
+
+
 def check_output_size(
     size: Sequence[int],
     out: Sequence[int],
@@ -288,6 +313,7 @@ def _build_conv_2d(
         note=note,
         macs=pixels * rows.shape[1],
         scratch_bytes=0 if contiguous else length,
+        lead_bytes=_compute_lead(shape, window),
     )
     faster = replace(
         layer,
@@ -297,6 +323,22 @@ def _build_conv_2d(
         smaller=layer,
     )
     return loop_over_batch(faster, source, made)
+
+
+def _compute_lead(shape: Sequence[int], window: tuple[int, int] = (1, 1)) -> int:
+    """Return the bytes by which the output of a convolution must begin before its input, as in `compute_lead`.
+
+    Args:
+        shape: values of GEOMETRY_FIELDS.
+        window: height and width of the windows of max pooling.
+    """
+    values = dict(zip(GEOMETRY_FIELDS, shape, strict=True))
+    return compute_lead(
+        shape[:3],
+        (values["out_height"] // window[0], values["out_width"] // window[1], values["out_channels"]),
+        (values["stride_height"] * window[0], values["stride_width"] * window[1]),
+        (values["pad_top"], values["pad_left"]),
+    )
 
 
 def _is_contiguous(shape: Sequence[int], length: int) -> bool:
@@ -399,6 +441,7 @@ def _build_depthwise_conv_2d(
         shape=tuple(zip(GEOMETRY_FIELDS, ((v,) for v in shape), strict=True)),
         note=_describe_kernel(operator, size, padding),
         macs=output.size * kernel.shape[1] * kernel.shape[2],
+        lead_bytes=_compute_lead(shape),
     )
     return loop_over_batch(layer, source, output)
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from edgefl.base.errors import ExportError
 from edgefl.program.plan.tflite import Operator, TfliteTensor
-from firmware_export.codegen.c_convolution import check_output_size, compute_padding
+from firmware_export.codegen.c_convolution import check_output_size, compute_lead, compute_padding
 from firmware_export.codegen.fixed_point import compute_input_radius, quantize_multiplier
 from firmware_export.codegen.layer import (
     Field,
@@ -148,6 +148,7 @@ def build_pool(network: QuantizedModel, operator: Operator, name: str) -> list[L
         shape_type="struct pool",
         shape=tuple((key, (int(value),)) for key, value in zip(POOL_FIELDS, values, strict=True)),
         note=f"window {window[0]}x{window[1]}, stride {stride[0]}x{stride[1]}",
+        lead_bytes=compute_lead(source.shape[1:], output.shape[1:], stride, before),
     )
     return [loop_over_batch(layer, source, output)]
 

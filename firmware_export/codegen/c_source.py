@@ -35,10 +35,12 @@ from firmware_export.codegen.c_text import (
 )
 from firmware_export.codegen.layer import ELEMENT_BYTES, Field
 from firmware_export.codegen.lint import lint
+from firmware_export.codegen.moves import add_moves
 from firmware_export.codegen.mixture_structure import MixtureStructure, find_parts
 from firmware_export.quantize.anomaly import read_model_task
 from firmware_export.tflite.quantized_model import QuantizedModel, read_quantized_model
 
+RAM = "ram"
 
 @dataclass(frozen=True)
 class LayerCost:
@@ -105,6 +107,7 @@ def generate_c(
     threshold: float = 0.0,
     labels: Sequence[str] = (),
     small_arena: int = SMALL_ARENA_BYTES,
+    optimize: str = "speed",
 ) -> CSource:
     """Return the C of a model.
 
@@ -145,6 +148,8 @@ def generate_c(
         (*network.inputs, *network.outputs, *structure.gate, *variables),
     )
     folded = _limit_scratch(network, folded, small_arena)
+    if optimize == RAM:
+        network, folded = add_moves(network, folded)
     layers = folded.layers
     fields: dict[str, list[Field]] = {name: [] for name in structure.names}
     for part, layer in layers:

@@ -54,6 +54,7 @@ KERNEL_ORDER = (
     "resize_bilinear",
     "copy",
     "fill",
+    "move",
 )
 """Kernels in their order in model.c."""
 PROFILE_C = """#ifdef MODEL_PROFILE /* a profiling build: its program gets a call at the end of each layer */

@@ -119,6 +119,8 @@ class Layer:
         macs: multiply-accumulates of one inference.
         scratch_bytes: size of the scratch memory in bytes.
         overwritable: inputs that the output may overwrite.
+        lead_bytes: bytes by which the output must begin before the input, so that both may share memory. It
+            is negative if the output may begin later. None if they may not share memory.
         smaller: the same layer with less scratch memory and more instructions. None if there is none.
     """
 
@@ -135,6 +137,7 @@ class Layer:
     macs: int = 0
     scratch_bytes: int = 0
     overwritable: tuple[int, ...] = field(default=())
+    lead_bytes: int | None = None
     smaller: "Layer | None" = None
 
 
@@ -227,7 +230,8 @@ def loop_over_batch(layer: Layer, source: TfliteTensor, output: TfliteTensor) ->
     call = layer.call.replace("{a}", f"{{a}} + i * {source.size // batch}")
     call = call.replace("{out}", f"{{out}} + i * {output.size // batch}")
     smaller = layer.smaller and loop_over_batch(layer.smaller, source, output)
-    return replace(layer, call=f"for (int32_t i = 0; i < {batch}; i++) {call}", smaller=smaller)
+    call = f"for (int32_t i = 0; i < {batch}; i++) {call}"
+    return replace(layer, call=call, smaller=smaller, lead_bytes=None)
 
 
 def round_half_away(value: float) -> int:
