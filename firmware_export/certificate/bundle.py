@@ -23,7 +23,7 @@ from firmware_export.certificate.certificate import (
 )
 from firmware_export.certificate.golden import GoldenVectors, encode_golden, make_golden
 from firmware_export.certificate.tflm import make_tflm_files
-from firmware_export.codegen.c_source import CSource, generate_c
+from firmware_export.codegen.c_source import CSource
 from firmware_export.firmware.field_program import UpdateSettings
 from firmware_export.firmware.package import make_package_files
 from firmware_export.firmware.project import make_project_files
@@ -65,7 +65,7 @@ def write_bundle(
         old = {*old, *remove_certificate(out)}
         model = (out / MODEL_FILE).read_bytes()
         model_float = None if request.imported else (out / FLOAT_MODEL_FILE).read_bytes()
-        source = generate_c(model, threshold=request.threshold, labels=request.labels)
+        source = request.generate_source(model)
         golden = make_golden(model, x, y)
         certificate = make_certificate(model, model_float, source, golden, request)
         certificate["quantization"] = (

@@ -20,7 +20,7 @@ from firmware_export.certificate.parity import EQUAL, ParityResult, hash_outputs
 from firmware_export.certificate.resource_usage import extract_cost, profile_layers
 from firmware_export.certificate.tflm import list_operators
 from firmware_export.certificate.tflm_runner import measure_arena_bytes, read_tflm_version
-from firmware_export.codegen.c_source import CSource, generate_c
+from firmware_export.codegen.c_source import OPTIMIZE_RAM, OPTIMIZE_SPEED, CSource, generate_c
 from firmware_export.codegen.prefix import DEFAULT_PREFIX, check_prefix
 from firmware_export.firmware.latency import estimate_latencies
 from firmware_export.firmware.targets import TARGETS
@@ -55,6 +55,7 @@ class ExportRequest:
         prefix: prefix of the C symbols and files in the folder `c`.
         labels: name of each output, for model.h. Empty for none.
         seed: random seed of random inputs. None for other inputs, and in a certificate of an older edgefl.
+        optimize: what the C saves, as in `generate_c`.
     """
 
     target: str
@@ -66,11 +67,16 @@ class ExportRequest:
     prefix: str = DEFAULT_PREFIX
     labels: tuple[str, ...] = ()
     seed: int | None = None
+    optimize: str = OPTIMIZE_SPEED
 
     @property
     def imported(self) -> bool:
         """Whether the model is a given int8 .tflite, without a float model and a quantization report."""
         return self.inputs != DEVICE_INPUTS
+
+    def generate_source(self, model: bytes) -> CSource:
+        """Return the C of a model with these options, as in `generate_c`."""
+        return generate_c(model, threshold=self.threshold, labels=self.labels, optimize=self.optimize)
 
 
 def make_certificate(
@@ -107,7 +113,7 @@ def make_certificate(
             f"--threshold {request.threshold:g} compares the classes with and without skipped experts, but "
             "the model is no classifier; leave out --threshold"
         )
-    exact = generate_c(model) if request.threshold else source
+    exact = generate_c(model, optimize=request.optimize) if request.threshold else source
     compared = run_everywhere(exact.files, golden, targets, request.target)
     ran = compared
     skipping = None
@@ -131,6 +137,7 @@ def make_certificate(
             "update_device": request.update_device,
             "prefix": request.prefix,
             "labels": request.labels,
+            "optimize": request.optimize,
             "budget": asdict(request.budget),
             "model": {
                 "sha256": sha256(model).hexdigest(),
@@ -280,6 +287,9 @@ def read_request(certificate: Mapping[str, Any]) -> ExportRequest:
             raise ValueError(f"golden.seed is {seed!r}, expected a whole number of 0 or more")
         prefix = check_prefix(str(certificate.get("prefix", DEFAULT_PREFIX)))
         labels = tuple(map(str, certificate.get("labels", ())))
+        optimize = certificate.get("optimize", OPTIMIZE_SPEED)
+        if optimize not in (OPTIMIZE_SPEED, OPTIMIZE_RAM):
+            raise ValueError(f"optimize is {optimize!r}")
         return ExportRequest(
             target=str(certificate["target"]),
             budget=budget,
@@ -290,6 +300,7 @@ def read_request(certificate: Mapping[str, Any]) -> ExportRequest:
             prefix=prefix,
             labels=labels,
             seed=seed,
+            optimize=optimize,
         )
     except (ConfigError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ExportError(f"certificate.json is damaged: {error!r}; export again") from error

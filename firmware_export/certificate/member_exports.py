@@ -15,7 +15,6 @@ from firmware_export.certificate.certificate import ExportRequest
 from firmware_export.certificate.golden import make_golden
 from firmware_export.certificate.parity import run_everywhere
 from firmware_export.certificate.resource_usage import TargetCost, extract_cost
-from firmware_export.codegen.c_source import generate_c
 from firmware_export.firmware.targets import TARGETS
 from firmware_export.quantize.report import ExportReport
 
@@ -62,7 +61,7 @@ def measure_member_exports(
             report = export(Path(work), number)
             score = report.accuracy_int8 if report.task is None else report.task["r2_int8"]
             model = (Path(work) / MODEL_FILE).read_bytes()
-            source = generate_c(model, threshold=request.threshold, labels=request.labels)
+            source = request.generate_source(model)
             golden = make_golden(model, x[:COUNTED_SAMPLES], y[:COUNTED_SAMPLES])
             # No target is the export's own here, so a model that does not fit is no error
             (result,) = run_everywhere(source.files, golden, [TARGETS[request.target]], "")

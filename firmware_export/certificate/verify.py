@@ -36,13 +36,18 @@ from firmware_export.certificate.golden import GoldenVectors, decode_golden, mak
 from firmware_export.certificate.import_model import draw_random_samples
 from firmware_export.certificate.parity import EQUAL, NOT_RUN, describe_equal_outputs
 from firmware_export.certificate.resource_usage import profile_layers
-from firmware_export.codegen.c_source import LayerCost, generate_c
+from firmware_export.codegen.c_source import OPTIMIZE_SPEED, LayerCost
 from firmware_export.codegen.prefix import DEFAULT_PREFIX
 from firmware_export.firmware.targets import TARGETS
 from firmware_export.quantize.task_figures import describe_task_figures
 from firmware_export.tflite.interpreter import load_tflite
 
-OLDER_VALUES: Mapping[str, Any] = {"warnings": [], "prefix": DEFAULT_PREFIX, "labels": []}
+OLDER_VALUES: Mapping[str, Any] = {
+    "warnings": [],
+    "prefix": DEFAULT_PREFIX,
+    "labels": [],
+    "optimize": OPTIMIZE_SPEED,
+}
 """Values of the entries that an older certificate lacks."""
 ESTIMATES_KEY = "estimates"
 """Estimates for boards. They depend on edgefl's table of boards, and older certificates have none."""
@@ -80,7 +85,7 @@ def verify_bundle(out: Path) -> VerificationResult:
     model = contents[MODEL_FILE]
     model_float = None if request.imported else contents[FLOAT_MODEL_FILE]
     golden = decode_golden(contents[GOLDEN_FILE])
-    source = generate_c(model, threshold=request.threshold, labels=request.labels)
+    source = request.generate_source(model)
     again = make_golden(model, golden.x, golden.y)
     if not np.array_equal(again.inputs, golden.inputs):
         raise ExportError(f"{GOLDEN_FILE}: the int8 inputs do not follow from its samples; export again")
@@ -149,7 +154,7 @@ def profile_bundle(out: Path, target: str | None) -> tuple[str, tuple[LayerCost,
     chosen = target or request.target
     if TARGETS[chosen].is_host:
         raise ExportError("instructions are counted in QEMU, but the target is host; use --target cortex-m4")
-    source = generate_c(contents[MODEL_FILE], threshold=request.threshold)
+    source = request.generate_source(contents[MODEL_FILE])
     layers = profile_layers(source.files, source.layers, chosen, decode_golden(contents[GOLDEN_FILE]).inputs)
     return chosen, layers, asdict(request.budget)
 

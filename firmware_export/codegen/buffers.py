@@ -40,7 +40,8 @@ class MemoryPlan:
         output_offset: offset of the network's output, in bytes.
         scratch_offsets: offset of each layer's scratch memory, in bytes. 0 for a layer without scratch.
         arena_bytes: size of the arena in bytes.
-        bound_bytes: lower bound of the arena in bytes: the most activations that live at the same time.
+        bound_bytes: lower bound of the arena in bytes: the most activations that live at the same time. Bytes
+            that an input and an output share count once.
     """
 
     offsets: Mapping[int, int]
@@ -105,26 +106,30 @@ def limit_scratch(
     sizes: Mapping[int, int],
     entry: int,
     result: int,
-    small_arena: int = SMALL_ARENA_BYTES,
+    *,
+    least: bool = False,
 ) -> list[Layer]:
     """Return the layers, with less scratch memory for those whose scratch would raise the arena.
 
     The other parameters are those of `plan_buffers`.
 
     Args:
-        small_arena: size in bytes to which scratch memory may raise any arena.
+        least: whether the scratch memory must not raise the arena of outputs that share memory with inputs.
+            Otherwise the scratch memory may have the bytes that sharing saves, and more in a small arena.
     """
     lives = _find_lifetimes(layers, base_of, sizes, entry, result)
-    leads = _find_leads(layers, base_of, lives, result)
+    leads = _find_leads(layers, base_of, lives, result) if least else {}
     living = _count_living_bytes(lives, len(layers), leads)
-    limit = max(small_arena, math.floor((1 + MAX_SCRATCH_SHARE) * max(living, default=0)))
+    small = 0 if least else SMALL_ARENA_BYTES
+    limit = max(small, math.floor((1 + MAX_SCRATCH_SHARE) * max(living, default=0)))
     return [_fit_scratch(layer, limit - bytes_now) for layer, bytes_now in zip(layers, living, strict=True)]
 
 
 def _fit_scratch(layer: Layer, room: int) -> Layer:
     """Return the form of a layer with most scratch memory within this room in bytes, or with the least."""
     while layer.smaller is not None and align(layer.scratch_bytes) > room:
-        layer = replace(layer.smaller, macs=layer.macs)  # a loop over steps has counted those of all steps
+        # A loop over steps has changed both values
+        layer = replace(layer.smaller, macs=layer.macs, lead_bytes=layer.lead_bytes)
     return layer
 
 

@@ -326,7 +326,7 @@ def _build_conv_2d(
 
 
 def _compute_lead(shape: Sequence[int], window: tuple[int, int] = (1, 1)) -> int:
-    """Return the bytes by which the output of a convolution must begin before its input, as in `compute_lead`.
+    """Return the bytes by which the output of a convolution must begin before its input.
 
     Args:
         shape: values of GEOMETRY_FIELDS.

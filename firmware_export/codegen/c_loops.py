@@ -146,7 +146,7 @@ def _fold(
             )
         )
         part = layers[steps.first][0]
-        folded += [(part, replace(layer, macs=layer.macs * steps.count)) for layer in body]
+        folded += [(part, replace(layer, macs=layer.macs * steps.count, lead_bytes=None)) for layer in body]
     folded += layers[after:]
     moved = {
         index: TensorView(merged.get(view.base, view.base), view.offset, strides.get(index, 0))

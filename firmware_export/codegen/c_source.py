@@ -19,7 +19,7 @@ import numpy as np
 from edgefl.base.errors import ExportError
 from edgefl.base.tasks.samples import SAMPLES_METADATA_NAME, decode_samples
 from edgefl.program.plan.tflite import read_metadata
-from firmware_export.codegen.buffers import SMALL_ARENA_BYTES, MemoryPlan, align, limit_scratch, plan_buffers
+from firmware_export.codegen.buffers import MemoryPlan, align, limit_scratch, plan_buffers
 from firmware_export.codegen.c_anomaly import make_network_detector
 from firmware_export.codegen.c_ends import join_ends, list_ends
 from firmware_export.codegen.c_layers import build_layers
@@ -35,12 +35,14 @@ from firmware_export.codegen.c_text import (
 )
 from firmware_export.codegen.layer import ELEMENT_BYTES, Field
 from firmware_export.codegen.lint import lint
-from firmware_export.codegen.moves import add_moves
 from firmware_export.codegen.mixture_structure import MixtureStructure, find_parts
+from firmware_export.codegen.moves import add_moves
 from firmware_export.quantize.anomaly import read_model_task
 from firmware_export.tflite.quantized_model import QuantizedModel, read_quantized_model
 
-RAM = "ram"
+OPTIMIZE_SPEED = "speed"
+OPTIMIZE_RAM = "ram"
+
 
 @dataclass(frozen=True)
 class LayerCost:
@@ -76,7 +78,7 @@ class CSource:
         arena_bytes: size of the arena in bytes.
         state_bytes: size of what the model keeps from one inference to the next, in bytes.
         bound_bytes: lower bound of the arena in bytes: the most activations that live at the same time, in
-            this order of layers, without scratch memory.
+            this order of layers, without scratch memory. Bytes that an input and an output share count once.
         weight_bytes: size of the constants in bytes.
         layers: cost of each layer, in the order of their run.
         parts: names of the parts in the order of MODEL_PARTS.
@@ -106,8 +108,7 @@ def generate_c(
     *,
     threshold: float = 0.0,
     labels: Sequence[str] = (),
-    small_arena: int = SMALL_ARENA_BYTES,
-    optimize: str = "speed",
+    optimize: str = OPTIMIZE_SPEED,
 ) -> CSource:
     """Return the C of a model.
 
@@ -117,7 +118,7 @@ def generate_c(
         threshold: gate value below which an expert is skipped. It must be below 1 / experts. An expert with
             gate value zero is always skipped.
         labels: name of each output, for model.h. Empty for none.
-        small_arena: size in bytes to which scratch memory may raise any arena. With 0 the C needs least RAM.
+        optimize: OPTIMIZE_SPEED, or OPTIMIZE_RAM for a smaller arena and more instructions.
 
     Raises:
         ExportError: the model cannot be read, an operator has no kernel, the threshold is out of range, or
@@ -147,8 +148,8 @@ def generate_c(
         {t.index: t.size for t in network.tensors},
         (*network.inputs, *network.outputs, *structure.gate, *variables),
     )
-    folded = _limit_scratch(network, folded, small_arena)
-    if optimize == RAM:
+    folded = _limit_scratch(network, folded, least=optimize == OPTIMIZE_RAM)
+    if optimize == OPTIMIZE_RAM:
         network, folded = add_moves(network, folded)
     layers = folded.layers
     fields: dict[str, list[Field]] = {name: [] for name in structure.names}
@@ -273,13 +274,13 @@ def _compute_skip_levels(
     return tuple(levels)
 
 
-def _limit_scratch(network: QuantizedModel, folded: FoldedLayers, small_arena: int) -> FoldedLayers:
+def _limit_scratch(network: QuantizedModel, folded: FoldedLayers, *, least: bool) -> FoldedLayers:
     """Return the layers with less scratch memory where it would raise the arena."""
     planned, positions = list_planned_layers(folded)
     bases = {index: view.base for index, view in folded.views.items()}
     sizes = _list_arena_bytes(network)
     result = bases[network.outputs[0]]
-    limited = limit_scratch(planned, bases, sizes, network.inputs[0], result, small_arena)
+    limited = limit_scratch(planned, bases, sizes, network.inputs[0], result, least=least)
     chosen = tuple(
         (part, limited[position]) for (part, _), position in zip(folded.layers, positions, strict=True)
     )

@@ -43,9 +43,7 @@ def _plan_arena(network: QuantizedModel, folded: FoldedLayers) -> int:
     bases = {index: view.base for index, view in folded.views.items()}
     sizes = {tensor.index: tensor.size for tensor in network.tensors}
     planned, _ = list_planned_layers(folded)
-    return plan_buffers(
-        planned, bases, sizes, network.inputs[0], bases[network.outputs[0]]
-    ).arena_bytes
+    return plan_buffers(planned, bases, sizes, network.inputs[0], bases[network.outputs[0]]).arena_bytes
 
 
 def _list_candidates(network: QuantizedModel, folded: FoldedLayers) -> list[int]:
@@ -53,12 +51,13 @@ def _list_candidates(network: QuantizedModel, folded: FoldedLayers) -> list[int]
 
     No later layer reads the input, and neither it nor the output lies in memory of the caller.
     """
-    last = {folded.views[i].base: number for number, (_, layer) in enumerate(folded.layers) for i in layer.inputs}
-    looped = {number for loop in folded.loops for number in range(loop.first, loop.first + loop.length)}
+    last = {
+        folded.views[i].base: number for number, (_, layer) in enumerate(folded.layers) for i in layer.inputs
+    }
     ends = {folded.views[i].base for i in (*network.inputs, *network.outputs)}
     numbers = []
     for number, (_, layer) in enumerate(folded.layers):
-        if layer.lead_bytes is not None and number not in looped:
+        if layer.lead_bytes is not None:
             view = folded.views[layer.inputs[0]]
             if last[view.base] == number and view.base not in ends and not view.offset:
                 numbers.append(number)

@@ -26,11 +26,11 @@ from firmware_export.certificate.member_exports import (
     describe_member_exports,
     measure_member_exports,
 )
-from firmware_export.codegen.c_source import check_labels
+from firmware_export.codegen.c_source import OPTIMIZE_SPEED, check_labels
 from firmware_export.codegen.prefix import DEFAULT_PREFIX, check_prefix
 from firmware_export.commands.certificate import describe_certificate, profile, verify
 from firmware_export.commands.fleet import fleet
-from firmware_export.commands.import_model import import_model
+from firmware_export.commands.import_model import import_model, optimize_option
 from firmware_export.commands.update import drift, key, update
 from firmware_export.firmware.targets import find_target, parse_bytes, parse_count
 from firmware_export.ota.signing_key import read_public_key
@@ -176,6 +176,7 @@ class ExportGroup(click.Group):
     show_default=True,
     help="Skip experts with a gate value below this.",
 )
+@optimize_option
 @click.option(
     "--prefix",
     default=DEFAULT_PREFIX,
@@ -209,6 +210,7 @@ def export(
     update_key: Path | None,
     samples: int,
     threshold: float,
+    optimize: str,
     prefix: str,
     labels: Path | None,
     source: DataSource | None,
@@ -249,6 +251,7 @@ def export(
             update_key=_encode_public_key(update_key),
             prefix=check_prefix(prefix),
             labels=() if labels is None else read_class_list(labels),
+            optimize=optimize,
         )
         check_measurable(request)
         if quantization.bits != 8:
@@ -256,10 +259,19 @@ def export(
                 f"--target with --activations {quantization.bits}, expected 8: the C has int8 activations; "
                 "leave out one of them"
             )
-    elif ram or flash or instructions or threshold or update_key or labels or prefix != DEFAULT_PREFIX:
+    elif (
+        ram
+        or flash
+        or instructions
+        or threshold
+        or update_key
+        or labels
+        or prefix != DEFAULT_PREFIX
+        or optimize != OPTIMIZE_SPEED
+    ):
         raise ExportError(
-            "--ram, --flash, --instructions, --threshold, --prefix, --labels and --update-key need a target, "
-            "but --target is missing; add one, such as --target cortex-m4"
+            "--ram, --flash, --instructions, --threshold, --optimize, --prefix, --labels and --update-key "
+            "need a target, but --target is missing; add one, such as --target cortex-m4"
         )
     device = read_state(state, source)
     if request is not None:

@@ -32,10 +32,19 @@ from firmware_export.certificate.import_model import (
     read_samples,
 )
 from firmware_export.certificate.verify import describe_accuracy
+from firmware_export.codegen.c_source import OPTIMIZE_RAM, OPTIMIZE_SPEED
 from firmware_export.codegen.prefix import DEFAULT_PREFIX, check_prefix
 from firmware_export.commands.certificate import describe_certificate
 from firmware_export.firmware.targets import find_target, parse_bytes
 from firmware_export.tflite.interpreter import load_tflite
+
+optimize_option = click.option(
+    "--optimize",
+    type=click.Choice([OPTIMIZE_SPEED, OPTIMIZE_RAM]),
+    default=OPTIMIZE_SPEED,
+    show_default=True,
+    help="Whether the C saves instructions, or RAM at the cost of some instructions.",
+)
 
 
 @click.command(
@@ -62,6 +71,7 @@ from firmware_export.tflite.interpreter import load_tflite
     help=f"Maximum number of samples to compare.  [default: all of --data, or {DEFAULT_RANDOM_INPUTS} random "
     "inputs]",
 )
+@optimize_option
 @click.option(
     "--prefix",
     default=DEFAULT_PREFIX,
@@ -85,6 +95,7 @@ def import_model(
     ram: str | None,
     flash: str | None,
     samples: int | None,
+    optimize: str,
     prefix: str,
     labels: Path | None,
     seed: int,
@@ -106,6 +117,7 @@ def import_model(
         prefix=check_prefix(prefix),
         seed=seed if data is None else None,
         labels=() if labels is None else read_class_list(labels),
+        optimize=optimize,
     )
     check_measurable(request)
     imported = read_imported_model(model, request.labels)

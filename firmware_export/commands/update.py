@@ -10,6 +10,12 @@ from edgefl.base.errors import ExportError
 from edgefl.base.storage.device_directory import DeviceFiles
 from edgefl.base.system.files import SECRET_MODE, write_atomic
 from firmware_export.certificate.bundle import REPORT_JSON_FILE
+from firmware_export.certificate.certificate import (
+    CERTIFICATE_FILE,
+    ExportRequest,
+    read_certificate,
+    read_request,
+)
 from firmware_export.ota.drift import DriftResult, GateUsage, as_values, measure_drift, read_counters
 from firmware_export.ota.signing_key import make_signing_key, read_signer
 from firmware_export.ota.update_package import (
@@ -183,7 +189,9 @@ def generate_parts(folder: Path) -> FirmwareParts:
     """
     from firmware_export.codegen.c_source import generate_c
 
-    source = generate_c(_read_model(folder), threshold=_read_threshold(folder))
+    request = _read_request(folder)
+    model = _read_model(folder)
+    source = generate_c(model) if request is None else request.generate_source(model)
     return FirmwareParts(
         source.layout, tuple(FirmwarePart(name, source.images[name]) for name in source.parts)
     )
@@ -243,13 +251,12 @@ def _read_model(folder: Path) -> bytes:
         ) from error
 
 
-def _read_threshold(folder: Path) -> float:
-    from firmware_export.certificate.certificate import CERTIFICATE_FILE, read_certificate, read_request
-
+def _read_request(folder: Path) -> ExportRequest | None:
+    """Return the options of an export. None for an export without a certificate."""
     try:
-        return read_request(read_certificate((folder / CERTIFICATE_FILE).read_bytes())).threshold
+        return read_request(read_certificate((folder / CERTIFICATE_FILE).read_bytes()))
     except FileNotFoundError:
-        return 0.0
+        return None
 
 
 def _count_input_bytes(model: bytes) -> int:
