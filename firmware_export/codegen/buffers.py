@@ -247,13 +247,13 @@ def _assign_offsets(lives: Iterable[_Lifetime], leads: _Leads) -> tuple[dict[int
         return min(leads.get((id(lower), id(upper)), lower.size), lower.size)
 
     for life in lives:
-        taken = [
+        excluded = [
             (start - measure_distance(life, other), start + measure_distance(other, life))
             for start, other in assigned
             if other.first <= life.last and life.first <= other.last
         ]
         offset = 0
-        for before, after in sorted(taken):
+        for before, after in sorted(excluded):
             if before < offset < after:
                 offset = after
         assigned.append((offset, life))

@@ -24,12 +24,19 @@ STRICT = (
 )
 MAIN = """
 #include <stdio.h>
+#include <string.h>
 #include "model.h"
 int main(void)
 {
-    static int8_t input[MODEL_INPUT_BYTES], output[MODEL_OUTPUT_BYTES];
+    static int8_t input[MODEL_INPUT_BYTES], output[MODEL_OUTPUT_BYTES], in_arena[MODEL_OUTPUT_BYTES];
     while (fread(input, 1, sizeof input, stdin) == sizeof input) {
+        memcpy(model_input(), input, sizeof input);
+        model_invoke(model_input(), model_output());
+        memcpy(in_arena, model_output(), sizeof output);
         model_invoke(input, output);
+        if (memcmp(in_arena, output, sizeof output)) {
+            return 1;
+        }
         fwrite(output, 1, sizeof output, stdout);
 #ifdef MODEL_EXPERTS
         fwrite(model_gate, 1, MODEL_EXPERTS, stderr);

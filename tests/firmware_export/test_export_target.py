@@ -98,6 +98,7 @@ def test_wrong_options_are_refused(demo, tmp_path) -> None:
     assert_refused(run_export(*options, "--target", "cortex-m44"), "did you mean 'cortex-m4'")
     assert_refused(run_export(*options, "--target", "cortex-m4", "--ram", "64G"), "'64G' is not a size")
     assert_refused(run_export(*options, "--ram", "64K"), "--target is missing")
+    assert_refused(run_export(*options, "--optimize", "ram"), "--target is missing")
     assert_refused(run_export(*options, "--target", "host", "--ram", "64K"), "the target is host")
     assert_refused(
         run_export(*options, "--target", "cortex-m4", "--activations", "16"), "the C has int8 activations"

@@ -94,7 +94,7 @@ def test_generated_c_has_no_memory_errors_on_random_inputs(
         )
     else:
         kind, model = random_models.make_random_model(graphs, seed)
-    source = generate_c(model, small_arena=0)  # the forms with least scratch memory
+    source = generate_c(model, optimize="ram")
     network = read_quantized_model(model)
     x = draw_inputs(np.random.default_rng(seed), network.get_tensor(network.inputs[0]).shape[1:])
     files = compiled.write_files(source, tmp_path)

@@ -12,7 +12,9 @@ from click.testing import CliRunner, Result
 from edgefl.base.errors import ExportError
 from firmware_export.certificate.import_model import dequantize_input, draw_random_samples, read_samples
 from firmware_export.certificate.verify import verify_bundle
+from firmware_export.codegen.c_source import generate_c
 from firmware_export.commands.export import export
+from firmware_export.commands.update import generate_parts
 from firmware_export.firmware.firmware import explain_not_runnable
 from firmware_export.firmware.targets import TARGETS
 from firmware_export.tflite.interpreter import load_tflite, quantize_input
@@ -62,6 +64,28 @@ def test_random_inputs_prove_bytes_only(model, tmp_path) -> None:
     lines = verify_bundle(out).checked
     assert any("60 samples, every output byte the same" in line and small in line for line in lines)
     assert not any("accuracy" in line for line in lines)
+
+
+def test_optimized_ram_is_recorded_and_verified(graphs, random_models, tmp_path) -> None:
+    made = random_models.Graph(graphs=graphs, rng=np.random.default_rng(1))
+    tip = made.add_tensor((1, 6, 6, 8))
+    for _ in range(3):
+        inputs, scale = made.add_kernel(tip, made.draw_weights(8, 1, 1, 8), 8, 0)
+        options = {"padding": 0, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
+        tip = made.add_operator("CONV_2D", inputs, (made.add_tensor((1, 6, 6, 8), scale),), options, "Conv2D")
+    path, out = tmp_path / "chain.tflite", tmp_path / "out"
+    path.write_bytes(graphs.make_tflite(made.tensors, made.operators, outputs=(tip,)))
+    arguments = (path, "-o", out, "--target", "host", "--samples", 5)
+    assert run_export(*arguments, "--optimize", "ram").exit_code == 0
+    least = json.loads((out / "certificate.json").read_text())
+    assert least["optimize"] == "ram" and "MOVE" in [layer["op"] for layer in least["layers"]]
+    assert least["arena"]["bytes"] == 288 + 8
+    verify_bundle(out)
+    assert generate_parts(out).layout != generate_c(path.read_bytes()).layout
+    for value, message in (("speed", "c/model.h does not follow"), ("size", "optimize is 'size'")):
+        (out / "certificate.json").write_text(json.dumps(least | {"optimize": value}))
+        with pytest.raises(ExportError, match=message):
+            verify_bundle(out)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from firmware_export.codegen.buffers import limit_scratch, plan_buffers
 from firmware_export.codegen.layer import Layer
 
 
-def make_layer(inputs, output, overwritable=(), scratch_bytes=0):
+def make_layer(inputs, output, overwritable=(), scratch_bytes=0, lead_bytes=None):
     return Layer(
         name="l",
         op="OP",
@@ -22,6 +22,7 @@ def make_layer(inputs, output, overwritable=(), scratch_bytes=0):
         call="",
         overwritable=tuple(overwritable),
         scratch_bytes=scratch_bytes,
+        lead_bytes=lead_bytes,
     )
 
 
@@ -64,9 +65,9 @@ def test_scratch_memory_shrinks_where_it_would_raise_the_arena() -> None:
 def test_scratch_memory_may_raise_an_arena_to_4096_bytes() -> None:
     small = make_layer([0], 1, scratch_bytes=1)
     sizes = {0: 96, 1: 1000}
-    for scratch, small_arena, fits in ((3000, 4096, True), (3001, 4096, False), (3000, 0, False)):
+    for scratch, least, fits in ((3000, False, True), (3001, False, False), (3000, True, False)):
         large = replace(small, scratch_bytes=scratch, smaller=small)
-        assert limit_scratch([large], {0: 0, 1: 1}, sizes, 0, 1, small_arena) == [large if fits else small]
+        assert limit_scratch([large], {0: 0, 1: 1}, sizes, 0, 1, least=least) == [large if fits else small]
 
 
 def test_output_keeps_its_own_memory() -> None:
@@ -102,6 +103,32 @@ def test_layer_that_reads_a_view_of_its_input_does_not_overwrite_it() -> None:
     assert made.offsets[3] == made.offsets[1], "x + x reads each element before it writes it"
 
 
+def test_each_output_of_a_chain_begins_before_its_input() -> None:
+    """Leads of 16 and 40 bytes: the output lies at 0, tensor 1 at 40 and the input at 56."""
+    layers = [make_layer([0], 1, lead_bytes=10), make_layer([1], 2, lead_bytes=40)]
+    made = make_plan(layers, {0: 80, 1: 88, 2: 64})
+    assert (made.output_offset, made.offsets[1], made.input_offset) == (0, 40, 56)
+    assert made.arena_bytes == 136 and made.bound_bytes == 40 + 88
+    made = make_plan([layers[0], make_layer([1, 0], 2)], {0: 80, 1: 88, 2: 64})
+    assert made.arena_bytes == 80 + 88 + 64, "tensor 0 is read again"
+
+
+def test_output_after_the_network_s_output_does_not_share_its_memory() -> None:
+    layers = [make_layer([0], 1), make_layer([1], 2, lead_bytes=8)]
+    made = plan_buffers(layers, {0: 0, 1: 1, 2: 2}, {0: 8, 1: 64, 2: 64}, 0, 1)
+    assert made.arena_bytes == made.bound_bytes == 128
+
+
+def test_moved_input_may_overlap_in_both_directions() -> None:
+    """Without the move the first output lies at 0 and the input at 40. The move frees the end of the arena."""
+    chain = [make_layer([0], 1, lead_bytes=16), make_layer([1], 2, lead_bytes=24)]
+    assert make_plan(chain, {0: 64, 1: 64, 2: 64}).arena_bytes == 64 + 24 + 16
+    moved = [chain[0], make_layer([1], 3, lead_bytes=-64), make_layer([3], 2, lead_bytes=24)]
+    made = make_plan(moved, dict.fromkeys(range(4), 64))
+    assert made.arena_bytes == made.bound_bytes == 64 + 24
+    assert made.offsets[3] >= made.output_offset + 24 and made.input_offset >= made.offsets[1] + 16
+
+
 @st.composite
 def networks(draw):
     """Draw layers that each read one or two earlier tensors."""
@@ -112,13 +139,18 @@ def networks(draw):
         inputs = draw(st.lists(st.integers(0, output - 1), min_size=1, max_size=2, unique=True))
         sizes[output] = draw(st.integers(1, 40))
         overwritable = [i for i in inputs if draw(st.booleans())]
-        layers.append(make_layer(inputs, output, overwritable, draw(st.integers(0, 20))))
+        alone = len(inputs) == 1 and not overwritable
+        lead = draw(st.none() | st.integers(-40, 40)) if alone else None
+        layers.append(make_layer(inputs, output, overwritable, draw(st.integers(0, 20)), lead))
     return layers, sizes
 
 
 @given(networks())
 def test_buffers_are_not_overwritten_before_their_last_use(network) -> None:
-    """Write each tensor's number over its bytes, layer by layer, and check that every input is intact."""
+    """Write each tensor's number over its bytes, layer by layer, and check that every input is intact.
+
+    A layer with a lead needs the bytes of its input from the number of written bytes minus the lead.
+    """
     layers, sizes = network
     made = make_plan(layers, sizes)
     memory = [0] * made.arena_bytes
@@ -127,8 +159,13 @@ def test_buffers_are_not_overwritten_before_their_last_use(network) -> None:
         memory[scratch : scratch + entry.scratch_bytes] = [-1] * entry.scratch_bytes
         for i in entry.inputs:
             assert memory[made.offsets[i] : made.offsets[i] + sizes[i]] == [i] * sizes[i]
-        memory[made.offsets[entry.output] : made.offsets[entry.output] + sizes[entry.output]] = [
-            entry.output
-        ] * sizes[entry.output]
+        for written in range(sizes[entry.output]):
+            memory[made.offsets[entry.output] + written] = entry.output
+            if entry.lead_bytes is not None:
+                (i,) = entry.inputs
+                needed = range(max(0, written + 1 - entry.lead_bytes), sizes[i])
+                assert all(memory[made.offsets[i] + byte] == i for byte in needed)
         assert memory[scratch : scratch + entry.scratch_bytes] == [-1] * entry.scratch_bytes
+    result = layers[-1].output
+    assert memory[made.output_offset : made.output_offset + sizes[result]] == [result] * sizes[result]
     assert all(offset % 8 == 0 for offset in (*made.offsets.values(), *made.scratch_offsets))

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from edgefl.base.errors import ExportError
-from firmware_export.codegen.buffers import SMALL_ARENA_BYTES
 from firmware_export.codegen.c_source import generate_c
 from firmware_export.firmware.firmware import build_and_run, explain_not_runnable
 from firmware_export.firmware.targets import TARGETS
@@ -20,7 +19,7 @@ HELIUM = "cortex-m55"
 """It has kernels of its own. The kernels of the other cores also run in other tests."""
 
 
-def check_core(compiled, core, model, tmp_path, small_arena=SMALL_ARENA_BYTES):
+def check_core(compiled, core, model, tmp_path, optimize="speed"):
     """Check that a core gives the bytes of tflite-micro."""
     if reason := explain_not_runnable(TARGETS[core]):
         pytest.skip(reason)
@@ -28,9 +27,7 @@ def check_core(compiled, core, model, tmp_path, small_arena=SMALL_ARENA_BYTES):
     shape = network.get_tensor(network.inputs[0]).shape[1:]
     x = np.random.default_rng(2).integers(-128, 128, (SAMPLES, *shape)).astype(np.int8)
     x[0], x[1] = 127, -128
-    _, ran = build_and_run(
-        generate_c(model, small_arena=small_arena).files, TARGETS[core], x, tmp_path / core
-    )
+    _, ran = build_and_run(generate_c(model, optimize=optimize).files, TARGETS[core], x, tmp_path / core)
     np.testing.assert_array_equal(ran.outputs, compiled.run_micro(model, x))
 
 
@@ -51,7 +48,7 @@ def check_core(compiled, core, model, tmp_path, small_arena=SMALL_ARENA_BYTES):
 )
 def test_core_gives_tflite_micro_bytes(compiled, graphs, random_models, tmp_path, core, seed) -> None:
     _, model = random_models.make_random_model(graphs, seed)
-    check_core(compiled, core, model, tmp_path, SMALL_ARENA_BYTES if seed % 2 else 0)
+    check_core(compiled, core, model, tmp_path, "speed" if seed % 2 else "ram")
 
 
 def test_helium_runs_every_kernel(compiled, graphs, random_models, tmp_path) -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from edgefl.base.errors import ExportError
-from firmware_export.codegen.buffers import SMALL_ARENA_BYTES
 from firmware_export.codegen.c_convolution import compute_padding
 from firmware_export.codegen.c_source import generate_c
 from firmware_export.codegen.lookup_tables import LOOKUP_OPERATORS, build_lookup_table
@@ -32,7 +31,7 @@ def draw_int8(rng, *shape):
 
 
 def check_against_micro(compiled, tmp_path, model, rng, shape, low=-128, samples=30) -> None:
-    source = generate_c(model, small_arena=int(rng.choice([0, SMALL_ARENA_BYTES])))
+    source = generate_c(model, optimize=str(rng.choice(["ram", "speed"])))
     x = rng.integers(low, 128, (samples, *shape)).astype(np.int8)
     x[0] = 127
     x[1] = low

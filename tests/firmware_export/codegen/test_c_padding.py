@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from edgefl.base.errors import ExportError
-from firmware_export.codegen.buffers import SMALL_ARENA_BYTES
 from firmware_export.codegen.c_padding import find_padded_inputs
 from firmware_export.codegen.c_source import generate_c
 from firmware_export.tflite.quantized_model import read_quantized_model
@@ -60,12 +59,12 @@ def finish(made, graphs, *outputs):
 
 def check_bytes(compiled, tmp_path, model):
     """Check that both forms of the C give tflite-micro's bytes, and return the operators of its layers."""
-    (ops,) = {_check_form(compiled, tmp_path / str(size), model, size) for size in (0, SMALL_ARENA_BYTES)}
+    (ops,) = {_check_form(compiled, tmp_path / form, model, form) for form in ("speed", "ram")}
     return list(ops)
 
 
-def _check_form(compiled, tmp_path, model, small_arena):
-    source = generate_c(model, small_arena=small_arena)
+def _check_form(compiled, tmp_path, model, optimize):
+    source = generate_c(model, optimize=optimize)
     shape = read_quantized_model(model).tensors[0].shape[1:]
     x = np.random.default_rng(9).integers(-128, 128, (30, *shape)).astype(np.int8)
     x[0], x[1] = 127, -128
