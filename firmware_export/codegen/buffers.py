@@ -24,8 +24,8 @@ MAX_SCRATCH_SHARE = 0.05
 """Share of the activations that live at the same time, by which scratch memory may raise the arena."""
 MAX_SEARCH_PLANS = 20
 """Changes of each order of placement that are tried."""
-MAX_SEARCH_PAIRS = 5_000_000
-"""Pairs of buffers that these trials may compare. Networks of more than 500 buffers have fewer trials."""
+MAX_SEARCH_PAIRS = 1_000_000
+"""Pairs of buffers that these trials may compare. Networks of more than 220 buffers have fewer trials."""
 SMALL_ARENA_BYTES = 4096
 """Scratch memory may raise any arena to this size, which is a small part of the RAM of the boards in use."""
 
@@ -96,7 +96,7 @@ def plan_buffers(
         output_offset=offsets[id(lives[result])],
         scratch_offsets=tuple(offsets.get(id(life), 0) for life in scratch),
         arena_bytes=arena_bytes,
-        bound_bytes=max(_count_living_bytes(lives, len(layers), leads), default=0),
+        bound_bytes=max(count_living_bytes(layers, base_of, sizes, entry, result), default=0),
     )
 
 
@@ -117,9 +117,7 @@ def limit_scratch(
         least: whether the scratch memory must not raise the arena of outputs that share memory with inputs.
             Otherwise the scratch memory may have the bytes that sharing saves, and more in a small arena.
     """
-    lives = _find_lifetimes(layers, base_of, sizes, entry, result)
-    leads = _find_leads(layers, base_of, lives, result) if least else {}
-    living = _count_living_bytes(lives, len(layers), leads)
+    living = count_living_bytes(layers, base_of, sizes, entry, result, shared=least)
     small = 0 if least else SMALL_ARENA_BYTES
     limit = max(small, math.floor((1 + MAX_SCRATCH_SHARE) * max(living, default=0)))
     return [_fit_scratch(layer, limit - bytes_now) for layer, bytes_now in zip(layers, living, strict=True)]
@@ -133,17 +131,29 @@ def _fit_scratch(layer: Layer, room: int) -> Layer:
     return layer
 
 
-def _count_living_bytes(lives: Mapping[int, _Lifetime], count: int, leads: _Leads) -> list[int]:
-    """Return the bytes of the activations that live during each layer, for this number of layers.
+def count_living_bytes(
+    layers: Sequence[Layer],
+    base_of: Mapping[int, int],
+    sizes: Mapping[int, int],
+    entry: int,
+    result: int,
+    *,
+    shared: bool = True,
+) -> list[int]:
+    """Return the bytes of the activations that live during each layer.
+
+    The other parameters are those of `plan_buffers`.
 
     Args:
-        leads: as in `_find_leads`. Bytes that an input and an output can share count once.
+        shared: whether bytes that an input and an output can share count once.
     """
+    lives = _find_lifetimes(layers, base_of, sizes, entry, result)
     unique = {id(life): life for life in lives.values()}
     living = [
         sum(life.size for life in unique.values() if life.first <= position <= life.last)
-        for position in range(count)
+        for position in range(len(layers))
     ]
+    leads = _find_leads(layers, base_of, lives, result) if shared else {}
     for (output, source), lead in leads.items():
         made, read = unique[output], unique[source]
         living[made.first] -= made.size + read.size - max(max(lead, 0) + read.size, made.size)

@@ -4,10 +4,11 @@ In a chain of convolutions each output begins before its input. A copy of an inp
 for the next output.
 """
 
+from bisect import bisect_left
 from collections.abc import Collection
 from dataclasses import replace
 
-from firmware_export.codegen.buffers import align, plan_buffers
+from firmware_export.codegen.buffers import align, count_living_bytes, plan_buffers
 from firmware_export.codegen.c_loops import FoldedLayers, list_planned_layers
 from firmware_export.codegen.c_movement import TensorView
 from firmware_export.codegen.layer import Layer
@@ -15,41 +16,41 @@ from firmware_export.tflite.quantized_model import QuantizedModel
 
 
 def add_moves(network: QuantizedModel, folded: FoldedLayers) -> tuple[QuantizedModel, FoldedLayers]:
-    """Return the network and the layers with the moves that give the smallest arena, and no move more.
+    """Return the network and the layers with moves, if they lower the arena.
 
-    Each move has a tensor of its own, the moved one, at the end of the network's tensors.
+    The layers with most living bytes come first. As few of them get a move as give the arena that moves
+    before all layers give. Each move makes a tensor of its own, at the end of the network's tensors.
     """
 
     def plan(numbers: Collection[int]) -> int:
-        return _plan_arena(*_insert_moves(network, folded, numbers))
+        buffers = _describe_buffers(*_insert_moves(network, folded, numbers))
+        return plan_buffers(*buffers).arena_bytes
 
-    candidates = _list_candidates(network, folded)
-    least = plan(candidates)
+    living = count_living_bytes(*_describe_buffers(network, folded))
+    _, positions = list_planned_layers(folded)
+    numbers = sorted(_list_candidates(network, folded), key=lambda number: -living[positions[number]])
+    least = plan(numbers)
     if plan(()) <= least:
         return network, folded
-    chosen = set(candidates)
-    todo = [candidates]
-    while todo:
-        some = todo.pop()
-        if plan(chosen - set(some)) <= least:
-            chosen -= set(some)
-        elif len(some) > 1:
-            todo += [some[: len(some) // 2], some[len(some) // 2 :]]
-    return _insert_moves(network, folded, chosen)
+    counts = range(len(numbers))
+    count = bisect_left(counts, True, key=lambda count: plan(numbers[:count]) <= least)
+    return _insert_moves(network, folded, numbers[:count])
 
 
-def _plan_arena(network: QuantizedModel, folded: FoldedLayers) -> int:
-    """Return the bytes of the arena."""
+def _describe_buffers(
+    network: QuantizedModel, folded: FoldedLayers
+) -> tuple[list[Layer], dict[int, int], dict[int, int], int, int]:
+    """Return the arguments of `plan_buffers`."""
+    planned, _ = list_planned_layers(folded)
     bases = {index: view.base for index, view in folded.views.items()}
     sizes = {tensor.index: tensor.size for tensor in network.tensors}
-    planned, _ = list_planned_layers(folded)
-    return plan_buffers(planned, bases, sizes, network.inputs[0], bases[network.outputs[0]]).arena_bytes
+    return planned, bases, sizes, network.inputs[0], bases[network.outputs[0]]
 
 
 def _list_candidates(network: QuantizedModel, folded: FoldedLayers) -> list[int]:
     """Return the numbers of the layers whose input may be moved before they run.
 
-    No later layer reads the input, and neither it nor the output lies in memory of the caller.
+    No later layer reads such an input, and it does not lie in memory of the caller.
     """
     last = {
         folded.views[i].base: number for number, (_, layer) in enumerate(folded.layers) for i in layer.inputs

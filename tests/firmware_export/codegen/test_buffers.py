@@ -120,7 +120,7 @@ def test_output_after_the_network_s_output_does_not_share_its_memory() -> None:
 
 
 def test_moved_input_may_overlap_in_both_directions() -> None:
-    """Without the move the first output lies at 0 and the input at 40. The move frees the end of the arena."""
+    """Without the move the output lies at 0 and the input at 40. The move frees the end of the arena."""
     chain = [make_layer([0], 1, lead_bytes=16), make_layer([1], 2, lead_bytes=24)]
     assert make_plan(chain, {0: 64, 1: 64, 2: 64}).arena_bytes == 64 + 24 + 16
     moved = [chain[0], make_layer([1], 3, lead_bytes=-64), make_layer([3], 2, lead_bytes=24)]
