@@ -52,7 +52,7 @@ def test_core_gives_tflite_micro_bytes(compiled, graphs, random_models, tmp_path
 
 
 def test_helium_runs_every_kernel(compiled, graphs, random_models, tmp_path) -> None:
-    check_core(compiled, HELIUM, random_models.make_every_kernel_model(graphs), tmp_path)
+    check_core(compiled, HELIUM, random_models.make_every_kernel_model(graphs), tmp_path, "ram")
 
 
 @pytest.mark.parametrize("core", ["cortex-m0", "cortex-m4", HELIUM, "rv32imc"])

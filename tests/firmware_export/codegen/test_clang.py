@@ -36,7 +36,7 @@ def model(request: pytest.FixtureRequest, graphs: Any, random_models: Any) -> by
 
 
 def test_the_models_have_every_kernel(graphs: Any, random_models: Any) -> None:
-    texts = [generate_c(getattr(random_models, maker)(graphs)).files["model.c"] for maker in MAKERS]
+    texts = [generate_c(getattr(random_models, maker)(graphs), optimize="ram").files["model.c"] for maker in MAKERS]
     assert [
         kernel for kernel in KERNEL_ORDER if not any(read_c_template(kernel) in text for text in texts)
     ] == []
@@ -44,7 +44,7 @@ def test_the_models_have_every_kernel(graphs: Any, random_models: Any) -> None:
 
 @pytest.mark.parametrize("core", MARKED_CORES)
 def test_every_kernel_compiles_at_every_level(core: str, model: bytes, compiled: Any, tmp_path: Path) -> None:
-    source = compiled.write_files(generate_c(model), tmp_path)[0]
+    source = compiled.write_files(generate_c(model, optimize="ram"), tmp_path)[0]
     warnings = [option for option in COMPILER_OPTIONS if option not in ("-O2", "-Werror")]
     for level in LEVELS:
         command = [
@@ -71,7 +71,8 @@ def test_clang_firmware_in_qemu_gives_tflite_micro_bytes(
 ) -> None:
     """Use the commands of the project's README. Clang compiles with -O2, and GCC links."""
     pytest.importorskip("tflite_micro")
-    for name, text in make_project_files(generate_c(model).files, TARGETS[core]).items():
+    files = generate_c(model, optimize="ram").files
+    for name, text in make_project_files(files, TARGETS[core]).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     network = read_quantized_model(model)
