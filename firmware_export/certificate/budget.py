@@ -20,7 +20,7 @@ TIME_REMEDIES = (
 RAM_REMEDIES = (
     "fewer filters, or a larger stride or pooling, in that layer (options of [model]), and a new federation",
     "smaller samples (input_shape of [model])",
-    "a part with more RAM",
+    "--optimize ram, or a part with more RAM",
 )
 IMPORTED_FLASH_REMEDIES = (
     "a larger --flash, if the part has more flash for the model",
@@ -28,7 +28,7 @@ IMPORTED_FLASH_REMEDIES = (
     "a part with more flash, with another --target if its core differs",
 )
 IMPORTED_RAM_REMEDIES = (
-    "a larger --ram, if the part has more RAM for the model",
+    "--optimize ram, or a larger --ram, if the part has more RAM for the model",
     "a smaller model: fewer filters, a larger stride or pooling in these layers, or smaller samples, then "
     "train and convert it again",
     "a part with more RAM, with another --target if its core differs",

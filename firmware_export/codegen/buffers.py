@@ -5,8 +5,8 @@ start, and the output to the end. The scratch memory of a layer lives during tha
 lifetimes do not overlap share bytes. An output replaces its input if the layer reads each value before it
 writes it and no later layer reads the input.
 
-Where an output may share memory with its input, see `Layer.lead_bytes`, only the distance of their starts is
-kept.
+An output and an input that may share memory need only a distance between their starts. See
+`Layer.lead_bytes`.
 
 Source: Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020, for offsets by
 first fit, largest first.
@@ -60,6 +60,7 @@ class _Lifetime:
 
 
 _Leads = Mapping[tuple[int, int], int]
+"""Bytes by which an output must begin before its input, by the ids of both lifetimes."""
 
 
 def plan_buffers(
@@ -163,10 +164,9 @@ def count_living_bytes(
 def _find_leads(
     layers: Sequence[Layer], base_of: Mapping[int, int], lives: Mapping[int, _Lifetime], result: int
 ) -> _Leads:
-    """Return the buffers of outputs and inputs that may share memory, because the input dies at its reader.
+    """Return the leads of outputs that may share memory with their input, because no later layer reads it.
 
-    Returns:
-        The bytes by which the output must begin before the input, by the ids of both lifetimes.
+    The network's output lives on, also if a layer after it reads it.
     """
     leads = {}
     for position, layer in enumerate(layers):

@@ -117,7 +117,7 @@ def test_one_different_output_byte_is_an_error(bundle, monkeypatch) -> None:
     ("budget", "texts"),
     [
         (Budget(flash_bytes=100_000), ("flash", "fc1", "at most 100,000")),
-        (Budget(ram_bytes=1024), ("RAM", "conv1")),
+        (Budget(ram_bytes=1024), ("RAM", "conv1", "--optimize ram")),
         (Budget(instructions=1000), ("instructions on", "at most 1,000", "--members")),
     ],
 )
