@@ -78,7 +78,7 @@ def plan_buffers(
         result: the network's output, a base tensor.
     """
     lives = _find_lifetimes(layers, base_of, sizes, entry, result)
-    leads = _find_leads(layers, base_of, lives, result)
+    leads = _find_leads(layers, base_of, sizes, lives, result)
     scratch = [
         _Lifetime(align(layer.scratch_bytes), position, position) for position, layer in enumerate(layers)
     ]
@@ -154,7 +154,7 @@ def count_living_bytes(
         sum(life.size for life in unique.values() if life.first <= position <= life.last)
         for position in range(len(layers))
     ]
-    leads = _find_leads(layers, base_of, lives, result) if shared else {}
+    leads = _find_leads(layers, base_of, sizes, lives, result) if shared else {}
     for (output, source), lead in leads.items():
         made, read = unique[output], unique[source]
         living[made.first] -= made.size + read.size - max(max(lead, 0) + read.size, made.size)
@@ -162,7 +162,11 @@ def count_living_bytes(
 
 
 def _find_leads(
-    layers: Sequence[Layer], base_of: Mapping[int, int], lives: Mapping[int, _Lifetime], result: int
+    layers: Sequence[Layer],
+    base_of: Mapping[int, int],
+    sizes: Mapping[int, int],
+    lives: Mapping[int, _Lifetime],
+    result: int,
 ) -> _Leads:
     """Return the leads of outputs that may share memory with their input, because no later layer reads it.
 
@@ -173,6 +177,8 @@ def _find_leads(
         if layer.lead_bytes is None or base_of[layer.output] not in lives:
             continue
         (source,) = {base_of[i] for i in layer.inputs}
+        if not sizes[source]:  # a variable, which lies in the state
+            continue
         made, read = lives[base_of[layer.output]], lives[source]
         if source != result and read.last == position == made.first:
             leads[id(made), id(read)] = align(layer.lead_bytes)

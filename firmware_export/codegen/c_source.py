@@ -25,7 +25,7 @@ from firmware_export.codegen.c_ends import join_ends, list_ends
 from firmware_export.codegen.c_layers import build_layers
 from firmware_export.codegen.c_loops import FoldedLayers, fold_steps, list_planned_layers
 from firmware_export.codegen.c_movement import TensorView, find_views
-from firmware_export.codegen.c_state import StateEntry, plan_state
+from firmware_export.codegen.c_state import StateEntry, list_arena_bytes, plan_state
 from firmware_export.codegen.c_text import (
     AssembledModel,
     order_fields,
@@ -278,7 +278,7 @@ def _limit_scratch(network: QuantizedModel, folded: FoldedLayers, *, least: bool
     """Return the layers with less scratch memory where it would raise the arena."""
     planned, positions = list_planned_layers(folded)
     bases = {index: view.base for index, view in folded.views.items()}
-    sizes = _list_arena_bytes(network)
+    sizes = list_arena_bytes(network)
     result = bases[network.outputs[0]]
     limited = limit_scratch(planned, bases, sizes, network.inputs[0], result, least=least)
     chosen = tuple(
@@ -287,18 +287,12 @@ def _limit_scratch(network: QuantizedModel, folded: FoldedLayers, *, least: bool
     return replace(folded, layers=chosen)
 
 
-def _list_arena_bytes(network: QuantizedModel) -> dict[int, int]:
-    """Return the size in bytes of each tensor in the arena: 0 for a variable, which lies in the state."""
-    outside = {variable.tensor for variable in network.variables}
-    return {tensor.index: tensor.size * (tensor.index not in outside) for tensor in network.tensors}
-
-
 def _assign_addresses(
     network: QuantizedModel, folded: FoldedLayers, state: Sequence[StateEntry]
 ) -> tuple[dict[int, str], MemoryPlan]:
     """Return the C expression of each activation's address, and the memory plan."""
     view_of = folded.views
-    sizes = _list_arena_bytes(network)
+    sizes = list_arena_bytes(network)
     (entry,) = network.inputs
     (result,) = network.outputs
     last = view_of[result]

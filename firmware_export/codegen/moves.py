@@ -11,6 +11,7 @@ from dataclasses import replace
 from firmware_export.codegen.buffers import align, count_living_bytes, plan_buffers
 from firmware_export.codegen.c_loops import FoldedLayers, list_planned_layers
 from firmware_export.codegen.c_movement import TensorView
+from firmware_export.codegen.c_state import list_arena_bytes
 from firmware_export.codegen.layer import Layer
 from firmware_export.tflite.quantized_model import QuantizedModel
 
@@ -43,7 +44,7 @@ def _describe_buffers(
     """Return the arguments of `plan_buffers`."""
     planned, _ = list_planned_layers(folded)
     bases = {index: view.base for index, view in folded.views.items()}
-    sizes = {tensor.index: tensor.size for tensor in network.tensors}
+    sizes = list_arena_bytes(network)
     return planned, bases, sizes, network.inputs[0], bases[network.outputs[0]]
 
 
@@ -55,7 +56,8 @@ def _list_candidates(network: QuantizedModel, folded: FoldedLayers) -> list[int]
     last = {
         folded.views[i].base: number for number, (_, layer) in enumerate(folded.layers) for i in layer.inputs
     }
-    ends = {folded.views[i].base for i in (*network.inputs, *network.outputs)}
+    variables = (variable.tensor for variable in network.variables)
+    ends = {folded.views[i].base for i in (*network.inputs, *network.outputs, *variables)}
     numbers = []
     for number, (_, layer) in enumerate(folded.layers):
         if layer.lead_bytes is not None:

@@ -76,8 +76,9 @@ def test_random_models_with_several_outputs_match_tflite_micro(
     sizes = [int(np.prod(shape)) for shape in ((4, 5, 2), (4, 5, 2), (3,))]
     x = np.random.default_rng(seed).integers(-128, 128, (20, sum(sizes))).astype(np.int8)
     expected = compiled.run_micro(model, x)
-    program = compiled.build(generate_c(model), tmp_path, *SANITIZERS)
-    np.testing.assert_array_equal(compiled.run(program, x, expected.shape[1])[0], expected)
+    for optimize in ("speed", "ram"):
+        program = compiled.build(generate_c(model, optimize=optimize), tmp_path / optimize, *SANITIZERS)
+        np.testing.assert_array_equal(compiled.run(program, x, expected.shape[1])[0], expected)
     assert len(np.unique(expected)) > 2, "the test's values give one output"
 
 

@@ -112,8 +112,9 @@ def check_sequence(compiled, model, tmp_path, seed) -> None:
     x = np.random.default_rng(seed).integers(-128, 128, (STEPS, *shape)).astype(np.int8)
     expected = compiled.run_micro(model, x)
     assert len(np.unique(expected)) > 2, "the test's values give one output"
-    program = compiled.build(generate_c(model), tmp_path, *SANITIZERS)
-    np.testing.assert_array_equal(compiled.run(program, x, expected.shape[1])[0], expected)
+    for optimize in ("speed", "ram"):
+        program = compiled.build(generate_c(model, optimize=optimize), tmp_path / optimize, *SANITIZERS)
+        np.testing.assert_array_equal(compiled.run(program, x, expected.shape[1])[0], expected)
 
 
 @pytest.mark.parametrize("seed", [*range(4), *range(5, 13)])  # seed 4 gives one output

@@ -36,7 +36,9 @@ def model(request: pytest.FixtureRequest, graphs: Any, random_models: Any) -> by
 
 
 def test_the_models_have_every_kernel(graphs: Any, random_models: Any) -> None:
-    texts = [generate_c(getattr(random_models, maker)(graphs), optimize="ram").files["model.c"] for maker in MAKERS]
+    texts = [
+        generate_c(getattr(random_models, maker)(graphs), optimize="ram").files["model.c"] for maker in MAKERS
+    ]
     assert [
         kernel for kernel in KERNEL_ORDER if not any(read_c_template(kernel) in text for text in texts)
     ] == []
