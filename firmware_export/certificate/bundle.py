@@ -22,6 +22,7 @@ from firmware_export.certificate.certificate import (
     read_quantization,
 )
 from firmware_export.certificate.golden import GoldenVectors, encode_golden, make_golden
+from firmware_export.certificate.parity import TargetProgress
 from firmware_export.certificate.tflm import make_tflm_files
 from firmware_export.codegen.c_source import CSource
 from firmware_export.firmware.field_program import UpdateSettings
@@ -43,7 +44,12 @@ FIRMWARE_SAMPLES = 10
 
 
 def write_bundle(
-    out: Path, x: Array, y: Labels, request: ExportRequest, old: Collection[str] = ()
+    out: Path,
+    x: Array,
+    y: Labels,
+    request: ExportRequest,
+    old: Collection[str] = (),
+    progress: TargetProgress = lambda done, total: None,
 ) -> dict[str, Any]:
     """Complete a folder that holds the files of `list_input_files`.
 
@@ -54,6 +60,7 @@ def write_bundle(
         x: samples, such as the device's held-out samples, shape (n, ...), float32.
         y: their labels, shape (n,), int64. Shape (0,) if they have none.
         old: names of the files of an earlier export, from `remove_certificate`.
+        progress: called with the number of finished targets and of all targets.
 
     Returns:
         The certificate.
@@ -67,7 +74,7 @@ def write_bundle(
         model_float = None if request.imported else (out / FLOAT_MODEL_FILE).read_bytes()
         source = request.generate_source(model)
         golden = make_golden(model, x, y)
-        certificate = make_certificate(model, model_float, source, golden, request)
+        certificate = make_certificate(model, model_float, source, golden, request, progress=progress)
         certificate["quantization"] = (
             {} if request.imported else read_quantization((out / REPORT_JSON_FILE).read_bytes())
         )

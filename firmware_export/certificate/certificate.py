@@ -16,10 +16,17 @@ from edgefl.base.system.files import parse_json
 from edgefl.program.plan.tflite import TfliteTensor
 from firmware_export.certificate.budget import Budget, check_budget
 from firmware_export.certificate.golden import GoldenVectors, compare_accuracy, measure_task
-from firmware_export.certificate.parity import EQUAL, ParityResult, hash_outputs, run_everywhere, run_skipping
-from firmware_export.certificate.resource_usage import extract_cost, profile_layers
+from firmware_export.certificate.parity import (
+    EQUAL,
+    ParityResult,
+    TargetProgress,
+    hash_outputs,
+    run_everywhere,
+    run_skipping,
+)
+from firmware_export.certificate.resource_usage import add_instructions, extract_cost
 from firmware_export.certificate.tflm import list_operators
-from firmware_export.certificate.tflm_runner import measure_arena_bytes, read_tflm_version
+from firmware_export.certificate.tflm_runner import read_tflm_version
 from firmware_export.codegen.c_source import OPTIMIZE_RAM, OPTIMIZE_SPEED, CSource, generate_c
 from firmware_export.codegen.prefix import DEFAULT_PREFIX, check_prefix
 from firmware_export.firmware.latency import estimate_latencies
@@ -86,6 +93,7 @@ def make_certificate(
     golden: GoldenVectors,
     request: ExportRequest,
     target_names: Sequence[str] = tuple(TARGETS),
+    progress: TargetProgress = lambda done, total: None,
 ) -> dict[str, Any]:
     """Build, run and measure the export on all targets, and return its certificate.
 
@@ -93,7 +101,8 @@ def make_certificate(
         model: the integer .tflite.
         model_float: the float .tflite. None for an imported model.
         source: the C that was generated from `model` with the request's threshold.
-        golden: the golden vectors of `model`.
+        golden: the golden vectors of `model`, from `make_golden`.
+        progress: called with the number of finished targets and of all targets.
 
     Returns:
         The certificate as values for JSON, without its entry `files`.
@@ -102,11 +111,9 @@ def make_certificate(
         ExportError: an output byte differs on a target, the model exceeds the budget, or a budget cannot be
             measured on this computer.
     """
-    target = TARGETS[request.target]
     check_measurable(request)
     graph = read_graph(model)
     loaded = load_tflite(model)
-    arena = measure_arena_bytes(model)
     targets = [TARGETS[name] for name in target_names]
     if request.threshold and read_model_task(model) is not None:
         raise ExportError(
@@ -114,19 +121,25 @@ def make_certificate(
             "the model is no classifier; leave out --threshold"
         )
     exact = generate_c(model, optimize=request.optimize) if request.threshold else source
-    compared = run_everywhere(exact.files, golden, targets, request.target)
+    compared = run_everywhere(
+        exact.files,
+        golden,
+        targets,
+        request.target,
+        profile=not request.threshold,
+        progress=progress,
+    )
     ran = compared
     skipping = None
     if request.threshold:
-        ran, skipping = run_skipping(source.files, golden, targets, request.target)
+        ran, skipping = run_skipping(source.files, golden, targets, request.target, progress)
     task = measure_task(golden, model, model_float)
     costs = [cost for cost in map(extract_cost, ran) if cost is not None]
-    layers = source.layers
+    counted = next((result.layer_instructions for result in ran if result.name == request.target), {})
+    layers = add_instructions(source.layers, counted)
     target_cost = next((cost for cost in costs if cost.target == request.target), None)
     if target_cost is not None:
-        check_budget(request.budget, target_cost, layers, imported=request.imported)
-        if not target.is_host:
-            layers = profile_layers(source.files, layers, request.target, golden.inputs)
+        check_budget(request.budget, target_cost, source.layers, imported=request.imported)
     certificate: dict[str, Any] = normalize_json(
         {
             "certificate": CERTIFICATE_FORMAT,
@@ -176,7 +189,7 @@ def make_certificate(
                 "bound_bytes": source.bound_bytes,
                 "state_bytes": source.state_bytes,
             },
-            "tflm": {"arena_bytes": arena, "model_bytes": len(model)},
+            "tflm": {"arena_bytes": golden.arena_bytes, "model_bytes": len(model)},
             "layers": [asdict(layer) for layer in layers],
         }
     )

@@ -12,7 +12,7 @@ import numpy as np
 from edgefl.base.errors import ExportError
 from edgefl.base.rng import derive_rng
 from edgefl.base.types import Array, Labels, Shard
-from firmware_export.certificate.tflm_runner import run_tflm
+from firmware_export.certificate.tflm_runner import measure_tflm
 from firmware_export.quantize.anomaly import load_detector, read_model_task
 from firmware_export.quantize.task_figures import combine_figures, measure_detector, measure_model
 from firmware_export.tflite.interpreter import dequantize_output, load_tflite, quantize_input, run_samples
@@ -29,6 +29,7 @@ class GoldenVectors:
         inputs: quantized samples, shape (n, ...), int8.
         outputs: outputs of tflite-micro, shape (n, classes), int8.
         scores: anomaly scores, shape (n,), int64. None for another task.
+        arena_bytes: smallest arena in which tflite-micro runs the model. 0 if the vectors are from a file.
     """
 
     x: Array
@@ -36,6 +37,7 @@ class GoldenVectors:
     inputs: Any
     outputs: Any
     scores: Any = None
+    arena_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -112,12 +114,17 @@ def make_golden(model: bytes, x: Array, y: Labels) -> GoldenVectors:
             f"the model takes {np.dtype(loaded.dtype)}, expected int8; export the mixture again"
         )
     inputs = quantize_input(loaded, x)
-    outputs = run_tflm(model, inputs)
+    run = measure_tflm(model, inputs)
     task = read_model_task(model)
-    scores = load_detector(model, loaded).score(inputs, outputs) if task and task.is_anomaly else None
+    scores = load_detector(model, loaded).score(inputs, run.outputs) if task and task.is_anomaly else None
     kind = np.float32 if np.asarray(y).dtype.kind == "f" else np.int64
     return GoldenVectors(
-        x=np.asarray(x, np.float32), y=np.asarray(y, kind), inputs=inputs, outputs=outputs, scores=scores
+        x=np.asarray(x, np.float32),
+        y=np.asarray(y, kind),
+        inputs=inputs,
+        outputs=run.outputs,
+        scores=scores,
+        arena_bytes=run.arena_bytes,
     )
 
 

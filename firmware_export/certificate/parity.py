@@ -4,10 +4,12 @@ One differing byte fails.
 """
 
 import hashlib
+import os
 import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from firmware_export.firmware.firmware import (
     FirmwareTooLargeError,
     build_and_run,
     explain_not_runnable,
+    profile_firmware,
 )
 from firmware_export.firmware.targets import HOST_TARGET, TARGETS, Target
 from firmware_export.firmware.toolchain import read_tool_version
@@ -29,6 +32,8 @@ EQUAL = "equal"
 NOT_RUN = "not run"
 MAX_SMALL_TARGET_SAMPLES = 50
 """Number of samples on a small QEMU machine."""
+TargetProgress = Callable[[int, int], object]
+"""Receives the number of finished targets and of all targets."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,7 @@ class ParityResult:
         outputs_sha256: digest of the outputs.
         built: the program, with its sizes.
         ran: the run, with its outputs and times.
+        layer_instructions: instructions of each layer by its number. Empty unless they were counted.
     """
 
     name: str
@@ -54,31 +60,69 @@ class ParityResult:
     outputs_sha256: str
     built: BuiltFirmware | None = None
     ran: FirmwareRun | None = None
+    layer_instructions: Mapping[int, int] = field(default_factory=dict)
 
 
 def run_everywhere(
-    model: Mapping[str, str], golden: GoldenVectors, targets: Sequence[Target], export_target: str
+    model: Mapping[str, str],
+    golden: GoldenVectors,
+    targets: Sequence[Target],
+    export_target: str,
+    *,
+    profile: bool = False,
+    progress: TargetProgress = lambda done, total: None,
 ) -> tuple[ParityResult, ...]:
     """Run the model's C on each target and compare the outputs with the golden outputs.
+
+    As many targets run at the same time as this process may use cores.
 
     Args:
         model: model.h, model.c and model_weights.c, by name.
         targets: targets to run. A target without tools is reported as not run.
         export_target: name of the target that the export is for. A model that does not fit another target
             is not an error.
+        profile: whether the instructions of each layer are counted on the export's target. This computer
+            cannot count them.
+        progress: called with the number of finished targets and of all targets.
 
     Raises:
         ExportError: a byte differs, a build or a run fails, or the model does not fit the export's target. An
             error about bytes names the target, the first such sample and both outputs.
     """
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        return tuple(
-            pool.map(lambda target: _run_target(model, golden, target, target.name == export_target), targets)
+    finished = 0
+    lock = threading.Lock()
+
+    def run(target: Target) -> ParityResult:
+        nonlocal finished
+        result = _run_target(
+            model,
+            golden,
+            target,
+            must_fit=target.name == export_target,
+            profile=profile and target.name == export_target and not target.is_host,
         )
+        with lock:
+            finished += 1
+            progress(finished, len(targets))
+        return result
+
+    with ThreadPoolExecutor(max_workers=count_cores()) as pool:
+        return tuple(pool.map(run, targets))
+
+
+def count_cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def run_skipping(
-    model: Mapping[str, str], golden: GoldenVectors, targets: Sequence[Target], export_target: str
+    model: Mapping[str, str],
+    golden: GoldenVectors,
+    targets: Sequence[Target],
+    export_target: str,
+    progress: TargetProgress = lambda done, total: None,
 ) -> tuple[tuple[ParityResult, ...], dict[str, Any]]:
     """Run C that skips experts and compare all targets with this computer.
 
@@ -87,10 +131,11 @@ def run_skipping(
     Args:
         model: model.h, model.c and model_weights.c, by name.
         export_target: name of the target that the export is for.
+        progress: as in `run_everywhere`.
 
     Returns:
-        The results of the targets, and figures by name. The figures are the accuracy, the share of samples
-            with the same answer as without skipping, and the digest of the outputs.
+        The results of the targets, with a profile, and figures by name. The figures are the accuracy, the
+            share of samples with the same answer as without skipping, and the digest of the outputs.
 
     Raises:
         ExportError: this computer has no compiler, or as in `run_everywhere`.
@@ -105,7 +150,14 @@ def run_skipping(
         "accuracy_int8": float((answers == golden.y).mean()),
         "agreement": float((answers == exact).mean()),
     }
-    results = run_everywhere(model, replace(golden, outputs=ran.outputs), targets, export_target)
+    results = run_everywhere(
+        model,
+        replace(golden, outputs=ran.outputs),
+        targets,
+        export_target,
+        profile=True,
+        progress=progress,
+    )
     return results, {**figures, "outputs_sha256": hash_outputs(ran.outputs)}
 
 
@@ -139,7 +191,7 @@ def hash_outputs(outputs: Any) -> str:
 
 
 def _run_target(
-    model: Mapping[str, str], golden: GoldenVectors, target: Target, must_fit: bool
+    model: Mapping[str, str], golden: GoldenVectors, target: Target, *, must_fit: bool, profile: bool
 ) -> ParityResult:
     if reason := explain_not_runnable(target):
         return ParityResult(
@@ -149,6 +201,7 @@ def _run_target(
     with tempfile.TemporaryDirectory(prefix="edgefl-firmware-") as work:
         try:
             built, ran = build_and_run(model, target, golden.inputs[:count], Path(work))
+            layers = profile_firmware(built, golden.inputs, Path(work)) if profile else {}
         except FirmwareTooLargeError as error:
             if must_fit:
                 raise
@@ -172,6 +225,7 @@ def _run_target(
         outputs_sha256=hash_outputs(ran.outputs),
         built=built,
         ran=ran,
+        layer_instructions=layers,
     )
 
 

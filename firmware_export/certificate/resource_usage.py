@@ -6,15 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from firmware_export.certificate.parity import ParityResult
 from firmware_export.codegen.c_source import LayerCost
-from firmware_export.firmware.firmware import build_and_run
-from firmware_export.firmware.targets import TARGETS, Target
-
-MAX_PROFILED_SAMPLES = 20
-"""Maximum number of samples that a profile runs."""
+from firmware_export.firmware.firmware import build_firmware, profile_firmware
+from firmware_export.firmware.targets import TARGETS
 
 
 @dataclass(frozen=True)
@@ -72,25 +67,28 @@ def profile_layers(
 ) -> tuple[LayerCost, ...]:
     """Count the instructions of each layer in QEMU.
 
-    A layer that the compiler merged into another one has no instructions.
-
     Args:
         model: model.h, model.c and model_weights.c, by name.
         layers: the layers of the C.
         target: name of the core.
-        inputs: quantized samples, shape (n, ...), int8. At most 20 are run.
+        inputs: quantized samples, shape (n, ...), int8.
 
     Returns:
-        The layers with their instructions, the mean over the samples.
+        The layers with their instructions, as in `profile_firmware`.
 
     Raises:
         ExportError: the target cannot be built or run.
     """
-    chosen: Target = TARGETS[target]
-    samples = np.asarray(inputs)[:MAX_PROFILED_SAMPLES]
     with tempfile.TemporaryDirectory(prefix="edgefl-profile-") as work:
-        _, ran = build_and_run(model, chosen, samples, Path(work), profile=True)
-    scale = float(chosen.tick) / len(samples)
-    return tuple(
-        replace(layer, instructions=round(ran.layers.get(i, 0) * scale)) for i, layer in enumerate(layers)
-    )
+        built = build_firmware(model, TARGETS[target], Path(work))
+        return add_instructions(layers, profile_firmware(built, inputs, Path(work)))
+
+
+def add_instructions(layers: Sequence[LayerCost], instructions: Mapping[int, int]) -> tuple[LayerCost, ...]:
+    """Return the layers with their instructions.
+
+    Args:
+        layers: the layers of the C.
+        instructions: instructions of each layer by its number. A missing layer has 0.
+    """
+    return tuple(replace(layer, instructions=instructions.get(i, 0)) for i, layer in enumerate(layers))

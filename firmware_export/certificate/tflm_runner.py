@@ -2,8 +2,8 @@
 
 tflite-micro trusts its input, and a small arena may abort the process.
 
-`python -m firmware_export.certificate.tflm_runner outputs MODEL INPUTS.npy OUT.npy ARENA` writes the outputs.
-`python -m firmware_export.certificate.tflm_runner arena MODEL` prints the smallest arena in bytes.
+`python -m firmware_export.certificate.tflm_runner MODEL INPUTS.npy OUT.npy ARENA` writes the outputs. With
+`measure` in place of the size ARENA, it also prints the smallest arena in bytes. Otherwise it prints 0.
 """
 
 import os
@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +28,22 @@ ARENA_STEP_BYTES = 16
 FIRST_ARENA_BYTES = 1 << 10
 MAX_ARENA_BYTES = 64 << 20
 TFLM_DEADLINE_S = 600.0
+MEASURE = "measure"
+
+
+@dataclass(frozen=True)
+class TflmRun:
+    """The run of a model on tflite-micro.
+
+    Attributes:
+        outputs: outputs, shape (n, m), int8.
+        arena_bytes: the smallest tensor arena in which the model can be loaded and run, a multiple of 16. The
+            size is for a 64-bit computer. Pointers of a 32-bit core are half as wide, so it needs somewhat
+            less.
+    """
+
+    outputs: Any
+    arena_bytes: int
 
 
 def read_tflm_version() -> str:
@@ -60,26 +77,64 @@ def run_tflm(model: bytes, inputs: Any, arena_bytes: int = 0) -> Any:
     Raises:
         ExportError: tflite-micro is missing, refuses the model, or would read its weights as zeros.
     """
+    return _run_child(model, inputs, str(arena_bytes))[0]
+
+
+def measure_tflm(model: bytes, inputs: Any) -> TflmRun:
+    """Run a model on tflite-micro, and measure the arena that it needs.
+
+    A bisection finds the smallest arena, because the recording allocator reports too little.
+
+    Args:
+        model: the int8 .tflite.
+        inputs: quantized samples, shape (n, ...), int8.
+
+    Raises:
+        ExportError: as in `run_tflm`, or the model does not run in MAX_ARENA_BYTES.
+    """
+    outputs, printed = _run_child(model, inputs, MEASURE)
+    arena_bytes = int(printed.split()[-1])
+    if not arena_bytes:
+        raise ExportError(
+            f"tflite-micro cannot run the model in an arena of up to {MAX_ARENA_BYTES:,} bytes; make the "
+            "model smaller: fewer filters, or smaller samples"
+        )
+    return TflmRun(outputs, arena_bytes)
+
+
+def _run_child(model: bytes, inputs: Any, arena: str) -> tuple[Any, str]:
+    """Return the outputs and the text that the process printed.
+
+    `arena` is the size of the arena, or MEASURE.
+    """
     read_tflm_version()
     check_inside(model)
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         (work / "model.tflite").write_bytes(model)
         np.save(work / "inputs.npy", inputs)
-        done = _run_child(
-            "outputs",
-            str(work / "model.tflite"),
-            str(work / "inputs.npy"),
-            str(work / "outputs.npy"),
-            str(arena_bytes),
-        )
+        files = (str(work / file) for file in ("model.tflite", "inputs.npy", "outputs.npy"))
+        command = [sys.executable, "-m", "firmware_export.certificate.tflm_runner", *files, arena]
+        try:
+            done = subprocess.run(
+                TOOL_LIMITS.wrap(command),
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=TFLM_DEADLINE_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ExportError(
+                f"tflite-micro did not finish within {TFLM_DEADLINE_S:.0f} s; try fewer --samples"
+            ) from error
         if done.returncode:
             reason = find_reason(done.stderr) or f"it exited with {done.returncode}"
             raise ExportError(
                 f"tflite-micro refuses the model: {reason}; it runs int8 models with the operators that it "
                 "has"
             )
-        return np.load(work / "outputs.npy").reshape(len(inputs), -1)
+        return np.load(work / "outputs.npy").reshape(len(inputs), -1), done.stdout
 
 
 def find_reason(stderr: str) -> str:
@@ -98,41 +153,6 @@ def find_reason(stderr: str) -> str:
         if line.startswith("Node "):
             return ": ".join([line, *lines[max(number - 1, 0) : number]])
     return lines[-1] if lines else ""
-
-
-def measure_arena_bytes(model: bytes) -> int:
-    """Return the smallest tensor arena in which the model can be loaded and run, a multiple of 16 bytes.
-
-    A bisection finds it, because the recording allocator reports too little. The size is for a 64-bit
-    computer. Pointers of a 32-bit core are half as wide, so it needs somewhat less.
-
-    Raises:
-        ExportError: tflite-micro is missing, or the model does not run in MAX_ARENA_BYTES.
-    """
-    read_tflm_version()
-    with tempfile.TemporaryDirectory() as name:
-        path = Path(name) / "model.tflite"
-        path.write_bytes(model)
-        done = _run_child("arena", str(path))
-    if done.returncode:
-        raise ExportError(
-            f"tflite-micro cannot run the model in an arena of up to {MAX_ARENA_BYTES:,} bytes: "
-            f"{find_reason(done.stderr)[-300:] or f'it exited with {done.returncode}'}; it runs int8 models "
-            "with the operators that it has"
-        )
-    return int(done.stdout.split()[-1])
-
-
-def _run_child(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = TOOL_LIMITS.wrap([sys.executable, "-m", "firmware_export.certificate.tflm_runner", *arguments])
-    try:
-        return subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=TFLM_DEADLINE_S, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise ExportError(
-            f"tflite-micro did not finish within {TFLM_DEADLINE_S:.0f} s; try fewer --samples"
-        ) from error
 
 
 def _load_interpreter(model: bytes, size: int) -> Any:
@@ -180,7 +200,7 @@ def _search_arena(model: Path) -> int:
 
 
 def _try_arena(model: bytes, graph: Subgraph, size: int) -> bool:
-    """Return whether the model runs in an arena of this size.
+    """Return whether the model runs in an arena of this size, without printing why not.
 
     A failure damages the memory of tflite-micro, or ends the process. So each size is tried in a process of
     its own, a copy of this one, which has not used tflite-micro.
@@ -190,21 +210,19 @@ def _try_arena(model: bytes, graph: Subgraph, size: int) -> bool:
         return os.waitpid(process, 0)[1] == 0
     status = 1
     try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
         interpreter = _load_interpreter(model, size)
         tensors = [graph.tensors[index] for index in graph.inputs]
         _set_inputs(interpreter, tensors, np.zeros(sum(tensor.size for tensor in tensors), np.int8))
         interpreter.invoke()
         status = 0
-    except (RuntimeError, ValueError) as error:
-        print(error, file=sys.stderr, flush=True)
     finally:
         os._exit(status)
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "outputs":
-        _write_outputs(Path(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4]), int(sys.argv[5]))
-    else:
-        smallest = _search_arena(Path(sys.argv[2]))
-        print(smallest)
-        sys.exit(not smallest)
+    model_file, inputs_file, outputs_file = map(Path, sys.argv[1:4])
+    is_measured = sys.argv[4] == MEASURE
+    smallest = _search_arena(model_file) if is_measured else 0  # before this process uses tflite-micro
+    _write_outputs(model_file, inputs_file, outputs_file, 0 if is_measured else int(sys.argv[4]))
+    print(smallest)

@@ -34,7 +34,7 @@ from firmware_export.certificate.certificate import (
 )
 from firmware_export.certificate.golden import GoldenVectors, decode_golden, make_golden
 from firmware_export.certificate.import_model import draw_random_samples
-from firmware_export.certificate.parity import EQUAL, NOT_RUN, describe_equal_outputs
+from firmware_export.certificate.parity import EQUAL, NOT_RUN, TargetProgress, describe_equal_outputs
 from firmware_export.certificate.resource_usage import profile_layers
 from firmware_export.codegen.c_source import OPTIMIZE_SPEED, LayerCost
 from firmware_export.codegen.prefix import DEFAULT_PREFIX
@@ -70,11 +70,12 @@ class VerificationResult:
     warnings: tuple[str, ...] = ()
 
 
-def verify_bundle(out: Path) -> VerificationResult:
+def verify_bundle(out: Path, progress: TargetProgress = lambda done, total: None) -> VerificationResult:
     """Verify a folder with a certificate.
 
     Args:
         out: folder of the export.
+        progress: called with the number of finished targets and of all targets.
 
     Raises:
         ExportError: a file or a figure differs. The error names the first one.
@@ -105,7 +106,7 @@ def verify_bundle(out: Path) -> VerificationResult:
                 f"{name} does not follow from model.tflite; it was edited, or written by another edgefl: "
                 "export again"
             )
-    rebuilt = make_certificate(model, model_float, source, again, request)
+    rebuilt = make_certificate(model, model_float, source, again, request, progress=progress)
     rebuilt["quantization"] = {} if request.imported else read_quantization(contents[REPORT_JSON_FILE])
     unchecked = list(_compare_certificates(certificate, rebuilt))
     random_inputs: tuple[str, ...] = ()

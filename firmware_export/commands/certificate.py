@@ -20,7 +20,7 @@ from firmware_export.certificate.board import (
     verify_on_board,
 )
 from firmware_export.certificate.certificate import CERTIFICATE_FILE, DEVICE_INPUTS, RANDOM_INPUTS
-from firmware_export.certificate.parity import EQUAL, describe_equal_outputs
+from firmware_export.certificate.parity import EQUAL, TargetProgress, describe_equal_outputs
 from firmware_export.codegen.c_source import LayerCost
 from firmware_export.firmware.latency import format_milliseconds_range
 from firmware_export.firmware.serial_link import open_serial_port
@@ -105,7 +105,9 @@ def verify(
     with Progress() as progress:
         progress.update_live("building and running the export again")
         result = (
-            verify_bundle(folder) if (folder / CERTIFICATE_FILE).exists() else verify_report(folder, source)
+            verify_bundle(folder, make_target_progress(progress))
+            if (folder / CERTIFICATE_FILE).exists()
+            else verify_report(folder, source)
         )
     if as_json:
         click.echo(json.dumps({"folder": str(folder), **asdict(result)}, indent=1))
@@ -140,6 +142,11 @@ def profile(folder: Path, target: str | None, as_json: bool) -> None:
         )
         return
     click.echo(describe_layers(name, layers))
+
+
+def make_target_progress(progress: Progress) -> TargetProgress:
+    """Return a callback that shows how many targets are finished."""
+    return lambda done, total: progress.update_live(f"compared {done} of {total} targets", done, total)
 
 
 def describe_layers(target: str, layers: tuple[LayerCost, ...]) -> str:

@@ -28,7 +28,7 @@ from firmware_export.certificate.member_exports import (
 )
 from firmware_export.codegen.c_source import OPTIMIZE_SPEED, check_labels
 from firmware_export.codegen.prefix import DEFAULT_PREFIX, check_prefix
-from firmware_export.commands.certificate import describe_certificate, profile, verify
+from firmware_export.commands.certificate import describe_certificate, make_target_progress, profile, verify
 from firmware_export.commands.fleet import fleet
 from firmware_export.commands.import_model import import_model, optimize_option
 from firmware_export.commands.update import drift, key, update
@@ -316,7 +316,8 @@ def export(
         certificate = None
         if request is not None:
             progress.update(f"building for {request.target}, comparing up to {samples} samples")
-            certificate = write_bundle(out, *choose_golden_samples(shard, samples, device.seed), request, old)
+            held_out = choose_golden_samples(shard, samples, device.seed)
+            certificate = write_bundle(out, *held_out, request, old, make_target_progress(progress))
     if request is None:
         remove_derived_files(out, old)
         click.echo(json.dumps(report.as_dict(), indent=1) if as_json else _describe(report, out))

@@ -34,7 +34,7 @@ from firmware_export.certificate.import_model import (
 from firmware_export.certificate.verify import describe_accuracy
 from firmware_export.codegen.c_source import OPTIMIZE_RAM, OPTIMIZE_SPEED
 from firmware_export.codegen.prefix import DEFAULT_PREFIX, check_prefix
-from firmware_export.commands.certificate import describe_certificate
+from firmware_export.commands.certificate import describe_certificate, make_target_progress
 from firmware_export.firmware.targets import find_target, parse_bytes
 from firmware_export.tflite.interpreter import load_tflite
 
@@ -138,7 +138,7 @@ def import_model(
             raise ExportError(
                 f"cannot write the export to {out}: {error}; choose another directory with -o"
             ) from error
-        certificate = write_bundle(out, x, y, request, old)
+        certificate = write_bundle(out, x, y, request, old, make_target_progress(progress))
     if as_json:
         click.echo(json.dumps(certificate, indent=1))
         return

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,11 @@ from firmware_export.firmware.toolchain import (
     run_tool,
 )
 
-MODEL_SOURCES = ("model", "model_weights")
+MODEL_SOURCES = ("model/model", "model/model_weights")
+PROFILED_SOURCES = ("model/model", "main")
+"""The sources that depend on the macro MODEL_PROFILE."""
+MAX_PROFILED_SAMPLES = 20
+"""Maximum number of samples that a profile runs."""
 SIZES_PATTERN = re.compile(r"^\s*(\d+)\s+(\d+)\s+(\d+)\s", re.MULTILINE)
 SAMPLE_PATTERN = re.compile(r"^sample \d+: (class|score|outputs)([\d -]+), ticks (\d+)$", re.MULTILINE)
 LAYER_PATTERN = re.compile(r"^layer (\d+): ticks (\d+)$", re.MULTILINE)
@@ -83,8 +87,8 @@ class FirmwareRun:
         outputs: outputs, shape (n, m), int8.
         ticks: time of each inference in ticks, shape (n,), int64.
         stack: bytes of stack that an inference needs.
-        layers: ticks of each layer over all samples, by the layer's number. Empty unless the program was
-            built with `profile`.
+        layers: ticks of each layer over all samples, by the layer's number. Empty unless the program
+            counts them.
         scores: anomaly scores, shape (n,), int64. None for a model that is no anomaly detector.
     """
 
@@ -104,14 +108,11 @@ def explain_not_runnable(target: Target) -> str:
     return explain_missing_tools(*target.tools)
 
 
-def build_firmware(
-    model: Mapping[str, str], target: Target, work: Path, *, profile: bool = False
-) -> BuiltFirmware:
+def build_firmware(model: Mapping[str, str], target: Target, work: Path) -> BuiltFirmware:
     """Write the project of a target into a directory and compile it there.
 
     Args:
         model: model.h, model.c and model_weights.c, by name.
-        profile: whether the program counts the ticks of each layer.
 
     Raises:
         FirmwareTooLargeError: the program does not fit the target's machine.
@@ -120,34 +121,85 @@ def build_firmware(
     for name, text in make_project_files(model, target).items():
         (work / name).parent.mkdir(parents=True, exist_ok=True)
         (work / name).write_text(text)
-    compiler = target.tools[0]
     sizer = "size" if target.is_host else target.architecture.size
-    board_sources = ("main", "host") if target.is_host else ("main", "semihosting", "startup")
-    flags = [
-        *target.flags,
-        *COMPILER_OPTIONS,
-        *([] if target.is_host else ["-ffreestanding"]),
-        *(["-DMODEL_PROFILE"] if profile else []),
+    for source in _list_sources(target):
+        _compile(target, source, work)
+    program = _link(target, work, "firmware.elf")
+    sized = [*map(_name_object, MODEL_SOURCES), program.name]
+    sizes = [
+        SectionSizes(*map(int, match)) for match in SIZES_PATTERN.findall(run_tool([sizer, *sized], work))
     ]
-    objects = []
-    for name in (*(f"model/{source}" for source in MODEL_SOURCES), *board_sources):
-        extra = ["-fno-tree-loop-distribute-patterns"] if name == "startup" else []
-        objects.append(f"{Path(name).name}.o")
-        run_tool(
-            [compiler, *flags, *extra, "-Imodel", "-c", f"{name}.c", "-o", objects[-1]],
-            work,
-            what=f"{compiler} for {target.name}",
-        )
+    of_model = SectionSizes(
+        *(sum(getattr(size, key) for size in sizes[:2]) for key in ("text", "data", "bss"))
+    )
+    return BuiltFirmware(
+        target=target,
+        program=program,
+        model=of_model,
+        image=sizes[2],
+        output_bytes=read_output_bytes(model["model.h"]),
+    )
+
+
+def profile_firmware(built: BuiltFirmware, inputs: Any, work: Path) -> dict[int, int]:
+    """Count the instructions of each layer of a program.
+
+    Only the sources that count them are compiled again.
+
+    Args:
+        built: the program, for a core.
+        inputs: quantized samples, shape (n, ...), int8. At most MAX_PROFILED_SAMPLES are run.
+        work: the directory in which it was built.
+
+    Returns:
+        Instructions of each layer by its number, the mean over the samples. A layer that the compiler merged
+            into another one is missing.
+
+    Raises:
+        ExportError: as in `build_firmware` and `run_firmware`.
+    """
+    samples = inputs[:MAX_PROFILED_SAMPLES]
+    for source in PROFILED_SOURCES:
+        _compile(built.target, source, work, "-DMODEL_PROFILE")
+    program = _link(built.target, work, "profile.elf")
+    ran = run_firmware(replace(built, program=program), samples, work)
+    scale = float(built.target.tick) / len(samples)
+    return {layer: round(ticks * scale) for layer, ticks in ran.layers.items()}
+
+
+def _list_flags(target: Target) -> list[str]:
+    return [*target.flags, *COMPILER_OPTIONS, *([] if target.is_host else ["-ffreestanding"])]
+
+
+def _list_sources(target: Target) -> tuple[str, ...]:
+    """Return the sources of a target's program, as paths without the suffix."""
+    return (*MODEL_SOURCES, "main", *(("host",) if target.is_host else ("semihosting", "startup")))
+
+
+def _name_object(source: str) -> str:
+    return f"{Path(source).name}.o"
+
+
+def _compile(target: Target, source: str, work: Path, *options: str) -> None:
+    compiler = target.tools[0]
+    extra = ["-fno-tree-loop-distribute-patterns"] if source == "startup" else []
+    run_tool(
+        [compiler, *_list_flags(target), *options, *extra, "-Imodel", "-c", f"{source}.c"],
+        work,
+        what=f"{compiler} for {target.name}",
+    )
+
+
+def _link(target: Target, work: Path, name: str) -> Path:
+    """Link the objects of a program and return its file.
+
+    Raises:
+        FirmwareTooLargeError: the program does not fit the target's machine.
+    """
     link = [] if target.is_host else ["-nostdlib", "-Wl,--gc-sections", "-T", "link.ld"]
-    command = [
-        compiler,
-        *flags,
-        *link,
-        *objects,
-        *([] if target.is_host else ["-lgcc"]),
-        "-o",
-        "firmware.elf",
-    ]
+    libraries = [] if target.is_host else ["-lgcc"]
+    objects = map(_name_object, _list_sources(target))
+    command = [target.tools[0], *_list_flags(target), *link, *objects, *libraries, "-o", name]
     try:
         run_tool(command, work, what=f"linker for {target.name}")
     except ExportError as error:
@@ -163,20 +215,7 @@ def build_firmware(
                 "for the stack"
             ) from error
         raise
-    sizes = [
-        SectionSizes(*map(int, match))
-        for match in SIZES_PATTERN.findall(run_tool([sizer, *objects[:2], "firmware.elf"], work))
-    ]
-    of_model = SectionSizes(
-        *(sum(getattr(size, key) for size in sizes[:2]) for key in ("text", "data", "bss"))
-    )
-    return BuiltFirmware(
-        target=target,
-        program=work / "firmware.elf",
-        model=of_model,
-        image=sizes[2],
-        output_bytes=read_output_bytes(model["model.h"]),
-    )
+    return work / name
 
 
 def run_firmware(
@@ -226,7 +265,7 @@ def run_firmware(
 
 
 def build_and_run(
-    model: Mapping[str, str], target: Target, inputs: Any, work: Path, *, profile: bool = False
+    model: Mapping[str, str], target: Target, inputs: Any, work: Path
 ) -> tuple[BuiltFirmware, FirmwareRun]:
     """Compile a project for a target and run it on inputs.
 
@@ -234,7 +273,6 @@ def build_and_run(
         model: model.h, model.c and model_weights.c, by name.
         inputs: quantized samples, shape (n, ...), int8.
         work: directory for the project. It is made if it does not exist.
-        profile: whether the program counts the ticks of each layer.
 
     Raises:
         ExportError: the inputs have another size than the model's input, or as in `build_firmware` and
@@ -246,5 +284,5 @@ def build_and_run(
             "sample; pass samples for this model"
         )
     work.mkdir(parents=True, exist_ok=True)
-    built = build_firmware(model, target, work, profile=profile)
+    built = build_firmware(model, target, work)
     return built, run_firmware(built, inputs, work)

@@ -50,11 +50,8 @@ def read_tool_version(tool: str) -> str:
     Raises:
         ExportError: the tool fails.
     """
-    if shutil.which(tool) is None:
-        return ""
-    lines = run_tool([tool, "--version"], Path.cwd(), 60).splitlines()
-    numbers = re.findall(r"\d+\.\d+(?:\.\d+)?", lines[0]) if lines else []
-    return numbers[-1] if numbers else "unknown"
+    path = shutil.which(tool)
+    return "" if path is None else _read_version(path)
 
 
 def run_tool(
@@ -102,6 +99,13 @@ def run_tool(
             f"{what or tool} failed with exit code {done.returncode}:\n{last or 'it printed nothing'}"
         )
     return done.text
+
+
+@cache
+def _read_version(path: str) -> str:
+    lines = run_tool([path, "--version"], Path.cwd(), 60).splitlines()
+    numbers = re.findall(r"\d+\.\d+(?:\.\d+)?", lines[0]) if lines else []
+    return numbers[-1] if numbers else "unknown"
 
 
 @cache

@@ -96,6 +96,30 @@ def test_boards_are_estimated_from_the_instructions_of_their_core(bundle) -> Non
     assert len(boards) == 1 and boards[0].startswith("NUCLEO-L4R5ZI at 120 MHz: ")
 
 
+def test_each_program_is_compiled_once_and_tflite_micro_started_once(copy, few_targets, monkeypatch) -> None:
+    """The profile of the export's target compiles two sources again."""
+    commands = []
+    run = subprocess.run
+
+    def record(command, *arguments, **options):
+        commands.append(" ".join(command))
+        return run(command, *arguments, **options)
+
+    monkeypatch.setattr(subprocess, "run", record)
+    before = read_certificate(copy)
+    golden = decode_golden((copy / "golden.npz").read_bytes())
+    request = ExportRequest(target="cortex-m4", budget=Budget(64 << 10, 256 << 10))
+    finished = []
+    after = write_bundle(copy, golden.x, golden.y, request, progress=lambda *counts: finished.append(counts))
+    assert finished == [(1, 2), (2, 2)]
+    assert sum("tflm_runner" in command for command in commands) == 1
+    compiled = re.findall(r"-c (?:model/)?(\w+)\.c$", "\n".join(commands), re.MULTILINE)
+    assert sorted(compiled) == sorted(
+        ["model", "model_weights", "main"] * 2 + ["host", "semihosting", "startup"] + ["model", "main"]
+    )
+    assert after["layers"] == before["layers"] and after["tflm"] == before["tflm"]
+
+
 def test_one_different_output_byte_is_an_error(bundle, monkeypatch) -> None:
     model, model_float = ((bundle / name).read_bytes() for name in ("model.tflite", "model_float.tflite"))
     golden = decode_golden((bundle / "golden.npz").read_bytes())

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from edgefl.base.errors import ExportError
+from firmware_export.certificate import tflm_runner
 from firmware_export.certificate.tflm import list_operators, render_model_data_c, render_model_ops_h
-from firmware_export.certificate.tflm_runner import find_reason, measure_arena_bytes, run_tflm
+from firmware_export.certificate.tflm_runner import find_reason, measure_tflm, run_tflm
 from firmware_export.quantize.quantize import export_mixture
 from firmware_export.tflite.graph import OperatorGraph, TensorKind, read_graph
 
@@ -25,9 +26,11 @@ def model(digits, tmp_path_factory) -> bytes:
 
 
 def test_measured_arena_is_the_smallest_that_works(model) -> None:
-    size = measure_arena_bytes(model)
     inputs = np.random.default_rng(1).integers(-128, 128, (5, 28, 28, 1)).astype(np.int8)
-    np.testing.assert_array_equal(run_tflm(model, inputs, size), run_tflm(model, inputs))
+    measured = measure_tflm(model, inputs)
+    size = measured.arena_bytes
+    np.testing.assert_array_equal(measured.outputs, run_tflm(model, inputs))
+    np.testing.assert_array_equal(measured.outputs, run_tflm(model, inputs, size))
     with pytest.raises(ExportError, match="refuses the model"):
         run_tflm(model, inputs, size - 16)
 
@@ -59,9 +62,9 @@ def make_model_with_scaled_channels() -> bytes:
 
 def test_a_failed_try_does_not_spoil_the_next_size() -> None:
     model = make_model_with_scaled_channels()
-    size = measure_arena_bytes(model)
-    assert size == 2592
     inputs = np.random.default_rng(1).integers(-128, 128, (2, 8, 8, 3)).astype(np.int8)
+    size = measure_tflm(model, inputs).arena_bytes
+    assert size == 2592
     np.testing.assert_array_equal(run_tflm(model, inputs, size), run_tflm(model, inputs))
 
 
@@ -91,6 +94,13 @@ def test_bytes_that_are_not_a_model_are_refused() -> None:
         run_tflm(b"TFL3" * 10, np.zeros((1, 2), np.int8))
 
 
+def test_model_that_needs_too_large_an_arena_is_refused(model, monkeypatch) -> None:
+    """The limit is read by the process itself, so the test lowers the printed size instead."""
+    monkeypatch.setattr(tflm_runner, "_run_child", lambda *arguments: (np.zeros((1, 2), np.int8), "0\n"))
+    with pytest.raises(ExportError, match=r"in an arena of up to 67,108,864 bytes; make the model smaller"):
+        measure_tflm(model, np.zeros((1, 28, 28, 1), np.int8))
+
+
 def test_operator_that_tflite_micro_refuses_is_named(graphs) -> None:
     """A slice of five axes is valid for the generated C, and not for tflite-micro."""
     shape = (1, 2, 2, 2, 2)
@@ -101,8 +111,10 @@ def test_operator_that_tflite_micro_refuses_is_named(graphs) -> None:
     ]
     masks = {"beginMask": 0, "endMask": 0, "ellipsisMask": 0, "newAxisMask": 0, "shrinkAxisMask": 0}
     slicing = graphs.Op("STRIDED_SLICE", (0, 1, 2, 3), (4,), masks, "StridedSlice", version=4)
-    with pytest.raises(ExportError, match=r"refuses the model: Node STRIDED_SLICE .*should not exceed 4"):
-        run_tflm(graphs.make_tflite(tensors, [slicing]), np.zeros((1, *shape[1:]), np.int8))
+    model, inputs = graphs.make_tflite(tensors, [slicing]), np.zeros((1, *shape[1:]), np.int8)
+    for run in (run_tflm, measure_tflm):
+        with pytest.raises(ExportError, match=r"refuses the model: Node STRIDED_SLICE .*should not exceed 4"):
+            run(model, inputs)
 
 
 def test_reason_without_an_operator_is_the_last_line() -> None:

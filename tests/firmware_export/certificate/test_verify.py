@@ -92,7 +92,7 @@ def test_an_edited_figure_is_named(bundle, copy, path, monkeypatch) -> None:
     (copy / "certificate.json").write_text(json.dumps(certificate))
     truth = {key: value for key, value in read_certificate(bundle).items() if key != "files"}
     # test_intact_bundle_passes_verification makes the real certificate again
-    monkeypatch.setattr(verify, "make_certificate", lambda *arguments: truth)
+    monkeypatch.setattr(verify, "make_certificate", lambda *arguments, **options: truth)
     if path[0] == "tflm":
         monkeypatch.setattr(verify, "derive_files", lambda *arguments: {"report.html": b""})
     with pytest.raises(ExportError, match=rf"certificate\.json differs: {path[0]}.*{path[-1]}"):
@@ -104,7 +104,7 @@ def test_an_edited_estimate_is_named(bundle, copy, monkeypatch) -> None:
     truth = {key: value for key, value in read_certificate(bundle).items() if key != "files"}
     certificate["estimates"][0]["ms_low"] /= 2
     (copy / "certificate.json").write_text(json.dumps(certificate))
-    monkeypatch.setattr(verify, "make_certificate", lambda *arguments: truth)
+    monkeypatch.setattr(verify, "make_certificate", lambda *arguments, **options: truth)
     with pytest.raises(ExportError, match=r"certificate\.json differs: estimates\[0\]\.ms_low"):
         verify_bundle(copy)
 
@@ -119,7 +119,7 @@ def test_a_certificate_without_estimates_passes(bundle, copy, monkeypatch) -> No
     (copy / "report.html").write_bytes(page)
     certificate["files"]["report.html"] = sha256(page).hexdigest()
     (copy / "certificate.json").write_text(json.dumps(certificate))
-    monkeypatch.setattr(verify, "make_certificate", lambda *arguments: truth)
+    monkeypatch.setattr(verify, "make_certificate", lambda *arguments, **options: truth)
     assert not verify_bundle(copy).unchecked
 
 

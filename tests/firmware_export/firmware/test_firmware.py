@@ -9,6 +9,7 @@ from firmware_export.firmware.firmware import (
     build_and_run,
     build_firmware,
     explain_not_runnable,
+    profile_firmware,
     run_firmware,
 )
 from firmware_export.firmware.targets import TARGETS, find_target, parse_bytes
@@ -36,10 +37,17 @@ def test_every_target_gives_the_expected_outputs(name, tmp_path, hand) -> None:
         assert 0 < ran.stack < 1000
 
 
-def test_profile_divides_ticks_among_layers(tmp_path, hand) -> None:
-    _, ran = build_and_run(hand.FILES, get_runnable_target("cortex-m3"), INPUTS, tmp_path, profile=True)
-    assert set(ran.layers) == {0, 1}
-    assert sum(ran.layers.values()) <= ran.ticks.sum()
+def test_profile_divides_instructions_among_layers(tmp_path, hand) -> None:
+    target = get_runnable_target("cortex-m3")
+    built, ran = build_and_run(hand.FILES, target, INPUTS, tmp_path)
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.o")}
+    layers = profile_firmware(built, INPUTS, tmp_path)
+    assert set(layers) == {0, 1}
+    total = float(ran.ticks.mean() * target.tick)
+    assert 0.2 * total < sum(layers.values()) < total + 2 * target.tick
+    after = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.o")}
+    assert {name for name in after if after[name] != before[name]} == {"model.o", "main.o"}
+    assert run_firmware(built, INPUTS, tmp_path).ticks.tolist() == ran.ticks.tolist(), "not the profile"
 
 
 def test_the_counter_continues_when_systick_wraps(tmp_path, hand) -> None:
