@@ -35,6 +35,7 @@ UARTS = {
     "mps2-an505": ("CMSDK", 0x50200000),
     "mps3-an547": ("CMSDK", 0x59303000),
     "virt": ("16550", 0x10000000),
+    "sim": ("CONSOLE", 0),
 }
 """Kind and address of the first serial port of each of QEMU's machines."""
 

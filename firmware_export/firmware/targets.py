@@ -2,7 +2,8 @@
 
 Ticks and machines were measured with QEMU 7.2. Under `-icount shift=0` one instruction takes one nanosecond
 of the machine's time. On Arm, SysTick counts the core's clock: 25 MHz on the MPS2 boards, 20 MHz on the MPS2
-with the M33, 32 MHz on the MPS3, 16 MHz on the micro:bit. On RISC-V, mcycle counts the instructions.
+with the M33, 32 MHz on the MPS3, 16 MHz on the micro:bit. On RISC-V, mcycle counts the instructions. On
+Xtensa, CCOUNT counts the core's clock, 40 MHz.
 """
 
 import re
@@ -72,6 +73,14 @@ RISCV = Architecture(
     qemu="qemu-system-riscv32",
     qemu_options=("-bios", "none"),
     counter="mcycle",
+)
+XTENSA = Architecture(
+    name="Xtensa",
+    triple="xtensa",
+    tool_prefix="xtensa-lx106-elf-",
+    qemu="qemu-system-xtensa",
+    qemu_options=("-cpu", "lx106"),
+    counter="CCOUNT",
 )
 
 
@@ -197,6 +206,17 @@ TARGETS = {
             dsp=False,
             small=True,
             architecture=RISCV,
+        ),
+        Target(
+            name="lx106",
+            flags=("-mlongcalls", "-mtext-section-literals"),
+            machine="sim",
+            flash=(0x50000000, 4 << 20),
+            ram=(0x60000000, 4 << 20),
+            tick=Fraction(25),
+            dsp=False,
+            small=True,
+            architecture=XTENSA,
         ),
         Target(name=HOST_TARGET, flags=(), machine="", flash=(0, 0), ram=(0, 0), tick=Fraction(1), dsp=False),
     )

@@ -18,6 +18,9 @@ TOOL_PACKAGES = {
     "riscv64-unknown-elf-gcc": "gcc-riscv64-unknown-elf",
     "riscv64-unknown-elf-size": "binutils-riscv64-unknown-elf",
     "qemu-system-riscv32": "qemu-system-misc",
+    "xtensa-lx106-elf-gcc": "gcc-xtensa-lx106",
+    "xtensa-lx106-elf-size": "binutils-xtensa-lx106",
+    "qemu-system-xtensa": "qemu-system-misc",
     "cmake": "cmake",
     "cc": "gcc",
 }

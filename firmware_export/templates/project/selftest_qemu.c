@@ -1,4 +1,4 @@
-/* The self-test on QEMU's machine, with its serial port, and SysTick or mcycle as the counter. For a board with Arduino, use
+/* The self-test on QEMU's machine, with its serial port, and SysTick, mcycle or CCOUNT as the counter. For a board with Arduino, use
  * c/examples/selftest. Another board needs a file like this one, with its own serial port and counter. */
 #include "board.h"
 #include "machine.h"
@@ -51,6 +51,25 @@ static void put_byte(uint8_t byte)
     UART(0x51C) = byte;
     while (UART(0x11C) == 0) {
     }
+}
+#elif defined(UART_CONSOLE) /* the console of Xtensa's simulator: files 0 and 1 */
+static void begin_uart(void)
+{
+}
+static int has_byte(void)
+{
+    return 1;
+}
+static uint8_t take_byte(void)
+{
+    uint8_t byte = 0;
+    while (board_read(0, &byte, 1) != 1) {
+    }
+    return byte;
+}
+static void put_byte(uint8_t byte)
+{
+    (void)board_write(1, &byte, 1);
 }
 #else /* 16550, with registers of one byte */
 #define UART_BYTE(offset) (*(volatile uint8_t *)(UART_ADDRESS + (offset)))

@@ -1,4 +1,4 @@
-/* Implements board.h for a debugger or QEMU (semihosting): files and text of the host, SysTick or mcycle as the clock.
+/* Implements board.h for a debugger or QEMU (semihosting): files and text of the host, and a clock: SysTick, mcycle or CCOUNT.
  * Without a debugger the first call stops the core. A product replaces these functions. */
 #include "board.h"
 
@@ -26,6 +26,47 @@ uint32_t board_ticks(void)
 {
     uint32_t ticks;
     __asm__ volatile(".insn i 0x73, 2, %0, x0, -1280" : "=r"(ticks));
+    return ticks;
+}
+#elif defined(__xtensa__)
+/* The calls of Xtensa's simulator have their numbers and arguments in registers. They return what the calls of POSIX return. */
+static int32_t simulate(int32_t number, uint32_t first, uint32_t second, uint32_t third)
+{
+    register int32_t a2 __asm__("a2") = number;
+    register uint32_t a3 __asm__("a3") = first;
+    register uint32_t a4 __asm__("a4") = second;
+    register uint32_t a5 __asm__("a5") = third;
+    __asm__ volatile("simcall" : "+r"(a2), "+r"(a3) : "r"(a4), "r"(a5) : "memory");
+    return a2;
+}
+
+/* The calls of Arm and RISC-V, from those of the simulator. */
+static int32_t semihost(int32_t operation, const void *argument)
+{
+    const uint32_t *block = argument;
+    const char *text = argument;
+    uint32_t length = 0;
+    switch (operation) {
+    case 0x01: /* O_RDONLY, or O_WRONLY | O_CREAT | O_TRUNC of Linux */
+        return simulate(5, block[0], block[1] == 5u ? 01101 : 0, 0644);
+    case 0x05:
+        return (int32_t)block[2] - simulate(4, block[0], block[1], block[2]);
+    case 0x06:
+        return (int32_t)block[2] - simulate(3, block[0], block[1], block[2]);
+    case 0x04:
+        while (text[length]) {
+            length++;
+        }
+        return simulate(4, 1, (uint32_t)text, length);
+    default:
+        return simulate(1, block[1], 0, 0);
+    }
+}
+
+uint32_t board_ticks(void)
+{
+    uint32_t ticks;
+    __asm__ volatile("rsr.ccount %0" : "=r"(ticks));
     return ticks;
 }
 #else

@@ -38,6 +38,25 @@ __attribute__((naked, section(".vectors"), used)) void Reset_Handler(void)
                      ".insn i 0x73, 1, x0, t0, 0x305\n"
                      "j run_main");
 }
+#elif defined(__xtensa__)
+/* The code after a reset, with the exception vectors at their offsets from VECBASE. */
+__asm__(".section .vectors, \"ax\"\n"
+        ".begin no-transform\n"
+        ".global Reset_Handler\n"
+        "Reset_Handler: j begin\n"
+        ".balign 4\n"
+        "stack: .word linker_stack_top\n"
+        "base: .word Reset_Handler\n"
+        ".org 0x30\n call0 fault\n" /* kernel mode */
+        ".org 0x50\n call0 fault\n" /* user mode */
+        ".org 0x70\n call0 fault\n" /* in an exception, where the core is after a reset */
+        "begin: l32r sp, stack\n"
+        "l32r a0, base\n"
+        "wsr.vecbase a0\n"
+        "rsync\n"
+        "call0 run_main\n"
+        ".end no-transform\n"
+        ".previous");
 #else
 void Reset_Handler(void)
 {
@@ -122,4 +141,68 @@ void __aeabi_memset4(void *to, size_t count, int value) __attribute__((alias("__
 void __aeabi_memset8(void *to, size_t count, int value) __attribute__((alias("__aeabi_memset"), used));
 void __aeabi_memclr4(void *to, size_t count) __attribute__((alias("__aeabi_memclr"), used));
 void __aeabi_memclr8(void *to, size_t count) __attribute__((alias("__aeabi_memclr"), used));
+#endif
+
+#ifdef __xtensa__
+/* An ESP8266 has these functions of libgcc in its ROM, so the libgcc of its compiler may lack them. */
+uint64_t __muldi3(uint64_t a, uint64_t b);
+uint32_t __udivsi3(uint32_t a, uint32_t b);
+uint32_t __umodsi3(uint32_t a, uint32_t b);
+int32_t __divsi3(int32_t a, int32_t b);
+
+typedef union {
+    uint64_t all;
+    uint32_t half[2]; /* the low one first */
+} pair;
+
+/* The products of 16 bits by 16 bits fit 32 bits. */
+uint64_t __muldi3(uint64_t a, uint64_t b)
+{
+    const pair x = {a}, y = {b};
+    const uint32_t xl = x.half[0] & 0xFFFFu, xh = x.half[0] >> 16, yl = y.half[0] & 0xFFFFu, yh = y.half[0] >> 16;
+    const uint32_t low = xl * yl;
+    const uint32_t middle = xh * yl + (low >> 16);
+    const uint32_t carry = xl * yh + (middle & 0xFFFFu);
+    pair product;
+    product.half[0] = (carry << 16) | (low & 0xFFFFu);
+    product.half[1] = xh * yh + (middle >> 16) + (carry >> 16) + x.half[0] * y.half[1] + x.half[1] * y.half[0];
+    return product.all;
+}
+
+/* The quotient, bit by bit, and the remainder. A division by zero has no defined result. */
+static uint32_t divide(uint32_t a, uint32_t b, uint32_t *rest)
+{
+    uint32_t quotient = 0;
+    if (a >= b && b) {
+        for (int shift = __builtin_clz(b) - __builtin_clz(a); shift >= 0; shift--) {
+            quotient <<= 1;
+            if (a >= b << shift) {
+                a -= b << shift;
+                quotient |= 1u;
+            }
+        }
+    }
+    *rest = a;
+    return quotient;
+}
+
+uint32_t __udivsi3(uint32_t a, uint32_t b)
+{
+    uint32_t rest;
+    return divide(a, b, &rest);
+}
+
+uint32_t __umodsi3(uint32_t a, uint32_t b)
+{
+    uint32_t rest;
+    (void)divide(a, b, &rest);
+    return rest;
+}
+
+int32_t __divsi3(int32_t a, int32_t b)
+{
+    uint32_t rest;
+    const uint32_t quotient = divide(a < 0 ? 0u - (uint32_t)a : (uint32_t)a, b < 0 ? 0u - (uint32_t)b : (uint32_t)b, &rest);
+    return (int32_t)((a < 0) != (b < 0) ? 0u - quotient : quotient);
+}
 #endif
