@@ -141,8 +141,8 @@ class ExportGroup(click.Group):
 )
 @click.option(
     "--target",
-    help="Also make firmware with a certificate, for cortex-m0, -m0plus, -m3, -m4, -m7, -m33, -m55, rv32imc "
-    "or host.",
+    help="Also make firmware with a certificate, for cortex-m0, -m0plus, -m3, -m4, -m7, -m33, -m55, rv32imc, "
+    "lx106 or host.",
 )
 @click.option("--ram", help="Maximum RAM of the model on the target, including its stack, such as 64K.")
 @click.option("--flash", help="Maximum flash of the model on the target, such as 256K.")

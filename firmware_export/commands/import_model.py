@@ -55,7 +55,9 @@ optimize_option = click.option(
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("-o", "--out", required=True, type=click.Path(path_type=Path), help="Directory for all files.")
 @click.option(
-    "--target", required=True, help="Core: cortex-m0, -m0plus, -m3, -m4, -m7, -m33, -m55, rv32imc or host."
+    "--target",
+    required=True,
+    help="Core: cortex-m0, -m0plus, -m3, -m4, -m7, -m33, -m55, rv32imc, lx106 or host.",
 )
 @click.option(
     "--data",

@@ -11,7 +11,7 @@ from importlib.resources.abc import Traversable
 
 from edgefl.base.errors import ExportError
 from firmware_export.firmware.field_program import UpdateSettings, make_field_files
-from firmware_export.firmware.targets import ARM, COMPILER_OPTIONS, Target
+from firmware_export.firmware.targets import ARM, COMPILER_OPTIONS, XTENSA, Target
 from firmware_export.firmware.toolchain import TOOL_PACKAGES
 
 CLASSES = "classes"
@@ -259,6 +259,10 @@ def _make_template_values(header: str, target: Target) -> dict[str, str]:
     noun = "instruction" if target.tick == 1 else "instructions"
     architecture = target.architecture
     packages = " ".join(TOOL_PACKAGES[tool] for tool in ("cmake", *target.tools))
+    clang = "`cmake -B build -DCLANG=clang-14` compiles with Clang instead."
+    linker = " GCC still links, because its libgcc is needed."
+    if architecture is XTENSA:
+        clang, linker = "Clang 14 does not compile for Xtensa.", ""
     return values | {
         "MACHINE": target.machine,
         "ARCHITECTURE": architecture.name,
@@ -273,7 +277,8 @@ def _make_template_values(header: str, target: Target) -> dict[str, str]:
         "TICK": tick,
         "WHERE": f" in QEMU's `{target.machine}`",
         "NEEDS": f"They need CMake, a GCC for {architecture.name} and QEMU\n(Debian: `apt-get install "
-        f"{packages}`). `cmake -B build -DCLANG=clang-14` compiles with Clang instead.",
+        f"{packages}`). {clang}",
+        "CLANG_NOTE": f"{clang}{linker}",
         "FILES": "| `semihosting.c` | implements `board.h` for a debugger or QEMU; a product replaces it |\n"
         "| `startup.c`, `link.ld` | code before main, and memory map; a board's vendor provides others |",
         "TIME": f"A tick is one of {architecture.counter}. Under QEMU that is {tick} {noun}; on a "

@@ -414,5 +414,6 @@ def test_reference_models_of_mlperf_tiny_are_exported(name, tmp_path) -> None:
         "cortex-m33",
         "cortex-m55",
         "rv32imc",
+        "lx106",
     } <= places
     assert (out / "model.tflite").read_bytes() == to_portable(path.read_bytes())

@@ -14,12 +14,13 @@ PACKAGES = {
     "mosquitto": ("mosquitto",),
     "nats-server": ("nats-server",),
     "dataset-fashion-mnist": ("/usr/share/datasets/fashion-mnist",),
-    # Firmware is compiled for Cortex-M and RISC-V and runs in QEMU. CMSIS-NN includes headers of newlib.
+    # Firmware is compiled for Cortex-M, RISC-V and Xtensa and runs in QEMU. CMSIS-NN includes headers of newlib.
     "gcc-arm-none-eabi": ("arm-none-eabi-gcc",),
     "libnewlib-arm-none-eabi": ("/usr/include/newlib",),
     "qemu-system-arm": ("qemu-system-arm",),
     "gcc-riscv64-unknown-elf": ("riscv64-unknown-elf-gcc",),
     "qemu-system-misc": ("qemu-system-riscv32",),
+    "gcc-xtensa-lx106": ("xtensa-lx106-elf-gcc",),
     "cmake": ("cmake",),
     "clang-14": ("clang-14",),
     "gcc": ("cc",),

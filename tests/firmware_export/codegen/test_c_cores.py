@@ -41,7 +41,7 @@ def check_core(compiled, core, model, tmp_path, optimize="speed"):
         ),
         *(
             pytest.param(core, seed, marks=pytest.mark.slow)
-            for core in ("cortex-m3", "cortex-m4", "rv32imc")
+            for core in ("cortex-m3", "cortex-m4", "rv32imc", "lx106")
             for seed in range(4 * KINDS)
         ),
     ],
@@ -60,7 +60,7 @@ def test_core_keeps_a_state(compiled, graphs, random_models, tmp_path, core) -> 
     check_core(compiled, core, random_models.make_every_stateful_kernel_model(graphs), tmp_path)
 
 
-@pytest.mark.parametrize("core", [HELIUM, "cortex-m4", "rv32imc"])
+@pytest.mark.parametrize("core", [HELIUM, "cortex-m4", "rv32imc", "lx106"])
 def test_dilated_kernel_may_lie_outside_the_input(compiled, graphs, random_models, tmp_path, core) -> None:
     """Two rows that lie five apart meet no row of an input of three, so the middle output is the bias."""
     made = random_models.Graph(graphs=graphs, rng=np.random.default_rng(3))

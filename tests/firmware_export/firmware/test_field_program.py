@@ -43,7 +43,10 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module", params=["cortex-m4", pytest.param("host", marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope="module",
+    params=["cortex-m4", *(pytest.param(name, marks=pytest.mark.slow) for name in ("lx106", "host"))],
+)
 def exported(
     request: Any, mixture_of: Callable[..., Any], key: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Path]:

@@ -1,7 +1,13 @@
 """Firmware of a handwritten model, compiled for each core, run in QEMU and compared with numpy."""
 
+import ctypes
+import re
+import subprocess
+
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from edgefl.base.errors import ConfigError, ExportError
 from firmware_export.firmware.firmware import (
@@ -12,7 +18,8 @@ from firmware_export.firmware.firmware import (
     profile_firmware,
     run_firmware,
 )
-from firmware_export.firmware.targets import TARGETS, find_target, parse_bytes
+from firmware_export.firmware.project import read_project_template
+from firmware_export.firmware.targets import COMPILER_OPTIONS, TARGETS, find_target, parse_bytes
 
 INPUTS = np.random.default_rng(1).integers(-128, 128, (20, 3)).astype(np.int8)
 
@@ -62,7 +69,7 @@ def test_the_counter_continues_when_systick_wraps(tmp_path, hand) -> None:
     assert (ran.ticks[0] * 40 / turns) == pytest.approx(6, abs=1e-3), "the loop's instructions"
 
 
-@pytest.mark.parametrize("name", ["cortex-m3", "rv32imc"])
+@pytest.mark.parametrize("name", ["cortex-m3", "rv32imc", "lx106"])
 def test_a_core_that_faults_is_an_error(name, tmp_path, hand) -> None:
     target = get_runnable_target(name)
     wild = hand.FILES["model.c"].replace(
@@ -117,6 +124,52 @@ def test_error_for_an_unknown_target_suggests_the_nearest_name() -> None:
         find_target("cortex-m4f")
     with pytest.raises(ConfigError, match="expected one of cortex-m0"):
         find_target("avr")
+
+
+def test_error_for_a_missing_xtensa_compiler_names_its_package(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert explain_not_runnable(TARGETS["lx106"]) == (
+        "xtensa-lx106-elf-gcc and qemu-system-xtensa are not installed; apt-get install gcc-xtensa-lx106 "
+        "qemu-system-misc"
+    )
+
+
+WORDS = st.integers(0, 2**32 - 1)
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory) -> ctypes.CDLL:
+    """The functions of libgcc that startup.c has for Xtensa, compiled for this computer."""
+    get_runnable_target("host")
+    folder = tmp_path_factory.mktemp("runtime")
+    text = read_project_template("startup.c")
+    source = "#include <stdint.h>\n" + text[text.rindex("#ifdef __xtensa__") :]
+    (folder / "runtime.c").write_text(re.sub(r"\b__(u?(?:mul|div|mod)[sd]i3)", r"test_\1", source))
+    command = ["cc", "-D__xtensa__", *COMPILER_OPTIONS, "-shared", "-fPIC", "runtime.c", "-o", "runtime.so"]
+    subprocess.run(command, cwd=folder, check=True, timeout=100)
+    library = ctypes.CDLL(str(folder / "runtime.so"))
+    library.test_muldi3.restype = ctypes.c_uint64
+    library.test_udivsi3.restype = library.test_umodsi3.restype = ctypes.c_uint32
+    return library
+
+
+@given(a=st.integers(0, 2**64 - 1), b=st.integers(0, 2**64 - 1))
+@example(a=2**64 - 1, b=2**64 - 1)
+@example(a=0xFFFFFFFF, b=0xFFFFFFFF)
+def test_product_for_xtensa_has_64_bits(runtime, a, b) -> None:
+    assert runtime.test_muldi3(ctypes.c_uint64(a), ctypes.c_uint64(b)) == a * b % 2**64
+
+
+@given(a=WORDS, b=st.one_of(WORDS, st.integers(0, 40)).filter(bool))
+@example(a=2**32 - 1, b=1)
+@example(a=2**31, b=2**32 - 1)
+@example(a=7, b=7)
+def test_divisions_for_xtensa_round_towards_zero(runtime, a, b) -> None:
+    assert runtime.test_udivsi3(ctypes.c_uint32(a), ctypes.c_uint32(b)) == a // b
+    assert runtime.test_umodsi3(ctypes.c_uint32(a), ctypes.c_uint32(b)) == a % b
+    x, y = ctypes.c_int32(a).value, ctypes.c_int32(b).value
+    quotient = abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
+    assert runtime.test_divsi3(x, y) == ctypes.c_int32(quotient).value
 
 
 def test_sizes_are_parsed_to_bytes() -> None:

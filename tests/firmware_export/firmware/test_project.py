@@ -17,7 +17,17 @@ INPUTS = np.random.default_rng(2).integers(-128, 128, (5, 3)).astype(np.int8)
 
 @pytest.mark.parametrize(
     "name",
-    ["cortex-m0", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55", "rv32imc", "host"],
+    [
+        "cortex-m0",
+        "cortex-m3",
+        "cortex-m4",
+        "cortex-m7",
+        "cortex-m33",
+        "cortex-m55",
+        "rv32imc",
+        "lx106",
+        "host",
+    ],
 )
 def test_both_readme_commands_build_and_run_the_firmware(name, tmp_path, hand) -> None:
     target = TARGETS[name]
@@ -61,3 +71,5 @@ def test_readme_names_private_samples_of_every_origin(hand) -> None:
     text = make_project_files(hand.FILES, TARGETS["rv32imc"])["README.md"]
     assert "the device's own data" not in text and "private: remove the file before you share" in text
     assert "that is 1 instruction;" in text
+    assert "compiles with Clang instead" in text
+    assert "Clang 14 does not compile for" in make_project_files(hand.FILES, TARGETS["lx106"])["README.md"]
