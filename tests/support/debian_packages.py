@@ -14,7 +14,7 @@ PACKAGES = {
     "mosquitto": ("mosquitto",),
     "nats-server": ("nats-server",),
     "dataset-fashion-mnist": ("/usr/share/datasets/fashion-mnist",),
-    # Firmware is compiled for Cortex-M, RISC-V and Xtensa and runs in QEMU. CMSIS-NN includes headers of newlib.
+    # Firmware is compiled for Cortex-M, RISC-V and Xtensa and runs in QEMU. CMSIS-NN needs headers of newlib.
     "gcc-arm-none-eabi": ("arm-none-eabi-gcc",),
     "libnewlib-arm-none-eabi": ("/usr/include/newlib",),
     "qemu-system-arm": ("qemu-system-arm",),
