@@ -55,7 +55,7 @@ def test_helium_runs_every_kernel(compiled, graphs, random_models, tmp_path) -> 
     check_core(compiled, HELIUM, random_models.make_every_kernel_model(graphs), tmp_path, "ram")
 
 
-@pytest.mark.parametrize("core", ["cortex-m0", "cortex-m4", HELIUM, "rv32imc"])
+@pytest.mark.parametrize("core", ["cortex-m0", "cortex-m4", HELIUM, "rv32imc", "lx106"])
 def test_core_keeps_a_state(compiled, graphs, random_models, tmp_path, core) -> None:
     check_core(compiled, core, random_models.make_every_stateful_kernel_model(graphs), tmp_path)
 
