@@ -44,6 +44,13 @@ def test_every_target_gives_the_expected_outputs(name, tmp_path, hand) -> None:
         assert 0 < ran.stack < 1000
 
 
+@pytest.mark.parametrize("name", [name for name in TARGETS if name != "host"])
+def test_a_second_run_counts_the_same_instructions(name, tmp_path, hand) -> None:
+    built = build_firmware(hand.FILES, get_runnable_target(name), tmp_path)
+    first, *others = (run_firmware(built, INPUTS, tmp_path).ticks.tolist() for _ in range(6))
+    assert others == [first] * 5
+
+
 def test_profile_divides_instructions_among_layers(tmp_path, hand) -> None:
     target = get_runnable_target("cortex-m3")
     built, ran = build_and_run(hand.FILES, target, INPUTS, tmp_path)
