@@ -132,7 +132,7 @@ def test_infer_explains_errors(model, state, digits, tmp_path) -> None:
         (tmp_path / f"{number}.tflite").write_bytes(blob)
         assert_refused(run("infer", tmp_path / f"{number}.tflite", "--data", data), text)
     assert_refused(run("infer", tmp_path / "none.tflite", "--data", data), "cannot read", "edgefl export")
-    assert_refused(run("infer", state / "plan" / "plan.tflite", "--data", data), "one each", "plan")
+    assert_refused(run("infer", state / "plan" / "plan.tflite", "--data", data), "expected one", "plan")
     assert_refused(run("infer", model, "--data", tmp_path / "none.npz"), "no shard")
     np.savez(tmp_path / "small.npz", x=np.random.default_rng(0).random((10, 8, 8)), y=np.arange(10))
     assert_refused(run("infer", model, "--data", tmp_path / "small.npz"), "(8, 8)", "(28, 28, 1)")

@@ -149,6 +149,7 @@ uint64_t __muldi3(uint64_t a, uint64_t b);
 uint32_t __udivsi3(uint32_t a, uint32_t b);
 uint32_t __umodsi3(uint32_t a, uint32_t b);
 int32_t __divsi3(int32_t a, int32_t b);
+uint64_t __udivdi3(uint64_t a, uint64_t b);
 
 typedef union {
     uint64_t all;
@@ -204,5 +205,22 @@ int32_t __divsi3(int32_t a, int32_t b)
     uint32_t rest;
     const uint32_t quotient = divide(a < 0 ? 0u - (uint32_t)a : (uint32_t)a, b < 0 ? 0u - (uint32_t)b : (uint32_t)b, &rest);
     return (int32_t)((a < 0) != (b < 0) ? 0u - quotient : quotient);
+}
+
+/* The rest is smaller than b, so twice the rest may have a 65th bit. */
+uint64_t __udivdi3(uint64_t a, uint64_t b)
+{
+    uint64_t quotient = 0, rest = 0;
+    for (int bit = 0; bit < 64 && b; bit++) {
+        const uint64_t carry = rest >> 63;
+        rest = (rest << 1) | (a >> 63);
+        a <<= 1;
+        quotient <<= 1;
+        if (carry || rest >= b) {
+            rest -= b;
+            quotient |= 1u;
+        }
+    }
+    return quotient;
 }
 #endif

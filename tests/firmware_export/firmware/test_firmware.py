@@ -155,7 +155,7 @@ def runtime(tmp_path_factory) -> ctypes.CDLL:
     command = ["cc", "-D__xtensa__", *COMPILER_OPTIONS, "-shared", "-fPIC", "runtime.c", "-o", "runtime.so"]
     subprocess.run(command, cwd=folder, check=True, timeout=100)
     library = ctypes.CDLL(str(folder / "runtime.so"))
-    library.test_muldi3.restype = ctypes.c_uint64
+    library.test_muldi3.restype = library.test_udivdi3.restype = ctypes.c_uint64
     library.test_udivsi3.restype = library.test_umodsi3.restype = ctypes.c_uint32
     return library
 
@@ -165,6 +165,17 @@ def runtime(tmp_path_factory) -> ctypes.CDLL:
 @example(a=0xFFFFFFFF, b=0xFFFFFFFF)
 def test_product_for_xtensa_has_64_bits(runtime, a, b) -> None:
     assert runtime.test_muldi3(ctypes.c_uint64(a), ctypes.c_uint64(b)) == a * b % 2**64
+
+
+@given(
+    a=st.integers(0, 2**64 - 1),
+    b=st.one_of(st.integers(1, 2**64 - 1), st.integers(1, 2**32), st.integers(1, 9)),
+)
+@example(a=2**64 - 1, b=1)
+@example(a=2**64 - 1, b=2**63 + 1)
+@example(a=2**64 - 2, b=2**64 - 1)
+def test_quotient_for_xtensa_has_64_bits(runtime, a, b) -> None:
+    assert runtime.test_udivdi3(ctypes.c_uint64(a), ctypes.c_uint64(b)) == a // b
 
 
 @given(a=WORDS, b=st.one_of(WORDS, st.integers(0, 40)).filter(bool))
