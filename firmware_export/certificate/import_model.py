@@ -114,6 +114,11 @@ def read_samples(path: Path, model: bytes, count: int) -> tuple[Array, Labels]:
             "save y as int64, or leave it out"
         )
     network = read_quantized_model(model)
+    if y.size and len(network.outputs) > 1:
+        raise DataError(
+            f"y of {path} has labels, and the model has {len(network.outputs)} outputs, expected one whose "
+            "largest value is the class; leave y out"
+        )
     classes = math.prod(network.get_tensor(network.outputs[0]).shape)
     if y.size and classes == 1:
         raise DataError(

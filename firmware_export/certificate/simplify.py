@@ -167,7 +167,7 @@ def replace_tiles(model: bytes) -> bytes:
     """Return a model with a BROADCAST_TO for each int8 TILE that repeats only axes of size 1.
 
     Args:
-        model: a .tflite and fixed shapes.
+        model: a .tflite with fixed shapes.
     """
     graph = read_subgraph(model)
     shapes = [tensor.shape for tensor in graph.tensors]
@@ -202,7 +202,7 @@ def separate_padding(model: bytes) -> bytes:
     TensorFlow Lite Micro pads in a SPACE_TO_BATCH_ND with a value that it does not set.
 
     Args:
-        model: a .tflite and fixed shapes.
+        model: a .tflite with fixed shapes.
     """
     graph = read_subgraph(model)
     edges = {

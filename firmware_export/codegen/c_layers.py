@@ -79,7 +79,7 @@ def build_layers(
                 made = c_convolution.build_convolution(network, operator, name, pool, padded.get(i))
             else:
                 made = BUILDERS[operator.name](network, operator, name)
-        except (KeyError, IndexError, AttributeError, TypeError, ValueError) as error:
+        except (ArithmeticError, LookupError, AttributeError, TypeError, ValueError) as error:
             raise ExportError(
                 f"operator {operator.name} ({name}) lacks what its kernel needs: {error!r}; export the model "
                 "again"

@@ -62,7 +62,7 @@ def fold_steps(
         layers: part and layer of each kernel call, in the order of their run.
         views: where the values of each tensor lie, for all tensors.
         sizes: size of each tensor in bytes.
-        network_ends: the network's inputs, outputs and gate values.
+        network_ends: the network's inputs, outputs, gate values and variables.
 
     Returns:
         The layers, unchanged if there are no repeated steps.

@@ -26,6 +26,8 @@ GATE_SCALE = 2.0**-12
 """Scale of the sums of a gate."""
 UNIT_SCALE = 2.0**-15
 """Scale of the outputs of sigmoid and tanh."""
+MAX_CELL_SHIFT = 12
+"""Largest shift of a cell's value in either direction. Three times a value of 16 bits then fits 32 bits."""
 WIDE_STATE = "INT16"
 
 
@@ -52,13 +54,20 @@ def build_lstm(network: QuantizedModel, operator: Operator, name: str) -> list[L
     starts = [bias + sums[0].start, sums[1].start]
     cell_scale = float(cell.scale[0])
     power = round(math.log2(cell_scale)) + 12  # sigmoid and tanh take values with a scale of 2^-12
+    if not -MAX_CELL_SHIFT <= power <= MAX_CELL_SHIFT:
+        raise refuse(
+            network,
+            operator,
+            f"has cells with a scale of {cell_scale:g}, expected 2^-24 to 1",
+            "calibrate with other samples",
+        )
     clip = float(operator.options.get("cellClip", 0.0))
     scale = (
-        *quantize_multiplier(UNIT_SCALE * cell_scale / cell_scale),
+        *quantize_multiplier(UNIT_SCALE),
         *quantize_multiplier(UNIT_SCALE * UNIT_SCALE / cell_scale),
         *quantize_multiplier(UNIT_SCALE * UNIT_SCALE / float(hidden.scale[0])),
         hidden.zero_point,
-        min(int(clip / cell_scale), 32767) if clip > 0 else 32768,
+        int(min(clip / cell_scale, 32767)) if clip > 0 else 32768,
         3 << max(power, 0),
         max(-power, 0),
     )
@@ -66,8 +75,10 @@ def build_lstm(network: QuantizedModel, operator: Operator, name: str) -> list[L
     fields = (
         Field(f"{name}_scale", "struct model_lstm", scale),
         *(
-            Field(f"{name}_{kind}", "int32_t", flatten_ints(_check_range(network, operator, values)))
-            for kind, values in zip(("bias", "recurrent_bias"), starts, strict=True)
+            Field(f"{name}_{kind}", "int32_t", flatten_ints(_check_range(network, operator, values, weights)))
+            for kind, values, weights in zip(
+                ("bias", "recurrent_bias"), starts, (part.weights for part in sums), strict=True
+            )
         ),
         Field(f"{name}_multiplier", "int32_t", tuple(multiplier for multiplier, _ in factors)),
         Field(f"{name}_shift", "int8_t", tuple(shift for _, shift in factors)),
@@ -115,17 +126,19 @@ def _check_lstm(network: QuantizedModel, operator: Operator) -> None:
     batch = source.shape[1 if operator.options.get("timeMajor") else 0]
     if batch != 1 or len(source.shape) != 3:
         raise refuse(network, operator, f"runs {batch} sequences at a time", "convert with a batch of 1")
-    expected = (*source.shape[:2], hidden.size)
-    if output.shape != expected or cell.size != hidden.size:
+    units = hidden.shape[-1] if hidden.shape else 0
+    shapes = [tensor.shape for tensor in (hidden, cell, output)]
+    expected = [(1, units), (1, units), (*source.shape[:2], units)]
+    if shapes != expected or not units:
         raise refuse(
             network,
             operator,
-            f"has an output of shape {output.shape} and {cell.size} cells, expected {expected} and "
-            f"{hidden.size}",
+            f"has states and an output of the shapes {shapes}, expected {expected}",
             "the model is damaged; export it again",
         )
     kinds = hidden.dtype, cell.dtype
-    if kinds != ("INT8", WIDE_STATE) or not (hidden.is_variable and cell.is_variable):
+    is_state = all(tensor.is_variable and tensor.data is None for tensor in (hidden, cell))
+    if kinds != ("INT8", WIDE_STATE) or not is_state:
         raise refuse(
             network,
             operator,
@@ -179,16 +192,22 @@ def _make_gate_sums(
     )
 
 
-def _check_range(network: QuantizedModel, operator: Operator, values: Any) -> Any:
-    """Return constants that fit into 32 bits."""
-    if np.abs(values).max(initial=0) >= 1 << 31:
+def _check_range(network: QuantizedModel, operator: Operator, starts: Any, weights: Any) -> Any:
+    """Check that no int8 input makes a sum that overflows 32 bits, and return the starts of the sums.
+
+    Args:
+        starts: shape (...), int64.
+        weights: the weights of each sum, shape (..., inputs), int8 or int16.
+    """
+    largest = np.abs(starts) + 128 * np.abs(weights.astype(np.int64)).sum(axis=-1)
+    if largest.max(initial=0) >= 1 << 31:
         raise refuse(
             network,
             operator,
-            f"has a bias of {int(np.abs(values).max())}, expected less than 2^31",
+            f"has a sum of up to {int(largest.max()):,}, which overflows 32 bits",
             "that unit's weights are nearly zero; train it longer",
         )
-    return values
+    return starts
 
 
 def build_svdf(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
@@ -206,6 +225,8 @@ def build_svdf(network: QuantizedModel, operator: Operator, name: str) -> list[L
     output = network.get_tensor(operator.outputs[0])
     if source is None or feature is None or time is None or bias is None or state is None:
         raise refuse(network, operator, "lacks inputs", "the model is damaged; export it again")
+    if not state.is_variable or state.data is not None:
+        raise refuse(network, operator, "has a state that is no variable", "convert the model again")
     rank = int(operator.options["rank"])
     filters, inputs = feature.shape
     memory = time.shape[-1]
@@ -232,7 +253,9 @@ def build_svdf(network: QuantizedModel, operator: Operator, name: str) -> list[L
     if any(feature.zero_points) or any(time.zero_points) or (wide and state.zero_point):
         raise refuse(network, operator, "has weights with a zero point", "quantize weights symmetrically")
     start = -source.zero_point * feature.data.sum(axis=1, dtype=np.int64)
-    sums = time.data.reshape(units, -1).sum(axis=1, dtype=np.int64)
+    over_time = time.data.reshape(units, -1)
+    sums = over_time.sum(axis=1, dtype=np.int64)
+    over_time = over_time[:, :0] if wide else over_time  # sums of 16 bits may wrap around
     factors = (
         source.scale[0] * feature.scale[0] / state.scale[0],  # in 32 bits, as in TensorFlow Lite Micro
         state.scale[0] * time.scale[0] / output.scale[0],
@@ -245,11 +268,11 @@ def build_svdf(network: QuantizedModel, operator: Operator, name: str) -> list[L
     )
     fields = (
         Field(f"{name}_scale", "struct model_svdf", scale),
-        Field(f"{name}_start", "int32_t", flatten_ints(_check_range(network, operator, start))),
+        Field(f"{name}_start", "int32_t", flatten_ints(_check_range(network, operator, start, feature.data))),
         Field(
             f"{name}_bias",
             "int32_t",
-            flatten_ints(_check_range(network, operator, bias.data - state.zero_point * sums)),
+            flatten_ints(_check_range(network, operator, bias.data - state.zero_point * sums, over_time)),
         ),
         Field(f"{name}_feature", "int8_t", flatten_ints(feature.data)),
         Field(f"{name}_time", "int16_t" if wide else "int8_t", flatten_ints(time.data)),

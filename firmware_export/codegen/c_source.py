@@ -136,7 +136,7 @@ def generate_c(
     structure = find_parts(network)
     try:
         aliases = find_views(network)
-    except (KeyError, IndexError, AttributeError, TypeError, ValueError) as error:
+    except (ArithmeticError, LookupError, AttributeError, TypeError, ValueError) as error:
         raise ExportError(
             f"a slice or reshape of the model lacks what it needs: {error!r}; export the model again"
         ) from error

@@ -413,6 +413,7 @@ def _render_run(made: AssembledModel) -> str:
     lines += ["    if ((uintptr_t)arena % 8 != 0) {", "        return -1;", "    }"]
     if not any(made.addresses[layer.output].split(" ")[0] == "output" for _, layer in made.layers):
         lines.append("    (void)output;")
+    lines += ["    (void)state; /* all of its values may be unused */"] if made.state else []
     for i, part in enumerate(structure.names):
         if any("part->" in text for _, text in _render_part_layers(made, part)) or (
             part == "gate" and structure.gate

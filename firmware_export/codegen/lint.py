@@ -78,7 +78,12 @@ def lint(network: QuantizedModel) -> tuple[LintFinding, ...]:
             remedy = "no operator computes it; the model is damaged or empty, export it again"
             findings.append(LintFinding("output", tensor.name, remedy))
             continue
-        if tensor.dtype != "INT8":
+        wrong = _describe_wrong_quantization(tensor)
+        if tensor.dtype == "INT8" and len(tensor.scale) != 1:
+            wrong = f"{len(tensor.scale)} scales, expected one; quantize it again"
+        if wrong:
+            findings.append(LintFinding("input or output", tensor.name, f"it has {wrong}"))
+        elif tensor.dtype != "INT8":
             remedy = (
                 f"it is {tensor.dtype}, expected INT8; quantize the model to full int8, input and output too"
             )

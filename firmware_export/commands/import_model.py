@@ -148,6 +148,8 @@ def import_model(
     lines += describe_accuracy(certificate["accuracy"])
     if not len(y):
         lines.append("no labels: the certificate proves equal bytes, and says nothing about accuracy")
+    if certificate["arena"]["state_bytes"]:
+        lines.append("the model keeps a state: its inputs are one sequence, also in the accuracy")
     click.echo("\n".join([*lines, describe_certificate(certificate, out)]))
 
 

@@ -55,6 +55,10 @@ USES = {
     "    if (@PREFIX@_is_anomaly(&detector, input)) { /* detector.score is above @UPPER@_THRESHOLD */ }",
 }
 """The lines of the README that use the model's answer."""
+STATE_USE = (
+    "The model keeps a state from one inference to the next. `@PREFIX@_reset()` begins a new sequence: "
+    "call it\nbefore an input that does not continue the one before it.\n\n"
+)
 
 
 def make_package_files(model: Mapping[str, str], prefix: str, sha256: str) -> dict[str, str]:
@@ -74,6 +78,7 @@ def make_package_files(model: Mapping[str, str], prefix: str, sha256: str) -> di
     values = {
         **names,
         "USE": fill_placeholders(_repeat_for_ends(USES[answers], header), names).rstrip(),
+        "STATE": fill_placeholders(STATE_USE, names) if "#define MODEL_STATE_BYTES " in header else "",
         "VERSION": f"1.0.0+{sha256[:8]}",
         "DIGEST": sha256,
         "INPUT_BYTES": str(read_input_bytes(header)),

@@ -14,6 +14,8 @@ from firmware_export.tflite.variables import Variable, resolve_variables
 MAX_NAME_LENGTH = 200
 MAX_OPERATORS = 4096
 MAX_NAME_BYTES = 64 * 1024
+STATE_OPERATORS = ("READ_VARIABLE", "ASSIGN_VARIABLE", "UNIDIRECTIONAL_SEQUENCE_LSTM", "SVDF")
+"""Operators that may use a variable."""
 
 
 def clean_name(name: str) -> str:
@@ -87,9 +89,30 @@ def _check(network: QuantizedModel) -> None:
     """Check that indices are in range, and that every operator's inputs are made before it runs."""
     count = len(network.tensors)
     constants = {tensor.index for tensor in network.tensors if tensor.data is not None}
-    ready = constants | set(network.inputs) | {variable.tensor for variable in network.variables} | {-1}
+    variables = {variable.tensor for variable in network.variables}
+    ready = constants | set(network.inputs) | variables | {-1}
+    for noun, ends, wrong in (
+        ("input", network.inputs, constants | variables),
+        ("output", network.outputs, variables),
+    ):
+        if wrong.intersection(ends):
+            raise ExportError(
+                f"an {noun} of the model is its state or a constant, expected a layer's values; convert the "
+                "model again"
+            )
     for operator in network.operators:
         used = (*operator.inputs, *operator.outputs)
+        made = [i for i in operator.outputs if operator.name != "ASSIGN_VARIABLE" or i not in variables]
+        if ready.intersection(made) or len(set(made)) < len(made):
+            raise ExportError(
+                f"operator {operator.name} writes a tensor that has values already, expected a tensor of its "
+                "own; the model is damaged, copy it again"
+            )
+        if operator.name not in STATE_OPERATORS and variables.intersection(operator.inputs):
+            raise ExportError(
+                f"operator {operator.name} reads the state of another layer, expected READ_VARIABLE before "
+                "it; convert the model again"
+            )
         if (
             not operator.outputs
             or not all(-1 <= i < count for i in used)

@@ -5,7 +5,7 @@ variable. Streaming layers make a handle with VAR_HANDLE, which READ_VARIABLE an
 CALL_ONCE names a subgraph that sets the first values. Here a handle becomes the tensor of its variable.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,9 @@ HANDLE_OPERATORS = ("READ_VARIABLE", "ASSIGN_VARIABLE")
 """Operators whose first input is a handle."""
 NUMPY_TYPES = {"INT8": np.int8, "INT16": np.int16}
 """Types of variables that the generated C can keep."""
+MAX_VARIABLE_VALUES = 1 << 24
+Identity = tuple[bytes, bytes]
+"""Container and shared name of a variable. Handles of the same two names are handles of one variable."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,21 +45,21 @@ def resolve_variables(subgraphs: Sequence[Subgraph]) -> tuple[Subgraph, tuple[Va
         subgraphs: all subgraphs of the model, the main one first.
 
     Raises:
-        ExportError: a variable is used before its first values are set, a subgraph computes first values, or
-            the types or sizes of a variable differ.
+        ExportError: a variable is used before its first values are set or never gets values, a subgraph
+            computes first values, or the types or sizes of a variable differ.
     """
     main = subgraphs[0]
     started = {
-        name: values
+        identity: values
         for number in list_initial_subgraphs(main)
-        for name, values in _read_initial_values(subgraphs[number]).items()
+        for identity, values in _read_initial_values(subgraphs[number]).items()
     }
-    names = _name_handles(main)
+    handles = _identify_handles(main)
     tensors = list(main.tensors)
     operators: list[Operator] = []
-    added: dict[str, int] = {}
+    added: dict[Identity, int] = {}
     assigned = {
-        _find_name(names, operator): tensors[operator.inputs[-1]]
+        _identify(handles, operator): _get_value(main, operator)
         for operator in reversed(main.operators)
         if operator.name == "ASSIGN_VARIABLE"
     }
@@ -64,88 +67,113 @@ def resolve_variables(subgraphs: Sequence[Subgraph]) -> tuple[Subgraph, tuple[Va
         if operator.name == "CALL_ONCE":
             if added:
                 raise ExportError(
-                    f"the variable {next(iter(added))} is used before CALL_ONCE sets its first values, "
+                    f"the variable {tensors[-1].name} is used before CALL_ONCE sets its first values, "
                     "expected CALL_ONCE first; convert the model again"
                 )
         elif operator.name in HANDLE_OPERATORS:
-            name = _find_name(names, operator)
-            value = tensors[(operator.outputs if operator.name == "READ_VARIABLE" else operator.inputs)[-1]]
-            if name not in added:
-                first = assigned.get(name, value)  # whose zero point TensorFlow Lite Micro fills in
-                added[name] = len(tensors)
+            identity = _identify(handles, operator)
+            value = _get_value(main, operator)
+            if identity not in added:
+                first = assigned.get(identity, value)  # whose zero point TensorFlow Lite Micro fills in
+                added[identity] = len(tensors)
+                name = b"/".join(filter(None, identity)).decode(errors="replace")
                 tensors.append(replace(first, index=len(tensors), name=name, data=None, is_variable=True))
-            _check_same_kind(name, tensors[added[name]], value)
+            index = added[identity]
+            _check_same_kind(tensors[index], value)
             if operator.name == "READ_VARIABLE":
-                operators.append(replace(operator, inputs=(added[name],)))
+                operators.append(replace(operator, inputs=(index,)))
             else:
-                operators.append(replace(operator, inputs=(value.index,), outputs=(added[name],)))
+                operators.append(replace(operator, inputs=(value.index,), outputs=(index,)))
         elif operator.name != "VAR_HANDLE":
             operators.append(operator)
-    variables = [
-        Variable(index, _fill_initial_values(tensors[index], started.get(name)))
-        for name, index in added.items()
-    ]
-    variables += [
-        Variable(tensor.index, _fill_initial_values(tensor, None))
-        for tensor in main.tensors
-        if tensor.is_variable and tensor.data is None
-    ]
-    return replace(main, tensors=tuple(tensors), operators=tuple(operators)), tuple(variables)
+    for identity, index in added.items():
+        if identity not in assigned and identity not in started:
+            raise ExportError(
+                f"the variable {tensors[index].name} never gets values, expected an ASSIGN_VARIABLE; convert "
+                "the model again"
+            )
+    first_values = {index: started.get(identity) for identity, index in added.items()}
+    used = {index for operator in operators for index in operator.inputs}
+    marked = [tensor.index for tensor in main.tensors if tensor.is_variable and tensor.data is None]
+    first_values |= dict.fromkeys(used.intersection(marked))
+    variables = tuple(
+        Variable(index, _fill_initial_values(tensors[index], constant))
+        for index, constant in sorted(first_values.items())
+    )
+    return replace(main, tensors=tuple(tensors), operators=tuple(operators)), variables
 
 
-def _name_handles(graph: Subgraph) -> dict[int, str]:
-    """Return the name of the variable of each handle."""
+def _identify_handles(graph: Subgraph) -> dict[int, Identity]:
+    """Return the variable of each handle."""
     return {
-        operator.outputs[0]: b"/".join(
-            filter(None, (operator.options.get("container"), operator.options.get("sharedName")))
-        ).decode(errors="replace")
+        operator.outputs[0]: (
+            bytes(operator.options.get("container") or b""),
+            bytes(operator.options.get("sharedName") or b""),
+        )
         for operator in graph.operators
         if operator.name == "VAR_HANDLE"
     }
 
 
-def _find_name(names: dict[int, str], operator: Operator) -> str:
-    if not operator.inputs or operator.inputs[0] not in names:
+def _identify(handles: Mapping[int, Identity], operator: Operator) -> Identity:
+    if not operator.inputs or operator.inputs[0] not in handles:
         raise ExportError(
             f"operator {operator.name} has no VAR_HANDLE before it; the model is damaged, copy it again"
         )
-    return names[operator.inputs[0]]
+    return handles[operator.inputs[0]]
 
 
-def _read_initial_values(graph: Subgraph) -> dict[str, TfliteTensor]:
+def _get_value(graph: Subgraph, operator: Operator) -> TfliteTensor:
+    """Return the tensor that a READ_VARIABLE makes, or that an ASSIGN_VARIABLE takes."""
+    ends = operator.outputs if operator.name == "READ_VARIABLE" else operator.inputs[1:]
+    if len(ends) != 1 or ends[0] < 0:
+        raise ExportError(f"operator {operator.name} has no value; the model is damaged, copy it again")
+    return graph.tensors[ends[0]]
+
+
+def _read_initial_values(graph: Subgraph) -> dict[Identity, TfliteTensor]:
     """Return the constant that a subgraph assigns to each variable."""
-    names = _name_handles(graph)
+    handles = _identify_handles(graph)
     values = {}
     for operator in graph.operators:
         if operator.name == "VAR_HANDLE":
             continue
-        constant = graph.tensors[operator.inputs[-1]] if operator.inputs else None
-        if operator.name != "ASSIGN_VARIABLE" or constant is None or constant.data is None:
+        constant = _get_value(graph, operator) if operator.name == "ASSIGN_VARIABLE" else None
+        if constant is None or constant.data is None:
             raise ExportError(
                 f"the first values of the model's state come from {operator.name}, expected constants; "
                 "convert the model with constant initial states"
             )
-        values[_find_name(names, operator)] = constant
+        values[_identify(handles, operator)] = constant
     return values
 
 
-def _check_same_kind(name: str, variable: TfliteTensor, value: TfliteTensor) -> None:
+def _check_same_kind(variable: TfliteTensor, value: TfliteTensor) -> None:
     if (variable.dtype, variable.size) != (value.dtype, value.size):
         raise ExportError(
-            f"the variable {name} has {variable.size} values of type {variable.dtype} and {value.size} of "
-            f"type {value.dtype}, expected one size and type; convert the model again"
+            f"the variable {variable.name} has {variable.size} values of type {variable.dtype} and "
+            f"{value.size} of type {value.dtype}, expected one size and type; convert the model again"
         )
 
 
 def _fill_initial_values(tensor: TfliteTensor, constant: TfliteTensor | None) -> Any:
-    """Return the first values of a variable: the constant, or the zero point as in TensorFlow Lite Micro."""
+    """Return the first values of a variable: the constant, or as TensorFlow Lite Micro fills them in.
+
+    These are the zero point of int8 values, and zeros.
+    """
     dtype = NUMPY_TYPES.get(tensor.dtype)
     if dtype is None:
         raise ExportError(
             f"the variable {tensor.name} is {tensor.dtype}, expected INT8 or INT16; quantize the model to "
             "full int8"
         )
+    if not 0 < tensor.size <= MAX_VARIABLE_VALUES:
+        raise ExportError(
+            f"the variable {tensor.name} has {tensor.size:,} values, expected 1 to {MAX_VARIABLE_VALUES:,}; "
+            "convert the model with fixed sizes"
+        )
     if constant is None:
-        return np.full(tensor.shape, tensor.zero_point, dtype)
-    _check_same_kind(tensor.name, tensor, constant)
+        value = tensor.zero_point if dtype is np.int8 else 0
+        return np.full(tensor.shape, np.clip(value, -128, 127), dtype)
+    _check_same_kind(tensor, constant)
     return constant.data.reshape(tensor.shape)

@@ -38,6 +38,7 @@ class Op:
     Attributes:
         options_class: class of the options, without its suffix `OptionsT`.
         options: members of the options.
+        intermediates: number of empty tensors for what the operator computes on the way.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Op:
     options: dict[str, Any] = field(default_factory=dict)
     options_class: str = ""
     version: int = 1
+    intermediates: int = 0
 
 
 def make_tflite(
@@ -144,6 +146,17 @@ def _make_subgraph(
         operator.opcodeIndex = len(model.operatorCodes)
         operator.inputs = list(described.inputs)
         operator.outputs = list(described.outputs)
+        if described.intermediates:
+            operator.intermediates = [len(graph.tensors) + i for i in range(described.intermediates)]
+            for number in operator.intermediates:
+                tensor = schema.TensorT()
+                tensor.name = f"intermediate{number}".encode()
+                tensor.shape = [0]
+                tensor.type = schema.TensorType.INT8
+                tensor.quantization = schema.QuantizationParametersT()
+                tensor.quantization.scale = np.ones(1, np.float32)
+                tensor.quantization.zeroPoint = np.zeros(1, np.int64)
+                graph.tensors.append(tensor)
         if described.options_class:
             options = getattr(schema, f"{described.options_class}OptionsT")()
             for key, value in described.options.items():

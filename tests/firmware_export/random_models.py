@@ -4,7 +4,7 @@ Weights, scales and zero points are drawn over their whole range. Outputs theref
 large as possible.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -163,13 +163,15 @@ class Graph:
         ]
         nothing = (-1,) * 4
         inputs = (source, *weights, *recurrent, *nothing[:3], *biases, *nothing[:2], *states, *nothing)
-        return self.add_operator(
+        output = self.add_operator(
             "UNIDIRECTIONAL_SEQUENCE_LSTM",
             inputs,
             (self.add_tensor((1, steps, units), *hidden),),
             {"fusedActivationFunction": 4, "cellClip": clip},
             "UnidirectionalSequenceLSTM",
         )
+        self.operators[-1] = replace(self.operators[-1], intermediates=5)  # LiteRT needs them
+        return output
 
     def add_svdf(self, source: int, units: int, memory: int, rank: int, *, wide: bool) -> int:
         """Add SVDF over an input of shape (1, features).

@@ -271,7 +271,8 @@ def read_subgraphs(model: bytes | bytearray, name: str = "the model") -> tuple[S
         ModelFileError: the model cannot be read, or has other subgraphs.
     """
     subgraphs = read_model(model, name).subgraphs
-    starts = {number for graph in subgraphs[:1] for number in list_initial_subgraphs(graph)}
+    with report_damage(model, name):
+        starts = {number for graph in subgraphs[:1] for number in list_initial_subgraphs(graph)}
     if not subgraphs or set(range(1, len(subgraphs))) - starts:
         raise ModelFileError(
             f"{name} has {len(subgraphs)} subgraphs, expected one; remove loops and conditions from it"
@@ -289,13 +290,13 @@ def list_initial_subgraphs(graph: Subgraph) -> list[int]:
 
 
 def read_float_constants(model: bytes) -> dict[int, Array]:
-    """Return the float32 constants of a model with one subgraph, by tensor index.
+    """Return the float32 constants of the main subgraph, by tensor index.
 
     Returns:
         Arrays in the shapes of their tensors, float32, as views of the bytes of the model.
 
     Raises:
-        ModelFileError: the model cannot be read, or has several subgraphs.
+        ModelFileError: as in `read_subgraphs`.
     """
     return list_float_constants(read_subgraph(model))
 
@@ -310,14 +311,14 @@ def list_float_constants(graph: Subgraph) -> dict[int, Array]:
 
 
 def with_constants(model: bytes, values: Mapping[int, Any]) -> bytes:
-    """Return a model with one subgraph whose constants are replaced.
+    """Return a model whose main subgraph has other constants.
 
     Args:
         model: the bytes of the file.
         values: new values by tensor index. int8 arrays are written unchanged, and other arrays as float32.
 
     Raises:
-        ModelFileError: the model cannot be read, or has several subgraphs.
+        ModelFileError: as in `read_subgraphs`.
         ValueError: a tensor is not a constant of this size.
     """
     content = bytearray(model)

@@ -1,5 +1,6 @@
 """Models with several inputs or outputs, in one buffer of each."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from edgefl.base.errors import ExportError
+from edgefl.base.errors import DataError, ExportError
 from firmware_export.codegen.c_source import generate_c
 from firmware_export.commands.export import export
 from firmware_export.tflite.interpreter import load_tflite
@@ -110,3 +111,15 @@ def test_a_model_without_an_input_is_refused(graphs, tmp_path: Path) -> None:
     model = graphs.make_tflite(tensors, [graphs.Op("RELU", (0,), (1,))], inputs=())
     with pytest.raises(ExportError, match=r"the model has no inputs, expected at least one"):
         generate_c(model)
+
+
+def test_labels_of_samples_for_several_outputs_are_refused(sums, tmp_path) -> None:
+    model = tmp_path / "sums.tflite"
+    model.write_bytes(sums)
+    np.savez(tmp_path / "samples.npz", x=np.zeros((4, 6), np.int8), y=np.zeros(4, np.int64))
+    arguments = [str(model), "-o", str(tmp_path / "out"), "--target", "host"]
+    done = CliRunner().invoke(export, [*arguments, "--data", str(tmp_path / "samples.npz")])
+    assert isinstance(done.exception, DataError)
+    assert re.search(
+        r"has labels, and the model has 3 outputs, expected one .* leave y out", str(done.exception)
+    )

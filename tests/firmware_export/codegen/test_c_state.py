@@ -209,3 +209,167 @@ def test_export_states_the_size_of_the_state(compiled, counter, tmp_path) -> Non
     assert done.exit_code == 0 and "state between inferences: 8 bytes" in done.output, done.output
     assert "constexpr int kModelVariables = 1;" in (out / "tflm" / "model_ops.h").read_text()
     assert CliRunner().invoke(export, ["verify", str(out)]).exit_code == 0
+
+
+def test_export_of_every_stateful_kernel_is_verified_and_profiled(graphs, random_models, tmp_path) -> None:
+    model = tmp_path / "model.tflite"
+    model.write_bytes(random_models.make_every_stateful_kernel_model(graphs))
+    out = tmp_path / "out"
+    run = CliRunner().invoke
+    done = run(export, [str(model), "-o", str(out), "--target", "cortex-m4", "--samples", "20"])
+    assert done.exit_code == 0 and "its inputs are one sequence" in done.output, done.output
+    assert run(export, ["verify", str(out)]).exit_code == 0
+    assert "SVDF" in run(export, ["profile", str(out)]).output
+    assert "`model_reset()` begins a new sequence" in (out / "c" / "README.md").read_text()
+
+
+def make_values(graphs, count):
+    return [graphs.T((1, 2), *Q) for _ in range(count)]
+
+
+def add(graphs, a, b, output):
+    return graphs.Op("ADD", (a, b), (output,), {}, "Add")
+
+
+def read(graphs, output=2):
+    return graphs.Op("READ_VARIABLE", (1,), (output,))
+
+
+@pytest.mark.parametrize(
+    ("operators", "outputs", "message"),
+    [
+        (lambda g: [add(g, 0, 0, 1), add(g, 1, 1, 1)], (1,), "ADD writes a tensor that has values already"),
+        (lambda g: [add(g, 0, 0, 0)], (0,), "ADD writes a tensor that has values already"),
+        (lambda g: [g.Op("RELU", (0,), (-1,))], (1,), "RELU writes a tensor that has values already"),
+        (lambda g: [g.Op("CALL_ONCE", (), ())], (0,), "truncated or damaged"),
+        (lambda g: [g.Op("READ_VARIABLE", (0,), (2,)), add(g, 0, 2, 3)], (3,), "no VAR_HANDLE before it"),
+    ],
+)
+def test_damaged_graphs_are_refused(graphs, operators, outputs, message) -> None:
+    with pytest.raises(ExportError, match=message):
+        generate_c(graphs.make_tflite(make_values(graphs, 4), operators(graphs), outputs=outputs))
+
+
+@pytest.mark.parametrize(
+    ("operators", "message"),
+    [
+        (lambda g: [add(g, 0, 1, 2)], "ADD reads the state of another layer"),
+        (lambda g: [g.Op("RESHAPE", (0,), (1,)), add(g, 0, 0, 2)], "RESHAPE writes a tensor"),
+    ],
+)
+def test_plain_operators_do_not_touch_the_state(graphs, operators, message) -> None:
+    tensors = make_values(graphs, 3)
+    tensors[1] = replace(tensors[1], is_variable=True)
+    lstm = graphs.Op("SVDF", (0, -1, -1, -1, 1), (2,), {"rank": 1}, "SVDF")  # makes the tensor a state
+    with pytest.raises(ExportError, match=message):
+        generate_c(
+            graphs.make_tflite(
+                [*tensors, *make_values(graphs, 1)], [*operators(graphs), replace(lstm, outputs=(3,))]
+            )
+        )
+
+
+@pytest.mark.parametrize("ends", [((0,), (1,)), ((1,), (2,))])
+def test_the_state_is_no_input_or_output(graphs, ends) -> None:
+    tensors = make_values(graphs, 3)
+    tensors[1] = replace(tensors[1], is_variable=True)
+    svdf = graphs.Op("SVDF", (1, -1, -1, -1, 1), (2,), {"rank": 1}, "SVDF")
+    with pytest.raises(ExportError, match="of the model is its state or a constant"):
+        generate_c(graphs.make_tflite(tensors, [svdf], inputs=ends[0], outputs=ends[1]))
+
+
+def test_a_variable_without_values_is_refused(graphs) -> None:
+    tensors = make_values(graphs, 4)
+    tensors[1] = graphs.make_handle()
+    operators = [graphs.name_variable("sum", 1), read(graphs), add(graphs, 0, 2, 3)]
+    with pytest.raises(ExportError, match="variable sum never gets values, expected an ASSIGN_VARIABLE"):
+        generate_c(graphs.make_tflite(tensors, operators))
+
+
+def test_an_assignment_without_a_value_is_refused(graphs) -> None:
+    tensors = make_values(graphs, 4)
+    tensors[1] = graphs.make_handle()
+    operators = [
+        graphs.name_variable("sum", 1),
+        read(graphs),
+        add(graphs, 0, 2, 3),
+        graphs.Op("ASSIGN_VARIABLE", (1, -1), ()),
+    ]
+    with pytest.raises(ExportError, match="ASSIGN_VARIABLE has no value"):
+        generate_c(graphs.make_tflite(tensors, operators))
+
+
+def test_a_huge_variable_is_refused_before_it_takes_memory(graphs) -> None:
+    tensors = make_values(graphs, 2)
+    huge = graphs.T(shape=(1 << 30,), is_variable=True)
+    svdf = graphs.Op("SVDF", (0, -1, -1, -1, 2), (1,), {"rank": 1}, "SVDF")
+    with pytest.raises(ExportError, match=r"t2 has 1,073,741,824 values, expected 1 to 16,777,216"):
+        generate_c(graphs.make_tflite([*tensors, huge], [svdf], outputs=(1,)))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [((b"a/b", b"c"), (b"a", b"b/c")), ((b"", b"a/b"), (b"a", b"b")), ((b"", b"\xff"), (b"", b"\xfe"))],
+)
+def test_variables_of_like_names_are_separate(compiled, graphs, tmp_path, names) -> None:
+    """The sum of the inputs is in one variable, and the last input in the other."""
+    tensors = make_values(graphs, 8)
+    tensors[1] = tensors[2] = graphs.make_handle()
+    operators = [
+        graphs.Op("VAR_HANDLE", (), (1 + number,), {"container": container, "sharedName": name}, "VarHandle")
+        for number, (container, name) in enumerate(names)
+    ]
+    operators += [
+        graphs.Op("READ_VARIABLE", (1,), (3,)),
+        graphs.Op("READ_VARIABLE", (2,), (4,)),
+        add(graphs, 0, 3, 5),
+        graphs.Op("ASSIGN_VARIABLE", (1, 5), ()),
+        graphs.Op("ASSIGN_VARIABLE", (2, 0), ()),
+        add(graphs, 4, 5, 6),
+        add(graphs, 6, 0, 7),
+    ]
+    check_sequence(compiled, graphs.make_tflite(tensors, operators), tmp_path, 0)
+
+
+def test_a_state_whose_values_nobody_reads_compiles(compiled, graphs, tmp_path) -> None:
+    tensors = make_values(graphs, 4)
+    tensors[1] = graphs.make_handle()
+    operators = [
+        graphs.name_variable("sum", 1),
+        read(graphs),
+        add(graphs, 0, 0, 3),
+        graphs.Op("ASSIGN_VARIABLE", (1, 3), ()),
+    ]
+    check_sequence(compiled, graphs.make_tflite(tensors, operators), tmp_path, 0)
+
+
+@pytest.mark.parametrize(
+    ("position", "change", "message"),
+    [
+        (19, {"scales": 2.0**-40}, r"has cells with a scale of 9\.09\d*e-13, expected 2\^-24 to 1"),
+        (
+            12,
+            {"data": np.full(4, 2**31 - 9, np.int32)},
+            r"a sum of up to 2,147,\d+,\d+, which overflows 32 bits",
+        ),
+        (18, {"data": np.zeros((1, 4), np.int8)}, r"expected variables of INT8 and INT16"),
+        (18, {"shape": (1, 2, 2)}, r"has states and an output of the shapes"),
+    ],
+)
+def test_values_beyond_the_range_of_an_lstm_are_refused(
+    graphs, random_models, position, change, message
+) -> None:
+    made = random_models.Graph(graphs=graphs, rng=np.random.default_rng(0))
+    tip = made.add_lstm(made.add_tensor((1, 2, 3)), 4)
+    index = made.operators[-1].inputs[position]
+    made.tensors[index] = replace(made.tensors[index], **change)
+    with pytest.raises(ExportError, match=message):
+        generate_c(graphs.make_tflite(made.tensors, made.operators, outputs=(tip,)))
+
+
+def test_cells_begin_at_zero_whatever_their_zero_point(compiled, graphs, random_models, tmp_path) -> None:
+    made = random_models.Graph(graphs=graphs, rng=np.random.default_rng(0))
+    tip = made.add_lstm(made.add_tensor((1, 2, 3)), 4)
+    index = made.operators[-1].inputs[19]
+    made.tensors[index] = replace(made.tensors[index], zero=3000)
+    check_sequence(compiled, graphs.make_tflite(made.tensors, made.operators, outputs=(tip,)), tmp_path, 0)
