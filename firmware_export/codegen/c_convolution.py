@@ -12,8 +12,9 @@ import numpy as np
 
 from edgefl.program.plan.tflite import Operator, TfliteTensor
 from firmware_export.codegen.c_padding import PaddedInput
-from firmware_export.codegen.fixed_point import quantize_multiplier
+from firmware_export.codegen.fixed_point import quantize_multiplier, round_to_int16
 from firmware_export.codegen.layer import (
+    WIDE,
     Field,
     Layer,
     compute_activation_range,
@@ -41,6 +42,10 @@ GEOMETRY_FIELDS = (
 )
 
 NO_PADDING = ((0, 0), (0, 0))
+MAX_WIDE_SHIFT = 7
+"""Highest shift to the left of the multiplier of a sum of 64 bits."""
+INT32_BIAS = 2
+"""Number of INT32 among the types of a missing bias."""
 PIXELS_PER_STEP = 4
 """Pixels that a kernel computes at a time, where there is room for their inputs as int16."""
 POOLED_PIXELS = (2, 4)
@@ -75,12 +80,24 @@ def make_channel_fields(
         raise refuse(network, operator, "has weights with a zero point", "quantize weights symmetrically")
     product = [float(source.scale[0]) * float(scale) for scale in kernel.scale]
     scales = [quantize_multiplier(real / float(output.scale[0])) for real in product]
+    if has_wide_sums(network, operator):
+        if max(shift for _, shift in scales) > MAX_WIDE_SHIFT:
+            raise refuse(
+                network,
+                operator,
+                f"has the multiplier {max(product) / float(output.scale[0]):.3g}, expected less than "
+                f"{1 << MAX_WIDE_SHIFT}",
+                "calibrate with other samples",
+            )
+        scales = [(round_to_int16(multiplier), shift) for multiplier, shift in scales]
     scales = scales * channels if len(scales) == 1 else scales
     flat = weights.reshape(channels, -1).astype(np.int64)
     bias = np.zeros(channels, np.int64)
     if len(operator.inputs) > 2 and operator.inputs[2] >= 0:
         bias = network.get_tensor(operator.inputs[2]).data.astype(np.int64)
-    largest = np.abs(bias) + 255 * np.abs(flat).sum(axis=1)
+    largest = np.abs(bias)
+    if source.dtype != WIDE:  # sums of 16-bit inputs have 64 bits, or wrap around
+        largest = largest + 255 * np.abs(flat).sum(axis=1)
     if largest.max() >= 1 << 31:
         channel = int(largest.argmax())
         raise refuse(
@@ -98,6 +115,28 @@ def make_channel_fields(
         Field(f"{name}_multiplier", "int32_t", tuple(m for m, _ in scales)),
         Field(f"{name}_shift", "int8_t", tuple(s for _, s in scales)),
     )
+
+
+def has_wide_sums(network: QuantizedModel, operator: Operator) -> bool:
+    """Return whether the sums of an operator with weights have 64 bits, as the type of the bias decides.
+
+    Raises:
+        ExportError: the bias has another type than TensorFlow Lite Micro reads.
+    """
+    if network.get_tensor(operator.inputs[0]).dtype != WIDE:
+        return False
+    if len(operator.inputs) < 3 or operator.inputs[2] < 0:
+        return int(operator.options.get("quantizedBiasType", 0)) != INT32_BIAS
+    bias = network.get_tensor(operator.inputs[2])
+    allowed = ("INT64",) if operator.name == "DEPTHWISE_CONV_2D" else ("INT32", "INT64")
+    if bias.dtype not in allowed or bias.data is None:
+        raise refuse(
+            network,
+            operator,
+            f"has a bias of type {bias.dtype}, expected constants of {' or '.join(allowed)}",
+            "convert the model again",
+        )
+    return bias.dtype == "INT64"
 
 
 def compute_padding(size: int, out: int, kernel: int, stride: int, dilation: int, same: bool) -> int:
@@ -200,13 +239,16 @@ def compute_geometry(
 
 
 def is_full_convolution(network: QuantizedModel, operator: Operator) -> bool:
-    """Return whether an operator is a convolution in which each output depends on all input channels.
+    """Return whether an operator is an int8 convolution in which each output depends on all input channels.
 
     A DEPTHWISE_CONV_2D of one input channel is one, too.
     """
     if operator.name not in ("CONV_2D", "DEPTHWISE_CONV_2D"):
         return False
-    channels = network.get_tensor(operator.inputs[0]).shape[-1:]
+    source = network.get_tensor(operator.inputs[0])
+    channels = source.shape[-1:]
+    if source.dtype == WIDE:
+        return False
     if operator.name == "CONV_2D":
         return channels == network.get_tensor(operator.inputs[1]).shape[-1:]
     return channels == (1,)
@@ -232,6 +274,8 @@ def build_convolution(
     """
     source = network.get_tensor(operator.inputs[0]) if padded is None else padded.source
     padding = NO_PADDING if padded is None else padded.padding
+    if source.dtype == WIDE:
+        return [_build_wide_convolution(network, operator, name, source, padding)]
     if is_full_convolution(network, operator):
         return [_build_conv_2d(network, operator, name, source, padding, pool)]
     if operator.name == "CONV_2D":
@@ -442,6 +486,50 @@ def _build_depthwise_conv_2d(
         note=_describe_kernel(operator, size, padding),
         macs=output.size * kernel.shape[1] * kernel.shape[2],
         lead_bytes=_compute_lead(shape),
+    )
+    return loop_over_batch(layer, source, output)
+
+
+def _build_wide_convolution(
+    network: QuantizedModel,
+    operator: Operator,
+    name: str,
+    source: TfliteTensor,
+    padding: tuple[tuple[int, int], tuple[int, int]],
+) -> Layer:
+    """Build the layer of a CONV_2D, with or without groups, or DEPTHWISE_CONV_2D of 16-bit activations."""
+    kernel = network.get_tensor(operator.inputs[1])
+    output = network.get_tensor(operator.outputs[0])
+    is_depthwise = operator.name == "DEPTHWISE_CONV_2D"
+    channels, outputs = source.shape[3], output.shape[3]
+    groups = channels if is_depthwise else channels // kernel.shape[3]
+    if (
+        kernel.shape[3 if is_depthwise else 0] != outputs
+        or outputs % groups
+        or (not is_depthwise and groups * kernel.shape[3] != channels)
+    ):
+        raise ValueError(f"weights of shape {kernel.shape} between {channels} and {outputs} channels")
+    size = kernel.shape[1], kernel.shape[2]
+    shape = compute_geometry(operator, source, size, (output.shape[1], output.shape[2], outputs), padding)
+    weights = np.moveaxis(kernel.data, 3, 0) if is_depthwise else kernel.data
+    part = ", ".join(f"{{p}}->{name}_{suffix}" for suffix in ("bias", "multiplier", "shift", "weights"))
+    call = f"(&{name}_shape, {groups}, {int(has_wide_sums(network, operator))}, &{{p}}->{name}_range, {part}"
+    kernel_name = f"{operator.name.lower()}_16"
+    layer = Layer(
+        name=name,
+        op=operator.name,
+        inputs=(source.index,),
+        output=output.index,
+        kernels=("convolution", "sixteen_bits", "products_16", kernel_name),
+        call=f"{kernel_name}{call}, {{a}}, {{out}});",
+        fields=(
+            *make_channel_fields(network, operator, name, weights, folded=False),
+            Field(f"{name}_weights", "int8_t", flatten_ints(kernel.data)),
+        ),
+        shape_type="struct convolution",
+        shape=tuple(zip(GEOMETRY_FIELDS, ((v,) for v in shape), strict=True)),
+        note=_describe_kernel(operator, size, padding),
+        macs=output.size * weights[0].size,
     )
     return loop_over_batch(layer, source, output)
 

@@ -9,6 +9,9 @@ from edgefl.program.plan.tflite import Operator, TfliteTensor
 from firmware_export.codegen.c_convolution import check_output_size, compute_lead, compute_padding
 from firmware_export.codegen.fixed_point import compute_input_radius, quantize_multiplier
 from firmware_export.codegen.layer import (
+    VALUE_RANGES,
+    WIDE,
+    WIDE_SUFFIX,
     Field,
     Layer,
     check_output_shape,
@@ -20,8 +23,12 @@ from firmware_export.codegen.layer import (
 from firmware_export.codegen.lookup_tables import build_lookup_table
 from firmware_export.tflite.quantized_model import QuantizedModel
 
-EXTRA_BITS = 20
-"""Bits by which both sides of a sum are shifted to the left before they are rescaled."""
+EXTRA_BITS = {"INT8": 20, WIDE: 15}
+"""Bits by which both sides of a sum are shifted to the left before they are rescaled, by their type."""
+SOFTMAX_TOLERANCE = 1e-3
+"""Relative error of the scale of a SOFTMAX of 16 bits. Its output is computed as if there were none."""
+MAX_MEAN_ELEMENTS = (1 << 16) - 1
+"""Values of 16 bits whose sum fits into 32 bits."""
 POOL_FIELDS = (
     "in_height",
     "in_width",
@@ -66,22 +73,25 @@ def build_lookup(network: QuantizedModel, operator: Operator, name: str) -> list
 
 
 def build_softmax(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
-    """Build the layer of a SOFTMAX over the last axis.
+    """Build the layer of a SOFTMAX over the last axis, from int8 to 8 or 16 bits.
 
     Args:
         name: C identifier of the layer.
 
     Raises:
-        ExportError: the output's scale is not 1/256, its zero point is not -128, or the input's scale is
-            nearly zero.
+        ExportError: the output's values do not begin at 0, its scale does not end them at 1, or the input's
+            scale is nearly zero.
     """
     source = network.get_tensor(operator.inputs[0])
     output = network.get_tensor(operator.outputs[0])
-    if output.zero_point != -128 or output.scale[0] != np.float32(1 / 256):
+    least, most = VALUE_RANGES[output.dtype]
+    tolerance = SOFTMAX_TOLERANCE if output.dtype == WIDE else 0
+    if output.zero_point != least or abs(float(output.scale[0]) * (most - least + 1) - 1) > tolerance:
         raise refuse(
             network,
             operator,
-            f"has scale {output.scale[0]} and zero point {output.zero_point}, expected 1/256 and -128",
+            f"has scale {output.scale[0]} and zero point {output.zero_point}, expected 1/{most - least + 1} "
+            f"and {least}",
             "export the model again",
         )
     real = min(float(operator.options["beta"]) * float(source.scale[0]) * (1 << 26), float((1 << 31) - 1))
@@ -95,14 +105,15 @@ def build_softmax(network: QuantizedModel, operator: Operator, name: str) -> lis
     )
     classes = source.shape[-1]
     check_output_shape(network, operator, source.shape)
-    call = f"softmax({source.size // classes}, {classes}, &{{p}}->{name}_scale, {{a}}, {{out}});"
+    wide = int(output.dtype == WIDE)
+    call = f"softmax({source.size // classes}, {classes}, {wide}, &{{p}}->{name}_scale, {{a}}, {{out}});"
     return [
         Layer(
             name=name,
             op=operator.name,
             inputs=(source.index,),
             output=output.index,
-            kernels=("softmax",),
+            kernels=("sixteen_bits", "softmax"),
             call=call,
             fields=(scale,),
             overwritable=(source.index,),
@@ -133,7 +144,7 @@ def build_pool(network: QuantizedModel, operator: Operator, name: str) -> list[L
     ]
     values = (*source.shape[1:], *output.shape[1:3], *window, *stride, *before)
     low, high = compute_activation_range(output, int(options["fusedActivationFunction"]))
-    kernel = operator.name.lower()
+    kernel = _choose_kernel(operator.name.lower(), output)
     if source.shape[3] != output.shape[3]:
         raise ValueError(f"{source.shape[3]} channels give {output.shape[3]}")
     zeros = source.zero_point, output.zero_point
@@ -142,7 +153,9 @@ def build_pool(network: QuantizedModel, operator: Operator, name: str) -> list[L
         op=operator.name,
         inputs=(source.index,),
         output=output.index,
-        kernels=("pool", *(("sums",) if kernel == "average_pool_2d" else ()), kernel),
+        kernels=_list_kernels(
+            kernel, "pool", of_int8=("sums",) if operator.name == "AVERAGE_POOL_2D" else ()
+        ),
         call=f"{kernel}(&{name}_shape, &{{p}}->{name}_range, {{a}}, {{out}});",
         fields=(Field(f"{name}_range", "struct model_range", (*zeros, low, high)),),
         shape_type="struct pool",
@@ -151,6 +164,21 @@ def build_pool(network: QuantizedModel, operator: Operator, name: str) -> list[L
         lead_bytes=compute_lead(source.shape[1:], output.shape[1:], stride, before),
     )
     return [loop_over_batch(layer, source, output)]
+
+
+def _list_kernels(kernel: str, *shared: str, of_int8: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return the templates of a kernel that exists for 8 and for 16 bits.
+
+    Args:
+        shared: templates that both need.
+        of_int8: templates that only the kernel for 8 bits needs.
+    """
+    return (*(("sixteen_bits",) if kernel.endswith(WIDE_SUFFIX) else of_int8), *shared, kernel)
+
+
+def _choose_kernel(name: str, output: TfliteTensor) -> str:
+    """Return the name of a kernel for the type of its output."""
+    return name + (WIDE_SUFFIX if output.dtype == WIDE else "")
 
 
 def merge_loops(
@@ -211,12 +239,21 @@ def _collect_operands(
     fields: list[Field] = []
     for index in operator.inputs[:2]:
         tensor = network.get_tensor(index)
+        if tensor.dtype != network.get_tensor(operator.outputs[0]).dtype:
+            raise refuse(
+                network,
+                operator,
+                f"has an operand of {tensor.dtype}, expected {network.get_tensor(operator.outputs[0]).dtype}",
+                "quantize both operands alike",
+            )
         if tensor.data is None:
             text.append("{" + "ab"[len(inputs)] + "}")
             inputs.append(index)
         else:
             text.append(f"{{p}}->{name}_constant")
-            fields.append(Field(f"{name}_constant", "int8_t", flatten_ints(tensor.data)))
+            ctype = "int16_t" if tensor.dtype == WIDE else "int8_t"
+            text[-1] = f"(const int8_t *){text[-1]}" if tensor.dtype == WIDE else text[-1]
+            fields.append(Field(f"{name}_constant", ctype, flatten_ints(tensor.data)))
     if not inputs:
         raise refuse(network, operator, "has only constants as inputs", "fold it before the export")
     return tuple(inputs), text, tuple(fields)
@@ -236,8 +273,11 @@ def _make_add_scale(network: QuantizedModel, operator: Operator) -> tuple[int, .
     """
     a, b = (network.get_tensor(i) for i in operator.inputs[:2])
     output = network.get_tensor(operator.outputs[0])
-    widest = 2 * float(max(a.scale[0], b.scale[0]))
-    last = quantize_multiplier(widest / ((1 << EXTRA_BITS) * float(output.scale[0])))
+    bits = EXTRA_BITS[output.dtype]
+    kind = np.float64 if operator.name == "ADD" else np.float32  # as in TensorFlow Lite Micro
+    scale_a, scale_b, scale = (kind(tensor.scale[0]) for tensor in (a, b, output))
+    widest = 2 * max(scale_a, scale_b)
+    last = quantize_multiplier(float(widest / ((1 << bits) * scale)))
     if last[0] and last[1] >= 0:
         raise refuse(
             network,
@@ -245,8 +285,8 @@ def _make_add_scale(network: QuantizedModel, operator: Operator) -> tuple[int, .
             "has an output whose scale is nearly zero compared with its inputs' scales",
             "calibrate with other samples",
         )
-    scales = [quantize_multiplier(float(tensor.scale[0]) / widest) for tensor in (a, b)]
-    extra = [(EXTRA_BITS, *scale) if scale[1] else (EXTRA_BITS + 1, scale[0], -1) for scale in scales]
+    scales = [quantize_multiplier(float(scale / widest)) for scale in (scale_a, scale_b)]
+    extra = [(bits, *scale) if scale[1] else (bits + 1, scale[0], -1) for scale in scales]
     low, high = compute_activation_range(output, int(operator.options.get("fusedActivationFunction", 0)))
     sign = 1 if operator.name == "ADD" else -1
     return (
@@ -288,19 +328,19 @@ def build_binary(network: QuantizedModel, operator: Operator, name: str) -> list
         low, high = compute_activation_range(output, int(operator.options.get("fusedActivationFunction", 0)))
         values = (a.zero_point, b.zero_point, *quantize_multiplier(product), output.zero_point, low, high)
         fields = (Field(f"{name}_scale", "struct model_mul", values), *fields)
-        kernel = "mul"
-        arguments = f"mul(&{name}_shape, &{{p}}->{name}_scale"
+        kernel = _choose_kernel("mul", output)
+        arguments = f"{kernel}(&{name}_shape, &{{p}}->{name}_scale"
     else:
         fields = (Field(f"{name}_scale", "struct model_add", _make_add_scale(network, operator)), *fields)
-        kernel = "add"
-        arguments = f"add(&{name}_shape, &{{p}}->{name}_scale"
+        kernel = _choose_kernel("add", output)
+        arguments = f"{kernel}(&{name}_shape, &{{p}}->{name}_scale"
     return [
         Layer(
             name=name,
             op=operator.name,
             inputs=inputs,
             output=output.index,
-            kernels=("elementwise", kernel),
+            kernels=_list_kernels(kernel, "elementwise"),
             call=f"{arguments}, {left}, {right}, {{out}});",
             fields=fields,
             shape_type="struct elementwise",
@@ -399,6 +439,13 @@ def build_mean(network: QuantizedModel, operator: Operator, name: str) -> list[L
     if len(counts) > 5:
         raise _refuse_axes(network, operator)
     elements = counts[1] * counts[3]
+    if output.dtype == WIDE and elements > MAX_MEAN_ELEMENTS:
+        raise refuse(
+            network,
+            operator,
+            f"averages {elements} values, expected at most {MAX_MEAN_ELEMENTS}",
+            "pool before it",
+        )
     multiplier, shift = quantize_multiplier(float(source.scale[0]) / float(output.scale[0]))
     extra_bits = min(elements.bit_length() - 1, 32, 31 + shift)
     values = (
@@ -407,17 +454,17 @@ def build_mean(network: QuantizedModel, operator: Operator, name: str) -> list[L
         (multiplier << extra_bits) // elements,
         shift - extra_bits,
         output.zero_point,
-        -128,
-        127,
+        *VALUE_RANGES[output.dtype],
     )
+    kernel = _choose_kernel("mean", output)
     return [
         Layer(
             name=name,
             op=operator.name,
             inputs=(source.index,),
             output=output.index,
-            kernels=("sums", "mean"),
-            call=f"mean(&{name}_shape, &{{p}}->{name}_scale, {{a}}, {{out}});",
+            kernels=_list_kernels(kernel, "reduction", of_int8=("sums",)),
+            call=f"{kernel}(&{name}_shape, &{{p}}->{name}_scale, {{a}}, {{out}});",
             fields=(Field(f"{name}_scale", "struct model_mul", values),),
             shape_type="struct mean",
             shape=tuple(

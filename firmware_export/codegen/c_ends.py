@@ -19,12 +19,17 @@ class ModelEnd:
     Attributes:
         suffix: what follows INPUT or OUTPUT in its macros: its number, or nothing if it is the only one.
         tensor: its tensor.
-        offset: offset in the buffer of all inputs or outputs, in bytes.
+        start: index of its first value in the buffer of all inputs or outputs.
     """
 
     suffix: str
     tensor: TfliteTensor
-    offset: int
+    start: int
+
+    @property
+    def ctype(self) -> str:
+        """C type of its values."""
+        return f"{self.tensor.dtype.lower()}_t"
 
 
 def list_ends(network: QuantizedModel, indices: tuple[int, ...]) -> tuple[ModelEnd, ...]:
@@ -33,10 +38,10 @@ def list_ends(network: QuantizedModel, indices: tuple[int, ...]) -> tuple[ModelE
     Args:
         indices: indices of their tensors, in the order of the model.
     """
-    offsets = np.cumsum([0, *(network.get_tensor(index).size for index in indices)])
+    starts = np.cumsum([0, *(network.get_tensor(index).size for index in indices)])
     return tuple(
-        ModelEnd(str(number) if len(indices) > 1 else "", network.get_tensor(index), int(offset))
-        for number, (index, offset) in enumerate(zip(indices, offsets, strict=False))
+        ModelEnd(str(number) if len(indices) > 1 else "", network.get_tensor(index), int(start))
+        for number, (index, start) in enumerate(zip(indices, starts, strict=False))
     )
 
 

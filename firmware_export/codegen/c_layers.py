@@ -4,7 +4,14 @@ from collections.abc import Callable, Mapping
 
 from edgefl.base.errors import ExportError
 from edgefl.program.plan.tflite import Operator
-from firmware_export.codegen import c_convolution, c_dense, c_elementwise, c_movement, c_recurrent
+from firmware_export.codegen import (
+    c_convolution,
+    c_dense,
+    c_elementwise,
+    c_movement,
+    c_recurrent,
+    c_sixteen_bits,
+)
 from firmware_export.codegen.c_movement import RESHAPE_OPERATORS, TensorView
 from firmware_export.codegen.c_padding import PAD_OPERATORS, PADDED_OPERATORS, find_padded_inputs
 from firmware_export.codegen.layer import Layer, make_identifier
@@ -40,6 +47,53 @@ BUILDERS: Mapping[str, Builder] = {
     **dict.fromkeys(("SPACE_TO_BATCH_ND", "BATCH_TO_SPACE_ND"), c_movement.build_space_to_batch),
 }
 SUPPORTED_OPERATORS = frozenset(BUILDERS) - {c_movement.JOINED_OUTPUTS} | frozenset(RESHAPE_OPERATORS)
+MOVING_BUILDERS: Mapping[str, Builder] = {
+    name: BUILDERS[name]
+    for name in (
+        *c_movement.SLICE_OPERATORS,
+        *PAD_OPERATORS,
+        "TRANSPOSE",
+        "CONCATENATION",
+        "PACK",
+        "RESIZE_NEAREST_NEIGHBOR",
+        "READ_VARIABLE",
+        "ASSIGN_VARIABLE",
+        c_movement.JOINED_OUTPUTS,
+    )
+}
+"""Operators that move values of any size."""
+WIDE_BUILDERS: Mapping[str, Builder] = {
+    **MOVING_BUILDERS,
+    **{
+        name: BUILDERS[name]
+        for name in (
+            *PADDED_OPERATORS,
+            "FULLY_CONNECTED",
+            "MAX_POOL_2D",
+            "AVERAGE_POOL_2D",
+            "ADD",
+            "SUB",
+            "MUL",
+            "MEAN",
+        )
+    },
+    "SOFTMAX": c_sixteen_bits.build_softmax,
+    **dict.fromkeys(("LOGISTIC", "TANH"), c_sixteen_bits.build_sigmoid),
+    **dict.fromkeys(("RELU", "RELU6", "LEAKY_RELU", "QUANTIZE"), c_sixteen_bits.build_rescale),
+}
+"""Operators of 16-bit activations. TensorFlow Lite Micro has some more."""
+MOVING_OPERATORS = frozenset(MOVING_BUILDERS) - {c_movement.JOINED_OUTPUTS} | frozenset(RESHAPE_OPERATORS)
+WIDE_OPERATORS = frozenset(WIDE_BUILDERS) - {c_movement.JOINED_OUTPUTS} | frozenset(RESHAPE_OPERATORS)
+
+
+def _choose_builder(network: QuantizedModel, operator: Operator) -> Builder:
+    """Return the function that builds the layers of an operator, by the types of its activations."""
+    source = network.get_tensor(operator.inputs[1 if operator.name == "SPLIT" else 0])
+    if source.dtype != "INT8":
+        return WIDE_BUILDERS[operator.name]
+    if operator.name == "QUANTIZE" and network.get_tensor(operator.outputs[0]).dtype != "INT8":
+        return c_sixteen_bits.build_rescale
+    return BUILDERS[operator.name]
 
 
 def build_layers(
@@ -78,7 +132,7 @@ def build_layers(
                 pool = network.operators[pools[i]] if i in pools else None
                 made = c_convolution.build_convolution(network, operator, name, pool, padded.get(i))
             else:
-                made = BUILDERS[operator.name](network, operator, name)
+                made = _choose_builder(network, operator)(network, operator, name)
         except (ArithmeticError, LookupError, AttributeError, TypeError, ValueError) as error:
             raise ExportError(
                 f"operator {operator.name} ({name}) lacks what its kernel needs: {error!r}; export the model "

@@ -29,8 +29,8 @@ class TensorView:
 
     Attributes:
         base: index of the other tensor.
-        offset: offset of the first value in it.
-        stride: in a loop over steps, distance of the first value from step to step.
+        offset: offset of the first value in it, in bytes.
+        stride: in a loop over steps, distance of the first value from step to step, in bytes.
     """
 
     base: int
@@ -76,15 +76,16 @@ def find_views(network: QuantizedModel) -> dict[int, TensorView]:
             continue
         source = operator.inputs[1] if operator.name == "SPLIT" else operator.inputs[0]
         base = views.get(source, TensorView(source, 0))
+        width = network.get_tensor(source).element_bytes
         for output, start in zip(operator.outputs, starts, strict=True):
-            views[output] = TensorView(base.base, base.offset + start)
+            views[output] = TensorView(base.base, base.offset + start * width)
     return views
 
 
 def _is_copy_for_pack(network: QuantizedModel, operator: Operator) -> bool:
     source, output = (network.get_tensor(i) for i in (operator.inputs[0], operator.outputs[0]))
     same = (
-        source.dtype == output.dtype == "INT8"
+        source.dtype == output.dtype
         and source.zero_point == output.zero_point
         and np.array_equal(source.scale, output.scale)
     )
@@ -232,7 +233,7 @@ def build_copy_layer(
 ) -> Layer:
     """Build a layer that copies elements of the source to elements of the output.
 
-    Neighbouring axes that step alike become one loop.
+    Neighbouring axes that step alike become one loop. The bytes of an element are one more axis.
 
     Args:
         name: C identifier of the layer.
@@ -244,8 +245,13 @@ def build_copy_layer(
     Raises:
         ExportError: the copy needs more than four loops.
     """
+    width = network.get_tensor(source).element_bytes
     merged: list[tuple[int, int, int]] = []
-    for count, step_in, step_out in zip(inward[1], inward[2], outward[2], strict=True):
+    steps = [
+        (count, step_in * width, step_out * width)
+        for count, step_in, step_out in zip(inward[1], inward[2], outward[2], strict=True)
+    ]
+    for count, step_in, step_out in (*steps, (width, 1, 1)):
         if count == 1:
             continue
         if merged and merged[-1][1:] == (step_in * count, step_out * count):
@@ -263,7 +269,7 @@ def build_copy_layer(
     shape = tuple(
         (key, tuple(row[i] for row in merged)) for i, key in enumerate(("count", "step_in", "step_out"))
     )
-    call = f"copy(&{name}_shape, {{a}} + {inward[0]}, {{out}} + {outward[0]});"
+    call = f"copy(&{name}_shape, {{a}} + {inward[0] * width}, {{out}} + {outward[0] * width});"
     return Layer(
         name=name,
         op=operator.name,
@@ -435,12 +441,16 @@ def build_pad(network: QuantizedModel, operator: Operator, name: str) -> list[La
         name: C identifier of the layer that copies. The layer that fills appends `_fill`.
 
     Raises:
-        ExportError: the padding or its value is computed, the padding is negative, the output has a wrong
-            shape, or as in `build_copy_layer`.
+        ExportError: the padding or its value is computed, the padding is negative, the value of 16 bits is
+            not 0, the output has a wrong shape, or as in `build_copy_layer`.
     """
     source = network.get_tensor(operator.inputs[0])
     output = network.get_tensor(operator.outputs[0])
     value = int(_read_constant(network, operator, 2)[0]) if len(operator.inputs) > 2 else output.zero_point
+    if value and output.dtype != "INT8":
+        raise refuse(
+            network, operator, f"pads {output.dtype} with {value}, expected 0", "pad with zeros"
+        )
     padding = _read_constant(network, operator, 1).reshape(-1, 2)
     if (padding < 0).any():
         raise refuse(network, operator, f"has the padding {padding.tolist()}", "pad by at least 0")
@@ -455,7 +465,7 @@ def build_pad(network: QuantizedModel, operator: Operator, name: str) -> list[La
         inputs=(),
         output=output.index,
         kernels=("fill",),
-        call=f"fill({output.size}, {value}, {{out}});",
+        call=f"fill({output.bytes}, {value}, {{out}});",
     )
     return [
         fill,

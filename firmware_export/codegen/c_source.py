@@ -145,7 +145,7 @@ def generate_c(
     folded = fold_steps(
         build_layers(network, structure, aliases),
         views,
-        {t.index: t.size for t in network.tensors},
+        {t.index: t.bytes for t in network.tensors},
         (*network.inputs, *network.outputs, *structure.gate, *variables),
     )
     folded = _limit_scratch(network, folded, least=optimize == OPTIMIZE_RAM)
@@ -199,7 +199,7 @@ def generate_c(
             part=part,
             macs=layer.macs,
             weight_bytes=sum(f.bytes for f in layer.fields),
-            output_bytes=network.get_tensor(layer.output).size,
+            output_bytes=network.get_tensor(layer.output).bytes,
         )
         for part, layer in layers
     )

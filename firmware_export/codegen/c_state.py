@@ -65,7 +65,7 @@ def plan_state(network: QuantizedModel) -> tuple[StateEntry, ...]:
 def list_arena_bytes(network: QuantizedModel) -> dict[int, int]:
     """Return the size in bytes of each tensor in the arena: 0 for a variable, which lies in the state."""
     outside = {variable.tensor for variable in network.variables}
-    return {tensor.index: tensor.size * (tensor.index not in outside) for tensor in network.tensors}
+    return {tensor.index: tensor.bytes * (tensor.index not in outside) for tensor in network.tensors}
 
 
 STATE_H = """/* What the model keeps from one inference to the next. */

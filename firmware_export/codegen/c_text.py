@@ -15,7 +15,7 @@ from firmware_export.codegen.c_anomaly import render_detector_c, render_detector
 from firmware_export.codegen.c_ends import ModelEnd
 from firmware_export.codegen.c_loops import StepLoop
 from firmware_export.codegen.c_state import StateEntry, render_state_c, render_state_h
-from firmware_export.codegen.layer import ELEMENT_BYTES, STRUCTS, Field, Layer
+from firmware_export.codegen.layer import ELEMENT_BYTES, STRUCTS, VALUE_RANGES, Field, Layer
 from firmware_export.codegen.mixture_structure import MixtureStructure
 from firmware_export.tflite.quantized_model import QuantizedModel
 
@@ -36,21 +36,34 @@ KERNEL_ORDER = (
     "fully_connected",
     "fully_connected_narrow",
     "sixteen_bits",
+    "products_16",
+    "conv_2d_16",
+    "depthwise_conv_2d_16",
+    "fully_connected_16",
     "sigmoid",
+    "sigmoid_values",
     "lstm",
     "svdf",
     "sums",
     "pool",
     "max_pool_2d",
+    "max_pool_2d_16",
     "average_pool_2d",
+    "average_pool_2d_16",
     "softmax",
+    "softmax_16",
     "lookup",
+    "rescale_values",
     "elementwise",
     "add",
+    "add_16",
     "mul",
+    "mul_16",
     "select",
     "prelu",
+    "reduction",
     "mean",
+    "mean_16",
     "resize_bilinear",
     "copy",
     "fill",
@@ -64,57 +77,57 @@ extern void model_profile(int layer);
 #define LAYER_ENDS(number) (void)0
 #endif
 """
-INVOKE_C = """void model_invoke(const int8_t *input, int8_t *output)
-{
+INVOKE_C = """void model_invoke(const {input} *input, {output} *output)
+{{
     (void)model_run(model_arena, input, output);
-}
+}}
 """
-INVOKE_WITH_STATE_C = """void model_invoke(const int8_t *input, int8_t *output)
-{
-    if (!model_has_state) {
+INVOKE_WITH_STATE_C = """void model_invoke(const {input} *input, {output} *output)
+{{
+    if (!model_has_state) {{
         model_reset();
-    }
+    }}
     (void)model_run(model_arena, &model_static_state, input, output);
-}
+}}
 """
-ENDS_C = """int8_t *model_input(void)
-{
-    return (int8_t *)model_arena + MODEL_INPUT_OFFSET;
-}
+ENDS_C = """{input} *model_input(void)
+{{
+    return ({input} *)(void *)((int8_t *)model_arena + MODEL_INPUT_OFFSET);
+}}
 
-int8_t *model_output(void)
-{
-    return (int8_t *)model_arena + MODEL_OUTPUT_OFFSET;
-}
+{output} *model_output(void)
+{{
+    return ({output} *)(void *)((int8_t *)model_arena + MODEL_OUTPUT_OFFSET);
+}}
 """
-CLASSIFY_C = """int model_classify(const int8_t *input)
-{
-    int8_t *const output = model_output();
+CLASSIFY_C = """int model_classify(const {input} *input)
+{{
+    {output} *const output = model_output();
     int best = 0;
     model_invoke(input, output);
-    for (int i = 1; i < MODEL_OUTPUT_BYTES; i++) {
-        if (output[i] > output[best]) {
+    for (int i = 1; i < MODEL_OUTPUT_VALUES; i++) {{
+        if (output[i] > output[best]) {{
             best = i;
-        }
-    }
+        }}
+    }}
     return best;
-}
+}}
 """
-QUANTIZE_H = """/* The int8 of a real value of the input{number}, ties to even. -ffast-math breaks it. */
-static inline int8_t model_quantize_input{number}(float value)
+QUANTIZE_H = """/* The integer of a real value of the input{number}, ties to even. -ffast-math breaks it. */
+static inline {ctype} model_quantize_input{number}(float value)
 {{
     float steps = value / MODEL_INPUT{number}_SCALE;
     steps = steps > -4194304.0f ? steps : -4194304.0f;
     steps = steps < 4194304.0f ? steps : 4194304.0f;
     steps += 12582912.0f; /* a float of this size has no fraction, so the sum is rounded */
     steps = steps - 12582912.0f + (float)MODEL_INPUT{number}_ZERO_POINT;
-    return (int8_t)(steps < -128.0f ? -128.0f : steps > 127.0f ? 127.0f : steps);
+    return ({ctype})(steps < {least}.0f ? {least}.0f : steps > {most}.0f ? {most}.0f : steps);
 }}
 """
-DEQUANTIZE_H = """/* The real value of an int8 of the output{number}. */
-static inline float model_dequantize_output{number}(int8_t value)
+DEQUANTIZE_H = """/* The real value of an integer of the output{number}. */
+static inline float model_dequantize_output{number}({ctype} value)
 {{
-    return MODEL_OUTPUT{number}_SCALE * (float)(value - MODEL_OUTPUT{number}_ZERO_POINT);
+    return MODEL_OUTPUT{number}_SCALE * (float)({value} - MODEL_OUTPUT{number}_ZERO_POINT);
 }}
 """
 END_C = """#ifdef MODEL_WITHOUT_MVE
@@ -172,12 +185,17 @@ class AssembledModel:
         """Whether the answer is the class of the largest output."""
         return self.task is None and len(self.outputs) == 1
 
+    @property
+    def types(self) -> dict[str, str]:
+        """C types of the values of the input and the output."""
+        return {"input": self.inputs[0].ctype, "output": self.outputs[0].ctype}
+
 
 def render_model_h(made: AssembledModel) -> str:
     """Return model.h."""
     structure = made.structure
     lines = [
-        "/* Made by edgefl from an int8 .tflite. C99, needs only stdint.h. */",
+        "/* Made by edgefl from a quantized .tflite. C99, needs only stdint.h. */",
         "#ifndef EDGEFL_MODEL_H",
         "#define EDGEFL_MODEL_H",
     ]
@@ -205,9 +223,9 @@ def render_model_h(made: AssembledModel) -> str:
         *([render_state_h(made.state)] if made.state else []),
         "/* Run one inference in the static arena, one at a time. To save RAM, pass model_input() and",
         "   model_output(), which lie in the arena. The inference then overwrites the input. */",
-        "void model_invoke(const int8_t *input, int8_t *output);",
-        "int8_t *model_input(void);",
-        "int8_t *model_output(void);",
+        "void model_invoke(const {input} *input, {output} *output);".format(**made.types),
+        f"{made.types['input']} *model_input(void);",
+        f"{made.types['output']} *model_output(void);",
         "/* The same in the caller's arena of MODEL_ARENA_BYTES, aligned to 8 bytes. Inferences in different",
         "   arenas may run at the same time. The static arena takes no RAM if only this function is used.",
         "   Return 0, or -1 without an inference if the arena is not aligned. */",
@@ -218,13 +236,13 @@ def render_model_h(made: AssembledModel) -> str:
     elif made.has_classes:
         lines += [
             "/* Return the class: the index of the largest output, or the lowest index of a tie. */",
-            "int model_classify(const int8_t *input);",
+            f"int model_classify(const {made.types['input']} *input);",
             "",
         ]
     if made.labels:
         lines += [
             f"/* Names of the {'classes' if made.has_classes else 'outputs'}, UTF-8. */",
-            "extern const char *const model_labels[MODEL_OUTPUT_BYTES];",
+            "extern const char *const model_labels[MODEL_OUTPUT_VALUES];",
             "",
         ]
     if structure.gate:
@@ -246,8 +264,12 @@ def render_model_h(made: AssembledModel) -> str:
     ]
     for part, fields in made.fields.items():
         lines += [render_declaration(part, fields), ""]
-    lines += [QUANTIZE_H.format(number=end.suffix) for end in made.inputs]
-    lines += [DEQUANTIZE_H.format(number=end.suffix) for end in made.outputs]
+    for end in made.inputs:
+        least, most = VALUE_RANGES[end.tensor.dtype]
+        lines.append(QUANTIZE_H.format(number=end.suffix, ctype=end.ctype, least=least, most=most))
+    for end in made.outputs:
+        value = "(int64_t)value" if end.tensor.dtype == "INT32" else "value"
+        lines.append(DEQUANTIZE_H.format(number=end.suffix, ctype=end.ctype, value=value))
     return "\n".join([*lines, "#ifdef __cplusplus", "}", "#endif", "#endif", ""])
 
 
@@ -259,18 +281,21 @@ def render_ends(name: str, ends: Sequence[ModelEnd]) -> list[str]:
     """
     lines = []
     if len(ends) > 1:
-        total = sum(end.tensor.size for end in ends)
+        total = sum(end.tensor.bytes for end in ends)
         lines += [
             f"/* {len(ends)} {name.lower()}s, one after another */",
             f"#define MODEL_{name}S {len(ends)}",
             f"#define MODEL_{name}_BYTES {total}",
+            f"#define MODEL_{name}_VALUES {sum(end.tensor.size for end in ends)}",
         ]
     for end in ends:
         macro, tensor = f"MODEL_{name}{end.suffix}", end.tensor
         lines += [
-            f"/* {tensor.name}: {format_dimensions(tensor.shape)}; value = scale * (byte - zero point) */",
-            f"#define {macro}_BYTES {tensor.size}",
-            *([f"#define {macro}_START {end.offset}"] if end.suffix else []),
+            f"/* {tensor.name}: {format_dimensions(tensor.shape)}, {end.ctype}; value = scale * (integer - zero "
+            "point) */",
+            f"#define {macro}_BYTES {tensor.bytes}",
+            f"#define {macro}_VALUES {tensor.size}",
+            *([f"#define {macro}_START {end.start}"] if end.suffix else []),
             f"#define {macro}_SCALE {np.format_float_scientific(tensor.scale[0])}f",
             f"#define {macro}_ZERO_POINT ({tensor.zero_point})",
         ]
@@ -333,23 +358,31 @@ def render_model_c(made: AssembledModel) -> str:
         if part != "mix":
             lines += [_render_part_function(made, part), ""]
     if made.labels:
-        lines += ["const char *const model_labels[MODEL_OUTPUT_BYTES] = {"]
+        lines += ["const char *const model_labels[MODEL_OUTPUT_VALUES] = {"]
         lines += [f"    {quote_c_string(label)}," for label in made.labels]
         lines += ["};", ""]
-    answer = [CLASSIFY_C] if made.has_classes else []
+    answer = [CLASSIFY_C.format(**made.types)] if made.has_classes else []
     if made.detector is not None:
         answer = [render_detector_c(made.detector)]
     invoke = INVOKE_C
     if made.state:
         lines.append(render_state_c(made.state, made.structure.names[0]))
         invoke = INVOKE_WITH_STATE_C
-    return "\n".join([*lines, _render_run(made), "", invoke, ENDS_C, *answer, END_C])
+    return "\n".join([*lines, _render_run(made), "", invoke.format(**made.types), ENDS_C.format(**made.types), *answer, END_C])
 
 
-def _list_run_parameters(made: AssembledModel, arena: str, state: str) -> str:
-    """Return the parameters of model_run, with these names of the arena and the state."""
+def _list_run_parameters(made: AssembledModel, arena: str, state: str, suffix: str = "") -> str:
+    """Return the parameters of model_run, with these names of the arena and the state.
+
+    Args:
+        suffix: what follows the names of an input or output that is not int8.
+    """
     passed = [f"struct model_state *{state}"] if made.state else []
-    return ", ".join((f"void *{arena}", *passed, "const int8_t *input", "int8_t *output"))
+    ends = [
+        f"{constant}{ctype} *{name}{suffix if ctype != 'int8_t' else ''}"
+        for (name, ctype), constant in zip(made.types.items(), ("const ", ""), strict=True)
+    ]
+    return ", ".join((f"void *{arena}", *passed, *ends))
 
 
 def _render_layer(made: AssembledModel, part: str, layer: Layer, pointer: str) -> str:
@@ -407,8 +440,13 @@ def _render_part_function(made: AssembledModel, part: str) -> str:
 def _render_run(made: AssembledModel) -> str:
     """Return model_run, with parts in order, experts under their gate value, and sums between them."""
     structure = made.structure
-    lines = [f"int model_run({_list_run_parameters(made, 'memory', 'state_memory')})", "{"]
+    lines = [f"int model_run({_list_run_parameters(made, 'memory', 'state_memory', '_values')})", "{"]
     lines.append("    int8_t *const arena = memory;")
+    lines += [
+        f"    {constant}int8_t *const {name} = ({constant}int8_t *){name}_values;"
+        for (name, ctype), constant in zip(made.types.items(), ("const ", ""), strict=True)
+        if ctype != "int8_t"
+    ]
     lines += ["    int8_t *const state = (int8_t *)state_memory;"] if made.state else []
     lines += ["    if ((uintptr_t)arena % 8 != 0) {", "        return -1;", "    }"]
     if not any(made.addresses[layer.output].split(" ")[0] == "output" for _, layer in made.layers):

@@ -32,6 +32,16 @@ STRUCTS = {
     ),
     "struct model_mul": ("zero_a", "zero_b", "multiplier", "shift", "zero", "low", "high"),
     "struct model_softmax": ("multiplier", "shift", "least"),
+    "struct model_rescale": (
+        "input_zero",
+        "multiplier",
+        "shift",
+        "negative_multiplier",
+        "negative_shift",
+        "output_zero",
+        "low",
+        "high",
+    ),
     "struct model_lstm": (
         "forget_multiplier",
         "forget_shift",
@@ -54,6 +64,15 @@ STRUCTS = {
     ),
 }
 """Members of each struct of quantization constants. All members are int32_t."""
+VALUE_RANGES = {
+    "INT8": (-(1 << 7), (1 << 7) - 1),
+    "INT16": (-(1 << 15), (1 << 15) - 1),
+    "INT32": (-(1 << 31), (1 << 31) - 1),
+}
+"""Lowest and highest value of each type of activation."""
+WIDE = "INT16"
+"""Type of activations whose kernels have names that end with WIDE_SUFFIX."""
+WIDE_SUFFIX = "_16"
 ELEMENT_BYTES = {"int8_t": 1, "int16_t": 2}
 """Size of an element of a field, for types of less than four bytes."""
 FRAMEWORK_SUFFIXES = {
@@ -227,8 +246,8 @@ def loop_over_batch(layer: Layer, source: TfliteTensor, output: TfliteTensor) ->
         raise ValueError(f"a batch of {batch} gives a batch of {output.shape[0]}")
     if batch == 1:
         return layer
-    call = layer.call.replace("{a}", f"{{a}} + i * {source.size // batch}")
-    call = call.replace("{out}", f"{{out}} + i * {output.size // batch}")
+    call = layer.call.replace("{a}", f"{{a}} + i * {source.bytes // batch}")
+    call = call.replace("{out}", f"{{out}} + i * {output.bytes // batch}")
     smaller = layer.smaller and loop_over_batch(layer.smaller, source, output)
     call = f"for (int32_t i = 0; i < {batch}; i++) {call}"
     return replace(layer, call=call, smaller=smaller, lead_bytes=None)
@@ -253,14 +272,15 @@ def compute_activation_range(output: TfliteTensor, activation: int) -> tuple[int
     def quantize(real: float) -> int:
         return output.zero_point + round_half_away(float(np.float32(real) / output.scale[0]))
 
+    least, most = VALUE_RANGES[output.dtype]
     if activation == 1:
-        return max(-128, quantize(0)), 127
+        return max(least, quantize(0)), most
     if activation == 2:
-        return max(-128, quantize(-1)), min(127, quantize(1))
+        return max(least, quantize(-1)), min(most, quantize(1))
     if activation == 3:
-        return max(-128, quantize(0)), min(127, quantize(6))
+        return max(least, quantize(0)), min(most, quantize(6))
     if activation == 0:
-        return -128, 127
+        return least, most
     raise ExportError(
         f"the fused activation {activation} of {output.name} has no integer form; use ReLU or ReLU6"
     )

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgefl.program.plan.tflite import Operator, TfliteTensor
-from firmware_export.codegen.c_layers import SUPPORTED_OPERATORS
-from firmware_export.codegen.layer import name_layer
+from firmware_export.codegen.c_layers import MOVING_OPERATORS, SUPPORTED_OPERATORS, WIDE_OPERATORS
+from firmware_export.codegen.layer import VALUE_RANGES, WIDE, name_layer
 from firmware_export.tflite.graph import FORBIDDEN_OPERATORS
 from firmware_export.tflite.quantized_model import QuantizedModel
 
@@ -19,6 +19,8 @@ RECURRENT_OPERATORS = ("UNIDIRECTIONAL_SEQUENCE_LSTM", "SVDF")
 """Operators whose kernels check the inputs that may be missing."""
 ACTIVATION_INPUTS = {"SPLIT": slice(1, None), "TRANSPOSE_CONV": slice(2, 3)}
 """Inputs that are activations, of operators whose first input is something else."""
+SHIFTED_OPERATORS = MOVING_OPERATORS | {"QUANTIZE"}
+"""Operators of 16-bit activations that may have a zero point."""
 DEFAULT_MAX_VERSION = 5
 """Highest supported operator version. Higher versions have other types or newer features."""
 UNROLL_REMEDY = (
@@ -78,14 +80,16 @@ def lint(network: QuantizedModel) -> tuple[LintFinding, ...]:
             remedy = "no operator computes it; the model is damaged or empty, export it again"
             findings.append(LintFinding("output", tensor.name, remedy))
             continue
+        types = ("INT8", WIDE) if index in network.inputs else tuple(VALUE_RANGES)
         wrong = _describe_wrong_quantization(tensor)
-        if tensor.dtype == "INT8" and len(tensor.scale) != 1:
+        if tensor.dtype in types and len(tensor.scale) != 1:
             wrong = f"{len(tensor.scale)} scales, expected one; quantize it again"
         if wrong:
             findings.append(LintFinding("input or output", tensor.name, f"it has {wrong}"))
-        elif tensor.dtype != "INT8":
+        elif tensor.dtype not in types:
             remedy = (
-                f"it is {tensor.dtype}, expected INT8; quantize the model to full int8, input and output too"
+                f"it is {tensor.dtype}, expected {' or '.join(types)}; quantize the model to full int8, "
+                "input and output too"
             )
             findings.append(LintFinding("input or output", tensor.name, remedy))
         elif not tensor.shape or tensor.shape[0] != 1 or min(tensor.shape) < 1:
@@ -93,6 +97,14 @@ def lint(network: QuantizedModel) -> tuple[LintFinding, ...]:
                 f"its shape is {tensor.shape}, expected a batch of one and fixed sizes; fix the batch to 1"
             )
             findings.append(LintFinding("input or output", tensor.name, remedy))
+    for noun, indices in (("inputs", network.inputs), ("outputs", network.outputs)):
+        types_of_ends = {network.get_tensor(index).dtype for index in indices}
+        if len(types_of_ends) > 1:
+            remedy = (
+                f"they are {' and '.join(sorted(types_of_ends))}, expected one type for all {noun}; quantize "
+                "them alike"
+            )
+            findings.append(LintFinding("the model", noun, remedy))
     return tuple(findings)
 
 
@@ -133,16 +145,33 @@ def _lint_operator(network: QuantizedModel, operator: Operator) -> list[LintFind
             "update edgefl"
         )
         return [LintFinding(operator.name, layer, remedy)]
+    sources = [
+        network.get_tensor(index)
+        for index in operator.inputs[ACTIVATION_INPUTS.get(operator.name, slice(1))]
+    ]
     for index in operator.outputs:
         output = network.get_tensor(index)
         if wrong := _describe_wrong_quantization(output):
             return [LintFinding(operator.name, layer, f"its output has {wrong}")]
-        if output.dtype != "INT8":
+        types = _list_output_types(operator, sources[0].dtype)
+        if output.dtype not in types:
             return [
                 LintFinding(
                     operator.name,
                     layer,
-                    f"its output is {output.dtype}, expected INT8; quantize to full int8",
+                    f"its output is {output.dtype} of {sources[0].dtype}, expected {' or '.join(types)}; "
+                    "quantize to full int8"
+                    if types
+                    else f"it has no kernel for {sources[0].dtype}; quantize to full int8",
+                )
+            ]
+        if sources[0].dtype == WIDE and output.zero_point and operator.name not in SHIFTED_OPERATORS:
+            return [
+                LintFinding(
+                    operator.name,
+                    layer,
+                    f"its output has the zero point {output.zero_point}, expected 0 for 16 bits; convert the "
+                    "model again",
                 )
             ]
         if len(output.scale) != 1:
@@ -166,31 +195,60 @@ def _lint_operator(network: QuantizedModel, operator: Operator) -> list[LintFind
                     "quantize to full int8",
                 )
             ]
-    for index in operator.inputs[ACTIVATION_INPUTS.get(operator.name, slice(1))]:
-        source = network.get_tensor(index)
+    for source in sources:
         if wrong := _describe_wrong_quantization(source):
             return [LintFinding(operator.name, layer, f"its input has {wrong}")]
-        if source.dtype != "INT8" or len(source.scale) != 1:
+        if source.dtype != sources[0].dtype or len(source.scale) != 1:
             return [
                 LintFinding(
                     operator.name,
                     layer,
-                    f"its input is {source.dtype} with {len(source.scale)} scales; quantize to full int8",
+                    f"its input is {source.dtype} with {len(source.scale)} scales, expected "
+                    f"{sources[0].dtype} with one; quantize to full int8",
+                )
+            ]
+        if source.dtype == WIDE and source.zero_point and operator.name not in SHIFTED_OPERATORS:
+            return [
+                LintFinding(
+                    operator.name,
+                    layer,
+                    f"its input has the zero point {source.zero_point}, expected 0 for 16 bits; convert the "
+                    "model again",
                 )
             ]
     return []
 
 
+def _list_output_types(operator: Operator, source: str) -> tuple[str, ...]:
+    """Return the types that the outputs of an operator may have.
+
+    Args:
+        source: type of its activations.
+
+    Returns:
+        The types. Empty if the generated C has no kernel for the activations.
+    """
+    if operator.name == "QUANTIZE" and source in ("INT8", WIDE):
+        return tuple(VALUE_RANGES)
+    if operator.name == "SOFTMAX" and source == "INT8":
+        return "INT8", WIDE
+    if source == "INT8" or (source == WIDE and operator.name in WIDE_OPERATORS):
+        return (source,)
+    return (source,) if source == "INT32" and operator.name in MOVING_OPERATORS else ()
+
+
 def _describe_wrong_quantization(tensor: TfliteTensor) -> str:
-    """Describe a wrong scale or zero point of an int8 tensor. Empty if both are valid."""
-    if tensor.dtype != "INT8":
+    """Describe a wrong scale or zero point of a quantized tensor. Empty if both are valid."""
+    if tensor.dtype not in VALUE_RANGES:
         return ""
+    least, most = VALUE_RANGES[tensor.dtype]
     if not np.isfinite(tensor.scale).all() or (tensor.scale <= 0).any():
         return (
             f"the scale {tensor.scale[0]}, expected a positive number; the model is damaged, export it again"
         )
-    if not all(-128 <= zero <= 127 for zero in tensor.zero_points):
+    if not all(least <= zero <= most for zero in tensor.zero_points):
         return (
-            f"the zero point {tensor.zero_point}, expected -128 to 127; the model is damaged, export it again"
+            f"the zero point {tensor.zero_point}, expected {least} to {most}; the model is damaged, export "
+            "it again"
         )
     return ""

@@ -159,7 +159,7 @@ def _split(
 ) -> tuple[list[int], list[int], list[int]]:
     """Return gate values, expert outputs and products.
 
-    If a summand has no gate value, the model has no gate.
+    If a summand has no gate value, or has 16 bits, the model has no gate.
     """
     gate = []
     experts = []
@@ -170,6 +170,7 @@ def _split(
             operator is None
             or network.operators[operator].name != "MUL"
             or len(_list_activations(network, operator)) != 2
+            or network.get_tensor(leaf).dtype != "INT8"
         ):
             return [], leaves, []
         inputs = network.operators[operator].inputs[:2]

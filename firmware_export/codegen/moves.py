@@ -83,8 +83,8 @@ def _insert_moves(
                 inputs=(source.index,),
                 output=moved.index,
                 kernels=("move",),
-                call=f"move({align(source.size) // 8}, {{a}}, {{out}});",
-                lead_bytes=-source.size,
+                call=f"move({align(source.bytes) // 8}, {{a}}, {{out}});",
+                lead_bytes=-source.bytes,
             )
             tensors.append(moved)
             layers.append((part, move))

@@ -28,7 +28,8 @@ MAIN = """
 #include "model.h"
 int main(void)
 {
-    static int8_t input[MODEL_INPUT_BYTES], output[MODEL_OUTPUT_BYTES], in_arena[MODEL_OUTPUT_BYTES];
+    static __typeof__(*model_input()) input[MODEL_INPUT_VALUES];
+    static __typeof__(*model_output()) output[MODEL_OUTPUT_VALUES], in_arena[MODEL_OUTPUT_VALUES];
     while (fread(input, 1, sizeof input, stdin) == sizeof input) {
         memcpy(model_input(), input, sizeof input);
         model_invoke(model_input(), model_output());
@@ -70,19 +71,22 @@ def build(source: CSource, directory: Path, *flags: str, main: str = MAIN) -> Pa
     return program
 
 
-def run(program: Path, samples: Any, out_bytes: int) -> tuple[Any, bytes]:
+def run(program: Path, samples: Any, outputs: int, dtype: Any = np.int8) -> tuple[Any, bytes]:
     """Run a program on inputs.
 
+    Args:
+        dtype: type of the outputs.
+
     Returns:
-        Outputs, shape (n, out_bytes), int8, and the bytes of the gates.
+        Outputs, shape (n, outputs), and the bytes of the gates.
     """
     ran = subprocess.run([program], input=samples.tobytes(), capture_output=True, timeout=600)
     assert ran.returncode == 0, ran.stderr
-    return np.frombuffer(ran.stdout, np.int8).reshape(len(samples), out_bytes), ran.stderr
+    return np.frombuffer(ran.stdout, dtype).reshape(len(samples), outputs), ran.stderr
 
 
 def run_micro(model: bytes, samples: Any) -> Any:
-    """Return tflite-micro's outputs, shape (n, m), int8.
+    """Return tflite-micro's outputs, shape (n, m), in their type.
 
     Args:
         samples: inputs, shape (n, ...). Several inputs of the model follow one another. So do the outputs.
@@ -108,5 +112,5 @@ def check_against_micro(model: bytes, x: Any, directory: Path) -> None:
     samples = quantize_input(load_tflite(model, reference=True), x)
     expected = run_micro(model, samples)
     np.testing.assert_array_equal(
-        run(build(generate_c(model), directory), samples, expected.shape[1])[0], expected
+        run(build(generate_c(model), directory), samples, expected.shape[1], expected.dtype)[0], expected
     )

@@ -80,6 +80,16 @@ class TfliteTensor:
         return int(np.prod(self.shape, dtype=np.int64))
 
     @property
+    def element_bytes(self) -> int:
+        """Size of an element in bytes. An element of a type outside VALUE_TYPES counts as one byte."""
+        return int(np.dtype(VALUE_TYPES.get(self.dtype, np.int8)).itemsize)
+
+    @property
+    def bytes(self) -> int:
+        """Size of all elements in bytes."""
+        return self.size * self.element_bytes
+
+    @property
     def zero_point(self) -> int:
         """The zero point of a tensor with one scale."""
         return self.zero_points[0]

@@ -1,8 +1,3 @@
-/* in[a][reduced][b][reduced][c] -> out[a][b][c] */
-struct mean {
-    int32_t a, reduced_outer, b, reduced_inner, c;
-};
-
 static void mean(const struct mean *shape, const struct model_mul *scale, const int8_t *in, int8_t *out)
 {
     const int32_t count = shape->reduced_outer * shape->reduced_inner;

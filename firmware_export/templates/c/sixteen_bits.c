@@ -5,7 +5,12 @@ typedef int16_t __attribute__((may_alias)) model_int16;
 typedef int16_t model_int16;
 #endif
 
-static inline int32_t saturate_16(int32_t value)
+MODEL_INLINE int32_t saturate_16(int32_t value)
 {
     return value < -32768 ? -32768 : value > 32767 ? 32767 : value;
+}
+
+MODEL_INLINE int16_t clamp_16(int32_t value, int32_t low, int32_t high)
+{
+    return (int16_t)(value < low ? low : value > high ? high : value);
 }

@@ -45,9 +45,11 @@ static int32_t one_over_one_plus(int32_t value)
     return x >= (1 << 30) ? INT32_MAX : x * 2;
 }
 
-static void softmax(int32_t rows, int32_t classes, const struct model_softmax *scale, const int8_t *in, int8_t *out)
+/* The outputs have 8 bits, or 16 with `wide`, and begin at the lowest one. */
+static void softmax(int32_t rows, int32_t classes, int32_t wide, const struct model_softmax *scale, const int8_t *in, int8_t *out)
 {
-    for (; rows > 0; rows--, in += classes, out += classes) {
+    const int32_t bits_out = wide ? 16 : 8, lowest = -(1 << (bits_out - 1));
+    for (; rows > 0; rows--, in += classes) {
         int32_t largest = in[0], sum = 0, bits = 0;
         for (int32_t c = 1; c < classes; c++) {
             largest = in[c] > largest ? in[c] : largest;
@@ -61,13 +63,18 @@ static void softmax(int32_t rows, int32_t classes, const struct model_softmax *s
             bits++;
         }
         const int32_t reciprocal = one_over_one_plus((int32_t)(((uint32_t)sum << bits) - 0x80000000u));
-        for (int32_t c = 0; c < classes; c++) {
-            int32_t value = -128;
+        for (int32_t c = 0; c < classes; c++, out += bits_out / 8) {
+            int32_t value = lowest;
             if (in[c] - largest >= scale->least) {
                 const int32_t power = exp_of_negative(rescale(in[c] - largest, scale->multiplier, scale->shift));
-                value += round_shift(high_product(reciprocal, power), 12 - bits + 23);
+                value += round_shift(high_product(reciprocal, power), 12 - bits + 31 - bits_out);
             }
-            out[c] = clamp(value, -128, 127);
+            value = value > -lowest - 1 ? -lowest - 1 : value;
+            if (wide) {
+                *(model_int16 *)(void *)out = (int16_t)value;
+            } else {
+                *out = (int8_t)value;
+            }
         }
     }
 }
