@@ -69,7 +69,7 @@ def run_tflm(model: bytes, inputs: Any, arena_bytes: int = 0) -> Any:
     Args:
         model: the int8 .tflite.
         inputs: quantized samples, shape (n, ...), int8. Several inputs of the model follow one another.
-        arena_bytes: size of the arena. 0 leaves it to tflite-micro.
+        arena_bytes: size of the arena. 0 means MAX_ARENA_BYTES.
 
     Returns:
         Outputs, shape (n, m), int8. Several outputs of the model follow one another.
@@ -158,7 +158,7 @@ def find_reason(stderr: str) -> str:
 def _load_interpreter(model: bytes, size: int) -> Any:
     from tflite_micro.python.tflite_micro import runtime
 
-    return runtime.Interpreter.from_bytes(model, arena_size=size or None)
+    return runtime.Interpreter.from_bytes(model, arena_size=size or MAX_ARENA_BYTES)
 
 
 def _write_outputs(model: Path, inputs: Path, out: Path, size: int) -> None:

@@ -520,7 +520,13 @@ def _build_wide_convolution(
         op=operator.name,
         inputs=(source.index,),
         output=output.index,
-        kernels=("convolution", "sixteen_bits", "products_16", kernel_name),
+        kernels=(
+            "convolution",
+            "sixteen_bits",
+            "output_16",
+            *(() if is_depthwise else ("products_16",)),
+            kernel_name,
+        ),
         call=f"{kernel_name}{call}, {{a}}, {{out}});",
         fields=(
             *make_channel_fields(network, operator, name, weights, folded=False),

@@ -62,7 +62,7 @@ def build_fully_connected(network: QuantizedModel, operator: Operator, name: str
         note = f"weights of {bits} bits"
     elif source.dtype == WIDE:
         call = f"fully_connected_16({int(has_wide_sums(network, operator))}, {call}"
-        kernels = ("sixteen_bits", "products_16", "fully_connected_16")
+        kernels = ("sixteen_bits", "products_16", "output_16", "fully_connected_16")
     else:
         call = f"fully_connected({call}"
     return [

@@ -274,10 +274,8 @@ def _make_add_scale(network: QuantizedModel, operator: Operator) -> tuple[int, .
     a, b = (network.get_tensor(i) for i in operator.inputs[:2])
     output = network.get_tensor(operator.outputs[0])
     bits = EXTRA_BITS[output.dtype]
-    kind = np.float64 if operator.name == "ADD" else np.float32  # as in TensorFlow Lite Micro
-    scale_a, scale_b, scale = (kind(tensor.scale[0]) for tensor in (a, b, output))
-    widest = 2 * max(scale_a, scale_b)
-    last = quantize_multiplier(float(widest / ((1 << bits) * scale)))
+    widest = 2 * float(max(a.scale[0], b.scale[0]))
+    last = quantize_multiplier(widest / ((1 << bits) * float(output.scale[0])))
     if last[0] and last[1] >= 0:
         raise refuse(
             network,
@@ -285,7 +283,7 @@ def _make_add_scale(network: QuantizedModel, operator: Operator) -> tuple[int, .
             "has an output whose scale is nearly zero compared with its inputs' scales",
             "calibrate with other samples",
         )
-    scales = [quantize_multiplier(float(scale / widest)) for scale in (scale_a, scale_b)]
+    scales = [quantize_multiplier(float(tensor.scale[0]) / widest) for tensor in (a, b)]
     extra = [(bits, *scale) if scale[1] else (bits + 1, scale[0], -1) for scale in scales]
     low, high = compute_activation_range(output, int(operator.options.get("fusedActivationFunction", 0)))
     sign = 1 if operator.name == "ADD" else -1

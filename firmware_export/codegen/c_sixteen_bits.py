@@ -117,18 +117,16 @@ def build_rescale(network: QuantizedModel, operator: Operator, name: str) -> lis
     """
     source, output = _read_ends(network, operator)
     low, high = VALUE_RANGES[output.dtype]
-    above = quantize_multiplier(float(source.scale[0] / output.scale[0]))
-    below = above
-    if operator.name == "QUANTIZE":
-        above = below = quantize_multiplier(float(source.scale[0]) / float(output.scale[0]))
-    elif operator.name == "LEAKY_RELU":
-        alpha = np.float32(operator.options["alpha"])
+    real = float(source.scale[0]) / float(output.scale[0])
+    above = below = quantize_multiplier(real)
+    if operator.name == "LEAKY_RELU":
+        alpha = float(np.float32(operator.options["alpha"]))
         if alpha < 0:
             raise refuse(network, operator, f"has the slope {alpha}", "use a slope of at least 0")
-        below = quantize_multiplier(float(source.scale[0] * alpha / output.scale[0]))
+        below = quantize_multiplier(float(source.scale[0]) * alpha / float(output.scale[0]))
     elif operator.name == "RELU":
         low, high = compute_activation_range(output, 1)
-    else:  # the interpreter clamps here without a rescale
+    elif operator.name == "RELU6":  # the interpreter clamps here without a rescale
         above = below = IDENTITY
         low, high = 0, min(high, round_half_away(float(np.float32(6) / source.scale[0])))
     values = (source.zero_point, *above, *below, output.zero_point, low, high)

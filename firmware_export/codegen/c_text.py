@@ -37,6 +37,7 @@ KERNEL_ORDER = (
     "fully_connected_narrow",
     "sixteen_bits",
     "products_16",
+    "output_16",
     "conv_2d_16",
     "depthwise_conv_2d_16",
     "fully_connected_16",

@@ -22,6 +22,7 @@ STRICT = (
     "-Wcast-qual",
     "-Wstrict-prototypes",
 )
+ARENA_BYTES = 1 << 24
 MAIN = """
 #include <stdio.h>
 #include <string.h>
@@ -96,7 +97,7 @@ def run_micro(model: bytes, samples: Any) -> Any:
     graph = read_subgraph(model)
     shapes = [graph.tensors[index].shape for index in graph.inputs]
     ends = np.cumsum([np.prod(shape) for shape in shapes])
-    interpreter = runtime.Interpreter.from_bytes(to_portable(model))
+    interpreter = runtime.Interpreter.from_bytes(to_portable(model), arena_size=ARENA_BYTES)
     rows = []
     for sample in samples:
         for number, part in enumerate(np.split(sample.ravel(), ends[:-1])):

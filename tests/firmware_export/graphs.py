@@ -118,16 +118,16 @@ def _make_subgraph(
         kind = (
             described.kind
             if described.data is None
-            else {"int8": "INT8", "int16": "INT16", "int32": "INT32", "float32": "FLOAT32"}[
-                str(described.data.dtype)
-            ]
+            else str(described.data.dtype).upper()
         )
         tensor.name = (described.name or f"t{number}").encode()
         tensor.shape = list(described.shape)
         tensor.type = getattr(schema.TensorType, kind)
         if described.data is not None:
             buffer.data = np.frombuffer(np.ascontiguousarray(described.data).tobytes(), np.uint8)
-        if kind in ("INT8", "UINT8", "INT16") or (kind == "INT32" and np.ndim(described.scales)):
+        if kind in ("INT8", "UINT8", "INT16") or (
+            kind in ("INT32", "INT64") and np.ndim(described.scales)
+        ):
             scales = np.atleast_1d(np.asarray(described.scales, np.float32))
             tensor.quantization = schema.QuantizationParametersT()
             tensor.quantization.scale = scales
