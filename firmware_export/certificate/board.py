@@ -5,7 +5,7 @@ The board runs the exported self-test. The report has no sample and no output, o
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -79,13 +79,14 @@ def verify_on_board(
         raise ExportError(
             f"the board runs another model, sha256 {info.model_sha256}, expected {model}; {SELFTEST_REMEDY}"
         )
-    sizes = inputs[0].size, expected[0].size
+    sizes = inputs[0].nbytes, expected[0].nbytes
     if (info.input_bytes, info.output_bytes) != sizes:
         raise ExportError(
             f"the board's model takes {info.input_bytes} bytes and gives {info.output_bytes}, expected "
             f"{sizes[0]} and {sizes[1]}; {SELFTEST_REMEDY}"
         )
     run = run_board(port, info, inputs, lambda done: progress(done, len(inputs)))
+    run = replace(run, outputs=run.outputs.view(expected.dtype))
     report = make_board_report(run, expected, certificate, board)
     try:
         write_atomic(report_file, json.dumps(report, indent=1).encode())

@@ -18,6 +18,10 @@ from firmware_export.quantize.task_figures import combine_figures, measure_detec
 from firmware_export.tflite.interpreter import dequantize_output, load_tflite, quantize_input, run_samples
 
 
+INPUT_TYPES = (np.int8, np.int16)
+OUTPUT_TYPES = (*INPUT_TYPES, np.int32)
+
+
 @dataclass(frozen=True)
 class GoldenVectors:
     """Samples with their quantized inputs and outputs.
@@ -26,8 +30,8 @@ class GoldenVectors:
         x: samples, shape (n, ...), float32.
         y: labels, shape (n,), int64. Shape (0,) if the samples have no labels. For a regression the values to
             predict, shape (n, k), float32. For an anomaly task 1 for an anomaly and 0 for a normal sample.
-        inputs: quantized samples, shape (n, ...), int8.
-        outputs: outputs of tflite-micro, shape (n, classes), int8.
+        inputs: quantized samples, shape (n, ...), int8 or int16.
+        outputs: outputs of tflite-micro, shape (n, classes), int8, int16 or int32.
         scores: anomaly scores, shape (n,), int64. None for another task.
         arena_bytes: smallest arena in which tflite-micro runs the model. 0 if the vectors are from a file.
     """
@@ -105,13 +109,13 @@ def make_golden(model: bytes, x: Array, y: Labels) -> GoldenVectors:
         y: labels as in GoldenVectors.
 
     Raises:
-        ExportError: the model's input is not int8, the samples have another shape, or tflite-micro is missing
+        ExportError: the model's input is neither int8 nor int16, the samples have another shape, or tflite-micro is missing
             or refuses the model.
     """
     loaded = load_tflite(model)
-    if loaded.dtype != np.int8:
+    if loaded.dtype not in INPUT_TYPES:
         raise ExportError(
-            f"the model takes {np.dtype(loaded.dtype)}, expected int8; export the mixture again"
+            f"the model takes {np.dtype(loaded.dtype)}, expected int8 or int16; export the mixture again"
         )
     inputs = quantize_input(loaded, x)
     run = measure_tflm(model, inputs)
@@ -249,8 +253,12 @@ def decode_golden(blob: bytes) -> GoldenVectors:
         )
     except Exception as error:  # zipfile and zlib raise many kinds
         raise ExportError(f"golden.npz cannot be read: {error!r}; export again") from error
-    if golden.inputs.dtype != np.int8 or golden.outputs.dtype != np.int8 or golden.outputs.ndim != 2:
-        raise ExportError("golden.npz contains other types than int8; export again")
+    if (
+        golden.inputs.dtype not in INPUT_TYPES
+        or golden.outputs.dtype not in OUTPUT_TYPES
+        or golden.outputs.ndim != 2
+    ):
+        raise ExportError("golden.npz contains other types than int8, int16 and int32; export again")
     if not x or not x == inputs == outputs or labels not in (0, x):
         raise ExportError("golden.npz has different numbers of inputs, outputs and labels; export again")
     return golden

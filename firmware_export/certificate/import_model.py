@@ -53,23 +53,25 @@ def read_imported_model(path: Path, labels: Sequence[str] = ()) -> SimplifiedMod
 
 
 def draw_random_samples(loaded: LoadedModel, count: int, seed: int) -> Array:
-    """Return random samples whose quantized bytes are uniform.
+    """Return random samples whose quantized values are uniform.
 
     Args:
-        loaded: the model, with an int8 input.
+        loaded: the model, with an int8 or int16 input.
 
     Returns:
         Samples, shape (count, ...), float32.
     """
     shape = (count, *loaded.shape[1:])
-    return dequantize_input(loaded, derive_rng(seed, 0, "inputs").integers(-128, 128, shape))
+    limits = np.iinfo(loaded.dtype)
+    drawn = derive_rng(seed, 0, "inputs").integers(limits.min, limits.max + 1, shape)
+    return dequantize_input(loaded, drawn)
 
 
 def dequantize_input(loaded: LoadedModel, quantized: Any) -> Array:
     """Return the real values of quantized inputs. Quantizing them again gives the same bytes.
 
     Args:
-        quantized: inputs, shape (n, ...), integers from -128 to 127.
+        quantized: inputs, shape (n, ...), integers of the type of the input.
 
     Returns:
         Real values, shape (n, ...), float32.
@@ -82,8 +84,8 @@ def read_samples(path: Path, model: bytes, count: int) -> tuple[Array, Labels]:
     """Return the first samples of a file, with their labels.
 
     Args:
-        path: a .npz with the array `x`, shape (n, ...), and the labels `y` if they are known. Values of type
-            int8 are the model's input bytes, and other types are real values.
+        path: a .npz with the array `x`, shape (n, ...), and the labels `y` if they are known. Values of the
+            type of the model's input are its integers, and other types are real values.
         model: the int8 .tflite.
         count: maximum number of samples.
 
@@ -105,7 +107,7 @@ def read_samples(path: Path, model: bytes, count: int) -> tuple[Array, Labels]:
     if x.dtype.kind not in "fiu":
         raise DataError(f"x of {path} has type {x.dtype}, expected numbers; save it as float32 or int8")
     with np.errstate(over="ignore"):  # the next check finds what is too large
-        samples = dequantize_input(loaded, x) if x.dtype == np.int8 else x.astype(np.float32)
+        samples = dequantize_input(loaded, x) if x.dtype == loaded.dtype else x.astype(np.float32)
     if not np.isfinite(samples).all():
         raise DataError(f"x of {path} has values that are not finite, expected numbers; remove those samples")
     if y.size and (y.shape != (len(x),) or y.dtype.kind not in "iu" or y.max() > np.iinfo(np.int64).max):

@@ -34,6 +34,7 @@ SHAPE_OPERATORS = ("SHAPE", "FILL", "SPACE_TO_BATCH_ND", "BATCH_TO_SPACE_ND")
 """Operators whose presence means that stored shapes may be wrong, or that shapes are computed."""
 RUN_DEADLINE_S = 120.0
 END_TYPES = ("FLOAT32", "UINT8")
+QUANTIZED_TYPES = ("INT8", "INT16")
 
 
 @dataclass(frozen=True)
@@ -308,7 +309,7 @@ def _add_constant(root: Any, template: int, values: Any) -> int:
 def remove_ends(model: bytes) -> SimplifiedModel:
     """Return a model without the QUANTIZE or DEQUANTIZE of a float or uint8 input and output.
 
-    The int8 tensor behind or before such an operator becomes the input or output.
+    The quantized tensor behind or before such an operator becomes the input or output.
 
     Args:
         model: a .tflite.
@@ -323,20 +324,23 @@ def remove_ends(model: bytes) -> SimplifiedModel:
         if len(readers) != 1 or graph.tensors[index].dtype not in END_TYPES or index in outputs:
             continue
         operator = graph.operators[readers[0]]
-        if operator.name == "QUANTIZE" and graph.tensors[operator.outputs[0]].dtype == "INT8":
+        if operator.name == "QUANTIZE" and graph.tensors[operator.outputs[0]].dtype in QUANTIZED_TYPES:
             inputs[position] = operator.outputs[0]
             removed.add(readers[0])
-            notes.append(_describe_end("input", graph, index))
+            notes.append(_describe_end("input", graph, index, operator.outputs[0]))
     for position, index in enumerate(outputs):
         writers = [n for n, operator in enumerate(graph.operators) if index in operator.outputs]
         read = any(index in operator.inputs for operator in graph.operators)
         if len(writers) != 1 or graph.tensors[index].dtype not in END_TYPES or read:
             continue
         operator = graph.operators[writers[0]]
-        if operator.name in ("QUANTIZE", "DEQUANTIZE") and graph.tensors[operator.inputs[0]].dtype == "INT8":
+        if (
+            operator.name in ("QUANTIZE", "DEQUANTIZE")
+            and graph.tensors[operator.inputs[0]].dtype in QUANTIZED_TYPES
+        ):
             outputs[position] = operator.inputs[0]
             removed.add(writers[0])
-            notes.append(_describe_end("output", graph, index))
+            notes.append(_describe_end("output", graph, index, operator.inputs[0]))
     if not removed:
         return SimplifiedModel(model)
     root = unpack_model(model)
@@ -348,9 +352,9 @@ def remove_ends(model: bytes) -> SimplifiedModel:
     return SimplifiedModel(pack_model(root, len(model)), tuple(notes))
 
 
-def _describe_end(end: str, graph: Subgraph, index: int) -> str:
-    dtype = graph.tensors[index].dtype.lower()
+def _describe_end(end: str, graph: Subgraph, index: int, quantized: int) -> str:
+    before, after = (graph.tensors[i].dtype.lower() for i in (index, quantized))
     return (
-        f"the {end} of the C is int8 instead of {dtype}: the C leaves out this conversion, and model.h has "
+        f"the {end} of the C is {after} instead of {before}: the C leaves out this conversion, and model.h has "
         "the scale and a function for it"
     )

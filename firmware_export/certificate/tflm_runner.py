@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.base.errors import ExportError
-from edgefl.program.plan.tflite import Subgraph, TfliteTensor, read_subgraph
+from edgefl.program.plan.tflite import VALUE_TYPES, Subgraph, TfliteTensor, read_subgraph
 from firmware_export.firmware.limits import TOOL_LIMITS
 from firmware_export.tflite.portable import check_inside
 
@@ -67,12 +67,12 @@ def run_tflm(model: bytes, inputs: Any, arena_bytes: int = 0) -> Any:
     """Return the outputs of a model on tflite-micro, one inference after another.
 
     Args:
-        model: the int8 .tflite.
-        inputs: quantized samples, shape (n, ...), int8. Several inputs of the model follow one another.
+        model: the quantized .tflite.
+        inputs: quantized samples, shape (n, ...), in the type of the model's input. Several inputs of the model follow one another.
         arena_bytes: size of the arena. 0 means MAX_ARENA_BYTES.
 
     Returns:
-        Outputs, shape (n, m), int8. Several outputs of the model follow one another.
+        Outputs, shape (n, m), in the type of the model's output. Several outputs of the model follow one another.
 
     Raises:
         ExportError: tflite-micro is missing, refuses the model, or would read its weights as zeros.
@@ -213,7 +213,8 @@ def _try_arena(model: bytes, graph: Subgraph, size: int) -> bool:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
         interpreter = _load_interpreter(model, size)
         tensors = [graph.tensors[index] for index in graph.inputs]
-        _set_inputs(interpreter, tensors, np.zeros(sum(tensor.size for tensor in tensors), np.int8))
+        zeros = np.zeros(sum(tensor.size for tensor in tensors), VALUE_TYPES[tensors[0].dtype])
+        _set_inputs(interpreter, tensors, zeros)
         interpreter.invoke()
         status = 0
     finally:

@@ -10,7 +10,13 @@ import numpy as np
 
 from edgefl.base.errors import ExportError
 from firmware_export.firmware.limits import PROGRAM_LIMITS
-from firmware_export.firmware.project import make_project_files, read_input_bytes, read_output_bytes
+from firmware_export.firmware.project import (
+    make_project_files,
+    read_input_bytes,
+    read_input_type,
+    read_output_bytes,
+    read_output_type,
+)
 from firmware_export.firmware.targets import COMPILER_OPTIONS, Target
 from firmware_export.firmware.toolchain import (
     TOOL_DEADLINE_S,
@@ -70,6 +76,7 @@ class BuiltFirmware:
         model: sections of the model's own files.
         image: sections of the whole program.
         output_bytes: size of one output of the model.
+        output_type: type of its values, such as int8.
     """
 
     target: Target
@@ -77,6 +84,7 @@ class BuiltFirmware:
     model: SectionSizes
     image: SectionSizes
     output_bytes: int
+    output_type: str = "int8"
 
 
 @dataclass(frozen=True)
@@ -84,7 +92,7 @@ class FirmwareRun:
     """The results of running a program.
 
     Attributes:
-        outputs: outputs, shape (n, m), int8.
+        outputs: outputs, shape (n, m), in the type of the model.
         ticks: time of each inference in ticks, shape (n,), int64.
         stack: bytes of stack that an inference needs.
         layers: ticks of each layer over all samples, by the layer's number. Empty unless the program
@@ -138,6 +146,7 @@ def build_firmware(model: Mapping[str, str], target: Target, work: Path) -> Buil
         model=of_model,
         image=sizes[2],
         output_bytes=read_output_bytes(model["model.h"]),
+        output_type=read_output_type(model["model.h"]),
     )
 
 
@@ -225,14 +234,14 @@ def run_firmware(
 
     Args:
         built: the program.
-        inputs: quantized samples, shape (n, ...), int8.
+        inputs: quantized samples, shape (n, ...), in the type of the model's input.
         work: the directory in which it was built.
         deadline_s: maximum time of the run in seconds.
 
     Raises:
         ExportError: the program fails, exceeds a limit, or does not answer all samples.
     """
-    (work / "samples.bin").write_bytes(np.ascontiguousarray(inputs, np.int8).tobytes())
+    (work / "samples.bin").write_bytes(np.ascontiguousarray(inputs).tobytes())
     target = built.target
     qemu = target.architecture.qemu
     command = (
@@ -256,7 +265,7 @@ def run_firmware(
         )
     prints_scores = bool(printed) and printed[0][0] == "score"
     return FirmwareRun(
-        outputs=np.frombuffer(blob, np.int8).reshape(len(inputs), built.output_bytes),
+        outputs=np.frombuffer(blob, built.output_type).reshape(len(inputs), -1),
         ticks=np.array([int(ticks) for _, _, ticks in printed], np.int64),
         stack=int(done[2]),
         layers={int(layer): int(value) for layer, value in LAYER_PATTERN.findall(text)},
@@ -271,17 +280,18 @@ def build_and_run(
 
     Args:
         model: model.h, model.c and model_weights.c, by name.
-        inputs: quantized samples, shape (n, ...), int8.
+        inputs: quantized samples, shape (n, ...), in the type of the model's input.
         work: directory for the project. It is made if it does not exist.
 
     Raises:
-        ExportError: the inputs have another size than the model's input, or as in `build_firmware` and
+        ExportError: the inputs have another size or type than the model's input, or as in `build_firmware` and
             `run_firmware`.
     """
-    if inputs.size != len(inputs) * read_input_bytes(model["model.h"]):
+    size, dtype = read_input_bytes(model["model.h"]), read_input_type(model["model.h"])
+    if inputs.nbytes != len(inputs) * size or inputs.dtype != dtype:
         raise ExportError(
-            f"the inputs are {inputs.shape}, the model takes {read_input_bytes(model['model.h'])} bytes per "
-            "sample; pass samples for this model"
+            f"the inputs are {inputs.dtype} of shape {inputs.shape}, the model takes {size} bytes of {dtype} "
+            "per sample; pass samples for this model"
         )
     work.mkdir(parents=True, exist_ok=True)
     built = build_firmware(model, target, work)

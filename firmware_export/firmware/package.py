@@ -19,9 +19,9 @@ from firmware_export.firmware.project import (
     fill_placeholders,
     make_selftest_files,
     read_answer_kind,
-    read_input_bytes,
+    read_input_type,
     read_macro,
-    read_output_bytes,
+    read_output_type,
 )
 
 PACKAGE_FILES = {
@@ -75,14 +75,16 @@ def make_package_files(model: Mapping[str, str], prefix: str, sha256: str) -> di
     header = model["model.h"]
     answers = read_answer_kind(header)
     names = {"PREFIX": prefix, "UPPER": prefix.upper()}
+    types = {"INPUT_TYPE": read_input_type(header), "OUTPUT_TYPE": read_output_type(header)}
     values = {
         **names,
+        **types,
         "USE": fill_placeholders(_repeat_for_ends(USES[answers], header), names).rstrip(),
         "STATE": fill_placeholders(STATE_USE, names) if "#define MODEL_STATE_BYTES " in header else "",
         "VERSION": f"1.0.0+{sha256[:8]}",
         "DIGEST": sha256,
-        "INPUT_BYTES": str(read_input_bytes(header)),
-        "OUTPUT_BYTES": str(read_output_bytes(header)),
+        "INPUT_VALUES": str(read_macro(header, "MODEL_INPUT_VALUES")),
+        "OUTPUT_VALUES": str(read_macro(header, "MODEL_OUTPUT_VALUES")),
         "RAM_BYTES": str(read_macro(header, "MODEL_RAM_BYTES")),
     }
     templates = files("firmware_export") / "templates" / "package"

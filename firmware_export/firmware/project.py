@@ -59,10 +59,10 @@ class AnswerCode:
 
 CLASS_ANSWER = AnswerCode(
     name="class",
-    code="""static int highest(const int8_t *output)
+    code="""static int highest(const @TYPE@ *output)
 {
     int best = 0;
-    for (int i = 1; i < MODEL_OUTPUT_BYTES; i++) {
+    for (int i = 1; i < (int)(MODEL_OUTPUT_BYTES / sizeof *output); i++) {
         best = output[i] > output[best] ? i : best;
     }
     return best;
@@ -73,11 +73,11 @@ CLASS_ANSWER = AnswerCode(
     printing='print_number(": class ", (uint32_t)highest(output));',
 )
 OUTPUTS_ANSWER = AnswerCode(
-    name="int8 outputs",
-    code="""static void print_outputs(const int8_t *output)
+    name="outputs",
+    code="""static void print_outputs(const @TYPE@ *output)
 {
     board_print(": outputs");
-    for (int i = 0; i < MODEL_OUTPUT_BYTES; i++) {
+    for (int i = 0; i < (int)(MODEL_OUTPUT_BYTES / sizeof *output); i++) {
         print_number(output[i] < 0 ? " -" : " ", (uint32_t)(output[i] < 0 ? -output[i] : output[i]));
     }
 }
@@ -177,6 +177,23 @@ def read_output_bytes(header: str) -> int:
     return read_macro(header, "MODEL_OUTPUT_BYTES")
 
 
+def read_input_type(header: str) -> str:
+    """Return the type of the values of a model's input, such as int8."""
+    return _read_end_type(header, "input")
+
+
+def read_output_type(header: str) -> str:
+    """Return the type of the values of a model's output, such as int8."""
+    return _read_end_type(header, "output")
+
+
+def _read_end_type(header: str, end: str) -> str:
+    match = re.search(rf"^(int8|int16|int32)_t \*model_{end}\(void\);", header, re.MULTILINE)
+    if not match:
+        raise ExportError(f"model.h has no function model_{end}; export again")
+    return match[1]
+
+
 def read_answer_kind(header: str) -> str:
     """Return the kind of a model's answers: CLASSES, VALUES of a regression or SCORES of anomalies.
 
@@ -218,7 +235,7 @@ def _render_main(header: str) -> str:
     answer = ANSWERS[read_answer_kind(header)]
     values = {
         "ANSWER": answer.name,
-        "ANSWER_CODE": answer.code,
+        "ANSWER_CODE": answer.code.replace("@TYPE@", f"{read_output_type(header)}_t"),
         "INVOKE": answer.invoke,
         "PRINT_ANSWER": answer.printing,
     }
@@ -246,6 +263,8 @@ def _make_template_values(header: str, target: Target) -> dict[str, str]:
         "TARGET": target.name,
         "OPTIONS": " ".join(COMPILER_OPTIONS),
         "INPUT_BYTES": str(read_input_bytes(header)),
+        "INPUT_TYPE": read_input_type(header),
+        "OUTPUT_TYPE": read_output_type(header),
     }
     if target.is_host:
         return values | {

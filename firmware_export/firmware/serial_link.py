@@ -267,7 +267,7 @@ def run_board(
     Args:
         port: the port of a board that `connect_board` reached.
         info: what the board says about itself.
-        inputs: quantized samples, shape (n, ...), int8.
+        inputs: quantized samples, shape (n, ...), in the type of the model's input.
         progress: called with the number of finished samples.
 
     Raises:
@@ -310,7 +310,7 @@ def _run_sequence(
 def _request_inference(
     port: SerialPort, info: BoardInfo, requests: Iterator[int], inputs: Any, number: int
 ) -> bytes:
-    sample = np.ascontiguousarray(inputs, np.int8).tobytes()
+    sample = np.ascontiguousarray(inputs).tobytes()
     answered = False
     attempts = 1 if info.state_bytes else ATTEMPTS
     for request in itertools.islice(requests, attempts):

@@ -81,10 +81,11 @@ def _make_loaded_model(
         ExportError: the model has several inputs or outputs of different types, or none.
     """
     for noun, ends in (("inputs", inputs), ("outputs", outputs)):
-        if len(ends) != 1 and {end.dtype for end in ends} != {np.int8}:
+        types = {end.dtype for end in ends}
+        if len(ends) != 1 and not (len(types) == 1 and types <= {np.int8, np.int16, np.int32}):
             raise ExportError(
-                f"the model has {len(ends)} {noun}, expected one, or several of type int8; is this a plan's "
-                "program?"
+                f"the model has {len(ends)} {noun}, expected one, or several of one integer type; is this a "
+                "plan's program?"
             )
     if len(inputs) == len(outputs) == 1:
         (source,), (sink,) = inputs, outputs
@@ -134,7 +135,7 @@ def load_tflite(
 
     Raises:
         PlanError: the runtime is not installed, or it refuses the model.
-        ExportError: the model has several inputs or outputs that are not int8, or cannot be run.
+        ExportError: the model has several inputs or outputs that are not of one integer type, or cannot be run.
     """
     with suppress_stderr():  # the runtime prints a line about its delegate
         return _load_micro(model) if runtime == MICRO_RUNTIME else _load(model, runtime, reference, threads)

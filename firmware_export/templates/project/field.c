@@ -97,7 +97,7 @@ static int take_update(void)
 
 int main(void)
 {
-    int8_t *const input = model_input(), *const output = model_output(); /* in the model's arena */
+    void *const input = model_input(), *const output = model_output(); /* in the model's arena */
     int samples = board_open("samples.bin", 0);
     int outputs = board_open("outputs.bin", 1);
     int failed = take_update();
