@@ -13,7 +13,7 @@ from firmware_export.codegen.layer import VALUE_RANGES, WIDE, name_layer
 from firmware_export.tflite.graph import FORBIDDEN_OPERATORS
 from firmware_export.tflite.quantized_model import QuantizedModel
 
-MAX_OPERATOR_VERSIONS = {"FULLY_CONNECTED": 11, "CONV_2D": 7, "DEPTHWISE_CONV_2D": 7}
+MAX_OPERATOR_VERSIONS = {"FULLY_CONNECTED": 11, "CONV_2D": 8, "DEPTHWISE_CONV_2D": 7}
 WEIGHT_OPERATORS = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV")
 RECURRENT_OPERATORS = ("UNIDIRECTIONAL_SEQUENCE_LSTM", "SVDF")
 """Operators whose kernels check the inputs that may be missing."""
