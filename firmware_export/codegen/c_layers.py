@@ -14,7 +14,7 @@ from firmware_export.codegen import (
 )
 from firmware_export.codegen.c_movement import RESHAPE_OPERATORS, TensorView
 from firmware_export.codegen.c_padding import PAD_OPERATORS, PADDED_OPERATORS, find_padded_inputs
-from firmware_export.codegen.layer import Layer, make_identifier
+from firmware_export.codegen.layer import WIDE, Layer, make_identifier
 from firmware_export.codegen.lookup_tables import LOOKUP_OPERATORS
 from firmware_export.codegen.mixture_structure import MixtureStructure
 from firmware_export.tflite.quantized_model import QuantizedModel
@@ -88,11 +88,11 @@ WIDE_OPERATORS = frozenset(WIDE_BUILDERS) - {c_movement.JOINED_OUTPUTS} | frozen
 
 def _choose_builder(network: QuantizedModel, operator: Operator) -> Builder:
     """Return the function that builds the layers of an operator, by the types of its activations."""
-    source = network.get_tensor(operator.inputs[1 if operator.name == "SPLIT" else 0])
-    if source.dtype != "INT8":
-        return WIDE_BUILDERS[operator.name]
-    if operator.name == "QUANTIZE" and network.get_tensor(operator.outputs[0]).dtype != "INT8":
+    source, output = (network.get_tensor(i) for i in (operator.inputs[0], operator.outputs[0]))
+    if operator.name == "QUANTIZE" and source.dtype != output.dtype:
         return c_sixteen_bits.build_rescale
+    if output.dtype == WIDE and source.dtype != "INT8":
+        return WIDE_BUILDERS[operator.name]
     return BUILDERS[operator.name]
 
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.program.plan.tflite import read_subgraph
+from edgefl.program.plan.tflite import VALUE_TYPES, read_subgraph
 from firmware_export.codegen.c_source import CSource, generate_c
 from firmware_export.tflite.interpreter import load_tflite, quantize_input
 from firmware_export.tflite.portable import to_portable
+from firmware_export.tflite.quantized_model import QuantizedModel
 
 STRICT = (
     "-std=c99",
@@ -51,6 +52,15 @@ int main(void)
     return 0;
 }
 """
+
+
+def draw_inputs(network: QuantizedModel, rng: np.random.Generator, count: int) -> Any:
+    """Return inputs of a model with one input, shape (n, ...). The first two have only extreme values."""
+    tensor = network.get_tensor(network.inputs[0])
+    limits = np.iinfo(VALUE_TYPES[tensor.dtype])
+    x = rng.integers(limits.min, limits.max + 1, (count, *tensor.shape[1:])).astype(limits.dtype)
+    x[0], x[1] = limits.max, limits.min
+    return x
 
 
 def write_files(source: CSource, directory: Path) -> list[Path]:

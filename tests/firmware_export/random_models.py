@@ -32,6 +32,7 @@ class Graph:
         tensors: tensors so far.
         operators: operators so far.
         initial: first values of the variables, by name.
+        kind: type of the activations. Those of INT16 have no zero points, and finer scales.
     """
 
     graphs: Any
@@ -39,13 +40,17 @@ class Graph:
     tensors: list[Any] = field(default_factory=list)
     operators: list[Any] = field(default_factory=list)
     initial: dict[str, Any] = field(default_factory=dict)
+    kind: str = "INT8"
 
     def add_tensor(
         self, shape: tuple[int, ...], scale: float | None = None, zero: int | None = None, **values: Any
     ) -> int:
         """Add a tensor. Its quantization is random unless it is passed."""
-        scale = float(np.float32(2.0 ** self.rng.uniform(-7, -1))) if scale is None else scale
+        values = {"kind": self.kind, **values}
+        fine = 2.0**-8 if values["kind"] == "INT16" else 1.0
+        scale = float(np.float32(2.0 ** self.rng.uniform(-7, -1) * fine)) if scale is None else scale
         zero = int(np.clip(self.rng.normal(0, 50), -128, 127)) if zero is None else zero
+        zero = 0 if values["kind"] == "INT16" else zero
         self.tensors.append(self.graphs.T(shape, scale, zero, **values))
         return len(self.tensors) - 1
 
@@ -83,7 +88,8 @@ class Graph:
         shape = (1, rows, *others)
         kind = _get_quantization(self, like)
         values = self.rng.integers(-128, 128, shape if self.rng.random() < 0.5 else (1,) * len(shape))
-        self.initial[name] = self.graphs.T(shape, *kind, np.broadcast_to(values, shape).astype(np.int8))
+        dtype = np.int16 if self.kind == "INT16" else np.int8
+        self.initial[name] = self.graphs.T(shape, *kind, np.broadcast_to(values, shape).astype(dtype))
         self.tensors.append(self.graphs.make_handle())
         handle = len(self.tensors) - 1
         self.operators.append(self.graphs.name_variable(name, handle))
@@ -220,18 +226,19 @@ class Graph:
         """Add weights with a scale per channel, and a bias.
 
         Returns:
-            The indices of activation, weights and bias, and a scale that spreads the outputs over int8.
+            The indices of activation, weights and bias, and a scale that spreads the outputs over their type.
         """
         scales = [float(np.float32(2.0 ** self.rng.uniform(-8, -6))) for _ in range(channels)]
-        reach = 5400 * (weights.size / channels) ** 0.5
-        bias = (self.rng.normal(0, reach / 2, channels)).astype(np.int32)
+        steps = 256 if self.kind == "INT16" else 1
+        reach = 5400 * steps * (weights.size / channels) ** 0.5
+        bias = self.rng.normal(0, reach / 2, channels).astype(np.int64 if steps > 1 else np.int32)
         input_scale = float(np.float32(self.tensors[source].scales))
         inputs = (
             source,
             self.add_constant(weights, scales, axis),
             self.add_constant(bias, [input_scale * scale for scale in scales]),
         )
-        return inputs, input_scale * 2.0**-7 * reach / float(self.rng.uniform(15, 200))
+        return inputs, input_scale * 2.0**-7 * reach / steps / float(self.rng.uniform(15, 200))
 
     def add_convolution(self, source: int, *, depthwise: bool = False, groups: int = 1) -> int:
         """Add CONV_2D or DEPTHWISE_CONV_2D with random kernel, stride, padding, dilation and activation."""
@@ -311,10 +318,11 @@ class Graph:
         output = self.add_tensor((1, *size, channels), tensor.scales, tensor.zero)
         return self.add_operator(name, (source,), (output,), options, "Pool2D")
 
-    def add_table(self, source: int) -> int:
-        """Add an operator that the C computes with a table."""
-        name = str(self.rng.choice(["LOGISTIC", "TANH", "LEAKY_RELU", "RELU", "QUANTIZE"]))
+    def add_table(self, source: int, name: str = "") -> int:
+        """Add an operator that the C computes with a table, if its values are int8."""
+        name = name or str(self.rng.choice(["LOGISTIC", "TANH", "LEAKY_RELU", "RELU", "QUANTIZE"]))
         scale, zero = {"LOGISTIC": (1 / 256, -128), "TANH": (1 / 128, 0)}.get(name, (None, None))
+        scale = 2.0**-15 if scale and self.kind == "INT16" else scale
         options, options_class = ({"alpha": 0.3}, "LeakyRelu") if name == "LEAKY_RELU" else ({}, "")
         return self.add_operator(
             name, (source,), (self.add_tensor(self.get_shape(source), scale, zero),), options, options_class
@@ -324,9 +332,12 @@ class Graph:
         """Add ADD, SUB or MUL of two activations, or of an activation and a constant if `second` is -1."""
         name = name or str(self.rng.choice(["ADD", "SUB", "MUL"]))
         if second < 0:
-            second = self.add_constant(self.draw_weights(self.get_shape(first)[-1]), 2.0**-5)
+            values = self.draw_weights(self.get_shape(first)[-1])
+            values = values * np.int16(255) if self.kind == "INT16" else values
+            second = self.add_constant(values, 2.0**-5)
         a, b = (float(np.float32(self.tensors[i].scales)) for i in (first, second))
-        scale = float(np.float32(a * b * 50 if name == "MUL" else max(a, b) * self.rng.uniform(0.6, 3)))
+        steps = 50 * (256 if self.kind == "INT16" else 1)
+        scale = float(np.float32(a * b * steps if name == "MUL" else max(a, b) * self.rng.uniform(0.6, 3)))
         output = self.add_tensor(np.broadcast_shapes(self.get_shape(first), self.get_shape(second)), scale)
         return self.add_operator(
             name,
@@ -454,10 +465,21 @@ class Graph:
 
     def add_softmax(self, source: int) -> int:
         """Add SOFTMAX."""
-        output = self.add_tensor(self.get_shape(source), 1 / 256, -128)
+        output = self.add_tensor(
+            self.get_shape(source), 2.0**-15 if self.kind == "INT16" else 1 / 256, -128
+        )
         return self.add_operator(
             "SOFTMAX", (source,), (output,), {"beta": float(self.rng.choice([1.0, 0.5]))}, "Softmax"
         )
+
+    def convert(self, source: int, kind: str, scale: float | None = None) -> int:
+        """Add QUANTIZE to another type, which the next tensors have, too."""
+        tensor = self.tensors[source]
+        bits = {"INT8": 8, "INT16": 16, "INT32": 24}
+        scale = scale or float(np.float32(tensor.scales)) * 2.0 ** (bits[tensor.kind] - bits[kind])
+        self.kind = kind
+        output = self.add_tensor(tensor.shape, [scale] if kind == "INT32" else scale, 0)
+        return self.add_operator("QUANTIZE", (source,), (output,), {}, "")
 
     def add_mixture(self, trunk: int, experts: int, classes: int) -> int:
         """Add experts and their gate behind a trunk of two axes, and the weighted sum."""
@@ -542,6 +564,54 @@ def make_every_stateful_kernel_model(graphs: Any) -> bytes:
     tip = made.add_svdf(made.flatten(tip), 4, 5, 2, wide=True)
     tip = made.add_svdf(tip, 6, 5, 1, wide=False)
     model: bytes = graphs.make_tflite(made.tensors, made.operators, outputs=(tip,), initial=made.initial)
+    return model
+
+
+def make_wide_model(graphs: Any, seed: int) -> bytes:
+    """Return a model of 16-bit activations. The same seed gives the same bytes.
+
+    Its input, its output or layers in its middle may have 8 bits. Its output may have 32 bits.
+    """
+    rng = np.random.default_rng(seed)
+    made = Graph(graphs=graphs, rng=rng, kind=str(rng.choice(["INT8", "INT16"])))
+    tip = made.add_tensor((1, *(int(v) for v in rng.integers(4, 11, 2)), int(rng.integers(1, 7))))
+    tip = made.convert(tip, "INT16") if made.kind == "INT8" else tip
+    for _ in range(int(rng.integers(1, 5))):
+        kind = str(rng.choice(["convolution", "depthwise", "pooling", "residual", "movement", "eight bits"]))
+        if kind == "eight bits":
+            tip = made.convert(made.add_convolution(made.convert(tip, "INT8")), "INT16")
+        elif kind == "residual":
+            tip = made.add_binary(made.add_binary(tip, made.add_table(tip)), -1)
+        elif kind == "movement":
+            tip = made.add_movement(tip)
+        elif kind == "pooling":
+            tip = made.add_pool(tip)
+        else:
+            tip = made.add_convolution(tip, depthwise=kind == "depthwise")
+    tip = made.add_mean(tip, (1, 2), *_get_quantization(made, tip)) if rng.random() < 0.3 else tip
+    tip = made.flatten(tip)
+    if rng.random() < 0.3:
+        tip = made.convert(tip, "INT8", 0.05)
+        tip = made.convert(made.add_svdf(tip, 5, 3, 1, wide=bool(rng.integers(2))), "INT16")
+    tip = made.add_dense(tip, int(rng.integers(2, 11)))
+    tip = made.add_softmax(tip) if rng.random() < 0.3 else tip
+    last = str(rng.choice(["INT8", "INT16", "INT32"]))
+    tip = made.convert(tip, last) if last != "INT16" else tip
+    model: bytes = graphs.make_tflite(made.tensors, made.operators, outputs=(tip,))
+    return model
+
+
+def make_every_wide_kernel_model(graphs: Any) -> bytes:
+    """Return a model with every kernel of 16-bit activations, and an input of 16 bits."""
+    made = Graph(graphs=graphs, rng=np.random.default_rng(5), kind="INT16")
+    tip = made.add_convolution(made.add_tensor((1, 12, 10, 4), 2.0**-12))
+    tip = made.add_table(made.add_convolution(tip, depthwise=True), "TANH")
+    tip = made.add_binary(made.add_binary(tip, made.add_table(tip, "LEAKY_RELU"), "ADD"), -1, "MUL")
+    tip = made.add_pool(made.add_pool(tip, "MAX_POOL_2D", (2, 1)), "AVERAGE_POOL_2D", (1, 2))
+    tip = made.add_movement(made.add_movement(tip, 1), 0)
+    tip = made.flatten(made.add_mean(tip, (1,)))
+    tip = made.add_softmax(made.add_dense(tip, 7, 2.0**-11))
+    model: bytes = graphs.make_tflite(made.tensors, made.operators, outputs=(tip,))
     return model
 
 

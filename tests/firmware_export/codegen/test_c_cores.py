@@ -24,9 +24,7 @@ def check_core(compiled, core, model, tmp_path, optimize="speed"):
     if reason := explain_not_runnable(TARGETS[core]):
         pytest.skip(reason)
     network = read_quantized_model(model)
-    shape = network.get_tensor(network.inputs[0]).shape[1:]
-    x = np.random.default_rng(2).integers(-128, 128, (SAMPLES, *shape)).astype(np.int8)
-    x[0], x[1] = 127, -128
+    x = compiled.draw_inputs(network, np.random.default_rng(2), SAMPLES)
     _, ran = build_and_run(generate_c(model, optimize=optimize).files, TARGETS[core], x, tmp_path / core)
     np.testing.assert_array_equal(ran.outputs, compiled.run_micro(model, x))
 
@@ -58,6 +56,11 @@ def test_helium_runs_every_kernel(compiled, graphs, random_models, tmp_path) -> 
 @pytest.mark.parametrize("core", ["cortex-m0", "cortex-m4", HELIUM, "rv32imc", "lx106"])
 def test_core_keeps_a_state(compiled, graphs, random_models, tmp_path, core) -> None:
     check_core(compiled, core, random_models.make_every_stateful_kernel_model(graphs), tmp_path)
+
+
+@pytest.mark.parametrize("core", ["cortex-m0", "cortex-m4", HELIUM, "rv32imc", "lx106"])
+def test_core_computes_with_16_bits(compiled, graphs, random_models, tmp_path, core) -> None:
+    check_core(compiled, core, random_models.make_every_wide_kernel_model(graphs), tmp_path)
 
 
 @pytest.mark.parametrize("core", [HELIUM, "cortex-m4", "rv32imc", "lx106"])

@@ -3,11 +3,14 @@
 The graphs have one operator with random shapes, scales and values. Outputs saturate, tie and round.
 """
 
+import subprocess
+
 import numpy as np
 import pytest
 
 from edgefl.base.errors import ExportError
 from firmware_export.codegen.c_source import generate_c
+from firmware_export.tflite.quantized_model import read_quantized_model
 
 pytest.importorskip("tflite_micro")
 SEEDS = range(6)
@@ -24,7 +27,7 @@ def draw_values(rng, shape, dtype=np.int16):
 
 
 def check_against_micro(compiled, tmp_path, model, rng, shape, dtype=np.int16, samples=30):
-    """Check the bytes of random inputs, of which some are small, and return the outputs."""
+    """Check the outputs of random inputs, of which some are small."""
     x = draw_values(rng, (samples, *shape), dtype)
     x[samples // 2 :] //= 64
     x[0], x[1] = np.iinfo(dtype).max, np.iinfo(dtype).min
@@ -33,7 +36,6 @@ def check_against_micro(compiled, tmp_path, model, rng, shape, dtype=np.int16, s
     received, _ = compiled.run(program, x, expected.shape[1], expected.dtype)
     np.testing.assert_array_equal(received, expected)
     assert len(np.unique(expected)) > 1, "the test's values give one output"
-    return expected
 
 
 def make_one(graphs, tensors, name, options=None, options_class="", inputs=(0,), version=1):
@@ -276,3 +278,183 @@ def test_quantize(compiled, graphs, tmp_path, source, target, seed) -> None:
     check_against_micro(
         compiled, tmp_path, model, rng, (3000,), {"INT8": np.int8, "INT16": np.int16}[source]
     )
+
+
+@pytest.mark.parametrize("seed", [*range(12), *(pytest.param(n, marks=pytest.mark.slow) for n in range(12, 120))])
+def test_random_models(compiled, graphs, random_models, tmp_path, seed) -> None:
+    model = random_models.make_wide_model(graphs, seed)
+    x = compiled.draw_inputs(read_quantized_model(model), np.random.default_rng(seed), 40)
+    expected = compiled.run_micro(model, x)
+    program = compiled.build(generate_c(model), tmp_path, *SANITIZERS)
+    received, _ = compiled.run(program, x, expected.shape[1], expected.dtype)
+    np.testing.assert_array_equal(received, expected)
+
+
+def make_movement(graphs, name, shape, out, constants=(), options=None, options_class="", kind="INT16"):
+    """Return a model with one operator between equal scales. Constants follow the activation."""
+    tensors = [
+        graphs.T(shape, 0.001, kind=kind),
+        *(graphs.T(np.shape(value), data=np.array(value, np.int32)) for value in constants),
+        graphs.T(out, 0.001, kind=kind),
+    ]
+    operands = tuple(range(len(tensors) - 1))
+    return make_one(graphs, tensors, name, options, options_class, operands)
+
+
+MOVEMENTS = {
+    "TRANSPOSE": ((1, 3, 4, 5), (1, 5, 3, 4), ((0, 3, 1, 2),)),
+    "PAD": ((1, 3, 4, 5), (1, 4, 7, 5), (((0, 0), (1, 0), (2, 1), (0, 0)),)),
+    "SLICE": ((1, 3, 4, 5), (1, 2, 2, 3), ((0, 1, 2, 1), (1, 2, 2, 3))),
+    "STRIDED_SLICE": (
+        (1, 6, 5, 4),
+        (1, 3, 5, 2),
+        ((0, 1, 0, 0), (1, 6, 5, 4), (1, 2, 1, 2)),
+        {"beginMask": 0, "endMask": 0},
+        "StridedSlice",
+    ),
+    "RESIZE_NEAREST_NEIGHBOR": ((1, 3, 2, 1), (1, 6, 6, 1), ((6, 6),), {}, "ResizeNearestNeighbor"),
+}
+
+
+@pytest.mark.parametrize("name", MOVEMENTS)
+def test_movement(compiled, graphs, tmp_path, name) -> None:
+    model = make_movement(graphs, name, *MOVEMENTS[name])
+    shape = MOVEMENTS[name][0]
+    check_against_micro(compiled, tmp_path, model, np.random.default_rng(1), shape[1:])
+
+
+def test_split_unpack_pack_and_concatenation(compiled, graphs, tmp_path) -> None:
+    shapes = [(1, 4, 6), *[(1, 4, 3)] * 2, *[(1, 3)] * 4, (1, 2, 3), (1, 4, 3), (1, 6, 3)]
+    tensors = [graphs.T(shape, 0.001, kind="INT16") for shape in shapes]
+    tensors.append(graphs.T((), data=np.array(2, np.int32)))
+    operators = [
+        graphs.Op("SPLIT", (10, 0), (1, 2), {"numSplits": 2}, "Split"),
+        graphs.Op("UNPACK", (2,), (3, 4, 5, 6), {"axis": 1, "num": 4}, "Unpack"),
+        graphs.Op("PACK", (6, 3), (7,), {"axis": 1, "valuesCount": 2}, "Pack"),
+        graphs.Op("ADD", (1, 1), (8,), {"fusedActivationFunction": 0}, "Add"),
+        graphs.Op("CONCATENATION", (8, 7), (9,), {"axis": 1}, "Concatenation"),
+    ]
+    model = graphs.make_tflite(tensors, operators, outputs=(9,))
+    check_against_micro(compiled, tmp_path, model, np.random.default_rng(1), (4, 6))
+
+
+def test_several_inputs_and_outputs(compiled, graphs, tmp_path) -> None:
+    """Their values follow one another, and the macros count values."""
+    tensors = [graphs.T((1, n), 0.001, kind="INT16") for n in (3, 5, 3, 5)]
+    operators = [
+        graphs.Op("RELU", (0,), (2,)),
+        graphs.Op("LEAKY_RELU", (1,), (3,), {"alpha": 0.5}, "LeakyRelu"),
+    ]
+    model = graphs.make_tflite(tensors, operators, inputs=(0, 1), outputs=(3, 2))
+    header = generate_c(model).files["model.h"]
+    for line in (
+        "#define MODEL_INPUT_BYTES 16",
+        "#define MODEL_INPUT_VALUES 8",
+        "#define MODEL_INPUT1_START 3",
+        "#define MODEL_OUTPUT1_START 5",
+        "void model_invoke(const int16_t *input, int16_t *output);",
+        "static inline int16_t model_quantize_input1(float value)",
+        "static inline float model_dequantize_output0(int16_t value)",
+    ):
+        assert line in header
+    check_against_micro(compiled, tmp_path, model, np.random.default_rng(1), (8,))
+
+
+def test_state_of_16_bits(compiled, graphs, random_models, tmp_path) -> None:
+    made = random_models.Graph(graphs=graphs, rng=np.random.default_rng(8), kind="INT16")
+    made.operators.append(graphs.Op("CALL_ONCE", (), (), {"initSubgraphIndex": 1}, "CallOnce"))
+    tip = made.add_convolution(made.add_stream(made.add_tensor((1, 3, 4, 6), 0.0005)))
+    tip = made.add_dense(made.flatten(tip), 5)
+    model = graphs.make_tflite(made.tensors, made.operators, outputs=(tip,), initial=made.initial)
+    check_against_micro(compiled, tmp_path, model, np.random.default_rng(1), (3, 4, 6))
+
+
+ENDS = """
+#include <stdio.h>
+#include "model.h"
+int main(void)
+{
+    int16_t *const input = model_input();
+    for (int i = 0; i < MODEL_INPUT_VALUES; i++) {
+        input[i] = model_quantize_input(i == 0 ? -1e9f : i == 1 ? 1e9f : (float)i);
+    }
+    printf("%d %d %d %d", input[0], input[1], input[2], model_classify(input));
+    printf(" %g", (double)model_dequantize_output(model_output()[2]));
+    return 0;
+}
+"""
+
+
+def test_functions_of_a_typed_input_and_output(compiled, graphs, tmp_path) -> None:
+    """A real 2 is 2000 steps of 0.001, and the output is a 32-bit integer that begins at 7."""
+    tensors = [graphs.T((1, 3), 0.001, kind="INT16"), graphs.T((1, 3), [0.0005], 7, kind="INT32")]
+    program = compiled.build(generate_c(make_one(graphs, tensors, "QUANTIZE")), tmp_path, main=ENDS)
+    assert subprocess.run([program], capture_output=True, text=True, check=True).stdout == (
+        "-32768 32767 2000 1 2"
+    )
+
+
+def check_refused(graphs, tensors, name, message, options=None, options_class="", inputs=(0,)) -> None:
+    with pytest.raises(ExportError, match=message):
+        generate_c(make_one(graphs, tensors, name, options, options_class, inputs))
+
+
+def test_refused_models(graphs) -> None:
+    def wide(shape=(1, 4), scale=2.0**-15, zero=0, **more):
+        return graphs.T(shape, scale, zero, kind="INT16", **more)
+
+    int8 = graphs.T((1, 4))
+    check_refused(graphs, [wide(), wide()], "ABS", "has no kernel for INT16; quantize to full int8")
+    check_refused(graphs, [wide(), int8], "RELU", "its output is INT8 of INT16, expected INT16")
+    check_refused(graphs, [int8, wide()], "RELU", "its output is INT16 of INT8, expected INT8")
+    check_refused(graphs, [wide(zero=5), wide()], "RELU", "input has the zero point 5, expected 0 for 16")
+    check_refused(graphs, [wide(), wide(zero=5)], "TANH", "output has the zero point 5, expected 0 for 16")
+    check_refused(graphs, [wide(), wide(scale=0.01)], "LOGISTIC", r"scale is 0.01, expected 2\^-15")
+    check_refused(graphs, [wide(scale=3.0), wide()], "TANH", "an input whose scale is 3, expected 1e-9 to 2.67")
+    check_refused(graphs, [wide(), wide(scale=0.01)], "SOFTMAX", r"expected 2\^-15", {"beta": 1.0}, "Softmax")
+    padding = graphs.T((2, 2), data=np.array([[0, 0], [1, 1]], np.int32))
+    value = graphs.T((1,), data=np.array([3], np.int16))
+    pad = [wide(), padding, value, wide((1, 6))]
+    check_refused(graphs, pad, "PADV2", "pads INT16 with 3, expected 0", inputs=(0, 1, 2))
+    constant = graphs.T((4,), data=np.zeros(4, np.int8))
+    add = [wide(), constant, wide()]
+    check_refused(graphs, add, "ADD", "has an operand of INT8, expected INT16", inputs=(0, 1))
+    slope = {"alpha": -1.0}, "LeakyRelu"
+    check_refused(graphs, [wide(), wide()], "LEAKY_RELU", "has the slope -1", *slope)
+    axes = graphs.T((1,), data=np.array([1], np.int32))
+    mean = [wide((1, 70000, 1)), axes, wide((1, 1, 1))]
+    check_refused(graphs, mean, "MEAN", "averages 70000 values, expected at most 65535", inputs=(0, 1))
+
+
+def make_dense(graphs, bias, out=0.01):
+    weights = graphs.T((4, 4), 0.01, data=np.full((4, 4), 100, np.int8))
+    tensors = [graphs.T((1, 4), 0.001, kind="INT16"), weights, bias, graphs.T((1, 4), out, kind="INT16")]
+    return make_one(graphs, tensors, "FULLY_CONNECTED", {}, "FullyConnected", (0, 1, 2))
+
+
+def test_bias_that_tflite_micro_reads_wrongly_is_refused(graphs) -> None:
+    large = graphs.T((4,), [1e-5], data=np.full(4, 1 << 40, np.int64))
+    with pytest.raises(ExportError, match="has a bias of 1099511627776 in channel 0"):
+        generate_c(make_dense(graphs, large))
+    with pytest.raises(ExportError, match="has a bias of type INT16, expected constants of INT32 or INT64"):
+        generate_c(make_dense(graphs, graphs.T((4,), 0.01, data=np.zeros(4, np.int16))))
+    with pytest.raises(ExportError, match="has the multiplier 1e\\+04, expected less than 128"):
+        generate_c(make_dense(graphs, graphs.T((4,), [1e-5], data=np.zeros(4, np.int64)), 1e-9))
+    tensors = [
+        graphs.T((1, 3, 3, 2), 0.001, kind="INT16"),
+        graphs.T((1, 1, 1, 2), 0.01, data=np.ones((1, 1, 1, 2), np.int8)),
+        graphs.T((2,), [1e-5], data=np.zeros(2, np.int32)),
+        graphs.T((1, 3, 3, 2), 0.001, kind="INT16"),
+    ]
+    options = {"padding": 1, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
+    message = "has a bias of type INT32, expected constants of INT64"
+    check_refused(
+        graphs, tensors, "DEPTHWISE_CONV_2D", message, {**options, "depthMultiplier": 1}, "DepthwiseConv2D", (0, 1, 2)
+    )
+
+
+def test_inputs_of_different_types_are_refused(graphs) -> None:
+    tensors = [graphs.T((1, 3)), graphs.T((1, 3), kind="INT16"), graphs.T((1, 3)), graphs.T((1, 3))]
+    operators = [graphs.Op("RELU", (0,), (2,)), graphs.Op("QUANTIZE", (1,), (3,))]
+    with pytest.raises(ExportError, match="they are INT16 and INT8, expected one type for all inputs"):
+        generate_c(graphs.make_tflite(tensors, operators, inputs=(0, 1), outputs=(2, 3)))

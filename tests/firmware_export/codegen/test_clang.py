@@ -25,7 +25,11 @@ MARKED_CORES = [
 LEVELS = ("-O0", "-O1", "-O2", "-O3", "-Os")
 
 
-MAKERS = ("make_every_kernel_model", "make_every_stateful_kernel_model")
+MAKERS = (
+    "make_every_kernel_model",
+    "make_every_stateful_kernel_model",
+    "make_every_wide_kernel_model",
+)
 """Functions of random_models.py whose models have every kernel together."""
 
 
@@ -78,11 +82,7 @@ def test_clang_firmware_in_qemu_gives_tflite_micro_bytes(
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     network = read_quantized_model(model)
-    samples = (
-        np.random.default_rng(1)
-        .integers(-128, 128, (20, *network.get_tensor(network.inputs[0]).shape[1:]))
-        .astype(np.int8)
-    )
+    samples = compiled.draw_inputs(network, np.random.default_rng(1), 20)
     (tmp_path / "samples.bin").write_bytes(samples.tobytes())
     for arguments in (["-B", "build", f"-DCLANG={CLANG}"], ["--build", "build", "--target", "run"]):
         done = subprocess.run(
