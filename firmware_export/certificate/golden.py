@@ -17,7 +17,6 @@ from firmware_export.quantize.anomaly import load_detector, read_model_task
 from firmware_export.quantize.task_figures import combine_figures, measure_detector, measure_model
 from firmware_export.tflite.interpreter import dequantize_output, load_tflite, quantize_input, run_samples
 
-
 INPUT_TYPES = (np.int8, np.int16)
 OUTPUT_TYPES = (*INPUT_TYPES, np.int32)
 
@@ -109,8 +108,8 @@ def make_golden(model: bytes, x: Array, y: Labels) -> GoldenVectors:
         y: labels as in GoldenVectors.
 
     Raises:
-        ExportError: the model's input is neither int8 nor int16, the samples have another shape, or tflite-micro is missing
-            or refuses the model.
+        ExportError: the model's input is neither int8 nor int16, the samples have another shape, or
+            tflite-micro is missing or refuses the model.
     """
     loaded = load_tflite(model)
     if loaded.dtype not in INPUT_TYPES:

@@ -105,7 +105,10 @@ def read_samples(path: Path, model: bytes, count: int) -> tuple[Array, Labels]:
             f"x of {path} has shape {x.shape}, expected (n, {expected}) for this model; pass other samples"
         )
     if x.dtype.kind not in "fiu":
-        raise DataError(f"x of {path} has type {x.dtype}, expected numbers; save it as float32 or int8")
+        raise DataError(
+            f"x of {path} has type {x.dtype}, expected numbers; save it as float32 or "
+            f"{np.dtype(loaded.dtype)}"
+        )
     with np.errstate(over="ignore"):  # the next check finds what is too large
         samples = dequantize_input(loaded, x) if x.dtype == loaded.dtype else x.astype(np.float32)
     if not np.isfinite(samples).all():

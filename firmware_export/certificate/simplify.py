@@ -355,6 +355,6 @@ def remove_ends(model: bytes) -> SimplifiedModel:
 def _describe_end(end: str, graph: Subgraph, index: int, quantized: int) -> str:
     before, after = (graph.tensors[i].dtype.lower() for i in (index, quantized))
     return (
-        f"the {end} of the C is {after} instead of {before}: the C leaves out this conversion, and model.h has "
-        "the scale and a function for it"
+        f"the {end} of the C is {after} instead of {before}: the C leaves out this conversion, and model.h "
+        "has the scale and a function for it"
     )

@@ -68,11 +68,13 @@ def run_tflm(model: bytes, inputs: Any, arena_bytes: int = 0) -> Any:
 
     Args:
         model: the quantized .tflite.
-        inputs: quantized samples, shape (n, ...), in the type of the model's input. Several inputs of the model follow one another.
+        inputs: quantized samples, shape (n, ...), in the type of the model's input. Several inputs
+            of the model follow one another.
         arena_bytes: size of the arena. 0 means MAX_ARENA_BYTES.
 
     Returns:
-        Outputs, shape (n, m), in the type of the model's output. Several outputs of the model follow one another.
+        Outputs, shape (n, m), in the type of the model's output. Several outputs of the model follow one
+            another.
 
     Raises:
         ExportError: tflite-micro is missing, refuses the model, or would read its weights as zeros.

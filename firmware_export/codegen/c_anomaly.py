@@ -36,9 +36,15 @@ def make_network_detector(network: QuantizedModel, task: ModelTask) -> AnomalyDe
         task: its task, of kind anomaly.
 
     Raises:
-        ExportError: input and output have different sizes, so the output cannot reconstruct the input.
+        ExportError: input or output is not int8, or they have different sizes, so the output cannot
+            reconstruct the input.
     """
     entry, result = (network.get_tensor(index) for index in (network.inputs[0], network.outputs[0]))
+    if {entry.dtype, result.dtype} != {"INT8"}:
+        raise ExportError(
+            f"an anomaly model has an input of {entry.dtype} and an output of {result.dtype}, expected INT8; "
+            "quantize it to full int8"
+        )
     if entry.size != result.size:
         raise ExportError(
             f"an anomaly model has {entry.size} inputs and {result.size} outputs, expected equal numbers; "

@@ -14,7 +14,7 @@ from edgefl.program.plan.tflite import Operator, TfliteTensor
 from firmware_export.codegen.c_padding import PaddedInput
 from firmware_export.codegen.fixed_point import quantize_multiplier, round_to_int16
 from firmware_export.codegen.layer import (
-    WIDE,
+    WIDE_TYPE,
     Field,
     Layer,
     compute_activation_range,
@@ -96,7 +96,7 @@ def make_channel_fields(
     if len(operator.inputs) > 2 and operator.inputs[2] >= 0:
         bias = network.get_tensor(operator.inputs[2]).data.astype(np.int64)
     largest = np.abs(bias)
-    if source.dtype != WIDE:  # sums of 16-bit inputs have 64 bits, or wrap around
+    if source.dtype != WIDE_TYPE:  # sums of 16-bit inputs have 64 bits, or wrap around
         largest = largest + 255 * np.abs(flat).sum(axis=1)
     if largest.max() >= 1 << 31:
         channel = int(largest.argmax())
@@ -123,7 +123,7 @@ def has_wide_sums(network: QuantizedModel, operator: Operator) -> bool:
     Raises:
         ExportError: the bias has another type than TensorFlow Lite Micro reads.
     """
-    if network.get_tensor(operator.inputs[0]).dtype != WIDE:
+    if network.get_tensor(operator.inputs[0]).dtype != WIDE_TYPE:
         return False
     if len(operator.inputs) < 3 or operator.inputs[2] < 0:
         return int(operator.options.get("quantizedBiasType", 0)) != INT32_BIAS
@@ -247,7 +247,7 @@ def is_full_convolution(network: QuantizedModel, operator: Operator) -> bool:
         return False
     source = network.get_tensor(operator.inputs[0])
     channels = source.shape[-1:]
-    if source.dtype == WIDE:
+    if source.dtype == WIDE_TYPE:
         return False
     if operator.name == "CONV_2D":
         return channels == network.get_tensor(operator.inputs[1]).shape[-1:]
@@ -274,7 +274,7 @@ def build_convolution(
     """
     source = network.get_tensor(operator.inputs[0]) if padded is None else padded.source
     padding = NO_PADDING if padded is None else padded.padding
-    if source.dtype == WIDE:
+    if source.dtype == WIDE_TYPE:
         return [_build_wide_convolution(network, operator, name, source, padding)]
     if is_full_convolution(network, operator):
         return [_build_conv_2d(network, operator, name, source, padding, pool)]

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from edgefl.program.plan.tflite import Operator
 from firmware_export.codegen.c_convolution import has_wide_sums, make_channel_fields
-from firmware_export.codegen.layer import WIDE, Field, Layer, flatten_ints, refuse
+from firmware_export.codegen.layer import WIDE_TYPE, Field, Layer, flatten_ints, refuse
 from firmware_export.quantize.dense_weights import INDEX_BITS, MIN_KERNEL_WEIGHTS
 from firmware_export.tflite.quantized_model import QuantizedModel
 
@@ -43,7 +43,7 @@ def build_fully_connected(network: QuantizedModel, operator: Operator, name: str
     note = ""
     bits = (
         next((width for width in INDEX_BITS if len(values) <= 1 << width), 0)
-        if stored.size >= MIN_KERNEL_WEIGHTS and source.dtype != WIDE
+        if stored.size >= MIN_KERNEL_WEIGHTS and source.dtype != WIDE_TYPE
         else 0
     )
     if bits:
@@ -60,7 +60,7 @@ def build_fully_connected(network: QuantizedModel, operator: Operator, name: str
         kernels = ("dsp", "limit", "products", "fully_connected_narrow")
         scratch_bytes = 4 * min(inputs, MAX_UNPACKED_WEIGHTS) + 8
         note = f"weights of {bits} bits"
-    elif source.dtype == WIDE:
+    elif source.dtype == WIDE_TYPE:
         call = f"fully_connected_16({int(has_wide_sums(network, operator))}, {call}"
         kernels = ("sixteen_bits", "products_16", "output_16", "fully_connected_16")
     else:

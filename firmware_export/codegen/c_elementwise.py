@@ -10,8 +10,8 @@ from firmware_export.codegen.c_convolution import check_output_size, compute_lea
 from firmware_export.codegen.fixed_point import compute_input_radius, quantize_multiplier
 from firmware_export.codegen.layer import (
     VALUE_RANGES,
-    WIDE,
     WIDE_SUFFIX,
+    WIDE_TYPE,
     Field,
     Layer,
     check_output_shape,
@@ -23,7 +23,7 @@ from firmware_export.codegen.layer import (
 from firmware_export.codegen.lookup_tables import build_lookup_table
 from firmware_export.tflite.quantized_model import QuantizedModel
 
-EXTRA_BITS = {"INT8": 20, WIDE: 15}
+EXTRA_BITS = {"INT8": 20, WIDE_TYPE: 15}
 """Bits by which both sides of a sum are shifted to the left before they are rescaled, by their type."""
 SOFTMAX_TOLERANCE = 1e-3
 """Relative error of the scale of a SOFTMAX of 16 bits. Its output is computed as if there were none."""
@@ -85,7 +85,7 @@ def build_softmax(network: QuantizedModel, operator: Operator, name: str) -> lis
     source = network.get_tensor(operator.inputs[0])
     output = network.get_tensor(operator.outputs[0])
     least, most = VALUE_RANGES[output.dtype]
-    tolerance = SOFTMAX_TOLERANCE if output.dtype == WIDE else 0
+    tolerance = SOFTMAX_TOLERANCE if output.dtype == WIDE_TYPE else 0
     if output.zero_point != least or abs(float(output.scale[0]) * (most - least + 1) - 1) > tolerance:
         raise refuse(
             network,
@@ -105,7 +105,7 @@ def build_softmax(network: QuantizedModel, operator: Operator, name: str) -> lis
     )
     classes = source.shape[-1]
     check_output_shape(network, operator, source.shape)
-    wide = int(output.dtype == WIDE)
+    wide = int(output.dtype == WIDE_TYPE)
     call = f"softmax({source.size // classes}, {classes}, {wide}, &{{p}}->{name}_scale, {{a}}, {{out}});"
     return [
         Layer(
@@ -178,7 +178,7 @@ def _list_kernels(kernel: str, *shared: str, of_int8: tuple[str, ...] = ()) -> t
 
 def _choose_kernel(name: str, output: TfliteTensor) -> str:
     """Return the name of a kernel for the type of its output."""
-    return name + (WIDE_SUFFIX if output.dtype == WIDE else "")
+    return name + (WIDE_SUFFIX if output.dtype == WIDE_TYPE else "")
 
 
 def merge_loops(
@@ -251,8 +251,8 @@ def _collect_operands(
             inputs.append(index)
         else:
             text.append(f"{{p}}->{name}_constant")
-            ctype = "int16_t" if tensor.dtype == WIDE else "int8_t"
-            text[-1] = f"(const int8_t *){text[-1]}" if tensor.dtype == WIDE else text[-1]
+            ctype = "int16_t" if tensor.dtype == WIDE_TYPE else "int8_t"
+            text[-1] = f"(const int8_t *){text[-1]}" if tensor.dtype == WIDE_TYPE else text[-1]
             fields.append(Field(f"{name}_constant", ctype, flatten_ints(tensor.data)))
     if not inputs:
         raise refuse(network, operator, "has only constants as inputs", "fold it before the export")
@@ -437,7 +437,7 @@ def build_mean(network: QuantizedModel, operator: Operator, name: str) -> list[L
     if len(counts) > 5:
         raise _refuse_axes(network, operator)
     elements = counts[1] * counts[3]
-    if output.dtype == WIDE and elements > MAX_MEAN_ELEMENTS:
+    if output.dtype == WIDE_TYPE and elements > MAX_MEAN_ELEMENTS:
         raise refuse(
             network,
             operator,

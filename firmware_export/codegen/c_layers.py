@@ -14,7 +14,7 @@ from firmware_export.codegen import (
 )
 from firmware_export.codegen.c_movement import RESHAPE_OPERATORS, TensorView
 from firmware_export.codegen.c_padding import PAD_OPERATORS, PADDED_OPERATORS, find_padded_inputs
-from firmware_export.codegen.layer import WIDE, Layer, make_identifier
+from firmware_export.codegen.layer import WIDE_TYPE, Layer, make_identifier
 from firmware_export.codegen.lookup_tables import LOOKUP_OPERATORS
 from firmware_export.codegen.mixture_structure import MixtureStructure
 from firmware_export.tflite.quantized_model import QuantizedModel
@@ -77,12 +77,12 @@ WIDE_BUILDERS: Mapping[str, Builder] = {
             "MEAN",
         )
     },
-    "SOFTMAX": c_sixteen_bits.build_softmax,
+    "SOFTMAX": c_sixteen_bits.build_softmax_16,
     **dict.fromkeys(("LOGISTIC", "TANH"), c_sixteen_bits.build_sigmoid),
     **dict.fromkeys(("RELU", "RELU6", "LEAKY_RELU", "QUANTIZE"), c_sixteen_bits.build_rescale),
 }
 """Operators of 16-bit activations. TensorFlow Lite Micro has some more."""
-MOVING_OPERATORS = frozenset(MOVING_BUILDERS) - {c_movement.JOINED_OUTPUTS} | frozenset(RESHAPE_OPERATORS)
+MOVEMENT_OPERATORS = frozenset(MOVING_BUILDERS) - {c_movement.JOINED_OUTPUTS} | frozenset(RESHAPE_OPERATORS)
 WIDE_OPERATORS = frozenset(WIDE_BUILDERS) - {c_movement.JOINED_OUTPUTS} | frozenset(RESHAPE_OPERATORS)
 
 
@@ -91,7 +91,7 @@ def _choose_builder(network: QuantizedModel, operator: Operator) -> Builder:
     source, output = (network.get_tensor(i) for i in (operator.inputs[0], operator.outputs[0]))
     if operator.name == "QUANTIZE" and source.dtype != output.dtype:
         return c_sixteen_bits.build_rescale
-    if output.dtype == WIDE and source.dtype != "INT8":
+    if output.dtype == WIDE_TYPE and source.dtype != "INT8":
         return WIDE_BUILDERS[operator.name]
     return BUILDERS[operator.name]
 

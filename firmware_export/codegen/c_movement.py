@@ -448,9 +448,7 @@ def build_pad(network: QuantizedModel, operator: Operator, name: str) -> list[La
     output = network.get_tensor(operator.outputs[0])
     value = int(_read_constant(network, operator, 2)[0]) if len(operator.inputs) > 2 else output.zero_point
     if value and output.dtype != "INT8":
-        raise refuse(
-            network, operator, f"pads {output.dtype} with {value}, expected 0", "pad with zeros"
-        )
+        raise refuse(network, operator, f"pads {output.dtype} with {value}, expected 0", "pad with zeros")
     padding = _read_constant(network, operator, 1).reshape(-1, 2)
     if (padding < 0).any():
         raise refuse(network, operator, f"has the padding {padding.tolist()}", "pad by at least 0")

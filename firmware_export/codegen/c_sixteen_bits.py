@@ -10,6 +10,7 @@ import math
 import numpy as np
 
 from edgefl.program.plan.tflite import Operator, TfliteTensor
+from firmware_export.codegen.c_recurrent import UNIT_SCALE
 from firmware_export.codegen.fixed_point import quantize_multiplier
 from firmware_export.codegen.layer import (
     VALUE_RANGES,
@@ -22,8 +23,6 @@ from firmware_export.codegen.layer import (
 )
 from firmware_export.tflite.quantized_model import QuantizedModel
 
-UNIT_SCALE = 2.0**-15
-"""Scale of the outputs of LOGISTIC, TANH and SOFTMAX."""
 SCALE_TOLERANCE = 1e-3
 """TensorFlow Lite Micro accepts fixed scales with this relative error."""
 TABLE_SCALE = 1 / (3 * 4096)
@@ -78,7 +77,7 @@ def build_sigmoid(network: QuantizedModel, operator: Operator, name: str) -> lis
     ]
 
 
-def build_softmax(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
+def build_softmax_16(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
     """Build the layer of a SOFTMAX over the last axis, of 16-bit values.
 
     Args:

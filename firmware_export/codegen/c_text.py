@@ -292,8 +292,8 @@ def render_ends(name: str, ends: Sequence[ModelEnd]) -> list[str]:
     for end in ends:
         macro, tensor = f"MODEL_{name}{end.suffix}", end.tensor
         lines += [
-            f"/* {tensor.name}: {format_dimensions(tensor.shape)}, {end.ctype}; value = scale * (integer - zero "
-            "point) */",
+            f"/* {tensor.name}: {format_dimensions(tensor.shape)}, {end.ctype}; value = scale * (integer - "
+            "zero point) */",
             f"#define {macro}_BYTES {tensor.bytes}",
             f"#define {macro}_VALUES {tensor.size}",
             *([f"#define {macro}_START {end.start}"] if end.suffix else []),
@@ -369,7 +369,17 @@ def render_model_c(made: AssembledModel) -> str:
     if made.state:
         lines.append(render_state_c(made.state, made.structure.names[0]))
         invoke = INVOKE_WITH_STATE_C
-    return "\n".join([*lines, _render_run(made), "", invoke.format(**made.types), ENDS_C.format(**made.types), *answer, END_C])
+    return "\n".join(
+        [
+            *lines,
+            _render_run(made),
+            "",
+            invoke.format(**made.types),
+            ENDS_C.format(**made.types),
+            *answer,
+            END_C,
+        ]
+    )
 
 
 def _list_run_parameters(made: AssembledModel, arena: str, state: str, suffix: str = "") -> str:

@@ -70,7 +70,7 @@ VALUE_RANGES = {
     "INT32": (-(1 << 31), (1 << 31) - 1),
 }
 """Lowest and highest value of each type of activation."""
-WIDE = "INT16"
+WIDE_TYPE = "INT16"
 """Type of activations whose kernels have names that end with WIDE_SUFFIX."""
 WIDE_SUFFIX = "_16"
 ELEMENT_BYTES = {"int8_t": 1, "int16_t": 2}

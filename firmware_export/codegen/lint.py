@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgefl.program.plan.tflite import Operator, TfliteTensor
-from firmware_export.codegen.c_layers import MOVING_OPERATORS, SUPPORTED_OPERATORS, WIDE_OPERATORS
-from firmware_export.codegen.layer import VALUE_RANGES, WIDE, name_layer
+from firmware_export.codegen.c_layers import MOVEMENT_OPERATORS, SUPPORTED_OPERATORS, WIDE_OPERATORS
+from firmware_export.codegen.layer import VALUE_RANGES, WIDE_TYPE, name_layer
 from firmware_export.tflite.graph import FORBIDDEN_OPERATORS
 from firmware_export.tflite.quantized_model import QuantizedModel
 
@@ -19,7 +19,7 @@ RECURRENT_OPERATORS = ("UNIDIRECTIONAL_SEQUENCE_LSTM", "SVDF")
 """Operators whose kernels check the inputs that may be missing."""
 ACTIVATION_INPUTS = {"SPLIT": slice(1, None), "TRANSPOSE_CONV": slice(2, 3)}
 """Inputs that are activations, of operators whose first input is something else."""
-SHIFTED_OPERATORS = MOVING_OPERATORS | {"QUANTIZE"}
+SHIFTED_OPERATORS = MOVEMENT_OPERATORS | {"QUANTIZE"}
 """Operators of 16-bit activations that may have a zero point."""
 DEFAULT_MAX_VERSION = 5
 """Highest supported operator version. Higher versions have other types or newer features."""
@@ -80,7 +80,7 @@ def lint(network: QuantizedModel) -> tuple[LintFinding, ...]:
             remedy = "no operator computes it; the model is damaged or empty, export it again"
             findings.append(LintFinding("output", tensor.name, remedy))
             continue
-        types = ("INT8", WIDE) if index in network.inputs else tuple(VALUE_RANGES)
+        types = ("INT8", WIDE_TYPE) if index in network.inputs else tuple(VALUE_RANGES)
         wrong = _describe_wrong_quantization(tensor)
         if tensor.dtype in types and len(tensor.scale) != 1:
             wrong = f"{len(tensor.scale)} scales, expected one; quantize it again"
@@ -146,8 +146,7 @@ def _lint_operator(network: QuantizedModel, operator: Operator) -> list[LintFind
         )
         return [LintFinding(operator.name, layer, remedy)]
     sources = [
-        network.get_tensor(index)
-        for index in operator.inputs[ACTIVATION_INPUTS.get(operator.name, slice(1))]
+        network.get_tensor(index) for index in operator.inputs[ACTIVATION_INPUTS.get(operator.name, slice(1))]
     ]
     for index in operator.outputs:
         output = network.get_tensor(index)
@@ -155,17 +154,14 @@ def _lint_operator(network: QuantizedModel, operator: Operator) -> list[LintFind
             return [LintFinding(operator.name, layer, f"its output has {wrong}")]
         types = _list_output_types(operator, sources[0].dtype)
         if output.dtype not in types:
-            return [
-                LintFinding(
-                    operator.name,
-                    layer,
-                    f"its output is {output.dtype} of {sources[0].dtype}, expected {' or '.join(types)}; "
-                    "quantize to full int8"
-                    if types
-                    else f"it has no kernel for {sources[0].dtype}; quantize to full int8",
-                )
-            ]
-        if sources[0].dtype == WIDE and output.zero_point and operator.name not in SHIFTED_OPERATORS:
+            kinds = ("INT8", WIDE_TYPE) if operator.name in WIDE_OPERATORS else ("INT8",)
+            remedy = (
+                f"its output is {output.dtype} of {sources[0].dtype}, expected {' or '.join(types)}"
+                if types
+                else f"its input is {sources[0].dtype}, expected {' or '.join(kinds)}"
+            )
+            return [LintFinding(operator.name, layer, f"{remedy}; quantize to full int8")]
+        if sources[0].dtype == WIDE_TYPE and output.zero_point and operator.name not in SHIFTED_OPERATORS:
             return [
                 LintFinding(
                     operator.name,
@@ -207,7 +203,7 @@ def _lint_operator(network: QuantizedModel, operator: Operator) -> list[LintFind
                     f"{sources[0].dtype} with one; quantize to full int8",
                 )
             ]
-        if source.dtype == WIDE and source.zero_point and operator.name not in SHIFTED_OPERATORS:
+        if source.dtype == WIDE_TYPE and source.zero_point and operator.name not in SHIFTED_OPERATORS:
             return [
                 LintFinding(
                     operator.name,
@@ -228,13 +224,13 @@ def _list_output_types(operator: Operator, source: str) -> tuple[str, ...]:
     Returns:
         The types. Empty if the generated C has no kernel for the activations.
     """
-    if operator.name == "QUANTIZE" and source in ("INT8", WIDE):
+    if operator.name == "QUANTIZE" and source in ("INT8", WIDE_TYPE):
         return tuple(VALUE_RANGES)
     if operator.name == "SOFTMAX" and source == "INT8":
-        return "INT8", WIDE
-    if source == "INT8" or (source == WIDE and operator.name in WIDE_OPERATORS):
+        return "INT8", WIDE_TYPE
+    if source == "INT8" or (source == WIDE_TYPE and operator.name in WIDE_OPERATORS):
         return (source,)
-    return (source,) if source == "INT32" and operator.name in MOVING_OPERATORS else ()
+    return (source,) if source == "INT32" and operator.name in MOVEMENT_OPERATORS else ()
 
 
 def _describe_wrong_quantization(tensor: TfliteTensor) -> str:

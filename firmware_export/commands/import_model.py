@@ -62,8 +62,8 @@ optimize_option = click.option(
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
-    help="File .npz with samples x and perhaps labels y. int8 samples are input bytes.  [default: random "
-    "inputs]",
+    help="File .npz with samples x and perhaps labels y. Samples of the model's type are its integers.  "
+    "[default: random inputs]",
 )
 @click.option("--ram", help="Maximum RAM of the model on the target, including its stack, such as 64K.")
 @click.option("--flash", help="Maximum flash of the model on the target, such as 256K.")
@@ -124,8 +124,9 @@ def import_model(
     check_measurable(request)
     imported = read_imported_model(model, request.labels)
     content = imported.content
+    loaded = load_tflite(content)
     if data is None:
-        x = draw_random_samples(load_tflite(content), samples or DEFAULT_RANDOM_INPUTS, seed)
+        x = draw_random_samples(loaded, samples or DEFAULT_RANDOM_INPUTS, seed)
         y = np.empty(0, np.int64)
     else:
         x, y = read_samples(data, content, samples or MAX_SAMPLES)
@@ -144,7 +145,7 @@ def import_model(
     if as_json:
         click.echo(json.dumps(certificate, indent=1))
         return
-    lines = [f"{out / MODEL_FILE}: int8, {len(content):,} bytes", *imported.notes]
+    lines = [f"{out / MODEL_FILE}: {np.dtype(loaded.dtype)}, {len(content):,} bytes", *imported.notes]
     lines += describe_accuracy(certificate["accuracy"])
     if not len(y):
         lines.append("no labels: the certificate proves equal bytes, and says nothing about accuracy")

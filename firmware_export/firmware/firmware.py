@@ -284,8 +284,8 @@ def build_and_run(
         work: directory for the project. It is made if it does not exist.
 
     Raises:
-        ExportError: the inputs have another size or type than the model's input, or as in `build_firmware` and
-            `run_firmware`.
+        ExportError: the inputs have another size or type than the model's input, or as in `build_firmware`
+            and `run_firmware`.
     """
     size, dtype = read_input_bytes(model["model.h"]), read_input_type(model["model.h"])
     if inputs.nbytes != len(inputs) * size or inputs.dtype != dtype:

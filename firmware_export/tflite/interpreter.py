@@ -135,7 +135,8 @@ def load_tflite(
 
     Raises:
         PlanError: the runtime is not installed, or it refuses the model.
-        ExportError: the model has several inputs or outputs that are not of one integer type, or cannot be run.
+        ExportError: the model has several inputs or outputs that are not of one integer type, or cannot
+            be run.
     """
     with suppress_stderr():  # the runtime prints a line about its delegate
         return _load_micro(model) if runtime == MICRO_RUNTIME else _load(model, runtime, reference, threads)

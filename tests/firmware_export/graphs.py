@@ -115,19 +115,13 @@ def _make_subgraph(
     for number, described in enumerate(tensors):
         tensor = schema.TensorT()
         buffer = schema.BufferT()
-        kind = (
-            described.kind
-            if described.data is None
-            else str(described.data.dtype).upper()
-        )
+        kind = described.kind if described.data is None else str(described.data.dtype).upper()
         tensor.name = (described.name or f"t{number}").encode()
         tensor.shape = list(described.shape)
         tensor.type = getattr(schema.TensorType, kind)
         if described.data is not None:
             buffer.data = np.frombuffer(np.ascontiguousarray(described.data).tobytes(), np.uint8)
-        if kind in ("INT8", "UINT8", "INT16") or (
-            kind in ("INT32", "INT64") and np.ndim(described.scales)
-        ):
+        if kind in ("INT8", "UINT8", "INT16") or (kind in ("INT32", "INT64") and np.ndim(described.scales)):
             scales = np.atleast_1d(np.asarray(described.scales, np.float32))
             tensor.quantization = schema.QuantizationParametersT()
             tensor.quantization.scale = scales

@@ -14,7 +14,9 @@ extern "C" {
 #define MODEL_SHA256 "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 #define MODEL_EDGEFL_VERSION "0.0.0"
 #define MODEL_INPUT_BYTES 3
+#define MODEL_INPUT_VALUES 3
 #define MODEL_OUTPUT_BYTES 2
+#define MODEL_OUTPUT_VALUES 2
 #define MODEL_RAM_BYTES 13
 void model_invoke(const int8_t *input, int8_t *output);
 int8_t *model_input(void);

@@ -465,9 +465,7 @@ class Graph:
 
     def add_softmax(self, source: int) -> int:
         """Add SOFTMAX."""
-        output = self.add_tensor(
-            self.get_shape(source), 2.0**-15 if self.kind == "INT16" else 1 / 256, -128
-        )
+        output = self.add_tensor(self.get_shape(source), 2.0**-15 if self.kind == "INT16" else 1 / 256, -128)
         return self.add_operator(
             "SOFTMAX", (source,), (output,), {"beta": float(self.rng.choice([1.0, 0.5]))}, "Softmax"
         )

@@ -19,6 +19,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from edgefl.base.errors import ExportError
+from edgefl.program.plan.tflite import VALUE_TYPES, TfliteTensor
 from firmware_export.codegen.c_source import generate_c
 from firmware_export.ota.update_package import (
     ALL_DEVICES,
@@ -33,7 +34,7 @@ from firmware_export.tflite.quantized_model import read_quantized_model
 SCALE = float(os.environ.get("EDGEFL_FUZZ_SCALE", "0.1"))
 CC = os.environ.get("EDGEFL_FUZZ_CC", "gcc")
 MODELS = max(10, round(50 * SCALE))
-"""Model 0 has every kernel, and the next nine are one of each kind."""
+"""The first three have every kernel, and the others are of each kind in turn."""
 INPUTS = 2000
 UPDATES = max(100, round(100_000 * SCALE))
 COMPARED = 100
@@ -70,13 +71,15 @@ def run_bounded(command: list[Any], content: bytes, work: Path) -> bytes:
     return done.stdout
 
 
-def draw_inputs(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
-    """Return random inputs, shape (INPUTS, *shape), int8. One in four has only extreme values."""
-    x = rng.integers(-128, 128, (INPUTS, *shape)).astype(np.int8)
-    extremes = rng.choice(np.array([-128, -127, -1, 0, 1, 127], np.int8), (INPUTS // 4, *shape))
-    x[: INPUTS // 4] = extremes
-    x[0] = -128
-    x[1] = 127
+def draw_inputs(rng: np.random.Generator, tensor: TfliteTensor) -> Any:
+    """Return random inputs, shape (INPUTS, ...). One in four has only extreme values."""
+    shape = tensor.shape[1:]
+    limits = np.iinfo(VALUE_TYPES[tensor.dtype])
+    x = rng.integers(limits.min, limits.max + 1, (INPUTS, *shape)).astype(limits.dtype)
+    extremes = np.array([limits.min, limits.min + 1, -1, 0, 1, limits.max], limits.dtype)
+    x[: INPUTS // 4] = rng.choice(extremes, (INPUTS // 4, *shape))
+    x[0] = limits.min
+    x[1] = limits.max
     x[2] = 0
     return x
 
@@ -87,16 +90,19 @@ def test_generated_c_has_no_memory_errors_on_random_inputs(
 ) -> None:
     """No input causes an error of memory or arithmetic. Some are compared with tflite-micro."""
     pytest.importorskip("tflite_micro")
-    if seed < 2:
-        kind = ("every kernel", "every kernel with a state")[seed]
-        model = (random_models.make_every_kernel_model, random_models.make_every_stateful_kernel_model)[seed](
-            graphs
+    if seed < 3:
+        kind = ("every kernel", "every kernel with a state", "every kernel of 16 bits")[seed]
+        makers = (
+            random_models.make_every_kernel_model,
+            random_models.make_every_stateful_kernel_model,
+            random_models.make_every_wide_kernel_model,
         )
+        model = makers[seed](graphs)
     else:
         kind, model = random_models.make_random_model(graphs, seed)
     source = generate_c(model, optimize="ram")
     network = read_quantized_model(model)
-    x = draw_inputs(np.random.default_rng(seed), network.get_tensor(network.inputs[0]).shape[1:])
+    x = draw_inputs(np.random.default_rng(seed), network.get_tensor(network.inputs[0]))
     files = compiled.write_files(source, tmp_path)
     (tmp_path / "main.c").write_text(compiled.MAIN)
     command = [
@@ -112,10 +118,9 @@ def test_generated_c_has_no_memory_errors_on_random_inputs(
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     began = time.monotonic()
-    out = network.get_tensor(network.outputs[0]).size
-    outputs = np.frombuffer(run_bounded([tmp_path / "program"], x.tobytes(), tmp_path), np.int8).reshape(
-        INPUTS, out
-    )
+    result = network.get_tensor(network.outputs[0])
+    made = run_bounded([tmp_path / "program"], x.tobytes(), tmp_path)
+    outputs = np.frombuffer(made, VALUE_TYPES[result.dtype]).reshape(INPUTS, result.size)
     print(f"model {seed} ({kind}): {INPUTS} inputs in {time.monotonic() - began:.1f} s")
     np.testing.assert_array_equal(outputs[:COMPARED], compiled.run_micro(model, x[:COMPARED]))
 

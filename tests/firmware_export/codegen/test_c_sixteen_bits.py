@@ -275,12 +275,12 @@ def test_quantize(compiled, graphs, tmp_path, source, target, seed) -> None:
         graphs.T((1, 3000), [scale * wider], zero[target], kind=target),
     ]
     model = make_one(graphs, tensors, "QUANTIZE")
-    check_against_micro(
-        compiled, tmp_path, model, rng, (3000,), {"INT8": np.int8, "INT16": np.int16}[source]
-    )
+    check_against_micro(compiled, tmp_path, model, rng, (3000,), {"INT8": np.int8, "INT16": np.int16}[source])
 
 
-@pytest.mark.parametrize("seed", [*range(12), *(pytest.param(n, marks=pytest.mark.slow) for n in range(12, 120))])
+@pytest.mark.parametrize(
+    "seed", [*range(12), *(pytest.param(n, marks=pytest.mark.slow) for n in range(12, 120))]
+)
 def test_random_models(compiled, graphs, random_models, tmp_path, seed) -> None:
     model = random_models.make_wide_model(graphs, seed)
     x = compiled.draw_inputs(read_quantized_model(model), np.random.default_rng(seed), 40)
@@ -404,13 +404,15 @@ def test_refused_models(graphs) -> None:
         return graphs.T(shape, scale, zero, kind="INT16", **more)
 
     int8 = graphs.T((1, 4))
-    check_refused(graphs, [wide(), wide()], "ABS", "has no kernel for INT16; quantize to full int8")
+    check_refused(graphs, [wide(), wide()], "ABS", "its input is INT16, expected INT8; quantize to full int8")
     check_refused(graphs, [wide(), int8], "RELU", "its output is INT8 of INT16, expected INT16")
     check_refused(graphs, [int8, wide()], "RELU", "its output is INT16 of INT8, expected INT8")
     check_refused(graphs, [wide(zero=5), wide()], "RELU", "input has the zero point 5, expected 0 for 16")
     check_refused(graphs, [wide(), wide(zero=5)], "TANH", "output has the zero point 5, expected 0 for 16")
     check_refused(graphs, [wide(), wide(scale=0.01)], "LOGISTIC", r"scale is 0.01, expected 2\^-15")
-    check_refused(graphs, [wide(scale=3.0), wide()], "TANH", "an input whose scale is 3, expected 1e-9 to 2.67")
+    check_refused(
+        graphs, [wide(scale=3.0), wide()], "TANH", "an input whose scale is 3, expected 1e-9 to 2.67"
+    )
     check_refused(graphs, [wide(), wide(scale=0.01)], "SOFTMAX", r"expected 2\^-15", {"beta": 1.0}, "Softmax")
     padding = graphs.T((2, 2), data=np.array([[0, 0], [1, 1]], np.int32))
     value = graphs.T((1,), data=np.array([3], np.int16))
@@ -449,7 +451,13 @@ def test_bias_that_tflite_micro_reads_wrongly_is_refused(graphs) -> None:
     options = {"padding": 1, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
     message = "has a bias of type INT32, expected constants of INT64"
     check_refused(
-        graphs, tensors, "DEPTHWISE_CONV_2D", message, {**options, "depthMultiplier": 1}, "DepthwiseConv2D", (0, 1, 2)
+        graphs,
+        tensors,
+        "DEPTHWISE_CONV_2D",
+        message,
+        {**options, "depthMultiplier": 1},
+        "DepthwiseConv2D",
+        (0, 1, 2),
     )
 
 
