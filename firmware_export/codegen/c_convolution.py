@@ -515,6 +515,7 @@ def _build_wide_convolution(
     part = ", ".join(f"{{p}}->{name}_{suffix}" for suffix in ("bias", "multiplier", "shift", "weights"))
     call = f"(&{name}_shape, {groups}, {int(has_wide_sums(network, operator))}, &{{p}}->{name}_range, {part}"
     kernel_name = f"{operator.name.lower()}_16"
+    is_in_place = groups == size[0] * size[1] == 1 and not any(shape[-2:])
     layer = Layer(
         name=name,
         op=operator.name,
@@ -524,10 +525,10 @@ def _build_wide_convolution(
             "convolution",
             "sixteen_bits",
             "output_16",
-            *(() if is_depthwise else ("products_16",)),
+            "inside" if is_depthwise else "products_16",
             kernel_name,
         ),
-        call=f"{kernel_name}{call}, {{a}}, {{out}});",
+        call=f"{kernel_name}{call}, {{a}}, {{out}}{'' if is_depthwise else ', {scratch}'});",
         fields=(
             *make_channel_fields(network, operator, name, weights, folded=False),
             Field(f"{name}_weights", "int8_t", flatten_ints(kernel.data)),
@@ -536,6 +537,7 @@ def _build_wide_convolution(
         shape=tuple(zip(GEOMETRY_FIELDS, ((v,) for v in shape), strict=True)),
         note=_describe_kernel(operator, size, padding),
         macs=output.size * weights[0].size,
+        scratch_bytes=0 if is_depthwise or is_in_place else source.element_bytes * weights[0].size,
     )
     return loop_over_batch(layer, source, output)
 

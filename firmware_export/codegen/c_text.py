@@ -39,6 +39,7 @@ KERNEL_ORDER = (
     "products_16",
     "output_16",
     "conv_2d_16",
+    "inside",
     "depthwise_conv_2d_16",
     "fully_connected_16",
     "sigmoid",

@@ -1,5 +1,5 @@
 /* The sum of products of 16-bit inputs with 8-bit weights. 256 of them fit into 32 bits. */
-static int64_t products_16(int32_t count, const model_int16 *in, const int8_t *weights)
+MODEL_INLINE int64_t products_16(int32_t count, const model_int16 *in, const int8_t *weights)
 {
     int64_t sum = 0;
     while (count > 0) {
