@@ -515,7 +515,7 @@ def _build_wide_convolution(
     part = ", ".join(f"{{p}}->{name}_{suffix}" for suffix in ("bias", "multiplier", "shift", "weights"))
     call = f"(&{name}_shape, {groups}, {int(has_wide_sums(network, operator))}, &{{p}}->{name}_range, {part}"
     kernel_name = f"{operator.name.lower()}_16"
-    is_in_place = groups == size[0] * size[1] == 1 and not any(shape[-2:])
+    is_pointwise = groups == size[0] * size[1] == 1 and not any(shape[-2:])
     layer = Layer(
         name=name,
         op=operator.name,
@@ -537,7 +537,7 @@ def _build_wide_convolution(
         shape=tuple(zip(GEOMETRY_FIELDS, ((v,) for v in shape), strict=True)),
         note=_describe_kernel(operator, size, padding),
         macs=output.size * weights[0].size,
-        scratch_bytes=0 if is_depthwise or is_in_place else source.element_bytes * weights[0].size,
+        scratch_bytes=0 if is_depthwise or is_pointwise else source.element_bytes * weights[0].size,
     )
     return loop_over_batch(layer, source, output)
 

@@ -60,6 +60,14 @@ def make_model_with_scaled_channels() -> bytes:
     return converter.convert()
 
 
+def test_activations_may_be_much_larger_than_the_file(graphs) -> None:
+    """tflite-micro would take ten times the size of the file as the arena."""
+    tensors = [graphs.T((1, 40_000)), graphs.T((1, 40_000))]
+    model = graphs.make_tflite(tensors, [graphs.Op("RELU", (0,), (1,))])
+    x = np.full((1, 40_000), 5, np.int8)
+    np.testing.assert_array_equal(run_tflm(model, x), x)
+
+
 def test_a_failed_try_does_not_spoil_the_next_size() -> None:
     model = make_model_with_scaled_channels()
     inputs = np.random.default_rng(1).integers(-128, 128, (2, 8, 8, 3)).astype(np.int8)

@@ -8,7 +8,7 @@ import pytest
 
 from edgefl.base.errors import ExportError
 from firmware_export.certificate.tflm import RESOLVER_METHODS
-from firmware_export.codegen.c_layers import SUPPORTED_OPERATORS
+from firmware_export.codegen.c_layers import SUPPORTED_OPERATORS, WIDE_OPERATORS
 from firmware_export.codegen.c_source import generate_c
 from firmware_export.codegen.lint import lint
 from firmware_export.tflite.quantized_model import read_quantized_model
@@ -36,6 +36,12 @@ def test_supported_operators_are_on_their_page_and_in_tflite_micro() -> None:
         "docs/how-to/export-any-model.md lists other operators than BUILDERS; correct its table"
     )
     assert RESOLVER_METHODS.keys() >= SUPPORTED_OPERATORS
+
+
+def test_operators_of_16_bits_are_on_their_page() -> None:
+    page = (ROOT / "docs/how-to/export-any-model.md").read_text()
+    table = page.partition("## 16-bit activations")[2].partition("| group |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`([A-Z0-9_]+)`", table)) == WIDE_OPERATORS
 
 
 def test_operators_without_a_kernel_are_refused(graphs) -> None:
