@@ -63,7 +63,7 @@ def build_sigmoid(network: QuantizedModel, operator: Operator, name: str) -> lis
             f"{LARGEST_FACTOR * TABLE_SCALE:.3g}",
             "calibrate with other samples",
         )
-    call = f"sigmoid_values({output.size}, {int(is_tanh)}, {int(factor)}, {shift}, {{a}}, {{out}});"
+    call = f"sigmoid_values({output.size}, {int(is_tanh)}, &{{p}}->{name}_scale, {{a}}, {{out}});"
     return [
         Layer(
             name=name,
@@ -72,6 +72,7 @@ def build_sigmoid(network: QuantizedModel, operator: Operator, name: str) -> lis
             output=output.index,
             kernels=("sixteen_bits", "sigmoid", "sigmoid_values"),
             call=call,
+            fields=(Field(f"{name}_scale", "struct model_softmax", (int(factor), shift, 0)),),
             overwritable=(source.index,),
         )
     ]
@@ -89,9 +90,9 @@ def build_softmax_16(network: QuantizedModel, operator: Operator, name: str) -> 
     source, output = _read_ends(network, operator)
     _check_unit_scale(network, operator, output)
     real = float(source.scale[0]) * float(np.float32(operator.options["beta"])) / SOFTMAX_STEP
-    multiplier, shift = quantize_multiplier(real)
+    scale = Field(f"{name}_scale", "struct model_softmax", (*quantize_multiplier(real), 0))
     classes = source.shape[-1]
-    call = f"softmax_16({source.size // classes}, {classes}, {multiplier}, {shift}, {{a}}, {{out}});"
+    call = f"softmax_16({source.size // classes}, {classes}, &{{p}}->{name}_scale, {{a}}, {{out}});"
     return [
         Layer(
             name=name,
@@ -100,6 +101,7 @@ def build_softmax_16(network: QuantizedModel, operator: Operator, name: str) -> 
             output=output.index,
             kernels=("sixteen_bits", "softmax_16"),
             call=call,
+            fields=(scale,),
             overwritable=(source.index,),
         )
     ]

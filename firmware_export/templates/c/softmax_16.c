@@ -68,7 +68,7 @@ static int32_t interpolate(int32_t value, const int16_t *table)
 }
 
 /* The exponentials wait in the output, which may overwrite the input. */
-static void softmax_16(int32_t rows, int32_t classes, int32_t multiplier, int32_t shift, const int8_t *from, int8_t *to)
+static void softmax_16(int32_t rows, int32_t classes, const struct model_softmax *scale, const int8_t *from, int8_t *to)
 {
     const model_int16 *in = (const model_int16 *)(const void *)from;
     model_int16 *out = (model_int16 *)(void *)to;
@@ -78,7 +78,7 @@ static void softmax_16(int32_t rows, int32_t classes, int32_t multiplier, int32_
             largest = in[c] > largest ? in[c] : largest;
         }
         for (int32_t c = 0; c < classes; c++) {
-            out[c] = (int16_t)interpolate(saturate_16(rescale(in[c] - largest, multiplier, shift) + 32767), exp_of_steps);
+            out[c] = (int16_t)interpolate(saturate_16(rescale(in[c] - largest, scale->multiplier, scale->shift) + 32767), exp_of_steps);
             sum += out[c];
         }
         while (((uint32_t)sum << zeros) < 0x80000000u) {
