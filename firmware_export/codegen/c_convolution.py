@@ -94,7 +94,9 @@ def make_channel_fields(
     flat = weights.reshape(channels, -1).astype(np.int64)
     bias = np.zeros(channels, np.int64)
     if len(operator.inputs) > 2 and operator.inputs[2] >= 0:
-        bias = network.get_tensor(operator.inputs[2]).data.astype(np.int64)
+        bias = network.get_tensor(operator.inputs[2]).data.astype(np.int64).ravel()
+    if len(bias) != channels:
+        raise ValueError(f"a bias of shape {bias.shape} for {channels} channels")
     largest = np.abs(bias)
     if source.dtype != WIDE_TYPE:  # sums of 16-bit inputs have 64 bits, or wrap around
         largest = largest + 255 * np.abs(flat).sum(axis=1)

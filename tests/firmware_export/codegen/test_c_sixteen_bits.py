@@ -438,6 +438,8 @@ def test_bias_that_tflite_micro_reads_wrongly_is_refused(graphs) -> None:
     large = graphs.T((4,), [1e-5], data=np.full(4, 1 << 40, np.int64))
     with pytest.raises(ExportError, match="has a bias of 1099511627776 in channel 0"):
         generate_c(make_dense(graphs, large))
+    with pytest.raises(ExportError, match=r"a bias of shape \(1,\) for 4 channels"):
+        generate_c(make_dense(graphs, graphs.T((1,), [1e-5], data=np.zeros(1, np.int64))))
     with pytest.raises(ExportError, match="has a bias of type INT16, expected constants of INT32 or INT64"):
         generate_c(make_dense(graphs, graphs.T((4,), 0.01, data=np.zeros(4, np.int16))))
     with pytest.raises(ExportError, match="has the multiplier 1e\\+04, expected less than 128"):
