@@ -158,7 +158,7 @@ def compute_padding(size: int, out: int, kernel: int, stride: int, dilation: int
 def compute_lead(
     source: Sequence[int], output: Sequence[int], stride: Sequence[int], before: Sequence[int]
 ) -> int:
-    """Return the bytes by which an output must begin before its input, so that both may share memory.
+    """Return the values by which an output must begin before its input, so that both may share memory.
 
     The kernels compute one pixel after the other, in rows from the top, and read the input in the same order.
     The output may therefore overwrite the pixels of the input that no later pixel needs.

@@ -161,7 +161,8 @@ def build_pool(network: QuantizedModel, operator: Operator, name: str) -> list[L
         shape_type="struct pool",
         shape=tuple((key, (int(value),)) for key, value in zip(POOL_FIELDS, values, strict=True)),
         note=f"window {window[0]}x{window[1]}, stride {stride[0]}x{stride[1]}",
-        lead_bytes=compute_lead(source.shape[1:], output.shape[1:], stride, before),
+        lead_bytes=compute_lead(source.shape[1:], output.shape[1:], stride, before)
+        * (output.bytes // output.size),
     )
     return [loop_over_batch(layer, source, output)]
 
