@@ -42,6 +42,7 @@ GEOMETRY_FIELDS = (
 )
 
 NO_PADDING = ((0, 0), (0, 0))
+BIAS_TYPES = ("INT32", "INT64")
 MAX_WIDE_SHIFT = 7
 """Highest shift to the left of the multiplier of a sum of 64 bits."""
 INT32_BIAS = 2
@@ -94,10 +95,13 @@ def make_channel_fields(
     flat = weights.reshape(channels, -1).astype(np.int64)
     bias = np.zeros(channels, np.int64)
     if len(operator.inputs) > 2 and operator.inputs[2] >= 0:
-        bias = network.get_tensor(operator.inputs[2]).data.astype(np.int64).ravel()
+        stored = network.get_tensor(operator.inputs[2])
+        if stored.dtype not in BIAS_TYPES:
+            raise ValueError(f"a bias of type {stored.dtype}")
+        bias = stored.data.astype(np.int64).ravel()
     if len(bias) != channels:
         raise ValueError(f"a bias of shape {bias.shape} for {channels} channels")
-    largest = np.abs(bias)
+    largest = np.abs(bias.astype(np.float64))  # the lowest int64 has no absolute value
     if source.dtype != WIDE_TYPE:  # sums of 16-bit inputs have 64 bits, or wrap around
         largest = largest + 255 * np.abs(flat).sum(axis=1)
     if largest.max() >= 1 << 31:

@@ -50,7 +50,10 @@ def build_lstm(network: QuantizedModel, operator: Operator, name: str) -> list[L
         _make_gate_sums(network, operator, operator.inputs[INPUT_WEIGHTS], source, (units, inputs)),
         _make_gate_sums(network, operator, operator.inputs[RECURRENT_WEIGHTS], hidden, (units, units)),
     ]
-    bias = np.stack([network.get_tensor(i).data for i in operator.inputs[BIASES]], axis=1).astype(np.int64)
+    biases = [network.get_tensor(i) for i in operator.inputs[BIASES]]
+    if {tensor.dtype for tensor in biases} != {"INT32"}:
+        raise ValueError(f"biases of type {biases[0].dtype}")
+    bias = np.stack([tensor.data for tensor in biases], axis=1).astype(np.int64)
     starts = [bias + sums[0].start, sums[1].start]
     cell_scale = float(cell.scale[0])
     power = round(math.log2(cell_scale)) + 12  # sigmoid and tanh take values with a scale of 2^-12

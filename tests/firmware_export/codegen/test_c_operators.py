@@ -597,3 +597,25 @@ def test_bilinear_resize_of_hand_worked_values(compiled, graphs, tmp_path) -> No
     source = generate_c(graphs.make_tflite(tensors, [operator]))
     received, _ = compiled.run(compiled.build(source, tmp_path), np.array([[0, 8]], np.int8), 4)
     np.testing.assert_array_equal(received, [[0, 2, 6, 8]])
+
+
+@pytest.mark.parametrize(
+    ("bias", "message"),
+    [
+        (np.ones(4, np.float32), r"a bias of type FLOAT32"),
+        (
+            np.full(4, -(2**63), np.int64),
+            r"has a bias of -9223372036854775808 in channel 0: its sum overflows",
+        ),
+    ],
+)
+def test_a_bias_beyond_the_range_is_refused(graphs, bias, message) -> None:
+    tensors = [
+        graphs.T((1, 3)),
+        graphs.T((4, 3), data=np.ones((4, 3), np.int8)),
+        graphs.T((4,), data=bias),
+        graphs.T((1, 4)),
+    ]
+    operator = graphs.Op("FULLY_CONNECTED", (0, 1, 2), (3,), {}, "FullyConnected")
+    with pytest.raises(ExportError, match=message):
+        generate_c(graphs.make_tflite(tensors, [operator]))
