@@ -14,8 +14,18 @@ from firmware_export.tflite.variables import Variable, resolve_variables
 MAX_NAME_LENGTH = 200
 MAX_OPERATORS = 4096
 MAX_NAME_BYTES = 64 * 1024
-STATE_OPERATORS = ("READ_VARIABLE", "ASSIGN_VARIABLE", "UNIDIRECTIONAL_SEQUENCE_LSTM", "SVDF")
-"""Operators that may use a variable."""
+STATE_OPERATORS = (
+    "READ_VARIABLE",
+    "ASSIGN_VARIABLE",
+    "SVDF",
+    "RNN",
+    "LSTM",
+    "UNIDIRECTIONAL_SEQUENCE_RNN",
+    "UNIDIRECTIONAL_SEQUENCE_LSTM",
+    "BIDIRECTIONAL_SEQUENCE_RNN",
+    "BIDIRECTIONAL_SEQUENCE_LSTM",
+)
+"""Operators that may use a variable. Some have no kernel in the generated C."""
 
 
 def clean_name(name: str) -> str:
