@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from edgefl.program.plan.tflite import (
     set_operator_options,
     unpack_model,
 )
-from firmware_export.firmware.limits import TOOL_LIMITS
+from firmware_export.firmware.limits import TOOL_LIMITS, run_limited
 from firmware_export.tflite.quantized_model import clean_name
 
 SHAPE_OPERATORS = ("SHAPE", "FILL", "SPACE_TO_BATCH_ND", "BATCH_TO_SPACE_ND")
@@ -133,21 +133,14 @@ def _run_once(model: bytes) -> Mapping[str, Array]:
         out = Path(name) / "arrays.npz"
         command = [sys.executable, "-m", "firmware_export.certificate.shapes_runner", str(path), str(out)]
         try:
-            done = subprocess.run(
-                TOOL_LIMITS.wrap(command),
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=RUN_DEADLINE_S,
-                check=False,
-            )
+            done = run_limited(command, Path.cwd(), replace(TOOL_LIMITS, time_s=RUN_DEADLINE_S))
         except subprocess.TimeoutExpired as error:
             raise ExportError(
                 f"the model's shapes were not computed within {RUN_DEADLINE_S:.0f} s; convert the model with "
                 "a fixed batch of 1"
             ) from error
         if done.returncode:
-            last = done.stderr.strip().splitlines()[-1:] or [f"the process exited with {done.returncode}"]
+            last = done.text.strip().splitlines()[-1:] or [f"the process exited with {done.returncode}"]
             raise ExportError(
                 f"the model's shapes cannot be computed: {clean_name(last[0])}; convert the model with a "
                 "fixed batch of 1"

@@ -2,8 +2,8 @@
 
 tflite-micro trusts its input, and a small arena may abort the process.
 
-`python -m firmware_export.certificate.tflm_runner MODEL INPUTS.npy OUT.npy ARENA` writes the outputs. With
-`measure` in place of the size ARENA, it also prints the smallest arena in bytes. Otherwise it prints 0.
+`python -m firmware_export.certificate.tflm_runner MODEL INPUTS.npy OUT.npz ARENA` writes the outputs. With
+`measure` in place of the size ARENA, it also writes the smallest arena in bytes. Otherwise it writes 0.
 """
 
 import os
@@ -21,13 +21,12 @@ import numpy as np
 
 from edgefl.base.errors import ExportError
 from edgefl.program.plan.tflite import VALUE_TYPES, Subgraph, TfliteTensor, read_subgraph
-from firmware_export.firmware.limits import TOOL_LIMITS
+from firmware_export.firmware.limits import TOOL_LIMITS, run_limited
 from firmware_export.tflite.portable import check_inside
 
 ARENA_STEP_BYTES = 16
 FIRST_ARENA_BYTES = 1 << 10
 MAX_ARENA_BYTES = 64 << 20
-TFLM_DEADLINE_S = 600.0
 MEASURE = "measure"
 
 
@@ -79,7 +78,7 @@ def run_tflm(model: bytes, inputs: Any, arena_bytes: int = 0) -> Any:
     Raises:
         ExportError: tflite-micro is missing, refuses the model, or would read its weights as zeros.
     """
-    return _run_child(model, inputs, str(arena_bytes))[0]
+    return _run_child(model, inputs, str(arena_bytes)).outputs
 
 
 def measure_tflm(model: bytes, inputs: Any) -> TflmRun:
@@ -94,20 +93,20 @@ def measure_tflm(model: bytes, inputs: Any) -> TflmRun:
     Raises:
         ExportError: as in `run_tflm`, or the model does not run in MAX_ARENA_BYTES.
     """
-    outputs, printed = _run_child(model, inputs, MEASURE)
-    arena_bytes = int(printed.split()[-1])
-    if not arena_bytes:
+    run = _run_child(model, inputs, MEASURE)
+    if not run.arena_bytes:
         raise ExportError(
             f"tflite-micro cannot run the model in an arena of up to {MAX_ARENA_BYTES:,} bytes; make the "
             "model smaller: fewer filters, or smaller samples"
         )
-    return TflmRun(outputs, arena_bytes)
+    return run
 
 
-def _run_child(model: bytes, inputs: Any, arena: str) -> tuple[Any, str]:
-    """Return the outputs and the text that the process printed.
+def _run_child(model: bytes, inputs: Any, arena: str) -> TflmRun:
+    """Run a model in a process of its own.
 
-    `arena` is the size of the arena, or MEASURE.
+    Args:
+        arena: size of the arena in bytes, or MEASURE.
     """
     read_tflm_version()
     check_inside(model)
@@ -115,28 +114,22 @@ def _run_child(model: bytes, inputs: Any, arena: str) -> tuple[Any, str]:
         work = Path(name)
         (work / "model.tflite").write_bytes(model)
         np.save(work / "inputs.npy", inputs)
-        files = (str(work / file) for file in ("model.tflite", "inputs.npy", "outputs.npy"))
+        files = (str(work / file) for file in ("model.tflite", "inputs.npy", "run.npz"))
         command = [sys.executable, "-m", "firmware_export.certificate.tflm_runner", *files, arena]
         try:
-            done = subprocess.run(
-                TOOL_LIMITS.wrap(command),
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=TFLM_DEADLINE_S,
-                check=False,
-            )
+            done = run_limited(command, Path.cwd(), TOOL_LIMITS)
         except subprocess.TimeoutExpired as error:
             raise ExportError(
-                f"tflite-micro did not finish within {TFLM_DEADLINE_S:.0f} s; try fewer --samples"
+                f"tflite-micro did not finish within {TOOL_LIMITS.time_s:.0f} s; try fewer --samples"
             ) from error
         if done.returncode:
-            reason = find_reason(done.stderr) or f"it exited with {done.returncode}"
+            reason = find_reason(done.text) or f"it exited with {done.returncode}"
             raise ExportError(
                 f"tflite-micro refuses the model: {reason}; it runs int8 models with the operators that it "
                 "has"
             )
-        return np.load(work / "outputs.npy").reshape(len(inputs), -1), done.stdout
+        with np.load(work / "run.npz") as made:
+            return TflmRun(made["outputs"].reshape(len(inputs), -1), int(made["arena_bytes"]))
 
 
 def find_reason(stderr: str) -> str:
@@ -163,7 +156,7 @@ def _load_interpreter(model: bytes, size: int) -> Any:
     return runtime.Interpreter.from_bytes(model, arena_size=size or MAX_ARENA_BYTES)
 
 
-def _write_outputs(model: Path, inputs: Path, out: Path, size: int) -> None:
+def _compute_outputs(model: Path, inputs: Path, size: int) -> Any:
     content = model.read_bytes()
     graph = read_subgraph(content)
     interpreter = _load_interpreter(content, size)
@@ -172,7 +165,7 @@ def _write_outputs(model: Path, inputs: Path, out: Path, size: int) -> None:
         _set_inputs(interpreter, [graph.tensors[index] for index in graph.inputs], sample)
         interpreter.invoke()
         rows.append(np.concatenate([interpreter.get_output(i).ravel() for i in range(len(graph.outputs))]))
-    np.save(out, np.stack(rows))
+    return np.stack(rows)
 
 
 def _set_inputs(interpreter: Any, tensors: Sequence[TfliteTensor], sample: Any) -> None:
@@ -224,8 +217,8 @@ def _try_arena(model: bytes, graph: Subgraph, size: int) -> bool:
 
 
 if __name__ == "__main__":
-    model_file, inputs_file, outputs_file = map(Path, sys.argv[1:4])
+    model_file, inputs_file, run_file = map(Path, sys.argv[1:4])
     is_measured = sys.argv[4] == MEASURE
     smallest = _search_arena(model_file) if is_measured else 0  # before this process uses tflite-micro
-    _write_outputs(model_file, inputs_file, outputs_file, 0 if is_measured else int(sys.argv[4]))
-    print(smallest)
+    computed = _compute_outputs(model_file, inputs_file, 0 if is_measured else int(sys.argv[4]))
+    np.savez(run_file, outputs=computed, arena_bytes=smallest)

@@ -244,6 +244,16 @@ def compute_geometry(
     return flatten_ints((*source.shape[1:], *out, *kernel, *stride, *dilation, *before))
 
 
+def _name_geometry(values: Sequence[int]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Return the members of `struct convolution` with these values of GEOMETRY_FIELDS."""
+    return tuple((name, (value,)) for name, value in zip(GEOMETRY_FIELDS, values, strict=True))
+
+
+def _list_constants(name: str) -> str:
+    """Return the C expressions of a convolution's constants, in the order of the kernels' parameters."""
+    return ", ".join(f"{{p}}->{name}_{suffix}" for suffix in ("bias", "multiplier", "shift", "weights"))
+
+
 def is_full_convolution(network: QuantizedModel, operator: Operator) -> bool:
     """Return whether an operator is an int8 convolution in which each output depends on all input channels.
 
@@ -327,7 +337,7 @@ def _build_conv_2d(
         *make_channel_fields(network, operator, name, rows, folded=True),
         Field(f"{name}_weights", "int8_t", flatten_ints(padded)),
     )
-    part = ", ".join(f"{{p}}->{name}_{suffix}" for suffix in ("bias", "multiplier", "shift", "weights"))
+    part = _list_constants(name)
     note = _describe_kernel(operator, size, padding)
     window = (1, 1)
     op = operator.name
@@ -359,7 +369,7 @@ def _build_conv_2d(
         call=f"conv_2d_by_pixel(&{name}_shape, {arguments});",
         fields=fields,
         shape_type="struct convolution",
-        shape=tuple(zip(GEOMETRY_FIELDS, ((v,) for v in shape), strict=True)),
+        shape=_name_geometry(shape),
         note=note,
         macs=pixels * rows.shape[1],
         scratch_bytes=0 if contiguous else length,
@@ -438,7 +448,7 @@ def _build_grouped_conv_2d(
     )
     rows = kernel.data.reshape(len(kernel.data), -1)
     padded = np.pad(rows, ((0, 0), (0, -rows.shape[1] % 4)))
-    part = ", ".join(f"{{p}}->{name}_{suffix}" for suffix in ("bias", "multiplier", "shift", "weights"))
+    part = _list_constants(name)
     layer = Layer(
         name=name,
         op=operator.name,
@@ -452,7 +462,7 @@ def _build_grouped_conv_2d(
             Field(f"{name}_weights", "int8_t", flatten_ints(padded)),
         ),
         shape_type="struct convolution",
-        shape=tuple(zip(GEOMETRY_FIELDS, ((v,) for v in shape), strict=True)),
+        shape=_name_geometry(shape),
         note=f"{groups} groups, {_describe_kernel(operator, size, padding)}",
         macs=output.size * rows.shape[1],
         scratch_bytes=padded.shape[1],
@@ -477,7 +487,7 @@ def _build_depthwise_conv_2d(
         operator, source, size, (output.shape[1], output.shape[2], output.shape[3]), padding
     )
     fields = make_channel_fields(network, operator, name, np.moveaxis(kernel.data, 3, 0), folded=False)
-    part = ", ".join(f"{{p}}->{name}_{suffix}" for suffix in ("bias", "multiplier", "shift", "weights"))
+    part = _list_constants(name)
     multiple = output.shape[3] // source.shape[3]
     layer = Layer(
         name=name,
@@ -488,7 +498,7 @@ def _build_depthwise_conv_2d(
         call=f"depthwise_conv_2d(&{name}_shape, {multiple}, &{{p}}->{name}_range, {part}, {{a}}, {{out}});",
         fields=(*fields, Field(f"{name}_weights", "int8_t", flatten_ints(kernel.data))),
         shape_type="struct convolution",
-        shape=tuple(zip(GEOMETRY_FIELDS, ((v,) for v in shape), strict=True)),
+        shape=_name_geometry(shape),
         note=_describe_kernel(operator, size, padding),
         macs=output.size * kernel.shape[1] * kernel.shape[2],
         lead_bytes=_compute_lead(shape),
@@ -518,7 +528,7 @@ def _build_wide_convolution(
     size = kernel.shape[1], kernel.shape[2]
     shape = compute_geometry(operator, source, size, (output.shape[1], output.shape[2], outputs), padding)
     weights = np.moveaxis(kernel.data, 3, 0) if is_depthwise else kernel.data
-    part = ", ".join(f"{{p}}->{name}_{suffix}" for suffix in ("bias", "multiplier", "shift", "weights"))
+    part = _list_constants(name)
     call = f"(&{name}_shape, {groups}, {int(has_wide_sums(network, operator))}, &{{p}}->{name}_range, {part}"
     kernel_name = f"{operator.name.lower()}_16"
     is_pointwise = groups == size[0] * size[1] == 1 and not any(shape[-2:])
@@ -540,7 +550,7 @@ def _build_wide_convolution(
             Field(f"{name}_weights", "int8_t", flatten_ints(kernel.data)),
         ),
         shape_type="struct convolution",
-        shape=tuple(zip(GEOMETRY_FIELDS, ((v,) for v in shape), strict=True)),
+        shape=_name_geometry(shape),
         note=_describe_kernel(operator, size, padding),
         macs=output.size * weights[0].size,
         scratch_bytes=0 if is_depthwise or is_pointwise else source.element_bytes * weights[0].size,
@@ -575,7 +585,7 @@ def build_transpose_conv(network: QuantizedModel, operator: Operator, name: str)
     shape = flatten_ints((*source.shape[1:], *output.shape[1:], *size, *stride, 1, 1, *before))
     plain = replace(operator, inputs=(source.index, kernel.index, *operator.inputs[3:]))
     fields = make_channel_fields(network, plain, name, kernel.data, folded=False)
-    part = ", ".join(f"{{p}}->{name}_{suffix}" for suffix in ("bias", "multiplier", "shift", "weights"))
+    part = _list_constants(name)
     layer = Layer(
         name=name,
         op=operator.name,
@@ -585,7 +595,7 @@ def build_transpose_conv(network: QuantizedModel, operator: Operator, name: str)
         call=f"transpose_conv(&{name}_shape, &{{p}}->{name}_range, {part}, {{a}}, {{out}});",
         fields=(*fields, Field(f"{name}_weights", "int8_t", flatten_ints(kernel.data))),
         shape_type="struct convolution",
-        shape=tuple(zip(GEOMETRY_FIELDS, ((v,) for v in shape), strict=True)),
+        shape=_name_geometry(shape),
         note=f"kernel {size[0]}x{size[1]}, stride {stride[0]}x{stride[1]}, {'SAME' if same else 'VALID'}",
         macs=source.size * kernel.shape[0] * size[0] * size[1],
     )

@@ -18,6 +18,7 @@ from firmware_export.codegen.layer import (
     compute_activation_range,
     flatten_ints,
     loop_over_batch,
+    make_unary_layer,
     refuse,
 )
 from firmware_export.codegen.lookup_tables import build_lookup_table
@@ -58,18 +59,7 @@ def build_lookup(network: QuantizedModel, operator: Operator, name: str) -> list
     check_output_shape(network, operator, network.get_tensor(source).shape)
     table = Field(f"{name}_table", "int8_t", tuple(build_lookup_table(network, operator)))
     call = f"lookup({network.get_tensor(output).size}, {{p}}->{name}_table, {{a}}, {{out}});"
-    return [
-        Layer(
-            name=name,
-            op=operator.name,
-            inputs=(source,),
-            output=output,
-            kernels=("lookup",),
-            call=call,
-            fields=(table,),
-            overwritable=(source,),
-        )
-    ]
+    return [make_unary_layer(operator, name, ("lookup",), call, (table,))]
 
 
 def build_softmax(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
@@ -107,18 +97,7 @@ def build_softmax(network: QuantizedModel, operator: Operator, name: str) -> lis
     check_output_shape(network, operator, source.shape)
     wide = int(output.dtype == WIDE_TYPE)
     call = f"softmax({source.size // classes}, {classes}, {wide}, &{{p}}->{name}_scale, {{a}}, {{out}});"
-    return [
-        Layer(
-            name=name,
-            op=operator.name,
-            inputs=(source.index,),
-            output=output.index,
-            kernels=("sixteen_bits", "softmax"),
-            call=call,
-            fields=(scale,),
-            overwritable=(source.index,),
-        )
-    ]
+    return [make_unary_layer(operator, name, ("sixteen_bits", "softmax"), call, (scale,))]
 
 
 def build_pool(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:

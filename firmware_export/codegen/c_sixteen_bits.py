@@ -18,6 +18,7 @@ from firmware_export.codegen.layer import (
     Layer,
     check_output_shape,
     compute_activation_range,
+    make_unary_layer,
     refuse,
     round_half_away,
 )
@@ -65,15 +66,12 @@ def build_sigmoid(network: QuantizedModel, operator: Operator, name: str) -> lis
         )
     call = f"sigmoid_values({output.size}, {int(is_tanh)}, &{{p}}->{name}_scale, {{a}}, {{out}});"
     return [
-        Layer(
-            name=name,
-            op=operator.name,
-            inputs=(source.index,),
-            output=output.index,
-            kernels=("sixteen_bits", "sigmoid", "sigmoid_values"),
-            call=call,
-            fields=(Field(f"{name}_scale", "struct model_softmax", (int(factor), shift, 0)),),
-            overwritable=(source.index,),
+        make_unary_layer(
+            operator,
+            name,
+            ("sixteen_bits", "sigmoid", "sigmoid_values"),
+            call,
+            (Field(f"{name}_scale", "struct model_softmax", (int(factor), shift, 0)),),
         )
     ]
 
@@ -93,18 +91,7 @@ def build_softmax_16(network: QuantizedModel, operator: Operator, name: str) -> 
     scale = Field(f"{name}_scale", "struct model_softmax", (*quantize_multiplier(real), 0))
     classes = source.shape[-1]
     call = f"softmax_16({source.size // classes}, {classes}, &{{p}}->{name}_scale, {{a}}, {{out}});"
-    return [
-        Layer(
-            name=name,
-            op=operator.name,
-            inputs=(source.index,),
-            output=output.index,
-            kernels=("sixteen_bits", "softmax_16"),
-            call=call,
-            fields=(scale,),
-            overwritable=(source.index,),
-        )
-    ]
+    return [make_unary_layer(operator, name, ("sixteen_bits", "softmax_16"), call, (scale,))]
 
 
 def build_rescale(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:

@@ -73,8 +73,8 @@ STATE_H = """/* What the model keeps from one inference to the next. */
 struct model_state {{
     uint64_t words[MODEL_STATE_BYTES / 8];
 }};
-/* Begin a new sequence. model_invoke does it before the first inference. Call it before an independent
-   sample, and after an update. */
+/* Begin a new sequence. model_invoke does it before the first inference. Call it before a sample
+   that does not continue the last one, and after a change of model_part. */
 void model_reset(void);
 /* The same for the caller's state. Call it before the first model_run. */
 void model_reset_state(struct model_state *state);

@@ -231,6 +231,26 @@ def check_output_shape(
         )
 
 
+def make_unary_layer(
+    operator: Operator, name: str, kernels: tuple[str, ...], call: str, fields: tuple[Field, ...]
+) -> Layer:
+    """Return the layer of an operator with one activation, which its output may overwrite.
+
+    The other parameters are the attributes of `Layer`.
+    """
+    source = operator.inputs[0]
+    return Layer(
+        name=name,
+        op=operator.name,
+        inputs=(source,),
+        output=operator.outputs[0],
+        kernels=kernels,
+        call=call,
+        fields=fields,
+        overwritable=(source,),
+    )
+
+
 def loop_over_batch(layer: Layer, source: TfliteTensor, output: TfliteTensor) -> Layer:
     """Return a layer whose kernel runs once for each element of the batch.
 

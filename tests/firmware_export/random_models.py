@@ -56,7 +56,7 @@ class Graph:
 
     def add_constant(self, data: Any, scales: Any = 0.05, axis: int = 0) -> int:
         """Add a constant."""
-        self.tensors.append(self.graphs.T(np.shape(data), scales, 0, data, axis))
+        self.tensors.append(self.graphs.T(shape=np.shape(data), scales=scales, zero=0, data=data, axis=axis))
         return len(self.tensors) - 1
 
     def add_operator(
@@ -68,7 +68,11 @@ class Graph:
         options_class: str,
     ) -> int:
         """Add an operator and return its first output."""
-        self.operators.append(self.graphs.Op(name, inputs, outputs, options, options_class))
+        self.operators.append(
+            self.graphs.Op(
+                name=name, inputs=inputs, outputs=outputs, options=options, options_class=options_class
+            )
+        )
         return outputs[0]
 
     def get_shape(self, index: int) -> tuple[int, ...]:
@@ -352,7 +356,9 @@ class Graph:
         tensor = self.tensors[source]
         shape = self.get_shape(source)
         self.tensors.append(
-            self.graphs.T(shape[-1:], tensor.scales, tensor.zero, self.draw_weights(shape[-1]))
+            self.graphs.T(
+                shape=shape[-1:], scales=tensor.scales, zero=tensor.zero, data=self.draw_weights(shape[-1])
+            )
         )
         other = len(self.tensors) - 1
         return self.add_operator(
@@ -531,7 +537,15 @@ def make_streaming_model(graphs: Any, seed: int) -> bytes:
     """Return a model that keeps rows of earlier inferences. The same seed gives the same bytes."""
     rng = np.random.default_rng(seed)
     made = Graph(graphs=graphs, rng=rng)
-    made.operators.append(graphs.Op("CALL_ONCE", (), (), {"initSubgraphIndex": 1}, "CallOnce"))
+    made.operators.append(
+        graphs.Op(
+            name="CALL_ONCE",
+            inputs=(),
+            outputs=(),
+            options={"initSubgraphIndex": 1},
+            options_class="CallOnce",
+        )
+    )
     tip = made.add_tensor((1, int(rng.integers(1, 4)), int(rng.integers(1, 5)), int(rng.integers(1, 7))))
     for _ in range(int(rng.integers(1, 4))):
         tip = made.add_convolution(made.add_stream(tip), depthwise=bool(rng.integers(2)))
@@ -556,7 +570,15 @@ def make_recurrent_model(graphs: Any, seed: int) -> bytes:
 def make_every_stateful_kernel_model(graphs: Any) -> bytes:
     """Return a model with the kernels that `make_every_kernel_model` does not have."""
     made = Graph(graphs=graphs, rng=np.random.default_rng(8))
-    made.operators.append(graphs.Op("CALL_ONCE", (), (), {"initSubgraphIndex": 1}, "CallOnce"))
+    made.operators.append(
+        graphs.Op(
+            name="CALL_ONCE",
+            inputs=(),
+            outputs=(),
+            options={"initSubgraphIndex": 1},
+            options_class="CallOnce",
+        )
+    )
     tip = made.add_convolution(made.add_stream(made.add_tensor((1, 3, 4, 6), 0.05, 3)), groups=2)
     tip = made.add_lstm(made.add_reshape(tip, (1, 2, int(np.prod(made.get_shape(tip))) // 2)), 9)
     tip = made.add_svdf(made.flatten(tip), 4, 5, 2, wide=True)

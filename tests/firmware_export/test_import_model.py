@@ -32,11 +32,15 @@ def model(graphs, tmp_path) -> Path:
     weights = rng.integers(-128, 128, (3, 8)).astype(np.int8)
     tensors = [
         graphs.T((1, 8), 0.1, 3),
-        graphs.T((3, 8), [0.01, 0.02, 0.015], 0, weights),
-        graphs.T((3,), [0.001, 0.002, 0.0015], 0, np.array([10, -20, 30], np.int32)),
+        graphs.T(shape=(3, 8), scales=[0.01, 0.02, 0.015], zero=0, data=weights),
+        graphs.T(shape=(3,), scales=[0.001, 0.002, 0.0015], zero=0, data=np.array([10, -20, 30], np.int32)),
         graphs.T((1, 3), 0.2, -5),
     ]
-    operators = [graphs.Op("FULLY_CONNECTED", (0, 1, 2), (3,), {}, "FullyConnected")]
+    operators = [
+        graphs.Op(
+            name="FULLY_CONNECTED", inputs=(0, 1, 2), outputs=(3,), options={}, options_class="FullyConnected"
+        )
+    ]
     path = tmp_path / "dense.tflite"
     path.write_bytes(graphs.make_tflite(tensors, operators))
     return path
@@ -287,7 +291,10 @@ def test_unsupported_operators_are_named_with_their_layers(graphs, tmp_path) -> 
         graphs.T((1, 8), name="late/exp"),
         graphs.T((1, 8), name="late/gelu"),
     ]
-    operators = [graphs.Op("EXP", (0,), (1,)), graphs.Op("GELU", (1,), (2,), {}, "Gelu")]
+    operators = [
+        graphs.Op("EXP", (0,), (1,)),
+        graphs.Op(name="GELU", inputs=(1,), outputs=(2,), options={}, options_class="Gelu"),
+    ]
     path = tmp_path / "model.tflite"
     path.write_bytes(graphs.make_tflite(tensors, operators))
     result = run_export(path, "-o", tmp_path / "out", "--target", "host")
@@ -315,18 +322,21 @@ def test_output_without_a_flatten_layer_is_compared(graphs, tmp_path) -> None:
 def make_damaged_models(graphs) -> dict[str, bytes]:
     """Models whose parts contradict each other, by a fragment of the error."""
     geometry = {"padding": 1, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
-    kernel = graphs.T((2, 3, 3, 1), 0.1, 0, np.ones((2, 3, 3, 1), np.int8))
+    kernel = graphs.T(shape=(2, 3, 3, 1), scales=0.1, zero=0, data=np.ones((2, 3, 3, 1), np.int8))
     tensors = [graphs.T((1, 4, 4, 1)), kernel, graphs.T((1, 4, 40, 2))]
-    convolution = graphs.Op("CONV_2D", (0, 1, -1), (2,), geometry, "Conv2D")
+    convolution = graphs.Op(
+        name="CONV_2D", inputs=(0, 1, -1), outputs=(2,), options=geometry, options_class="Conv2D"
+    )
     window = {"padding": 1, "filterHeight": 2, "filterWidth": 2, "strideH": 2, "strideW": 2}
-    pool = graphs.Op("MAX_POOL_2D", (0,), (1,), window, "Pool2D")
+    pool = graphs.Op(name="MAX_POOL_2D", inputs=(0,), outputs=(1,), options=window, options_class="Pool2D")
     return {
         "size 4 along axis 1, expected 2": graphs.make_tflite(tensors, [convolution]),
         "size 7 along axis 1, expected 4": graphs.make_tflite(
             [graphs.T((1, 8, 8, 2)), graphs.T((1, 7, 4, 2))], [pool]
         ),
         "leave one out": graphs.make_tflite(
-            [graphs.T((1, 8)), graphs.T((1, 8))], [graphs.Op("ADD", (0, -1), (1,), {}, "Add")]
+            [graphs.T((1, 8)), graphs.T((1, 8))],
+            [graphs.Op(name="ADD", inputs=(0, -1), outputs=(1,), options={}, options_class="Add")],
         ),
         "no operator computes it": graphs.make_tflite(
             [graphs.T((1, 8)), graphs.T((1, 8)), graphs.T((1, 8), data=np.zeros((1, 8), np.int8))],

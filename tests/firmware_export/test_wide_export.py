@@ -33,7 +33,9 @@ def model(graphs, tmp_path) -> Path:
         graphs.T((1, 3), [0.0001], kind="INT32"),
     ]
     operators = [
-        graphs.Op("FULLY_CONNECTED", (0, 1, 2), (3,), {}, "FullyConnected"),
+        graphs.Op(
+            name="FULLY_CONNECTED", inputs=(0, 1, 2), outputs=(3,), options={}, options_class="FullyConnected"
+        ),
         graphs.Op("QUANTIZE", (3,), (4,)),
     ]
     path = tmp_path / "wide.tflite"

@@ -47,10 +47,16 @@ def make_flatten(graphs):
         graphs.T((1, 1), *Q),
     ]
     operators = [
-        graphs.Op("SHAPE", (0,), (1,), {"outType": 2}, "Shape"),
-        graphs.Op("STRIDED_SLICE", (1, 2, 3, 3), (4,), masks, "StridedSlice"),
-        graphs.Op("PACK", (4, 5), (6,), {"valuesCount": 2}, "Pack"),
-        graphs.Op("RESHAPE", (0, 6), (7,), {}, "Reshape"),
+        graphs.Op(name="SHAPE", inputs=(0,), outputs=(1,), options={"outType": 2}, options_class="Shape"),
+        graphs.Op(
+            name="STRIDED_SLICE",
+            inputs=(1, 2, 3, 3),
+            outputs=(4,),
+            options=masks,
+            options_class="StridedSlice",
+        ),
+        graphs.Op(name="PACK", inputs=(4, 5), outputs=(6,), options={"valuesCount": 2}, options_class="Pack"),
+        graphs.Op(name="RESHAPE", inputs=(0, 6), outputs=(7,), options={}, options_class="Reshape"),
         graphs.Op("RELU", (7,), (8,)),
     ]
     return graphs.make_tflite(tensors, operators)
@@ -181,8 +187,21 @@ def test_padding_of_a_space_to_batch_becomes_a_pad(compiled, graphs, tmp_path) -
         graphs.T((1, 12), *Q),
     ]
     operators = [
-        graphs.Op("SPACE_TO_BATCH_ND", (0, 1, 2), (3,), {}, "SpaceToBatchND", version=2),
-        graphs.Op("RESHAPE", (3, 4), (5,), {"newShape": [1, 12]}, "Reshape"),
+        graphs.Op(
+            name="SPACE_TO_BATCH_ND",
+            inputs=(0, 1, 2),
+            outputs=(3,),
+            options={},
+            options_class="SpaceToBatchND",
+            version=2,
+        ),
+        graphs.Op(
+            name="RESHAPE",
+            inputs=(3, 4),
+            outputs=(5,),
+            options={"newShape": [1, 12]},
+            options_class="Reshape",
+        ),
         graphs.Op("RELU", (5,), (6,)),
     ]
     model = simplify_model(graphs.make_tflite([*tensors, graphs.T((1, 12), *Q)], operators)).content
@@ -198,13 +217,19 @@ def test_old_axis_of_a_bias_is_corrected(graphs, tmp_path) -> None:
     kernel = np.ones((1, 3, 3, 2), np.int8)
     tensors = [
         graphs.T((1, 4, 4, 2), *Q),
-        graphs.T(kernel.shape, [0.1, 0.2], 0, kernel, 3),
-        graphs.T((2,), [0.01, 0.02], 0, make_int32(5, 6), 3),
+        graphs.T(shape=kernel.shape, scales=[0.1, 0.2], zero=0, data=kernel, axis=3),
+        graphs.T(shape=(2,), scales=[0.01, 0.02], zero=0, data=make_int32(5, 6), axis=3),
         graphs.T((1, 4, 4, 2), 0.5, 4),
     ]
     options = {"padding": 0, "strideH": 1, "strideW": 1, "depthMultiplier": 1}
     options |= {"dilationHFactor": 1, "dilationWFactor": 1}
-    operator = graphs.Op("DEPTHWISE_CONV_2D", (0, 1, 2), (3,), options, "DepthwiseConv2D")
+    operator = graphs.Op(
+        name="DEPTHWISE_CONV_2D",
+        inputs=(0, 1, 2),
+        outputs=(3,),
+        options=options,
+        options_class="DepthwiseConv2D",
+    )
     path = tmp_path / "model.tflite"
     path.write_bytes(graphs.make_tflite(tensors, [operator]))
     arguments = [str(path), "-o", str(tmp_path / "out"), "--target", "host", "--samples", "30"]

@@ -104,7 +104,8 @@ def test_bytes_that_are_not_a_model_are_refused() -> None:
 
 def test_model_that_needs_too_large_an_arena_is_refused(model, monkeypatch) -> None:
     """The limit is read by the process itself, so the test lowers the printed size instead."""
-    monkeypatch.setattr(tflm_runner, "_run_child", lambda *arguments: (np.zeros((1, 2), np.int8), "0\n"))
+    run = tflm_runner.TflmRun(np.zeros((1, 2), np.int8), 0)
+    monkeypatch.setattr(tflm_runner, "_run_child", lambda *arguments: run)
     with pytest.raises(ExportError, match=r"in an arena of up to 67,108,864 bytes; make the model smaller"):
         measure_tflm(model, np.zeros((1, 28, 28, 1), np.int8))
 
@@ -118,7 +119,14 @@ def test_operator_that_tflite_micro_refuses_is_named(graphs) -> None:
         graphs.T(shape),
     ]
     masks = {"beginMask": 0, "endMask": 0, "ellipsisMask": 0, "newAxisMask": 0, "shrinkAxisMask": 0}
-    slicing = graphs.Op("STRIDED_SLICE", (0, 1, 2, 3), (4,), masks, "StridedSlice", version=4)
+    slicing = graphs.Op(
+        name="STRIDED_SLICE",
+        inputs=(0, 1, 2, 3),
+        outputs=(4,),
+        options=masks,
+        options_class="StridedSlice",
+        version=4,
+    )
     model, inputs = graphs.make_tflite(tensors, [slicing]), np.zeros((1, *shape[1:]), np.int8)
     for run in (run_tflm, measure_tflm):
         with pytest.raises(ExportError, match=r"refuses the model: Node STRIDED_SLICE .*should not exceed 4"):

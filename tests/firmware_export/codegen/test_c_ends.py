@@ -19,7 +19,7 @@ SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 @pytest.fixture
 def sums(graphs):
-    """The inputs are a, b and c. The outputs are a + b, b as it is, and (a + b) + c."""
+    """Return a model that takes a, b and c, and gives a + b, b, and the sum of all three."""
     tensors = [
         graphs.T((1, 2), 0.5, 0, name="a"),
         graphs.T((1, 2), 0.25, 10, name="b"),
@@ -29,9 +29,11 @@ def sums(graphs):
         graphs.T((1, 2), 1.0, 2, name="all"),
     ]
     operators = [
-        graphs.Op("ADD", (0, 1), (3,), {}, "Add"),
-        graphs.Op("RESHAPE", (2,), (4,), {"newShape": [1, 2]}, "Reshape"),
-        graphs.Op("ADD", (3, 4), (5,), {}, "Add"),
+        graphs.Op(name="ADD", inputs=(0, 1), outputs=(3,), options={}, options_class="Add"),
+        graphs.Op(
+            name="RESHAPE", inputs=(2,), outputs=(4,), options={"newShape": [1, 2]}, options_class="Reshape"
+        ),
+        graphs.Op(name="ADD", inputs=(3, 4), outputs=(5,), options={}, options_class="Add"),
     ]
     return graphs.make_tflite(tensors, operators, inputs=(0, 1, 2), outputs=(3, 1, 5))
 

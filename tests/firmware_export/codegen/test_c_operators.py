@@ -79,8 +79,10 @@ def test_convolutions_match_tflite_micro(compiled, graphs, tmp_path, kind, seed)
         options["depthMultiplier"] = multiple
     tensors = [
         graphs.T((1, height, width, channels), x, draw_zero_point(rng)),
-        graphs.T(weights.shape, scales, 0, weights, 0 if kind == "CONV_2D" else 3),
-        graphs.T((out,), [x * float(s) for s in np.atleast_1d(scales)], 0, bias),
+        graphs.T(
+            shape=weights.shape, scales=scales, zero=0, data=weights, axis=0 if kind == "CONV_2D" else 3
+        ),
+        graphs.T(shape=(out,), scales=[x * float(s) for s in np.atleast_1d(scales)], zero=0, data=bias),
         graphs.T((1, *size, out), y, draw_zero_point(rng)),
     ]
     cls = "Conv2D" if kind == "CONV_2D" else "DepthwiseConv2D"
@@ -113,9 +115,12 @@ def test_grouped_convolutions_match_tflite_micro(compiled, graphs, tmp_path, see
     }
     tensors = [
         graphs.T((1, height, width, groups * inputs), 0.05, draw_zero_point(rng)),
-        graphs.T(weights.shape, scales, 0, weights),
+        graphs.T(shape=weights.shape, scales=scales, zero=0, data=weights),
         graphs.T(
-            (len(weights),), [0.05 * s for s in scales], 0, rng.integers(-900, 900, len(weights), np.int32)
+            shape=(len(weights),),
+            scales=[0.05 * s for s in scales],
+            zero=0,
+            data=rng.integers(-900, 900, len(weights), np.int32),
         ),
         graphs.T((1, *size, len(weights)), draw_scale(rng, -4, -1), draw_zero_point(rng)),
     ]
@@ -134,7 +139,7 @@ def test_channels_that_are_no_groups_are_refused(graphs) -> None:
         graphs.T((1, 2, 2, 4)),
     ]
     options = {"padding": 1, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
-    operator = graphs.Op("CONV_2D", (0, 1), (2,), options, "Conv2D")
+    operator = graphs.Op(name="CONV_2D", inputs=(0, 1), outputs=(2,), options=options, options_class="Conv2D")
     with pytest.raises(
         ExportError, match=r"5 input and 4 output channels for kernels of 2 channels, expected"
     ):
@@ -168,8 +173,10 @@ def test_pooling_after_a_convolution_matches_tflite_micro(
     out = draw_scale(rng, -4, -2), draw_zero_point(rng)
     tensors = [
         graphs.T((1, *size, 3), 0.02, draw_zero_point(rng)),
-        graphs.T(weights.shape, [draw_scale(rng, -8, -5) for _ in range(5)], 0, weights),
-        graphs.T((5,), [0.001] * 5, 0, rng.integers(-3000, 3000, 5).astype(np.int32)),
+        graphs.T(
+            shape=weights.shape, scales=[draw_scale(rng, -8, -5) for _ in range(5)], zero=0, data=weights
+        ),
+        graphs.T(shape=(5,), scales=[0.001] * 5, zero=0, data=rng.integers(-3000, 3000, 5).astype(np.int32)),
         graphs.T((1, *size, 5), *out),
         graphs.T((1, *pooled, 5), *out),
     ]
@@ -215,8 +222,8 @@ def test_dense_layers_match_tflite_micro(compiled, graphs, tmp_path, seed) -> No
     bias = rng.integers(-3000, 3000, outputs).astype(np.int32)
     tensors = [
         graphs.T((1, inputs), x, draw_zero_point(rng)),
-        graphs.T(weights.shape, scales, 0, weights),
-        graphs.T((outputs,), [x * float(s) for s in np.atleast_1d(scales)], 0, bias),
+        graphs.T(shape=weights.shape, scales=scales, zero=0, data=weights),
+        graphs.T(shape=(outputs,), scales=[x * float(s) for s in np.atleast_1d(scales)], zero=0, data=bias),
         graphs.T((1, outputs), draw_scale(rng, -4, -1), draw_zero_point(rng)),
     ]
     has_bias = seed != 4
@@ -245,8 +252,8 @@ def test_scales_of_a_dense_layer_are_multiplied_in_double_precision(
     source, kernel, output = scales
     tensors = [
         graphs.T((1, 4), source),
-        graphs.T((2, 4), kernel, 0, np.array([[1, 0, 0, 0], [1, 1, 1, 1]], np.int8)),
-        graphs.T((2,), source * kernel, 0, np.array([total, 0], np.int32)),
+        graphs.T(shape=(2, 4), scales=kernel, zero=0, data=np.array([[1, 0, 0, 0], [1, 1, 1, 1]], np.int8)),
+        graphs.T(shape=(2,), scales=source * kernel, zero=0, data=np.array([total, 0], np.int32)),
         graphs.T((1, 2), output),
     ]
     operator = graphs.Op(
@@ -309,12 +316,12 @@ def test_binary_arithmetic_matches_tflite_micro(compiled, graphs, tmp_path, kind
     data = draw_int8(rng, *other) // 8 if seed in (1, 2, 3) else None
     tensors = [
         graphs.T(shape, x, 5),
-        graphs.T(other, x if seed >= 4 else y, 3, data),
+        graphs.T(shape=other, scales=x if seed >= 4 else y, zero=3, data=data),
         graphs.T(shape, out, draw_zero_point(rng) // 4),
     ]
     if data is None:
         # The operands: the input, and the input plus a constant
-        tensors[1] = graphs.T((5,), y, draw_zero_point(rng), draw_int8(rng, 5))
+        tensors[1] = graphs.T(shape=(5,), scales=y, zero=draw_zero_point(rng), data=draw_int8(rng, 5))
         tensors.insert(2, graphs.T(shape, y, draw_zero_point(rng)))
         widen = graphs.Op(
             name="ADD",
@@ -444,7 +451,7 @@ def test_prelu_matches_tflite_micro(compiled, graphs, tmp_path, shape) -> None:
     rng = np.random.default_rng(sum(shape))
     tensors = [
         graphs.T((1, 4, 5, 3), 0.03, 7),
-        graphs.T(shape, 0.004, -3, draw_int8(rng, *shape)),
+        graphs.T(shape=shape, scales=0.004, zero=-3, data=draw_int8(rng, *shape)),
         graphs.T((1, 4, 5, 3), 0.02, -11),
     ]
     model = graphs.make_tflite(tensors, [graphs.Op("PRELU", (0, 1), (2,))])
@@ -455,7 +462,7 @@ def test_prelu_of_hand_worked_values(compiled, graphs, tmp_path) -> None:
     """With scales 1, the slopes 0.5 and -0.25 apply to negative values only."""
     tensors = [
         graphs.T((1, 2, 2), 1.0, 0),
-        graphs.T((2,), 0.25, 0, np.array([2, -1], np.int8)),
+        graphs.T(shape=(2,), scales=0.25, zero=0, data=np.array([2, -1], np.int8)),
         graphs.T((1, 2, 2), 1.0, 0),
     ]
     model = graphs.make_tflite(tensors, [graphs.Op("PRELU", (0, 1), (2,))])
@@ -478,8 +485,8 @@ def test_transposed_convolutions_match_tflite_micro(compiled, graphs, tmp_path, 
     tensors = [
         graphs.T((1, height, width, channels), x, draw_zero_point(rng)),
         graphs.T((4,), data=np.array([1, *size, out], np.int32)),
-        graphs.T(weights.shape, scales, 0, weights),
-        graphs.T((out,), [x * float(s) for s in np.atleast_1d(scales)], 0, bias),
+        graphs.T(shape=weights.shape, scales=scales, zero=0, data=weights),
+        graphs.T(shape=(out,), scales=[x * float(s) for s in np.atleast_1d(scales)], zero=0, data=bias),
         graphs.T((1, *size, out), draw_scale(rng, -4, -1), draw_zero_point(rng) // 2),
     ]
     options = {"padding": 0 if same else 1, "strideH": sh, "strideW": sw}
@@ -501,7 +508,9 @@ def test_transposed_convolution_of_hand_worked_values(compiled, graphs, tmp_path
     tensors = [
         graphs.T((1, 1, 2, 1), 1.0, 0),
         graphs.T((4,), data=np.array([1, 1, 5, 1], np.int32)),
-        graphs.T((1, 1, 3, 1), 1.0, 0, np.array([1, 2, 4], np.int8).reshape(1, 1, 3, 1)),
+        graphs.T(
+            shape=(1, 1, 3, 1), scales=1.0, zero=0, data=np.array([1, 2, 4], np.int8).reshape(1, 1, 3, 1)
+        ),
         graphs.T((1, 1, 5, 1), 1.0, 0),
     ]
     options = {"padding": 1, "strideH": 1, "strideW": 2}
@@ -616,6 +625,8 @@ def test_a_bias_beyond_the_range_is_refused(graphs, bias, message) -> None:
         graphs.T((4,), data=bias),
         graphs.T((1, 4)),
     ]
-    operator = graphs.Op("FULLY_CONNECTED", (0, 1, 2), (3,), {}, "FullyConnected")
+    operator = graphs.Op(
+        name="FULLY_CONNECTED", inputs=(0, 1, 2), outputs=(3,), options={}, options_class="FullyConnected"
+    )
     with pytest.raises(ExportError, match=message):
         generate_c(graphs.make_tflite(tensors, [operator]))

@@ -170,7 +170,11 @@ def test_padding_that_no_convolution_can_do_remains(graphs, random_models, kind)
     )
     if kind == "other value":
         value = np.int8(made.tensors[source].zero + 1)
-        made.tensors.append(graphs.T((1,), made.tensors[source].scales, made.tensors[source].zero, value))
+        made.tensors.append(
+            graphs.T(
+                shape=(1,), scales=made.tensors[source].scales, zero=made.tensors[source].zero, data=value
+            )
+        )
         pad = made.operators[-1]
         made.operators[-1] = replace(
             pad, name="PADV2", inputs=(*pad.inputs, len(made.tensors) - 1), options_class="PadV2"

@@ -55,7 +55,7 @@ def make_bias(graphs, rng, scales, wide):
     if wide is None:
         return []
     values = rng.integers(-1_000_000, 1_000_000, len(scales)).astype(np.int64 if wide else np.int32)
-    return [graphs.T(values.shape, scales, 0, values)]
+    return [graphs.T(shape=values.shape, scales=scales, zero=0, data=values)]
 
 
 @pytest.mark.parametrize("wide", [True, False, None])
@@ -69,10 +69,10 @@ def test_fully_connected(compiled, graphs, tmp_path, wide, per_channel) -> None:
     scales = [draw_scale(rng, -9, -5) for _ in range(outputs if per_channel else 1)]
     bias = make_bias(graphs, rng, [x * scales[i % len(scales)] for i in range(outputs)], wide)
     if bias and not per_channel:
-        bias = [graphs.T(bias[0].shape, [x * scales[0]], 0, bias[0].data)]
+        bias = [graphs.T(shape=bias[0].shape, scales=[x * scales[0]], zero=0, data=bias[0].data)]
     tensors = [
         graphs.T((1, 2, inputs), x, kind="INT16"),
-        graphs.T(weights.shape, scales, 0, weights),
+        graphs.T(shape=weights.shape, scales=scales, zero=0, data=weights),
         *bias,
         graphs.T((1, 2, outputs), x * scales[0] * 2000, kind="INT16"),
     ]
@@ -114,7 +114,9 @@ def test_convolutions(compiled, graphs, tmp_path, kind, seed) -> None:
         options["depthMultiplier"] = multiple
     tensors = [
         graphs.T((1, height, width, channels), x, kind="INT16"),
-        graphs.T(weights.shape, scales, 0, weights, 0 if kind == "CONV_2D" else 3),
+        graphs.T(
+            shape=weights.shape, scales=scales, zero=0, data=weights, axis=0 if kind == "CONV_2D" else 3
+        ),
         *make_bias(graphs, rng, [x * scale for scale in scales], wide),
         graphs.T((1, *size, out), x * scales[0] * draw_scale(rng, 5, 10), kind="INT16"),
     ]
@@ -328,11 +330,37 @@ def test_split_unpack_pack_and_concatenation(compiled, graphs, tmp_path) -> None
     tensors = [graphs.T(shape, 0.001, kind="INT16") for shape in shapes]
     tensors.append(graphs.T((), data=np.array(2, np.int32)))
     operators = [
-        graphs.Op("SPLIT", (10, 0), (1, 2), {"numSplits": 2}, "Split"),
-        graphs.Op("UNPACK", (2,), (3, 4, 5, 6), {"axis": 1, "num": 4}, "Unpack"),
-        graphs.Op("PACK", (6, 3), (7,), {"axis": 1, "valuesCount": 2}, "Pack"),
-        graphs.Op("ADD", (1, 1), (8,), {"fusedActivationFunction": 0}, "Add"),
-        graphs.Op("CONCATENATION", (8, 7), (9,), {"axis": 1}, "Concatenation"),
+        graphs.Op(
+            name="SPLIT", inputs=(10, 0), outputs=(1, 2), options={"numSplits": 2}, options_class="Split"
+        ),
+        graphs.Op(
+            name="UNPACK",
+            inputs=(2,),
+            outputs=(3, 4, 5, 6),
+            options={"axis": 1, "num": 4},
+            options_class="Unpack",
+        ),
+        graphs.Op(
+            name="PACK",
+            inputs=(6, 3),
+            outputs=(7,),
+            options={"axis": 1, "valuesCount": 2},
+            options_class="Pack",
+        ),
+        graphs.Op(
+            name="ADD",
+            inputs=(1, 1),
+            outputs=(8,),
+            options={"fusedActivationFunction": 0},
+            options_class="Add",
+        ),
+        graphs.Op(
+            name="CONCATENATION",
+            inputs=(8, 7),
+            outputs=(9,),
+            options={"axis": 1},
+            options_class="Concatenation",
+        ),
     ]
     model = graphs.make_tflite(tensors, operators, outputs=(9,))
     check_against_micro(compiled, tmp_path, model, np.random.default_rng(1), (4, 6))
@@ -343,7 +371,9 @@ def test_several_inputs_and_outputs(compiled, graphs, tmp_path) -> None:
     tensors = [graphs.T((1, n), 0.001, kind="INT16") for n in (3, 5, 3, 5)]
     operators = [
         graphs.Op("RELU", (0,), (2,)),
-        graphs.Op("LEAKY_RELU", (1,), (3,), {"alpha": 0.5}, "LeakyRelu"),
+        graphs.Op(
+            name="LEAKY_RELU", inputs=(1,), outputs=(3,), options={"alpha": 0.5}, options_class="LeakyRelu"
+        ),
     ]
     model = graphs.make_tflite(tensors, operators, inputs=(0, 1), outputs=(3, 2))
     header = generate_c(model).files["model.h"]
@@ -362,7 +392,15 @@ def test_several_inputs_and_outputs(compiled, graphs, tmp_path) -> None:
 
 def test_state_of_16_bits(compiled, graphs, random_models, tmp_path) -> None:
     made = random_models.Graph(graphs=graphs, rng=np.random.default_rng(8), kind="INT16")
-    made.operators.append(graphs.Op("CALL_ONCE", (), (), {"initSubgraphIndex": 1}, "CallOnce"))
+    made.operators.append(
+        graphs.Op(
+            name="CALL_ONCE",
+            inputs=(),
+            outputs=(),
+            options={"initSubgraphIndex": 1},
+            options_class="CallOnce",
+        )
+    )
     tip = made.add_convolution(made.add_stream(made.add_tensor((1, 3, 4, 6), 0.0005)))
     tip = made.add_dense(made.flatten(tip), 5)
     model = graphs.make_tflite(made.tensors, made.operators, outputs=(tip,), initial=made.initial)

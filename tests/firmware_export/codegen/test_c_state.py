@@ -29,10 +29,16 @@ def counter(graphs):
         graphs.T((1, 1), *Q),
     ]
     operators = [
-        graphs.Op("CALL_ONCE", (), (), {"initSubgraphIndex": 1}, "CallOnce"),
+        graphs.Op(
+            name="CALL_ONCE",
+            inputs=(),
+            outputs=(),
+            options={"initSubgraphIndex": 1},
+            options_class="CallOnce",
+        ),
         graphs.name_variable("voice/sum", 1),
         graphs.Op("READ_VARIABLE", (1,), (2,)),
-        graphs.Op("ADD", (0, 2), (3,), {}, "Add"),
+        graphs.Op(name="ADD", inputs=(0, 2), outputs=(3,), options={}, options_class="Add"),
         graphs.Op("ASSIGN_VARIABLE", (1, 3), ()),
     ]
     initial = {"voice/sum": graphs.T((1, 1), *Q, np.full((1, 1), 2, np.int8))}
@@ -127,7 +133,7 @@ def test_a_variable_that_no_subgraph_sets_begins_at_its_zero_point(compiled, gra
     operators = [
         graphs.name_variable("sum", 1),
         graphs.Op("READ_VARIABLE", (1,), (2,)),
-        graphs.Op("ADD", (0, 2), (3,), {}, "Add"),
+        graphs.Op(name="ADD", inputs=(0, 2), outputs=(3,), options={}, options_class="Add"),
         graphs.Op("ASSIGN_VARIABLE", (1, 3), ()),
     ]
     model = graphs.make_tflite(tensors, operators)
@@ -142,8 +148,14 @@ def test_first_values_that_are_computed_are_refused(graphs) -> None:
     late = [
         graphs.name_variable("sum", 1),
         graphs.Op("READ_VARIABLE", (1,), (2,)),
-        graphs.Op("CALL_ONCE", (), (), {"initSubgraphIndex": 1}, "CallOnce"),
-        graphs.Op("ADD", (0, 2), (3,), {}, "Add"),
+        graphs.Op(
+            name="CALL_ONCE",
+            inputs=(),
+            outputs=(),
+            options={"initSubgraphIndex": 1},
+            options_class="CallOnce",
+        ),
+        graphs.Op(name="ADD", inputs=(0, 2), outputs=(3,), options={}, options_class="Add"),
         graphs.Op("ASSIGN_VARIABLE", (1, 3), ()),
     ]
     initial = {"sum": graphs.T((1, 1), *Q, np.zeros((1, 1), np.int8))}
@@ -161,7 +173,7 @@ def test_a_variable_of_two_sizes_is_refused(graphs) -> None:
     operators = [
         graphs.name_variable("sum", 1),
         graphs.Op("READ_VARIABLE", (1,), (2,)),
-        graphs.Op("ADD", (0, 2), (3,), {}, "Add"),
+        graphs.Op(name="ADD", inputs=(0, 2), outputs=(3,), options={}, options_class="Add"),
         graphs.Op("ASSIGN_VARIABLE", (1, 3), ()),
     ]
     with pytest.raises(ExportError, match=r"variable sum has 2 values .* and 1 of type INT8, expected one"):
@@ -228,7 +240,7 @@ def make_values(graphs, count):
 
 
 def add(graphs, a, b, output):
-    return graphs.Op("ADD", (a, b), (output,), {}, "Add")
+    return graphs.Op(name="ADD", inputs=(a, b), outputs=(output,), options={}, options_class="Add")
 
 
 def read(graphs, output=2):
@@ -260,7 +272,9 @@ def test_damaged_graphs_are_refused(graphs, operators, outputs, message) -> None
 def test_plain_operators_do_not_touch_the_state(graphs, operators, message) -> None:
     tensors = make_values(graphs, 3)
     tensors[1] = replace(tensors[1], is_variable=True)
-    lstm = graphs.Op("SVDF", (0, -1, -1, -1, 1), (2,), {"rank": 1}, "SVDF")  # makes the tensor a state
+    lstm = graphs.Op(
+        name="SVDF", inputs=(0, -1, -1, -1, 1), outputs=(2,), options={"rank": 1}, options_class="SVDF"
+    )  # makes the tensor a state
     with pytest.raises(ExportError, match=message):
         generate_c(
             graphs.make_tflite(
@@ -273,7 +287,9 @@ def test_plain_operators_do_not_touch_the_state(graphs, operators, message) -> N
 def test_the_state_is_no_input_or_output(graphs, ends) -> None:
     tensors = make_values(graphs, 3)
     tensors[1] = replace(tensors[1], is_variable=True)
-    svdf = graphs.Op("SVDF", (1, -1, -1, -1, 1), (2,), {"rank": 1}, "SVDF")
+    svdf = graphs.Op(
+        name="SVDF", inputs=(1, -1, -1, -1, 1), outputs=(2,), options={"rank": 1}, options_class="SVDF"
+    )
     with pytest.raises(ExportError, match="of the model is its state or a constant"):
         generate_c(graphs.make_tflite(tensors, [svdf], inputs=ends[0], outputs=ends[1]))
 
@@ -302,7 +318,9 @@ def test_an_assignment_without_a_value_is_refused(graphs) -> None:
 def test_a_huge_variable_is_refused_before_it_takes_memory(graphs) -> None:
     tensors = make_values(graphs, 2)
     huge = graphs.T(shape=(1 << 30,), is_variable=True)
-    svdf = graphs.Op("SVDF", (0, -1, -1, -1, 2), (1,), {"rank": 1}, "SVDF")
+    svdf = graphs.Op(
+        name="SVDF", inputs=(0, -1, -1, -1, 2), outputs=(1,), options={"rank": 1}, options_class="SVDF"
+    )
     with pytest.raises(ExportError, match=r"t2 has 1,073,741,824 values, expected 1 to 16,777,216"):
         generate_c(graphs.make_tflite([*tensors, huge], [svdf], outputs=(1,)))
 
@@ -316,7 +334,13 @@ def test_variables_of_like_names_are_separate(compiled, graphs, tmp_path, names)
     tensors = make_values(graphs, 8)
     tensors[1] = tensors[2] = graphs.make_handle()
     operators = [
-        graphs.Op("VAR_HANDLE", (), (1 + number,), {"container": container, "sharedName": name}, "VarHandle")
+        graphs.Op(
+            name="VAR_HANDLE",
+            inputs=(),
+            outputs=(1 + number,),
+            options={"container": container, "sharedName": name},
+            options_class="VarHandle",
+        )
         for number, (container, name) in enumerate(names)
     ]
     operators += [

@@ -66,7 +66,18 @@ def test_float_tensors_and_batches_are_refused(graphs) -> None:
     )
     tensors = [graphs.T((1, 4)), graphs.T((4, 4), data=np.zeros((4, 4), np.float32)), graphs.T((1, 4))]
     assert_refused(
-        graphs.make_tflite(tensors, [graphs.Op("FULLY_CONNECTED", (0, 1, -1), (2,), {}, "FullyConnected")]),
+        graphs.make_tflite(
+            tensors,
+            [
+                graphs.Op(
+                    name="FULLY_CONNECTED",
+                    inputs=(0, 1, -1),
+                    outputs=(2,),
+                    options={},
+                    options_class="FullyConnected",
+                )
+            ],
+        ),
         "FULLY_CONNECTED",
         "FLOAT32",
     )
@@ -75,7 +86,9 @@ def test_float_tensors_and_batches_are_refused(graphs) -> None:
 def test_invalid_quantization_parameters_are_refused(graphs) -> None:
     with pytest.raises(ExportError, match=r"LOGISTIC \(p\) has zero point 0, expected -128"):
         generate_c(make_unary_model(graphs, "LOGISTIC", None, graphs.T((1, 4), 1 / 256, 0, name="p")))
-    join = graphs.Op("CONCATENATION", (0, 0), (1,), {"axis": 1}, "Concatenation")
+    join = graphs.Op(
+        name="CONCATENATION", inputs=(0, 0), outputs=(1,), options={"axis": 1}, options_class="Concatenation"
+    )
     with pytest.raises(ExportError, match=r"the scales 0\.1 and 0\.2"):
         generate_c(graphs.make_tflite([graphs.T((1, 4), 0.1), graphs.T((1, 8), 0.2)], [join]))
 
@@ -83,11 +96,22 @@ def test_invalid_quantization_parameters_are_refused(graphs) -> None:
 def test_bias_that_overflows_is_refused(graphs) -> None:
     tensors = [
         graphs.T((1, 2), 0.1),
-        graphs.T((1, 2), 1e-9, 0, np.ones((1, 2), np.int8)),
-        graphs.T((1,), [1e-10], 0, np.array([2**31 - 1], np.int32)),
+        graphs.T(shape=(1, 2), scales=1e-9, zero=0, data=np.ones((1, 2), np.int8)),
+        graphs.T(shape=(1,), scales=[1e-10], zero=0, data=np.array([2**31 - 1], np.int32)),
         graphs.T((1, 1), 0.1, name="fc"),
     ]
     with pytest.raises(ExportError, match=r"FULLY_CONNECTED \(fc\) has a bias of 2147483647 in channel 0"):
         generate_c(
-            graphs.make_tflite(tensors, [graphs.Op("FULLY_CONNECTED", (0, 1, 2), (3,), {}, "FullyConnected")])
+            graphs.make_tflite(
+                tensors,
+                [
+                    graphs.Op(
+                        name="FULLY_CONNECTED",
+                        inputs=(0, 1, 2),
+                        outputs=(3,),
+                        options={},
+                        options_class="FullyConnected",
+                    )
+                ],
+            )
         )

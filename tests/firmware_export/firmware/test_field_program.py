@@ -150,7 +150,15 @@ def test_update_of_a_plain_model_streams_only_its_head(
         made = random_models.Graph(graphs, np.random.default_rng(1))
         tip = made.add_tensor((1, 8, 8, 2), 0.05, 0)
         if has_state:
-            made.operators.append(graphs.Op("CALL_ONCE", (), (), {"initSubgraphIndex": 1}, "CallOnce"))
+            made.operators.append(
+                graphs.Op(
+                    name="CALL_ONCE",
+                    inputs=(),
+                    outputs=(),
+                    options={"initSubgraphIndex": 1},
+                    options_class="CallOnce",
+                )
+            )
             tip = made.add_stream(tip)
         features = made.flatten(made.add_convolution(tip))
         made.rng = np.random.default_rng(len(outputs))

@@ -91,10 +91,19 @@ def test_example_of_another_task_runs(graphs, tmp_path, answers, kind, expected)
         graphs.make_tflite(
             [
                 graphs.T((1, 2), 0.5),
-                graphs.T((2, 2), 0.1, 0, np.ones((2, 2), np.int8)),
+                graphs.T(shape=(2, 2), scales=0.1, zero=0, data=np.ones((2, 2), np.int8)),
                 graphs.T((1, 2), 0.5),
             ],
-            [graphs.Op("FULLY_CONNECTED", (0, 1, -1), (2,), {}, "FullyConnected", version=4)],
+            [
+                graphs.Op(
+                    name="FULLY_CONNECTED",
+                    inputs=(0, 1, -1),
+                    outputs=(2,),
+                    options={},
+                    options_class="FullyConnected",
+                    version=4,
+                )
+            ],
         ),
         {TASK_METADATA_NAME: encode_model_task(task)},
     )

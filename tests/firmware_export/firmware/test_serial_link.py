@@ -310,7 +310,7 @@ def test_model_with_a_state_begins_again_after_a_damaged_answer(
     operators = [
         graphs.name_variable("sum", 1),
         graphs.Op("READ_VARIABLE", (1,), (2,)),
-        graphs.Op("ADD", (0, 2), (3,), {}, "Add"),
+        graphs.Op(name="ADD", inputs=(0, 2), outputs=(3,), options={}, options_class="Add"),
         graphs.Op("ASSIGN_VARIABLE", (1, 3), ()),
     ]
     model = generate_c(graphs.make_tflite(tensors, operators)).files
